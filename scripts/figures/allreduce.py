@@ -1,4 +1,4 @@
-"""Figure: bus bandwidth of all-reduce by message size, with the latency-bandwidth model."""
+"""Figure: bus bandwidth of all-reduces by message size, with the latency-bandwidth model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +31,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the measured bus bandwidth of all-reduces by message size, with one panel per number of devices."""
     every = [each for each in shown(data.links) if each.document["allreduce"]]
     if not every:
         return nothing(
@@ -63,6 +64,7 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _caption(every: list[LinksOf]) -> str:
+    """Format the caption, which explains markers, lines and panels."""
     repeats = min(each.document["settings"]["repeats"] for each in every)
     return (
         f"Bus bandwidth by bytes that each device contributes (fp32); markers: medians of {repeats} repeats or "
@@ -75,7 +77,7 @@ _MODEL = ("alpha_us", "alpha_low_us", "alpha_high_us", "gb_per_s", "low_gb_per_s
 
 
 def _rows(every: list[LinksOf]) -> pd.DataFrame:
-    """One row a configuration: the model, and the bus bandwidth by size."""
+    """Build one row per configuration with the parameters of the model and the bus bandwidth of each message size."""
     found = []
     for each in every:
         measured, model = each.document["allreduce"], each.document["model"]["allreduce"] or {}
@@ -98,13 +100,14 @@ def _rows(every: list[LinksOf]) -> pd.DataFrame:
 
 
 def _from_to(low: float, high: float) -> str:
+    """Format an interval. An infinite upper bound is written as 'or more'."""
     if np.isfinite(low) and not np.isfinite(high):
         return f"{wording.number(low)} or more"
     return wording.between(low, high)
 
 
 def _findings(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, ...]:
-    """The fastest and the slowest configuration of each number of devices, at the largest size that any of them has."""
+    """Return a sentence per number of devices on the fastest and the slowest configuration, at the largest message size."""
     said = []
     for ranks, own in rows.groupby("ranks", sort=True):
         size = own["largest_bytes"].max()
@@ -120,7 +123,14 @@ def _findings(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _at(row: Any, size: int) -> str:
-    """The bus bandwidth of a size; with the model where its parameters are bounded, otherwise the table has it."""
+    """Format the bus bandwidth at a message size.
+
+    The parameters of the model follow if their intervals are bounded. Otherwise only the table shows them.
+
+    Args:
+        row: row of a configuration.
+        size: message size in bytes.
+    """
     bounds = ("alpha_low_us", "alpha_high_us", "low_gb_per_s", "high_gb_per_s")
     model = ""
     if all(np.isfinite(row[name]) and row[name] > 0 for name in bounds):
@@ -131,7 +141,7 @@ def _at(row: Any, size: int) -> str:
 
 
 def _picture(every: list[LinksOf]) -> str:
-    """A panel for each number of devices: only these are one comparison."""
+    """Draw one panel per number of devices, because only equal numbers are comparable. Return SVG."""
     ranks = pd.Series([each.document["allreduce"]["ranks"] for each in every])
     panels = [
         plot.Panel(wording.plural(int(count), "device"), pd.DataFrame({"place": of.index}))
@@ -140,6 +150,7 @@ def _picture(every: list[LinksOf]) -> str:
     looks = plot.looks(every[place].configuration for panel in panels for place in panel.rows["place"])
 
     def paint(axes: Any, rows: pd.DataFrame) -> None:
+        """Draw all configurations with the same number of devices."""
         for each in (every[place] for place in rows["place"]):
             _draw(axes, each, looks[each.configuration])
         axes.set_xscale("log", base=2)
@@ -156,11 +167,13 @@ def _picture(every: list[LinksOf]) -> str:
 
 
 def _tick(rate: float) -> str:
+    """Format a power of ten for the axis of bandwidths."""
     power = round(np.log10(rate))
     return f"{rate:g}" if power >= -3 else "10" + str(power).translate(_RAISED)
 
 
 def _draw(axes: Any, each: LinksOf, look: plot.Look) -> None:
+    """Draw the measured points of a configuration, and the line of its model."""
     measured, model = each.document["allreduce"], each.document["model"]["allreduce"]
     sizes, ranks = measured["size_bytes"], measured["ranks"]
     axes.plot(sizes, measured["busbw_gb_per_s"], color=look.colour, marker=look.marker, linestyle="", zorder=3)
@@ -168,6 +181,6 @@ def _draw(axes: Any, each: LinksOf, look: plot.Look) -> None:
         return
     curve = np.geomspace(sizes[0], sizes[-1], _CURVE_POINTS)
     seconds = allreduce_s(curve, ranks, model["alpha_us"], model["gb_per_s"])
-    # Below zero where a latency came out negative: there is no rate to draw.
+    # A negative fitted latency can make the time negative: there is no rate to draw then.
     rates = np.where(seconds > 0, 2 * (ranks - 1) / ranks * curve / np.where(seconds > 0, seconds, 1.0) / 1e9, np.nan)
     axes.plot(curve, rates, color=look.colour, marker="", linestyle=look.dashes, linewidth=1.0)

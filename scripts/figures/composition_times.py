@@ -1,4 +1,4 @@
-"""Figure: how long composing a configuration takes, phase by phase, and releasing it."""
+"""Figure: time to compose a configuration, phase by phase, and to release it."""
 
 from typing import Any
 
@@ -26,6 +26,7 @@ _MOST_BARS = 40
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the mean time of each phase of composing and releasing, by configuration."""
     rows = composition_times(data.leases)
     if rows.empty:
         return nothing("no lease has recorded when its composition was ready")
@@ -67,6 +68,7 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return a sentence on the slowest and the fastest configuration, and on the phase that takes most of the time."""
     ordered = rows.sort_values("compose_s", kind="stable")
     slow, fast = ordered.iloc[-1], ordered.iloc[0]
     said = f"Composing takes {wording.seconds(slow['compose_s'])} on average for {slow['configuration']}"
@@ -78,6 +80,7 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _picture(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
+    """Draw a bar per configuration with its phases, and a dot per composition. Return SVG."""
     took = {name: group.dropna() for name, group in leases.groupby("configuration")["compose_s"]}
     looks = {phase: plot.look(position) for position, phase in enumerate(_PHASES)}
     drawn = [phase for phase in _PHASES if rows[phase].notna().any()]
@@ -88,7 +91,7 @@ def _picture(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
             if pd.isna(row[phase]):
                 continue
             released = phase == "release_s"
-            # The release is not part of composing: it stands apart, below the bar.
+            # The release is not part of composing, so it has a bar of its own below.
             y, height, left = (place + 0.33, 0.14, 0.0) if released else (place, 0.46, start)
             axes.barh(y, row[phase], height, left=left, **_fill(looks[phase]))
             start += 0.0 if released else row[phase]
@@ -107,4 +110,5 @@ def _picture(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
 
 
 def _fill(look: plot.Look) -> dict[str, Any]:
+    """Return the bar style for a look."""
     return {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": plot.INK, "linewidth": 0.7}

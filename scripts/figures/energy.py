@@ -1,4 +1,4 @@
-"""Figure: energy for a sample and for a step, by configuration and workload."""
+"""Figure: energy per sample and per step, by configuration and workload."""
 
 from dataclasses import replace
 
@@ -22,6 +22,7 @@ _REMARKS = "A step is one of all devices together. Hosts, fabric and cooling are
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the energy per sample and per step of devices and processors, and the power of a device, by configuration."""
     runs = data.runs
     if "energy_per_sample_j" not in runs or not runs["energy_per_sample_j"].notna().any():
         return nothing("no device or program reported power or energy")

@@ -1,4 +1,4 @@
-"""Figure: what each lease was expected to take, and what it took."""
+"""Figure: forecast and actual duration of each lease."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,14 @@ _COLUMNS = ["lease", "configuration", "runs_expected", "runs", "uses", "basis", 
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the expected and the actual duration of each lease, the longest lease first."""
     rows = pd.DataFrame(list(data.context.get("forecast", ())), columns=_COLUMNS)
     if rows.empty:
         return nothing("no lease was measured with a forecast")
     rows = rows.astype(dict.fromkeys(_SECONDS, "float64"))
     if rows["expected_s"].isna().all():
         return nothing("nothing was known of the duration of any lease before it was measured")
-    # What was begun by a process that was killed, composed twice or left incomplete took other than what was forecast.
+    # Leases that were resumed, composed twice or left incomplete did other work than was forecast.
     rows["judged"] = (rows["runs"] == rows["runs_expected"]) & (rows["uses"] == 1) & ~rows["resumed"].astype(bool)
     rows["error_pct"] = 100 * (rows["actual_s"] / rows["expected_s"].where(rows["expected_s"] > 0) - 1)
     inside = (rows["low_s"] <= rows["actual_s"]) & (rows["actual_s"] <= rows["high_s"])
@@ -70,7 +71,7 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _picture(rows: Sequence[Mapping[Any, Any]]) -> str:
-    """Draw one line per lease, the first on top, over a logarithmic axis."""
+    """Draw one line per lease, the first on top, over a logarithmic time axis. Return SVG."""
     figure, [[axes]] = plot.grid(1, height_in=0.9 + 0.26 * max(3, len(rows)))
     expected, actual = plot.look(0), plot.look(1)
     for place, row in enumerate(rows):
@@ -91,6 +92,7 @@ def _picture(rows: Sequence[Mapping[Any, Any]]) -> str:
 
 
 def _dot(look: plot.Look, *, filled: bool) -> dict[str, Any]:
+    """Return the marker style for a look."""
     return {
         "color": look.colour,
         "linestyle": "",
@@ -102,6 +104,11 @@ def _dot(look: plot.Look, *, filled: bool) -> dict[str, Any]:
 
 
 def _findings(judged: pd.DataFrame) -> tuple[str, ...]:
+    """Return sentences on how many forecasts were correct, and on leases without a forecast.
+
+    Args:
+        judged_rows: rows of leases that were measured without interruption.
+    """
     if judged.empty:
         return ("No lease was measured without interruption, so no forecast can be judged.",)
     said = []
@@ -121,4 +128,5 @@ def _findings(judged: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _label(row: Mapping[Any, Any]) -> str:
+    """Format the label of a lease with its number of runs. A star marks leases that are not judged."""
     return f"{row['lease']} ({wording.plural(int(row['runs']), 'run')}){'' if row['judged'] else ' *'}"

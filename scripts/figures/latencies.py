@@ -1,4 +1,4 @@
-"""Figure: latencies of requests to services, against the rate at which the client sends them."""
+"""Figure: latencies of requests to services, by the rate at which the client sends them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _DECADE = 10.0
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the median and the 99th percentile of each latency against the rate of requests."""
     cells = comparable_cells.at_given_rates(data.cells)
     if cells.empty:
         return nothing("no service was measured at a given rate of requests (option rate_per_s)")
@@ -65,7 +66,7 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _findings(rows: pd.DataFrame, named: list[str]) -> tuple[str, ...]:
-    """Return a sentence per latency: its highest percentile at the highest rate that most configurations have."""
+    """Return a sentence per latency on the range of its highest percentile, at the highest rate that most configurations have."""
     sentences = []
     for _, of_latency in rows.groupby("latency", sort=False):
         quantity = str(of_latency["quantity"].iloc[-1])
@@ -82,9 +83,11 @@ def _findings(rows: pd.DataFrame, named: list[str]) -> tuple[str, ...]:
 
 
 def _picture(panels: plot.Panels) -> str:
+    """Draw one panel per latency and workload, with a line per configuration and percentile. Return SVG."""
     looks = plot.looks(list(dict.fromkeys(plot.in_panels(panels, "configuration")))[: plot.MOST_SERIES])
 
     def paint(axes: Axes, rows: pd.DataFrame) -> None:
+        """Draw a line per configuration and percentile of one latency."""
         for name, look in looks.items():
             for percentile, dashes in _DASHES.items():
                 own = rows[(rows["configuration"] == name) & (rows["percentile"] == percentile)]

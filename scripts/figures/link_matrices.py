@@ -1,4 +1,4 @@
-"""Figure: bandwidth and latency between every two devices of a composition, as measured before its runs."""
+"""Figure: bandwidth and latency between every two devices of a composition, measured before its runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,19 +28,20 @@ COUNTERPARTS = {
     "Dell: Table 2": "latency between hosts and GPUs",
 }
 
-_COLOURS = colormaps["cividis"].resampled(48)  # rises in lightness all the way, so that it can be read in grey
-_MOST_NUMBERS = 8  # devices; numbers in more cells would not fit into them
-_MOST_SHAPES = 16  # devices; more cells are one picture instead of shapes
+_COLOURS = colormaps["cividis"].resampled(48)  # its lightness rises monotonically, so that it is readable in grey
+_MOST_NUMBERS = 8  # numbers would not fit into the cells of more devices
+_MOST_SHAPES = 16  # the cells of more devices are one bitmap instead of vector shapes
 _MOST_LABELS = 16
 _LABEL_CHARACTERS = 16
-_TITLE_CHARACTERS = 22  # the unit of the colours stands beside
+_TITLE_CHARACTERS = 22  # the unit of the colours is beside the title
 _NUMBER_PT = 6.5
 _LETTERS = {kind: "".join(part[0].upper() for part in kind.split(" + ")) for kind in KINDS}
 _BANDWIDTH, _LATENCY = "unidirectional_gb_per_s", "latency_us"
-_ALARM_PCT = 10.0  # under the median of its like: said before anything else
+_ALARM_PCT = 10.0  # below the median of its type; such a link is the first finding
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw a matrix of bandwidths and a matrix of latencies between the devices of each composition."""
     every = [each for each in shown(data.links) if each.document["matrices"]]
     if not every:
         return nothing("no links between devices were measured")
@@ -68,6 +69,12 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _caption(every: list[LinksOf], drawn: list[LinksOf]) -> str:
+    """Format the caption, which explains the matrices and the types of links, and reports problems of the measurement.
+
+    Args:
+        selected_links: links of all configurations.
+        drawn_links: links of the configurations that are drawn.
+    """
     letters = ", ".join(
         f"{_LETTERS[kind]} {kind}"
         for kind in KINDS
@@ -85,13 +92,13 @@ def _caption(every: list[LinksOf], drawn: list[LinksOf]) -> str:
 
 
 def _untold(every: list[LinksOf]) -> str:
-    """For the caption: where the time was too short for a bandwidth."""
+    """Return a sentence on configurations without a bandwidth because their messages were too small, or an empty string."""
     short = [each.configuration for each in every if each.document["matrix_size_bytes"] < TELLING_BYTES]
     return f" No bandwidth of {', '.join(short)}: only messages under 64 KiB fitted into its time." if short else ""
 
 
 def _problems(every: list[LinksOf]) -> str:
-    """For the caption: the first of what went wrong, and how much more did."""
+    """Return a sentence with the first problem of the measurement and the number of further ones, or an empty string."""
     found = [f"{each.configuration}: {problem}" for each in every for problem in each.document["problems"]]
     if not found:
         return ""
@@ -100,7 +107,7 @@ def _problems(every: list[LinksOf]) -> str:
 
 
 def _rows(every: list[LinksOf]) -> pd.DataFrame:
-    """One row a pair."""
+    """Build one row per pair of devices with its type of link, bandwidths, latency and peer access."""
     found = []
     for each in every:
         document, names = each.document, [device["name"] for device in each.document["devices"]]
@@ -116,7 +123,7 @@ def _rows(every: list[LinksOf]) -> pd.DataFrame:
 
 
 def _values(each: LinksOf, name: str) -> Any:
-    """A matrix; one of bandwidths is empty where no message was large enough to tell one."""
+    """Return a matrix of measured values. Bandwidths are None if no message was large enough to measure them."""
     matrix = each.document["matrices"][name]
     if name.endswith("gb_per_s") and each.document["matrix_size_bytes"] < TELLING_BYTES:
         return [[None] * len(row) for row in matrix]
@@ -124,7 +131,11 @@ def _values(each: LinksOf, name: str) -> Any:
 
 
 def _findings(rows: pd.DataFrame, links: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The kinds of way from the fastest to the slowest, how they compare inside one composition, and the slowest pair."""
+    """Return sentences on the types of links.
+
+    They give the median of each type from the fastest to the slowest, the ratio of local to fabric links inside a composition,
+    and the slowest link for its type. A slow link comes first if it is far below its median.
+    """
     measured = rows[rows[_BANDWIDTH].notna()]
     if measured.empty:
         return ("No bandwidth could be measured.",)
@@ -155,13 +166,14 @@ def _findings(rows: pd.DataFrame, links: Sequence[Mapping[str, Any]]) -> tuple[s
 
 
 def _picture(drawn: list[LinksOf]) -> str:
+    """Draw a bandwidth matrix above a latency matrix for each configuration. Return SVG."""
     most = max(len(each.document["devices"]) for each in drawn)
     figure, panels = plot.grid(len(drawn), height_in=5.0 if most > 4 else 4.4, heights=(1.0, 1.0))
     for row, (name, unit) in enumerate(((_BANDWIDTH, "GB/s"), (_LATENCY, "µs"))):
         norm = _norm(drawn, name)
         for position, (each, axes) in enumerate(zip(drawn, panels, strict=True)):
             painted = _heat(axes[row], each, name, norm, names=row == 1, left=plot.is_left(position))
-            # The same for all; one for all would make the panels beside it smaller than the others.
+            # One colour bar per panel: a shared one would make the panel beside it smaller than the others.
             _scale(figure.colorbar(painted, ax=axes[row], aspect=25, pad=0.03), norm, unit)
     for each, axes in zip(drawn, panels, strict=True):
         plot.title(axes[0], each.configuration, _TITLE_CHARACTERS)
@@ -169,12 +181,12 @@ def _picture(drawn: list[LinksOf]) -> str:
 
 
 def _scale(bar: Any, norm: LogNorm, unit: str) -> None:
-    """Three numbers and the unit: what is between them is read off the cells."""
+    """Label a colour bar with three numbers and the unit. Other values are read off the cells."""
     ticks = np.geomspace(norm.vmin, norm.vmax, 3)
     bar.set_ticks(ticks, labels=[wording.number(tick, 2) for tick in ticks])
     bar.minorticks_off()
     bar.outline.set_visible(False)
-    # As pictures, bars that are alike would have the same id in the page.
+    # As bitmaps, equal colour bars would have the same id in the page.
     bar.solids.set_rasterized(False)
     bar.solids.set_edgecolor("face")
     bar.ax.tick_params(labelsize=7)
@@ -182,13 +194,24 @@ def _scale(bar: Any, norm: LogNorm, unit: str) -> None:
 
 
 def _norm(drawn: list[LinksOf], name: str) -> LogNorm:
+    """Build the logarithmic colour scale that all matrices of a quantity share."""
     values = [value for each in drawn for row in _values(each, name) for value in row if value is not None]
     low, high = (min(values), max(values)) if values else (1.0, 1.0)
-    # A scale over next to nothing would paint noise in all colours.
+    # A scale over a tiny range would show noise in all colours.
     return LogNorm(min(low, high / 2), high)
 
 
 def _heat(axes: Any, each: LinksOf, name: str, norm: LogNorm, *, names: bool, left: bool) -> Any:
+    """Draw one matrix as coloured cells, with lines between hosts. Return the mesh for its colour bar.
+
+    Args:
+        axes: axes to draw on.
+        links: links of the configuration.
+        name: name of the matrix.
+        norm: colour scale.
+        has_names: whether the columns are labelled with the devices.
+        is_leftmost: whether the rows are labelled 'from'.
+    """
     matrix = _values(each, name)
     values = np.array([[np.nan if value is None else value for value in row] for row in matrix], dtype=float)
     count = len(values)
@@ -213,6 +236,7 @@ def _heat(axes: Any, each: LinksOf, name: str, norm: LogNorm, *, names: bool, le
 
 
 def _numbers(axes: Any, each: LinksOf, values: Any, painted: Any) -> None:
+    """Write the value and the type of link into each cell, in black or white by the brightness of the cell."""
     how = {"ha": "center", "va": "center", "fontsize": _NUMBER_PT}
     for out, ways in enumerate(each.document["kinds"]):
         for to, kind in enumerate(ways):
@@ -225,6 +249,7 @@ def _numbers(axes: Any, each: LinksOf, values: Any, painted: Any) -> None:
 
 
 def _labels(axes: Any, each: LinksOf, names: bool) -> None:
+    """Label rows, and optionally columns, with the devices. Matrices of many devices have no labels."""
     devices = each.document["devices"]
     if len(devices) > _MOST_LABELS:
         axes.set_xticks([])
@@ -238,4 +263,5 @@ def _labels(axes: Any, each: LinksOf, names: bool) -> None:
 
 
 def _short(name: str) -> str:
+    """Shorten a device name to its end."""
     return name if len(name) <= _LABEL_CHARACTERS else f"…{name[1 - _LABEL_CHARACTERS :]}"

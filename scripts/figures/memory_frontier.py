@@ -1,4 +1,4 @@
-"""Figure: up to which batch memory suffices on each composition, and what was not run because of it."""
+"""Figure: largest batch that fits into memory on each composition, and the batches that were not run because of it."""
 
 import math
 import re
@@ -24,18 +24,19 @@ COUNTERPARTS = {
 }
 
 _OUT = re.compile(r"\boom_(device|host)\b")
-_ROWS = 24  # of one panel; beyond, labels would cover each other
+_ROWS = 24  # labels of more rows would overlap
 _MARKS = {"ran": "o", "out": "X", "implied": ">", "failed": "."}
 _WORDS = {"ran": "ran", "out": "ran out of memory", "implied": "implied, not run", "failed": "failed otherwise"}
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the outcome of each planned batch where one ran out of memory, with a row per shape and precision."""
     cells = _outcomes(data.cells)
     by = _by(cells)
     rows = _frontier(cells, data.runs, by)
     if rows.empty:
         return nothing("no run ran out of memory")
-    # Shapes stand below each other; everything else that differs makes panels.
+    # Shapes are the rows of a panel. All other columns that differ make panels.
     shape = ["shape", "attached", "storage", "device", "precision"]
     panels = plot.panels(rows, [column for column in by if column not in shape])
     caption = (
@@ -62,13 +63,16 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _by(cells: pd.DataFrame) -> list[str]:
-    """What tells one frontier from another: everything but the batch."""
+    """Return the columns that identify a frontier, which are all axes except the batch."""
     columns = ["workload", "precision", "shape", "attached", "storage", "device"]
     return [*columns, *comparable_cells.option_columns(cells)]
 
 
 def _outcomes(cells: pd.DataFrame) -> pd.DataFrame:
-    """Cells that were run or implied, with what became of them. One that ran, and ran out too, is known to run out."""
+    """Return the cells that were run or implied, with a column `outcome`.
+
+    A cell with both valid runs and runs that ran out of memory counts as out of memory.
+    """
     said = comparable_cells.in_words(cells)
     out = said["failures"].str.contains("oom_", regex=False)
     outcome = pd.Series("failed", index=said.index, dtype="str")
@@ -79,7 +83,16 @@ def _outcomes(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _frontier(cells: pd.DataFrame, runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """One row for each frontier: largest batch that ran, smallest that ran out (nan for none), and what follows from it."""
+    """Build one row per frontier.
+
+    It has the largest batch that ran, the smallest that ran out of memory (NaN for none), the kind of memory, the implied
+    batches, and the runs that they follow from.
+
+    Args:
+        cells: cells with their outcome.
+        runs: runs of the campaign.
+        frontier_columns: columns that identify a frontier.
+    """
     rested = runs[runs["implied_by"] != ""].groupby("cell_id", sort=False)["implied_by"].first()
     rows = []
     ended = (
@@ -105,7 +118,7 @@ def _frontier(cells: pd.DataFrame, runs: pd.DataFrame, by: list[str]) -> pd.Data
 
 
 def _findings(rows: pd.DataFrame, cells: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
-    """The range of the frontiers, what was spared, and where a larger batch ran though a smaller one had run out."""
+    """Return sentences on the range of the frontiers, the number of implied cells, and contradictions between batches."""
     named = telling(rows, by)
     known = rows[rows["smallest_out"].notna()].sort_values("smallest_out", kind="stable")
     said = []
@@ -133,21 +146,32 @@ def _findings(rows: pd.DataFrame, cells: pd.DataFrame, by: list[str]) -> tuple[s
 
 
 def _batch(value: float) -> str:
+    """Format a batch, or a placeholder for NaN."""
     return wording.NONE if math.isnan(value) else f"{value:.0f}"
 
 
 def _cut(panels: plot.Panels) -> str:
+    """Return a sentence with the number of rows that are not drawn, or an empty string."""
     left_out = sum(max(0, len(panel.rows) - _ROWS) for panel in panels.shown)
     return f" {wording.plural(left_out, 'further row')} in the data table only." if left_out else ""
 
 
 def _picture(panels: plot.Panels, cells: pd.DataFrame, by: list[str], shape: list[str]) -> str:
+    """Draw one panel per workload and set of options, with a row per shape and a marker per batch. Return SVG.
+
+    Args:
+        panels: panels with the rows of frontiers.
+        cells: cells with their outcome.
+        frontier_columns: columns that identify a frontier.
+        shape: columns of which those that differ label the rows.
+    """
     tallest = min(_ROWS, max(len(panel.rows) for panel in panels.shown))
     different = telling(pd.concat([panel.rows for panel in panels.shown]), shape, "shape")
     places = [panel.rows.head(_ROWS)[by].assign(place=range(min(_ROWS, len(panel.rows)))) for panel in panels.shown]
     drawn = set(pd.concat(places).merge(cells, on=by)["outcome"])
 
     def paint(axes: Any, rows: pd.DataFrame) -> None:
+        """Draw a row per frontier, with a marker per batch."""
         shown = rows.head(_ROWS)
         marks = shown[by].assign(place=shown.index).merge(cells, on=by)
         _row_lines(axes, shown)
@@ -166,6 +190,7 @@ def _picture(panels: plot.Panels, cells: pd.DataFrame, by: list[str], shape: lis
 
 
 def _look(outcome: str) -> dict[str, Any]:
+    """Return the marker style of an outcome."""
     colour = {"ran": plot.COLOURS[2], "out": plot.COLOURS[5], "implied": plot.COLOURS[5]}.get(outcome, plot.INK)
     filled = "none" if outcome == "implied" else colour
     return {
@@ -186,7 +211,7 @@ def _row_lines(axes: Any, rows: pd.DataFrame) -> None:
 
 
 def _legible(batches: list[int]) -> list[int]:
-    """Batches with room for their label, on an axis of powers."""
+    """Return the batches whose labels do not overlap on a logarithmic axis."""
     span = max(1e-9, math.log2(batches[-1] / batches[0]))
     kept: list[int] = []
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Figure: equally many devices on one host or spread over several."""
+"""Figure: the same number of devices on one host, or spread over several."""
 
 import math
 from typing import Any
@@ -32,6 +32,7 @@ _DROP = ("drop_pct", "drop_low", "drop_high")
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the performance of equally many devices by number of hosts, with the drop against the fewest hosts."""
     rows = comparable_cells.node_spread(data.cells, data.design)
     if rows.empty:
         return nothing("no number of devices was measured on two numbers of hosts that are otherwise equal")
@@ -82,11 +83,12 @@ _UNKNOWN = "not known"
 
 
 def _explains(row: Any) -> str:
+    """Return whether host-to-host spread explains the drop of a row, as text. It is empty for drops that are not tested."""
     return str(row["hosts_explain"]) if row["p"] == row["p"] else ""
 
 
 def _glance(rows: pd.DataFrame) -> str:
-    """The drop of each workload on more hosts, the largest number of devices of each."""
+    """Draw the overview of drops on more hosts, for the largest number of devices of each workload. Return SVG."""
     spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
     most = spread[spread["ranks"] == spread.groupby("workload")["ranks"].transform("max")]
     most = most.drop_duplicates(["workload", "hosts"])
@@ -98,7 +100,17 @@ def _glance(rows: pd.DataFrame) -> str:
 
 
 def _findings(rows: pd.DataFrame, by: list[str], found: SpreadSources, design: Design, measure: str) -> tuple[str, ...]:
-    """The drop of one cell, or the mean and the range of drops."""
+    """Return a sentence on the drop of the only comparison, or with the mean and the range of all drops.
+
+    A second sentence follows if the variation between hosts is unknown.
+
+    Args:
+        rows: rows of the figure.
+        panel_columns: columns that identify a panel.
+        sources: sources of the spread of equal cells.
+        design: design of the experiment.
+        measure: name of the performance that drops.
+    """
     spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
     if spread.empty:
         return ()
@@ -123,18 +135,18 @@ def _findings(rows: pd.DataFrame, by: list[str], found: SpreadSources, design: D
 
 
 def _explained_of_several(spread: pd.DataFrame) -> str:
-    """How many drops the spread of equal cells over hosts cannot be."""
+    """Return a clause with the number of drops that exceed host-to-host variation, or an empty string if there are none."""
     larger = int((spread["hosts_explain"] == NOT).sum())
     return f"; {larger:,} of {len(spread):,} are more than host-to-host variation could explain" if larger else ""
 
 
 def _explained(row: Any, found: SpreadSources) -> str:
-    """Whether the spread of equal cells over hosts could be what a drop is."""
+    """Return a clause on whether host-to-host variation can explain a drop, or an empty string if it is unknown."""
     part = found.between_hosts(str(row["workload"]))
     if part is None:
         return ""
     size = f"(standard deviation {wording.percent(part.sd_pct, 2)})"
-    # Of few hosts the estimate may be zero, which is no evidence that they are alike; the bound says what is known.
+    # With few hosts the estimate may be zero, which does not show that they are equal. The upper bound is reported instead.
     most = f"(standard deviation up to {wording.percent(part.high_pct, 2)})" if math.isfinite(part.high_pct) else ""
     return {
         COULD: f"; equal cells differ as much from host to host {size}",
@@ -144,14 +156,17 @@ def _explained(row: Any, found: SpreadSources) -> str:
 
 
 def _several(cells: pd.DataFrame) -> bool:
+    """Return whether a panel has cells of more than one batch."""
     return cells["batch"].nunique() > 1
 
 
 def _groups(cells: pd.DataFrame) -> BarGroups:
+    """Group the bars of a panel by number of devices and batch, with one bar per number of hosts."""
     several = _several(cells)
     ordered = cells.sort_values(["ranks", "batch"], kind="stable")
     return grouped(ordered, ["ranks", "batch"], "hosts", lambda key: f"{key[0]}\n{key[1]}" if several else str(key[0]))
 
 
 def _drop(row: Any) -> str:
+    """Format the drop above a bar. The reference of a group has none."""
     return wording.percent(-row["drop_pct"]) if row["hosts"] > row["against_hosts"] else ""

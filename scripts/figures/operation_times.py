@@ -1,4 +1,4 @@
-"""Figure: what single operations of the fabric took, beside recordings of such a fabric."""
+"""Figure: durations of single operations of the fabric, with recordings of such a fabric for comparison."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,6 +32,7 @@ _HEIGHT = 0.3
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the durations of each fabric operation as dots, with median and 5 to 95 % range."""
     if data.operations.empty:
         return nothing("no lease has recorded what operations of its fabric took")
     recorded = (data.context.get("system") or {}).get("times") or {}
@@ -65,11 +66,13 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _named(row: Mapping[Any, Any]) -> str:
+    """Format the name of an operation, with the kind of device if it is not a GPU."""
     name = _NAMES.get(row["operation"], row["operation"])
     return f"{name} ({row['device']})" if row["device"] not in ("", "gpu") else name
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return a sentence with the median time to attach and to detach a device."""
     said = []
     for row in rows[rows["operation"].isin(["attach", "detach"])].to_dict("records"):
         kind = "device" if row["device"] in ("", "gpu") else row["device"]
@@ -83,6 +86,12 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _picture(rows: pd.DataFrame, operations: pd.DataFrame) -> str:
+    """Draw a row of dots per operation. Return SVG.
+
+    Args:
+        rows: summary of each operation, one row per line of the figure.
+        operations: single operations with their duration in seconds.
+    """
     figure, [[axes]] = plot.grid(1, height_in=0.8 + 0.5 * max(2, len(rows)))
     look = plot.look(0)
     tick: dict[str, Any] = {"color": plot.INK, "marker": "|", "markersize": 8, "linestyle": ""}
@@ -90,7 +99,7 @@ def _picture(rows: pd.DataFrame, operations: pd.DataFrame) -> str:
         same = (operations["operation"] == row["operation"]) & (operations["device"] == row["device"])
         values = np.sort(operations.loc[same, "seconds"].to_numpy(dtype=float))
         values = values[np.linspace(0, len(values) - 1, min(len(values), _MOST_POINTS)).round().astype(int)]
-        # Spread over the height by the golden ratio: neighbours in time are apart, and the picture is always the same.
+        # The golden ratio spreads the dots over the height: neighbours in time do not overlap, and the picture is deterministic.
         apart = (np.arange(len(values)) * 0.618034) % 1 - 0.5
         dots = {"color": look.colour, "marker": "o", "markersize": 2.5, "linestyle": "", "alpha": 0.7}
         axes.plot(values, place + _HEIGHT * apart, **dots)

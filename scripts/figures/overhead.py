@@ -1,4 +1,4 @@
-"""Figure: how much longer equal work takes when devices or storage are attached otherwise than in the baseline."""
+"""Figure: additional time for equal work if devices or storage are attached otherwise than in the baseline."""
 
 from typing import Any
 
@@ -25,13 +25,14 @@ COUNTERPARTS = {
 }
 
 
-# Rows of one panel that are drawn; a reader does not follow more.
+# Maximum number of lines per panel. Readers do not follow more.
 _MOST_LINES = 30
 _OVERHEAD = plot.Columns("overhead_pct", "overhead_low", "overhead_high")
 _DRAWN = ("treatment", "state", "n_ok", "n_failed", "failures", "overhead_pct", "overhead_low", "overhead_high")
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the overhead of each kind of attachment against the baseline, with a line per workload."""
     if not data.cells["configuration"].isin(data.baseline.split(", ")).any():
         return nothing(f"the baseline configuration {data.baseline!r} is not part of the plan")
     rows = comparable_cells.in_words(comparable_cells.overhead(data.cells, data.baseline, data.design))
@@ -78,12 +79,12 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _row_names(rows: pd.DataFrame) -> list[str]:
-    """What, beside the workload, tells the rows of a panel apart."""
+    """Return the columns that distinguish rows of a panel, in addition to the workload."""
     return [column for column in ["batch"] if rows[column].nunique() > 1]
 
 
 def _glance(rows: pd.DataFrame) -> str:
-    """The overhead of each way to attach and workload."""
+    """Draw the overview of overheads, one dot per workload and kind of attachment. Return SVG."""
     first = rows[rows["overhead_pct"].notna()].drop_duplicates(["treatment", "workload"])
     dots = [
         (f"{row['workload']}, {row['treatment']}", row["overhead_pct"], row["overhead_low"], row["overhead_high"])
@@ -93,7 +94,7 @@ def _glance(rows: pd.DataFrame) -> str:
 
 
 def _findings(rows: pd.DataFrame, by: list[str], design: Design) -> tuple[str, ...]:
-    """The mean and the range of overheads of each way to attach."""
+    """Return a sentence per kind of attachment with the mean and the range of its overheads."""
     said = []
     named = ["workload", *(column for column in [*by, *_row_names(rows)] if rows[column].nunique() > 1)]
     for treatment, cells in rows[rows["overhead_pct"].notna()].groupby("treatment", sort=False):
@@ -103,10 +104,17 @@ def _findings(rows: pd.DataFrame, by: list[str], design: Design) -> tuple[str, .
 
 
 def _picture(panels: plot.Panels, names: list[str]) -> str:
+    """Draw one panel per group of cells, with a line per workload and a marker per kind of attachment. Return SVG.
+
+    Args:
+        panels: panels with the rows of overheads.
+        row_columns: columns that distinguish lines, in addition to the workload.
+    """
     looks = plot.looks(plot.in_panels(panels, "treatment"))
     lines = max(panel.rows.groupby(["workload", *names], sort=False).ngroups for panel in panels.shown)
 
     def paint(axes: Any, own: pd.DataFrame) -> None:
+        """Draw a line per workload, with a marker per kind of attachment."""
         labels = []
         here = {name: each for name, each in looks.items() if name in set(own["treatment"])}
         for place, (_, rows) in enumerate(own.groupby(["workload", *names], sort=False)):
@@ -129,13 +137,21 @@ def _picture(panels: plot.Panels, names: list[str]) -> str:
 
 
 def _for_gaps(rows: pd.DataFrame) -> float:
-    """How much wider a panel is, as a part of its width, for words about cells without a value at its right edge."""
+    """Return the additional width of a panel, as a share of its width, for texts about cells without a value."""
     longest = max((len(plot.why_not(row)) for row in rows[rows["n_ok"] == 0].to_dict("records")), default=0)
     share = min(0.68, 0.08 + 0.025 * longest) if longest else 0.0
     return share / (1 - share)
 
 
 def _line(axes: Any, place: int, rows: list[Any], looks: dict[str, plot.Look]) -> None:
+    """Draw one line of a panel, with the overheads of its cells, or the reason for a missing value at the right edge.
+
+    Args:
+        axes: axes of the panel.
+        place: vertical position of the line.
+        rows: cells of the line.
+        looks: look of each kind of attachment in the panel.
+    """
     for row in rows:
         position = list(looks).index(row["treatment"])
         y = place + (position - (len(looks) - 1) / 2) * 0.7 / max(1, len(looks))

@@ -1,5 +1,4 @@
-"""Figure: overhead of other attachments against the model's size and the bytes that a step all-reduces, with a
-line through it."""
+"""Figure: overhead of attachments by size of the model and by bytes all-reduced per step, with fitted lines."""
 
 from typing import Any
 
@@ -31,17 +30,18 @@ UNITS = {
     **dict.fromkeys(("overhead_low", "overhead_high", "slope", "slope_low", "slope_high", "intercept"), "pct"),
 }
 
-# Column, what it is, unit of the axis, divisor to it, unit of the slope in words.
+# Column, label of the axis, divisor to the unit of the axis, unit of the slope in words, and that unit in units of the axis.
 _SIZES = (
     ("parameters", "parameters of the model (million)", 1e6, "100 million parameters", 100.0),
     ("allreduce_bytes_per_step", "all-reduced a step (MB)", 1e6, "100 MB all-reduced a step", 100.0),
 )
 _LEAST_SIZES = 3
-_MARKS = 200  # of one line; more are a cloud and a heavy page
+_MARKS = 200  # more would be a cloud of points, and a large page
 _POINTS = plot.Columns("overhead_pct", "overhead_low", "overhead_high")
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the overhead of other attachments against the size of the model and the bytes of its all-reduces."""
     rows = _rows(data)
     if rows.empty:
         return nothing("no two workloads have both a known overhead and a known size")
@@ -88,17 +88,21 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _slope(row: Any) -> str:
+    """Format the slope of the line that a row belongs to, in percentage points."""
     return wording.NONE if pd.isna(row["slope"]) else f"{wording.number(row['slope'])} points for {row['per']}"
 
 
 def _splits(rows: pd.DataFrame) -> list[str]:
-    """What makes panels of their own; an option that only some workloads have would part them from the others."""
+    """Return the columns that make panels of their own.
+
+    Options that only some workloads have are left out, because they would separate these workloads from the others.
+    """
     common = [name for name in comparable_cells.option_columns(rows) if not (rows[name].astype(str) == "").any()]
     return ["precision", "device", *common]
 
 
 def _rows(data: FigureData) -> pd.DataFrame:
-    """Overheads beside the sizes of their workloads: a row for each cell and known size, in the units of the axes."""
+    """Build one row per cell and known size, with the overhead in percent and the size in the unit of its axis."""
     if not data.cells["configuration"].isin(data.baseline.split(", ")).any():
         return pd.DataFrame()
     rows = comparable_cells.overhead(data.cells, data.baseline, data.design)
@@ -117,7 +121,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
 
 
 def _comparable(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Rows of the ways to attach that several workloads were measured in, otherwise alike."""
+    """Return the rows of attachments that were measured with several workloads under equal conditions."""
     keys = [rows[name] for name in (*by, "treatment")]
     return rows[rows["workload"].groupby(keys, sort=False, dropna=False).transform("nunique") > 1].reset_index(
         drop=True
@@ -125,7 +129,14 @@ def _comparable(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def _fitted(rows: pd.DataFrame, by: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Rows with the line of their panel and treatment, and the lines alone, one a row."""
+    """Fit a line per panel and kind of attachment.
+
+    Return the rows with the parameters of their line, and a table with one line per row.
+
+    Args:
+        rows: overheads by size.
+        panel_columns: columns that identify a panel.
+    """
     lines = []
     for key, group in rows.groupby([*by, "treatment"], sort=False, dropna=False):
         means = group.groupby("workload", sort=False)[["size", "overhead_pct"]].mean()
@@ -141,13 +152,20 @@ def _fitted(rows: pd.DataFrame, by: list[str]) -> tuple[pd.DataFrame, pd.DataFra
 
 
 def line(means: pd.DataFrame, per: float) -> dict[str, float]:
-    """Least squares of overhead_pct on size, one row a workload: intercept, slope for `per` of the size with its 95 % interval,
-    p of no slope, correlation, n. All but n nan for fewer than three sizes."""
+    """Fit overhead_pct to size by least squares.
+
+    Return intercept, slope with its 95 % interval, p-value of a zero slope, correlation, and number of workloads. With fewer
+    than three sizes, all but the number of workloads are NaN.
+
+    Args:
+        means: mean size and overhead, one row per workload.
+        per: size difference that the slope refers to, in units of the axis.
+    """
     n = means["size"].nunique()
     names = ("intercept", "slope", "slope_low", "slope_high", "slope_p", "correlation")
     if n < _LEAST_SIZES:
         return {**dict.fromkeys(names, np.nan), "workloads": float(len(means))}
-    from scipy.stats import linregress  # slow to load, and few campaigns have a line
+    from scipy.stats import linregress  # imported late, as it is slow to load and few campaigns have a line
 
     found = linregress(means["size"], means["overhead_pct"])
     reach = intervals.student_quantile(len(means) - 2) * found.stderr
@@ -158,7 +176,15 @@ def line(means: pd.DataFrame, per: float) -> dict[str, float]:
 
 
 def _findings(rows: pd.DataFrame, fits: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
-    """The slope of each line, or that there is no sure one; without any line, what the two sizes pay."""
+    """Return a sentence per line on its slope, or on the lack of a significant trend.
+
+    Without any line, the mean overheads are listed from the smallest model to the largest.
+
+    Args:
+        rows: overheads by size.
+        fits: lines, one per row.
+        panel_columns: columns that identify a panel.
+    """
     said, short = [], 0
     named = [column for column in by[1:] if fits[column].nunique() > 1]
     for row in fits.to_dict("records"):
@@ -190,9 +216,17 @@ def _findings(rows: pd.DataFrame, fits: pd.DataFrame, by: list[str]) -> tuple[st
 
 
 def _picture(panels: plot.Panels, fits: pd.DataFrame, by: list[str]) -> str:
+    """Draw the overheads by size and the fitted lines, with one panel per kind of size. Return SVG.
+
+    Args:
+        panels: panels with the rows of overheads.
+        fits: lines, one per row.
+        panel_columns: columns that identify a panel.
+    """
     looks = plot.looks(plot.in_panels(panels, "treatment"))
 
     def paint(axes: Any, rows: pd.DataFrame) -> None:
+        """Draw the overheads of one kind of size, with a fitted line per kind of attachment."""
         here = fits.merge(rows[by].drop_duplicates(), on=by)
         for row in here.to_dict("records"):
             each = looks[row["treatment"]]

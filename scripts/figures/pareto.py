@@ -1,4 +1,4 @@
-"""Figure: throughput against what it costs in device-hours, in money and in energy, and which cells no other beats in both."""
+"""Figure: throughput against cost in device-hours, money and energy, with the Pareto front."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,16 +25,17 @@ UNITS = {"front": ""}
 _DEVICE_HOURS, _ENERGY = "device-hours for 1 M samples", "energy for 1 M samples (kWh)"
 _UNITS = {_DEVICE_HOURS: "device-hours for 1 M samples", _ENERGY: "kWh for 1 M samples"}
 _COST = plot.Columns("cost", "cost_low", "cost_high")
-_NAMED = 8  # numbers in one panel; more would cover each other
+_NAMED = 8  # more numbers in a panel would overlap
 _J_PER_KWH = 3.6e6
 _POINTS_WITH_BARS = 200
 _ALONE = (intervals.RUNS_OF_ONE, intervals.ONE_RUN)
-_MARKS = 300  # of one way to attach in one panel; more are a cloud and a heavy page
-_ROOM = 0.12  # beyond the outermost marks, as a share of the axis
+_MARKS = 300  # per attachment and panel; more would be a cloud of points, and a large page
+_ROOM = 0.12  # margin beyond the outermost markers, as a share of the axis
 _WORK = ("seq_len", "image_px")  # options that change what a sample is
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the throughput of each cell against the cost of a million samples, with one panel per workload and kind of cost."""
     if data.metric != THROUGHPUT:
         return nothing(f"cells are compared by {data.metric.label}, and the cost of a sample follows from throughput")
     rows = _rows(data)
@@ -85,12 +86,15 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _same_work(rows: pd.DataFrame) -> list[str]:
-    """Options that change what a sample is: cells that differ in one of these do not compete."""
+    """Return the options that change what a sample is. Cells that differ in one of them do not compete."""
     return [name for name in comparable_cells.option_columns(rows) if name.removeprefix("option_") in _WORK]
 
 
 def _rows(data: FigureData) -> pd.DataFrame:
-    """Measured cells, once for each cost that is known: cost, cost_low, cost_high of a million samples."""
+    """Build one row per measured cell and known kind of cost.
+
+    The columns cost, cost_low and cost_high refer to a million samples. Cells without a competitor are left out.
+    """
     cells = data.cells[(data.cells["n_ok"] > 0) & (data.cells["mean"] > 0)]
     low = cells["ci_low"].where(cells["ci_low"] > 0)
     hours = cells["devices"] * 1e6 / 3600
@@ -112,7 +116,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
 
 
 def _by_price(by_time: pd.DataFrame, currency: str) -> list[pd.DataFrame]:
-    """The cells whose devices all have a price."""
+    """Return the cells whose devices all have a price, with the price as cost. The list has one table, or none."""
     if "price_per_h" not in by_time or not by_time["price_per_h"].notna().any():
         return []
     rows = by_time[by_time["price_per_h"].notna()]
@@ -123,6 +127,13 @@ def _by_price(by_time: pd.DataFrame, currency: str) -> list[pd.DataFrame]:
 
 
 def _by_energy(cells: pd.DataFrame, ok: pd.DataFrame, protocol: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the cells with the energy of a million samples as cost, in kWh.
+
+    Args:
+        cells: measured cells.
+        ok: valid runs.
+        protocol: protocol of the campaign.
+    """
     groups = (ok["energy_per_sample_j"] * 1e6 / _J_PER_KWH).groupby(ok["cell_id"], sort=False)
     table = pd.DataFrame(
         {"cell_id": groups.mean().index, "mean": groups.mean(), "sd": groups.std(), "n_ok": groups.count()}
@@ -135,14 +146,18 @@ def _by_energy(cells: pd.DataFrame, ok: pd.DataFrame, protocol: Mapping[str, Any
 
 
 def _with_front(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """front: place on the front of its panel from the cheapest on, 0 for none; near: on it, or not surely behind."""
+    """Add the columns `front` and `near` to the rows.
+
+    `front` is the position on the front of the panel, counted from the cheapest cell, and 0 for other cells. `near` is true on
+    the front, and for cells that are not clearly dominated.
+    """
     front, near = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool)
     for places in rows.groupby(by, sort=False, dropna=False).indices.values():
         group = rows.iloc[places]
         front[places] = front_of(group["mean"].to_numpy(), group["cost"].to_numpy())
         low, high = (group[name].fillna(group["mean"]).to_numpy() for name in ("ci_low", "ci_high"))
         cheap, dear = (group[name].fillna(group["cost"]).to_numpy() for name in ("cost_low", "cost_high"))
-        # Without the spread of compositions, nobody knows how far a cell is from another.
+        # Without the spread of compositions, the distance between two cells has no interval.
         alone = group["interval_method"].isin(_ALONE).to_numpy()
         low, high = np.where(alone, -np.inf, low), np.where(alone, np.inf, high)
         near[places] = ~surely_behind(low, high, cheap, dear) | (front[places] > 0)
@@ -150,7 +165,14 @@ def _with_front(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def front_of(rate: np.ndarray, cost: np.ndarray) -> np.ndarray:
-    """Number on the front, from the cheapest on, of points that no other equals or beats in both; 0 for the others."""
+    """Rank the points on the Pareto front, from 1 for the cheapest. Other points get 0.
+
+    A point is on the front if no other one equals or beats it in both rate and cost.
+
+    Args:
+        rate: rates of the points.
+        cost: costs of the points.
+    """
     order = np.lexsort((-rate, cost))
     number = np.zeros(len(rate), dtype=np.int64)
     best = np.maximum.accumulate(np.concatenate([[-np.inf], rate[order]]))[:-1]
@@ -160,7 +182,16 @@ def front_of(rate: np.ndarray, cost: np.ndarray) -> np.ndarray:
 
 
 def surely_behind(low: np.ndarray, high: np.ndarray, cheap: np.ndarray, dear: np.ndarray) -> np.ndarray:
-    """Whether there is another point whose whole interval is better in both: `low` above our `high`, `dear` below our `cheap`."""
+    """Return which points are dominated with confidence, as a boolean array.
+
+    Another point must have a lower bound of its rate above `high`, and an upper bound of its cost below `cost_low`.
+
+    Args:
+        low: lower bounds of the rates.
+        high: upper bounds of the rates.
+        cost_low: lower bounds of the costs.
+        cost_high: upper bounds of the costs.
+    """
     order = np.argsort(-low, kind="stable")
     least_cost = np.minimum.accumulate(dear[order])
     faster = np.searchsorted(-low[order], -high, side="left")
@@ -168,7 +199,7 @@ def surely_behind(low: np.ndarray, high: np.ndarray, cheap: np.ndarray, dear: np
 
 
 def _findings(rows: pd.DataFrame, by: list[str], named: list[str]) -> tuple[str, ...]:
-    """Both ends of each front."""
+    """Return a sentence per front on its cheapest and its fastest cell."""
     said = []
     for _, group in rows.groupby(by, sort=False, dropna=False):
         front = group[group["front"] > 0].sort_values("front")
@@ -189,9 +220,11 @@ def _findings(rows: pd.DataFrame, by: list[str], named: list[str]) -> tuple[str,
 
 
 def _picture(panels: plot.Panels) -> str:
+    """Draw one panel per workload and kind of cost, with a marker per cell and the front as a line. Return SVG."""
     looks = plot.looks(plot.in_panels(panels, "attach"))
 
     def paint(axes: Any, own: pd.DataFrame) -> None:
+        """Draw a marker per cell and the front of one workload and kind of cost."""
         for name, rows in own.groupby("attach", sort=False):
             for near, marks in rows.groupby("near", sort=True):
                 step = -(-len(marks) // _MARKS)
@@ -213,7 +246,15 @@ def _picture(panels: plot.Panels) -> str:
 
 
 def _limits(rows: pd.DataFrame, columns: plot.Columns, *, logarithmic: bool) -> tuple[float, float]:
-    """What to show of an axis: all values, with their intervals as far as these are not huge, and room for marks and numbers."""
+    """Return the limits of an axis.
+
+    They span all values and their intervals, except very long ones, with a margin for markers and numbers.
+
+    Args:
+        rows: cells of the panel.
+        columns: names of the columns of value and interval.
+        logarithmic: whether the axis is logarithmic.
+    """
     low, high = plot.range_of(rows, columns)
     if logarithmic:
         low = max(low, 0.5 * float(rows[columns.value].min()))
@@ -224,6 +265,7 @@ def _limits(rows: pd.DataFrame, columns: plot.Columns, *, logarithmic: bool) -> 
 
 
 def _marks(axes: Any, rows: pd.DataFrame, look: plot.Look, *, filled: bool) -> None:
+    """Draw the markers of cells, with their intervals if there are few."""
     how = {"color": look.colour, "marker": look.marker, "linestyle": "", "markersize": 4.5}
     how["markerfacecolor"] = look.colour if filled else "none"
     if len(rows) > _POINTS_WITH_BARS or not filled:

@@ -1,4 +1,4 @@
-"""Figure: a run that uses some of the devices of a host, by how many devices were composed onto it."""
+"""Figure: runs that use a part of a host's devices, by the number of devices composed onto the host."""
 
 from typing import Any
 
@@ -20,10 +20,11 @@ COUNTERPARTS = {
 }
 
 
-_MOST_LABELLED = 6  # groups of one panel
+_MOST_LABELLED = 6  # more labelled groups in a panel would overlap
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the performance of runs that use k of n devices of a host, by n."""
     rows = comparable_cells.part_of_host(data.cells, data.design)
     if rows.empty:
         return nothing("every measured run used all devices of its hosts")
@@ -57,14 +58,14 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _planned(cells: pd.DataFrame) -> pd.DataFrame:
-    """Cells that were to use part of a host, and those that they would have been compared with."""
+    """Return the cells planned on a part of a host, and the cells planned for comparison with them."""
     equal = [*comparable_cells.KIND, *comparable_cells.option_columns(cells), "batch", "hosts", "devices_used"]
     part = cells["devices_used"] < cells["devices_per_host"]
     return cells[part.groupby([cells[key] for key in equal], sort=False).transform("any").astype(bool)]
 
 
 def _findings(rows: pd.DataFrame, by: list[str], design: Design, measure: str) -> tuple[str, ...]:
-    """The largest variation over differently composed hosts, beside that of repetitions."""
+    """Return sentences on the change against the smallest host, and on the largest variation over differently composed hosts."""
     cases = rows[rows["case_cv_pct"].notna()]
     if cases.empty:
         part = rows[rows["devices_used"] < rows["devices_per_host"]]
@@ -84,7 +85,16 @@ def _findings(rows: pd.DataFrame, by: list[str], design: Design, measure: str) -
 
 
 def _against_smallest(rows: pd.DataFrame, by: list[str], design: Design, measure: str) -> str:
-    """The mean and the range of differences from the smallest host with as many devices in use."""
+    """Return a sentence with the mean and the range of differences from the smallest host with as many devices in use.
+
+    It is empty if no difference was tested.
+
+    Args:
+        rows: rows of the figure.
+        panel_columns: columns that identify a panel.
+        design: design of the experiment.
+        measure: name of the performance that changes.
+    """
     tested = rows[rows["p"].notna()]
     if tested.empty:
         return ""
@@ -98,17 +108,19 @@ def _against_smallest(rows: pd.DataFrame, by: list[str], design: Design, measure
 
 
 def _labelled(rows: pd.DataFrame) -> tuple[bool, bool]:
-    """Whether the groups of a panel name their batch, and their variation."""
-    # Labels of more groups run into each other; the table has every variation.
+    """Return whether the groups of a panel are labelled with their batch, and whether with their variation."""
+    # Labels of more groups would overlap. The table has every variation.
     cases = rows.drop_duplicates(["devices_used", "batch"])["case_cv_pct"]
     return rows["batch"].nunique() > 1, bool(cases.notna().any()) and len(cases) < _MOST_LABELLED
 
 
 def _groups(rows: pd.DataFrame) -> BarGroups:
+    """Group the bars of a panel by number of devices in use and batch, with one bar per number of devices composed."""
     several, varied = _labelled(rows)
     variation = rows.groupby(["devices_used", "batch"])["case_cv_pct"].first()
 
     def label(key: tuple[int, int]) -> str:
+        """Format the label of a group from its number of devices and batch."""
         under = f"\n{wording.percent(variation[key])}" if varied and pd.notna(variation[key]) else ""
         return (f"{key[0]}\n{key[1]}" if several else str(key[0])) + under
 
@@ -116,6 +128,7 @@ def _groups(rows: pd.DataFrame) -> BarGroups:
 
 
 def _below(rows: pd.DataFrame) -> str:
+    """Format the label of the horizontal axis, one line per part of the group labels."""
     several, varied = _labelled(rows)
     words = ["devices in use a host", *(["batch per device (samples)"] if several else [])]
     return "\n".join([*words, *(["CV over compositions"] if varied else [])])

@@ -1,4 +1,4 @@
-"""Figure: throughput by precision, with the speed-up over the most precise and visible gaps."""
+"""Figure: throughput by precision, with the speed-up over the most precise format and visible gaps."""
 
 from typing import Any
 
@@ -23,6 +23,7 @@ COUNTERPARTS = {
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the performance by batch and precision, with the speed-up over the most precise format above each bar."""
     rows = comparable_cells.in_words(comparable_cells.precision(data.cells, data.design))
     if rows.empty:
         return nothing("no cell was planned in two precisions and measured in one")
@@ -63,7 +64,15 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _most_telling_first(rows: pd.DataFrame, by: list[str], baseline: str) -> pd.DataFrame:
-    """Rows as they are; with more panels than are drawn, compositions like the baseline stand first, then the largest."""
+    """Order the rows so that the most informative panels are drawn if there are too many.
+
+    Compositions like the baseline come first, then the largest. Otherwise the rows stay as they are.
+
+    Args:
+        rows: rows of the figure.
+        panel_columns: columns that identify a panel.
+        baseline: names of the baseline configurations, separated by commas.
+    """
     if rows.groupby(by, sort=False, dropna=False).ngroups <= plot.MOST_PANELS:
         return rows
     shape = ["shape", "attached", "storage", "device"]
@@ -74,7 +83,7 @@ def _most_telling_first(rows: pd.DataFrame, by: list[str], baseline: str) -> pd.
 
 
 def _glance(rows: pd.DataFrame) -> str:
-    """The speed-up of each precision and workload, on the fewest devices."""
+    """Draw the overview of speed-ups, one dot per workload and precision on the fewest devices. Return SVG."""
     compared = rows[rows["ratio"].notna() & (rows["precision"] != rows["reference"])]
     first = compared.sort_values(["ranks", "hosts"], kind="stable").drop_duplicates(["workload", "precision"])
     dots = [
@@ -85,7 +94,7 @@ def _glance(rows: pd.DataFrame) -> str:
 
 
 def _findings(rows: pd.DataFrame, by: list[str], design: Design) -> tuple[str, ...]:
-    """The mean and the range of speed-ups of each precision, and the cells that only some precisions could run."""
+    """Return a sentence per precision with the mean and the range of its speed-ups, and one on cells without a value."""
     said = []
     reference = rows["reference"].iloc[0]
     named = telling(rows, [*by, "batch"])
@@ -102,4 +111,5 @@ def _findings(rows: pd.DataFrame, by: list[str], design: Design) -> tuple[str, .
 
 
 def _speedup(row: Any) -> str:
+    """Format the speed-up above a bar. The reference precision has none."""
     return wording.times(row["ratio"]) if row["precision"] != row["reference"] and pd.notna(row["ratio"]) else ""

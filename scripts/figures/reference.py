@@ -1,4 +1,4 @@
-"""Figure: speed of the reference over the time of the campaign, and whether the system drifted."""
+"""Figure: speed of the reference over the time of the campaign, with a test for drift of the system."""
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ UNITS = {"relative": "", "deviation": ""}
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the speed of the reference over the time of the campaign, with its trend."""
     asked = data.protocol.get("reference")
     if not asked:
         return nothing("the campaign measures no reference (protocol: reference)")
@@ -55,10 +56,12 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _kinds(kinds: int) -> str:
+    """Return a clause on how many kinds of device are compared separately, or an empty string for one."""
     return "" if kinds == 1 else f", each of {kinds} kinds of device for itself"
 
 
 def _finding(found: Drift, data: FigureData) -> str:
+    """Return a sentence on whether the system drifted, by how much, and which drift would have been detected."""
     number = f"{wording.plural(len(found.leases), 'composition')} in {wording.seconds(3600 * found.span_h)}"
     if not found.known:
         return f"Too few compositions measured the reference ({number}) to tell whether the system drifted."
@@ -76,6 +79,7 @@ def _finding(found: Drift, data: FigureData) -> str:
 
 
 def _meaning(data: FigureData) -> str:
+    """Return a sentence on how a drift affects comparisons of this campaign."""
     if is_adjusted({"protocol": data.protocol}):
         return "Comparisons between compositions are adjusted for it."
     if data.protocol.get("lease_order") in BLOCK_ORDERS:
@@ -84,6 +88,15 @@ def _meaning(data: FigureData) -> str:
 
 
 def _picture(rows: pd.DataFrame, found: Drift, runs: pd.DataFrame) -> str:
+    """Draw the speed of the reference per composition, with the trend and its interval. Return SVG.
+
+    Every other composition is shaded, from its first to its last run of the reference.
+
+    Args:
+        rows: reference by composition.
+        estimate: estimate of the drift.
+        runs: runs of the reference.
+    """
     figure, ((axes,),) = plot.grid(1, height_in=2.6)
     valid = runs[runs["status"] == "ok"]
     first = valid["started"].min()

@@ -1,4 +1,4 @@
-"""Figure: whether devices or links bound a cell: its efficiency against the ratio of all-reduce time to compute time."""
+"""Figure: efficiency of cells against the ratio of all-reduce time to compute time, to show whether links bound them."""
 
 from typing import Any
 
@@ -28,6 +28,7 @@ _CURVE_POINTS = 100
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the efficiency of cells against the ratio of all-reduce time to compute time, with the bound that links set."""
     if data.metric.name != THROUGHPUT.name:
         return nothing(
             "the time that a device computes follows from throughput, and another metric leads this campaign"
@@ -68,7 +69,10 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _rows(data: FigureData) -> pd.DataFrame:
-    """Measured cells of several ranks with their efficiency against one local device, and the bound that links set."""
+    """Build one row per measured cell of several ranks, with its efficiency and its bound.
+
+    The efficiency is against one local device. The bound follows from the measured links.
+    """
     equal = ["workload", "batch", "precision", "device", *comparable_cells.option_columns(data.cells)]
     cells = data.cells[data.cells["n_ok"] > 0].reset_index(drop=True)
     single = (cells["ranks"] == 1) & (cells["attach"] == "local") & (cells["devices_per_host"] == 1)
@@ -98,6 +102,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return sentences on the number of cells that links bound, and on cells below the rate without overlap."""
     bound = rows[rows["intensity"] > 1]
     worst: Any = rows.loc[rows["intensity"].idxmax()]
     named = ["configuration", *(name for name in ("workload", "batch", "precision") if rows[name].nunique() > 1)]
@@ -119,9 +124,11 @@ def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _picture(panels: plot.Panels) -> str:
+    """Draw one panel per workload, with a marker per cell and the bounds as lines. Return SVG."""
     looks = plot.looks(sorted(set(plot.in_panels(panels, "configuration"))))
 
     def paint(axes: Any, own: pd.DataFrame) -> None:
+        """Draw the cells of one workload, and the bounds with and without overlap."""
         ends = own["intensity"].min() / 2, max(2.0, own["intensity"].max() * 2)
         across = np.geomspace(*ends, _CURVE_POINTS)
         axes.plot(across, 100 / np.maximum(1.0, across), color=plot.INK, linewidth=1.1)

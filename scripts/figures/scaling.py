@@ -1,4 +1,4 @@
-"""Figure: throughput and efficiency against the number of devices, with the ideal line."""
+"""Figure: performance and efficiency by number of devices, with the ideal line."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -34,20 +34,21 @@ COUNTERPARTS = {
 }
 
 
-# Further dips are in the table.
+# Limits for sentences and labels. The table has all dips.
 _DIPS_NAMED = 5
 _SERIES_NAMED = 3
 _GAPS_NAMED = 3
-_HOSTS_NAMED = 6  # of a line; numbers of hosts beside more markers would cover each other
+_HOSTS_NAMED = 6  # per line; numbers of hosts beside more markers would overlap
 _LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 _EFFICIENCY = plot.Columns("efficiency_pct", "efficiency_low", "efficiency_high")
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw performance and efficiency against the number of devices, with ideal lines, fitted models and dips."""
     if data.metric.name.startswith(_LATENCIES):
         return nothing("a latency of requests does not scale with devices")
     rows = comparable_cells.scaling(data.cells, data.design, data.metric)
-    # A server answers at the rate at which it is asked.
+    # At a given rate of requests, the throughput of a server is that rate.
     given = comparable_cells.at_given_rates(data.cells)["cell_id"]
     rows = rows[~rows["cell_id"].isin(given)].reset_index(drop=True)
     if rows.empty and len(given):
@@ -96,7 +97,7 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _why_no_efficiency(metric: Metric) -> str:
-    """Return a sentence on why a figure has no ideal line."""
+    """Return a sentence that explains why the figure has no ideal line."""
     if metric.scaling == "none":
         return f" There is no ideal line, as no speed-up of {metric.label} is expected of more devices."
     return (
@@ -105,7 +106,7 @@ def _why_no_efficiency(metric: Metric) -> str:
 
 
 def _glance(rows: pd.DataFrame, metric: Metric) -> str:
-    """The speed-up of each workload by devices: of its line with the most points, the first of equals."""
+    """Draw the overview of speed-ups by devices, with the line of each workload that has the most points. Return SVG."""
     measured = rows[rows["compact"] & rows["ratio"].notna()]
     lines = []
     for workload, own in measured.groupby("workload", sort=False):
@@ -115,7 +116,12 @@ def _glance(rows: pd.DataFrame, metric: Metric) -> str:
 
 
 def _with_runs(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Rows of the kinds of which anything was run, those with a value first: pictures of nothing else would push them out."""
+    """Return the rows of panels in which anything was run. Panels with a value come first, as the number of panels is limited.
+
+    Args:
+        rows: rows of the figure.
+        panel_columns: columns that identify a panel.
+    """
     kind = rows.groupby(by, sort=False, dropna=False)
     ran, valued = (
         known.groupby(kind.ngroup(), sort=False).transform("any").astype(bool)
@@ -127,12 +133,19 @@ def _with_runs(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def _compared(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows without the references, which are 100 % by definition."""
+    """Return the rows without references, whose efficiency is 100 % by definition."""
     return rows[rows["ranks"] != rows["against_ranks"]]
 
 
 def _findings(rows: pd.DataFrame, by: list[str], design: Design, metric: Metric) -> tuple[str, ...]:
-    """Dips; efficiency at the largest number of devices of each series; models; series without a value."""
+    """Return sentences on dips, on efficiency with the most devices of each line, on models, and on lines without a value.
+
+    Args:
+        rows: rows of the figure.
+        panel_columns: columns that identify a panel.
+        design: design of the experiment.
+        metric: metric of the campaign.
+    """
     series = [*by, "batch"]
     measured = rows[rows["compact"] & rows["ratio"].notna() & (rows["ranks"] > rows["against_ranks"])]
     last = measured.sort_values("ranks", kind="stable").drop_duplicates(series, keep="last")
@@ -150,7 +163,7 @@ def _findings(rows: pd.DataFrame, by: list[str], design: Design, metric: Metric)
 
 
 def _pace(row: Any, different: list[str], metric: Metric) -> str:
-    """The speed-up and the efficiency of the only line, or the ratio of a metric without an ideal."""
+    """Return a sentence on speed-up and efficiency at the end of the only line, or on its ratio for a metric without an ideal."""
     pace = verdict.measured(row, tuple(row[name] for name in ("ratio", "ratio_low", "ratio_high")), wording.times)
     untested = f"; {verdict.not_tested(row)}" if verdict.untested(row) else ""
     efficiency = f", an efficiency of {wording.percent(row['efficiency_pct'], 0)}" if metric.scales else ""
@@ -161,7 +174,16 @@ def _pace(row: Any, different: list[str], metric: Metric) -> str:
 
 
 def _ends_of_lines(last: pd.DataFrame, different: list[str], design: Design, metric: Metric) -> str:
-    """The mean and the range of efficiencies at the end of each line; no line is called best, as no test compares lines."""
+    """Return a sentence with the mean and the range of efficiencies at the end of each line.
+
+    No line is called best, because no test compares lines.
+
+    Args:
+        last: row of each line with the most devices.
+        label_columns: columns that distinguish lines.
+        design: design of the experiment.
+        metric: metric of the campaign.
+    """
     named = [*different, *(["ranks"] if "ranks" not in different else [])]
     if not metric.scales:
         effect = verdict.summarize_range(last, design, named, float, wording.times)
@@ -172,7 +194,7 @@ def _ends_of_lines(last: pd.DataFrame, different: list[str], design: Design, met
 
 
 def _fits(rows: pd.DataFrame) -> Iterable[str]:
-    """Yield how many lines each model fits best, or the model of the only line.
+    """Yield a sentence on how many lines each model fits best, or on the model of the only line.
 
     The table has the parameters of several lines. A line that is selected by its efficiency would need another interval.
     """
@@ -193,7 +215,7 @@ def _fits(rows: pd.DataFrame) -> Iterable[str]:
 
 
 def _dips(rows: pd.DataFrame, different: list[str]) -> Iterable[str]:
-    """Each point that is under its neighbours, the deepest first."""
+    """Yield a sentence per dip, the deepest first, and one with the number of further dips."""
     dips = rows[rows["dip"]].sort_values("dip_pct", ascending=False, kind="stable")
     for row in dips.head(_DIPS_NAMED).to_dict("records"):
         under = wording.with_interval(
@@ -205,7 +227,7 @@ def _dips(rows: pd.DataFrame, different: list[str]) -> Iterable[str]:
 
 
 def _no_dip(rows: pd.DataFrame) -> Iterable[str]:
-    """That no point dips, where some could be tested."""
+    """Yield a sentence if no tested point dips, or if no point could be tested."""
     tested = int(rows["dip_p"].notna().sum())
     if tested and not rows["dip"].any():
         yield f"No point dips below its neighbours ({wording.plural(tested, 'point')} tested)."
@@ -214,7 +236,7 @@ def _no_dip(rows: pd.DataFrame) -> Iterable[str]:
 
 
 def _without(rows: pd.DataFrame, series: list[str]) -> Iterable[str]:
-    """How many series have no value at all though they were run, and of what they failed."""
+    """Yield a sentence on lines that were run but have no valid run, with the reasons."""
     kept = rows.groupby(series, sort=False, dropna=False)
     failed = (kept["n_ok"].transform("sum") == 0) & (kept["n_failed"].transform("sum") > 0)
     lost = rows[failed]
@@ -228,6 +250,7 @@ def _without(rows: pd.DataFrame, series: list[str]) -> Iterable[str]:
 
 
 def _under(row: Any) -> str:
+    """Format the depth of a point below its neighbours, with interval and p-value."""
     if not np.isfinite(row["dip_p_holm"]):
         return wording.NONE
     size = f"{wording.percent(row['dip_pct'])} [{wording.between(row['dip_low'], row['dip_high'], wording.percent)}]"
@@ -235,6 +258,7 @@ def _under(row: Any) -> str:
 
 
 def _picture(panels: plot.Panels, metric: Metric) -> str:
+    """Draw one panel per workload, with performance on top and efficiency below it. Return SVG."""
     batches = sorted(set(plot.in_panels(panels, "batch")))
     looks = plot.looks(batches)
     shown = pd.concat([panel.rows for panel in panels.shown])
@@ -245,10 +269,10 @@ def _picture(panels: plot.Panels, metric: Metric) -> str:
         hosts: dict[tuple[int, str], tuple[float, float]] = {}
         spread = sorted(panel.rows.loc[panel.rows["hosts"] > 1, "batch"].unique())
         for batch, rows in panel.rows.groupby("batch", sort=True):
-            # Several hosts stand a little to the right, so that the markers of batches do not hide each other.
+            # Markers of several hosts are shifted to the right, so that those of different batches do not overlap.
             part = (1 + spread.index(batch)) / len(spread) if batch in spread else 0.0
             hosts |= _series(top, below, rows, looks[batch], part, metric)
-        # Once for all batches, beside the one that stands furthest to the right.
+        # One label for all batches, beside the rightmost marker.
         for (_, words), where in hosts.items():
             top.annotate(words, where, (6, -3), textcoords="offset points", fontsize=plot.small_pt())
         _gaps(top, panel.rows, looks)
@@ -282,7 +306,10 @@ def _picture(panels: plot.Panels, metric: Metric) -> str:
 
 
 def _efficiencies(rows: pd.DataFrame) -> tuple[float, float]:
-    """One range for all panels, so that they can be compared: all values and 100 %, and a margin of 3 % around them."""
+    """Return the range of efficiencies that all panels share, so that they can be compared.
+
+    It spans all values and 100 %, with a margin of 3 %.
+    """
     lowest, highest = plot.range_of(_compared(rows), _EFFICIENCY)
     lowest, highest = min(lowest, 100.0), max(highest, 100.0)
     margin = 0.03 * max(highest - lowest, 10.0)
@@ -290,7 +317,13 @@ def _efficiencies(rows: pd.DataFrame) -> tuple[float, float]:
 
 
 def _gaps(axes: Any, rows: pd.DataFrame, looks: dict[Any, plot.Look]) -> None:
-    """Crosses where lines have no value, and what became of each line in the corner under them, where lines that rise are not."""
+    """Draw crosses where lines have no value, and the reasons in the lower right corner, below lines that rise.
+
+    Args:
+        axes: axes of the panel.
+        rows: cells of the panel.
+        looks: look of each batch.
+    """
     across = axes.get_xaxis_transform()
     said = []
     planned = rows[rows["compact"]].groupby("batch", sort=True)
@@ -312,11 +345,18 @@ def _gaps(axes: Any, rows: pd.DataFrame, looks: dict[Any, plot.Look]) -> None:
 
 
 def _beside(rows: pd.DataFrame, part: float) -> pd.Series:
-    """The places of markers: those of several hosts stand to the right, at most a third of the way to the next number."""
+    """Return the horizontal positions of markers. Those of several hosts are shifted to the right.
+
+    The shift is at most a third of the distance to the next number of devices.
+
+    Args:
+        rows: cells of a line.
+        part: share of the shift, which separates the lines of several batches.
+    """
     counts = np.array(sorted(rows["ranks"].unique()), dtype=float)
     gaps = np.append(np.diff(counts), counts[-1] * 0.46)
     room = rows["ranks"].map(dict(zip(counts, gaps, strict=True)))
-    # Of as many devices, more hosts stand further to the right.
+    # With the same number of devices, more hosts are shifted further.
     hosts = rows.groupby("ranks")["hosts"].rank(method="dense") / rows.groupby("ranks")["hosts"].transform("nunique")
     return rows["ranks"] + part * hosts * np.minimum(0.35 * room, 0.16 * counts[-1]) * ~rows["compact"].astype(bool)
 
@@ -324,9 +364,18 @@ def _beside(rows: pd.DataFrame, part: float) -> pd.Series:
 def _series(
     top: Any, below: list[Any], rows: pd.DataFrame, look: plot.Look, part: float, metric: Metric
 ) -> dict[tuple[int, str], tuple[float, float]]:
-    """Draw a line and its markers; by number of devices, the numbers of hosts of open markers and where they end.
+    """Draw a line with its markers, ideal, model and dips.
 
-    below: the axes of the efficiency; empty for a metric without one.
+    Return the labels for numbers of hosts. The key is the number of devices and the text; the value is the position of the
+    marker.
+
+    Args:
+        top: axes of the performance.
+        efficiency_axes: axes of the efficiency; empty for a metric without one.
+        rows: cells of the line.
+        look: look of the line.
+        part: share of the shift of markers of several hosts.
+        metric: metric of the campaign.
     """
     line = rows[rows["compact"] & (rows["n_ok"] > 0)]
     hosts: dict[tuple[int, str], tuple[float, float]] = {}
@@ -343,7 +392,7 @@ def _series(
         bottom.plot(line["ranks"], line["efficiency_pct"], color=look.colour)
     if start["fit_holds"]:
         devices = np.linspace(start["ranks"], line["ranks"].max(), 40)
-        # In ink and above: it lies on the line that it describes.
+        # Black and on top, because it lies on the line that it describes.
         top.plot(devices, scaling_curves.line(start, devices), color=plot.INK, linestyle="--", linewidth=0.9, zorder=4)
     dips = rows[rows["dip"]]
     if len(dips):
@@ -366,7 +415,7 @@ def _series(
 
 
 def _ticks(counts: list[int]) -> list[int]:
-    """Measured device counts, without those too close to their larger neighbour to be labelled."""
+    """Return the measured numbers of devices whose labels do not overlap that of their larger neighbour."""
     kept: list[int] = []
     for count in reversed(counts):
         if not kept or kept[-1] - count >= 0.06 * counts[-1]:

@@ -1,4 +1,4 @@
-"""Figure: what software options give: ways to share the work among devices, accumulation, compilation .. by precision."""
+"""Figure: effect of software options, such as ways to share work among devices, accumulation and compilation."""
 
 from typing import Any
 
@@ -25,6 +25,7 @@ COUNTERPARTS = {
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the performance by configuration and software option, with the speed-up over the plain variant above each bar."""
     rows = software_options.software_options(data.cells, data.design)
     if rows.empty:
         return nothing("no cell was planned with two software options that are otherwise equal, and measured in one")
@@ -68,7 +69,7 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _findings(rows: pd.DataFrame, by: list[str], design: Design) -> tuple[str, ...]:
-    """The mean and the range of speed-ups of each variant over the plain one of its configuration."""
+    """Return a sentence per variant with the mean and the range of its speed-ups over the plain variant."""
     said = []
     named = telling(rows, ["configuration", *by], "configuration")
     compared = rows[rows["ratio"].notna() & (rows["variant"] != rows["against_variant"])]
@@ -80,8 +81,10 @@ def _findings(rows: pd.DataFrame, by: list[str], design: Design) -> tuple[str, .
 
 
 def _groups(cells: pd.DataFrame) -> BarGroups:
+    """Group the bars of a panel by configuration, with one bar per variant."""
     return grouped(cells.sort_values("variant_place", kind="stable"), "configuration", "variant")
 
 
 def _speedup(row: Any) -> str:
+    """Format the speed-up above a bar. The plain variant has none."""
     return wording.times(row["ratio"]) if row["variant"] != row["against_variant"] and pd.notna(row["ratio"]) else ""

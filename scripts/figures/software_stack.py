@@ -1,4 +1,4 @@
-"""Table: the software that runs stood on, by host or by environment of a workload, and where hosts differ."""
+"""Table: software of the runs, by host or by environment of a workload, with differences between hosts."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ COUNTERPARTS = {
     "FASTER: Section 2.2": "software stacks and containers",
 }
 
-# Of an environment with hundreds of packages, those that a reader looks for; the data has all of them.
+# Packages that readers look for in an environment of hundreds. The data has all of them.
 _TELLING = ("torch", "tensorflow", "horovod", "jax", "nccl", "cuda", "cudnn", "mpi", "numpy", "transformers", "python")
 _TELLING += ("apex", "rocm")
 _HOST = {
@@ -34,6 +34,7 @@ _OF_IMPORT = "imported logs"
 
 
 def draw(data: FigureData) -> Drawing:
+    """List the versions of software and the settings of hardware, by host and environment, with differences between hosts."""
     rows = _rows(data.context.get("environments") or {})
     if rows.empty:
         return nothing("no record names its software")
@@ -65,15 +66,18 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _short(version: str) -> str:
-    """A digest as far as a reader compares it; the data has all of it."""
+    """Shorten a SHA-256 digest to 16 characters, which suffice to compare it. Other versions are returned unchanged."""
     return f"{version[:16]}…" if len(version) == 64 and version.isalnum() else version
 
 
 def _rows(environments: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """One row a place, component and version: where, component, version, on (hosts, or hashes of environments), differs."""
+    """Build one row per place, component and version.
+
+    Its columns are where, component, version, on (hosts, or hashes of environments), differs and telling.
+    """
     known: dict[tuple[str, str], dict[str, list[str]]] = {}
     of_place: dict[str, list[str]] = {}
-    # Hosts come first: only they have a name of their own.
+    # Hosts come first, because environments of programs have no names.
     order = sorted(environments.items(), key=lambda e: ("host" not in e[1], str(e[1].get("host", "")), e[0]))
     for name, document in order:
         of_software = "kind" in document or "launcher" in document
@@ -97,6 +101,12 @@ def _rows(environments: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _of_host(name: str, document: Mapping[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:
+    """Return the place, the name of the host, and pairs of component and version of a host's environment.
+
+    Args:
+        name: hash of the environment.
+        document: environment document of the host.
+    """
     parts = [(says, str(document[key])) for key, says in _HOST.items() if document.get(key) is not None]
     parts += _gpus(document.get("gpus") or ())
     parts += _settings(document.get("devices") or ())
@@ -104,13 +114,17 @@ def _of_host(name: str, document: Mapping[str, Any]) -> tuple[str, str, list[tup
     parts += sorted((str(package), str(version)) for package, version in (document.get("packages") or {}).items())
     plain = {key: value for key, value in document.items() if key not in _HOST and isinstance(value, str | int | float)}
     parts += [(key, str(value)) for key, value in plain.items() if key not in ("schema_version", "host")]
-    if "imported_by" in document:  # its `host` is the name of the system: which hosts there were is not known
+    if "imported_by" in document:  # its `host` is the name of the system, as the hosts are unknown
         return _OF_IMPORT, str(document.get("host") or name[:8]), parts
     return _OF_HOSTS, str(document.get("host") or name[:8]), parts
 
 
 def _gpus(lines: Any) -> list[tuple[str, str]]:
-    """Models, driver and links, once each, in lines of nvidia-smi (index, uuid, name, memory, driver, PCIe generation, width)."""
+    """Summarise lines of nvidia-smi as pairs of component and value for models, driver and links.
+
+    Args:
+        lines: lines with index, UUID, name, memory, driver, and generation and width of PCIe.
+    """
     words = [[word.strip() for word in str(line).split(",")] for line in lines]
     whole = [each for each in words if len(each) >= 7]
     if not whole:
@@ -125,7 +139,7 @@ def _gpus(lines: Any) -> list[tuple[str, str]]:
     ]
 
 
-# Of the settings of GPUs, those that nvidia-smi's lines do not have.
+# Settings of GPUs that are not in the lines of nvidia-smi.
 _SETTINGS = {
     "power_limit_w": ("GPU power limit", " W"),
     "power_limit_default_w": ("GPU power limit, default", " W"),
@@ -140,7 +154,7 @@ _SETTINGS = {
 
 
 def _settings(devices: Any) -> list[tuple[str, str]]:
-    """What the devices of a host are set to, each value once."""
+    """Return pairs of setting and value for the devices of a host. Each value is listed once."""
     found = []
     for name, (says, unit) in _SETTINGS.items():
         values = [each[name] for each in devices if each.get(name) is not None]
@@ -151,6 +165,12 @@ def _settings(devices: Any) -> list[tuple[str, str]]:
 
 
 def _of_software(name: str, document: Mapping[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:
+    """Return the place, the short id, and pairs of component and version of a program's environment.
+
+    Args:
+        name: hash of the environment.
+        document: environment document of a program or of a launcher.
+    """
     kind = str(document.get("kind") or "launcher")
     which = document.get("environment") or document.get("image") or document.get("directory") or ""
     parts = list(_environment(document))
@@ -159,6 +179,7 @@ def _of_software(name: str, document: Mapping[str, Any]) -> tuple[str, str, list
 
 
 def _environment(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of component and version for image, launcher, modules and labels of an environment."""
     for key, says in (("sha256", "image (SHA-256)"), ("launcher", "launcher")):
         if document.get(key):
             yield says, str(document[key])
@@ -169,11 +190,12 @@ def _environment(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _hosts(rows: pd.DataFrame) -> list[str]:
+    """Return the names of all hosts with a known environment."""
     return sorted({host for each in rows.loc[rows["where"] == _OF_HOSTS, "on"] for host in each.split(", ")})
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Sentences about where hosts differ, or that they do not."""
+    """Return sentences on the components in which hosts differ, or a sentence that they are equal."""
     of_hosts = rows[rows["where"] == _OF_HOSTS]
     said = []
     different = of_hosts[of_hosts["differs"]]

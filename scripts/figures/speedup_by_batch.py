@@ -1,4 +1,4 @@
-"""Figure: the speed-up of each device count over the smallest, by batch."""
+"""Figure: speed-up of each number of devices over the smallest one, by batch."""
 
 from typing import Any
 
@@ -26,6 +26,7 @@ _SPEEDUP = plot.Columns("ratio", "ratio_low", "ratio_high")
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the speed-up over the smallest number of devices, by batch, with a line per number of devices."""
     if not data.metric.scales:
         return nothing(f"{data.metric.label} has no ideal speed-up, or nothing tells it (`scaling` of the metric)")
     rows = comparable_cells.speedup_by_batch(data.cells, data.design, data.metric)
@@ -60,11 +61,12 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _interval(rows: pd.DataFrame) -> str:
+    """Return a clause on the interval of speed-ups, or on its absence."""
     return " with 95 % interval" if rows["ratio_low"].notna().any() else "; one run each, so no interval"
 
 
 def _findings(effects: pd.DataFrame, by: list[str], design: Design) -> tuple[str, ...]:
-    """How the speed-up of each number of devices changes from the smallest to the largest batch."""
+    """Return a sentence on how speed-ups change from the smallest to the largest batch."""
     if effects.empty:
         return ()
     named = [column for column in [*by, "ranks"] if effects[column].nunique() > 1 or column in ("workload", "ranks")]
@@ -75,9 +77,11 @@ def _findings(effects: pd.DataFrame, by: list[str], design: Design) -> tuple[str
 
 
 def _picture(panels: plot.Panels) -> str:
+    """Draw one panel per workload, with a line per number of devices and its ideal. Return SVG."""
     looks = plot.looks(sorted(set(plot.in_panels(panels, "ranks"))))
 
     def paint(axes: Any, rows: pd.DataFrame) -> None:
+        """Draw a line per number of devices over the batches, and its ideal."""
         batches = sorted(rows["batch"].unique())
         place = {batch: index for index, batch in enumerate(batches)}
         for count, of_count in rows.groupby("ranks", sort=True):

@@ -1,4 +1,4 @@
-"""Figure: how the times of single steps are distributed, by run and composition, and whether the measured window was steady."""
+"""Figure: distribution of the times of single steps, by run and composition, and steadiness of the measured window."""
 
 from typing import Any
 
@@ -20,10 +20,11 @@ UNITS = {"tail": ""}
 _NAMES = [f"p{percent:g}" for percent in PERCENTILES]
 
 _LEAST_ROOM = 0.005
-"""Room beside the shortest and the longest step, as a share of the longest: equal steps are a line with an axis around it."""
+"""Minimum margin beside the shortest and the longest step, as a share of the longest. It keeps an axis around equal steps."""
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the distribution of step times of the cells with the longest tails, with a line per run."""
     if data.steps.empty:
         return nothing("no program told the times of single steps")
     keys = ["cell_id", "repetition"]
@@ -62,7 +63,14 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _rows(data: FigureData, steps: pd.DataFrame) -> pd.DataFrame:
-    """One row a cell with steps, in the order of the plan: percentiles, trend, and what a window's own noise allows."""
+    """Build one row per cell with step times, in the order of the plan.
+
+    It has percentiles with their intervals, the trend in the window, and the error of a window.
+
+    Args:
+        data: data of the figure.
+        steps: times of single steps, with the lease or run that each belongs to.
+    """
     found = percentiles(steps)
     wide = found.pivot(index="cell_id", columns="percent", values=["time_s", "low_s", "high_s"])
     wide.columns = pd.Index([f"p{percent:g}_{name}".replace("_time_", "_") for name, percent in wide.columns])
@@ -77,7 +85,10 @@ def _rows(data: FigureData, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _percentile(name: str) -> Any:
+    """Return a function that formats a percentile of a row in ms, with its interval."""
+
     def said(row: Any) -> str:
+        """Format the percentile in ms, with its interval if that is known."""
         value, low, high = (1e3 * row[f"{name}{end}_s"] for end in ("", "_low", "_high"))
         return wording.number(value) + (f" [{wording.number(low)}, {wording.number(high)}]" if high == high else "")
 
@@ -85,17 +96,20 @@ def _percentile(name: str) -> Any:
 
 
 def _trend(row: Any) -> str:
+    """Format the trend in the measured window, and mark windows that are not steady."""
     if row["trend_pct"] != row["trend_pct"]:
         return wording.NONE
     return wording.percent(row["trend_pct"]) + ("" if row["trend_low_pct"] != row["trend_low_pct"] else ", not steady")
 
 
 def _where(row: Any, rows: pd.DataFrame) -> str:
+    """Describe a cell by its configuration and by the axes in which the rows differ."""
     named = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
     return wording.describe(row, [name for name in named if name == "configuration" or rows[name].nunique() > 1])
 
 
 def _unsteady(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return a sentence on cells whose measured window was not steady, or an empty tuple if there are none."""
     found = rows[rows["trend_low_pct"].notna()].sort_values("trend_pct", key=abs, ascending=False, kind="stable")
     if found.empty:
         return ()
@@ -109,6 +123,7 @@ def _unsteady(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _short(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return sentences on cells with too few steps for their noise, and on cells with steps too short for the clock."""
     noisy = rows[rows["window"].str.contains(SHORT)]
     coarse = rows[rows["window"].str.contains(COARSE)]
     said = []
@@ -127,6 +142,7 @@ def _short(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _longest_tail(rows: pd.DataFrame) -> str:
+    """Return a sentence on the cell with the largest ratio of 99th percentile to median."""
     row = rows.loc[rows["tail"].idxmax()]
     steady = (
         "" if rows["trend_low_pct"].notna().any() else f" No measured window has a trend of {UNSTEADY_PCT:g} % or more."
@@ -138,11 +154,13 @@ def _longest_tail(rows: pd.DataFrame) -> str:
 
 
 def _picture(rows: pd.DataFrame, steps: pd.DataFrame) -> str:
+    """Draw one panel per cell, with the cumulative distribution of the step times of each run. Return SVG."""
     looks = plot.looks(sorted(steps["composition"].unique()))
     of_cells = dict(list(steps.groupby("cell_id")))
     panels = [plot.Panel(_where(row, rows), of_cells[row["cell_id"]]) for row in rows.to_dict("records")]
 
     def paint(axes: Any, own: pd.DataFrame) -> None:
+        """Draw one curve per run of a cell, in the look of its composition."""
         for (composition, _), times_s in own.groupby(["composition", "repetition"])["time_s"]:
             plot.shares(axes, 1e3 * times_s, looks[composition], linewidth=1.0)
         low, high = 1e3 * float(own["time_s"].min()), 1e3 * float(own["time_s"].max())

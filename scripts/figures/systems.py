@@ -1,4 +1,4 @@
-"""Figure: equally many devices of several systems: scaling overlaid, and each composition against the first system's."""
+"""Figure: equally many devices of several systems, with overlaid scaling and ratios to the first system."""
 
 from typing import Any
 
@@ -19,6 +19,7 @@ COUNTERPARTS = {"FASTER: Figs 1 to 4": "composed A100 of FASTER against the two 
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the scaling of several systems in common panels, and list the ratios to the first system."""
     if data.cells["system"].nunique() < 2:
         return nothing("the campaign has cells on one system only")
     options = comparable_cells.option_columns(data.cells)
@@ -27,7 +28,7 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty or not rows["ratio"].notna().any():
         return nothing("no number of devices was measured on two systems that is otherwise equal")
     matched = data.cells[by].apply(tuple, axis=1).isin(set(rows[by].itertuples(index=False, name=None)))
-    # Of compositions with as many hosts, the one with the fewest idle devices, as in scaling.
+    # Among compositions with as many hosts, the one with the fewest idle devices is drawn, as in scaling.
     lines = data.cells[matched].sort_values(["ranks", "hosts", "devices_per_host"], kind="stable")
     lines = lines.drop_duplicates(["system", "attach", "ranks", "hosts", *by]).reset_index(drop=True)
     first = str(rows["against_system"].iloc[0])
@@ -63,7 +64,7 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _findings(rows: pd.DataFrame, named: list[str], design: Design) -> tuple[str, ...]:
-    """The mean and the range of ratios of each system, on as many hosts and on fewer or more."""
+    """Return a sentence per system with the mean and the range of its ratios, for equal and for different numbers of hosts."""
     said = []
     compared = rows[rows["ratio"].notna()]
     for (system, same), group in compared.groupby(["system", "same_hosts"], sort=False):
@@ -76,6 +77,12 @@ def _findings(rows: pd.DataFrame, named: list[str], design: Design) -> tuple[str
 
 
 def _picture(panels: plot.Panels, value: str) -> str:
+    """Draw one panel per workload, with a line per system and attachment. Return SVG.
+
+    Args:
+        panels: panels with the cells of all systems.
+        y_label: label of the vertical axes.
+    """
     shown = pd.concat([panel.rows for panel in panels.shown])
     names = list(dict.fromkeys(shown[["system", "attach"]].itertuples(index=False, name=None)))
     several = shown.groupby("system")["attach"].nunique() > 1
@@ -83,6 +90,7 @@ def _picture(panels: plot.Panels, value: str) -> str:
     looks = plot.looks(names)
 
     def paint(axes: Any, own: pd.DataFrame) -> None:
+        """Draw a line per system and attachment. Compositions on more than the fewest hosts are hollow markers."""
         for name, rows in own.groupby(["system", "attach"], sort=False):
             measured = rows[rows["n_ok"] > 0]
             compact = ~measured.duplicated("ranks")

@@ -1,4 +1,4 @@
-"""Figure: how busy devices and hosts were, and what they took and carried, over the time of one run a cell."""
+"""Figure: utilisation, power and traffic of devices and hosts over the time of one run per cell."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ COUNTERPARTS = {
     "Falcon: Figs 9, 10, 13, 14 (over time)": "the same over the time of a run",
 }
 
-# Quantity of the telemetry table, what it is, unit, divisor to that unit.
+# Quantity of the telemetry table, label, unit, divisor to that unit.
 _QUANTITIES = (
     ("utilisation_pct", "device utilisation", "%", 1.0),
     ("cpu_utilisation_pct", "CPU utilisation", "%", 1.0),
@@ -44,6 +44,7 @@ _CELL = ["cell_id", "configuration", "workload", "batch", "precision", "state", 
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw telemetry over the time of one run per cell, with one panel per quantity and workload."""
     rows = _rows(data)
     if rows.empty:
         return nothing("no run has telemetry over time")
@@ -85,7 +86,10 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _rows(data: FigureData) -> pd.DataFrame:
-    """One row a cell, quantity and hundredth of the run: mean over devices or hosts, and the least and most of any."""
+    """Build one row per cell, quantity and hundredth of the run.
+
+    It has the mean over devices or hosts, and the lowest and the highest value of any of them, in readable units.
+    """
     if data.telemetry.empty:
         return pd.DataFrame()
     units = {name: (says, unit, divisor) for name, says, unit, divisor in _QUANTITIES}
@@ -117,7 +121,10 @@ def _rows(data: FigureData) -> pd.DataFrame:
 
 
 def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows drawn: of the workloads sampled on the most configurations, one batch, precision and set of options."""
+    """Return the rows to draw.
+
+    They are of the workloads sampled on the most configurations, each with one batch, precision and set of options.
+    """
     cells = rows.drop_duplicates("cell_id")
     axes = ["batch", "precision", *comparable_cells.option_columns(rows)]
     spread = (
@@ -128,14 +135,14 @@ def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
         groups = [group for _, group in cells[cells["workload"] == workload].groupby(axes, sort=False, dropna=False)]
         best = max(groups, key=lambda group: (group["configuration"].nunique(), float(group["batch"].iloc[0])))
         each = best.drop_duplicates("configuration")
-        # Spread over the plan, which has like configurations beside each other.
+        # Spread over the plan, in which similar configurations are neighbours.
         places = np.unique(np.linspace(0, len(each) - 1, min(_LINES, len(each))).round().astype(int))
         kept += list(each.iloc[places]["cell_id"])
     return rows[rows["cell_id"].isin(kept)].reset_index(drop=True)
 
 
 def _series(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a quantity and cell: over all of the run."""
+    """Summarise the rows over the whole run, with one row per quantity and cell."""
     keys = ["quantity", "cell_id"]
     groups = rows.groupby(keys, sort=False)
     summed = groups.agg(mean=("mean", "mean"), least=("least", "min"), most=("most", "max"), parts=("parts", "max"))
@@ -144,7 +151,7 @@ def _series(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _findings(series: pd.DataFrame, drawn: pd.DataFrame) -> tuple[str, ...]:
-    """A sentence for each quantity: the drawn run in which it moved most."""
+    """Return a sentence per quantity on the drawn run in which it varied most."""
     said = []
     shown = series[series["cell_id"].isin(drawn["cell_id"])]
     for quantity, group in shown.groupby("quantity", sort=False):
@@ -163,6 +170,7 @@ def _findings(series: pd.DataFrame, drawn: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _picture(panels: plot.Panels) -> str:
+    """Draw one panel per quantity and workload, with a line per configuration and a band over its devices. Return SVG."""
     looks = plot.looks(plot.in_panels(panels, "configuration"))
     dashes = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
     lines: dict[str, dict[str, Any]] = {
@@ -173,6 +181,7 @@ def _picture(panels: plot.Panels) -> str:
     several = len(set(plot.in_panels(panels, "quantity"))) > 1
 
     def paint(axes: Any, own: pd.DataFrame) -> None:
+        """Draw a line per configuration, and a band over its devices or hosts if it has several."""
         for name, rows in own.groupby("configuration", sort=False):
             axes.plot(rows["time_s"], rows["mean"], **lines[str(name)])
             if (rows["parts"] > 1).any():
@@ -180,7 +189,7 @@ def _picture(panels: plot.Panels) -> str:
                 axes.fill_between(rows["time_s"], rows["least"], rows["most"], **how)
         axes.set_xlim(left=0)
         axes.set_ylim(0, 104.0 if own["unit"].iloc[0] == "%" else 1.05 * float(own["most"].max()) or 1.0)
-        # Panels of several quantities are named by them, and a long name would reach into the panels above and below.
+        # The titles of panels name the quantity if there are several. A long axis label would reach into the next panel.
         axes.set_ylabel(f"{'mean' if several else own['quantity'].iloc[0]} ({own['unit'].iloc[0]})")
 
     handles = [plot.ink_key(name, **how) for name, how in lines.items()]

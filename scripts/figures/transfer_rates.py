@@ -1,4 +1,4 @@
-"""Figure: what PCIe, NVLink, network and storage carried while runs were on, by configuration and workload."""
+"""Figure: traffic of PCIe, NVLink, network and storage during runs, by configuration and workload."""
 
 from dataclasses import replace
 
@@ -36,8 +36,9 @@ _LOOKS = "telemetry: PCIe rates are from looks of 20 ms"
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the mean rates of PCIe, NVLink, network and storage during runs, by configuration and workload."""
     runs = data.runs
-    # Nan without fields to add: what was not counted is absent.
+    # NaN if a counter is missing, so that quantities that were not counted are left out.
     sums = {
         name: runs[name] if name in runs else float("nan")
         for name in ("pcie_rx_mean_gb_per_s", "pcie_tx_mean_gb_per_s")
@@ -54,7 +55,14 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _by_size(rows: pd.DataFrame, by: Design) -> tuple[str, ...]:
-    """How much more one workload moves over PCIe than another, on the configuration where most is moved."""
+    """Return a sentence on the ratio of PCIe traffic between the busiest and the least busy workload.
+
+    It refers to the configuration with the highest traffic, and is left out if that ran a single workload.
+
+    Args:
+        rows: rates with their intervals.
+        design: design of the experiment for ratios of PCIe traffic.
+    """
     drawn = bars.chosen(rows)
     pcie = drawn[drawn["quantity"] == QUANTITIES[0].says]
     if pcie.empty:

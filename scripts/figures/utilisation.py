@@ -1,4 +1,4 @@
-"""Figure: how busy devices and hosts were, and what they took, by configuration and workload."""
+"""Figure: utilisation, memory, power and temperature of devices and hosts, by configuration and workload."""
 
 from campaign.report import bars
 from campaign.report.bars import Quantity
@@ -31,6 +31,7 @@ _WHAT = "Of one device or one host, over the time that was measured."
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw utilisation, memory, power and temperature of devices and hosts, by configuration and workload."""
     rows = bars.rows_of(data, QUANTITIES)
     if rows.empty:
         return nothing("no run was sampled for long enough")

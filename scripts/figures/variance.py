@@ -1,4 +1,4 @@
-"""Figure: how much throughput varies from run to run, lease to lease and host to host, and which hosts are slow."""
+"""Figure: variation of throughput from run to run, lease to lease and host to host, with slow hosts."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -43,11 +43,12 @@ _SERIES = (RUN, LEASE, HOST, TOGETHER)
 _DIFFERENCE = plot.Columns("value_pct", "low_pct", "high_pct")
 _MOST_HOSTS = 40
 _CELLS_NAMED = 4
-_MOST_TIMES = 5.0  # the largest value; beyond that an interval is cut
-_MOST_VALUES = 24  # bars; words beside more would cover each other
+_MOST_TIMES = 5.0  # longest axis, in multiples of the largest value; longer intervals are cut
+_MOST_VALUES = 24  # texts beside more bars would overlap
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the components of variation of equal cells, and each host in comparison with the others."""
     found = spread_sources(data.runs, data.metric.higher)
     parts = _parts(found)
     if not parts["value_pct"].notna().any():
@@ -87,7 +88,10 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _parts(found: SpreadSources) -> pd.DataFrame:
-    """A row for each workload and component; lease and host in one where they cannot be told apart."""
+    """Build one row per workload and component of the variation.
+
+    Lease and host share a row if they cannot be separated.
+    """
     rows = []
     for workload, parts in found.by_workload.items():
         told = (parts.run, parts.together) if parts.together.known else (parts.run, parts.lease, parts.host)
@@ -99,6 +103,14 @@ _COLUMNS = ["what", "of", "value_pct", "low_pct", "high_pct", "p", "p_holm", "n_
 
 
 def _part_row(workload: str, part: Component, runs: int, cells: int) -> list[Any]:
+    """Build the table row of a component of variation.
+
+    Args:
+        workload: name of the workload.
+        part: component with standard deviation and interval in percent.
+        runs: number of runs.
+        cells: number of cells.
+    """
     together = "every lease of a cell was on other hosts" if part.known and part.name == TOGETHER else ""
     nan = float("nan")
     numbers = [part.sd_pct, part.low_pct, part.high_pct, nan, nan]
@@ -106,7 +118,7 @@ def _part_row(workload: str, part: Component, runs: int, cells: int) -> list[Any
 
 
 def _hosts(found: SpreadSources, cells: pd.DataFrame) -> pd.DataFrame:
-    """A row for each host."""
+    """Build one row per host with its slowdown against the other hosts."""
     rows = []
     for each in found.hosts:
         numbers = (each.slowdown_pct, each.low_pct, each.high_pct, each.p, each.p_holm)
@@ -116,13 +128,14 @@ def _hosts(found: SpreadSources, cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _remark(each: HostResult, cells: pd.DataFrame) -> str:
+    """Return the remark of a host, either its cells if it is slow, or why it could not be compared."""
     if not each.slow:
         return each.why
     return f"slow, in {_cells(each, cells)}{_doubt(each)}"
 
 
 def _doubt(each: HostResult) -> str:
-    """What else it could be than the host."""
+    """Return a clause with other possible causes of a slowdown than the host, or an empty string if there are none."""
     others = f"; always used together with {', '.join(each.together)}: either may be the cause" if each.together else ""
     if each.error_of == WITH_LEASES:
         return others
@@ -130,7 +143,7 @@ def _doubt(each: HostResult) -> str:
 
 
 def _cells(each: HostResult, cells: pd.DataFrame) -> str:
-    """The cells that a host touched, in words: the first few."""
+    """Describe the cells in which a host was compared, the first few by name."""
     rows = cells[cells["cell_id"].isin(each.cells)]
     names = [
         wording.describe(row, ("configuration", "workload", "batch", "precision")) for row in rows.to_dict("records")
@@ -140,7 +153,12 @@ def _cells(each: HostResult, cells: pd.DataFrame) -> str:
 
 
 def _spreads(parts: pd.DataFrame, measure: str) -> Iterable[str]:
-    """The workload with the largest of each component, and what cannot be told."""
+    """Yield a sentence per component on the workload that varies most, and one per component that is unknown.
+
+    Args:
+        parts: rows of components.
+        measure: name of the metric.
+    """
     for name in _SERIES:
         known = parts[(parts["what"] == name) & parts["value_pct"].notna()]
         if known.empty:
@@ -149,7 +167,7 @@ def _spreads(parts: pd.DataFrame, measure: str) -> Iterable[str]:
         what = "With another lease on other hosts" if name == TOGETHER else name.capitalize()
         numbers = (row["value_pct"], row["low_pct"], row["high_pct"])
         said = wording.with_interval(*numbers, lambda value: wording.percent(value, 2))
-        # An estimate: its interval, not the number, is what the truth is at most.
+        # An estimate: the true value is bounded by the interval, not by the number.
         most = f"most for {row['of']}:" if len(known) > 1 else f"for {row['of']} by"
         yield f"{what}, {measure} varies {most} {said}."
     unknown = parts[parts["value_pct"].isna()]
@@ -159,6 +177,7 @@ def _spreads(parts: pd.DataFrame, measure: str) -> Iterable[str]:
 
 
 def _slow(found: SpreadSources, cells: pd.DataFrame, measure: str) -> Iterable[str]:
+    """Yield a sentence per slow host, with its slowdown, and the command that repeats its runs."""
     for each in found.slow:
         size = wording.with_interval(each.slowdown_pct, each.low_pct, each.high_pct, wording.percent)
         yield (
@@ -169,6 +188,7 @@ def _slow(found: SpreadSources, cells: pd.DataFrame, measure: str) -> Iterable[s
 
 
 def _none_slow(found: SpreadSources) -> Iterable[str]:
+    """Yield a sentence that no host is slow, with the largest difference that is compatible with the data."""
     compared = [host for host in found.hosts if not host.why]
     if compared and not found.slow:
         widest = max(max(abs(each.low_pct), abs(each.high_pct)) for each in compared)
@@ -179,11 +199,13 @@ def _none_slow(found: SpreadSources) -> Iterable[str]:
 
 
 def _p(value: float) -> str:
+    """Format a p-value with its relation, as in '= 0.03'."""
     said = verdict.p_value(value)
     return said if said.startswith("<") else f"= {said}"
 
 
 def _caption_of(found: SpreadSources) -> str:
+    """Return the part of the caption on hosts, or the reason why hosts cannot be compared."""
     compared = sum(not host.why for host in found.hosts)
     if not compared:
         return "Hosts cannot be compared: no cell was run on two of them."
@@ -192,6 +214,13 @@ def _caption_of(found: SpreadSources) -> str:
 
 
 def _picture(parts: pd.DataFrame, hosts: pd.DataFrame, metric: Metric) -> str:
+    """Draw standard deviations by workload and component on the left, and hosts on the right. Return SVG.
+
+    Args:
+        parts: rows of components.
+        hosts: rows of hosts; empty if hosts were not compared.
+        metric: metric of the campaign.
+    """
     drawn = hosts[hosts["value_pct"].notna()].sort_values("value_pct", ascending=False, kind="stable")
     figure, axes = plot.grid(2 if len(drawn) else 1, height_in=3.0)
     ((left,), *others) = axes
@@ -214,18 +243,24 @@ def _picture(parts: pd.DataFrame, hosts: pd.DataFrame, metric: Metric) -> str:
 
 
 def _highest(parts: pd.DataFrame) -> float:
-    """Up to where spreads are drawn: to the ends of their intervals, unless those flatten the values."""
+    """Return the upper end of the axis, which is that of the intervals unless those would flatten the values."""
     return min(float(parts["high_pct"].max()), _MOST_TIMES * float(parts["value_pct"].max()))
 
 
 def _cut(parts: pd.DataFrame) -> str:
-    """For the caption: that some intervals are wider than the picture, where they are."""
+    """Return a sentence for the caption if intervals are longer than the axis, or an empty string."""
     wider = bool((parts["high_pct"] > _highest(parts)).any())
     return " An arrow: the interval ends beyond the picture, and is whole in the table." if wider else ""
 
 
 def _values(axes: Any, groups: BarGroups, highest: float) -> None:
-    """Values beside the intervals of their bars, arrows where intervals leave the picture, and room for both."""
+    """Write values beside the bars, and draw arrows for intervals that are longer than the axis.
+
+    Args:
+        axes: axes of the bars.
+        groups: groups of bars.
+        highest: upper end of the axis, in percent.
+    """
     axes.set_ylim(0, 1.12 * highest)
     width = 0.84 / max(len(pairs) for _, pairs in groups)
     legible = sum(len(pairs) for _, pairs in groups) <= _MOST_VALUES
@@ -241,6 +276,7 @@ def _values(axes: Any, groups: BarGroups, highest: float) -> None:
 
 
 def _draw_hosts(axes: Any, rows: pd.DataFrame, measure: str) -> None:
+    """Draw the slowdown of each host with its interval. Slow hosts are filled, others hollow."""
     slow = rows["p_holm"] < intervals.SIGNIFICANT
     axes.axhline(0, color=plot.INK, linestyle=":", linewidth=0.9)
     for look, hollow, which in ((plot.look(5), False, slow), (plot.look(0), True, ~slow)):

@@ -1,4 +1,4 @@
-"""Figure: how much of a device's arithmetic a step reaches, beside the bytes that it makes ranks exchange."""
+"""Figure: share of a device's arithmetic that a step reaches, and the bytes that ranks exchange per step."""
 
 from typing import Any
 
@@ -19,10 +19,11 @@ UNITS = {"parameters": ""}
 
 # Counted by the workload, equal for all runs of a cell.
 _COUNTS = ("parameters", "flops_per_step", "allreduce_bytes_per_step", "flops_per_allreduce_byte")
-_GFLOPS = 1e3  # of a TFLOP
+_GFLOPS = 1e3  # GFLOP per TFLOP
 
 
 def draw(data: FigureData) -> Drawing:
+    """Draw the arithmetic rate that each device reaches at the largest batch, with its share of the dense peak."""
     if "achieved_tflops" not in data.runs or not data.runs["achieved_tflops"].notna().any():
         return nothing("no workload reported the arithmetic of its steps")
     rows = comparable_cells.in_words(_rows(data))
@@ -67,7 +68,7 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _rows(data: FigureData) -> pd.DataFrame:
-    """One row a cell whose work is known: counts, and the mean rate of arithmetic with its interval."""
+    """Build one row per cell with known arithmetic. It has the counts per step, and the mean rate in GFLOP/s with its interval."""
     ok = data.runs[(data.runs["status"] == "ok") & data.runs["achieved_tflops"].notna()]
     groups = ok.groupby("cell_id", sort=False)
     rate = _GFLOPS * groups["achieved_tflops"].mean()
@@ -80,6 +81,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
 
 
 def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+    """Return sentences on the highest arithmetic rate, and on the range of arithmetic per byte exchanged."""
     best: Any = rows.loc[rows["mean"].idxmax()]
     axes = [*by, "configuration", "batch", "precision"]
     said = [
@@ -98,12 +100,15 @@ def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
 
 
 def _groups(cells: pd.DataFrame) -> BarGroups:
+    """Group the bars of the largest batch by configuration, with one bar per precision."""
     return grouped(cells[cells["batch"] == cells["batch"].max()], "configuration", "precision")
 
 
 def _of_the_peak(row: Any) -> str:
+    """Format the share of the peak above a bar, or an empty string if the peak is unknown."""
     return wording.percent(row["mfu_pct"]) if pd.notna(row["mfu_pct"]) else ""
 
 
 def _mb(size_bytes: float) -> str:
+    """Format bytes in MB, or a placeholder if the number is unknown."""
     return wording.NONE if pd.isna(size_bytes) else f"{wording.number(size_bytes / 1e6)} MB"

@@ -1,4 +1,4 @@
-"""Table: what the workloads are: size, depth, arithmetic, bytes that a step all-reduces, domain, input, and what was asked."""
+"""Table: characteristics of the workloads, such as size, arithmetic, bytes exchanged, domain, input, and planned batches."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ COUNTERPARTS = {
     "Falcon: Table II": "models: parameters, depth, domain, batch, data set",
 }
 
-# Layers with weights, as the models are named by; of transformers, their layers; of YOLOv5-L, the layers its own program counts.
+# Layers with weights, as in the names of the models. Transformers: their layers. YOLOv5-L: layers that its own program counts.
 _DEPTH = {
     "resnet50": 50,
     "resnet50w16": 50,
@@ -43,12 +43,13 @@ _DOMAIN = {
     "bert": "language",
     "gpt": "language",
 }
-_NAMED = 4  # workloads without a size, in a sentence
-_TRAINING = 3.0  # times the arithmetic of a forward pass
+_NAMED = 4  # workloads without a size that a sentence lists
+_TRAINING = 3.0  # arithmetic of training, in forward passes
 _NUMBERS = ("depth_layers", "parameters", "train_gflop_per_sample", "allreduce_mb_per_step", "gflop_per_allreduce_mb")
 
 
 def draw(data: FigureData) -> Drawing:
+    """List size, depth, arithmetic, traffic, domain and input of each workload."""
     rows = _rows(data)
     if rows.empty or not rows[[*_NUMBERS, "domain", "description"]].replace("", None).notna().any(axis=None):
         return nothing("only the names of the planned workloads are known")
@@ -81,11 +82,12 @@ def draw(data: FigureData) -> Drawing:
 
 
 def _millions(parameters: float) -> str:
+    """Format a number of parameters in millions, or a placeholder if it is unknown."""
     return wording.NONE if pd.isna(parameters) else f"{wording.number(parameters / 1e6)} M"
 
 
 def _rows(data: FigureData) -> pd.DataFrame:
-    """One row a planned workload, in the order of the plan; what is not known is nan or ''."""
+    """Build one row per planned workload, in the order of the plan. Unknown values are NaN or an empty string."""
     files = _files(data.context)
     ok = data.runs[data.runs["status"] == "ok"]
     rows = []
@@ -107,16 +109,19 @@ def _rows(data: FigureData) -> pd.DataFrame:
 
 
 def _files(context: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Workload files of the campaign as it was used, by name."""
+    """Return the workload files of the campaign as it was used, by name. Return an empty mapping if they cannot be read."""
     try:
         document = yaml.safe_load(context.get("campaign_yaml") or "")
-    except yaml.YAMLError:  # what is counted by runs is known without it
+    except yaml.YAMLError:  # counts of runs are known without it
         return {}
     return document.get("workloads", {}) if isinstance(document, dict) else {}
 
 
 def _known(file: Mapping[str, Any]) -> dict[str, Any]:
-    """What the workload's file and its model say. Counts of a model hold for its default options only."""
+    """Derive characteristics from a workload file and its model. Unknown ones are NaN or an empty string.
+
+    Counts of a model hold for its default options only, so they are left out with other options.
+    """
     model = str(file.get("model") or "")
     known: dict[str, Any] = {
         "description": str(file.get("description") or ""),
@@ -145,13 +150,16 @@ def _known(file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample(options: Mapping[str, Any]) -> str:
-    """A sample in words, by options that differ from the model's defaults."""
+    """Describe a sample by the options that differ from the defaults of the model."""
     said = {"image_px": "image 3 x {0} x {0}", "seq_len": "{0} tokens"}
     return ", ".join(words.format(options[name]) for name, words in said.items() if name in options)
 
 
 def _counted(runs: pd.DataFrame) -> dict[str, float]:
-    """What runs have counted: of the model, and of a step at the largest batch on several devices. Only what is known."""
+    """Return the counts that runs reported, as a mapping. Unknown ones are absent.
+
+    Parameters and arithmetic are those of the model. Traffic is that of a step at the largest batch on several devices.
+    """
     found = {}
     if "parameters" in runs and runs["parameters"].notna().any():
         found["parameters"] = float(runs["parameters"].max())
@@ -167,7 +175,7 @@ def _counted(runs: pd.DataFrame) -> dict[str, float]:
 
 
 def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
-    """The range of sizes."""
+    """Return a sentence with the number of workloads and the range of their sizes."""
     sized = rows.dropna(subset=["parameters"]).sort_values("parameters", kind="stable")
     if len(sized):
         words = " to ".join(f"{_millions(row['parameters'])} ({row['workload']})" for row in first_and_last(sized))

@@ -16,9 +16,9 @@ from tests import campaign_files
 SOURCES = sorted((ROOT / "workflow" / "campaign" / "cli").glob("*.py"))
 ESCAPING = {"json.dumps", "printable", "click.style"}
 OWN = {
-    "error: {as_given(printable(str(problem)))}",
+    "error: {replace_scratch_path(printable(str(problem)))}",
     "warning: {printable(message)}",
-    "ended by {interrupted}; {_AFTER_INTERRUPTION}",
+    "ended by {interrupted}; {_INTERRUPTION_HINT}",
 }
 """Texts whose parts are escaped, or constants of this program."""
 

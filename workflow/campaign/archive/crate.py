@@ -1,8 +1,9 @@
-"""The RO-Crate of an archive: the content of `ro-crate-metadata.json`. No files are touched.
+"""RO-Crate of an archive, which is the content of `ro-crate-metadata.json`. No files are touched.
 
 Standards: RO-Crate 1.1 (https://w3id.org/ro/crate/1.1); Workflow Run Crate 0.5 (https://w3id.org/ro/wfrun/workflow/0.5), which
-extends Process Run Crate 0.5 and Workflow RO-Crate 1.0. The workflow is the Snakefile. It was executed once for the campaign as a
-whole; each lease is one execution of the program that measures, with the records of its runs as results.
+extends Process Run Crate 0.5 and Workflow RO-Crate 1.0. The workflow is the Snakefile, executed once for the whole campaign.
+Each
+lease is one execution of the measuring program, with the records of its runs as results.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PROFILES: Mapping[str, tuple[str, str]] = {
     "https://w3id.org/ro/wfrun/workflow/0.5": ("Workflow Run Crate", "0.5"),
     f"{_WORKFLOW_CRATE}/1.0": ("Workflow RO-Crate", "1.0"),
 }
-# The second one has the term `sha256`.
+# The second context defines the term `sha256`.
 _CONTEXT = ["https://w3id.org/ro/crate/1.1/context", "https://w3id.org/ro/terms/workflow-run/context"]
 _ROOT = "./"
 _LANGUAGE = f"{_WORKFLOW_CRATE}#snakemake"
@@ -40,7 +41,17 @@ Entity = dict[str, Any]
 
 @dataclass(frozen=True)
 class Action:
-    """One lease as the crate tells it. start_s, end_s: Unix seconds of its first and last run, None where no run was started."""
+    """Lease as described in the crate.
+
+    Attributes:
+        lease_id: id of the lease on the fabric.
+        lease: name of the lease.
+        start_s: Unix seconds of the start of its first run, None if no run was started.
+        end_s: Unix seconds of the end of its last run, None if no run was started.
+        results: members with its results.
+        workloads: workloads of its runs.
+        runs: number of runs that were started.
+    """
 
     lease_id: str
     lease: str
@@ -50,12 +61,22 @@ class Action:
     workloads: tuple[str, ...] = ()
     runs: int = 0
     error: str = ""
-    """Why runs of the lease are missing; empty where none is, or nobody has said."""
+    """Reason why runs of the lease are missing, empty if none is missing or no reason is recorded."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """What the crate says of the campaign. license: SPDX identifier or address; version: of the program that made the archive."""
+    """Description of the campaign in the crate.
+
+    Attributes:
+        name: name of the campaign.
+        title: title of the campaign.
+        question: question that the campaign answers.
+        system: names of its systems.
+        version: version of the program that made the archive.
+        license: SPDX identifier or address of the license.
+        creator: name of the person who made the archive.
+    """
 
     name: str
     title: str
@@ -65,16 +86,18 @@ class Described:
     license: str = ""
     creator: str = ""
     packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Versions of the software on the hosts, by package."""
+    """Versions of the software on the hosts by package."""
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Members that are programs and input files, by workload."""
+    """Members that are programs or input files, by workload."""
 
 
 def crate_document(described: Described, files: Mapping[str, FileFacts], actions: Sequence[Action]) -> dict[str, Any]:
-    """Return the crate's JSON-LD. The same input gives the same document.
+    """Build the JSON-LD document of the crate. The same input gives the same document.
 
     Args:
-        files: every member but the crate and the index.
+        crate: description of the campaign.
+        files: size and checksum of every member except the crate and the index.
+        actions: leases of the campaign.
     """
     parts = [_file_entity(described, name, facts) for name, facts in files.items()]
     parts += [
@@ -91,7 +114,7 @@ def crate_document(described: Described, files: Mapping[str, FileFacts], actions
 
 
 def _entity(identifier: str, kind: str | Sequence[str], **properties: Any) -> Entity:
-    """Return an entity without the properties that are empty."""
+    """Build an entity of the crate without its empty properties."""
     known = {name: value for name, value in properties.items() if value not in ("", None, [])}
     return {"@id": identifier, "@type": kind, **known}
 
@@ -109,7 +132,7 @@ def _root(described: Described, parts: Sequence[Entity], executed: Sequence[Enti
     return _entity(
         _ROOT, "Dataset", name=described.title or described.name,
         description=described.question or f"Measurements of the campaign {described.name} on {described.system}.",
-        # When the last run ended, not when the file was written: the same results are the same crate.
+        # The end of the last run, not the time of writing, so that the same results give the same crate.
         datePublished=_time(end_s or 0.0), conformsTo=[_reference(address) for address in PROFILES],
         mainEntity=_reference(SNAKEFILE), hasPart=[_reference(entity["@id"]) for entity in parts],
         mentions=[_reference(entity["@id"]) for entity in executed], creator=creator, author=creator,
@@ -127,7 +150,7 @@ def _license(described: Described) -> Entity:
 
 
 def _context_entities(described: Described) -> Iterator[Entity]:
-    """Yield what other entities refer to: language, profiles, program, packages, creator and license."""
+    """Yield the entities that others refer to (language, profiles, program, packages, creator and license)."""
     yield _entity(_LANGUAGE, "ComputerLanguage", name="Snakemake", url=_reference("https://snakemake.readthedocs.io"))
     for address, (name, version) in PROFILES.items():
         yield _entity(address, "CreativeWork", name=name, version=version)
@@ -160,7 +183,7 @@ def _file_entity(described: Described, name: str, facts: FileFacts) -> Entity:
 
 
 def _actions(described: Described, files: Mapping[str, FileFacts], actions: Sequence[Action]) -> Iterator[Entity]:
-    """Yield the campaign as a whole, and each lease."""
+    """Yield one action entity for the campaign as a whole, and one per lease."""
     configured = [name for name in files if name.startswith(f"{CONFIG}/")]
     of_workloads = {name for name in configured if name.startswith(f"{CONFIG}/workloads/")}
     of_workloads |= {member for members in described.programs.values() for member in members}
@@ -199,10 +222,13 @@ def _time(seconds: float | None) -> str | None:
 
 
 def problems(document: Any, files: Mapping[str, FileFacts]) -> list[str]:
-    """Return how a crate differs from its profile and from the files that it describes; empty for a good one.
+    """Return the differences between a crate and its profile, and between a crate and its files.
+
+    The list is empty for a valid crate.
 
     Args:
-        files: every member but the crate and the index.
+        document: JSON-LD document of the crate.
+        files: size and checksum of every member except the crate and the index.
     """
     try:
         entities = {unquote(entity["@id"]): entity for entity in document["@graph"]}

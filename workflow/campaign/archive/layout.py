@@ -1,4 +1,4 @@
-"""What is where in an archive: its schema, its parts, and the index that lists them with checksums. Pure."""
+"""Layout of an archive, with its schema, its parts, and the index that lists all members with checksums. Pure."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ RECORDED = (
     "slurm/excluded",
     "superseded",
 )
-"""Directories of the results that are written once: an archive that is written again keeps what it had of them."""
+"""Directories of the results whose files are written once. A renewed archive keeps the files that it had of them."""
 PARTS = ("plan", "records", "shared", *RECORDED[1:], "tables")
-"""Directories of the results that an archive holds, in their order; logs, scratch and the drawn report stay where they are."""
+"""Directories of the results that an archive contains, in order. Logs, scratch files and the drawn report are not included."""
 
 INDEX = "archive.json"
 CAMPAIGN = IN_ARCHIVE
@@ -41,7 +41,7 @@ _SUFFIXES = {"plan": (".json", ".tsv"), "telemetry": (".parquet", ".json.gz"), "
 _BESIDE = re.compile(
     rf"{re.escape(INDEX)}|{re.escape(CAMPAIGN)}|{re.escape(CRATE)}|{re.escape(README)}"
     rf"|{SNAKEFILE}|workflow/rules/[^/]+\.smk|{CONFIG}/[^\0-\37]+"
-    # Only read: earlier versions wrote them.
+    # Written by earlier versions, and still read.
     r"|questions/[^\0-\37]+\.json"
 )
 
@@ -64,12 +64,23 @@ MEANINGS: Mapping[str, str] = {
     "tables": "runs and cells (Parquet and CSV), telemetry (Parquet), leases, links and context (JSON)",
     "workflow": "the rules of the workflow, whose entry is `workflow/Snakefile`",
 }
-"""Directories of an archive, for people."""
+"""Descriptions of the directories of an archive."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """What `archive.json` says. sha256: of every member but itself; where: what the archive's report shows by default."""
+    """Content of `archive.json`.
+
+    Attributes:
+        campaign: name of the campaign.
+        where: filter that the archive's report uses by default.
+        license: SPDX identifier or address of the license.
+        creator: name of the person who made the archive.
+        made_by: program and version that made the archive.
+        order: manifests from the oldest to the newest.
+        sha256: SHA-256 of every member except the index.
+        schema_version: schema of the archive.
+    """
 
     campaign: str
     where: str | None = None
@@ -77,38 +88,48 @@ class Index:
     creator: str = ""
     made_by: str = ""
     order: tuple[str, ...] = ()
-    """Manifests from the oldest to the newest: the newest one of a lease says why runs are missing."""
+    """Manifests from the oldest to the newest. The newest one of a lease has the reason of missing runs."""
     sha256: Mapping[str, str] = field(default_factory=dict)
     schema_version: str = SCHEMA
 
     def document(self) -> dict[str, Any]:
+        """Return the index as a JSON-serialisable dict."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """Size and checksum of one member. size: bytes before compression."""
+    """Size and checksum of one member.
+
+    Attributes:
+        size: bytes before compression.
+        sha256: SHA-256 as hex digits.
+    """
 
     size: int
     sha256: str
 
 
 def facts(content: bytes) -> FileFacts:
+    """Return the size and the checksum of a member's content."""
     return FileFacts(len(content), hashlib.sha256(content).hexdigest())
 
 
 def dumped(document: object) -> bytes:
-    """JSON of which the same document always gives the same bytes."""
+    """Format a document as JSON. Equal documents always give equal bytes."""
     return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def part_of(name: str) -> str:
-    """The part that a member belongs to; empty for what stands beside the parts."""
+    """Return the part that a member belongs to. The result is empty for a member outside the parts."""
     return next((part for part in PARTS if name.startswith(f"{part}/")), "")
 
 
 def is_member(name: str) -> bool:
-    """Whether an archive may hold a file of this name: nothing is unpacked to where a campaign would run or obey it."""
+    """Return True if an archive may contain a file of this name.
+
+    Nothing may be unpacked to a place where a campaign would run it or follow it as settings.
+    """
     if any(part.startswith(".") for part in PurePosixPath(name).parts):
         return False
     part = part_of(name)
@@ -125,9 +146,14 @@ def readme(
     programs: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> bytes:
-    """What an archive says of itself to somebody who has nothing but a zip program.
+    """Write the README of an archive for readers who have only a zip program.
 
-    programs: members that are programs and input files; left_out: those that are not here.
+    Args:
+        campaign: name of the campaign.
+        title: title of the campaign.
+        parts: parts that the archive has.
+        programs: members that are programs and input files.
+        left_out_programs: programs and input files that are not in the archive, with the reason.
     """
     listed = "\n".join(f"- `{part}/`: {MEANINGS[part]}" for part in MEANINGS if part in parts)
     brought = [

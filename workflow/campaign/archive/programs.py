@@ -1,4 +1,4 @@
-"""The programs and input files of workloads that an archive brings along, so that a campaign can be measured again elsewhere."""
+"""Programs and input files of workloads in an archive, so that a campaign can be measured again elsewhere."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from campaign.common.errors import ArchiveError
 from campaign.plan.campaign.workload_inputs import InputFile, Inputs, carried_place
 
 LIMIT_MIB = 16.0
-"""Larger files are left out."""
+"""Default size limit. Larger files are left out."""
 
 
 @dataclass(frozen=True)
 class Programs:
-    """What is packed of them. packed: members and their files; of: members by workload; left_out: those that are not, and why."""
+    """Programs and input files of an archive.
+
+    Attributes:
+        files_by_member: source file by member name.
+        members_by_workload: member names by workload.
+        left_out: files that are not packed, each with the reason.
+    """
 
     packed: Mapping[str, Path] = field(default_factory=dict)
     of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -27,10 +33,16 @@ class Programs:
 def programs_of(
     inputs: Inputs, now: Inputs, roots: Sequence[Path], taken: Collection[str], limit_mib: float
 ) -> Programs:
-    """The files that still hold what was measured, where they were or in one of the directories that archives were unpacked to.
+    """Select the programs and input files that still have the content that was measured.
 
-    now: where they are now, if elsewhere; taken: names that other members have; limit_mib: size of the largest file that is
-    packed, in MiB.
+    Each is searched at its measured path, at its current path, and in the directories to which archives were unpacked.
+
+    Args:
+        inputs: files that were measured, by workload.
+        current_inputs: files at their current paths, if they were moved.
+        roots: directories to which archives were unpacked.
+        used_names: names of other members.
+        max_mib: size limit of a packed file in MiB.
     """
     packed: dict[str, Path] = {}
     of: dict[str, tuple[str, ...]] = {}
@@ -53,12 +65,17 @@ def programs_of(
 
 
 def is_program(name: str) -> bool:
-    """Whether a member is a program or input file, other than one in YAML."""
+    """Return True if a member is a program or input file that is not YAML."""
     return name.startswith(f"{CONFIG}/") and not name.endswith(".yaml")
 
 
 def refuse_others(inputs: Inputs, members: Mapping[str, str]) -> None:
-    """ArchiveError for a member in config/ that is neither YAML nor a file that was measured. members: SHA-256 by name."""
+    """Raise ArchiveError for a member in config/ that is neither YAML nor a measured file.
+
+    Args:
+        inputs: files that were measured, by workload.
+        members: SHA-256 by member name.
+    """
     known = {carried_place(text, file.sha256): file.sha256 for _, text, file in _each(inputs)}
     for name, digest in members.items():
         if is_program(name) and known.get(name) != digest:
@@ -66,13 +83,14 @@ def refuse_others(inputs: Inputs, members: Mapping[str, str]) -> None:
 
 
 def _each(inputs: Inputs) -> Iterator[tuple[str, str, InputFile]]:
+    """Yield (workload, name in the workload file, input file) for all inputs, sorted."""
     for workload, files in sorted(inputs.items()):
         for text, file in sorted(files.items()):
             yield workload, text, file
 
 
 def _found(file: InputFile, candidates: Iterable[Path], limit_mib: float) -> tuple[str, Path | None]:
-    """The first candidate that holds what was measured, or why there is none."""
+    """Return ('', path) of the first candidate that has the measured content, or (reason, None) if there is none."""
     if limit_mib == 0:
         return "no file is packed by --inputs-mib 0", None
     why = "is gone"

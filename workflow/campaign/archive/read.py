@@ -1,4 +1,4 @@
-"""An archive opened: every byte is checked before anything of it is believed."""
+"""Reading of archives. Every byte is checked before any of the content is used."""
 
 from __future__ import annotations
 
@@ -25,30 +25,37 @@ from campaign.archive.programs import refuse_others
 from campaign.common.errors import ArchiveError, CampaignError, first_problem
 from campaign.plan.campaign.resolve import Campaign, from_document
 
-MAX_BYTES = 50 * 2**30  # what an archive may unpack to: a bomb must not fill the disk
+MAX_BYTES = 50 * 2**30  # size limit of the unpacked archive, so that a zip bomb cannot fill the disk
 MAX_MEMBERS = 5_000_000
-_FREE_BYTES = 64 * 2**20  # that any archive may unpack to
-_MAX_RATIO = 100  # of further bytes to compressed ones; numbers in text have 10, and zeros 1,000
+_FREE_BYTES = 64 * 2**20  # allowed for every archive, whatever its compressed size is
+_MAX_RATIO = 100  # of additional bytes to compressed bytes; numbers in text reach 10, and zeros 1,000
 _CHUNK = 2**20
 _AGAIN = "copy it again from where it was made"
 _ROOM = "free space, or set TMPDIR to a directory that has it"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # never the archive's fault
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # errors that are never caused by the archive
 _DISTRUST = "do not trust this file"
 
 
 @dataclass(frozen=True)
 class Opened:
-    """An archive that was checked and unpacked."""
+    """Archive that was checked and unpacked.
+
+    Attributes:
+        campaign: the campaign as used.
+        directory: directory to which the archive was unpacked.
+        where: filter that the archive's report uses by default.
+        index: content of `archive.json`.
+    """
 
     campaign: Campaign
     directory: Path
     where: str | None
     index: Index = field(default_factory=lambda: Index(""))
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of every member but the index."""
+    """Size in bytes of every member except the index."""
 
     def facts(self, *without: str) -> dict[str, FileFacts]:
-        """Size and checksum of every member but the index and those named."""
+        """Return the size and the checksum of every member except the index and the excluded names."""
         return {
             name: FileFacts(self.sizes[name], digest)
             for name, digest in self.index.sha256.items()
@@ -58,10 +65,11 @@ class Opened:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Opened]:
-    """Check an archive and unpack it into a directory that is gone afterwards.
+    """Check an archive and unpack it into a temporary directory for the duration of the block.
 
-    Raises ArchiveError for what is no archive, for a schema version that is not known, for a member that is missing, added or
-    damaged (each named), for a member that points outside, and for one that would fill the disk.
+    Raises ArchiveError if the file is not an archive, has an unknown schema version, would fill the disk, or has a member that
+    points
+    outside. Missing, added and damaged members also raise it, each with its name.
     """
     with TemporaryDirectory(prefix="campaign-archive-") as scratch:
         archive = unpack(path, Path(scratch))
@@ -71,7 +79,12 @@ def opened(path: Path) -> Iterator[Opened]:
 
 @contextmanager
 def naming_members(path: Path, directory: Path) -> Iterator[None]:
-    """Have errors of a block name the archive and its member (`a.zip/records/..`), not the directory that it was unpacked into."""
+    """Replace the unpacked directory in errors of a block by the archive, such as `a.zip/records/..`.
+
+    Args:
+        path: the archive.
+        directory: directory to which it was unpacked.
+    """
     try:
         yield
     except CampaignError as error:
@@ -86,14 +99,14 @@ def naming_members(path: Path, directory: Path) -> Iterator[None]:
 
 
 def name_members(text: str, path: Path, directory: Path) -> str:
-    """Return a message with the archive in place of the directory that it was unpacked into."""
+    """Return a message in which the archive replaces the directory to which it was unpacked."""
     for unpacked in {str(directory.resolve()), str(directory)}:
         text = text.replace(unpacked, str(path))
     return text
 
 
 def unpack(path: Path, directory: Path) -> Opened:
-    """Check an archive and unpack it into a directory that is there and empty; ArchiveError as `opened`."""
+    """Check an archive and unpack it into an existing empty directory. Raises ArchiveError as `open_archive` does."""
     try:
         with zipfile.ZipFile(path) as archive:
             index = _index(path, archive)
@@ -119,9 +132,9 @@ def unpack(path: Path, directory: Path) -> Opened:
 
 
 def extract(path: Path, root: Path) -> Opened:
-    """Unpack an archive to `<root>/<campaign>`, whole or not at all.
+    """Unpack an archive to `<root>/<campaign>`, completely or not at all.
 
-    ArchiveError as `opened`, and when the directory is there already.
+    Raises ArchiveError as `open_archive` does, and if the directory exists already.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -142,9 +155,9 @@ def extract(path: Path, root: Path) -> Opened:
 
 
 def check(path: Path) -> tuple[Index, list[str]]:
-    """Read a whole archive; gives its index, and what its description as an RO-Crate lacks.
+    """Read a whole archive, and return its index and the problems of its RO-Crate description.
 
-    ArchiveError as `opened`.
+    Raises ArchiveError as `open_archive` does.
     """
     with opened(path) as archive:
         crate = archive.directory / CRATE
@@ -158,7 +171,7 @@ def check(path: Path) -> tuple[Index, list[str]]:
 
 
 def _index(path: Path, archive: zipfile.ZipFile) -> Index:
-    # Which of two counts differs between programs, so that one could be checked and another one read.
+    # Programs differ in which of two members they use, so that one could be checked and the other one read.
     if archive.namelist().count(INDEX) > 1:
         raise ArchiveError(f"{path}: '{INDEX}' stands twice; {_DISTRUST}")
     try:
@@ -188,7 +201,7 @@ def _index(path: Path, archive: zipfile.ZipFile) -> Index:
 def _members(
     path: Path, archive: zipfile.ZipFile, checksums: Mapping[str, str], directory: Path
 ) -> list[zipfile.ZipInfo]:
-    """Members but the index, of which none is missing, added, outside, or too much."""
+    """Return the members except the index. Raises ArchiveError if one is missing, added, outside the archive, or too large."""
     infos = [info for info in archive.infolist() if info.filename != INDEX]
     for info in infos:
         if not _inside(info):
@@ -209,7 +222,7 @@ def _members(
 
 
 def _most_bytes(stored: int) -> int:
-    """What so many compressed bytes may unpack to."""
+    """Return the number of bytes that an archive of a compressed size may unpack to."""
     return min(MAX_BYTES, _FREE_BYTES + _MAX_RATIO * stored)
 
 
@@ -260,6 +273,6 @@ def _write(
 
 
 def _set_order(directory: Path, order: tuple[str, ...]) -> None:
-    # Which manifest of a lease is the newest is told by the times of the files.
+    # The times of the files determine which manifest of a lease is the newest.
     for position, name in enumerate(order):
         os.utime(directory / name, (position + 1.0, position + 1.0))

@@ -1,4 +1,4 @@
-"""An archive written from a results directory; one that is there already loses nothing by it."""
+"""Writing of an archive from a results directory. An existing archive loses nothing when it is written again."""
 
 from __future__ import annotations
 
@@ -48,8 +48,17 @@ from campaign.spec.record import CAMPAIGN_SCHEMA as AS_USED
 
 @dataclass(frozen=True)
 class Written:
-    """What became of an archive. kept: members of the archive that was there before which the results do not have;
-    superseded: records of it that the results have otherwise; secrets: where something looks like one."""
+    """Archive that was written, and its differences to the earlier archive in its place.
+
+    Attributes:
+        path: file of the archive.
+        members: number of members.
+        records: number of records.
+        kept_members: members of the earlier archive that the results do not have.
+        superseded_records: records of the earlier archive that differ in the results.
+        programs: programs and input files in the archive.
+        secrets: locations that look like secrets.
+    """
 
     path: Path
     members: int
@@ -62,13 +71,19 @@ class Written:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a person may say of an archive. None: as the archive that is there says, or nothing."""
+    """Options of the user for an archive. None stands for the value in the earlier archive, if there is one.
+
+    Attributes:
+        license: SPDX identifier or address of the license.
+        creator: name of the person who makes the archive.
+        telemetry: includes telemetry.
+    """
 
     license: str | None = None
     creator: str | None = None
     telemetry: bool = True
     inputs_mib: float = LIMIT_MIB
-    """Size of the largest program or input file that is packed; 0: none is."""
+    """Size limit of a packed program or input file in MiB. 0 packs none."""
 
 
 def write_archive(
@@ -79,10 +94,21 @@ def write_archive(
     wishes: Wishes | None = None,
     inputs: Inputs | None = None,
 ) -> Written:
-    """Pack a campaign's results. The same results give the same bytes, by the same version of this program and of zlib.
+    """Pack a campaign's results into an archive.
 
-    inputs: where input files are now. Where `out` is an archive of the campaign, what it has and the results do not is kept.
-    Raises ArchiveError when there are no records, when `out` is something else or cannot be written; it is then as it was before.
+    The same results give the same bytes with the same version of this program and of zlib. If `out` is an archive of the
+    campaign,
+    members that the results lack are kept. Raises ArchiveError if there are no records, if `out` is something else, or if it
+    cannot
+    be written. The file is then unchanged.
+
+    Args:
+        campaign: the campaign.
+        results: directory of its results.
+        out: file of the archive.
+        where: filter that the archive's report uses by default.
+        options: options of the user.
+        current_inputs: input files at their current paths, if they were moved.
     """
     wishes = wishes or Wishes()
     with ExitStack() as stack:
@@ -113,10 +139,10 @@ def write_archive(
 
 
 def parts_of(directory: Path, without: Sequence[str] = ()) -> dict[str, Content]:
-    """Return the files of a results directory that an archive holds, by name.
+    """Return the files of a results directory that belong into an archive, by member name.
 
-    Links to files and to directories are followed, as readers of the results do. Raises ArchiveError for whatever else stands among
-    the results: an archive without it would be taken for a whole one.
+    Links to files and to directories are followed, as readers of the results do. Raises ArchiveError for anything else among the
+    results, because an archive without it would be mistaken for a complete one.
     """
     members: dict[str, Content] = {}
     for part in PARTS:
@@ -133,10 +159,11 @@ _MOVE_AWAY = "move it away, or put a regular file in its place"
 
 
 def _walk_files(directory: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Yield the regular files below a directory, which need not be there.
+    """Yield the regular files below a directory, which need not exist.
 
     Args:
-        above: real paths of the directories that it was reached through.
+        directory: directory to search.
+        ancestors: real paths of the directories through which it was reached.
     """
     if not os.path.lexists(directory):
         return
@@ -167,18 +194,20 @@ def _walk_files(directory: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
 
 
 def _manifests_by_age(members: Mapping[str, Content]) -> tuple[str, ...]:
-    """Names of the manifests from the oldest to the newest."""
+    """Return the names of the manifests from the oldest to the newest."""
     found = {name: path for name, path in members.items() if name.startswith("manifests/") and isinstance(path, Path)}
     return tuple(sorted(found, key=lambda name: (found[name].stat().st_mtime, name)))
 
 
 def _remake_tables(campaign: Campaign, members: dict[str, Content], where: str | None, scratch: Path) -> None:
-    """Make tables/ anew from these members, in an empty directory, and put them in place of those there are."""
+    """Build tables/ again from these members in an empty directory, and replace the existing tables by them."""
     for name in [name for name in members if name.startswith("tables/")]:
         del members[name]
     try:
         for name, source in members.items():
-            if part_of(name) != "tables":  # a plan says why runs are missing, and what earlier campaigns lend
+            if (
+                part_of(name) != "tables"
+            ):  # the plan has the reasons of missing runs and the spread borrowed from earlier campaigns
                 target = scratch / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if isinstance(source, Path):
@@ -195,6 +224,7 @@ def _remake_tables(campaign: Campaign, members: dict[str, Content], where: str |
 
 
 def _earlier(out: Path, campaign: Campaign, scratch: Path) -> Opened:
+    """Unpack the existing archive. Raises ArchiveError if it cannot be read or belongs to another campaign."""
     try:
         old = unpack(out, scratch)
     except ArchiveError as error:
@@ -208,7 +238,10 @@ def _earlier(out: Path, campaign: Campaign, scratch: Path) -> Opened:
 
 
 def _keep(members: dict[str, Content], old: Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Put what an older archive has and the results do not into the members; gives what was kept, and what was superseded."""
+    """Add the content of the earlier archive that the results lack to the members.
+
+    Returns the names of the kept members and of the superseded records.
+    """
     digests = old.index.sha256
     set_aside = {
         hashlib.sha256(source.read_bytes()).hexdigest()
@@ -216,7 +249,7 @@ def _keep(members: dict[str, Content], old: Opened) -> tuple[tuple[str, ...], tu
         if name.startswith("superseded/") and isinstance(source, Path)
     }
     kept, superseded = [], []
-    # Tables are made from the records; a plan is one, of one of the two.
+    # Tables are made from the records. The plan is taken as a whole, from the results if they have one.
     dropped = ("", "tables", *(["plan"] if any(name.startswith("plan/") for name in members) else []))
     for name in digests:
         part, path = part_of(name), old.directory / name
@@ -244,10 +277,16 @@ def _pack(
     inputs_mib: float,
     inputs: Inputs,
 ) -> Written:
-    """Write an archive of these parts, with everything beside them.
+    """Write an archive of these parts, with all members outside the parts.
 
-    roots: directories that archives were unpacked to, which may have the programs; inputs_mib: as in `Wishes`; inputs: as
-    in `write_archive`.
+    Args:
+        campaign: the campaign.
+        members: content of the parts by member name.
+        out: file of the archive.
+        index: index without checksums.
+        roots: directories to which archives were unpacked, which may have the programs.
+        max_program_mib: size limit of a program or input file in MiB, as in `ArchiveOptions`.
+        current_inputs: input files at their current paths, as in `write_archive`.
     """
     ordered = {
         name: members[name] for name in sorted(members, key=lambda name: (PARTS.index(part_of(name) or "plan"), name))
@@ -256,6 +295,7 @@ def _pack(
     programs = programs_of(campaign.inputs, inputs, roots, {*own, *ordered}, inputs_mib)
 
     def last(written: Mapping[str, FileFacts]) -> Iterator[tuple[str, bytes]]:
+        """Yield the crate and the index, which describe all members written before."""
         described = Described(
             campaign.name, campaign.file.title, campaign.file.question, campaign.system_names, __version__, index.license,
             index.creator,
@@ -275,7 +315,7 @@ def _pack(
 
 
 def _beside(campaign: Campaign) -> dict[str, bytes]:
-    """What stands beside the parts: the campaign as used, as JSON and as YAML, and the workflow."""
+    """Return the members outside the parts (the campaign as used, as JSON and as YAML, and the workflow)."""
     document = campaign.document()
     own, names = _own_references(campaign)
     return {
@@ -290,7 +330,10 @@ def _beside(campaign: Campaign) -> dict[str, bytes]:
 
 
 def _own_references(campaign: Campaign) -> tuple[dict[str, bytes], list[str]]:
-    """Sets of published claims that are files of the campaign's own, and all sets as the archive's campaign file names them."""
+    """Return the members for sets of published claims that are the campaign's own files.
+
+    Also returns the names of all sets as the archive's campaign file lists them.
+    """
     named = dict(zip(dict.fromkeys(campaign.file.references), campaign.references, strict=False))
     own = {name: each for name, each in named.items() if not is_set(name)}
     files = {f"{CONFIG}/references/{each.name}.yaml": _yaml(each.model_dump(mode="json")) for each in own.values()}
@@ -304,7 +347,7 @@ def _yaml(document: Any) -> bytes:
 
 @dataclass
 class _ArchiveFacts:
-    """Facts about leases and software, collected from the members while they are packed."""
+    """Collector of the facts about leases and software for the crate, filled while the members are packed."""
 
     runs: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     of_lease: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -314,6 +357,7 @@ class _ArchiveFacts:
     secrets: list[str] = field(default_factory=list)
 
     def see(self, name: str, content: bytes) -> None:
+        """Collect the facts of one member. Raises ArchiveError if it is damaged."""
         part = part_of(name)
         if name == CAMPAIGN:
             self._look(name, json.loads(content))
@@ -329,7 +373,7 @@ class _ArchiveFacts:
 
     def _take(self, part: str, name: str, document: Mapping[str, Any]) -> None:
         if part == "shared":
-            if document.get("schema_version") != AS_USED:  # what it says stands in the campaign's document, too
+            if document.get("schema_version") != AS_USED:  # its content is also in the campaign's document
                 self._look(name, document)
             for package, version in (document.get("packages") or {}).items():
                 self.software[str(package)].add(str(version))
@@ -351,6 +395,7 @@ class _ArchiveFacts:
         self.secrets += [f"{name}: {what} at {'.'.join(map(str, place))}" for place, what in find_in(document)]
 
     def action(self, lease: str) -> Action:
+        """Build the crate's action for one lease."""
         name = self.names.get(lease, lease)
         started = [run for run in self.runs.get(lease, ()) if not run["implied_by"]]
         return Action(

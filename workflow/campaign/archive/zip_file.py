@@ -1,4 +1,4 @@
-"""A zip file of given members, written so that it is there whole or not at all, and of the same bytes for the same members."""
+"""Zip files that are written completely or not at all, with the same bytes for the same members."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from campaign.common.errors import ArchiveError
 from campaign.common.files import acquire_lock, sync_directory
 
 Content = Path | bytes
-# Zip keeps times to two seconds and needs one; the same results must give the same bytes.
+# Zip requires a time, with a resolution of two seconds. The same results must give the same bytes.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -24,10 +24,15 @@ def pack(
     last: Callable[[Mapping[str, FileFacts]], Iterator[tuple[str, bytes]]],
     seen: Callable[[str, bytes], None] = lambda name, content: None,
 ) -> dict[str, FileFacts]:
-    """Write members in their order; gives size and checksum of each.
+    """Write members in order into a zip file, and return the size and checksum of each.
 
-    last: what is written after them, made from what they are. seen: told of every member while it is in memory. ArchiveError when
-    the file cannot be written, or is being written by another process; what was there before is then still there.
+    Raises ArchiveError if the file cannot be written or another process is writing it. An earlier file is then unchanged.
+
+    Args:
+        out: zip file to write.
+        members: content by member name.
+        make_last_members: function that makes the final members from the size and checksum of all others.
+        on_member: function that is called with the name and the content of every member.
     """
     written: dict[str, FileFacts] = {}
     try:
@@ -53,7 +58,7 @@ def _is_program(name: str, source: Content) -> bool:
 
 
 def add(archive: zipfile.ZipFile, name: str, content: bytes, *, executable: bool = False) -> None:
-    """Add one member without the time of day."""
+    """Write one member with a fixed timestamp."""
     info = zipfile.ZipInfo(name, _NO_TIME)
     info.compress_type = zipfile.ZIP_DEFLATED
     info.external_attr = (0o755 if executable else 0o644) << 16
@@ -62,13 +67,13 @@ def add(archive: zipfile.ZipFile, name: str, content: bytes, *, executable: bool
 
 @contextmanager
 def _replacing(out: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `out` once it is whole and on the disk; one process at a time.
+    """Open a temporary file that replaces `out` once it is complete and on the disk. Only one process can write at a time.
 
-    What a killed process left of it is written over by the next one.
+    A file that a killed process left behind is overwritten by the next one.
     """
     temporary = out.with_name(f".{out.name}.tmp")
     descriptor = acquire_lock(temporary, holder="")
-    # Between opening and locking, the process that had it may have made it the archive.
+    # Between opening and locking, another process may have moved the file to the archive's name.
     if descriptor is None or not (temporary.exists() and os.path.samestat(os.fstat(descriptor), temporary.stat())):
         raise ArchiveError(f"{out}: another process is writing it; wait for that one, or give another --output")
     with os.fdopen(descriptor, "r+b") as file:

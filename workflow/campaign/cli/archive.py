@@ -1,4 +1,4 @@
-"""`campaign archive`: pack a campaign into one file; check and unpack such files."""
+"""The commands of `campaign archive`: pack a campaign into one file, and check and unpack such files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _SHOWN = 5
 
 
 class _PackFirst(click.Group):
-    """`campaign archive FILE` packs: what is no command is an argument of `pack`."""
+    """Command group in which `pack` is the default, so that `campaign archive CAMPAIGN` packs."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Put `pack` before the arguments unless they begin with a subcommand or a help option."""
         if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help")):
             args = ["pack", *args]
         return super().parse_args(context, args)
@@ -58,7 +59,7 @@ def archive() -> None:
 )
 @click.option("--creator", metavar="NAME", help="Who made the measurements. Default: not stated.")
 def pack(
-    campaign: Path, where: str | None, results: Path, output: Path | None, no_telemetry: bool, **wishes: Any
+    campaign: Path, where: str | None, results: Path, output: Path | None, no_telemetry: bool, **metadata: Any
 ) -> None:
     """Pack the configuration as used, plan, records, telemetry, tables and leases into one file with checksums.
 
@@ -69,7 +70,7 @@ def pack(
     loaded = load_campaign(campaign, results=results)
     paths = Results(results, loaded.name)
     out = output or paths.root / f"{loaded.name}.zip"
-    asked = Wishes(**wishes, telemetry=not no_telemetry)
+    asked = Wishes(**metadata, telemetry=not no_telemetry)
     used = as_planned(loaded, paths.directory)
     written = write_archive(used, paths.directory, out, where, asked, loaded.inputs)
     _show(written)
@@ -83,6 +84,7 @@ def pack(
 
 
 def _show(written: Written) -> None:
+    """Print path and content of a written archive, what was left out, and warnings about possible secrets."""
     echo(f"{written.path}: {written.members} files, {written.records} records")
     if written.programs.packed:
         echo(f"programs and input files: {', '.join(written.programs.packed)}")
@@ -96,6 +98,7 @@ def _show(written: Written) -> None:
 
 
 def _some(names: tuple[str, ...]) -> str:
+    """Join the first names with commas, and an ellipsis if there are more."""
     return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 

@@ -1,4 +1,4 @@
-"""`campaign check`: whether a site is ready for leases."""
+"""The command `campaign check`: whether a site is ready for leases."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from campaign.plan.campaign.probable_mistakes import in_system
 @click.argument("system")
 @results_option
 def check(system: str, results: Path) -> None:
-    """Check whether SYSTEM, a system file or its name, is as its file says. Run this first at a new site; it changes nothing.
+    """Check whether a site matches SYSTEM, its system file. It changes nothing; run it first at a new site.
 
-    It asks what leases will ask: the control plane, each host's agent, Slurm, and the results directory. On Slurm, a job of seconds
-    on a free host shows whether hosts see that directory. Exits with 1 if something must be fixed. Every campaign does the same
-    before its first lease. 'campaign fabric check' also tries to compose a device.
+    SYSTEM is a path, or a name under config/systems. The command checks what leases need: the control plane, each host's agent,
+    Slurm, and the results directory. On Slurm, a job of seconds on a free host shows whether hosts see that directory. Exits
+    with 1 if something must be fixed. Every campaign does the same before its first lease. 'campaign fabric check' also tries to
+    compose a device.
     """
     file = load_system_file(system)
     said = [Finding("file", "stop", words) for words in system_problems(file.model, file.source)]

@@ -1,4 +1,4 @@
-"""`campaign cluster`: a whole composable cluster on one machine, for people."""
+"""The commands of `campaign cluster`: a composable cluster on one machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _directory_option = click.option(
 
 @click.group()
 def cluster() -> None:
-    """A local practice cluster: Slurm on emulated hosts of this machine.
+    """Run a local practice cluster: Slurm on emulated hosts of this machine.
 
     Hosts are network namespaces with shaped links. It needs root and Slurm's daemons; an existing Slurm is not changed.
     """
@@ -69,7 +69,7 @@ def down(directory: Path | None) -> None:
     """Stop the cluster and its jobs, and remove everything except its logs."""
     where = _where(directory)
     composed = on_demand(where)
-    # One that is named, here or by SLURM_CONF, is meant.
+    # A cluster that is named, here or by SLURM_CONF, is stopped whoever owns it.
     if clusters.down(where, anybodys=directory is not None or where != default_directory()):
         echo(f"{where}: down; its logs are in {where / 'log'}")
     else:
@@ -86,7 +86,7 @@ def status(directory: Path | None, style: str) -> None:
     where = _where(directory)
     found = clusters.status(where)
     if style == "json":
-        from campaign.cli.terminal import show_json  # it brings rich
+        from campaign.cli.terminal import show_json  # imports rich
 
         show_json({
             "directory": where, "slurm_conf": found.cluster and found.cluster.slurm_conf, "missing": found.missing,
@@ -153,12 +153,13 @@ def slurmd_start(host: str, devices: int | None, directory: Path | None) -> None
 @cluster.command()
 @_directory_option
 def devices(directory: Path | None) -> None:
-    """In a job, print 'IDENTITY, MODEL' for each device that Slurm granted on this host."""
+    """Print 'IDENTITY, MODEL' for each device that Slurm granted to this job on this host."""
     for device in granted(_find(directory), os.environ):
         echo(f"{device.identity}, {device.model}")
 
 
 def _where(directory: Path | None) -> Path:
+    """Return the directory of the cluster that is meant. The option comes first, then SLURM_CONF, then the default."""
     if directory is not None:
         return directory
     found = find_from_environment()
@@ -166,7 +167,15 @@ def _where(directory: Path | None) -> Path:
 
 
 def _find(directory: Path | None, host: str | None = None) -> Cluster:
-    # In a job the environment suffices: whoever asks runs in the cluster.
+    # In a job, the environment suffices: the caller runs in the cluster.
+    """Return the running cluster that is meant.
+
+    Raises ConfigError if it has no host of this name.
+
+    Args:
+        directory: directory of the cluster; None for that of the environment, else the default.
+        host: name of a host that the cluster must have; None for any.
+    """
     found = (find_from_environment() if directory is None else None) or clusters.find(directory or default_directory())
     names = [known.name for known in found.spec.hosts]
     if host is not None and host not in names:
@@ -175,13 +184,19 @@ def _find(directory: Path | None, host: str | None = None) -> Cluster:
 
 
 def read_system_file(system: str) -> SystemFile:
-    """Read a system file by its path, or by its name under config/systems."""
+    """Read and validate a system file by its path, or by its name under config/systems."""
     return load_system_file(system).model
 
 
 def load_system_file(system: str) -> LoadedFile[SystemFile]:
-    """As `read_system_file`, with the source for messages."""
-    # Commands that a job calls need no configuration.
+    """Read and validate a system file, and keep its source for messages.
+
+    Raises ConfigError if it is a file of another kind.
+
+    Args:
+        system: path of a system file, or its name under config/systems.
+    """
+    # Imported late: commands that a job calls need no configuration.
     from campaign.plan.campaign.load import LoadedFile, load_named, noun_of, validate
     from campaign.spec.system_file import SystemFile
     from campaign.spec.yaml_file import read_yaml
@@ -192,5 +207,5 @@ def load_system_file(system: str) -> LoadedFile[SystemFile]:
         if (noun := noun_of(source.data)) != "system":
             raise ConfigError(f"{path}: is a {noun} file; give a system file, or a name that 'campaign systems' lists")
         return LoadedFile(validate(source, SystemFile), source)
-    # Names are looked for where a campaign in ./config would find them.
+    # Names are resolved as for a campaign in ./config.
     return load_named(SystemFile, system, Path("config/campaign.yaml"))

@@ -1,4 +1,4 @@
-"""`campaign compare` and `campaign published`: one campaign against another, or campaigns against published claims."""
+"""The commands `campaign compare` and `campaign published`: two campaigns, or campaigns and published claims."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from campaign.spec.published_file import ReferenceSet
 from campaign.spec.yaml_file import read_yaml
 
 _NEAR = {"inside": "inside", "near": "within 10 %", "off": "off", None: ""}
-_SHOWN = 20  # changes, and what breaks a rule, on the terminal
+_SHOWN = 20  # changes, and violations of a rule, printed on the terminal
 
 
 @click.command()
@@ -80,9 +80,9 @@ def compare(
 
     A and B are campaign files, archives, or results directories. One of them may be a set of published claims: falcon, faster,
     bitfusion, or the path of such a file. Cells are matched by shape, workload, batch, precision and options; remaining cells by
-    name, then by shape without the device's model, which the output states. --match says which workloads
-    with different names are the same. Changes have 95 % intervals with the spread of compositions. P-values are adjusted over all
-    cells (Holm). What was composed once on each side may not be testable; rules list it and do not fail.
+    name, then by shape without the device's model, which the output states. --match pairs workloads that
+    have different names. Intervals of changes (95 %) include the spread between compositions. P-values are adjusted over all cells
+    (Holm). Cells that were composed once on each side may not be testable; rules list them and do not fail.
 
     \b
     campaign compare before.zip after.zip --fail-on "throughput < -5%" --fail-on state --output changes.html
@@ -91,7 +91,7 @@ def compare(
     campaign compare demo.zip own-program.zip --match resnet50=my-resnet50
     """
     if rules:
-        click.get_current_context().meta[ERROR_CODE] = 2  # 1 says that a rule is broken
+        click.get_current_context().meta[ERROR_CODE] = 2  # 1 means that a rule is violated
     if bool(second) == bool(versions) or (versions and len(set(versions)) == 1):
         raise ConfigError("give either a second campaign B, or two different labels: --versions none driver-580")
     labels = versions or (None, None)
@@ -116,7 +116,13 @@ def compare(
 
 
 def _compared(text: str, results: Path, version: str | None) -> Tables | ReferenceSet:
-    """The tables of a source, or the set of published claims that a text names."""
+    """Load the tables of a campaign, or a set of published claims.
+
+    Args:
+        source: campaign file, archive or results directory; or the name or file of a set of claims.
+        results: directory of all results.
+        version: version label of the runs to load; None for the campaign as it is.
+    """
     path = Path(text)
     of_claims = path.suffix in (".yaml", ".yml") and path.is_file() and "claims" in read_yaml(path).data
     if version is None and ((not path.exists() and published_file.is_set(text)) or of_claims):
@@ -125,7 +131,13 @@ def _compared(text: str, results: Path, version: str | None) -> Tables | Referen
 
 
 def _renamed(one: Tables, two: Tables, matches: Sequence[str]) -> Tables:
-    """The second tables with its workloads named as those of the first that they match. ConfigError: there is no such workload."""
+    """Return the second tables with workloads renamed as in the first tables. Raises ConfigError if a workload is unknown.
+
+    Args:
+        first_tables: tables of campaign A.
+        second_tables: tables of campaign B.
+        matches: pairs `A=B` of workload names.
+    """
     names: dict[str, str] = {}
     for text in matches:
         own, _, its = text.partition("=")
@@ -139,6 +151,7 @@ def _renamed(one: Tables, two: Tables, matches: Sequence[str]) -> Tables:
 
 
 def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | None, style: str) -> None:
+    """Compare two campaigns, write or print the result, and exit with 1 if a rule is violated."""
     comparison = comparing.compare(base, other, [comparing.parse_rule(rule) for rule in rules])
     if output:
         _write(output, compare_page(comparison))
@@ -162,7 +175,7 @@ def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | No
 
 
 def _fail(broken: Sequence[str]) -> None:
-    """Exit with 1 where a rule is broken."""
+    """Print the violated rules, and exit with 1 if there are any."""
     for words in broken:
         echo(f"fails: {words}", err=True, fg="red")
     if broken:
@@ -172,6 +185,7 @@ def _fail(broken: Sequence[str]) -> None:
 def _beside_published(
     tables: Tables, names: ReferenceSet, rules: tuple[str, ...], output: Path | None, style: str
 ) -> None:
+    """Compare a campaign with published claims, write or print the result, and check the rule 'differs'."""
     if unknown := [rule for rule in rules if rule.strip() != "differs"]:
         raise ConfigError(f"--fail-on '{unknown[0]}': with published claims there is one rule: 'differs'")
     said = held_against([names], tables)
@@ -186,7 +200,11 @@ def _beside_published(
 
 
 def _gate_of_claims(claims: Sequence[Mapping[str, Any]]) -> None:
-    """Exit with 1 where a claim differs under the document's own conditions; say what differs under others and does not count."""
+    """Exit with 1 if a claim differs from the measurement under the conditions of the publication.
+
+    Differences under other conditions, or with another program, are counted and printed, but do not fail. Raises ConfigError if
+    no claim was measured.
+    """
     if all(claim["verdict"] == NOT_HERE for claim in claims):
         raise ConfigError("no claim was measured here, so there is nothing that could pass")
     differing = [claim for claim in claims if claim["verdict"] == "differs"]
@@ -202,12 +220,13 @@ def _gate_of_claims(claims: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _write(output: Path, page: str) -> None:
+    """Write an HTML page and print its path to standard error."""
     write_report(output, page)
     echo(output, err=True)
 
 
 def _show_comparison(comparison: Comparison) -> None:
-    """Print the largest changes; the page and the JSON document hold the rest."""
+    """Print the largest changes, other outcomes and other surroundings. The page and the JSON document hold all of them."""
     base, other = comparison.base, comparison.other
     echo(
         f"{other} against {base}: {wording.plural(len(comparison.rows), 'cell')} in both, {comparison.compared} compared, "
@@ -235,7 +254,7 @@ def _show_comparison(comparison: Comparison) -> None:
 
 
 def _show_claims(said: Mapping[str, Any]) -> None:
-    """Print published claims beside what was measured here, and how many were not measured."""
+    """Print the published claims that were measured with the measured values, and count those that were not."""
     document = PublishedSaid.model_validate(said)
     claims = document.claims
     measured = [claim for claim in claims if claim.verdict != NOT_HERE]
@@ -288,7 +307,14 @@ def published(sources: tuple[str, ...], results: Path, output: Path | None, styl
 
 
 def _held_claims(sources: Sequence[str], results: Path) -> list[dict[str, Any]]:
-    """The claims of each source, beside its tables. ConfigError: it refers to none."""
+    """Return the published claims that each source refers to, with measured values.
+
+    Raises ConfigError if a source names no references.
+
+    Args:
+        sources: campaign files, archives or results directories.
+        results: directory of all results.
+    """
     said = []
     for source in sources:
         tables = tables_from(Path(source), results)
@@ -302,7 +328,7 @@ def _held_claims(sources: Sequence[str], results: Path) -> list[dict[str, Any]]:
 
 
 def _claim_rows(claims: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
-    """A row for each claim that was reached."""
+    """Yield one table row per claim that was measured."""
     for claim in claims:
         if claim["verdict"] == NOT_HERE:
             continue

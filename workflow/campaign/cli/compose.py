@@ -1,4 +1,4 @@
-"""`campaign systems`, `inventory`, `compose`, `release` and `verify`: what a site has, and compositions by hand."""
+"""The commands that list hardware and compose by hand: `campaign systems`, `inventory`, `compose`, `release` and `verify`."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def systems(campaign: Path, style: str) -> None:
 
 
 def _system_row(path: Path) -> dict[str, object]:
+    """Build the table row of a system file with its fabric, hosts and devices, or with the error if the file is invalid."""
     file = str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     try:
         system = validate(read_yaml(path), SystemFile, path.stem)
@@ -86,7 +87,7 @@ def compose(
 ) -> None:
     """Compose one CONFIGURATION of CAMPAIGN by hand and keep it until 'campaign release'.
 
-    A campaign waits for devices that are kept so.
+    Campaigns wait for devices that are kept this way.
     """
     asked = option or campaign, results, configuration, tuple(filter(None, hosts.split(","))), name
     if dry_run:
@@ -176,8 +177,9 @@ _SEEN = {True: "yes", False: "NO", None: "not looked at"}
 def verify(campaign: Path, results: Path, style: str) -> None:
     """Read back every composition that is held, from the fabric and from the hosts, device by device, and name what is wrong.
 
-    Of a campaign file or a system file. Of the results directory of a campaign, or of an archive: read every record, lease, journal
-    and plan instead. Exits with 1 when a device is missing, broken, or not what was requested, or a file is damaged.
+    CAMPAIGN is a campaign file or a system file. For the results directory of a campaign, or an archive, it instead reads every
+    record, lease, journal and plan. Exits with 1 when a device is missing, broken, or not what was requested, or a file is
+    damaged.
     """
     given = campaign
     campaign, results = located(campaign, results)
@@ -212,6 +214,7 @@ def verify(campaign: Path, results: Path, style: str) -> None:
 
 
 def _verify_results(given: Path, results: Results) -> None:
+    """Read all files of a results directory, print their problems, and exit with 1 if there are any."""
     found = list(check_results.problems(results))
     for problem in found[:_SHOWN]:
         echo(problem, fg="red", err=True)

@@ -1,4 +1,4 @@
-"""The table that a plan and a dry run end in: by configuration, what leases ask Slurm for, hold and cost."""
+"""The table of costs at the end of a plan and of a dry run, with one row per configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _SPARE = ("runs", "composing", "idle")
 
 
 def cost_table(plan: Plan) -> TextTable:
-    """Return one row per configuration that is to be measured, then the total."""
+    """Build the cost table of a plan, with one row per configuration to measure and a total.
+
+    It has the resources that leases request from Slurm, what they hold, and what they cost.
+    """
     groups: dict[str, list[tuple[PlannedLease, LeaseCharge]]] = {}
     for lease in plan.leases:
         if lease.charge is not None:
@@ -38,6 +41,7 @@ def cost_table(plan: Plan) -> TextTable:
 
 
 def _row(name: str, group: Sequence[tuple[PlannedLease, LeaseCharge]]) -> tuple[object, ...]:
+    """Build the row of one configuration from its leases and their charges."""
     charges = [charge for _, charge in group]
     first = charges[0]
     return (
@@ -58,7 +62,7 @@ def _row(name: str, group: Sequence[tuple[PlannedLease, LeaseCharge]]) -> tuple[
 
 
 def _times(leases: Sequence[PlannedLease]) -> tuple[str, str]:
-    """Return the time of composing, and the whole time, of leases one after the other."""
+    """Return the duration of composing, and the whole duration, of leases one after the other."""
     return (
         _brief(_sum([lease.expected.parts["composing"] for lease in leases])),
         _brief(_sum([lease.expected_s for lease in leases])),
@@ -66,29 +70,32 @@ def _times(leases: Sequence[PlannedLease]) -> tuple[str, str]:
 
 
 def _brief(seconds: float | None) -> str:
-    """Return '2.05 min'."""
+    """Format a duration with three digits, as in '2.05 min'."""
     if seconds is None:
         return "unknown"
     if seconds < 1:
-        return "under 1 s"  # also of what needs no fabric: hosts are checked and locked all the same
+        return "under 1 s"  # also without a fabric, since hosts are checked and locked in any case
     unit, size = ("s", 1) if seconds < 100 else ("min", 60) if seconds < 6000 else ("h", 3600)
     return f"{seconds / size:.3g} {unit}"
 
 
 def _limit(minutes: int) -> str:
-    """Return a time limit as sbatch takes it."""
+    """Format a time limit in minutes as sbatch takes it."""
     days, rest = divmod(minutes, 24 * 60)
     return f"{f'{days}-' if days else ''}{rest // 60:02d}:{rest % 60:02d}:00"
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
+    """Return the sum of the values, or None if any value is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 
 
 def _price(price: float | None) -> str:
+    """Format a price, or 'unknown' for None."""
     return "unknown" if price is None else f"{price:.2f}"
 
 
 def _hours(hours: float | None) -> str:
+    """Format a number of hours, or 'unknown' for None."""
     return "unknown" if hours is None else f"{hours:.4g}"

@@ -1,4 +1,4 @@
-"""`campaign detect`: how often to compose and run to find a difference of a given size."""
+"""The command `campaign detect`: how often to compose and run to find a difference of a given size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 
 _FURTHER = 3
-"""Alternatives with more compositions than the cheapest one: of interest to who has time, but not without end."""
+"""Maximum number of compositions of an alternative beyond the cheapest choice. Such alternatives suit users with time."""
 
 
 @click.command()
@@ -26,15 +26,16 @@ _FURTHER = 3
     metavar="TEXT",
     help="Assume this spread, such as 'composition 1 %, run 0.5 %, step 5 %', instead of the measured one.",
 )
-def detect(asked: PlanRequest, percent: str, spread: str) -> None:
+def detect(request: PlanRequest, percent: str, spread: str) -> None:
     """Show how many compositions, runs and steps find a difference of PERCENT, such as '3 %', for the least cost.
 
     The spread is that of the campaign's own runs, else that of other campaigns on its system, else assumed.
     """
     detect_pct = _percent(percent)
-    found = sample_sizes(read_plan(asked), asked, detect_pct, spread)
+    found = sample_sizes(read_plan(request), request, detect_pct, spread)
 
     def row(name: str, each: SampleSize) -> tuple[object, ...]:
+        """Format a choice as a table row."""
         steps = each.steps or "as now"
         return (name, each.compositions, each.runs, steps, _size(each.half_width_pct), _size(each.detectable_pct),
                 f"{each.device_hours:.3g}" if found.hours_known else "unknown")  # fmt: skip
@@ -59,7 +60,10 @@ def detect(asked: PlanRequest, percent: str, spread: str) -> None:
 
 
 def order_choices(found: SampleSizes) -> list[tuple[str, SampleSize]]:
-    """Return the choices of the table with their names: each one once, the fewest compositions first."""
+    """Return the choices to list, each with its label, sorted by number of compositions.
+
+    Each choice is listed once. Alternatives with far more compositions than the cheapest choice are left out.
+    """
     most = found.cheapest.compositions + _FURTHER if found.cheapest else 0
     others = [each for each in found.alternatives if each.compositions <= most]
     choices = {_numbers(each): each for each in (found.now, *found.usual, *others)}
@@ -71,11 +75,12 @@ def order_choices(found: SampleSizes) -> list[tuple[str, SampleSize]]:
 
 
 def _numbers(choice: SampleSize) -> tuple[int, int, int]:
+    """Return the numbers of compositions, runs and steps, which identify a choice."""
     return choice.compositions, choice.runs, choice.steps
 
 
 def _percent(text: str) -> float:
-    """Parse '3 %' or '3'."""
+    """Parse a positive percentage such as '3 %' or '3'. Raises ConfigError if it is invalid."""
     try:
         value = float(text.removesuffix("%"))
     except ValueError:
@@ -86,4 +91,5 @@ def _percent(text: str) -> float:
 
 
 def _size(pct: float) -> str:
+    """Format a percentage with two digits, or 'none' if it is 1000 % or more."""
     return f"{pct:.2g} %" if pct < 1000 else "none"

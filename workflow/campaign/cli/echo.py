@@ -1,4 +1,4 @@
-"""Printing for commands that load no table of a terminal: every text that may hold names from elsewhere goes through `echo`."""
+"""Printing for commands that do not load the table library. All text that may hold external names is printed by `echo`."""
 
 from __future__ import annotations
 
@@ -8,5 +8,11 @@ from campaign.common.wording import printable
 
 
 def echo(text: object = "", *, err: bool = False, fg: str | None = None) -> None:
-    """Print text that may hold names from elsewhere; control characters in it are shown and not obeyed."""
+    """Print text that may hold external names. Control characters are shown instead of interpreted.
+
+    Args:
+        text: object to print.
+        err: whether to print to standard error.
+        fg: foreground colour; None for the default.
+    """
     click.secho(printable(str(text)), err=err, fg=fg)

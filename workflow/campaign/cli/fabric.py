@@ -1,4 +1,4 @@
-"""`campaign fabric`: a site's control plane, for people."""
+"""The commands of `campaign fabric`, which check and emulate the control plane of a site."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def fabric() -> None:
 
 
 def _site(system: str, results: Path) -> Site:
+    """Load the site of a system file and its results."""
     return Site(read_system_file(system), results)
 
 
@@ -49,10 +50,11 @@ def _site(system: str, results: Path) -> Site:
 @click.option("--look-only", is_flag=True, help="Only read; do not compose a device.")
 @interruptible()
 def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
-    """Check whether SYSTEM's control plane is reachable and matches its system file: the part of 'campaign check' about it.
+    """Check whether SYSTEM's control plane is reachable and matches its system file.
 
     First it only reads. Then it asks before it composes one free device onto a free host and releases it again, and prints how
-    long that took. Exits with 1 if something must be fixed.
+    long that took. Exits with 1 if something must be fixed. 'campaign check' makes the same checks without composing, and also
+    checks hosts, Slurm and the results directory.
     """
     site = _site(system, results)
     problems, notes = tell(sites.check(site))
@@ -72,12 +74,12 @@ def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
 
 
 def notes_to_read(count: int) -> str:
-    """', with 1 note to read'; nothing without any."""
+    """Return ', with 1 note to read' for this number of notes, or an empty string for none."""
     return f", with {plural(count, 'note')} to read" if count else ""
 
 
 def tell(findings: Iterable[sites.Finding]) -> tuple[int, int]:
-    """Print findings as they come; gives how many are problems, and how many are notes."""
+    """Print findings as they arrive. Return the number of problems and the number of notes."""
     counts = dict.fromkeys(_MARKS, 0)
     for finding in findings:
         mark, colour = _MARKS[finding.verdict]
@@ -99,11 +101,11 @@ def tell(findings: Iterable[sites.Finding]) -> tuple[int, int]:
 def record(
     system: str, results: Path, output: Path | None, trial: tuple[str, str] | None, keep: tuple[str, ...], yes: bool
 ) -> None:
-    """Write what SYSTEM's control plane is asked and answers to a file that names nobody, for the authors of its adapter.
+    """Record the requests to SYSTEM's control plane and its answers in an anonymised file, for the authors of its adapter.
 
     Without --trial it only reads. All words that are not part of a known interface are replaced, each always by the same one:
-    names, addresses, serial numbers. Passwords and tokens are masked. The list of what was replaced is shown first. `campaign
-    fabric emulate FILE` answers as the file says.
+    names, addresses, serial numbers. Passwords and tokens are masked. The list of replaced words is shown first. `campaign
+    fabric emulate FILE` answers requests from the file.
     """
     site = _site(system, results)
     recording = record_site.record(site, keep, trial, echo)
@@ -128,7 +130,7 @@ def record(
 @click.option("--lift", metavar="DEVICE", help="Use this device again now: its id on the fabric, or its UUID.")
 @format_option("table", "json")
 def fences(system: str, results: Path, lift: str | None, style: str) -> None:
-    """List the devices of SYSTEM that failed under runs and are left out for a day; use one again with --lift.
+    """List the devices of SYSTEM that failed during runs and are excluded for a day. Use one again with --lift.
 
     A device is fenced after an uncorrectable memory error, an Xid that no program causes, or when its host has lost it. After an
     illegal access, which a program may cause as well, it is fenced until the run has failed alike on another device.
@@ -214,7 +216,7 @@ def reconcile(
 @results_option
 @output_option("Output file. Default: the terminal.")
 def times(system: str, results: Path, output: Path | None) -> None:
-    """Gather what operations of SYSTEM's fabric took, from the journals of its leases.
+    """Collect the durations of operations on SYSTEM's fabric from the journals of its leases.
 
     A plan uses the file to forecast composing, if the system file names it: `times: FILE`.
     """
@@ -260,8 +262,8 @@ def emulate(
 ) -> None:
     """Start an emulated control plane of KIND on this machine. Ctrl-C stops it.
 
-    It is an HTTP server with the vendor's composition semantics and no hardware. It writes a system file for itself. KIND may be
-    a file of `campaign fabric record`, which is answered from.
+    It is an HTTP server with the vendor's composition semantics and no hardware. It writes a system file for itself. KIND may
+    also be a file of `campaign fabric record`; requests are then answered from the recording.
     """
     directory = directory or Path(f"campaign-emulator-{Path(kind).stem}")
     serve(ControlPlaneEmulation(kind, directory, port, hosts, devices, faults, options), echo)

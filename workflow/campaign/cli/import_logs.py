@@ -1,4 +1,4 @@
-"""`campaign import`: records from logs that were made without this program."""
+"""The command `campaign import`: make records from logs that were written without this program."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, s
     read = read_map(map_path)
     paths = Results(results, read.said.name)
     found = survey(directory, read, earlier(paths))
-    # A file system that is full, or a set of claims that is not there, shall not be news after a dry run.
+    # A full file system or a missing set of claims must already show in a dry run.
     rehearse(found, read, paths)
     written = None if dry_run else write(found, read, paths)
     if style == "json":
@@ -67,7 +67,7 @@ def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, s
 
 
 def _document(found: LogSurvey) -> dict[str, Any]:
-    """Everything that `campaign import` found, JSON-able."""
+    """Build the JSON-serialisable result of `campaign import`."""
     return {
         "campaign": found.campaign.name,
         "system": found.campaign.system.name,
@@ -81,7 +81,10 @@ def _document(found: LogSurvey) -> dict[str, Any]:
 
 
 def _runs(found: LogSurvey) -> Iterator[tuple[Cell, str, float | None]]:
-    """(cell, status, number of the primary metric) of every run that has or gets a record of a cell of this campaign."""
+    """Yield cell, status and primary metric of each run that has a record, or gets one.
+
+    The metric is None if it is unknown. Records of cells outside this campaign are left out.
+    """
     metric = found.campaign.metric
     by_id = {entry.cell.id: entry.cell for entry in found.entries if entry.cell is not None}
     for record in found.records:
@@ -95,7 +98,7 @@ def _runs(found: LogSurvey) -> Iterator[tuple[Cell, str, float | None]]:
 
 
 def _axes(found: LogSurvey) -> list[dict[str, Any]]:
-    """Cells and runs by axis and value."""
+    """Count cells and runs by axis and value. Return one table row per value."""
     names = ("configuration", "workload", "batch", "precision", *found.campaign.file.axes.options)
     ids: defaultdict[tuple[str, Any], set[str]] = defaultdict(set)
     runs: Counter[tuple[str, Any]] = Counter()
@@ -111,7 +114,7 @@ def _axes(found: LogSurvey) -> list[dict[str, Any]]:
 
 
 def _cells(found: LogSurvey) -> list[dict[str, Any]]:
-    """Every cell with its runs, their outcomes and the median of what they printed."""
+    """Return one table row per cell with its runs, their outcomes, and the median of the primary metric over valid runs."""
     metric = found.campaign.metric
     median = "median per s" if metric == THROUGHPUT else f"median {metric.axis}"
     by_cell: defaultdict[str, list[tuple[str, float | None]]] = defaultdict(list)
@@ -136,7 +139,7 @@ def _cells(found: LogSurvey) -> list[dict[str, Any]]:
 
 
 def _failures(found: LogSurvey) -> list[dict[str, str]]:
-    """New logs of runs that failed."""
+    """Return the new logs of failed runs, with status and reason."""
     return [
         {"log": entry.name, "status": of.status, "why": of.failure.reason if of.failure else ""}
         for entry in found.of("new")
@@ -145,7 +148,12 @@ def _failures(found: LogSurvey) -> list[dict[str, str]]:
 
 
 def _one_line(found: LogSurvey, *, written: bool) -> str:
-    """How many logs became what, in one line or two."""
+    """Format the numbers of new, already imported and unread logs, and of records without a cell, in one or two lines.
+
+    Args:
+        log_survey: result of the survey of the logs.
+        is_written: whether records were written, instead of a dry run.
+    """
     new = found.of("new")
     ok = sum(entry.outcome is not None and entry.outcome.status == "ok" for entry in new)
     strays = f"\n{found.strays} records of earlier imports belong to no cell of this map any more; the report leaves them out"

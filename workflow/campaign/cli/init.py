@@ -1,4 +1,4 @@
-"""`campaign init`: a project directory for a campaign of one's own."""
+"""The command `campaign init`: make a project directory for a user's own campaign."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def init(directory: Path) -> None:
         for name, content in files.items():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_bytes(content)
-        # `--profile` looks for a directory of this name, `--workflow-profile` below profiles/.
+        # Snakemake looks up `--profile` as a directory of this name, and `--workflow-profile` below profiles/.
         for name in PROFILES:
             (directory / name).symlink_to(f"profiles/{name}")
     except OSError as error:
@@ -63,7 +63,7 @@ def init(directory: Path) -> None:
 
 
 def project_files() -> dict[str, bytes]:
-    """Content of every file of a new project, by its path."""
+    """Return the content of each file of a new project, by its path in the project directory."""
     starter = CONFIG / "starter"
     profiles = sorted((ROOT / "profiles").rglob("*.yaml"))
     return {

@@ -1,4 +1,4 @@
-"""`campaign logs`: why runs failed or are missing, where their logs are, and how those end."""
+"""The command `campaign logs`: why runs failed or are missing, where their logs are, and how these end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from campaign.spec.run_numbers import composition_of
 from campaign.workloads.log_reader import plain
 
 _TAIL_BYTES = 64 * 1024
-_PATHS = 5  # logs that are named of runs that failed alike
+_PATHS = 5  # runs of a group whose logs are listed
 
 
 @click.command()
@@ -67,7 +67,12 @@ def logs(campaign: Path, results: Path, wanted: tuple[str, ...], lines: int, sty
 
 
 def _runs(results: Results, wanted: Sequence[str]) -> Iterator[Record]:
-    """The runs that failed, or those that a person names, in the order in which they ended."""
+    """Yield the failed runs, or the runs with one of the given names, in the order in which they ended.
+
+    Args:
+        results: results of the campaign.
+        names: names of configurations, workloads or leases, or first digits of cell ids; empty for failed runs.
+    """
     for record in sorted(Store(results.directory), key=lambda record: record.ended):
         lease = _lease(record)
         cell = record.cell
@@ -80,12 +85,15 @@ def _runs(results: Results, wanted: Sequence[str]) -> Iterator[Record]:
 
 
 def _lease(record: Record) -> str:
-    """The run's lease: the directory of its log, or, without one, the name of a lease that a configuration shares."""
+    """Return the name of a run's lease.
+
+    It is the directory of its log. Without a log, it is derived from configuration and composition.
+    """
     return Path(record.log).parent.name or f"{record.cell.configuration}.c{composition_of(record.repetition)}"
 
 
 def _groups(runs: Iterable[Record], *, apart: bool) -> list[list[Record]]:
-    """Runs that ended alike; each alone where they are to be told apart."""
+    """Group runs that failed with the same status and reason. `separately` puts each run in a group of its own."""
     groups: dict[object, list[Record]] = {}
     for run in runs:
         groups.setdefault(run.key if apart else (run.status, _why(run)), []).append(run)
@@ -93,16 +101,19 @@ def _groups(runs: Iterable[Record], *, apart: bool) -> list[list[Record]]:
 
 
 def _why(run: Record) -> str:
+    """Return the reason why a run failed, or an empty string."""
     return run.failure.reason if run.failure else ""
 
 
 def _words(run: Record) -> str:
+    """Return a line that identifies a run by lease, workload, batch, precision, options and number."""
     cell = run.cell
     options = "".join(f" · {name} {value}" for name, value in cell.options.items())
     return f"{_lease(run)} · {cell.workload} · batch {cell.batch} · {cell.precision}{options} · run {run.repetition}"
 
 
 def _show(runs: Sequence[Record], results: Results, lines: int) -> None:
+    """Print a group of runs that ended alike, the paths of their logs, and the end of the first log."""
     first = runs[0]
     about = f"{plural(len(runs), 'run')}: " if len(runs) > 1 else ""
     say(f"{about}{first.status}{': ' if _why(first) else ''}{_why(first)}", "bold")
@@ -120,10 +131,12 @@ def _show(runs: Sequence[Record], results: Results, lines: int) -> None:
 
 
 def _show_tail(log: str | None, end: Sequence[str]) -> None:
+    """Print the path of a log, if there is one, and its last lines."""
     say("\n".join([*([f"  {log}"] if log else []), *(f"    | {line}" for line in end)]) + "\n")
 
 
 def _document(run: Record, results: Results, lines: int) -> dict[str, Any]:
+    """Build the JSON-serialisable description of a run, with the last lines of its log."""
     path = results.directory / run.log if run.log else None
     return {
         "cell": run.cell_id, "repetition": run.repetition, "lease": _lease(run), "run": _words(run), "status": str(run.status),
@@ -133,7 +146,7 @@ def _document(run: Record, results: Results, lines: int) -> dict[str, Any]:
 
 
 def _missing(results: Results, lines: int) -> Iterator[dict[str, Any]]:
-    """Leases that were tried and have runs without a record: why, and the log of measuring them."""
+    """Yield the leases that were tried and have runs without a record, with the reason and their log."""
     from campaign.report.campaign_summary import missing_reasons
 
     for why in (
@@ -146,7 +159,7 @@ def _missing(results: Results, lines: int) -> Iterator[dict[str, Any]]:
 
 
 def _tail(path: Path, lines: int) -> list[str]:
-    """The last lines of a log as a person sees them; none where it cannot be read."""
+    """Return the last non-empty lines of a log without control sequences, or an empty list if the log cannot be read."""
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))

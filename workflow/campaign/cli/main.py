@@ -1,4 +1,4 @@
-"""The `campaign` command. A command's module is imported when the command is used."""
+"""The `campaign` command. The module of a subcommand is imported when the subcommand is used."""
 
 from __future__ import annotations
 
@@ -63,45 +63,48 @@ GROUPS = {
         "release": ("compose", "Release a composition that is kept, or what dead processes left (--orphans)."),
         "verify": ("compose", "Read back held devices, or the files of a results directory, and name what is wrong."),
         "fabric": ("fabric", "Check a site's fabric, release what a crash left behind, or start an emulated fabric."),
-        "cluster": ("cluster", "A local practice cluster: Slurm on emulated hosts of this machine."),
+        "cluster": ("cluster", "Run a local practice cluster: Slurm on emulated hosts of this machine."),
     },
     "Stages, which the rules of the workflow call": {
         "measure": ("measure", "Measure the runs of one lease that have no record."),
-        "measured": ("measure", "Say what the leases of a plan came to, and end what is left of them."),
+        "measured": ("measure", "Summarise the runs of a finished plan, and end what is left of its leases."),
         "collect": ("report", "Write the tables of a planned campaign from its records."),
     },
 }
-"""Module of each command in this package, and what the command does."""
-_COMMANDS = {name: of for group in GROUPS.values() for name, of in group.items()}
+"""Commands by group: name of the command, its module in this package, and a summary."""
+_COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 _AFTER_INTERRUPTION = "what was not given back is listed by 'campaign fabric reconcile SYSTEM --grace 0'"
 _READING = {"detect", "report", "recommend", "compare", "site"}
-"""Modules of the commands that start no runs."""
+"""Modules of commands that start no runs."""
 
 
 class _LazyCommands(click.Group):
-    """Loads a command when it is used, and reports a CampaignError as one message without a traceback."""
+    """Command group that imports a subcommand on first use, and reports a CampaignError as a message without a traceback."""
 
     def list_commands(self, context: click.Context) -> list[str]:
+        """Return the names of all subcommands."""
         return list(_COMMANDS)
 
     def get_command(self, context: click.Context | None, name: str) -> click.Command | None:
+        """Import and return a subcommand, or return None if the name is unknown."""
         if name not in _COMMANDS:
             return None
         if _COMMANDS[name][0] in _READING:
-            # Matrices of statistics are small: threads for them wait for each other, and double the processor time.
+            # Matrices of the statistics are small: with several threads, these wait for each other and double the processor time.
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-            # Arrow's own pools keep what they were given, and a report of many cells takes a tenth more memory.
+            # Arrow's own memory pools do not return memory, so a report of many cells would take a tenth more.
             os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         path = f"campaign.cli.{_COMMANDS[name][0]}"
         is_new = path not in sys.modules
         module = import_module(path)
         if is_new:
-            # It stays: looking through it for garbage takes a tenth of a short command, and has each fork copy its pages.
+            # The module stays loaded. Garbage collection of it takes a tenth of a short command, and makes forks copy its pages.
             gc.freeze()
         command: click.Command = getattr(module, "import_logs" if name == "import" else name)
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of subcommands into the help text, by group."""
         widest = max(map(len, _COMMANDS))
         for group, commands in GROUPS.items():
             with formatter.section(group):
@@ -109,6 +112,7 @@ class _LazyCommands(click.Group):
 
     @property
     def commands(self) -> MutableMapping[str, click.Command]:
+        """All subcommands by name. Reading the property imports them all."""
         return {name: command for name in _COMMANDS if (command := self.get_command(None, name))}
 
     @commands.setter
@@ -116,6 +120,7 @@ class _LazyCommands(click.Group):
         pass
 
     def invoke(self, context: click.Context) -> Any:
+        """Run the command. Convert errors and interruptions to a message and an exit status."""
         open_standard_files()
         use_utf8()
         use_practice_cluster()
@@ -123,14 +128,14 @@ class _LazyCommands(click.Group):
             share_like(Path.cwd())
             return super().invoke(context)
         except Interrupted as interrupted:
-            with suppress(OSError):  # the terminal may be what has gone
+            with suppress(OSError):  # the terminal may have been closed
                 click.echo(f"ended by {interrupted}; {_AFTER_INTERRUPTION}", err=True)
             context.exit(128 + interrupted.number)
         except CampaignError as error:
             problem = error
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # whoever reads the output has seen enough; click ends quietly
+                raise  # the reader of the output has closed it; click ends quietly
             problem = unwritable(error, "a file")
         click.secho(f"error: {as_given(printable(str(problem)))}", err=True, fg="red")
         context.exit(context.meta.get(ERROR_CODE, 1))

@@ -1,4 +1,4 @@
-"""`campaign measure` and `campaign measured`: a lease from composing to releasing, and what all leases came to."""
+"""The commands `campaign measure` and `campaign measured`: measure one lease, and summarise all leases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from campaign.run.driver_supervisor import LeftRunning
 from campaign.spec.lease_plan import read_lease_plan
 
 INVOCATION = "CAMPAIGN_INVOCATION"
-"""Variable with the token of the Snakemake that starts leases, which look once for what dead processes left."""
+"""Environment variable with a token of the Snakemake process. Leases with one token look once for leftovers of dead processes."""
 
 
 @click.command()
@@ -40,9 +40,10 @@ INVOCATION = "CAMPAIGN_INVOCATION"
 def measure(document: Path, root: Path | None, manifest: Path | None, log: Path | None) -> None:
     """Measure the runs of a lease that have no record: compose, submit a driver, wait, verify, release.
 
-    LEASE.json is a file of plan/leases/, which 'campaign plan --write' and the workflow make. It holds everything that is needed:
-    no campaign file is read. After an interruption, the same command measures what is missing. Exits with 1 where runs have no
-    record in the end; the manifest says why. Started by Snakemake it exits with 0 then: the other leases go on.
+    LEASE.json is a file of plan/leases/, which 'campaign plan --write' and the workflow make. It holds everything that is
+    needed: no campaign file is read. After an interruption, the same command measures the missing runs. Exits with 1 if runs
+    still have no record at the end; the manifest gives the reason. Started by Snakemake, it then exits with 0, so that the other
+    leases go on.
     """
     plan = read_lease_plan(document)
     results = Results(root or document.absolute().parent.parent.parent.parent, plan.campaign)
@@ -52,7 +53,8 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
     kept = log or results.logs / "measure" / f"{plan.lease}.log"
 
     def say(message: str) -> None:
-        # A closed terminal or a full disk must not end what is measured: words are not worth it.
+        # A closed terminal or a full disk must not end a measurement: messages are not worth it.
+        """Print a message and append it to the log of the lease. Errors of the terminal and the disk are ignored."""
         with suppress(OSError):
             print(printable(message), flush=True)
         with suppress(OSError):
@@ -63,10 +65,10 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
     try:
         found = measure_lease.measure(plan, results, say, os.environ.get(INVOCATION, ""))
         try:
-            write_json(out, found, indent=1)  # whole or not at all
+            write_json(out, found, indent=1)  # written atomically
         except OSError as error:
             raise unwritable(error, out) from error
-        # A lease without runs is no end of the DAG: the rule's call reports it, and the report shows it.
+        # A lease without runs must not end the DAG: the workflow's rule reports it, and the report shows it.
         if (missing := len(found["missing"])) and INVOCATION not in os.environ:
             why = found["reason"] or "the same command again measures them"
             raise LaunchError(f"{missing} of {found['runs']} runs have no record: {why}")
@@ -85,7 +87,7 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
 @click.option("--output", "out", type=PATH, help="Also write it to this file.")
 @interruptible()
 def measured(plan: Path, strict: bool, out: Path | None) -> None:
-    """Say what the leases of a plan came to, once the last one is over; end what is left of them, and release what it held.
+    """Summarise the runs of a finished plan. First end jobs that its leases left behind, and release their devices.
 
     PLAN.json is plan/plan.json of the results.
     """

@@ -17,29 +17,36 @@ from campaign.spec.cell import Scalar
 
 Command = Callable[..., Any]
 ERROR_CODE = "campaign.error_code"
-"""Key of click's `meta` under which a command says the exit code of an error, where that is not 1."""
+"""Key of click's `meta` for the exit code of errors, if a command uses another one than 1."""
 CAMPAIGN_FILE = Path("config/campaign.yaml")
 
 
 class Number(click.FloatRange):
-    """A finite number."""
+    """Parameter type for finite floating-point numbers in a range."""
 
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        """Convert a value to a float, and reject infinity and NaN."""
         number = super().convert(value, param, context)
         return number if math.isfinite(number) else self.fail(f"{value} is not a number of this kind.", param, context)
 
 
 class _Path(click.Path):
-    """A path that names something: an empty one, as an unset variable of a shell gives it, would be the working directory."""
+    """Parameter type for paths that are not empty.
+
+    An empty path, as from an unset shell variable, would mean the working directory.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        """Convert a value to a path. Reject empty paths and paths with a NUL character."""
         if str(value) == "" or "\0" in str(value):
             self.fail("it is empty, or has a NUL in it; name a file or directory.", param, context)
         return super().convert(value, param, context)
 
 
-PATH = _Path(path_type=Path, readable=False)  # what may not be read is an error of ours, which says whose it is
-# What a campaign file takes.
+PATH = _Path(
+    path_type=Path, readable=False
+)  # click does not check permissions: our own error names the owner of the file
+# The same ranges as in campaign files.
 STEPS = click.IntRange(1, 1_000_000)
 WARMUP = click.IntRange(0, 100_000)
 FILE = _Path(path_type=Path, exists=True, dir_okay=False)
@@ -54,13 +61,13 @@ results_option = click.option(
 campaign_argument = click.argument("campaign", type=PATH, default=CAMPAIGN_FILE, metavar="[CAMPAIGN]")
 tables_argument = click.argument("source", type=PATH, default=CAMPAIGN_FILE, metavar="[CAMPAIGN]")
 cells_option = click.option("--where", metavar="EXPRESSION", help="Only cells that match, e.g. 'batch >= 8'.")
-# Of campaigns that are planned and measured.
+# Options of commands that plan and measure campaigns.
 campaign_option = click.option("--campaign", "option", type=PATH, hidden=True, help="Campaign, as an option.")
 name_option = click.option("--name", help="Name of the composition. Default: the configuration's name.")
 
 
 def _plan_option(name: str) -> Callable[[Command], Command]:
-    """The option of a field of `plan.request.PlanRequest`, as text."""
+    """Build the command-line option for a field of `plan.request.PlanRequest`. Its value is text."""
     from campaign.plan.request import OPTIONS  # most commands plan nothing
 
     option = OPTIONS[name]
@@ -76,7 +83,11 @@ def _plan_option(name: str) -> Callable[[Command], Command]:
 
 
 def source_options(*, changes: bool = False) -> Callable[[Command], Command]:
-    """A campaign and `--results`, which a command gets as `campaign` and `results` as `located` gives them."""
+    """Add a campaign argument and `--results` to a command, which receives them as `campaign` and `results`.
+
+    Args:
+        changes_results: whether the command changes results, as for `resolve_source`.
+    """
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -90,9 +101,11 @@ def source_options(*, changes: bool = False) -> Callable[[Command], Command]:
 
 
 def request_options(*groups: str, changes: bool = False) -> Callable[[Command], Command]:
-    """A campaign and what is asked of its plan, which a command gets as `asked`: the options of these groups of `plan.request`.
+    """Add a campaign argument and options of `plan.request` to a command, which receives a PlanRequest as its first argument.
 
-    changes: as in `located`.
+    Args:
+        *groups: groups of options of `plan.request` to add.
+        changes_results: whether the command changes results, as for `resolve_source`.
     """
     from campaign.plan.request import OPTIONS, PlanRequest
 
@@ -120,7 +133,7 @@ def request_options(*groups: str, changes: bool = False) -> Callable[[Command], 
 
 
 def options_option(command: Command) -> Command:
-    """`--option KEY=VALUE`, which a command gets as the mapping `options`; values are what YAML makes of them."""
+    """Add `--option KEY=VALUE` to a command, which receives a mapping `options`. Values are parsed as YAML."""
 
     @functools.wraps(command)
     def called(options: tuple[str, ...], **others: Any) -> Any:
@@ -132,6 +145,7 @@ def options_option(command: Command) -> Command:
 
 
 def _option(text: str) -> tuple[str, Scalar]:
+    """Parse KEY=VALUE into a key and a YAML scalar. Raises ConfigError if the key or the equals sign is missing."""
     key, equals, value = text.partition("=")
     try:
         read = yaml.safe_load(value)
@@ -143,14 +157,25 @@ def _option(text: str) -> tuple[str, Scalar]:
 
 
 def output_option(says: str, **kind: bool) -> Callable[[Command], Command]:
-    """`--output`, a path of a kind (`dir_okay`, `file_okay`)."""
+    """Return the option `--output`, which is a path.
+
+    Args:
+        help_text: help text of the option.
+        **path_options: arguments of `click.Path`, such as `dir_okay` and `file_okay`.
+    """
     return click.option("--output", type=_Path(path_type=Path, **kind), help=says)
 
 
 def dry_run_option(says: str) -> Callable[[Command], Command]:
+    """Return the flag `--dry-run` (`-n`) with this help text."""
     return click.option("--dry-run", "-n", is_flag=True, help=says)
 
 
 def format_option(*styles: str, says: str = "Output format.") -> Callable[[Command], Command]:
-    """`--format`, which a command gets as `style`; the first is the default."""
+    """Return the option `--format`, which a command receives as `style`.
+
+    Args:
+        *styles: allowed formats; the first one is the default.
+        help_text: help text of the option.
+    """
     return click.option("--format", "style", type=click.Choice(styles), default=styles[0], help=says)

@@ -1,4 +1,4 @@
-"""`campaign parse`: kept logs read again by the parsers that the workload files have now."""
+"""The command `campaign parse`: read kept logs again with the current parsers of the workload files."""
 
 from __future__ import annotations
 

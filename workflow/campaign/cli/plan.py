@@ -1,4 +1,4 @@
-"""`campaign plan`: what would be measured, and at what cost."""
+"""The command `campaign plan`: the runs of a campaign, their order, and their cost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LEAST = (
     is_flag=True,
     help="Write the plan into the results, with one document a lease in plan/leases/, which 'campaign measure' reads.",
 )
-def plan(asked: PlanRequest, style: str, output: Path | None, write: bool) -> None:
+def plan(request: PlanRequest, style: str, output: Path | None, write: bool) -> None:
     """Show what would be measured, in which order, and at what cost. Without --write and --output, nothing is written.
 
     Times are medians of earlier runs and leases of all campaigns in the results directory. Their intervals show how far such
@@ -56,8 +56,8 @@ def plan(asked: PlanRequest, style: str, output: Path | None, write: bool) -> No
     """
     if write:
         refuse_archive()
-    planned = read_plan(asked, allow_unfit=not write)
-    results = Results(asked.results, planned.campaign.name)
+    planned = read_plan(request, allow_unfit=not write)
+    results = Results(request.results, planned.campaign.name)
     warn([*planned.warnings, *missing_software(planned.campaign), *since_measured(planned, results)])
     if write or output:
         written = write_plan(planned, results) if write else []
@@ -70,12 +70,12 @@ def plan(asked: PlanRequest, style: str, output: Path | None, write: bool) -> No
         click.echo(printable("\n".join("\t".join(row) for row in plan_rows(planned))))
     if planned.unfit:
         raise ConfigError(
-            f"{asked.campaign}: {len(planned.unfit)} configurations do not fit the system; see 'does not fit' in the plan"
+            f"{request.campaign}: {len(planned.unfit)} configurations do not fit the system; see 'does not fit' in the plan"
         )
 
 
 def _show(plan: Plan) -> None:
-    """Print the plan: what does not fit, axes, what is left out, leases, totals and costs."""
+    """Print the plan. It lists misfits, axes, cells that are left out, leases, totals and costs."""
     per_axis = [
         (axis, value, counts["cells"], counts["runs"])
         for axis, values in counts_per_axis(plan).items()
@@ -92,7 +92,7 @@ def _show(plan: Plan) -> None:
 
 
 def end_dry_run(dag: Dag) -> None:
-    """Print at the end of a dry run what would be measured at what cost, and what may be wrong."""
+    """Print at the end of a dry run the totals and costs of the plan, and its warnings."""
     plan = dag.plan
     _show_totals(plan)
     warn([*plan.warnings, *missing_software(plan.campaign), *since_measured(plan, dag.results)])
@@ -113,7 +113,7 @@ def _show_leases(plan: Plan) -> None:
 
 
 def _show_totals(plan: Plan) -> None:
-    """Print sums and the table of costs."""
+    """Print the totals of a plan, its forecast, and the table of costs."""
     repeated = sorted({
         f"cells with {said(whole(s)).replace('-', ' to ')} repetitions, until the 95 % interval is within "
         f"±{s.target_half_width_pct:g} % of the mean\n"
@@ -139,12 +139,12 @@ def _show_totals(plan: Plan) -> None:
 
 
 def _moves(plan: Plan) -> str:
-    """What composing attaches; nothing where that is not known, or nothing."""
+    """Return a line with the number of devices that composing attaches, or an empty string if that is zero or unknown."""
     return f"composing attaches {plural(plan.attached, 'device')}\n" if plan.attached else ""
 
 
 def _expected(plan: Plan) -> str:
-    """Return what it will take, and how that is known."""
+    """Return lines with the expected duration and cost of the missing runs, and the origin of the forecast."""
     if not plan.missing:
         return "expected: nothing is left to measure\n"
     alone = f"{_ALONE[isolation(plan.campaign)]}\n"
@@ -163,24 +163,25 @@ def _expected(plan: Plan) -> str:
 
 
 def _hours(plan: Plan, hours: float | None, unit: str) -> str:
-    """Return '41.2 device-hours (30 to 55)'."""
+    """Format hours with their interval, as in '41.2 device-hours (30 to 55)'."""
     low, high = plan.interval(hours)
     return f"{hours or 0.0:.4g} {unit} ({low or 0.0:.4g} to {high or 0.0:.4g})"
 
 
 def _compositions(plan: Plan) -> str:
+    """Return the number of compositions per cell, or its range."""
     counts = sorted({len(compositions_of(whole(cell.settings))) for _, cell in plan.cells})
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
 def _of_reference(plan: Plan) -> str:
-    """How many of the runs are of the reference; nothing without one."""
+    """Return a line with the number of runs of the reference, or an empty string if there are none."""
     runs = sum(len(runs_of(cell.settings)) for lease in plan.leases for cell in lease.cells if cell.reference)
     return f"{runs} of these runs are of the reference, which every lease measures\n" if runs else ""
 
 
 def _unplanned(plan: Plan) -> str:
-    """What else there are records of; nothing without any."""
+    """Return a line with the number of cells that have records but are not planned, or an empty string if there are none."""
     if not plan.unplanned:
         return ""
     return (
@@ -190,4 +191,5 @@ def _unplanned(plan: Plan) -> str:
 
 
 def _up_to(least: int, most: int) -> str:
+    """Format a range of whole numbers, or one number if both ends are equal."""
     return str(most) if least == most else f"{least} to {most}"

@@ -1,4 +1,4 @@
-"""The practice cluster of a person, which commands in every terminal find without a variable."""
+"""Discovery of a user's practice cluster, so that commands in every terminal find it without a variable."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ _OF_SITE = Path("/etc/slurm/slurm.conf")
 
 
 def default_directory() -> Path:
-    """The directory of a person's cluster when nothing else is said."""
+    """Return the default directory of the current user's practice cluster."""
     return Path(tempfile.gettempdir()) / f"campaign-cluster-{os.getuid()}"
 
 
 def use_practice_cluster() -> None:
-    """Let Slurm's commands mean the practice cluster that is up, unless SLURM_CONF or a site's slurm.conf says otherwise."""
+    """Set SLURM_CONF to the running practice cluster of this user.
+
+    Nothing is changed if SLURM_CONF is set, if the site has its own slurm.conf, or if no practice cluster runs.
+    """
     directory = default_directory()
     conf = directory / "etc" / "slurm.conf"
     if "SLURM_CONF" in os.environ or _OF_SITE.exists() or not conf.is_file():
         return
     status = directory.lstat()
-    # A well-known name in a temporary directory is anybody's to take first.
+    # Another user could create this well-known name in the temporary directory first, so the owner is checked.
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and is_locked(directory / "keeper.lock"):
         os.environ["SLURM_CONF"] = str(conf)

@@ -1,4 +1,4 @@
-"""The race of `campaign run --until best`: Snakemake measures one block after the other, until the best configuration is known."""
+"""The race of `campaign run --until best`: Snakemake measures blocks until the best configuration is known."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from campaign.spec.run_numbers import compositions_of
 
 
 def measure_race(request: PlanRequest, within_pct: float, snakemake: Callable[[Sequence[str]], Sequence[str]]) -> None:
-    """Measure blocks until the race has ended; only tables and report are left to be made then.
+    """Measure one block after the other until the race has ended. Only tables and report remain to be made then.
 
     Exits with Snakemake's exit status if a run of a block has no record.
 
     Args:
-        request: the campaign.
-        within_pct: tolerance in percent of the best.
-        snakemake: the command that makes these targets.
+        request: the campaign and the selection of its runs.
+        within_pct: tolerance in percent of the best configuration.
+        snakemake: function that returns the Snakemake command for a list of targets.
     """
     measured: dict[str, int] = {}
     while not show_race(race := stand_race(request, within_pct)).ended:
@@ -45,7 +45,7 @@ def measure_race(request: PlanRequest, within_pct: float, snakemake: Callable[[S
 
 
 def show_race(race: RaceDocument) -> RaceDocument:
-    """Print how the race stands."""
+    """Print the standing of the race, and return it."""
     click.echo(printable("\n".join(race_lines(race))))
     return race
 
@@ -56,7 +56,7 @@ def results_of_request(request: PlanRequest) -> Results:
 
 
 def stand_race(request: PlanRequest, within_pct: float) -> RaceDocument:
-    """Return how the race stands by the records that are there. Raises ConfigError if the campaign cannot be raced."""
+    """Evaluate the race from the records so far. Raises ConfigError if the campaign cannot be raced."""
     from campaign.analysis.racing import race_configurations  # loads pandas
     from campaign.analysis.tables.collect import gather, tables_of
 
@@ -79,11 +79,15 @@ def stand_race(request: PlanRequest, within_pct: float) -> RaceDocument:
 
 
 def _call(command: Sequence[str]) -> int:
-    """Run a command and return its exit status. Signals that end this process are for the command to end in good order."""
+    """Run a command and return its exit status.
+
+    Signals that end this process are forwarded to the command, so that it can end in good order.
+    """
     child: subprocess.Popen[bytes] | None = None
     pending: list[int] = []
 
     def forward(number: int, _: object) -> None:
+        """Forward a signal to the command, or keep it until the command has started."""
         if child is None:
             pending.append(number)
         else:

@@ -1,4 +1,4 @@
-"""`campaign recommend`: what to build."""
+"""The command `campaign recommend`: which configuration to build."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ _MAX_NAMES = 40
     file_okay=False,
 )
 def recommend(
-    source: Path, results: Path, where: str | None, style: str, output: Path | None, **narrowed: tuple[str, ...]
+    source: Path, results: Path, where: str | None, style: str, output: Path | None, **filters: tuple[str, ...]
 ) -> None:
     """Recommend what to build, from measured cells.
 
-    Each answer lists ties, what is not told apart, and the cells that support it. Shapes that the system allows and nobody measured
-    are named, without numbers.
+    Each answer lists ties, indistinguishable shapes, and the cells that support it. Shapes that the system allows but that were
+    not measured are named, without numbers.
 
     \b
     campaign recommend --objective cheapest-within:5% --constraint "hosts == 1"
     campaign recommend demo.zip --objective mix:bert-nano=0.7,resnet50w16=0.3 --constraint "devices <= 4"
     """
     if output:
-        if where or any(narrowed.values()) or not (source / "tables").is_dir():
+        if where or any(filters.values()) or not (source / "tables").is_dir():
             raise ConfigError(
                 f"{source}: --output takes a results directory with tables/, and no option that narrows it"
             )
@@ -71,7 +71,7 @@ def recommend(
     tables = tables_from(source, results, where)
     measured = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()
     options = [name.removeprefix("option_") for name in option_columns(tables.cells)]
-    wishes = narrowed["objectives"], narrowed["constraints"], narrowed["workloads"]
+    wishes = filters["objectives"], filters["constraints"], filters["workloads"]
     document = advise(tables, parse_request(*wishes, [str(name) for name in measured], options))
     if style == "json":
         click.echo(json.dumps(json.loads(document.model_dump_json()), indent=1))
@@ -80,7 +80,7 @@ def recommend(
 
 
 def _show(document: RecommendationDocument) -> None:
-    """Print every answer with the cells that support it, then the shapes that nobody measured."""
+    """Print all answers with the cells that support them, the shapes that were not measured, and the basis of the answers."""
     for objective in dict.fromkeys(answer.objective for answer in document.answers):
         answers = [answer for answer in document.answers if answer.objective == objective]
         title = f"{objective}: {answers[0].meaning}"
@@ -102,6 +102,10 @@ def _show(document: RecommendationDocument) -> None:
 
 
 def _row(answer: RecommendationAnswer) -> tuple[str, ...]:
+    """Format an answer as a table row.
+
+    Its cells are the question, the shape to build, its result, indistinguishable shapes, and the evidence.
+    """
     if (choice := answer.choice) is None:
         return answer.about, "no answer", answer.sentences[0], "", ""
     evidence = [f"{each.words} ({each.cell_id[:8]}, {wording.plural(each.runs, 'run')})" for each in choice.evidence]

@@ -1,6 +1,7 @@
-"""From records to what people read: `campaign collect`, `figures`, `report` and `summary`.
+"""The commands that turn records into tables, figures, reports and summaries.
 
-The rules of the workflow call these, each in a process of its own, so each imports only what it needs.
+These are `campaign collect`, `figures`, `report` and `summary`. The rules of the workflow call each in a process of its own, so
+each imports only what it needs.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def figures(
         return
     from campaign.report.paper.figures import draw
     from campaign.report.paper.numbers import write_numbers
-    from campaign.report.sources import tables_from  # a report needs no campaign file
+    from campaign.report.sources import tables_from  # imported late, as a report needs no campaign file
 
     for_paper = medium == "paper"
     out = output or Path("paper" if for_paper else "figures")
@@ -145,7 +146,7 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
         if not paths.manifests.is_dir() and not paths.records.is_dir():
             read_plan(
                 PlanRequest(source, results)
-            )  # ConfigError: it does not fit its system, so nothing will ever be measured
+            )  # raises ConfigError if the campaign does not fit its system, as it could never be measured then
         out = output or paths.report
         measured = as_planned(loaded, paths.directory)
         warn([*edited(loaded.workloads, loaded.inputs, measured.inputs), *missing_inputs(loaded)])

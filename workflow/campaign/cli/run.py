@@ -1,4 +1,4 @@
-"""`campaign run`, `campaign redo` and `campaign remove`: measure what has no record, measure runs again, delete results."""
+"""The commands `campaign run`, `campaign redo` and `campaign remove`: measure, measure again, and delete results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from campaign.run.submitters import submit_command
 )
 @click.argument("snakemake", nargs=-1, type=click.UNPROCESSED)
 def run(
-    asked: PlanRequest, profile: str | None, dry_run: bool, submit: bool, within: float, snakemake: tuple[str, ...]
+    request: PlanRequest, profile: str | None, dry_run: bool, submit: bool, within: float, snakemake: tuple[str, ...]
 ) -> None:
     """Measure the runs that have no record, and write the report, through Snakemake.
 
@@ -51,12 +51,12 @@ def run(
     With --until best, every configuration is composed once per block. After each block, those are dropped that cannot be within
     --within percent of the best for any workload and precision. It ends when the best is known, or with the candidates left.
     """
-    if str(asked.campaign).startswith("-"):  # 'campaign run -- OPTIONS': the default campaign
-        asked, snakemake = replace(asked, campaign=CAMPAIGN_FILE), (str(asked.campaign), *snakemake)
-    campaign = load_campaign(asked.campaign, results=asked.results)
-    if asked.where and host_expression(campaign, asked.where) is not None:
+    if str(request.campaign).startswith("-"):  # 'campaign run -- OPTIONS': the default campaign
+        request, snakemake = replace(request, campaign=CAMPAIGN_FILE), (str(request.campaign), *snakemake)
+    campaign = load_campaign(request.campaign, results=request.results)
+    if request.where and host_expression(campaign, request.where) is not None:
         echo(
-            f"--where only selects cells. To measure runs on a host again: campaign redo {asked.campaign} --where ..",
+            f"--where only selects cells. To measure runs on a host again: campaign redo {request.campaign} --where ..",
             err=True,
         )
     systems = list(campaign.systems.values())
@@ -68,12 +68,13 @@ def run(
     start.append("--replace-workflow-config")  # A config/config.yaml here may be of another workflow.
 
     def snakemake_command(targets: Sequence[str] = ()) -> list[str]:
-        return [*start, *targets, *(["-n"] if dry_run else []), *snakemake, "--config", *asked.snakemake_config()]
+        """Build the Snakemake command that makes these targets; the default target if there are none."""
+        return [*start, *targets, *(["-n"] if dry_run else []), *snakemake, "--config", *request.snakemake_config()]
 
     command = snakemake_command()
-    results = Results(asked.results, campaign.name)
+    results = Results(request.results, campaign.name)
     if submit:
-        if asked.until:
+        if request.until:
             options = [f"--within={within:g}", *([f"--profile={profile}"] if profile else [])]
             command = [
                 sys.executable,
@@ -81,22 +82,22 @@ def run(
                 "-m",
                 "campaign.cli",
                 "run",
-                *asked.arguments(),
+                *request.arguments(),
                 *options,
                 "--",
                 *snakemake,
             ]
         echo(submit_command(command, results, systems[0].slurm))
         return
-    if asked.until:
+    if request.until:
         from campaign.cli.race import measure_race, show_race, stand_race  # loads pandas
 
         if dry_run:
-            show_race(stand_race(asked, within))
+            show_race(stand_race(request, within))
         else:
-            measure_race(asked, within, snakemake_command)
+            measure_race(request, within, snakemake_command)
     sys.stdout.flush()
-    os.execv(command[0], command)  # Ctrl-C is for Snakemake: a process that waits for it would kill it
+    os.execv(command[0], command)  # Ctrl-C must reach Snakemake: a process that waits for Snakemake would kill it
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""`campaign site`: one site of files over the results of many campaigns."""
+"""The command `campaign site`: one static site over the results of many campaigns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a campaign and its results are, whichever of three a person names: its file, its results directory, or an archive."""
+"""Resolution of a campaign source, which may be a campaign file, a results directory, or an archive."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from campaign.common.errors import ArchiveError, ConfigError
 from campaign.common.paths import Results
 
 _UNPACKED = "campaign.unpacked"
-"""Key of click's `meta`: the directory that an archive was unpacked into, and the archive."""
+"""Key of click's `meta` for two paths: the directory that an archive was unpacked into, and the archive."""
 
 
 def located(given: Path, results: Path, *, changes: bool = False) -> tuple[Path, Path]:
-    """What `load_campaign` reads, which is a campaign file or a directory of results, and the directory of all results.
+    """Return the path that `load_campaign` reads for a source, and the directory of all results.
 
-    results: of campaign files. changes: whether the command changes anything, which nothing does in an archive: that is unpacked
-    into a directory that is gone when the command ends. ArchiveError: it cannot be read, or would have to be changed.
+    An archive is unpacked into a temporary directory, which is deleted when the command ends. Raises ArchiveError if the archive
+    cannot be read, or if the command would change it.
+
+    Args:
+        path: campaign file, results directory of a campaign, or archive.
+        results: directory of all results, used for campaign files.
+        changes_results: whether the command changes results. Archives are rejected then.
     """
     if given.is_dir():
         return given, given.absolute().parent if given.name in ("", "..") else given.parent
@@ -36,26 +41,35 @@ def located(given: Path, results: Path, *, changes: bool = False) -> tuple[Path,
 
 
 def _unchangeable(archive: str) -> ArchiveError:
+    """Build the error for an attempt to change an archive."""
     return ArchiveError(
         f"{archive}: an archive is not changed; 'campaign archive extract {archive}' makes a results directory of it that can be"
     )
 
 
 def refuse_archive() -> None:
-    """ArchiveError where what `located` gave is an archive: for an option of a command that otherwise changes nothing."""
+    """Raise ArchiveError if the source of the current command is an archive.
+
+    Used by options that change results, in commands that otherwise do not.
+    """
     if unpacked := click.get_current_context().meta.get(_UNPACKED):
         raise _unchangeable(unpacked[1])
 
 
 def as_given(text: str) -> str:
-    """A text that names the archive and not the directory that it was unpacked into."""
+    """Replace the directory that an archive was unpacked into by the path of the archive, in a text for users."""
     context = click.get_current_context(silent=True)
     directory, given = context.meta.get(_UNPACKED, ("", "")) if context else ("", "")
     return text.replace(directory, given) if directory else text
 
 
 def results_of(campaign: Path, results: Path) -> Results:
-    """The results that a campaign has, by what `located` gives. ConfigError: there are none yet."""
+    """Return the results of a campaign. Raises ConfigError if there are none yet.
+
+    Args:
+        campaign: campaign file or results directory, as `resolve_source` returns it.
+        results: directory of all results.
+    """
     if campaign.is_dir():
         place = Results.at(campaign)
     else:

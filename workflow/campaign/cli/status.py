@@ -1,4 +1,4 @@
-"""`campaign status`: progress of a campaign."""
+"""The command `campaign status`: the progress of a campaign."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from campaign.spec.run_numbers import runs_of
 @click.option("--watch", type=Number(1), is_flag=False, flag_value=10.0, metavar="[SECONDS]", show_default=False,
               help="Show it again every so many seconds (10), until all is measured.")  # fmt: skip
 @format_option("table", "json")
-def status(asked: PlanRequest, everything: bool, watch: float | None, style: str) -> None:
+def status(request: PlanRequest, everything: bool, watch: float | None, style: str) -> None:
     """Show the progress of a campaign: what is done, what is running, and what failed so far.
 
-    Without --where, it is of the runs that the last 'campaign run' or 'snakemake' was asked for. 'campaign summary' shows what was
-    found.
+    Without --where, only the runs that the last 'campaign run' or 'snakemake' requested are shown. 'campaign summary' shows the
+    findings.
     """
     while True:
-        found = _read_status(asked if everything else _asked_last(asked), watch)
+        found = _read_status(request if everything else _asked_last(request), watch)
         if style == "json":
             show_json(found)
         else:
@@ -63,7 +63,7 @@ def status(asked: PlanRequest, everything: bool, watch: float | None, style: str
 
 
 def _asked_last(asked: PlanRequest) -> PlanRequest:
-    """The request with the label and selection of the last run, where it has none of its own."""
+    """Fill in version label, excluded hosts, selection and race of the last run where the request has none."""
     file = asked.load().file
     written = read_json(Results(asked.results, file.name).plan_document)
     asked = replace(asked, version=asked.version or file.version or written.get("version"))
@@ -169,7 +169,10 @@ def _describe_state(plan: Plan, results: Results, lease: PlannedLease) -> str:
 
 
 def _failure(plan: Plan, results: Results, lease: PlannedLease) -> str:
-    """Why a lease has failed; empty where nothing of it has. A campaign that was killed has written no manifest of it."""
+    """Return why a lease failed, or an empty string if it did not.
+
+    The journal of the lease is read as well, because a campaign that was killed has written no manifest.
+    """
     of_system = "" if plan.campaign.part else lease.configuration.system
     if stops := read_json(results.site_check(lease.configuration.system)).get("stops"):
         return "; ".join(stops)
@@ -180,7 +183,7 @@ def _failure(plan: Plan, results: Results, lease: PlannedLease) -> str:
 
 
 def _left(plan: Plan) -> dict[str, Any]:
-    """What the runs without a record are expected to take."""
+    """Return the forecast for the runs without a record, as a JSON-serialisable document with seconds and device-hours."""
     low_s, high_s = plan.interval(plan.wall_s)
     words = f"{plan.unknown.words()}; {plan.unknown.advice()}" if plan.unknown else ""
     hours = plan.device_hours
@@ -188,7 +191,7 @@ def _left(plan: Plan) -> dict[str, Any]:
 
 
 def _outcomes(plan: Plan, results: Results) -> dict[str, int]:
-    """How often the planned runs ended how."""
+    """Count the planned runs that have a record, by status, the most frequent status first."""
     wanted = {(cell.id, r) for lease in plan.leases for cell in lease.cells for r in runs_of(cell.settings)}
     store = Store(results.directory)
     measured = read_known(store, skip_implied=plan.campaign.protocol.skip_implied).measured
@@ -196,6 +199,7 @@ def _outcomes(plan: Plan, results: Results) -> dict[str, int]:
 
 
 def _show(found: Mapping[str, Any]) -> None:
+    """Print the status document."""
     if found["slurm_problem"]:
         say(f"Slurm does not answer ({found['slurm_problem']}); the states are those of its last answer")
     rows = [(each["lease"], f"{each['runs_done']}/{each['runs']}", _words(each)) for each in found["leases"]]
@@ -227,6 +231,7 @@ def _show(found: Mapping[str, Any]) -> None:
 
 
 def _words(lease: Mapping[str, Any]) -> str:
+    """Describe the state of a lease, with its last run if it is measuring."""
     state = lease["state"] if lease["job"] is None else f"job {lease['job']} {lease['state']}"
     if lease["job"] is None and state != "measuring":
         return str(state)
@@ -234,11 +239,17 @@ def _words(lease: Mapping[str, Any]) -> str:
 
 
 def _where(job: SlurmJob) -> str:
+    """Describe the state of a Slurm job, with its hosts or the reason why it waits."""
     return f"{job.state.lower()} " + (f"on {', '.join(job.hosts)}" if job.hosts else f"({job.reason})")
 
 
 def _queue(results: Results, interval_s: float | None) -> tuple[Mapping[str, SlurmJob], str]:
-    """This user's Slurm jobs by id, and why Slurm does not answer; interval_s: between two looks, None: look now."""
+    """Query this user's Slurm jobs. Return them by id, and the reason if Slurm does not answer.
+
+    Args:
+        results: results of the campaign.
+        interval_s: poll interval in seconds; None to query Slurm at once.
+    """
     poll = Poll(results.slurm, Slurm(results.slurm_calls), interval_s or 1.0)
     snapshot = poll.snapshot(fresh=interval_s is None)
     return snapshot.jobs, "" if snapshot.reachable else snapshot.problem

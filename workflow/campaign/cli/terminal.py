@@ -1,4 +1,4 @@
-"""What the commands print on the terminal: tables, lines, and the progress of something that runs."""
+"""Terminal output of the commands: tables, text, warnings, and the status line of a running process."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from campaign.common.wording import printable
 from campaign.workloads.log_reader import plain
 
 MANY = 60
-"""Rows of a table for eyes; other formats have everything."""
-_WIDTH = 140  # where output is not a terminal: wide enough for a plan, still readable in a log
+"""Maximum number of rows printed per table. Other formats hold all rows."""
+_WIDTH = 140  # if the output is not a terminal: wide enough for a plan, still readable in a log
 _WIDEST = 1000
 _TAIL_BYTES = 4096
 _LINE_WIDTH = 70
@@ -36,8 +36,15 @@ _console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDT
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows under columns. numbers: columns that are aligned to the right; ruled: with lines between the rows; spare: columns that
-    are left out, the first one first, where the terminal is too narrow for all.
+    """A table to print: a title, columns, and rows of cells.
+
+    Attributes:
+        title: heading above the table; empty for none.
+        columns: headings of the columns.
+        rows: cells of each row, in the order of the columns.
+        right_aligned: columns that are aligned to the right.
+        has_row_lines: whether lines separate the rows.
+        optional_columns: columns to leave out if the terminal is too narrow for all, the first one first.
     """
 
     title: str
@@ -48,6 +55,7 @@ class TextTable:
     spare: Sequence[str] = ()
 
     def without(self, column: str) -> TextTable:
+        """Return a copy of the table without one column."""
         place = list(self.columns).index(column)
         rows = [[*row[:place], *row[place + 1 :]] for row in self.rows]
         columns = [name for name in self.columns if name != column]
@@ -55,12 +63,17 @@ class TextTable:
 
 
 def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> TextTable:
-    """The table of rows that have equal keys."""
+    """Build a table from rows that all have the same keys; the keys become the columns."""
     return TextTable(title, list(rows[0]) if rows else (), [list(row.values()) for row in rows])
 
 
 def show(*tables: TextTable, most: int | None = MANY) -> None:
-    """Print the tables that have rows; most: rows shown of each, None for all."""
+    """Print the tables that have rows. Optional columns are left out where the terminal is too narrow.
+
+    Args:
+        *tables: tables to print, in order.
+        max_rows: maximum number of rows printed per table; None for all.
+    """
     for table in tables:
         if not table.rows:
             continue
@@ -73,6 +86,7 @@ def show(*tables: TextTable, most: int | None = MANY) -> None:
 
 
 def _drawn(table: TextTable, most: int | None) -> RichTable:
+    """Convert a table to a Rich table of at most `max_rows` rows. A last line gives the number of rows that are not shown."""
     drawn = RichTable(
         title=Text(table.title, style="bold") if table.title else None, title_justify="left", header_style="bold",
         pad_edge=table.ruled, show_lines=table.ruled, box=box.HEAVY_HEAD if table.ruled else None,
@@ -87,12 +101,18 @@ def _drawn(table: TextTable, most: int | None) -> RichTable:
 
 
 def show_json(document: object) -> None:
-    """Print a JSON document; what JSON has no word for is printed as its text."""
+    """Print a JSON document. Values that JSON cannot represent are printed as text."""
     print(json.dumps(document, indent=1, default=str))
 
 
 def show_rows(title: str, rows: Sequence[Mapping[str, Any]], style: str = "table") -> None:
-    """Print rows that have equal keys as a table, or say that there are none; `json`: as a JSON document."""
+    """Print rows that all have the same keys as a table, or '(none)' if there are no rows.
+
+    Args:
+        title: heading of the table.
+        rows: values by column name, one mapping per row.
+        style: `table`, or `json` for a JSON document.
+    """
     if style == "json":
         show_json(rows)
     elif rows:
@@ -102,22 +122,23 @@ def show_rows(title: str, rows: Sequence[Mapping[str, Any]], style: str = "table
 
 
 def say(text: str, style: str = "") -> None:
-    """Print text as it is; long lines are wrapped by the terminal, so that they can be copied whole."""
+    """Print text without interpreting markup. The terminal wraps long lines, so that they can be copied whole."""
     _console.print(Text(as_given(printable(text)), style=style), soft_wrap=True)
 
 
 def clear() -> None:
-    """Empty the screen; nothing where output is no terminal."""
+    """Clear the screen. Has no effect if the output is not a terminal."""
     _console.clear()
 
 
 def warn(messages: Iterable[str]) -> None:
-    """Print warnings, one a line, where output that programs read is not disturbed."""
+    """Print warnings to standard error, one per line, so that standard output stays machine-readable."""
     for message in messages:
         click.secho(f"warning: {printable(message)}", err=True, fg="yellow")
 
 
 def _cell(value: object) -> str:
+    """Format a cell: numbers with six significant digits, and nothing for None."""
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
@@ -125,13 +146,20 @@ def _cell(value: object) -> str:
 
 @dataclass(frozen=True)
 class _LastLine:
-    """What a status line shows, anew at each refresh: name, seconds since the start, and the last line of a log."""
+    """Status line of a running process: its name, the seconds since its start, and the last line of its log.
+
+    Attributes:
+        name: name of the process.
+        log: file that the process writes.
+        started_s: start time in seconds, on the monotonic clock.
+    """
 
     name: str
     log: Path
     started: float
 
     def __rich__(self) -> Text:
+        """Read the end of the log and format the status line. Rich calls this at each refresh."""
         try:
             with open_regular(self.log) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
@@ -143,7 +171,14 @@ class _LastLine:
 
 
 def following(name: str, log: Path) -> AbstractContextManager[object]:
-    """Show that something runs, and the last line of its log; only on a terminal."""
+    """Show a status line with the last line of a log while the returned context manager is entered.
+
+    Nothing is shown if standard error is not a terminal.
+
+    Args:
+        name: name of the process, which begins the status line.
+        log: file that the process writes.
+    """
     if not sys.stderr.isatty():
         return nullcontext()
     return Console(stderr=True).status(_LastLine(name, log, time.monotonic()), refresh_per_second=2)

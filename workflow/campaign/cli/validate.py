@@ -1,4 +1,4 @@
-"""`campaign validate`: check a campaign file with all that it names, or one system, workload or claims file alone."""
+"""The command `campaign validate`: check a campaign file and the files it names, or one other file alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from campaign.spec.yaml_file import read_yaml
 def validate(campaign: Path) -> None:
     """Check the text of a campaign file and of everything it names, or of a system, workload or claims file alone.
 
-    No fabric is asked. Warnings are about values that are valid and probably a mistake; only errors exit with 1.
+    No fabric is queried. Warnings are about values that are valid but probably a mistake; only errors exit with 1.
     """
     given, (campaign, _) = campaign, located(campaign, Path("results"))
     if campaign.is_dir() or (noun := noun_of((source := read_yaml(campaign)).data)) == "campaign":
@@ -38,6 +38,7 @@ def validate(campaign: Path) -> None:
 
 
 def _campaign(path: Path) -> tuple[str, Sequence[str], Sequence[str]]:
+    """Check a campaign and its inputs on this machine. Return a summary of its plan, warnings and notes."""
     plan = read_plan(PlanRequest(path, Path("results")))
     preflight(plan.campaign, devices=False)
     counted = f"{plan.cell_count} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system_names}"

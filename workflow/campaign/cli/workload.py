@@ -1,4 +1,4 @@
-"""`campaign workload`: what can be measured, for people: look at it, run it once here, read a log of it."""
+"""The commands of `campaign workload`: show workloads, run one once on this machine, or read a saved log."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from campaign.spec.system_file import SystemFile
 from campaign.workloads.parsers import Curve, Scope
 from campaign.workloads.protocol import Workload
 
-# What a campaign file takes.
+# The same range as in campaign files.
 _COUNT = click.IntRange(1, 4096)
 
 
 def _json_option(command: Command) -> Command:
-    """`--format json`, and `--json`, which is the same; a command gets `as_json`."""
+    """Add `--format` and its short form `--json` to a command, which receives them as `as_json`."""
 
     @functools.wraps(command)
     def called(style: str, as_json: bool, **others: Any) -> Any:
@@ -85,7 +85,7 @@ def show_workload(name: str, as_json: bool) -> None:
 
 
 def _example(found: LoadedFile[Workload]) -> dict[str, Any]:
-    """The command by precision, under Slurm."""
+    """Build the example of the command of a workload, by precision, under Slurm."""
     hosts = [{"name": "host[1-2]", "cores": 64, "devices": [{"model": "gpu", "count": 2}]}]
     system = SystemFile.model_validate({"name": "two-hosts", "fabric": {"kind": "simulated"}, "hosts": hosts})
     steps: dict[str, Any] = {}
@@ -120,13 +120,13 @@ def _example(found: LoadedFile[Workload]) -> dict[str, Any]:
 @click.option("--time-limit", "time_limit_s", type=Number(0, min_open=True), default=900.0, metavar="SECONDS")
 @click.option("--log", type=PATH, help="Where its output goes. Default: a new file in the temporary directory.")
 @_json_option
-def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **wish: Any) -> None:
+def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **settings: Any) -> None:
     """Run NAME once on this machine, without Slurm and fabric, and show its results.
 
     Exits with 1 when the run is not ok. Nothing is recorded.
     """
     found = try_workload.find_workload(name)
-    asked = Wish(**wish)
+    asked = Wish(**settings)
     log = log or Path(tempfile.mkdtemp(prefix="campaign-try-")) / f"{found.model.name}.log"
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -149,19 +149,19 @@ def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **w
 @click.option("--steps", "measured_steps", type=STEPS, help="Steps that were timed.")
 @click.option("--test", type=click.IntRange(min=1), help="Which test counts, where the log holds several.")
 @_json_option
-def parse(name: str, log: Path, precision: str | None, as_json: bool, **known: int | None) -> None:
+def parse(name: str, log: Path, precision: str | None, as_json: bool, **settings: int | None) -> None:
     """Read a saved LOGFILE with the parser of workload NAME, or with a built-in PARSER. Nothing is run.
 
     Exits with 1 when the status of the run is not ok.
     """
-    batch, ranks = known["batch"], known["ranks"]
+    batch, ranks = settings["batch"], settings["ranks"]
     batch_global = batch * ranks if batch is not None and ranks is not None else None
-    scope = Scope(**known, batch_global=batch_global, ended=False)  # how the program ended is not known
+    scope = Scope(**settings, batch_global=batch_global, ended=False)  # how the program ended is not known
     _show_result(try_workload.read_saved(name, log, scope, precision), as_json)
 
 
 def _show_result(found: Trial, as_json: bool) -> None:
-    """Print the status first, then what was read, then where the log is; exit with 1 for a run that is not ok."""
+    """Print the result of a trial run or of a saved log. Exit with 1 if the status of the run is not ok."""
     if as_json:
         click.echo(json.dumps(found.document(), indent=1))
     else:
@@ -171,6 +171,7 @@ def _show_result(found: Trial, as_json: bool) -> None:
 
 
 def _say_result(found: Trial) -> None:
+    """Print the status of a run first, then what was read, and the path of its log last."""
     outcome = found.outcome
     say(f"{found.workload}: {outcome.status}", "bold green" if outcome.status == "ok" else "bold red")
     if outcome.failure:
@@ -191,7 +192,7 @@ def _say_result(found: Trial) -> None:
         show_rows("Own parsers", matches)
     if found.reading is not None:
         for name, matrix in found.reading.matrices.items():
-            # Not as the table's own title, which a narrow table would break in pieces.
+            # Not as the title of the table, because a narrow table would break it into pieces.
             say(f"{name} ({matrix.unit})", "bold")
             lines = zip(matrix.rows, matrix.values, strict=True)
             show(TextTable("", ["", *matrix.columns], [(row, *map(_number, values)) for row, values in lines]))
@@ -209,7 +210,7 @@ def _say_result(found: Trial) -> None:
 
 
 def _curve_rows(curves: dict[str, Curve]) -> list[dict[str, str]]:
-    """One row a size, one column a curve."""
+    """Build table rows with one row per message size and one column per curve."""
     sizes = sorted({size for curve in curves.values() for size, _ in curve.points})
     values = {name: dict(curve.points) for name, curve in curves.items()}
     columns = {name: name if name.endswith(curve.unit) else f"{name} ({curve.unit})" for name, curve in curves.items()}
@@ -220,6 +221,7 @@ def _curve_rows(curves: dict[str, Curve]) -> list[dict[str, str]]:
 
 
 def _number(value: float | None) -> str:
+    """Format a whole number with separators, another one with six significant digits, and None as '-'."""
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"

@@ -1,1 +1,1 @@
-"""What every room uses: errors, files, paths, words, credentials, processes, accelerators."""
+"""Modules that every package uses, such as errors, files, paths, wording, credentials, processes and accelerators."""

@@ -1,6 +1,6 @@
-"""What looks like a secret: a password, token or key, by the name that it is given or by its own shape.
+"""Detection of secrets (passwords, tokens, keys) by the name of a value or by its shape.
 
-Secrets belong into the environment: what a file says stands in every record, table, page and archive.
+Secrets belong into the environment, because the content of a file appears in every record, table, page and archive.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ MASK = "***"
 
 _KEYS = ("api", "access", "secret", "private", "account", "auth", "encryption", "signing")
 _ENDINGS = ("password", "passwd", "passphrase", "secret", "token", *(f"{kind}key" for kind in _KEYS))
-# Last words of names that only tell of a secret: password_env, token_file, TokenLifetime.
+# Last words of names that refer to a secret without holding it: password_env, token_file, TokenLifetime.
 _ABOUT = {
     *("file", "path", "dir", "env", "variable", "url", "uri", "endpoint", "name", "ref", "type", "policy", "format", "algorithm"),
     *("length", "len", "count", "limit", "budget", "size", "ttl", "lifetime", "expires", "expiry", "expiration", "timeout"),
     *("required", "enabled", "supported", "status", "state", "mode"),
 }  # fmt: skip
-# Of language models: pad_token, time_to_first_token.
+# Words before `token` in names about language models: pad_token, time_to_first_token.
 _MODEL_TOKENS = {
     *("pad", "eos", "bos", "unk", "cls", "sep", "mask", "special", "stop", "start", "end", "per", "first", "last", "next"),
     *("output", "input", "image", "audio", "video", "prompt", "new", "max", "min", "drop", "each", "every", "one", "unexpected"),
 }  # fmt: skip
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-# What programs that need no key are given for one.
+# Values that stand for a key in programs that need none.
 _PLACEHOLDERS = {
     *("", "none", "null", "true", "false", "yes", "no", "auto", "default", "empty", "dummy", "unused", "required", "optional"),
     *("not-needed", "not-used", "no-key", "no-key-required", "sk-no-key-required", "fake", "example", "changeme"),
@@ -72,7 +72,13 @@ _NAMED = re.compile(
 
 
 class FoundSecret(NamedTuple):
-    """A secret in a text. what: kind of secret, without the secret itself; begin, end: its place in the text."""
+    """Secret found in a text.
+
+    Attributes:
+        description: kind of the secret in words, without the secret itself.
+        begin: index of the first character of the secret.
+        end: index after its last character.
+    """
 
     what: str
     begin: int
@@ -80,7 +86,7 @@ class FoundSecret(NamedTuple):
 
 
 def names_secret(name: object) -> bool:
-    """Return whether a variable, option or member of this name holds a secret.
+    """Return True if a variable, option or key of this name holds a secret.
 
     HF_TOKEN, --api-key, dbPassword, AccessKey and PasswordHash do; pad_token, token_file and sort_key do not.
     """
@@ -96,7 +102,10 @@ def names_secret(name: object) -> bool:
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Whether a value under this name is a secret; references, paths, numbers and placeholders are none."""
+    """Return True if a value with this name is a secret.
+
+    References, paths, numbers and placeholders are not secrets.
+    """
     if not isinstance(value, str) or not names_secret(name):
         return False
     text = value.strip().strip("\"'")
@@ -106,7 +115,10 @@ def is_secret(name: str, value: object) -> bool:
 
 
 def find(text: str) -> Iterator[FoundSecret]:
-    """The secrets in a text, such as a log, a command line or a JSON document, in order; none overlaps another."""
+    """Yield the secrets in a text, such as a log, a command line or a JSON document.
+
+    They are in the order of the text and do not overlap.
+    """
     found = [_of_shape(match) for match in _SHAPES.finditer(text) if match[match.lastgroup or ""] != MASK]
     found += [_of_name(match) for match in _NAMED.finditer(text) if _is_given(match)]
     end = 0
@@ -117,7 +129,14 @@ def find(text: str) -> Iterator[FoundSecret]:
 
 
 def find_in(document: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Place and kind of every secret in a JSON-able document: by its key, by the option before it in a list, by its shape."""
+    """Yield the key path and the description of every secret in a JSON-able document.
+
+    A secret is recognised by its key, by the option before it in a list, or by its shape.
+
+    Args:
+        document: document or part of one.
+        key_path: keys and indexes that lead to this part.
+    """
     if isinstance(document, str):
         yield from ((place, each.what) for each in find(document))
     elif isinstance(document, Mapping):
@@ -143,7 +162,12 @@ def find_in(document: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[
 def taken_from_environment(
     document: Any, place: tuple[str | int, ...] = ()
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Place and name of every variable of a JSON-able document that is said to come `{from: environment}`."""
+    """Yield the key path and the name of every variable that a JSON-able document declares as `{from: environment}`.
+
+    Args:
+        document: document or part of one.
+        key_path: keys and indexes that lead to this part.
+    """
     if isinstance(document, Mapping):
         for key, value in document.items():
             if value == {"from": "environment"}:
@@ -153,7 +177,12 @@ def taken_from_environment(
 
 
 def masked(text: str, known: Collection[str] = ()) -> str:
-    """The text with `***` for every secret in it. known: further secrets, by their value."""
+    """Replace every secret in a text by `***`.
+
+    Args:
+        text: text that may contain secrets.
+        extra_secrets: values of further secrets to replace.
+    """
     for secret in sorted(known, key=len, reverse=True):
         text = text.replace(secret, MASK)
     parts, end = [], 0
@@ -164,7 +193,10 @@ def masked(text: str, known: Collection[str] = ()) -> str:
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
-    """The secrets among environment variables; such as are short enough to be a part of other words are left out."""
+    """Return the values of the environment variables that are secrets.
+
+    Values of fewer than six characters are left out, because they may be a part of other words.
+    """
     return [value for name, value in environment.items() if len(value) >= 6 and is_secret(name, value)]
 
 
@@ -178,7 +210,7 @@ def _of_name(match: re.Match[str]) -> FoundSecret:
 
 
 def _is_given(match: re.Match[str]) -> bool:
-    """Whether what follows a name is a value that it is given, and not the next word of a sentence or of a program."""
+    """Return True if the text after a name is a secret value, and not the next word of a sentence or program."""
     name, value, between = match["name"], match["value"], match["between"]
     if not is_secret(name, value) or (between == " " and not match["option"]):
         return False

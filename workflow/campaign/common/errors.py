@@ -1,4 +1,7 @@
-"""The few errors a person meets; each message says what, where, what is allowed, and what to do."""
+"""Errors that are shown to the user, and helpers that word their messages.
+
+Each message has what is wrong, where, what is allowed, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -23,29 +26,39 @@ if TYPE_CHECKING:
 
 
 class CampaignError(Exception):
-    """Anything that is reported to the user as one message and a non-zero exit, without a traceback."""
+    """Error that is reported to the user as one message and a non-zero exit status, without a traceback."""
 
 
 class ConfigError(CampaignError):
-    """A campaign, system or workload file that does not say a valid thing."""
+    """Error of a campaign, system or workload file with invalid content."""
 
 
 class FabricError(CampaignError):
-    """The fabric refused, failed or lied; the subject of the measurement is never blamed for it."""
+    """Error of a fabric that refused a request, failed, or reported something false.
+
+    The subject of the measurement is never blamed for it.
+    """
 
 
 class LaunchError(CampaignError):
-    """The apparatus that starts runs (scheduler, driver, host) failed; no record is written."""
+    """Failure of the apparatus that starts runs (scheduler, driver, host). No record is written."""
 
     def with_log(self, log: object) -> Self:
-        """This error, which names the log that tells more; one that names a log already is left: its log is nearer."""
+        """Return this error with the path of a log with more details added to its message.
+
+        A message that names a log already is left as it is, because that log is closer to the cause.
+        """
         if "(log: " not in str(self):
             self.args = (f"{self} (log: {log})", *self.args[1:])
         return self
 
 
 class HostFailed(LaunchError):
-    """Hosts that failed under an allocation, and why, where that is known: they are left out from then on."""
+    """Failure of hosts under an allocation. These hosts are left out from then on.
+
+    Attributes:
+        hosts: reason of the failure by host, as far as it is known.
+    """
 
     def __init__(self, message: str, hosts: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -53,15 +66,20 @@ class HostFailed(LaunchError):
 
 
 class RecordError(CampaignError):
-    """A record, table or results directory that cannot be read or written."""
+    """Error of a record, table or results directory that cannot be read or written."""
 
 
 class ArchiveError(CampaignError):
-    """An archive that is damaged, foreign or of another schema version."""
+    """Error of an archive that is damaged, foreign or of another schema version."""
 
 
 def unwritable(error: OSError, where: object) -> RecordError:
-    """What a full disk or a lack of permission means to a person; `where` counts when the error names no file."""
+    """Convert an OSError, such as a full disk or a missing permission, into a RecordError with a remedy.
+
+    Args:
+        error: failure of a file operation.
+        default_path: path for the message if the error names no file.
+    """
     place = error.filename or where
     remedy = "free space or fix permissions"
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -73,9 +91,10 @@ def unwritable(error: OSError, where: object) -> RecordError:
 
 
 def whose(path: Path) -> str:
-    """The end of a message about a file that may not be used: whose it is, and what its owner can do; empty for this user's own.
+    """Return the end of a message about an inaccessible file: its owner, and the command by which the owner can share it.
 
-    Of a file that cannot be looked at, the nearest directory that can be counts.
+    If the file itself cannot be examined, the nearest accessible directory above it is described. The result is empty if that
+    file or directory belongs to this user.
     """
     for each in (path, *path.absolute().parents):
         with suppress(OSError):
@@ -97,7 +116,7 @@ def whose(path: Path) -> str:
 
 
 def user_name(uid: int) -> str:
-    """A user's name, or number where there is none."""
+    """Return the name of a user, or the number if the user has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -105,7 +124,7 @@ def user_name(uid: int) -> str:
 
 
 def group_name(gid: int) -> str:
-    """A group's name, or number where there is none."""
+    """Return the name of a group, or the number if the group has no name."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
@@ -113,7 +132,10 @@ def group_name(gid: int) -> str:
 
 
 def absent_package(*names: str) -> str | None:
-    """The first of these packages that cannot be imported here, with its pip command; None where all can."""
+    """Return the first of these packages that cannot be imported, with the pip command that installs it.
+
+    Returns None if all of them can be imported.
+    """
     absent = next((name for name in names if importlib.util.find_spec(name) is None), None)
     return absent and f"{absent}; run: {shlex.join([sys.executable, '-m', 'pip', 'install', absent.replace('_', '-')])}"
 
@@ -128,12 +150,22 @@ def needs_extra(extra: str) -> Iterator[None]:
 
 
 def missing_extra(extra: str, problem: str) -> ConfigError:
-    """The error for a package that only the optional dependencies `extra` bring."""
+    """Build the ConfigError for a package that only optional dependencies install.
+
+    Args:
+        extra: name of the group of optional dependencies.
+        problem: beginning of the message.
+    """
     return ConfigError(f"{problem}; run: {install_command(extra)}")
 
 
 def install_command(extra: str, *options: str) -> str:
-    """The shell command that installs the optional dependencies `extra` for the running Python, wherever this package is from."""
+    """Return the shell command that installs optional dependencies for the running Python, wherever this package comes from.
+
+    Args:
+        extra: name of the group of optional dependencies.
+        *options: further options of `pip install`.
+    """
     try:
         known = requires("composable-campaign") or []
     except PackageNotFoundError:
@@ -144,20 +176,30 @@ def install_command(extra: str, *options: str) -> str:
 
 
 def first_problem(error: ValidationError, whole: str = "") -> str:
-    """'key.of.key: what is wrong' of a document that is not of its form; `whole` names the document where it is all of it."""
+    """Format the first problem of an invalid document as 'key.of.key: what is wrong'.
+
+    Args:
+        error: validation error of the document.
+        document_name: name that replaces the key if the document as a whole is invalid.
+    """
     first = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a message about a name that is not known."""
+    """Return the end of a message about an unknown name: the most similar name, or else all allowed names."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"
 
 
 def problems_of(check: Callable[..., object], *arguments: object) -> list[str]:
-    """The messages of a check that raises ConfigError, one a line; empty when it passes."""
+    """Return the messages of a check that raises ConfigError, one per line. The list is empty if the check passes.
+
+    Args:
+        check: function that raises ConfigError.
+        *arguments: arguments of the function.
+    """
     try:
         check(*arguments)
     except ConfigError as error:

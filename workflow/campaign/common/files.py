@@ -1,7 +1,8 @@
-"""Files that several processes read and write at once: atomic writing, JSON documents and JSON lines, locks.
+"""Files that several processes read and write at once: atomic writing, JSON documents, JSON lines and locks.
 
-Writers raise OSError and leave nothing partial behind. `durable` forces the content to disk, so that it survives a power failure;
-without it the content survives the death of the process only.
+Writers raise OSError and leave no partial file behind. `durable` forces the content to disk, so that it survives a power
+failure;
+without it, the content survives only the death of the process.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from typing import Any, BinaryIO
 from campaign.common.errors import RecordError, first_problem, user_name
 
 DOCUMENT_BYTES = 1 << 30
-"""More is no document of ours: the plan of 50,000 cells has some 40 MB."""
+"""Size limit of JSON documents. The plan of 50,000 cells has some 40 MB."""
 _LOCK_BYTES = 4096
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def content_hash(document: object, length: int = 20) -> str:
-    """Hex digest (SHA-256, first `length` digits) of a JSON-serialisable document, independent of key order."""
+    """Return the first `length` hex digits of the SHA-256 of a JSON-serialisable document, independent of key order."""
     return hash_of(canonical_json(document), length)
 
 
 def canonical_json(document: object) -> str:
-    """The one text of a document that its hash is taken of."""
+    """Return the unique JSON text of a document, from which its hash is computed."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def hash_of(text: str, length: int = 20) -> str:
-    """Hex digest (SHA-256, first `length` digits) of a text."""
+    """Return the first `length` hex digits of the SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
@@ -67,7 +68,10 @@ def _walk_files(directory: Path, suffix: str, above: tuple[str, ...]) -> Iterato
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of `path` when the block ends; if the block raises, `path` stays as it was."""
+    """Open a temporary file that replaces `path` when the block ends.
+
+    If the block raises, `path` stays as it was.
+    """
     make_directory(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
@@ -83,13 +87,19 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
 
 
 def write_atomic(path: Path, content: bytes | str, *, durable: bool = False) -> None:
-    """Replace a file (text as UTF-8): a reader sees the old content or the new one, never a part."""
+    """Replace the content of a file at once (text as UTF-8).
+
+    A reader sees either the old content or the new one, never a part.
+    """
     with replacing(path, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 def overwrite(path: Path, content: bytes) -> bool:
-    """Write over a file that has room for it, padded with spaces: this needs no space on the disk. False where it has none."""
+    """Overwrite an existing file with content that fits into its size, padded with spaces.
+
+    This needs no space on the disk. Returns False if the content is larger than the file.
+    """
     with path.open("r+b") as file:
         size = os.fstat(file.fileno()).st_size
         if len(content) > size:
@@ -105,7 +115,10 @@ def write_json(path: Path, document: object, *, durable: bool = False, indent: i
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Write a file durably and atomically; an existing file is left alone. RecordError: that is not possible."""
+    """Write a file durably and atomically. An existing file is left alone.
+
+    Raises RecordError if the file cannot be written.
+    """
     if path.exists():
         return
     try:
@@ -118,21 +131,25 @@ def write_once(path: Path, content: bytes) -> None:
 
 
 def open_regular(path: Path, limit: int | None = None) -> BufferedReader:
-    """Open a regular file for reading, without waiting for a writer as of a named pipe; OSError for whatever else is there.
+    """Open a regular file for reading, without waiting for the writer of a named pipe.
 
-    limit: bytes beyond which a file is refused, whatever its name promises.
+    Raises OSError for anything but a regular file.
+
+    Args:
+        path: file to open.
+        max_bytes: size beyond which the file is refused, whatever its name promises. None means no limit.
     """
     return os.fdopen(_regular(path, limit), "rb")
 
 
 def read_bytes(path: Path, limit: int = DOCUMENT_BYTES) -> bytes:
-    """The content of a regular file; OSError as `open_regular`."""
+    """Return the content of a regular file. Raises OSError as `open_regular` does."""
     with FileIO(_regular(path, limit)) as file:
         return file.readall()
 
 
 def _regular(path: Path, limit: int | None) -> int:
-    """The descriptor of a regular file."""
+    """Open a regular file and return its descriptor."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     found = os.fstat(descriptor)
     problem = None
@@ -147,12 +164,12 @@ def _regular(path: Path, limit: int | None) -> int:
 
 
 def read_text(path: Path, limit: int = DOCUMENT_BYTES) -> str:
-    """`read_bytes` as UTF-8; ValueError where it is none."""
+    """Return the content of a regular file as text. Raises ValueError if it is not UTF-8."""
     return read_bytes(path, limit).decode()
 
 
 def parse_json(content: bytes | str) -> Any:
-    """What a JSON text says; ValueError for any other, also for one that is nested too deeply."""
+    """Parse a JSON text. Raises ValueError for an invalid text or one that is nested too deeply."""
     try:
         return json.loads(content)
     except RecursionError as error:
@@ -160,17 +177,22 @@ def parse_json(content: bytes | str) -> Any:
 
 
 def load_json(path: Path) -> Any:
-    """What a JSON file says; OSError, or ValueError for any other content."""
+    """Parse a JSON file. Raises OSError if it cannot be read, or ValueError if its content is invalid."""
     return parse_json(read_bytes(path))
 
 
 @contextmanager
 def reading(path: Path, remedy: str) -> Iterator[None]:
-    """Turn whatever the content of a damaged document raises in this block into a RecordError with the file and the remedy."""
+    """Turn every error that damaged content causes in this block into a RecordError.
+
+    Args:
+        path: file of the document, for the message.
+        remedy: end of the message.
+    """
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
-        from pydantic import ValidationError  # most processes have no need of it
+        from pydantic import ValidationError  # most processes do not need it
 
         if isinstance(error, ValidationError):
             what: object = first_problem(error, "the document")
@@ -180,7 +202,7 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if the file is missing or holds no JSON object."""
+    """Return the JSON object in a file. The result is empty if the file is missing or holds no JSON object."""
     try:
         return require_json(path, "")
     except RecordError:
@@ -188,7 +210,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def require_json(path: Path, remedy: str) -> dict[str, Any]:
-    """The JSON object in a file. RecordError names the file, what is wrong with it, and the remedy."""
+    """Return the JSON object in a file. Raises RecordError with the file, the problem and the remedy otherwise."""
     try:
         document = load_json(path)
     except (OSError, ValueError) as error:
@@ -207,7 +229,7 @@ def append_json(path: Path, document: object, *, durable: bool = False) -> None:
     try:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            line = b"\n" + line  # an earlier writer died within its line
+            line = b"\n" + line  # an earlier writer died before it completed its line
         if os.write(descriptor, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         if durable:
@@ -219,7 +241,7 @@ def append_json(path: Path, document: object, *, durable: bool = False) -> None:
 
 
 def read_json_lines(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """The JSON objects of all complete lines from byte `offset` on, and the offset behind them; torn lines are skipped."""
+    """Return the JSON objects of all complete lines from byte `offset` on, and the offset after them. Torn lines are skipped."""
     try:
         with open_regular(path, offset + DOCUMENT_BYTES) as file:
             file.seek(offset)
@@ -235,7 +257,10 @@ def read_json_lines(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], 
 
 
 def is_foreign(directory: Path, trusted: Collection[int]) -> bool:
-    """Whether it is no directory, or it or the link to it is of a user who is not in `trusted`; False where there is nothing."""
+    """Return True if a path is not a directory, or if a user outside `trusted_uids` owns it or the link to it.
+
+    Returns False if nothing exists at the path.
+    """
     try:
         owners = {directory.lstat().st_uid, directory.stat().st_uid}
     except FileNotFoundError:
@@ -244,9 +269,9 @@ def is_foreign(directory: Path, trusted: Collection[int]) -> bool:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory and those above it where they are missing, for those who may write to the nearest one that exists.
+    """Create a directory and its missing parents with the permissions of the nearest existing directory.
 
-    See `share_like`; the new ones also get its group, and pass it on to what is made in them.
+    The new directories also get the group of that directory and pass it on to their own content. See `apply_sharing_umask`.
     """
     above = share_like(directory)
     missing = [each for each in (directory, *directory.parents) if len(each.parts) > len(above.parts)]
@@ -262,10 +287,10 @@ def make_directory(directory: Path) -> None:
 
 
 def share_like(path: Path) -> Path:
-    """Let this process and those it starts make files, whatever its umask, that all may write to who may write to a directory.
+    """Set the umask of this process so that its files are writable for everyone who may write to the nearest directory.
 
-    Gives the directory: the nearest to `path` that exists. One that only its owner may write to changes nothing, nor one that is
-    everybody's (sticky, as /tmp).
+    Processes that it starts inherit the umask. Nothing changes if only the owner may write to that directory, or if it is
+    everybody's (sticky, as /tmp). Returns the directory, which is the one nearest to `path` that exists.
     """
     above = next(each for each in (path, *path.parents) if each.is_dir())
     if bits := _shared_bits(above):
@@ -274,7 +299,10 @@ def share_like(path: Path) -> Path:
 
 
 def share_directories(directory: Path) -> None:
-    """Share a directory of this user's, and those in it, that another program made, with those who may write to the one above."""
+    """Share a directory and its direct subdirectories with everyone who may write to the parent directory.
+
+    Only directories of this user are changed. Another program may have created them.
+    """
     above = share_like(directory.parent)
     for each in (directory, *directory.glob("*/")):
         if _shared_bits(above) and each.stat().st_uid == os.geteuid():
@@ -282,12 +310,17 @@ def share_directories(directory: Path) -> None:
 
 
 def _share(made: Path, above: Path) -> None:
+    """Give a directory the group and the write permissions of a reference directory."""
     with suppress(PermissionError):  # this user is no member of the group
         os.chown(made, -1, above.stat().st_gid)
         made.chmod(made.stat().st_mode | _shared_bits(above) | stat.S_ISGID)
 
 
 def _shared_bits(directory: Path) -> int:
+    """Return the permission bits that give group and others the same access as they have to a directory.
+
+    Only groups of users with write access count. The result is 0 for a sticky directory.
+    """
     mode = directory.stat().st_mode
     if mode & stat.S_ISVTX:
         return 0
@@ -295,13 +328,13 @@ def _shared_bits(directory: Path) -> int:
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory that only this user can look into; FileExistsError where there is something, whoever made it."""
+    """Create a directory that only this user can read. Raises FileExistsError if the path exists, whoever created it."""
     make_directory(directory.parent)
     directory.mkdir(mode=0o700)
 
 
 def sync_directory(directory: Path) -> None:
-    """Force the names in a directory to disk."""
+    """Force the entries of a directory to disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -310,9 +343,14 @@ def sync_directory(directory: Path) -> None:
 
 
 def acquire_lock(path: Path, holder: str | None = None, *, attempts: int = 1) -> int | None:
-    """Lock a file; gives the descriptor that holds the lock until it is closed or the process dies, None if the lock is taken.
+    """Lock a file and return the descriptor that holds the lock until it is closed or the process dies.
 
-    holder: content of the lock file; this process and host by default. attempts: tries, 10 ms apart.
+    Returns None if the lock is taken.
+
+    Args:
+        path: lock file.
+        holder: content of the lock file. The default names this process and its host.
+        attempts: number of attempts, 10 ms apart.
     """
     descriptor = _open_lock(path)
     with ExitStack() as stack:
@@ -329,7 +367,13 @@ def acquire_lock(path: Path, holder: str | None = None, *, attempts: int = 1) ->
 
 @contextmanager
 def lock(path: Path, on_wait: Callable[[str], None] | None = None, holder: str | None = None) -> Iterator[None]:
-    """Hold the lock of a file, waiting for it; before waiting, `on_wait` is called with its holder. holder: see `acquire_lock`."""
+    """Hold the lock of a file during a block, after waiting until it is free.
+
+    Args:
+        path: lock file.
+        on_wait: function that is called with the current holder before the wait.
+        holder: content of the lock file, as in `acquire_lock`.
+    """
     descriptor = _open_lock(path)
     try:
         if not _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -344,7 +388,7 @@ def lock(path: Path, on_wait: Callable[[str], None] | None = None, holder: str |
 
 @contextmanager
 def try_lock(path: Path, holder: str | None = None) -> Iterator[bool]:
-    """Hold the lock of a file if it is free; gives whether this block holds it."""
+    """Hold the lock of a file during a block if it is free. Yields True if this block holds it."""
     descriptor = acquire_lock(path, holder)
     try:
         yield descriptor is not None
@@ -354,20 +398,20 @@ def try_lock(path: Path, holder: str | None = None) -> Iterator[bool]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a live process holds the lock; also of another user, whose file can only be read."""
+    """Return True if a live process holds the lock. This also works for a file of another user that can only be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
     try:
-        # Shared, so that two processes that look at the same time do not see each other.
+        # Shared, so that two processes that check at the same time do not block each other.
         return not _flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     finally:
         os.close(descriptor)
 
 
 def lock_holder(path: Path) -> str:
-    """Who holds the lock, as its file says."""
+    """Return the holder of a lock as written in the lock file."""
     return read_text(path, _LOCK_BYTES).strip() or "another process"
 
 
@@ -378,7 +422,7 @@ def _open_lock(path: Path) -> int:
 
 
 def _flock(descriptor: int, operation: int) -> bool:
-    """Whether the lock was got. RecordError: the file system has none."""
+    """Apply a lock operation and return True if the lock was obtained. Raises RecordError if the file system has no locks."""
     try:
         fcntl.flock(descriptor, operation)
     except BlockingIOError:
@@ -395,7 +439,12 @@ def _flock(descriptor: int, operation: int) -> bool:
 
 
 def file_system(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[str, frozenset[str]]:
-    """Kind of the file system that a path is on, and the options of its mount; "unknown" where it is not listed."""
+    """Return the type of the file system of a path, and its mount options. The type is "unknown" if no mount matches.
+
+    Args:
+        path: file or directory, which need not exist.
+        mountinfo: table of mounts as the kernel writes it.
+    """
     place, found = path.resolve(), ("unknown", frozenset[str]())
     longest = -1
     for line in mountinfo.read_text(encoding="utf-8").splitlines():
@@ -404,7 +453,7 @@ def file_system(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> t
         point = Path(words[4].encode().decode("unicode_escape"))  # a space is \\040
         if (
             place.is_relative_to(point) and len(point.parts) >= longest
-        ):  # of two on one point, the later hides the earlier
+        ):  # the later of two mounts on one point hides the earlier
             found, longest = (about[0], frozenset({*words[5].split(","), *about[-1].split(",")})), len(point.parts)
     return found
 
@@ -415,6 +464,6 @@ def _name_holder(descriptor: int, holder: str | None) -> None:
         if holder is None
         else holder
     )
-    with suppress(OSError):  # the lock counts without its holder's name, which a full disk may not take
+    with suppress(OSError):  # the lock holds even if a full disk cannot store its holder's name
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)

@@ -1,4 +1,4 @@
-"""95 % intervals and levels of tests: Student's t, Holm's adjustment, and the names of all methods that an interval can be made by.
+"""95 % intervals and test levels: Student's t, Holm's adjustment, and the names of all interval methods.
 
 Source: Student (1908), "The probable error of a mean", Biometrika 6(1).
 """
@@ -11,13 +11,13 @@ import scipy
 
 CONFIDENCE = 0.95
 SIGNIFICANT = 0.05
-"""What a p-value has to be under, for a difference to be said."""
+"""Level below which a p-value counts as a significant difference."""
 
-# Of a mean or a median. What follows the comma is left out where a caption has said 95 % already.
+# Methods for a mean or a median. The part after the comma is left out where a caption already mentions 95 %.
 MEDIAN_STUDENT = "Student t for the median of normal runs, 95 %"
 BCA = "BCa bootstrap, 95 %"
 
-# Of a ratio, or of a mean over compositions.
+# Methods for a ratio, or for a mean over compositions.
 BETWEEN = "t over compositions, 95 %"
 BLOCKED = "t over compositions in blocks of the campaign, 95 %"
 ON_HOSTS = "t over compositions on the same hosts, 95 %"
@@ -45,19 +45,29 @@ Words = npt.NDArray[np.object_]
 
 
 def student_quantile(freedom: npt.ArrayLike, confidence: float = CONFIDENCE) -> Floats:
-    """How many standard errors an interval reaches to each side, element-wise; nan where the degrees of freedom are."""
+    """Return the half-width of a confidence interval in standard errors, element-wise.
+
+    The result is nan where the degrees of freedom are nan.
+    """
     return np.asarray(scipy.special.stdtrit(freedom, 0.5 + confidence / 2.0), dtype=np.float64)
 
 
 def simultaneous_width(freedom: npt.ArrayLike, count: float) -> Floats:
-    """Return how many times as wide intervals are that hold for `count` numbers together (Bonferroni), element-wise."""
+    """Return the factor by which intervals widen so that `count` of them hold simultaneously (Bonferroni), element-wise."""
     return student_quantile(freedom, 1 - SIGNIFICANT / count) / student_quantile(freedom)
 
 
 def student_interval(
     mean: npt.ArrayLike, sd: npt.ArrayLike, n: npt.ArrayLike, confidence: float = CONFIDENCE
 ) -> tuple[Floats, Floats]:
-    """Bounds of the means of samples given by mean, sample sd and size, element-wise; nan where n < 2."""
+    """Return the lower and upper bounds of means by Student's t, element-wise. Bounds are nan where n < 2.
+
+    Args:
+        mean: mean of each sample.
+        sd: sample standard deviation of each sample.
+        n: size of each sample.
+        confidence: confidence level.
+    """
     size = np.asarray(n, dtype=np.float64)
     enough = np.where(size >= 2, size, np.nan)
     half = student_quantile(enough - 1.0, confidence) * np.asarray(sd, dtype=np.float64) / np.sqrt(enough)
@@ -65,17 +75,24 @@ def student_interval(
     return centre - half, centre + half
 
 
-# Of the noncentrality parameter, as far as SciPy inverts it.
+# Largest F ratio for which SciPy inverts the noncentral F distribution.
 _LARGE_F = 500.0
 
 
 def spread_bounds(
     cv: float, count: int, variance: float, freedom: float, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Bounds of the coefficient of variation of `count` true means, of which each was measured with an error of this variance.
+    """Return confidence bounds of the coefficient of variation of `count` true means that were measured with errors.
 
-    cv: of the measured means, as a part of one, like the variance. What is measured varies by its errors as well: the ratio of both
-    variances has a noncentral F distribution (Steiger, 2004, "Beyond the F test", Psychological Methods 9(2)).
+    The measured means vary by their errors as well. The ratio of both variances has a noncentral F distribution (Steiger, 2004,
+    "Beyond the F test", Psychological Methods 9(2)).
+
+    Args:
+        cv: coefficient of variation of the measured means, as a fraction.
+        count: number of means.
+        variance: variance of the error of one mean, as a fraction like `cv`.
+        degrees_of_freedom: degrees of freedom of that variance.
+        confidence: confidence level.
     """
     if not (variance > 0 and freedom > 0):
         return (cv, cv) if variance == 0 else (float("nan"), float("nan"))
@@ -83,7 +100,7 @@ def spread_bounds(
     if f > _LARGE_F:
         half = float(student_quantile(freedom, confidence)) * float(np.sqrt(variance / (count - 1)))
         return cv - half, cv + half
-    # At no spread at all, a ratio as large as this one may be usual: then the bound is 0.
+    # If such a ratio is usual even without any spread, the bound is 0.
     ends = [
         float(scipy.special.ncfdtrinc(count - 1, freedom, p, f))
         if scipy.special.fdtr(count - 1, freedom, f) > p
@@ -95,10 +112,10 @@ def spread_bounds(
 
 
 def holm(p: npt.ArrayLike) -> Floats:
-    """Adjusted p-values of one family of tests, in the order given and of its shape; nan is no test and stays nan.
+    """Return the p-values of one family of tests after Holm's adjustment, in the same order and shape.
 
-    Holm (1979), "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6(2): it assumes
-    nothing about the dependence of the tests, which share a reference here.
+    A nan stands for no test and stays nan. Holm (1979), "A simple sequentially rejective multiple test procedure", Scandinavian
+    Journal of Statistics 6(2). The method assumes nothing about the dependence of the tests, which share a reference here.
     """
     adjusted = np.array(p, dtype=np.float64)
     tested = np.isfinite(adjusted)

@@ -1,4 +1,4 @@
-"""Where files are: those of the project itself, those of a results directory, and the state that campaigns on one system share."""
+"""Paths of the files of the project, of a results directory, and of the state that campaigns on one system share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from campaign.common.files import content_hash, find_files
 
-# In a checkout the project's files are beside the package, in an installed wheel inside it.
+# The project's files are next to the package in a checkout, and inside it in an installed wheel.
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parent.parent
 
@@ -21,70 +21,81 @@ PUBLISHED = ROOT / "data" / "published"
 
 @dataclass(frozen=True)
 class Results:
-    """One campaign's results, `<root>/<campaign>`: the name of every file and directory in it that several modules use."""
+    """Paths of all files and directories in the results of one campaign, `<root>/<campaign>`.
+
+    Attributes:
+        root: directory of all results.
+        campaign: name of the campaign.
+    """
 
     root: Path
     campaign: str
 
     @classmethod
     def at(cls, directory: Path) -> Results:
-        """The results in a directory of this name."""
+        """Return the paths of the results in an existing or future directory `<root>/<campaign>`."""
         return cls(directory.parent, directory.name)
 
     @property
     def directory(self) -> Path:
+        """Directory of the campaign's results."""
         return self.root / self.campaign
 
     @property
     def records(self) -> Path:
-        """`<first two digits>/<cell id>.<repetition>.json`."""
+        """Directory of the run records, `<first two digits>/<cell id>.<repetition>.json`."""
         return self.directory / "records"
 
     @property
     def shared(self) -> Path:
-        """What many records have in common: `<hash>.json`."""
+        """Directory of documents that many records have in common: `<hash>.json`."""
         return self.directory / "shared"
 
     @property
     def superseded(self) -> Path:
-        """Records whose runs are measured again: `<time>/records/` and `<time>/why.json`."""
+        """Directory of records whose runs are measured again: `<time>/records/` and `<time>/why.json`."""
         return self.directory / "superseded"
 
     @property
     def stops(self) -> Path:
-        """Cells that reached the target for their interval."""
+        """Directory of the cells that reached the target for their interval."""
         return self.directory / "stops"
 
     @property
     def readings(self) -> Path:
-        """What kept logs were read to say later."""
+        """Directory of values that were read from kept logs after the runs."""
         return self.directory / "readings"
 
     @property
     def memory_limits(self) -> Path:
-        """Batches that ran out of memory, and batches that fit."""
+        """Directory of the batches that ran out of memory and of the batches that fit."""
         return self.directory / "limits"
 
     @property
     def leases(self) -> Path:
+        """Directory of the documents of leases, one per use of a lease."""
         return self.directory / "leases"
 
     @property
     def links(self) -> Path:
-        """Which links were measured on which use of a lease."""
+        """Directory of the links that were measured, by use of a lease."""
         return self.directory / "links"
 
     def telemetry(self, cell_id: str, repetition: int) -> Path:
-        """Samples beside one run; `.json.gz` in place of `.parquet` where the host had no pyarrow."""
+        """Return the path of the telemetry samples of one run.
+
+        The file ends in `.json.gz` instead of `.parquet` if the host had no pyarrow.
+        """
         return self.directory / "telemetry" / cell_id[:2] / f"{cell_id}.{repetition}.parquet"
 
     @property
     def images(self) -> Path:
-        """Digests of images that were read once."""
+        """Directory of digests of images, each read once."""
         return self.directory / "work" / "images"
 
     @property
     def manifests(self) -> Path:
+        """Directory of the lease manifests."""
         return self.directory / "manifests"
 
     def list_manifests(self) -> list[Path]:
@@ -92,118 +103,144 @@ class Results:
         return find_files(self.manifests, ".json")
 
     def manifest(self, lease: str, system: str = "") -> Path:
-        """What became of the runs of a lease. system: of a campaign on several."""
+        """Return the path of a lease's manifest, which states the outcome of its runs.
+
+        Args:
+            lease: name of the lease.
+            system: name of the system, if the campaign has several.
+        """
         return self.manifests / system / f"{lease}.json"
 
     @property
     def measured(self) -> Path:
-        """What all manifests say together: the file that comes after the last lease."""
+        """Path of measured.txt, the summary of all lease manifests, written after the last lease finishes."""
         return self.manifests / "measured.txt"
 
     @property
     def logs(self) -> Path:
+        """Directory of the logs of runs and of the workflow."""
         return self.directory / "logs"
 
     @property
     def tables(self) -> Path:
+        """Directory of the tables."""
         return self.directory / "tables"
 
     @property
     def figures(self) -> Path:
+        """Directory of the figures."""
         return self.directory / "figures"
 
     @property
     def plan(self) -> Path:
+        """Directory of the plan."""
         return self.directory / "plan"
 
     @property
     def lease_plans(self) -> Path:
-        """One document a lease: `<lease>.json`."""
+        """Directory of the lease plans, one document per lease: `<lease>.json`."""
         return self.plan / "leases"
 
     def lease_plan(self, lease: str) -> Path:
-        """The document of a lease."""
+        """Return the path of the plan of one lease."""
         return self.lease_plans / f"{lease}.json"
 
     @property
     def plan_document(self) -> Path:
+        """Path of the plan as a document."""
         return self.plan / "plan.json"
 
     @property
     def plan_table(self) -> Path:
+        """Path of the plan as a table."""
         return self.plan / "plan.tsv"
 
     @property
     def race(self) -> Path:
-        """How the race of `campaign run --until best` stands."""
+        """Path of the state of the race of `campaign run --until best`."""
         return self.plan / "race.json"
 
     @property
     def earlier_spread(self) -> Path:
-        """How much compositions differed in earlier campaigns on the system."""
+        """Path of the spread between compositions in earlier campaigns on the system."""
         return self.plan / "earlier_spread.json"
 
     @property
     def analysis(self) -> Path:
-        """What is compared and how, as it was written before the first run, and every later change."""
+        """Path of the analysis plan as written before the first run, with all later changes."""
         return self.plan / "analysis.json"
 
     @property
     def progress(self) -> Path:
+        """Path of the progress log."""
         return self.directory / "progress.jsonl"
 
     @property
     def slurm(self) -> Path:
-        """What the processes of a campaign share of Slurm: one look at the queue, submissions, hosts left out."""
+        """Directory of the state about Slurm that the processes of a campaign share.
+
+        It holds the last state of the queue, the submitted jobs and the excluded hosts.
+        """
         return self.directory / "slurm"
 
     @property
     def slurm_calls(self) -> Path:
-        """One line for each call of a Slurm command."""
+        """Path of the log of Slurm commands, one line per call."""
         return self.slurm / "commands.jsonl"
 
     @property
     def submissions(self) -> Path:
-        """A folder for each job that was submitted, with its logs and its result."""
+        """Directory of submitted jobs, with one subdirectory per job for its logs and its result."""
         return self.slurm / "jobs"
 
     @property
     def recommendation(self) -> Path:
+        """Directory of the recommendation."""
         return self.directory / "recommendation"
 
     @property
     def report(self) -> Path:
+        """Path of the HTML report."""
         return self.directory / "report.html"
 
     def run_mark(self, lease: str) -> str:
-        """Beginning of CAMPAIGN_RUN of every process of a lease."""
+        """Return the prefix of CAMPAIGN_RUN that all processes of a lease share."""
         return f"{content_hash(str(self.directory.resolve()), 8)}/{lease}/"
 
     def work(self, lease: str) -> Path:
-        """Scratch of one lease: locks, submission, rank files. Of no use once the lease is over."""
+        """Return the scratch directory of one lease, with its locks, submission and rank files.
+
+        Its content is not needed after the lease has ended.
+        """
         return self.directory / "work" / lease
 
     def site_check(self, system: str) -> Path:
-        """What speaks against all leases on a system, as of the last look before a first lease."""
+        """Return the path of the problems that affect all leases on a system, as found by the last check before a first lease."""
         return self.directory / "work" / f"checked.{system}.json"
 
     def measure_lock(self, lease: str) -> Path:
-        """Held by the process that composes for a lease, waits for its driver, and releases."""
+        """Return the path of the lock held by the process that composes for a lease, waits for its driver, and releases."""
         return self.work(lease) / "measure.lock"
 
     def driver_lock(self, lease: str) -> Path:
-        """Held by the driver that measures the runs of a lease."""
+        """Return the path of the lock held by the driver that measures the runs of a lease."""
         return self.work(lease) / "driver.lock"
 
     def journals(self, system: str) -> Path:
-        """Journals of leases on a system, of all campaigns."""
+        """Return the directory of the lease journals of all campaigns on a system."""
         return self.system_state(system) / "leases"
 
     def system_state(self, system: str) -> Path:
-        """State that campaigns on one system share: the simulated fabric, journals of leases, ownership."""
+        """Return the directory of the state that campaigns on one system share.
+
+        It holds the simulated fabric, the journals of leases, and their ownership.
+        """
         return self.root / ".systems" / system
 
 
 def lease_id(results: Results, lease: str) -> str:
-    """Id of a lease on the fabric: readable, and different for two results directories of one campaign name."""
+    """Return the readable id of a lease on the fabric.
+
+    The id differs between two results directories of campaigns with the same name.
+    """
     return f"{results.campaign}.{lease}.{content_hash(str(results.directory.resolve()), 6)}"

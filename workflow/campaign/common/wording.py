@@ -1,4 +1,4 @@
-"""How numbers, axes and protocols are put into words: the same in figures, captions, tables and sentences."""
+"""Formatting of numbers, axes and protocols as text, the same in figures, captions, tables and sentences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 NONE = "–"
 
 _AXIS_WORDS = {"batch": "batch {}", "storage": "storage {}"}
-# Of record.Status; tables and CSV files keep the names themselves.
+# Descriptions of record.Status. Tables and CSV files keep the names themselves.
 _STATUS_WORDS = {
     "ok": "valid",
     "oom_device": "out of memory",
@@ -34,7 +34,10 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
 
 
 def printable(text: str) -> str:
-    """A text from elsewhere for a terminal: control characters, which could move the cursor or hide lines, as \\x1b."""
+    r"""Replace control characters in a foreign text by escapes such as \x1b.
+
+    In a terminal they could move the cursor or hide lines.
+    """
     return "".join(
         char
         if char.isprintable() or char in "\n\t" or not unicodedata.category(char).startswith("C")
@@ -49,7 +52,10 @@ def neutralize_formula(text: str) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits, never in exponent form from 0.0001 up; '–' for none."""
+    """Format a number with a fixed number of significant digits, or '–' if there is no number.
+
+    Numbers from 0.0001 up are never in exponent form.
+    """
     if value is None or not math.isfinite(value):
         return NONE
     rounded = float(f"{value:.{digits}g}")
@@ -62,33 +68,37 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def count(value: float) -> str:
-    """How many: '1,024', without decimals."""
+    """Format a count with thousands separators and without decimals, such as '1,024'."""
     return f"{int(value):,}"
 
 
 def rate(value: float | None) -> str:
-    """A throughput: four digits, because intervals of careful runs differ from their mean in the third."""
+    """Format a throughput with four digits.
+
+    Intervals of careful runs differ from their mean in the third digit.
+    """
     return number(value, 4)
 
 
 def percent(value: float | None, decimals: int = 1) -> str:
-    """'8.1 %', with a true minus sign and no negative zero."""
+    """Format a percentage such as '8.1 %', with a true minus sign and no negative zero."""
     if value is None or not math.isfinite(value):
         return NONE
     return minus(f"{round(value, decimals) + 0.0:.{decimals}f}\u202f%")
 
 
 def minus(text: str) -> str:
+    """Replace the hyphens in a formatted number by minus signs."""
     return text.replace("-", "−")
 
 
 def times(value: float | None) -> str:
-    """A ratio: '2.91×'."""
+    """Format a ratio such as '2.91×'."""
     return NONE if value is None or not math.isfinite(value) else f"{value:.2f}×"
 
 
 def seconds(value: float | None) -> str:
-    """A duration for people: '0.42 s', '95 s', '12 min', '3.4 h'."""
+    """Format a duration with one unit, such as '0.42 s', '95 s', '12 min' or '3.4 h'."""
     if value is None or not math.isfinite(value):
         return NONE
     if abs(value) < 120:
@@ -99,7 +109,7 @@ def seconds(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: '45 s', '3 min 20 s', '2 h 5 min'."""
+    """Format a duration in seconds with up to two units, such as '45 s', '3 min 20 s' or '2 h 5 min'."""
     if seconds < 0.5:
         return "under 1 s"
     if seconds < 90:
@@ -111,31 +121,47 @@ def duration(seconds: float) -> str:
 
 
 def between(low: float, high: float, say: Any = number) -> str:
-    """'7.6 to 8.6', or '–' without an interval."""
+    """Format an interval such as '7.6 to 8.6', or '–' if there is no interval.
+
+    Args:
+        low: lower bound.
+        high: upper bound.
+        format_value: function that formats a bound.
+    """
     return f"{say(low)} to {say(high)}" if math.isfinite(low) and math.isfinite(high) else NONE
 
 
 def with_interval(
     value: float, low: float, high: float, say: Any = number, about: str = "", none: str = "one run, no interval"
 ) -> str:
-    """'8.1 % [7.6 % to 8.6 %] (bert, fp32)': the value with its 95 % interval; `none` where there is no interval."""
+    """Format a value with its 95 % interval, such as '8.1 % [7.6 % to 8.6 %] (bert, fp32)'.
+
+    Args:
+        value: the value.
+        low: lower bound of the interval.
+        high: upper bound of the interval.
+        format_value: function that formats the value and the bounds.
+        context: text in parentheses after the interval.
+        no_interval_text: text that replaces a missing interval.
+    """
     if math.isfinite(low) and math.isfinite(high):
         return f"{say(value)} [{between(low, high, say)}]" + (f" ({about})" if about else "")
     return f"{say(value)} ({none}; {about})" if about else f"{say(value)} ({none})"
 
 
 def plural(count: int, noun: str) -> str:
+    """Format a count with its noun, such as '1 run' or '3 runs'."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def some(names: Collection[str], most: int = 3) -> str:
-    """Names for a line: the first ones, and how many more there are."""
+    """Join the first names of a collection, and append the number of the remaining ones."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(list(names)[:most]) + more
 
 
 def axis(column: str, value: Any) -> str:
-    """One axis value in words: '2 hosts', 'batch 8', 'fp32', 'seq_len 64'."""
+    """Format one axis value, such as '2 hosts', 'batch 8', 'fp32' or 'seq_len 64'."""
     if column in ("hosts", "devices", "ranks"):
         return plural(int(value), "host" if column == "hosts" else "device")
     text = f"{value:g}" if isinstance(value, float) else str(value)
@@ -145,31 +171,36 @@ def axis(column: str, value: Any) -> str:
 
 
 def shape(row: Mapping[Any, Any]) -> str:
-    """The devices of a composition: '4 devices', '2 of 4 devices', '2 hosts × 4 devices'."""
+    """Format the device counts of a composition, such as '4 devices', '2 of 4 devices' or '2 hosts × 4 devices'."""
     used, composed = int(row["devices_used"]), int(row["devices_per_host"])
     each = plural(composed, "device") if used == composed else f"{used} of {plural(composed, 'device')}"
     return each if row["hosts"] == 1 else f"{row['hosts']} hosts × {each}"
 
 
 def attached(row: Mapping[Any, Any]) -> str:
-    """How the devices are attached: 'local', 'fabric', 'fabric, peer-to-peer', 'hybrid (2 of 4 local)'."""
+    """Describe the attachment of devices: 'local', 'fabric', 'fabric, peer-to-peer' or 'hybrid (2 of 4 local)'."""
     kind, _, p2p = str(row["attach"]).partition("-")
     local = f" ({row['local_devices_per_host']} of {row['devices_per_host']} local)" if kind == "hybrid" else ""
     return f"{kind}{', peer-to-peer' if p2p else ''}{local}"
 
 
 def treatment(row: Mapping[Any, Any], of_storage: bool) -> str:
-    """How devices of a row of words are attached, and storage where there are several kinds: 'fabric, storage local-nvme'."""
+    """Describe the attachment of devices, and the storage if there are several kinds, such as 'fabric, storage local-nvme'.
+
+    Args:
+        row: row with the columns `attached` and `storage` in words.
+        include_storage: adds the storage.
+    """
     return f"{row['attached']}, storage {row['storage']}" if of_storage else str(row["attached"])
 
 
 def describe(row: Mapping[str, Any] | Any, columns: Iterable[str]) -> str:
-    """The named axes of a row: 'bert-nano, fp32, batch 8'."""
+    """Format the named axes of a row, such as 'bert-nano, fp32, batch 8'."""
     return ", ".join(axis(column, row[column]) for column in columns)
 
 
 def runs_behind(counts: Sequence[int]) -> str:
-    """'n = 3 runs' or 'n = 2 to 5 runs' for the cells of a figure."""
+    """Format the numbers of runs behind the cells of a figure, such as 'n = 3 runs' or 'n = 2 to 5 runs'."""
     present = [int(count) for count in counts if count > 0]
     if not present:
         return "no runs"
@@ -178,30 +209,48 @@ def runs_behind(counts: Sequence[int]) -> str:
 
 
 def statuses(tally: str) -> str:
-    """Counted statuses in words: 'oom_device x3, nan' is 'out of memory, 3 runs; loss not a number, 1 run'."""
+    """Describe counted statuses in words.
+
+    For example, 'oom_device x3, nan' becomes 'out of memory, 3 runs; loss not a number, 1 run'.
+    """
     said = []
     for each in tally.split(", "):
         status, _, times = each.partition(" x")
         words = _STATUS_WORDS.get(status, status)
-        # What was not run, and what is no status, is counted nowhere.
+        # Runs that were not started and texts that are no status have no count.
         uncounted = status == "implied" or status not in _STATUS_WORDS
         said.append(words if uncounted else f"{words}, {plural(int(times or 1), 'run')}")
     return "; ".join(said)
 
 
 def made_by(methods: Iterable[str]) -> str:
-    """How intervals were made, in brackets after the word: ' (Student t)', ' (Student t; BCa bootstrap)'; '' for none at all."""
+    """Format interval methods as a suffix in parentheses, such as ' (Student t)' or ' (Student t; BCa bootstrap)'.
+
+    The result is empty if no interval was made.
+    """
     known = {name.removesuffix(", 95 %"): None for name in methods if name and not name.startswith("none")}
     return f" ({'; '.join(known)})" if known else ""
 
 
 def by_runs(counts: Iterable[float], method: str = "Student t, 95 %") -> list[str]:
-    """How the interval of each of so many runs was made, where that is one way for all of two and more: for `interval_of`."""
+    """Return the interval method of each cell with runs, where all cells with two or more runs use the same method.
+
+    The result is input for `describe_intervals`.
+
+    Args:
+        counts: number of runs per cell.
+        method: method of cells with two or more runs.
+    """
     return [method if count > 1 else "none: one run" for count in counts if count > 0]
 
 
 def interval_of(methods: Iterable[str], said: str = "mean with 95 % interval") -> str:
-    """Of intervals, for a caption: 'mean with 95 % interval'; 'one run each, so no interval' where no row has one."""
+    """Describe intervals for a caption, such as 'mean with 95 % interval' or 'one run each, so no interval'.
+
+    Args:
+        methods: name of the interval method of each row.
+        description: text if at least one row has an interval.
+    """
     known = list(methods)
     if made_by(known):
         return said
@@ -209,7 +258,10 @@ def interval_of(methods: Iterable[str], said: str = "mean with 95 % interval") -
 
 
 def alternative(findings: Sequence[str]) -> str:
-    """The words that stand for a picture where it cannot be seen: its first findings; all of them stand beside it."""
+    """Write the alternative text of a figure from its first findings.
+
+    All findings are on the page as text, and a screen reader cannot skim.
+    """
     return " ".join(findings[:_ALTERNATIVE])
 
 
@@ -224,7 +276,7 @@ _ORDERS = {
 
 
 def protocol(settings: Mapping[str, Any]) -> str:
-    """The protocol as one sentence part: '3 compositions, runs in randomised blocks, seed 1'."""
+    """Describe the protocol as a part of a sentence, such as '3 compositions, runs in randomised blocks, seed 1'."""
     said = [_setting(name, value) for name, value in settings.items() if not isinstance(value, dict | list)]
     return ", ".join(said) if said else "not recorded"
 

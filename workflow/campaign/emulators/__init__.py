@@ -1,1 +1,1 @@
-"""Emulated control planes and an emulated Slurm cluster. Nothing in the product imports this room but its commands."""
+"""Emulated control planes and an emulated Slurm cluster. Only the commands of the product import this package."""

@@ -1,4 +1,4 @@
-"""The emulated control planes of the kinds of fabric, by the kind's row in the registry."""
+"""Emulated control planes of the kinds of fabric, as named in the registry."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from campaign.fabrics.registry import fabric_kinds
 
 
 def emulated_kinds() -> tuple[str, ...]:
-    """Kinds of fabric that have an emulator."""
+    """Return the kinds of fabric that have an emulator."""
     return tuple(name for name, kind in fabric_kinds().items() if kind.emulator)
 
 
 def emulator_module(kind: str) -> Any:
-    """The module that emulates a kind: see `campaign.emulators.control_planes`.
+    """Import the module that emulates a kind of fabric; see `campaign.emulators.control_planes`.
 
-    Raises ConfigError for a kind that has none.
+    Raises ConfigError if the kind has no emulator.
     """
     if kind not in emulated_kinds():
         there = "\n".join(f"  {name}: {fabric_kinds()[name].summary}" for name in emulated_kinds())
@@ -28,12 +28,12 @@ def emulator_module(kind: str) -> Any:
 
 
 def open_emulator(kind: str, rack: Rack, **options: Any) -> Emulator:
-    """The emulated control plane of a kind, over a rack of hardware."""
+    """Create the emulated control plane of a kind over a rack of hardware."""
     return cast(Emulator, emulator_module(kind).open_emulator(rack, **options))
 
 
 def reached(kind: str, server: ControlPlaneServer) -> dict[str, Any]:
-    """What a system file says under `fabric` of where an emulated control plane and its hosts' agents are."""
+    """Build the entries of a system file under `fabric` that locate an emulated control plane and the agent of its hosts."""
     ca = {"ca_file": str(server.ca_file.resolve())} if server.ca_file else {}
     address = getattr(emulator_module(kind), "address", lambda served: {"url": served.url} | ca)
     return {**address(server), "agent": {"kind": "http", "url": f"{server.url}{HOSTS_PATH}{{host}}/devices", **ca}}

@@ -1,4 +1,7 @@
-"""An emulated control plane for a person: starts it, writes a system and a campaign for it, and serves until it is told to end."""
+"""Interactive emulation of a control plane.
+
+The emulator is started, a system file and a campaign are written for it, and it serves until it is stopped.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,16 @@ _NOTE = "The control plane is emulated: composition times are not those of a rea
 
 @dataclass(frozen=True)
 class ControlPlaneEmulation:
-    """An emulated control plane as a person asks for it. directory: where its files are written; devices, faults, options: words.
+    """Request of a user for an emulated control plane.
 
-    hosts: names, such as `host[1-4]`. port: 0 for any that is free.
+    Attributes:
+        kind: kind of fabric, or path of a recording.
+        directory: directory of the files that are written.
+        port: port to serve at; 0 for any free port.
+        hosts: names of the hosts, such as `host[1-4]`.
+        devices: devices as `KIND:MODEL:COUNT`.
+        faults: faults as `KIND,METHOD,PATH[,TIMES]`.
+        options: options of the emulator as `NAME=VALUE`.
     """
 
     kind: str
@@ -45,7 +55,10 @@ class ControlPlaneEmulation:
 
 
 def serve(wanted: ControlPlaneEmulation, say: Callable[[str], None], until: threading.Event | None = None) -> None:
-    """Serve until SIGINT or SIGTERM, or until `until` is set. Raises ConfigError for what is unknown."""
+    """Serve an emulated control plane until SIGINT or SIGTERM, or until `stop_event` is set.
+
+    Raises ConfigError for an unknown kind, device, fault or option.
+    """
     kind, directory = wanted.kind, wanted.directory
     if kind.endswith((".yaml", ".yml")):
         _serve_recording(wanted, say, until)
@@ -83,6 +96,7 @@ def serve(wanted: ControlPlaneEmulation, say: Callable[[str], None], until: thre
 
 
 def _serve_recording(wanted: ControlPlaneEmulation, say: Callable[[str], None], until: threading.Event | None) -> None:
+    """Serve a recording until SIGINT or SIGTERM, or until `stop_event` is set."""
     server, replay = served(Path(wanted.kind), wanted.port)
     with server:
         system = wanted.directory / "systems" / f"{wanted.directory.name}.yaml"
@@ -95,7 +109,7 @@ def _serve_recording(wanted: ControlPlaneEmulation, say: Callable[[str], None], 
 
 
 def _await_end(until: threading.Event | None) -> None:
-    """Wait for `until`, else for SIGINT or SIGTERM."""
+    """Wait for `stop_event`, or for SIGINT or SIGTERM if there is no event."""
     end = until or threading.Event()
     if until is None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -106,9 +120,14 @@ def _await_end(until: threading.Event | None) -> None:
 def write_files(
     wanted: ControlPlaneEmulation, server: ControlPlaneServer, hardware: Rack, factor: float = 1.0, drawn: str = ""
 ) -> tuple[Path, Path]:
-    """A system file and a small campaign for an emulated control plane, and the credentials; gives the two files.
+    """Write a system file, a small campaign and the credentials of an emulated control plane. Returns the first two paths.
 
-    factor: of recorded times, by which it is emulated. drawn: what its times were recorded of, where they are another fabric's.
+    Args:
+        request: request of the user.
+        server: running emulator.
+        hardware: rack of the emulator.
+        factor: factor on the recorded times of the emulator.
+        times_source: source of the recorded times, if they are those of another fabric.
     """
     directory = wanted.directory
     directory.mkdir(parents=True, exist_ok=True)
@@ -138,7 +157,7 @@ def write_files(
 
 
 def system_document(name: str, kind: str, server: ControlPlaneServer, hardware: Rack, hosts: str) -> dict[str, object]:
-    """A system file for an emulated control plane; its credentials are in a file beside it."""
+    """Build the system file of an emulated control plane. Its credentials are in a file beside it."""
     pool: dict[tuple[str, str], int] = {}
     for device in hardware.devices.values():
         pool[device.kind, device.model] = pool.get((device.kind, device.model), 0) + 1
@@ -161,17 +180,21 @@ def system_document(name: str, kind: str, server: ControlPlaneServer, hardware: 
 
 
 def _asks(kind: str) -> bool:
-    """True where control planes of the kind have a login."""
+    """Return True if control planes of this kind have a login."""
     return not issubclass(fabric_kind(kind).options, WithoutLogin)
 
 
 def _recorded(options: dict[str, Any]) -> OperationTimes | None:
-    """Times for an emulator that has none of its own, by the options `times` and `factor`, which are taken out."""
+    """Return recorded times for an emulator that has none of its own, or None.
+
+    The options `times` and `factor` are removed from `options`.
+    """
     name = options.pop("times", None)
     return None if name is None else published_times(str(name)).scaled(float(options.pop("factor", 1.0)))
 
 
 def _device(text: str) -> tuple[str, str, int]:
+    """Parse a device as `KIND:MODEL:COUNT`. Raises ConfigError if it is invalid."""
     kind, _, rest = text.partition(":")
     model, _, count = rest.rpartition(":")
     if kind not in _KINDS or not model or not count.isdigit() or not int(count):
@@ -182,6 +205,7 @@ def _device(text: str) -> tuple[str, str, int]:
 
 
 def _option(text: str) -> tuple[str, Any]:
+    """Parse an option as `NAME=VALUE`. Raises ConfigError if it is invalid."""
     name, given, value = text.partition("=")
     if not name or not given:
         raise ConfigError(f"--option {text}: NAME=VALUE is needed, such as factor=0.1")
@@ -192,6 +216,7 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def _fault(text: str) -> WireFault:
+    """Parse a fault as `KIND,METHOD,PATH[,TIMES]`. Raises ConfigError if it is invalid."""
     kind, method, path, *times = (part.strip() for part in (*text.split(","), "", ""))
     times = [each for each in times if each]
     known: tuple[HttpFaultKind, ...] = HttpFaultKind.__args__  # type: ignore[attr-defined]

@@ -1,4 +1,7 @@
-"""Fabrics: whatever attaches pooled devices to hosts, behind one interface (`protocol.Fabric`). `registry` lists the kinds."""
+"""Fabrics: control planes and substitutes that attach pooled devices to hosts, behind the interface `protocol.Fabric`.
+
+The module `registry` lists the kinds.
+"""
 
 from campaign.fabrics.registry import (
     FABRICS,

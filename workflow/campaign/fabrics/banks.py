@@ -1,6 +1,6 @@
-"""Which hosts may hold which slots of a pool, and the rules of a chassis' modes. Pure.
+"""Rules on which hosts may hold which slots of a pool, including those of the chassis modes. Pure functions.
 
-A bank is a set of slots that share a rule: a drawer, or the half of a drawer that belongs to one connection.
+A bank is a set of slots with a common rule: a drawer, or the half of a drawer that belongs to one connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SLOTS = 8
 SLOTS_PER_CONNECTION = 4
 HOSTS_IN_ADVANCED = 3
 UNLIMITED = 1 << 30
-"""`Bank.hosts_max` where nothing limits it."""
+"""`Bank.hosts_max` of a bank without a limit."""
 
 RULES: dict[Mode, str] = {
     "standard_one_host": "standard_one_host: all eight slots of a drawer belong to its one host",
@@ -27,9 +27,11 @@ CABLING_RULE = "cabling: a slot can be attached only to a host whose port reache
 
 @dataclass(frozen=True, slots=True)
 class Bank:
-    """Slots that share a rule: a drawer, or the half of a drawer that belongs to one connection.
+    """Slots with a common rule: a drawer, or the half of a drawer that belongs to one connection.
 
-    hosts: who can hold its slots; hosts_max: how many hosts may hold devices of the whole drawer at one time.
+    `hosts` lists the hosts that can hold these slots. `hosts_max` is the number of hosts that may hold devices of the whole
+    drawer
+    at the same time.
     """
 
     name: str
@@ -41,7 +43,12 @@ class Bank:
 
 
 def open_banks(locations: Iterable[str], hosts: tuple[str, ...] | Callable[[str], tuple[str, ...]]) -> tuple[Bank, ...]:
-    """A bank for each drawer, without a limit. locations: `<drawer>/slot<n>`; hosts: who reaches all drawers, or this one."""
+    """Build one bank per drawer, without a limit on hosts.
+
+    Args:
+        locations: slots of the pool, each as `<drawer>/slot<n>`.
+        hosts: hosts that reach all drawers, or a function that returns the hosts of one drawer.
+    """
     slots: dict[str, set[int]] = {}
     for location in locations:
         drawer, _, slot = location.rpartition("/slot")
@@ -57,9 +64,14 @@ def banks_by_mode(
     hosts: tuple[str, ...] | Callable[[str], tuple[str, ...]],
     modes: Mapping[str, Literal["standard_one_host", "advanced"]],
 ) -> tuple[Bank, ...]:
-    """Banks with the rules of their drawers' modes, as far as a system file tells; a drawer without a mode has no limit.
+    """Build one bank per drawer with the rule of the drawer's mode in the system file.
 
-    modes: by drawer (see `named_drawer`).
+    A drawer without a mode has no limit on hosts.
+
+    Args:
+        locations: slots of the pool, each as `<drawer>/slot<n>`.
+        hosts: hosts that reach all drawers, or a function that returns the hosts of one drawer.
+        modes: mode by drawer name; see `find_drawer`.
     """
     found: list[Bank] = []
     for bank in open_banks(locations, hosts):
@@ -72,18 +84,26 @@ def banks_by_mode(
 
 
 def named_drawer(name: str, drawers: Iterable[str]) -> str | None:
-    """The drawer of this name, which may leave out the chassis: `drawer2` names `falcon1/drawer2`."""
+    """Return the drawer with this name, or None.
+
+    The name may leave out the chassis: `drawer2` matches `falcon1/drawer2`.
+    """
     return next((drawer for drawer in drawers if name in (drawer, drawer.rpartition("/")[2])), None)
 
 
 def bank_of(all_banks: Sequence[Bank], location: str) -> Bank | None:
-    """The bank that a slot is in; None for what is in no chassis (a host's own device)."""
+    """Return the bank that contains a slot, or None for a device outside any chassis (such as a built-in device of a host)."""
     drawer, chassis, slot = location.rpartition("/slot")
     return next((bank for bank in all_banks if chassis and bank.drawer == drawer and int(slot) in bank.slots), None)
 
 
 def violation(all_banks: Sequence[Bank], attached: Mapping[str, str]) -> str | None:
-    """The rule that attaching slots to hosts (location -> host) would break, with where; None when all is allowed."""
+    """Describe the first rule that attaching slots to hosts would break, or return None if all are allowed.
+
+    Args:
+        all_banks: banks of the pool.
+        hosts_by_location: host that each slot would be attached to, by location of the slot.
+    """
     sharing: dict[str, dict[str, None]] = {}
     for location, host in attached.items():
         bank = bank_of(all_banks, location)

@@ -1,4 +1,4 @@
-"""What can go wrong with a fabric, by what the caller can do about it: wait, choose otherwise, compensate, read back."""
+"""Errors of fabrics, one class per remedy: wait, choose other devices, compensate, or read the state back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from campaign.common.errors import FabricError
 
 
 class HeldByOthers(FabricError):
-    """Other owners, the `holders`, hold what is requested. Nothing was changed, and waiting helps."""
+    """Error of an operation that other users (`holders`) block.
+
+    Nothing was changed. Waiting helps.
+    """
 
     def __init__(self, message: str, holders: Iterable[str] = ()) -> None:
         super().__init__(message)
@@ -16,7 +19,7 @@ class HeldByOthers(FabricError):
 
 
 class OfDevices(FabricError):
-    """What is wrong with `devices` (fabric ids)."""
+    """Error about `devices` (fabric ids)."""
 
     def __init__(self, message: str, devices: Iterable[str] = ()) -> None:
         super().__init__(message)
@@ -24,15 +27,15 @@ class OfDevices(FabricError):
 
 
 class Busy(HeldByOthers):
-    """The fabric runs another transaction."""
+    """The fabric is running another transaction."""
 
 
 class Conflict(HeldByOthers):
-    """Devices or hosts that would do are held by `holders`."""
+    """Suitable devices or hosts are held by `holders`."""
 
 
 class NoMatch(FabricError):
-    """The system does not have such hosts or devices, or too few of them. Waiting does not help."""
+    """The system does not have the requested hosts or devices, or has too few of them. Waiting does not help."""
 
 
 class Incompatible(FabricError):
@@ -44,11 +47,14 @@ class Incompatible(FabricError):
 
 
 class Unhealthy(OfDevices):
-    """Devices that would do, or that were obtained, are broken."""
+    """Failure of devices that were suitable or already obtained."""
 
 
 class PartialFailure(FabricError):
-    """Some devices (`done`, fabric ids) were attached or released, others (`failed`) were not."""
+    """Error of an operation that attached or released only some devices.
+
+    `completed_ids` and `failed_ids` list the fabric ids of the devices that were and were not attached or released.
+    """
 
     def __init__(self, message: str, done: Iterable[str] = (), failed: Iterable[str] = ()) -> None:
         super().__init__(message)
@@ -61,12 +67,15 @@ class Refused(FabricError):
 
 
 class OutcomeUnknown(FabricError):
-    """The reply was lost; the operation may or may not have happened. Only reading back tells."""
+    """Error of an operation whose reply was lost.
+
+    The operation may or may not have happened. Only reading the state back shows which.
+    """
 
 
 class HostNotVisible(OfDevices):
-    """The fabric says attached, the host does not see it, also after a rescan."""
+    """The fabric reports devices as attached, but the host does not list them, not even after a rescan."""
 
 
 class ProtocolViolation(FabricError):
-    """The fabric reported success and reads back otherwise, or its state cannot be understood."""
+    """The fabric reported success but its state differs, or its state cannot be interpreted."""

@@ -1,6 +1,6 @@
-"""Operations of a fabric: which composing takes, known before anything is touched, and what those that were called took.
+"""Operations of a fabric: the number that composing needs, and the measured durations of those that ran.
 
-Adapters time them (`timing`), and whoever calls an adapter keeps the times (`recording`).
+Adapters time operations with `timing`. Callers of an adapter collect the durations with `record_operations`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from campaign.spec.hardware import Device
 from campaign.spec.operation_times import Operation, Timed
 
 OperationKey = tuple[Operation, str, str]
-"""Operation, kind of device, box; the last two are empty where an operation is of all boxes."""
+"""Operation, kind of device, and box. The last two are empty for an operation on all boxes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What a kind of fabric does to change attachments, as operations one after another.
+    """Sequence of operations by which a kind of fabric changes attachments.
 
-    attach: to attach a device of which nobody knows where it is; detach: to free one.
-    once: at every composing that changes anything, and beside it the `rest`. confirmed: a state counts that two readings agree on,
-    so that a reading is two of those that were recorded by others.
+    Attributes:
+        attach: operations that attach a device whose location is unknown.
+        detach: operations that free a device.
+        per_composition: operations of every composition that changes anything, besides the `rest`.
+        confirms_readings: the fabric accepts a state only if two readings agree, so one reading takes as long
+            as two readings recorded by other programs.
     """
 
     attach: tuple[Operation, ...] = ("attach",)
@@ -36,16 +39,17 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """How many operations of which kind."""
+    """Number of operations by operation, kind of device, and box."""
 
     counts: Mapping[OperationKey, int] = field(default_factory=dict)
 
     @classmethod
     def counted(cls, timed: Iterable[Timed]) -> Operations:
-        """Those that were timed."""
+        """Count timed operations."""
         return cls(Counter((each.operation, each.device, each.box) for each in timed))
 
     def of(self, operation: Operation) -> int:
+        """Return the number of operations of one type, over all kinds of devices and boxes."""
         return sum(count for key, count in self.counts.items() if key[0] == operation)
 
     def __bool__(self) -> bool:
@@ -53,7 +57,7 @@ class Operations:
 
 
 def operations(devices: Iterable[Device], steps: Steps) -> Operations:
-    """Count what attaching devices of the pool to the hosts of a lease takes."""
+    """Count the operations needed to attach devices of the pool to the hosts of a lease."""
     counts: Counter[OperationKey] = Counter()
     for device in devices:
         counts.update((each, device.kind, box_of(device)) for each in steps.attach)
@@ -63,7 +67,7 @@ def operations(devices: Iterable[Device], steps: Steps) -> Operations:
 
 
 def box_of(device: Device) -> str:
-    """The part of a fabric that a device is in, such as its drawer."""
+    """Return the part of the fabric that contains a device, such as its drawer."""
     return device.location.rpartition("/")[0]
 
 
@@ -72,14 +76,20 @@ _LOG: ContextVar[list[Timed] | None] = ContextVar("operation_log", default=None)
 
 @dataclass(slots=True)
 class Answered:
-    """What the control plane said of an operation that is being timed; set it before the block ends."""
+    """Answer of the control plane to an operation that is being timed.
+
+    Set `answer` before the timed block ends.
+    """
 
     answer: str = ""
 
 
 @contextmanager
 def recording() -> Iterator[list[Timed]]:
-    """Operations that are timed within, in order. A recording within another one has its own."""
+    """Record the operations that are timed inside the block, in order.
+
+    A nested recording keeps its own list.
+    """
     found: list[Timed] = []
     token = _LOG.set(found)
     try:
@@ -90,8 +100,12 @@ def recording() -> Iterator[list[Timed]]:
 
 @contextmanager
 def timing(operation: Operation, device: str = "", box: str = "") -> Iterator[Answered]:
-    """Time one operation, if somebody records. One that fails is not kept, because it took as long as failing takes; nor is one
-    that is a part of another."""
+    """Time one operation if a recording is active.
+
+    A failed operation is not recorded, because its duration is that of the failure. An operation inside another one is not
+    recorded
+    either.
+    """
     answered, start = Answered(), time.monotonic()
     log = _LOG.get()
     token = _LOG.set(None)

@@ -1,12 +1,13 @@
-"""Remote devices and parts of devices, which nothing attaches: a run uses them through words before its command, and variables.
+"""Fabric of remote devices and parts of devices that are used without attaching them.
 
-A lease holds whole hosts and whole devices. What stands in the pool is remote: its drawer is the server that it is in. Where that
-is a host of the system, the host lends its devices: they are no remote devices of its own, and whoever holds one of them holds
-the host, as runs that share a host disturb each other. A part of a device keeps the device from other leases for the same reason.
-Slurm is not told: keep other jobs off hosts that lend, by a partition or a reservation of their own.
+A run uses such a device through a command prefix and environment variables. A lease holds whole hosts and whole devices. Devices
+in the pool are remote: their drawer is the server that contains them. If that server is a host of the system, the host lends its
+devices. They are not remote devices of that host itself. A lease that holds one of them also holds the host, because runs on a
+shared host disturb each other. For the same reason, a lease on a part of a device keeps other leases off the whole device.
+Slurm is not informed: keep other jobs off lending hosts with a partition or reservation.
 
-Unverified: any product's client, MIG and MPS; those two are by public documentation (MIG UUIDs in CUDA_VISIBLE_DEVICES,
-CUDA_MPS_ACTIVE_THREAD_PERCENTAGE). MIG parts memory and computing.
+Unverified: the client of any product, MIG and MPS. MIG and MPS follow public documentation (MIG UUIDs in CUDA_VISIBLE_DEVICES,
+CUDA_MPS_ACTIVE_THREAD_PERCENTAGE). MIG partitions both memory and compute.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 
 
 def _part(value: str | float) -> str | float:
+    """Check that a fraction is an exact number, and return it unchanged."""
     exact(value)
     return value
 
 
 class LaunchRule(BaseModel):
-    """What a process needs to use devices of one model. Prefix and environment are templates."""
+    """Command prefix and environment (templates) that a process needs to use devices of one model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -85,25 +87,29 @@ class LaunchRule(BaseModel):
 
     @property
     def part(self) -> Fraction:
+        """Fraction of a device that each part has."""
         return exact(self.fraction)
 
     @property
     def parts(self) -> int:
-        """How many one device gives."""
+        """Number of parts per device."""
         return self.shares or int(1 / self.part)
 
     def covers(self, *, local: bool) -> bool:
+        """Return True if the rule applies to built-in devices (`local`) or to devices of the pool."""
         return self.where in (None, "local" if local else "pool")
 
     @field_validator("prefix", "environment")
     @classmethod
     def _templates(cls, value: tuple[str, ...] | dict[str, str]) -> tuple[str, ...] | dict[str, str]:
+        """Check that prefix and environment use only known names in braces."""
         for text in value.values() if isinstance(value, dict) else value:
             list(names_in(text))
         return value
 
     @model_validator(mode="after")
     def _does_something(self) -> LaunchRule:
+        """Check that the rule has a prefix or an environment, and a memory size if a template uses it."""
         texts = (*self.prefix, *self.environment.values())
         if not texts:
             raise ValueError(
@@ -115,17 +121,22 @@ class LaunchRule(BaseModel):
 
 
 class LaunchPrefixOptions(BaseModel):
-    """What runs need to use devices that nothing attaches. Devices of hosts that no entry names are used as they are."""
+    """Launch rules of devices that are used without attaching them.
+
+    Devices of hosts without a rule are used directly.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     launch: tuple[LaunchRule, ...] = Field(min_length=1, description="one entry for each model of such devices")
 
     def rule(self, model: str, *, local: bool) -> LaunchRule | None:
+        """Return the launch rule of a device model, or None."""
         return next((rule for rule in self.launch if rule.device == model and rule.covers(local=local)), None)
 
     @model_validator(mode="after")
     def _once(self) -> LaunchPrefixOptions:
+        """Check that each device model has only one rule for hosts and one for the pool."""
         for local, where in ((True, "hosts' own devices"), (False, "devices of the pool")):
             counts = Counter(rule.device for rule in self.launch if rule.covers(local=local))
             if twice := [model for model, count in counts.items() if count > 1]:
@@ -136,7 +147,16 @@ class LaunchPrefixOptions(BaseModel):
 def devices_at(
     place: str, counts: Mapping[tuple[str, str], int], options: LaunchPrefixOptions, *, local: bool
 ) -> list[Device]:
-    """All devices of a host or a drawer: first those that are, then those that are others by another way, or parts of them."""
+    """Build all devices of a host or a drawer: first the physical devices, then their aliases and parts.
+
+    Raises ConfigError if a device of the pool has no launch rule, or if there are more aliases than physical devices.
+
+    Args:
+        location: name of the host or drawer.
+        counts: number of devices by (kind, model).
+        options: launch rules.
+        local: True for built-in devices of a host.
+    """
     found: list[Device] = []
     numbers: Counter[str] = Counter()
     physical: dict[str, list[int]] = {}
@@ -165,9 +185,19 @@ def devices_at(
 def _expanded(
     place: str, kind: str, model: str, numbers: Sequence[int], rule: LaunchRule | None, *, local: bool
 ) -> list[Device]:
-    """Devices of one model, or their parts. numbers: of the physical ones, which are counted through by kind."""
+    """Build the devices of one model, or the parts of each device if the rule defines parts.
+
+    Args:
+        host_or_drawer: name of the host or drawer.
+        kind: kind of the devices.
+        model: model of the devices.
+        numbers: numbers of the physical devices, counted per kind.
+        rule: launch rule of the model, or None.
+        local: True for built-in devices of a host.
+    """
 
     def device(name: str, number: int, launch: Launch | None) -> Device:
+        """Build one device or part with its location."""
         location = place if local else f"{place}/slot{number + 1}"
         to = place if local else None
         return Device(name, kind, model, None, location, local, attached_to=to, launch=launch)
@@ -178,7 +208,7 @@ def _expanded(
     if len(ids) not in (len(numbers), len(numbers) * rule.parts):
         each = "" if rule.parts == 1 else f", or {len(numbers) * rule.parts} for their parts"
         raise ConfigError(f"launch: {model}: ids: {place}: {len(ids)} are given for {len(numbers)} devices{each}")
-    # A host's own device and the same one lent to others are different things to hold.
+    # A built-in device of a host and the same device lent to another host are claimed under different names.
     where = place if local or place == POOL else f"{POOL}/{place}"
     found = []
     for index, number in enumerate(numbers):
@@ -196,7 +226,10 @@ _MOST_CHOICES = 500
 
 
 class PrefixFabric(SimpleFabric):
-    """Nothing is asked from afar: what cannot be used shows when a run is started."""
+    """Fabric of devices that are used through a command prefix.
+
+    Devices cannot be queried remotely: an unusable device shows only when a run is started.
+    """
 
     kind = "prefix"
     atomic = True
@@ -207,6 +240,7 @@ class PrefixFabric(SimpleFabric):
     )
 
     def capabilities(self) -> Capabilities:
+        """Return the capabilities of the fabric, with the largest number of devices that one host can use."""
         reached = Counter(
             (host, device.model)
             for device in (*self.own, *self.pool.values())
@@ -216,6 +250,10 @@ class PrefixFabric(SimpleFabric):
         return replace(super().capabilities(), max_devices_per_host=max(reached.values(), default=0))
 
     def select(self, request: Request, inventory: Inventory) -> Selection:
+        """Choose hosts and devices for a request, without using devices that the chosen hosts lend.
+
+        Raises Incompatible if the configuration fits only with devices of its own hosts.
+        """
         known = [host.name for host in inventory.hosts]
         lends = any(bank.drawer in self.hosts for bank in self.banks)
         hosts = [name for name in known if not request.allowed_hosts or name in request.allowed_hosts]
@@ -236,7 +274,7 @@ class PrefixFabric(SimpleFabric):
         for reason in sorted(reasons, key=lambda reason: isinstance(reason, Unhealthy)):
             if isinstance(reason, Conflict | Unhealthy):
                 raise reason
-        super().select(request, inventory.freed())  # raises where it is not for the rule
+        super().select(request, inventory.freed())  # raises an error if the rule is not the reason
         raise Incompatible(
             f"{request.lease_id}: configuration {asked.name!r} asks for {asked.fabric_devices_per_host} remote {asked.device!r} "
             f"for each of {asked.hosts} hosts, and the other hosts have fewer ({RULE})",
@@ -244,7 +282,10 @@ class PrefixFabric(SimpleFabric):
         )
 
     def refuse(self, state: State, selection: Selection) -> None:
-        """Conflict where a host lends its devices to somebody else, or another part of a device is held, since it was selected."""
+        """Check that the selected hosts and devices are still free.
+
+        Raises Conflict if a selected host now lends devices to another lease, or if another part of a selected device is held.
+        """
         lease_id, inventory = selection.request.lease_id, self.inventory_of(state)
         holders = {one.name: one.holder for one in sorted(inventory.hosts, key=lambda host: host.name)}
         holders |= {device.fabric_id: device.holder for device in inventory.devices}
@@ -255,6 +296,10 @@ class PrefixFabric(SimpleFabric):
             raise Conflict(f"{lease_id}: no longer free: {what}", dict.fromkeys(str(each) for each in taken.values()))
 
     def inventory_of(self, state: State) -> Inventory:
+        """Build the inventory from the claims in the state.
+
+        The host that lends a held device, and the other parts of that device, count as held by the same lease.
+        """
         devices = {device.fabric_id: device for device in (*self.own, *self.pool.values())}
         using = {host.name: lease for lease, held in state.leases.items() for host in held.hosts}
         lending: dict[str, str] = {}
@@ -273,6 +318,7 @@ class PrefixFabric(SimpleFabric):
         return Inventory(hosts, tuple(self._present(d, state, physical, servers) for d in devices.values()))
 
     def _present(self, device: Device, state: State, physical: Mapping[str, str], servers: Mapping[str, str]) -> Device:
+        """Return a device with the lease that holds it, another part of it, or its lending host."""
         slot = state.devices.get(device.fabric_id)
         if slot is not None and slot.lease is not None:
             return replace(device, holder=slot.lease, attached_to=slot.host, state="in_use")
@@ -283,14 +329,17 @@ class PrefixFabric(SimpleFabric):
 
 
 def _server(device: Device) -> str:
-    """Where a remote device is."""
+    """Return the name of the server that contains a remote device."""
     return device.location.rpartition("/slot")[0]
 
 
 def open_fabric(
     options: LaunchPrefixOptions, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
 ) -> PrefixFabric:
-    """Raises ConfigError when entries, hosts and pool do not fit each other."""
+    """Open a fabric of devices that are used through a command prefix.
+
+    Raises ConfigError if launch rules, hosts and pool do not match.
+    """
     own = {host.name: Counter[tuple[str, str]]() for host in hosts}
     for host in hosts:
         for spec in host.devices:

@@ -1,7 +1,8 @@
-"""What every fabric offers.
+"""The interface that every fabric implements.
 
-A fabric is asked in this order: `inventory` -> `select` (pure) -> `compose` -> `read_back` -> `host_sees` -> ... ->
-`release`. Nothing is believed because a call returned: what a lease holds is what `read_back` and `host_sees` say.
+Callers use a fabric in this order: `read_inventory` -> `select_devices` (pure) -> `compose` -> `read_back` ->
+`find_visible_devices` -> ... -> `release`. A call that returns proves nothing: a lease holds the devices that `read_back` and
+`find_visible_devices` report.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ AttachMode = Literal["hot", "powered_off", "reboot"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for, by whom. `allowed_hosts` empty: any host of the system. links: (lanes, generation) expected, by model."""
+    """A request for the hosts and devices of one configuration, made by one lease.
+
+    `allowed_hosts` restricts the hosts; if it is empty, any host of the system may be used. `links` holds the expected link
+    (lanes, generation) by device model.
+    """
 
     lease_id: str
     campaign: str
@@ -32,7 +37,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class HostSelection:
-    """Exact devices (fabric ids) chosen for one host; `storage` may be the host's own or the fabric's."""
+    """Devices (fabric ids) chosen for one host.
+
+    `storage` may belong to the host or to the fabric.
+    """
 
     host: str
     local: tuple[str, ...] = ()
@@ -41,27 +49,34 @@ class HostSelection:
 
     @property
     def ids(self) -> tuple[str, ...]:
+        """Fabric ids of all devices chosen for the host: its own, those of the fabric, and storage."""
         return (*self.local, *self.fabric, *self.storage)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
+    """Hosts and devices chosen for a request."""
+
     request: Request
     hosts: tuple[HostSelection, ...]
 
     @property
     def ids(self) -> tuple[str, ...]:
+        """Fabric ids of the devices chosen for all hosts."""
         return tuple(fabric_id for host in self.hosts for fabric_id in host.ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a caller may expect.
+    """Capabilities and limits of a fabric.
 
-    max_devices_per_host: 0 where no limit is known. gives_host_id: the fabric tells what a host calls a device. verified: run
-    against the real product, as against written from its documentation. tells_models: the fabric tells what its devices are; where
-    it does not, the system file claims it. atomic: composing is one step, so that a process that is
-    killed in it leaves nothing half composed. read_only: why nothing can be composed at all; empty where it can.
+    Attributes:
+        max_devices_per_host: 0 if no limit is known.
+        gives_host_id: the fabric reports the identity that a host uses for a device.
+        tells_models: the fabric reports the models of its devices; if not, they are taken from the system file.
+        verified: the adapter was run against the real product, not only written from its documentation.
+        atomic: composing is a single step, so a process that is killed leaves nothing half composed.
+        read_only: reason why nothing can be composed; empty if composing is possible.
     """
 
     attach_mode: AttachMode = "hot"
@@ -76,7 +91,10 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """The mark that a lease of this program leaves on the fabric. `since_s` is Unix time."""
+    """Mark that a lease of this program leaves on the fabric.
+
+    `since_s` is Unix time in seconds.
+    """
 
     lease_id: str
     campaign: str
@@ -87,7 +105,10 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One changing request, as it is put on the wire (without what authenticates: such headers are left out, secrets are `***`)."""
+    """One request that changes the fabric, as it would be sent.
+
+    Authentication headers are left out, and secrets are replaced by `***`.
+    """
 
     method: str
     url: str
@@ -97,9 +118,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """One request and its answer, as they were. at: origin that it went to; status: None where no answer came, for `error`.
+    """One recorded HTTP request with its answer.
 
-    body: parsed JSON, None where `text` is none.
+    `origin` is the scheme, host and port that received the request. `status` is None if no answer came; `error` then holds the
+    reason. `body` is the parsed JSON answer, or None if `text` is not JSON.
     """
 
     at: str
@@ -115,112 +137,148 @@ class RecordedRequest:
 
 
 class Controlled(Protocol):
-    """What a fabric behind somebody else's control plane offers beside `Fabric`.
+    """Operations beyond `Fabric` that a fabric with an external control plane offers.
 
-    force: hosts are made to let go of devices that are in use; only a person may set it.
+    If `force` is True, hosts release devices that are in use. Only a person may set it.
     """
 
     force: bool
 
     @property
     def requests(self) -> int:
-        """Requests sent until now."""
+        """Number of requests sent so far."""
 
     def operation(self) -> AbstractContextManager[None]:
-        """Everything asked within it shares one time limit."""
+        """Apply one common time limit to all requests inside the block."""
 
     def banks(self) -> Sequence[Bank]:
-        """Which hosts reach which devices, read now."""
+        """Read which hosts can reach which devices."""
 
     def out_of_reach(self) -> Mapping[tuple[str, str], str]:
-        """By drawer and host, why the host does not reach it although the system file says so; as of the last reading."""
+        """Return the reason why a host cannot reach a drawer that the system file assigns to it, by drawer and host.
+
+        The result reflects the last reading of the control plane.
+        """
 
     def host_devices(self, host: str) -> Sequence[tuple[str, str]] | None:
-        """Identity and model of what a host lists now; None where nobody looks. Raises FabricError for one that cannot be asked."""
+        """Return (identity, model) of each device that the host lists now.
+
+        Returns None if no host agent is configured. Raises FabricError if the host cannot be queried.
+        """
 
     def recording(self) -> AbstractContextManager[list[RecordedRequest]]:
-        """Within, every request is kept with its answer."""
+        """Record every request with its answer inside the block."""
 
     def scrub(self, text: str) -> str:
-        """The text without what the control plane was told in confidence."""
+        """Remove the secrets of the control plane from a text."""
 
     def rehearse(self, selection: Selection) -> tuple[list[Sent], list[Sent]]:
-        """The requests that compose and release would send now; none is sent, and nothing is claimed."""
+        """Return the requests that composing and releasing the selection would send now.
+
+        Nothing is sent or claimed.
+        """
 
 
 class Fabric(Protocol):
-    """One fabric of one system. Every method may raise FabricError; the subclasses in `errors` say what helps.
+    """One fabric of one system.
 
-    An adapter inherits from it. What it does not implement although it may has the default that is written here.
+    Every method may raise FabricError; its subclasses in `errors` correspond to the possible remedies. Adapters inherit from
+    this
+    class. Methods with a body are optional: an adapter that does not override them gets the default defined here.
     """
 
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """Return the capabilities and limits of the fabric."""
+        ...
 
-    def inventory(self) -> Inventory: ...
+    def inventory(self) -> Inventory:
+        """Read the hosts and devices of the system with their present holders."""
+        ...
 
     def select(self, request: Request, inventory: Inventory) -> Selection:
-        """Choose exact devices; reads nothing but its arguments and the fabric's rules.
+        """Choose the devices for a request.
 
-        Raises NoMatch, Incompatible (with the rule), Unhealthy, or Conflict naming the holders.
+        Only the arguments and the rules of the fabric are used; nothing is read. Raises NoMatch, Incompatible (with the rule),
+        Unhealthy,
+        or Conflict (with the holders).
         """
 
     def compose(self, selection: Selection) -> None:
-        """Attach what was selected; the same selection again under the same lease id changes nothing.
+        """Attach the selected devices to their hosts.
 
-        Raises Busy or Conflict (nothing changed), PartialFailure (itemised), OutcomeUnknown (read back).
+        Repeating the call with the same selection and lease id changes nothing. Raises Busy or Conflict if nothing was changed,
+        PartialFailure with the devices that failed, or OutcomeUnknown if the state must be read back.
         """
 
     def read_back(self, lease_id: str) -> Composition | None:
-        """What the fabric says that the lease holds now; None when it knows no such lease."""
+        """Return the composition that the fabric reports for the lease now, or None if it does not know the lease."""
 
     def release(self, lease_id: str) -> tuple[str, ...]:
-        """Give back everything the lease holds; gives the fabric ids that could not be released.
+        """Release all devices of the lease and return the fabric ids of those that could not be released.
 
-        Releasing what is not held is no error. Raises Busy (nothing changed) or OutcomeUnknown (read back).
+        Releasing a lease that holds nothing is not an error. Raises Busy if nothing was changed, or OutcomeUnknown if the state
+        must be
+        read back.
         """
 
     def away(self) -> Mapping[str, str]:
-        """Host by fabric id of devices that leases found there and took; no lease has them or their host. Default: none."""
+        """Return the original host of each displaced device, by fabric id.
+
+        A device is displaced if a lease detached it from the host where it was found, and no lease holds the device or that host
+        any
+        more. Default: none.
+        """
         return {}
 
     def bring_home(self) -> Mapping[str, str]:
-        """Attach what is `away` to its host again, as each release does; gives what it attached, as `away` does.
+        """Attach displaced devices to their original hosts, and return their hosts by fabric id.
 
-        Raises as `compose` does. Default: nothing is away.
+        Each release does the same. Raises the errors of `compose`. Default: no device is displaced.
         """
         return {}
 
     def held(self) -> Mapping[str, Tag]:
-        """Leases of this program on the fabric, by id; what others hold is not in it."""
+        """Return the tags of this program's leases on the fabric, by lease id.
+
+        Resources of other users are not included.
+        """
 
     def host_sees(self, composition: Composition) -> frozenset[str]:
-        """Fabric ids out of the composition that its hosts enumerate now, or that are not looked for. Default: all."""
+        """Return the fabric ids of the devices in the composition that their hosts list now.
+
+        Devices that are not verified on hosts count as visible. Default: all devices.
+        """
         return frozenset(device.fabric_id for device in composition.devices)
 
     def looked_for(self, composition: Composition) -> frozenset[str]:
-        """Fabric ids out of the composition that somebody looks for on the hosts. Default: none."""
+        """Return the fabric ids of the devices in the composition that are verified on their hosts. Default: none."""
         return frozenset()
 
     def rescan(self, composition: Composition) -> None:
-        """Make the hosts look again for devices, once, before a device is declared missing. Default: nothing to do."""
+        """Make the hosts scan for devices once, before a device is declared missing. Default: do nothing."""
         return
 
     def inventory_planned(self) -> Inventory:
-        """The system with nobody in it; a fabric that is far away answers from the system file alone.
+        """Build the inventory of the system without any holders.
 
-        Default: the inventory with everybody gone.
+        A fabric with a remote control plane builds it from the system file alone. Default: the current inventory with all
+        holders
+        removed.
         """
         return self.inventory().freed()
 
     def select_planned(self, request: Request) -> Selection:
-        """Select on the planned inventory, as `select` does; a fabric that is far away answers from the system file alone."""
+        """Choose devices from the planned inventory, by the rules of `select_devices`.
+
+        A fabric with a remote control plane uses the system file alone.
+        """
         return self.select(request, self.inventory_planned())
 
     @property
     def controlled(self) -> Controlled | None:
-        """What a fabric behind a control plane offers beside. Default: None, there is no control plane."""
+        """Operations of a fabric with a control plane, or None if there is no control plane. Default: None."""
         return None
 
     def close(self) -> None:
-        """Default: nothing is open between calls."""
+        """Close open connections. Default: nothing is open between calls."""
         return

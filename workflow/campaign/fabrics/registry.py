@@ -1,8 +1,9 @@
-"""The kinds of fabric, and everything that the rest of the program knows about each of them.
+"""Registry of the kinds of fabric, with everything that the rest of the program uses of each kind.
 
-To add a kind, write a module that has `FABRIC = FabricKind(..)` and add its line to `FABRICS`. Another installed package adds one
-by an entry point in the group `composable_campaign.fabrics`: its name is the kind, its value the module. A module is imported only
-when a system names its kind, or when all kinds are listed.
+To add a kind, write a module that defines `FABRIC = FabricKind(..)` and add its line to `FABRICS`. Another installed package
+adds
+a kind with an entry point in the group `composable_campaign.fabrics`: its name is the kind, its value the module. A module is
+imported only if a system names its kind, or if all kinds are listed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Offer = Literal["p2p"]
 
 
 class NoOptions(BaseModel):
-    """The fabric has no options."""
+    """Options of a fabric that has none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,9 +49,11 @@ _TWO_POOLED = Configuration("c", 1, 2, 0, 2, "a100", "fabric", "fabric-nvme")
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A small system of a kind, into which `configuration` fits exactly once. The contract suite runs on it.
+    """A small system of one kind, into which `configuration` fits exactly once.
 
-    options: what a system file says under `fabric` beside the kind, and beside address and credentials of a control plane.
+    The contract suite runs on it. `options` holds the entries under `fabric` in the system file, except the kind and the address
+    and
+    credentials of a control plane.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -69,12 +72,18 @@ class Example:
 class FabricKind:
     """One kind of fabric.
 
-    summary: one line for lists. options: closed pydantic model of the `options` in a system file. open: makes the adapter; it
-    raises ConfigError when options, hosts or pool do not fit, and asks no control plane anything yet.
-    unverified: what has not been tried on the real product; empty where there is nothing of the kind. tested: what it was run
-    against. emulator: module that emulates its control plane (`open_emulator`, `COMPOSES`). offers: what its control plane can
-    tell or do beside composing. times: recordings of this kind that come with the package (`published_times`). steps:
-    operations that attaching takes, one after another; None where composing is not one operation a device.
+    Attributes:
+        summary: one line for lists.
+        options: closed pydantic model of the fabric's options in a system file.
+        open: function that creates the adapter. It raises ConfigError if options, hosts or pool do not fit, and sends nothing to
+            a
+            control plane.
+        unverified: features that were not tried on the real product; empty if there are none.
+        tested: systems that the adapter was run against.
+        emulator: module that emulates the control plane (`open_emulator`, `COMPOSES`).
+        offers: functions of the control plane beyond composing.
+        times: recordings of this kind that are part of the package (`published_times`).
+        steps: consecutive operations that attach a device; None if composing is not one operation per device.
     """
 
     summary: str
@@ -90,12 +99,18 @@ class FabricKind:
 
 
 def fabric_modules() -> dict[str, str]:
-    """Module of every kind, installed packages' included; they cannot replace a kind of this package."""
+    """Return the module of every kind, including kinds of other installed packages.
+
+    Other packages cannot replace a kind of this package.
+    """
     return {**{entry.name: entry.module for entry in entry_points(group=ENTRY_POINTS)}, **FABRICS}
 
 
 def fabric_kind(name: str) -> FabricKind:
-    """Import one kind. Raises ConfigError that lists the kinds, or says what is wrong with its module."""
+    """Import one kind of fabric.
+
+    Raises ConfigError if the kind is unknown (the message lists the kinds) or if its module is invalid.
+    """
     module = FABRICS.get(name) or fabric_modules().get(name)
     if module is None:
         raise ConfigError(f"fabric {name!r} is not known; there are: {', '.join(fabric_modules())}")
@@ -109,12 +124,12 @@ def fabric_kind(name: str) -> FabricKind:
 
 
 def fabric_kinds() -> dict[str, FabricKind]:
-    """Every kind of this package, imported: rows of status tables."""
+    """Import every kind of this package, for status tables."""
     return {name: fabric_kind(name) for name in FABRICS}
 
 
 def offering(offer: Offer) -> list[str]:
-    """Names of the kinds that offer something."""
+    """Return the names of the kinds whose control plane offers a function."""
     return [name for name, kind in fabric_kinds().items() if offer in kind.offers]
 
 
@@ -125,9 +140,10 @@ def open_fabric(
     pool: Sequence[PoolSpec],
     state_dir: Path,
 ) -> Fabric:
-    """Open a fabric of a kind; `state_dir` is created when the adapter first writes to it.
+    """Open a fabric of one kind.
 
-    Raises ConfigError when the options, the hosts or the pool do not fit the adapter.
+    The adapter creates `state_dir` on its first write. Raises ConfigError if the options, the hosts or the pool do not fit the
+    adapter.
     """
     kind = fabric_kind(name)
     if not isinstance(options, kind.options):

@@ -1,9 +1,10 @@
-"""A base for fabrics without a control plane of their own: claims in a state file, and devices attached one by one.
+"""Base class of fabrics without a control plane of their own: claims in a state file, devices attached one by one.
 
-A subclass says how one device of the pool gets to a host (`attach`) and back (`detach`); without them a claim is all there is.
-Everything else is here: selection, one composition at a time, resuming after a crash, itemised failures, release.
+A subclass defines how one device of the pool is attached to a host (`attach`) and detached again (`detach`). Without these
+methods, a lease is only a claim. The base class provides the rest: selection, one composition at a time, resuming after a crash,
+failures per device, and release.
 
-State file `<state_dir>/<kind>.json`, replaced whole under a lock (`state_file`):
+The state file `<state_dir>/<kind>.json` is replaced as a whole under a lock (`state_file`):
 
     {"schema_version": 1,
      "leases":  {"<lease id>": {"campaign": .., "owner": .., "since_s": <Unix time>,
@@ -11,7 +12,8 @@ State file `<state_dir>/<kind>.json`, replaced whole under a lock (`state_file`)
      "devices": {"<fabric id>": {"lease": .., "host": .., "state": "composing" | "in_use"}},
      "faults":  {}}
 
-A device without an entry is free. `composing` is claimed and not attached yet. Further keys are those of `state_file.State`.
+A device without an entry is free. A device in state `composing` is claimed but not attached yet. The other keys are those of
+`state_file.FabricState`.
 """
 
 from __future__ import annotations
@@ -33,12 +35,14 @@ from campaign.spec.site_hardware import HostSpec
 
 
 class SimpleFabric(Fabric):
-    """See `protocol.Fabric`.
+    """Base class of fabrics without a control plane of their own; see `protocol.Fabric`.
 
-    kind: names the state file. pool: devices that can be attached, such as `pool_devices(..)` of the system file's. own: those that
-    are built into hosts; default: as in the system file. banks: which hosts may hold which devices of the pool; default: every
-    host reaches all of them. ports: ports of the fabric by host; default: they are unknown.
-    atomic: nothing is attached, so that composing is one change of the state file. verified, note: see `Capabilities`.
+    Attributes:
+        kind: name of the state file.
+        atomic: nothing is attached, so composing is one change of the state file.
+        gives_host_id: see `Capabilities`.
+        verified: see `Capabilities`.
+        note: see `Capabilities`.
     """
 
     kind: str
@@ -57,6 +61,15 @@ class SimpleFabric(Fabric):
         banks: Sequence[Bank] | None = None,
         ports: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
+        """Open a fabric with its state file.
+
+        Args:
+            hosts: hosts of the system.
+            pool: devices that can be attached, such as `pool_devices(..)` of the pool in the system file.
+            state_dir: directory of the state file.
+            built_in: devices that are built into hosts. Default: as in the system file.
+            banks: rules on which hosts may hold which devices of the pool. Default: every host reaches all of them.
+        """
         self.hosts = {host.name: host for host in hosts}
         self.own = tuple(device for host in hosts for device in own_devices(host)) if own is None else tuple(own)
         self.pool = {device.fabric_id: device for device in pool}
@@ -66,20 +79,30 @@ class SimpleFabric(Fabric):
         self.state = StateFile(state_dir / f"{self.kind}.json")
 
     def attach(self, device: Device, host: str, lease_id: str) -> None:
-        """Attach one free device of the pool; again does no harm. FabricError: it is not attached; OutcomeUnknown: it may be."""
+        """Attach one free device of the pool to a host. Repeating the call does no harm.
+
+        Raises FabricError if the device is not attached, and OutcomeUnknown if it may be attached.
+        """
 
     def detach(self, device: Device, host: str, lease_id: str) -> None:
-        """Detach one device; again does no harm, also where it was never attached. FabricError: it is attached still."""
+        """Detach one device from a host. Repeating the call does no harm, nor does a device that was never attached.
+
+        Raises FabricError if the device is still attached.
+        """
 
     def present(self, device: Device, state: State) -> Device:
-        """A device of the pool as it is now."""
+        """Return a device of the pool in its current state."""
         slot = state.devices.get(device.fabric_id)
         return device if slot is None else held(device, slot)
 
     def refuse(self, state: State, selection: Selection) -> None:
-        """Raise Conflict or Incompatible for what forbids the selection by now; called before anything is claimed."""
+        """Check that the selection is still allowed, before anything is claimed.
+
+        Raises Conflict or Incompatible if it is not.
+        """
 
     def capabilities(self) -> Capabilities:
+        """Return the capabilities and limits of the fabric."""
         most = (
             sum(device.computes for device in self.own if device.attached_to == name)
             + sum(len(bank.slots) for bank in self.banks if name in bank.hosts)
@@ -94,9 +117,11 @@ class SimpleFabric(Fabric):
         )
 
     def inventory(self) -> Inventory:
+        """Build the inventory from the system file and the claims in the state file."""
         return self.inventory_of(self.state.read())
 
     def inventory_of(self, state: State) -> Inventory:
+        """Build the inventory of hosts and devices with the holders that the state records."""
         hosts = tuple(
             Host(
                 spec.name,
@@ -111,14 +136,17 @@ class SimpleFabric(Fabric):
         return Inventory(hosts, (*own, *(self.present(device, state) for device in self.pool.values())))
 
     def select(self, request: Request, inventory: Inventory) -> Selection:
+        """Choose the devices for a request by the rules of the banks."""
         return select(request, inventory, self.banks)
 
     def compose(self, selection: Selection) -> None:
+        """Claim the selection, then attach its devices."""
         with self.exclusive(selection.request.lease_id):
             self.claim(selection)
             self.attach_claimed(selection)
 
     def read_back(self, lease_id: str) -> Composition | None:
+        """Return the composition of the attached devices of a lease, or None if the lease has no claim."""
         state = self.state.read()
         holding = state.leases.get(lease_id)
         if holding is None:
@@ -128,19 +156,25 @@ class SimpleFabric(Fabric):
         return composed(self.hosts, (host for host in holding.hosts if host.name in self.hosts), devices)
 
     def release(self, lease_id: str) -> tuple[str, ...]:
+        """Detach the devices of the lease, and return the fabric ids of those that could not be detached."""
         if lease_id not in self.state.read().leases:
             return ()
         with self.exclusive(lease_id):
             return self.detach_held(lease_id)
 
     def held(self) -> Mapping[str, Tag]:
+        """Return the tags of all leases in the state file, by lease id."""
         return self.state.read().tags()
 
     def exclusive(self, lease_id: str) -> AbstractContextManager[None]:
+        """Hold the transaction lock inside the block, unless composing is a single step."""
         return nullcontext() if self.atomic else self.state.transaction(lease_id)
 
     def claim(self, selection: Selection) -> None:
-        """Reserve hosts and devices in one change of the state file; raises Incompatible or Conflict."""
+        """Reserve the hosts and devices of a selection in one change of the state file.
+
+        Raises Incompatible or Conflict.
+        """
         lease_id = selection.request.lease_id
         asked = {self.pool[n].location: h.host for h in selection.hosts for n in h.ids if n in self.pool}
         if broken := violation(self.banks, asked):
@@ -160,7 +194,10 @@ class SimpleFabric(Fabric):
             occupy_slots(state, selection, () if self.atomic else self.pool)
 
     def attach_claimed(self, selection: Selection) -> None:
-        """Attach what is claimed and not attached yet. Raises PartialFailure for what cannot be."""
+        """Attach the claimed devices that are not attached yet.
+
+        Raises PartialFailure with the devices that could not be attached.
+        """
         lease_id, done, failed = selection.request.lease_id, list[str](), dict[str, FabricError]()
         for name, host in self.unattached(selection):
             try:
@@ -179,7 +216,7 @@ class SimpleFabric(Fabric):
             raise PartialFailure(f"{lease_id}: could not be attached: {words}", done, failed)
 
     def unattached(self, selection: Selection) -> list[tuple[str, str]]:
-        """(fabric id, host) of what is still to be attached, in order."""
+        """Return (fabric id, host) of the devices of the selection that are not attached yet, in order."""
         state, lease_id = self.state.read(), selection.request.lease_id
         return [
             (name, host.host)
@@ -189,7 +226,10 @@ class SimpleFabric(Fabric):
         ]
 
     def detach_held(self, lease_id: str) -> tuple[str, ...]:
-        """Detach and give up what the lease holds; gives what could not be detached, which stays with it, as do its hosts."""
+        """Detach all devices of a lease, remove its claims, and return the fabric ids of devices that could not be detached.
+
+        The lease keeps these devices and their hosts.
+        """
         stuck: list[str] = []
         for name, slot in self.state.read().devices.items():
             if slot.lease == lease_id and name in self.pool and not self.atomic:

@@ -1,13 +1,16 @@
-"""A simulated fabric: chassis in the manner of the Falcon 4016, with latencies and faults on request.
+"""Simulated fabric: chassis modelled on the Falcon 4016, with configurable latencies and faults.
 
-It contends honestly: its state outlives the process, two processes never get one device, one transaction runs at a time,
-and a process killed half way leaves devices half composed, as the real thing does. Latencies are slept, not claimed:
-fixed ones, and recorded ones of another fabric (`times`). They are zero by default.
+Contention is real. The state outlives the process, two processes never get the same device, and one transaction runs at a time.
+A process killed halfway leaves devices half composed, as on a real fabric. Latencies are slept: fixed ones, and recorded ones of
+another fabric (`times`). They are zero by default.
 
-A chassis has two drawers of eight slots and four host ports. A port is cabled to one host and reaches one or both drawers. Modes:
-- `standard_one_host`: all eight slots of the drawer belong to one host (16 devices with both drawers on one host);
-- `standard_two_hosts`: two connections, four slots each; one host may take both;
-- `advanced`: slots move between hosts on the fly, at most three hosts hold devices of a drawer at one time.
+A chassis has two drawers of eight slots and four host ports. A port is cabled to one host and reaches one or both drawers.
+Modes:
+
+- `standard_one_host`: all eight slots of the drawer belong to one host (16 devices with both drawers on one host).
+- `standard_two_hosts`: two connections with four slots each; one host may take both.
+- `advanced`: slots move between hosts on the fly; at most three hosts hold devices of a drawer at one time.
+
 Source: the public description of the Falcon 4016 in the literature on composable systems.
 """
 
@@ -40,13 +43,13 @@ from campaign.spec.site_hardware import HostSpec, PoolSpec
 Port = Literal["H1", "H2", "H3", "H4"]
 
 PORTS: tuple[Port, ...] = ("H1", "H2", "H3", "H4")
-# Of a host adapter and a slot: PCIe 4.0, 16 lanes.
+# Link of a host adapter and of a slot: PCIe 4.0 with 16 lanes.
 LANES = 16
 GENERATION = 4
 
 
 class DrawerOptions(BaseModel):
-    """One drawer of eight slots."""
+    """Options of one drawer with eight slots."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,7 +63,7 @@ class DrawerOptions(BaseModel):
 
 
 class ChassisOptions(BaseModel):
-    """One chassis with up to two drawers and four host ports."""
+    """Options of one chassis with up to two drawers and four host ports."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -77,7 +80,10 @@ class ChassisOptions(BaseModel):
 
 
 def banks(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) -> tuple[Bank, ...]:
-    """Resolve cabling and modes. Raises ConfigError naming chassis, drawer and rule."""
+    """Build the banks of all chassis from their cabling and modes.
+
+    Raises ConfigError with the chassis, the drawer and the rule that is broken.
+    """
     found: list[Bank] = []
     for one, ports in cabling(chassis, hosts):
         for index, drawer in enumerate(one.drawers):
@@ -91,7 +97,10 @@ def banks(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) -> tuple
 def cabling(
     chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]
 ) -> Iterator[tuple[ChassisOptions, dict[Port, str]]]:
-    """Port -> host of every chassis. The default passes over hosts that earlier chassis use."""
+    """Yield each chassis with the host that is cabled to each of its ports.
+
+    The default cabling skips hosts that earlier chassis use.
+    """
     known, taken = [host.name for host in hosts], set[str]()
     for one in chassis:
         cabled: Mapping[Port, str] = dict(zip(PORTS, (name for name in known if name not in taken), strict=False))
@@ -114,6 +123,7 @@ def find_host_ports(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]
 
 
 def _drawer_banks(chassis: str, index: int, drawer: DrawerOptions, cabled: Mapping[Port, str]) -> list[Bank]:
+    """Build the banks of one drawer. Raises ConfigError if its cabling does not fit its mode."""
     name = f"{chassis}/{drawer.name}"
     ports = _reaching(index, drawer, cabled)
     if uncabled := [port for port in ports if port not in cabled]:
@@ -142,19 +152,23 @@ def _drawer_banks(chassis: str, index: int, drawer: DrawerOptions, cabled: Mappi
 
 
 def _reaching(index: int, drawer: DrawerOptions, cabled: Mapping[Port, str]) -> tuple[Port, ...]:
+    """Return the ports that reach a drawer, in the order of their connections."""
     if drawer.ports is not None:
         return tuple(dict.fromkeys(drawer.ports))
     if drawer.mode == "advanced":
         return tuple(cabled)
     count = 1 if drawer.mode == "standard_one_host" else 2
     own = [port for port in PORTS[2 * index : 2 * index + 2] if port in cabled]
-    # A drawer whose own ports are empty shares what is cabled: the next host if there is one, else the same.
+    # A drawer without cabled ports of its own shares a cabled port: that of the next host, or else of the same host.
     shared = list(cabled)[min(index, len(cabled) - 1) :] if count == 1 and cabled else list(cabled)
     return tuple((own or shared)[:count])
 
 
 def host_id(kind: str, fabric_id: str) -> str:
-    """What a host would call the device: a GPU's UUID, a card's MAC, a drive's serial; always the same for one slot."""
+    """Derive the id that a host reports for a device: the UUID of a GPU, the MAC of a card, or the serial number of a drive.
+
+    The id of a slot is always the same.
+    """
     name = uuid.uuid5(uuid.NAMESPACE_OID, fabric_id)
     if kind == "nic":
         return ":".join(f"{byte:02x}" for byte in b"\x02" + name.bytes[:5])
@@ -162,12 +176,15 @@ def host_id(kind: str, fabric_id: str) -> str:
 
 
 def fill(chassis: Sequence[ChassisOptions], pool: Sequence[PoolSpec]) -> list[Device]:
-    """The pool in slots, in order; a device's id is its location. Raises ConfigError when there are more devices than slots."""
+    """Place the devices of the pool in slots, in order. The id of a device is its location.
+
+    Raises ConfigError if there are more devices than slots.
+    """
     drawers = [f"{one.name}/{drawer.name}" for one in chassis for drawer in one.drawers]
     free = {drawer: list(range(1, SLOTS + 1)) for drawer in drawers}
     found: list[Device] = []
     link = Link(LANES, GENERATION, LANES, GENERATION)
-    # Devices that name their drawer go first, so that one that does not care never takes their slot.
+    # Devices with a named drawer are placed first, so that devices without one never take their slots.
     for spec in sorted(pool, key=lambda spec: spec.drawer is None):
         named = [name for name in drawers if spec.drawer in (None, name, name.rpartition("/")[2])]
         if not named:
@@ -184,22 +201,22 @@ def fill(chassis: Sequence[ChassisOptions], pool: Sequence[PoolSpec]) -> list[De
 
 FaultKind = Literal[
     "busy",  # compose or release is refused because the fabric is busy; nothing changes
-    "lost_request",  # compose never arrives, and the caller cannot know
+    "lost_request",  # compose never arrives, and the caller gets no reply
     "unknown_outcome",  # compose is done, the reply is lost
     "unknown_release",  # release is done, the reply is lost
-    "partial_attach",  # one device is not attached, and the fabric says so
+    "partial_attach",  # one device is not attached, and the fabric reports the failure
     "short_attach",  # one device is not attached, and the fabric reports success
-    "substituted_device",  # another free device of the drawer is attached in place of the one asked for
+    "substituted_device",  # another free device is attached instead of the requested one
     "degraded_link",  # a device trains with half its lanes
-    "device_never_visible",  # attached, but the host never enumerates it
-    "needs_rescan",  # attached, but the host enumerates it only after a rescan
+    "device_never_visible",  # the device is attached, but the host never lists it
+    "needs_rescan",  # the device is attached, but the host lists it only after a rescan
     "device_fails",  # a device breaks `after_s` seconds after it was attached, and stays broken
     "leak",  # one device cannot be released
 ]
 
 
 class Fault(BaseModel):
-    """One kind of fault, to happen `times` times to what matches."""
+    """One kind of fault that occurs `times` times for matching leases and devices."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -211,7 +228,7 @@ class Fault(BaseModel):
 
 
 class SimulatedOptions(BaseModel):
-    """Options of the simulated fabric; all have defaults."""
+    """Options of the simulated fabric. All have defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -236,7 +253,7 @@ class SimulatedOptions(BaseModel):
 
 
 class SimulatedFabric(SimpleFabric):
-    """See `protocol.Fabric`."""
+    """Fabric of simulated chassis; see `protocol.Fabric`."""
 
     kind = "simulated"
     gives_host_id = True
@@ -260,12 +277,15 @@ class SimulatedFabric(SimpleFabric):
         self._faults = {f"{n}-{content_hash(fault.model_dump(), 8)}": fault for n, fault in enumerate(options.faults)}
 
     def _take(self, operation: Operation, kind: str, least_s: float) -> None:
-        """Sleep for as long as an operation on a device of a kind takes; a drive is moved as a GPU was."""
+        """Sleep for the duration of an operation on one kind of device.
+
+        Recorded times of GPUs are also used for drives.
+        """
         drawn_s = self._times.sample(self._random, operation, kind and "gpu") if self._times else 0.0
         time.sleep(least_s + drawn_s)
 
     def _strikes(self, kind: FaultKind, lease_id: str, device: str | None = None) -> Fault | None:
-        """The fault that happens now, counted as happened in the state file; None when nothing goes wrong."""
+        """Return the fault that occurs now and count it in the state file, or return None if there is none."""
         matching = {
             key: fault
             for key, fault in self._faults.items()
@@ -284,6 +304,7 @@ class SimulatedFabric(SimpleFabric):
         return None
 
     def present(self, device: Device, state: State) -> Device:
+        """Return a device of the pool in its current state, with its link and health."""
         slot = state.devices.get(device.fabric_id)
         if slot is None:
             return device
@@ -295,6 +316,7 @@ class SimulatedFabric(SimpleFabric):
         )
 
     def compose(self, selection: Selection) -> None:
+        """Claim and attach the selection, with the configured latencies and faults."""
         lease_id = selection.request.lease_id
         with self.exclusive(lease_id):
             self._refuse_if_busy(lease_id)
@@ -311,6 +333,10 @@ class SimulatedFabric(SimpleFabric):
                 raise OutcomeUnknown(f"{lease_id}: the reply to compose was lost")
 
     def attach_claimed(self, selection: Selection) -> None:
+        """Attach the claimed devices with the configured latencies and faults.
+
+        Raises PartialFailure with the devices that could not be attached.
+        """
         lease_id, done, failed = selection.request.lease_id, list[str](), list[str]()
         for device, host in self.unattached(selection):
             with timed(self.pool[device], "attach"):
@@ -324,9 +350,11 @@ class SimulatedFabric(SimpleFabric):
             raise PartialFailure(f"{lease_id}: {', '.join(failed)} could not be attached", done, failed)
 
     def host_sees(self, composition: Composition) -> frozenset[str]:
+        """Return the fabric ids of the devices that their hosts list now, given the simulated faults."""
         slots, now = self.state.read().devices, time.time()
 
         def arrived(slot: Slot, host: str) -> bool:
+            """Return True if the host lists the device in this slot now."""
             there = slot.visible_s is not None and slot.visible_s <= now and not slot.needs_rescan
             return there and not slot.broken and slot.host == host
 
@@ -338,15 +366,21 @@ class SimulatedFabric(SimpleFabric):
         )
 
     def looked_for(self, composition: Composition) -> frozenset[str]:
+        """Return the fabric ids of the pooled devices, which are verified on their hosts."""
         return frozenset(device.fabric_id for device in composition.devices if not device.local)
 
     def rescan(self, composition: Composition) -> None:
+        """Make devices visible that appear only after a rescan."""
         with self.state.change() as state:
             for device in composition.devices:
                 if device.fabric_id in state.devices:
                     state.devices[device.fabric_id].needs_rescan = False
 
     def release(self, lease_id: str) -> tuple[str, ...]:
+        """Detach the devices of the lease with the configured latencies and faults.
+
+        Returns the fabric ids of devices that could not be detached.
+        """
         if lease_id not in self.state.read().leases:
             return ()
         with self.exclusive(lease_id):
@@ -358,16 +392,18 @@ class SimulatedFabric(SimpleFabric):
         return stuck
 
     def detach(self, device: Device, host: str, lease_id: str) -> None:
+        """Detach one device with the configured latency. Raises FabricError if a fault prevents it."""
         self._take("detach", device.kind, self._options.detach_s)
         if self._strikes("leak", lease_id, device.fabric_id):
             raise FabricError(f"{device.fabric_id}: cannot be detached")
 
     def _refuse_if_busy(self, lease_id: str) -> None:
+        """Raise Busy if that fault occurs now."""
         if self._strikes("busy", lease_id):
             raise Busy(f"{lease_id}: the fabric is busy", ("the fabric itself",))
 
     def attach(self, device: Device, host: str, lease_id: str) -> None:
-        """Attach one device, or the one that the fabric mistakes for it."""
+        """Attach one device, or another device if a fault substitutes it."""
         actual = self._mistaken(device, host, lease_id)
         struck: dict[FaultKind, Fault | None] = {
             kind: self._strikes(kind, lease_id, actual)
@@ -392,7 +428,10 @@ class SimulatedFabric(SimpleFabric):
             slot.fails_s = now + struck["device_fails"].after_s if struck["device_fails"] else slot.fails_s
 
     def _mistaken(self, device: Device, host: str, lease_id: str) -> str:
-        """A free device of another model that could be attached in place of `device`, when that fault strikes."""
+        """Return the id of the device that is attached: the requested one, or a substitute if that fault occurs.
+
+        A substitute is a free device of the same kind and another model that the host may hold.
+        """
         state = self.state.read()
         for other in self.pool.values():
             now = self.present(other, state)

@@ -1,6 +1,6 @@
-"""What an adapter must remember between processes: one JSON file, changed under a lock and replaced whole.
+"""State that an adapter keeps between processes: one JSON file, changed under a lock and replaced as a whole.
 
-Readers need no lock (the file is replaced by rename); `change` gives the state to exactly one process at a time.
+Readers need no lock, because the file is replaced by rename. `StateFile.edit` gives the state to one process at a time.
 """
 
 from __future__ import annotations
@@ -24,13 +24,20 @@ _ROOM_BYTES = 4096
 
 
 class _Stored(BaseModel):
+    """Base class of the models in the state file. Unknown keys are rejected."""
+
     model_config = ConfigDict(extra="forbid")
 
 
 class Detached(_Stored):
-    """What the fabric told of a device when this program detached it; some fabrics do not show what nobody has.
+    """Last known fabric data of a device that this program detached.
 
-    called: how the fabric is told of it; port: where it was; others: how others were called then.
+    Some fabrics do not list a device that is attached to no host.
+
+    Attributes:
+        called: id of the device on the fabric.
+        port: port that it was attached to.
+        others: ids of the other devices at that time.
     """
 
     called: str
@@ -39,7 +46,7 @@ class Detached(_Stored):
 
 
 class Slot(_Stored):
-    """What is not ordinary about one device; a device without an entry is free and well."""
+    """Deviations of one device from the default. A device without an entry is free and works."""
 
     lease: str | None = None
     host: str | None = None
@@ -52,11 +59,12 @@ class Slot(_Stored):
 
     @property
     def broken(self) -> bool:
+        """Failure status of the device: True from the time `fails_s`."""
         return self.fails_s is not None and self.fails_s <= time.time()
 
 
 class HeldHost(_Stored):
-    """What a lease asked for on one host, in fabric ids."""
+    """Devices (fabric ids) that a lease requested on one host."""
 
     name: str
     devices: tuple[str, ...] = ()
@@ -64,7 +72,7 @@ class HeldHost(_Stored):
 
 
 class Holding(_Stored):
-    """One lease as the fabric knows it; this is also the tag by which it is known to be ours."""
+    """Claim of one lease, which also serves as the tag that identifies the lease as ours."""
 
     campaign: str
     owner: str
@@ -79,6 +87,8 @@ class Holding(_Stored):
 
 
 class State(_Stored):
+    """Contents of the state file: claims of leases and states of devices."""
+
     schema_version: Literal[1] = 1
     devices: dict[str, Slot] = Field(default_factory=dict)
     leases: dict[str, Holding] = Field(default_factory=dict)
@@ -87,23 +97,28 @@ class State(_Stored):
     faults: dict[str, int] = Field(default_factory=dict, description="how often each fault may still happen")
 
     def slot(self, fabric_id: str) -> Slot:
+        """Return the entry of a device. Add an empty entry if there is none."""
         return self.devices.setdefault(fabric_id, Slot())
 
     def held_by(self, lease_id: str) -> tuple[str, ...]:
-        """Fabric ids that the lease holds, attached or not yet."""
+        """Return the fabric ids of the devices that the lease claims, attached or not."""
         return tuple(name for name, slot in self.devices.items() if slot.lease == lease_id)
 
     def holder_of_host(self, name: str) -> str | None:
+        """Return the lease that claims the host, or None."""
         return next((lease for lease, held in self.leases.items() if name in {host.name for host in held.hosts}), None)
 
     def free(self, fabric_id: str) -> None:
-        """No lease has the device any more; one that broke stays broken."""
+        """Remove the device from its lease. A broken device stays broken."""
         slot = self.devices.pop(fabric_id)
         if slot.broken:
             self.devices[fabric_id] = Slot(fails_s=slot.fails_s)
 
     def drop(self, lease_id: str, keeping: Collection[str] = ()) -> None:
-        """Forget the claims of a lease; devices to keep stay with it, and so do the hosts that they are on."""
+        """Remove the claims of a lease, except for some devices.
+
+        The devices in `keep_ids` and their hosts stay with the lease.
+        """
         for name in self.held_by(lease_id):
             if name not in keeping:
                 self.free(name)
@@ -114,13 +129,19 @@ class State(_Stored):
                 del self.leases[lease_id]
 
     def taken(self, fabric_id: str) -> None:
-        """A device has been detached from where it was found, or others have moved it."""
+        """Record that a device is no longer attached to the host where it was found.
+
+        Either this program detached it, or another client moved it.
+        """
         self.devices[fabric_id].found = None
         if self.devices[fabric_id].lease is None:
             self.free(fabric_id)
 
     def away(self) -> dict[str, str]:
-        """Host by fabric id of devices that leases found there and took; no lease has them or their host now."""
+        """Return the original host of each displaced device, by fabric id.
+
+        A device is displaced if a lease detached it from that host, and no lease holds the device or the host now.
+        """
         slots = ((name, host, self.devices.get(name)) for name, host in self.homes.items())
         return {
             name: host
@@ -129,6 +150,7 @@ class State(_Stored):
         }
 
     def tags(self) -> dict[str, Tag]:
+        """Build the tag of each lease in the state, by lease id."""
         return {
             lease: Tag(lease, held.campaign, held.owner, held.since_s, self.held_by(lease))
             for lease, held in self.leases.items()
@@ -136,20 +158,23 @@ class State(_Stored):
 
 
 def wanted(selection: Selection) -> tuple[HeldHost, ...]:
-    """The selection as it is stored."""
+    """Convert a selection to the hosts stored in the state file."""
     return tuple(
         HeldHost(name=host.host, devices=(*host.local, *host.fabric), storage=host.storage) for host in selection.hosts
     )
 
 
 class StateFile:
-    """The state of one fabric, in `path`; its locks are files beside it."""
+    """State file of one fabric at `path`. Its lock files are beside it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> State:
-        """The state as last written. Raises ProtocolViolation naming a damaged file."""
+        """Return the state as last written, or an empty state if there is no file.
+
+        Raises ProtocolViolation, with the path, if the file is damaged.
+        """
         try:
             return State.model_validate_json(read_bytes(self.path))
         except FileNotFoundError:
@@ -162,13 +187,16 @@ class StateFile:
 
     @contextmanager
     def change(self) -> Iterator[State]:
-        """Give the state to change; it is written when the block ends well, and left as it was when it raises."""
+        """Yield the state for changes under a lock, and write it when the block ends without an exception.
+
+        If the block raises an exception, the file is unchanged.
+        """
         with lock(self.path.with_suffix(".lock")):
             state = self.read()
             yield state
             content = (state.model_dump_json(indent=1) + "\n").encode()
             try:
-                # Room to write over it what releasing adds, when the disk is full and devices must be released.
+                # Reserves space, so that releasing devices can still overwrite the file when the disk is full.
                 write_atomic(self.path, content.ljust(2 * len(content) + _ROOM_BYTES), durable=True)
             except OSError as error:
                 if error.errno not in NO_SPACE or not self.path.exists() or not overwrite(self.path, content):
@@ -176,9 +204,11 @@ class StateFile:
 
     @contextmanager
     def transaction(self, lease_id: str) -> Iterator[None]:
-        """Be the only mutating operation, for as long as it takes. Raises Busy naming the lease of the other one.
+        """Hold the lock of changing operations inside the block, for as long as they take.
 
-        The kernel drops the lock of a dead process, so a killed transaction never blocks the next one.
+        Raises Busy with the lease that holds the lock. The kernel drops the lock of a dead process, so a killed transaction
+        never blocks
+        the next one.
         """
         path = self.path.with_suffix(".transaction")
         with try_lock(path, lease_id) as mine:
@@ -189,7 +219,7 @@ class StateFile:
 
 
 def occupy(device: Device, state: State) -> Device:
-    """A host's own device with its present holder."""
+    """Return a built-in device of a host with its present holder."""
     slot = state.devices.get(device.fabric_id)
     if slot is None or slot.lease is None:
         return device
@@ -197,7 +227,7 @@ def occupy(device: Device, state: State) -> Device:
 
 
 def held(device: Device, slot: Slot) -> Device:
-    """A device of the pool with its present holder, if it has one."""
+    """Return a device of the pool with the holder in its slot, if there is one."""
     return (
         replace(device, holder=slot.lease, attached_to=slot.host, state=slot.state)
         if slot.lease is not None
@@ -206,7 +236,10 @@ def held(device: Device, slot: Slot) -> Device:
 
 
 def claim(state: State, selection: Selection) -> bool:
-    """Enter the selection into the state, or raise Conflict; False when this lease has just this selection already."""
+    """Enter the claim of a selection into the state.
+
+    Returns False if this lease already has exactly this selection. Raises Conflict if other leases hold parts of it.
+    """
     request, hosts = selection.request, wanted(selection)
     holding = state.leases.get(request.lease_id)
     if holding is not None:
@@ -228,7 +261,10 @@ def claim(state: State, selection: Selection) -> bool:
 
 
 def occupy_slots(state: State, selection: Selection, to_attach: Container[str]) -> None:
-    """Mark devices of a claimed selection: in use, or to be attached first."""
+    """Assign the devices of a claimed selection to their lease and hosts.
+
+    Devices in `to_attach` are marked as still to be attached, the others as in use.
+    """
     for host in selection.hosts:
         for name in host.ids:
             slot = state.slot(name)
@@ -237,8 +273,10 @@ def occupy_slots(state: State, selection: Selection, to_attach: Container[str]) 
 
 
 def in_the_way(state: State, lease_id: str) -> dict[str, str]:
-    """Host by fabric id of devices that have to go from where they were found before a claimed lease is attached: its own, and
-    others on its hosts."""
+    """Return the devices that must be detached before a claimed lease is attached, with their hosts by fabric id.
+
+    These devices are still where they were found: devices of the lease itself, and other devices on its hosts.
+    """
     hosts = {host.name for host in state.leases[lease_id].hosts}
     return {
         name: slot.found
@@ -248,9 +286,13 @@ def in_the_way(state: State, lease_id: str) -> dict[str, str]:
 
 
 def composed(specs: Mapping[str, HostSpec], hosts: Iterable[HeldHost], devices: Mapping[str, Device]) -> Composition:
-    """The composition of stored hosts, out of the devices that are really there (missing ones are left out)."""
+    """Build the composition of stored hosts from the devices that are really attached.
+
+    Missing devices are left out.
+    """
 
     def there(names: Iterable[str]) -> tuple[Device, ...]:
+        """Return the devices with these ids that are really attached."""
         return tuple(devices[name] for name in names if name in devices)
 
     asked = [(host, specs[host.name]) for host in hosts]

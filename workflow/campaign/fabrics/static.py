@@ -1,6 +1,8 @@
-"""A traditional cluster: hosts with the devices that are built in. Composing selects and locks them; nothing moves.
+"""Fabric of a traditional cluster, whose hosts have only built-in devices.
 
-It is the baseline that composed hardware is compared with, and needs nothing but the system file.
+Composing selects and locks devices; nothing is moved. This fabric is the baseline for composed hardware and needs only the
+system
+file.
 """
 
 from __future__ import annotations
@@ -21,13 +23,20 @@ RULE = "static: devices stay in the host that they are built into"
 
 
 class StaticFabric(SimpleFabric):
-    """What a host really has is checked on the host, not here: nothing can be asked from afar."""
+    """Fabric of hosts with built-in devices.
+
+    The devices that a host really has are verified on the host, because they cannot be queried remotely.
+    """
 
     kind = "static"
     atomic = True
     note = "devices are those of the system file; the run on the host is what verifies them"
 
     def select(self, request: Request, inventory: Inventory) -> Selection:
+        """Choose built-in devices for a request.
+
+        Raises Incompatible if the configuration needs pooled devices or pooled storage.
+        """
         asked, pooled = request.configuration, request.configuration.fabric_devices_per_host
         wrong, use = f"storage: {asked.storage}", "local or nvme"
         if pooled or asked.attach != "local":
@@ -41,7 +50,10 @@ class StaticFabric(SimpleFabric):
 def open_fabric(
     options: NoOptions, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
 ) -> StaticFabric:
-    """Raises ConfigError when the system has a pool: nothing could ever attach it."""
+    """Open a static fabric.
+
+    Raises ConfigError if the system has a pool, because nothing could attach its devices.
+    """
     if pool:
         raise ConfigError(
             f"fabric 'static' cannot attach a pool ({pool[0].count} x {pool[0].model!r}); "

@@ -1,1 +1,1 @@
-"""From a directory of logs that were made without us to a campaign with records: what `campaign import` does."""
+"""Import of logs that were made without this program, which `campaign import` turns into a campaign with records."""

@@ -1,4 +1,4 @@
-"""The campaign that imported records belong to, as the documents of its files. Pure."""
+"""Documents of the files of the campaign to which imported records belong. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ from campaign.workloads.protocol import Workload
 
 WHY = "no log of it was found"
 _AXES = ("configuration", "workload", "batch", "precision")
-_TOGETHER = 12  # names in one list: an expression has an end
+_TOGETHER = 12  # because the length of an expression is limited
 
 
 def system_document(said: ImportFile, workloads: Mapping[str, Workload], notes: Sequence[str] = ()) -> dict[str, Any]:
-    """The system file. With a pool, a fabric that can hold one stands for the real one, which logs do not tell.
+    """Return the system file as a document.
 
-    Likewise Slurm for whoever started the runs, where a workload's file says that it takes it.
+    If the system has a pool, a fabric that can hold one stands for the real fabric, which logs do not mention. Likewise, Slurm
+    stands
+    for the actual launcher if a workload's file needs it.
+
+    Args:
+        import_file: content of the map.
+        workloads: workloads by name.
+        notes: notes that are added to those of the map.
     """
     system = said.system
     by_slurm = any(file.needs_slurm for file in workloads.values())
     kept = system.model_dump(mode="json", exclude_defaults=True, exclude={"notes"})
     for entry in kept.get("pool", ()):
-        entry.pop("drawer", None)  # of the real chassis, which the one that stands for it does not have
+        entry.pop("drawer", None)  # drawer of the real chassis, which the stand-in fabric does not have
     return {
         "schema_version": "system/1",
         **kept,
@@ -35,7 +42,10 @@ def system_document(said: ImportFile, workloads: Mapping[str, Workload], notes: 
 
 
 def workload_document(name: str, said: ImportFile) -> dict[str, Any]:
-    """The workload file of an entry with a parser of its own. It lists all precisions: the matrix says which were run."""
+    """Return the workload file of an entry with its own parser as a document.
+
+    The document lists all precisions, because the matrix defines which were run.
+    """
     file = said.workloads[name]
     kept = file.model_dump(mode="json", exclude_defaults=True)
     program: dict[str, Any] = {"command": list(file.command)}
@@ -54,7 +64,16 @@ def campaign_document(
     compositions: int,
     workloads: Mapping[str, Workload],
 ) -> dict[str, Any]:
-    """The campaign file. axes: options that are axes; repetitions: planned, by cell; compositions: most of a configuration."""
+    """Return the campaign file as a document.
+
+    Args:
+        import_file: content of the map.
+        points: cells with a log.
+        axes: options that are axes.
+        repetitions: planned repetitions by cell.
+        compositions: largest number of compositions of a configuration.
+        workloads: workloads by name.
+    """
     cells = [_values(point, axes, workloads) for point in sorted(points)]
     most = max(repetitions.values())
     full = said.matrix == "full"
@@ -94,7 +113,10 @@ def campaign_document(
 def _sparse(
     values: Mapping[str, Sequence[Scalar]], cells: Sequence[tuple[Scalar, ...]]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """What makes of the product the cells that were found: own batches and precisions of workloads, and exclusions."""
+    """Return the overrides and exclusions that reduce the product of all axis values to the cells with a log.
+
+    Overrides give workloads their own batches and precisions.
+    """
     rests = ((workload, (configuration, *rest)) for configuration, workload, *rest in cells)
     alike = _alike(rests, values["workload"])
     names = [name for name in values if name != "workload"]
@@ -113,7 +135,10 @@ def _sparse(
 def _fewer(
     values: Mapping[str, Sequence[Scalar]], repetitions: Iterable[tuple[tuple[Scalar, ...], int]]
 ) -> Iterator[dict[str, Any]]:
-    """Overrides for the cells that have fewer repetitions than others; of cells without a log they say anything."""
+    """Yield overrides for the cells that have fewer repetitions than others.
+
+    They may match cells without a log, where they have no effect.
+    """
     most: dict[tuple[Scalar, ...], int] = {}
     for cell, count in repetitions:
         most[cell] = max(count, most.get(cell, 0))
@@ -124,7 +149,7 @@ def _fewer(
 
 
 def _sorted(values: Iterable[Scalar]) -> list[Scalar]:
-    """Each once; precisions from wide to narrow, others by size."""
+    """Sort distinct values, with precisions from wide to narrow and other values by size."""
     return sorted(
         set(values),
         key=lambda v: (str(type(v)), PRECISIONS.index(v) if isinstance(v, str) and v in PRECISIONS else 0, v),
@@ -140,9 +165,15 @@ def _values(point: CellPoint, axes: Collection[str], workloads: Mapping[str, Wor
 def others(
     names: Sequence[str], values: Sequence[Sequence[Scalar]], cells: Iterable[Sequence[Scalar]], given: str = ""
 ) -> Iterator[str]:
-    """Expressions that together hold for exactly those combinations of values that are no cell, once each: few, each short.
+    """Yield few and short expressions that together match exactly the combinations of values that are not cells.
 
-    names: of the axes, in the order of a cell's values; values: of each axis; given: what holds for all of these cells.
+    Each such combination matches one expression.
+
+    Args:
+        names: names of the axes, in the order of a cell's values.
+        values: values of each axis.
+        cells: values of each cell.
+        condition: expression that holds for all of these cells.
     """
     if not names:
         return
@@ -159,7 +190,12 @@ def others(
 def _alike(
     cells: Iterable[tuple[Scalar, tuple[Scalar, ...]]], order: Iterable[Scalar]
 ) -> dict[frozenset[tuple[Scalar, ...]], list[Scalar]]:
-    """Values of an axis that have cells, by the rest of these; in the order of values."""
+    """Group the values of an axis by the set of remaining values of their cells.
+
+    Args:
+        cells: pairs of a value of the axis and the remaining values of the cell.
+        order: values of the axis. Those without cells are left out.
+    """
     below: dict[Scalar, set[tuple[Scalar, ...]]] = {}
     for value, rest in cells:
         below.setdefault(value, set()).add(rest)
@@ -171,10 +207,11 @@ def _alike(
 
 
 def _among(name: str, values: Sequence[Scalar]) -> list[str]:
-    """Expressions for any of the values."""
+    """Return expressions that together match any of the values of an axis."""
     parts = [list(values[at : at + _TOGETHER]) for at in range(0, len(values), _TOGETHER)]
     return [f"{name} == {part[0]!r}" if len(part) == 1 else f"{name} in {part!r}" for part in parts]
 
 
 def _and(given: str, rule: str) -> str:
+    """Join two expressions by `and`. Either may be empty."""
     return f"{given} and {rule}" if given and rule else given or rule

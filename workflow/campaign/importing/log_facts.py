@@ -1,6 +1,6 @@
-"""What one log says: names that the map looks for, times, how the run ended, its outcome; and which run of which cell it is of.
+"""Reading of one log: values that the map looks for, times, end and outcome of the run, and its cell and run number.
 
-It is read as runs are read that were just measured, but for what only their launcher knows.
+A log is read in the same way as that of a run just measured, except for facts that only the launcher has.
 """
 
 from __future__ import annotations
@@ -30,13 +30,21 @@ from campaign.workloads.protocol import Ended, Outcome, Run, Workload
 
 
 class Unread(Exception):
-    """Why a file becomes no record."""
+    """Reason why a file does not become a record."""
 
 
 @dataclass(frozen=True)
 class LogFacts:
-    """What one log says. values: name -> text; several different ones joined by commas. Times in Unix seconds, None where the
-    log says nothing."""
+    """Facts in one log.
+
+    Attributes:
+        values: text by name. Several different texts are joined by commas.
+        start_s: start of the run in Unix seconds, or None if the log has none.
+        end_s: end of the run in Unix seconds, or None if the log has none.
+        duration_s: duration in seconds, or None if the log has none.
+        exit_code: exit code, or None if the log has none.
+        timed_out: True if the log mentions a time limit that was reached.
+    """
 
     values: Mapping[str, str] = field(default_factory=dict)
     start_s: float | None = None
@@ -47,11 +55,11 @@ class LogFacts:
     problems: tuple[str, ...] = ()
     """Times that cannot be read."""
     settings: StatedSettings = field(default_factory=StatedSettings)
-    """How the log states that its program was started."""
+    """Settings of the program as stated in the log."""
 
 
 def look(pattern: LogPattern, log: Log) -> LogFacts:
-    """One way through the log for everything that its pattern looks for."""
+    """Read everything that a pattern of the map looks for from a log, in one pass."""
     times = pattern.times
     names: dict[str, str | None] = {f"read.{name}": regex for name, regex in pattern.read.items()}
     names |= {"start": times.start, "end": times.end, "duration_s": times.duration_s}
@@ -81,7 +89,12 @@ def look(pattern: LogPattern, log: Log) -> LogFacts:
 
 
 def span(found: LogFacts, written_s: float) -> tuple[float, float, bool]:
-    """(start, end, whether both are known) of a run; written_s: when its log was last written, which stands for an unknown end."""
+    """Return (start, end, True if both are known) of a run in Unix seconds.
+
+    Args:
+        facts: facts in the log.
+        written_s: time of the last change of the log, which stands for an unknown end.
+    """
     start, end, duration = found.start_s, found.end_s, found.duration_s
     if end is None and start is not None and duration is not None:
         end = start + duration
@@ -94,6 +107,10 @@ def span(found: LogFacts, written_s: float) -> tuple[float, float, bool]:
 
 
 def _moment(texts: list[str], times: LogTimes, problems: list[str]) -> float | None:
+    """Parse the first of these times as Unix seconds.
+
+    Returns None if there is none or it is malformed. A malformed one is added to `problems`.
+    """
     if not texts:
         return None
     try:
@@ -111,6 +128,10 @@ def _moment(texts: list[str], times: LogTimes, problems: list[str]) -> float | N
 
 
 def _number(texts: list[str], name: str, problems: list[str]) -> float | None:
+    """Parse the last of these numbers.
+
+    Returns None if there is none or it is malformed. A malformed one is added to `problems`.
+    """
     if not texts:
         return None
     try:
@@ -122,7 +143,7 @@ def _number(texts: list[str], name: str, problems: list[str]) -> float | None:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a log; Unread for what is empty, is no text or cannot be read."""
+    """Return the SHA-256 of a log. Raises UnreadLogError for a file that is empty, no text, or unreadable."""
     try:
         with open_regular(path) as file:
             head = file.read(1 << 16)
@@ -137,9 +158,16 @@ def digest(path: Path) -> str:
 
 
 def outcome_of(campaign: Campaign, cell: Cell, path: Path, found: LogFacts, test: int | None = None) -> Outcome:
-    """What the log of a run of this cell says; Unread where it was the apparatus that failed, which is no result.
+    """Return the outcome of a run of this cell according to its log.
 
-    test: the run's number among the tests of the log, None where that has one.
+    Raises UnreadLogError if the apparatus failed, which is no result.
+
+    Args:
+        campaign: the campaign.
+        cell: cell of the run.
+        path: log of the run.
+        facts: facts in the log.
+        test: number of the run among the tests in the log, or None if the log has one test.
     """
     composition = Composition(tuple(ComposedHost(f"host{n + 1}", 1, 1.0, ()) for n in range(cell.configuration.hosts)))
     run = Run(cell, 1, composition, path.parent, campaign.device_of(cell.configuration).runs_on, saved=True)
@@ -152,7 +180,7 @@ def outcome_of(campaign: Campaign, cell: Cell, path: Path, found: LogFacts, test
         outcome = workload.outcome(run, Ended((0,), 0.0, 0.0, known=False), log)
         if outcome.status != "incomplete":
             return outcome
-        # How it ended was not kept: only what the log itself says of a failure counts.
+        # The exit status was not kept, so only failures that appear in the log itself count.
         cause = classify(log, (None,), timed_out=False, killed_by_us=False)
     except LaunchError as error:
         told = str(error).partition("; run the same command")[0]
@@ -167,16 +195,23 @@ NUMBERS = frozenset(
 )
 PRECISIONS: tuple[str, ...] = typing.get_args(Precision)
 CellPoint = tuple[str, str, int, str, tuple[tuple[str, Scalar], ...]]
-"""configuration, workload, batch, precision, and options by name: a cell before there is a campaign."""
+"""Cell before the campaign exists: configuration, workload, batch, precision, and options as (name, value)."""
 
 
 class Copy(Unread):
-    """Its run has a record from elsewhere."""
+    """Error for a log whose run already has a record from another log."""
 
 
 @dataclass(frozen=True)
 class LogIdentity:
-    """Which run a log is of. repetition: None where nothing says it. hosts, lease: empty where not known."""
+    """Run that a log belongs to.
+
+    Attributes:
+        point: cell of the run.
+        repetition: number of the run, or None if nothing states it.
+        hosts: hosts of the run, empty if unknown.
+        lease: name of the lease, empty if unknown.
+    """
 
     point: CellPoint
     repetition: int | None = None
@@ -186,17 +221,22 @@ class LogIdentity:
 
 @dataclass(frozen=True)
 class MapDeclarations:
-    """Declarations of a map, with the workload files that it names."""
+    """Declarations of the map, with the workload files that it names.
+
+    Attributes:
+        configurations: declared configurations.
+        workloads: workloads by name.
+    """
 
     configurations: Sequence[Configuration]
     workloads: Mapping[str, Workload]
 
     def names(self) -> set[str]:
-        """What can be said of a log by this map."""
+        """Return the names of all values that this map can give for a log."""
         return {*IDENTITY, *SHAPE_AXES, *(option for file in self.workloads.values() for option in file.options)}
 
     def words(self, pattern: LogPattern) -> dict[str, set[str]]:
-        """Texts that are known for the names of a pattern."""
+        """Return the known texts by name for a pattern of the map."""
         words = {
             "configuration": {c.name for c in self.configurations},
             "workload": set(self.workloads),
@@ -207,7 +247,14 @@ class MapDeclarations:
 
 
 def identify(known: MapDeclarations, pattern: LogPattern, path: Mapping[str, str], found: LogFacts) -> LogIdentity:
-    """What the log is of. path: what stands in its path; Unread says what is missing, unknown or contradicts itself."""
+    """Identify the run that a log belongs to. Raises UnreadLogError if a value is missing, unknown or contradictory.
+
+    Args:
+        declarations: declarations of the map.
+        pattern: pattern of the map that matches the log.
+        path_values: text by name in the path of the log.
+        facts: facts in the log.
+    """
     said = _said(pattern, path, found)
     configuration = _configuration(known, said)
     workload = str(_needed(said, "workload"))
@@ -234,13 +281,13 @@ def identify(known: MapDeclarations, pattern: LogPattern, path: Mapping[str, str
         labels["batch"] = batch
     if problem := find_contradiction(found.settings, labels, file.options):
         raise Unread(problem)
-    # What numbers its runs otherwise, by a date say, gets numbers that are free.
+    # Runs with other numbers, such as dates, get free numbers.
     number = None if repetition is None or int(repetition) > MOST else int(repetition)
     return LogIdentity(point, number, hosts, str(said.get("lease", "")))
 
 
 def _said(pattern: LogPattern, path: Mapping[str, str], found: LogFacts) -> dict[str, Scalar]:
-    """Name -> value, from all who say something; Unread where two of them differ."""
+    """Merge the values from the path, the log and the map. Raises UnreadLogError if two of them differ."""
     said: dict[str, tuple[Scalar, str]] = {}
     for source, values in (("path", path), ("log", found.values), ("map", pattern.values)):
         for name, text in values.items():
@@ -258,6 +305,7 @@ def _said(pattern: LogPattern, path: Mapping[str, str], found: LogFacts) -> dict
 
 
 def _needed(said: Mapping[str, Scalar], name: str) -> Scalar:
+    """Return the value of a name. Raises UnreadLogError if it is missing."""
     if name not in said:
         raise Unread(
             f"its {name} is unknown; put {{{name}}} into the pattern's path, or give it under 'read' or 'values'"
@@ -266,6 +314,7 @@ def _needed(said: Mapping[str, Scalar], name: str) -> Scalar:
 
 
 def _configuration(known: MapDeclarations, said: Mapping[str, Scalar]) -> Configuration:
+    """Find the declared configuration that matches the values of a log. Raises UnreadLogError unless exactly one does."""
     names = [c.name for c in known.configurations]
     if "configuration" in said and said["configuration"] not in names:
         name = str(said["configuration"])
@@ -289,6 +338,7 @@ def _configuration(known: MapDeclarations, said: Mapping[str, Scalar]) -> Config
 
 
 def _batch(said: Mapping[str, Scalar], configuration: Configuration) -> int:
+    """Return the batch per device, also from a global batch. Raises UnreadLogError if it is missing or invalid."""
     if "batch_global" in said:
         whole, rest = divmod(int(said["batch_global"]), configuration.ranks)
         if rest or int(said.get("batch", whole)) != whole:
@@ -302,7 +352,7 @@ def _batch(said: Mapping[str, Scalar], configuration: Configuration) -> int:
 
 
 def _option(name: str, value: Scalar, default: Scalar) -> Scalar:
-    """The value as the option's default is written: '384' is a number where the default is one."""
+    """Convert an option's value to the type of its default, such as '384' to a number."""
     if isinstance(value, str) and not isinstance(default, str):
         try:
             return value.lower() in ("true", "yes", "1") if isinstance(default, bool) else type(default)(value)

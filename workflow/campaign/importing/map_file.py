@@ -1,4 +1,4 @@
-"""The map of an import: what the logs of a directory are logs of, from a YAML file; and its path patterns with names in braces."""
+"""Map of an import, a YAML file that assigns logs to runs by path patterns with names in braces."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ from campaign.workloads.protocol import Workload
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern as regular expressions.
+    """Path pattern as regular expressions.
 
-    strict: matches where every name has one of the words that are known; shortest: does so with the shortest text for each name,
-    from the left; loose: matches where a name may have an unknown word.
+    Attributes:
+        strict: matches if every name has one of its known words.
+        shortest: the same with the shortest text for each name, from the left.
+        loose: matches even if a name has an unknown word.
     """
 
     strict: re.Pattern[str]
@@ -35,9 +37,9 @@ class Pattern:
     loose: re.Pattern[str]
 
     def match(self, path: str) -> Mapping[str, str] | None:
-        """Return the text of each name in the path; None where the pattern does not fit.
+        """Return the text of each name in the path, or None if the pattern does not match.
 
-        Raises Unread if the path can be read in several ways.
+        Raises UnreadLogError if the path can be read in several ways.
         """
         found, other = self.strict.fullmatch(path), self.shortest.fullmatch(path)
         if found is not None and other is not None and found.groupdict() != other.groupdict():
@@ -51,7 +53,15 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Map:
-    """A valid map, with what follows from it alone."""
+    """Valid map, with everything that follows from it alone.
+
+    Attributes:
+        path: file of the map.
+        import_file: content of the map.
+        declarations: configurations and workloads of the map.
+        patterns: patterns of logs with their compiled paths.
+        ignored_paths: patterns of paths that are ignored.
+    """
 
     path: Path
     said: ImportFile
@@ -61,7 +71,10 @@ class Map:
 
 
 def read_map(path: Path) -> Map:
-    """Read a map and the workload files that it names; ConfigError lists what is wrong, where, and what is allowed."""
+    """Read a map and the workload files that it names.
+
+    Raises ConfigError with every problem, its position and the allowed values.
+    """
     source = read_yaml(path)
     said = validate(source, ImportFile)
     system = validate(unsaved_file(path, system_document(said, {})), SystemFile)
@@ -82,11 +95,12 @@ def read_map(path: Path) -> Map:
 
 
 def unsaved_file(path: Path, document: Mapping[str, object]) -> YamlFile:
-    """A document that stands for a YAML file."""
+    """Wrap a document as a YAML file that was not read from disk."""
     return YamlFile(path, dict(document), {})
 
 
 def _workload(said: ImportFile, name: str, source: YamlFile) -> Workload:
+    """Load a workload that the map names. Raises ConfigError if its results are not in the log."""
     entry = said.workloads[name]
     if entry.parser is not None or entry.parsers:
         return validate(unsaved_file(source.path, workload_document(name, said)), Workload)
@@ -100,10 +114,13 @@ def _workload(said: ImportFile, name: str, source: YamlFile) -> Workload:
 
 
 def pattern(text: str, names: Collection[str], words: Mapping[str, Collection[str]], where: str) -> Pattern:
-    """Compile a pattern.
+    """Compile a path pattern. Raises ConfigError for an unknown name and for braces that do not close.
 
-    names: what can stand in braces; words: name -> texts that are known for it, preferred where a path can be read in two ways.
-    ConfigError for a name that is not known, and for braces that do not close.
+    Args:
+        text: pattern with names in braces.
+        names: names that are allowed in braces.
+        words: known texts by name, preferred if a path can be read in two ways.
+        location: position of the pattern in the map, for messages.
     """
     try:
         parts = list(string.Formatter().parse(text))
@@ -134,10 +151,16 @@ def _listed(found: re.Match[str]) -> str:
 
 
 def plain(text: str) -> re.Pattern[str]:
-    """A pattern without names, in which braces mean nothing."""
+    """Compile a path pattern without names, in which braces have no meaning."""
     return re.compile(_literal(text))
 
 
 def _literal(text: str, lazy: Literal["", "?"] = "") -> str:
+    """Translate text with the wildcards `*` and `**/` into a regular expression.
+
+    Args:
+        text: text without names.
+        lazy: '?' makes the wildcards match as little as possible.
+    """
     wild = {"**/": f"(?:[^/]+/)*{lazy}", "*": f"[^/]*{lazy}"}
     return "".join(wild.get(part) or re.escape(part) for part in re.split(r"(\*\*/|\*)", text))

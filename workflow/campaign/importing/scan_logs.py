@@ -1,4 +1,4 @@
-"""What a directory of logs holds by a map: the campaign that it makes, and what becomes of every file. Nothing is written here."""
+"""Survey of a directory of logs by a map: the resulting campaign, and the outcome for every file. Nothing is written."""
 
 from __future__ import annotations
 
@@ -43,8 +43,19 @@ LogFate = Literal["new", "present", "unread"]
 
 @dataclass(frozen=True)
 class ScannedLog:
-    """One file below the directory, or one of the tests in it. cell, repetition, outcome: of a log that is new; why: of a file that
-    is not read; key: SHA-256 of the file, with the number of the test.
+    """File below the directory, or one of the tests in a file.
+
+    Attributes:
+        path: path below the directory.
+        status: outcome of the file.
+        reason: reason why the file is not read.
+        sha256: SHA-256 of the file.
+        test: number of the test in the file, or None if the file has one test.
+        cell: cell of a new log.
+        repetition: number of the run of a new log.
+        identity: run that the log belongs to.
+        facts: facts in the log.
+        outcome: outcome of the run of a new log.
     """
 
     path: str
@@ -60,17 +71,26 @@ class ScannedLog:
 
     @property
     def key(self) -> str:
+        """SHA-256 of the file, with the number of the test."""
         return self.sha256 if self.test is None else f"{self.sha256}#{self.test}"
 
     @property
     def name(self) -> str:
-        """Path, with the number of the test."""
+        """Path of the file, with the number of the test."""
         return self.path if self.test is None else f"{self.path} (test {self.test})"
 
 
 @dataclass(frozen=True)
 class LogSurvey:
-    """All files in the order of their paths. strays: records of earlier imports that this map has no cell for."""
+    """Result of a survey, with all files in the order of their paths.
+
+    Attributes:
+        directory: directory of the logs.
+        campaign: resulting campaign.
+        entries: files and tests.
+        records: records of earlier imports.
+        stray_record_count: number of records of earlier imports for which this map has no cell.
+    """
 
     directory: Path
     campaign: Campaign
@@ -79,11 +99,18 @@ class LogSurvey:
     strays: int = 0
 
     def of(self, fate: LogFate) -> list[ScannedLog]:
+        """Return the entries with this status."""
         return [entry for entry in self.entries if entry.fate == fate]
 
 
 def survey(directory: Path, read: Map, records: Sequence[Record] = ()) -> LogSurvey:
-    """Look at every file; nothing is written. records: of earlier imports. ConfigError where no log says what it is of."""
+    """Survey every file of a directory. Nothing is written. Raises ConfigError if no log can be assigned to a run.
+
+    Args:
+        directory: directory of the logs.
+        import_map: map of the import.
+        records: records of earlier imports.
+    """
     identified = [entry for path in _files(directory, read.ignored) for entry in _identified(path, directory, read)]
     identified = _reject_mixed_cells(identified, read)
     names = {c.name for c in read.known.configurations}
@@ -95,7 +122,7 @@ def survey(directory: Path, read: Map, records: Sequence[Record] = ()) -> LogSur
     compositions = _compositions(identified, earlier)
     identified = [_numbered(entry, compositions) for entry in identified]
     sorted_out = _Sorting(_campaign(read, identified, earlier), directory, records, compositions).sorted(identified)
-    # What turned out to be a copy makes no cell and no repetition.
+    # A copy adds neither a cell nor a repetition.
     campaign = _campaign(read, sorted_out, earlier)
     by_id = {cell.id: cell for cell in expand(campaign).cells}
     entries = tuple(entry if entry.cell is None else replace(entry, cell=by_id[entry.cell.id]) for entry in sorted_out)
@@ -103,6 +130,7 @@ def survey(directory: Path, read: Map, records: Sequence[Record] = ()) -> LogSur
 
 
 def _files(directory: Path, ignored: Iterable[re.Pattern[str]]) -> Iterator[Path]:
+    """Yield the files below a directory in natural order, except the ignored ones."""
     if not directory.is_dir():
         raise ConfigError(f"{directory}: is not a directory; give the directory of the logs")
     for path in sorted(directory.rglob("*"), key=lambda path: _natural(path.relative_to(directory).as_posix())):
@@ -112,12 +140,12 @@ def _files(directory: Path, ignored: Iterable[re.Pattern[str]]) -> Iterator[Path
 
 
 def _natural(text: str) -> list[tuple[bool, int, str]]:
-    """A key that sorts run 10 after run 9."""
+    """Return a sort key that places run 10 after run 9."""
     return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d{1,18})", text)]
 
 
 def _identified(path: Path, directory: Path, read: Map) -> list[ScannedLog]:
-    """What a file is a log of: one run, or the runs of the tests in it."""
+    """Identify the runs of a file, which is one run, or one per test in the file."""
     name = path.relative_to(directory).as_posix()
     try:
         fitting = ((each, values) for each, compiled in read.patterns if (values := compiled.match(name)) is not None)
@@ -139,14 +167,17 @@ def _identified(path: Path, directory: Path, read: Map) -> list[ScannedLog]:
 def _runs_in(
     path: Path, read: Map, pattern: LogPattern, values: Mapping[str, str], found: LogFacts
 ) -> Iterator[tuple[int | None, LogIdentity, LogFacts]]:
-    """(number of the test, what it is of, what its log says) of every run in a log. The times of several are not known."""
+    """Yield (number of the test, run that it belongs to, facts) of every run in a log.
+
+    The times of the runs are unknown if the log has several.
+    """
     named = pattern.tests not in ("one", "repetitions")
     first = identify(read.known, pattern, values, found)
     workload = read.known.workloads[first.point[1]]
     tests = workload.tests(Log(path))
     settings = [StatedSettings(test.settings, test.rounded) for test in tests]
     if named and len({stated.values.get("precision") for stated in settings}) > 1:
-        # The option tells the number formats apart: no label of the whole log could.
+        # The option distinguishes the precisions, which no label of the whole log could do.
         settings = [
             replace(each, values={n: v for n, v in each.values.items() if n != "precision"}) for each in settings
         ]
@@ -196,7 +227,7 @@ def _reject_mixed_cells(entries: Sequence[ScannedLog], read: Map) -> list[Scanne
 
 
 def _numbered(entry: ScannedLog, compositions: Mapping[tuple[str, str], int]) -> ScannedLog:
-    """The entry, without what it is a log of where its lease is one too many."""
+    """Return the entry unchanged, or marked as unread if its configuration already has the maximum number of leases."""
     of = entry.identity
     if of is None or compositions.get((of.point[0], of.lease), 1) <= MOST:
         return entry
@@ -205,7 +236,7 @@ def _numbered(entry: ScannedLog, compositions: Mapping[tuple[str, str], int]) ->
 
 
 def _campaign(read: Map, entries: Sequence[ScannedLog], earlier: Sequence[Record]) -> Campaign:
-    """The campaign of everything found now and before."""
+    """Build the campaign of all logs found now and in earlier imports."""
     points = [each.identity.point for each in entries if each.identity is not None]
     compositions = _compositions(entries, earlier)
     counts: Counter[tuple[CellPoint, int]] = Counter()
@@ -222,7 +253,7 @@ def _campaign(read: Map, entries: Sequence[ScannedLog], earlier: Sequence[Record
         here, number = composition_of(record.repetition), number_in_composition(record.repetition)
         runs[point][here] = max(runs[point][here], number)
         numbers[point].append((here, number))
-    # A run that nobody made is not planned, unless the map does.
+    # Runs without a log are not planned, unless the map plans them.
     often = {point: read.said.protocol.repetitions or _planned(runs[point], numbers[point]) for point in runs}
     axes = {name for point in points for name, _ in point[4]}
     known = read.known.workloads
@@ -235,7 +266,14 @@ def _campaign(read: Map, entries: Sequence[ScannedLog], earlier: Sequence[Record
 
 
 def _planned(most: Counter[int], numbers: Sequence[tuple[int, int]]) -> int:
-    """Runs of a cell by the largest number in each composition; of numbers that go on over all of them the largest alone counts."""
+    """Return the number of planned runs of a cell, by the largest number in each composition.
+
+    If numbers continue over all compositions, only the largest of them counts.
+
+    Args:
+        max_number_by_composition: largest number of a run by composition.
+        numbers: pairs of the composition and the number of each run. The number is 0 if nothing states it.
+    """
     by_number: defaultdict[int, set[int]] = defaultdict(set)
     for composition, number in numbers:
         by_number[number].add(composition)
@@ -244,9 +282,9 @@ def _planned(most: Counter[int], numbers: Sequence[tuple[int, int]]) -> int:
 
 
 def _compositions(entries: Sequence[ScannedLog], records: Sequence[Record]) -> dict[tuple[str, str], int]:
-    """Number of the composition by configuration and lease: as in earlier imports, then in the order of the logs.
+    """Return the number of the composition by configuration and lease, as in earlier imports, then in the order of the logs.
 
-    Runs of which nothing says what they share are numbered as those of one composition.
+    Runs without a stated lease are numbered as those of one composition.
     """
     known: dict[tuple[str, str], int] = {}
     for record in records:
@@ -269,7 +307,10 @@ def _point(configuration: str, cell: Cell | RecordedCell) -> CellPoint:
 
 
 class _Sorting:
-    """Which of the logs are new, and which repetition each is. No log is imported twice, whatever it is called."""
+    """Assigner of run numbers to logs, which also detects logs that are imported already.
+
+    No log is imported twice, whatever its name is.
+    """
 
     def __init__(
         self,
@@ -281,11 +322,11 @@ class _Sorting:
         self.campaign, self.directory, self.compositions = campaign, directory, compositions
         self.cells = {_point(cell.configuration.name, cell): cell for cell in expand(campaign).cells}
         self.taken: dict[tuple[str, int], tuple[str, str]] = {}
-        """(cell, repetition) -> (sha256, path)."""
+        """Key and path of the log by (cell id, run number)."""
         self.texts: dict[str, tuple[str, str, str]] = {}
-        """sha256 of a log that is ok -> (path, cell, its words)."""
+        """Path, cell id and description by key of each valid log."""
         self.left: Counter[tuple[str, str]] = Counter()
-        """Records by (cell, sha256) that no file of this directory stands for yet."""
+        """Number of records by (cell id, key) for which no file of this directory was found yet."""
         for record in records:
             if record.source is None:
                 continue
@@ -296,8 +337,9 @@ class _Sorting:
                 self.texts[record.source.key] = (record.source.path, record.cell_id, words)
 
     def sorted(self, entries: Sequence[ScannedLog]) -> list[ScannedLog]:
+        """Return the entries with their cell, run number and outcome, or with the reason why they are not read."""
         done: dict[str, ScannedLog] = {}  # by path and test
-        # Logs that have a record first, then those that name their repetition: the others get what is free.
+        # First logs that have a record, then those that state their repetition. The remaining logs get free numbers.
         for entry in sorted(entries, key=self.turn):
             try:
                 done[entry.name] = entry if entry.identity is None else self.placed(entry, entry.identity)
@@ -308,24 +350,31 @@ class _Sorting:
         return [done[entry.name] for entry in entries]
 
     def turn(self, entry: ScannedLog) -> int:
+        """Return the position at which an entry is handled: 0 if its log has a record, 1 if it states its run number, else 2."""
         if entry.identity is None or not (run := self.run(entry.identity)):
             return 2
         sha256, _ = self.taken.get((self.cell(entry.identity).id, run), ("", ""))
         return int(sha256 != entry.key)
 
     def cell(self, of: LogIdentity) -> Cell:
+        """Return the cell that a log belongs to."""
         given = {**self.campaign.workloads[of.point[1]].options, **dict(of.point[4])}
         options = tuple((name, given[name]) for name in sorted(self.campaign.file.axes.options))
         return self.cells[(*of.point[:4], options)]
 
     def composition(self, of: LogIdentity) -> int:
+        """Return the number of the composition that a log belongs to."""
         return self.compositions.get((of.point[0], of.lease), 1)
 
     def run(self, of: LogIdentity) -> int:
-        """Number of the run that a log names itself; 0 where it names none."""
+        """Return the number of the run that a log states itself, or 0 if it states none."""
         return run_number(self.composition(of), of.repetition) if of.repetition else 0
 
     def placed(self, entry: ScannedLog, of: LogIdentity) -> ScannedLog:
+        """Return the entry with its cell, run number and outcome.
+
+        Raises DuplicateLogError for a copy of another log, and UnreadLogError if no run number is free.
+        """
         cell, run = self.cell(of), self.run(of)
         sha256, path = self.taken.get((cell.id, run), ("", ""))
         same = sha256 == entry.key
@@ -335,7 +384,7 @@ class _Sorting:
         if sha256:
             what = "the same text" if same else "other content; move that record away to have this one"
             raise Copy(f"repetition {of.repetition} of its cell is there, from {path} with {what}")
-        # Two runs that fail may print the same. So may others, if their logs say no time: repetition or cell tell them apart.
+        # Two failed runs may print the same text. So may valid runs whose logs have no time; repetition or cell distinguish these.
         path, cell_id, words = self.texts.get(entry.key, ("", "", ""))
         timed = entry.found.start_s is not None or entry.found.end_s is not None
         told_apart = not timed and path != entry.path and (of.repetition is not None or cell_id != cell.id)

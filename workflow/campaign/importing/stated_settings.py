@@ -1,4 +1,4 @@
-"""Settings that built-in readers find in logs, such as the rate of requests, held against the labels that an import gives."""
+"""Settings that built-in readers find in logs, such as the request rate, compared with the labels that an import gives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from campaign.workloads.parsers.reading import agree
 
 _MAX_NAMES_SHOWN = 4
 _PRINTED_ERROR = 0.0051
-"""Half of the last digit of a setting that is printed with two decimals, and a bit."""
+"""Slightly more than half of the last digit of a setting that is printed with two decimals."""
 _SIZE = re.compile(r"([\d.]+)\s*([kmgt]?)(?:i?b|bytes)?", re.IGNORECASE)
 _UNIT_OF_NAME = re.compile(r"_(?:([kmgt])i?b|b|bytes)$")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -23,19 +23,32 @@ _PRECISIONS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("half", "float16", "fp16"), frozenset({"fp16", "fp16-o2"})),
     **dict.fromkeys(("bfloat16", "bf16"), frozenset({"bf16"})),
 }
-"""Type as programs name it -> precisions that it may be."""
+"""Possible precisions by the name of the type in programs."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of programs. words: its name in messages; labels: names of axes and options that mean it, sizes without a unit."""
+    """Setting of programs.
+
+    Attributes:
+        title: name of the setting in messages.
+        labels: names of axes and options with this meaning. Names of sizes have no unit.
+        form: type of the value, which determines the comparison.
+    """
 
     words: str
     labels: frozenset[str]
     form: Literal["number", "rate", "size", "word", "precision"] = "number"
 
     def agrees(self, label: str, value: Scalar, stated: float | str, rounded: bool) -> bool:
-        """Return whether a label may mean what the log states; True if the two cannot be compared."""
+        """Return True if a label may mean the stated value, or if the two cannot be compared.
+
+        Args:
+            label: name of the axis or option.
+            value: value of the label.
+            stated_value: value in the log.
+            is_rounded: True if the value in the log was printed with few digits.
+        """
         if self.form == "precision":
             return str(value) in _PRECISIONS.get(str(stated).lower(), {str(value)})
         if self.form == "word" or isinstance(stated, str):
@@ -55,7 +68,13 @@ class Setting:
         return self.same(number, stated, rounded) or agree(number, stated, 0.0, label_error)
 
     def same(self, one: float | str, other: float | str, rounded: bool) -> bool:
-        """Return whether two logs state the same value. rounded: whether one of them was printed with few digits."""
+        """Return True if two logs state the same value.
+
+        Args:
+            first: value in one log.
+            second: value in the other log.
+            is_rounded: True if one of them was printed with few digits.
+        """
         if isinstance(one, str) or isinstance(other, str):
             return _last_part(one) == _last_part(other)
         return one == other or agree(one, other, 1e-6, _PRINTED_ERROR if rounded and self.form == "rate" else 0.0)
@@ -122,7 +141,12 @@ SETTINGS: Mapping[str, Setting] = {
 
 @dataclass(frozen=True)
 class StatedSettings:
-    """What one run's log states. values: name in SETTINGS -> value; rounded: whether they were printed with few digits."""
+    """Settings that the log of one run states.
+
+    Attributes:
+        values: value by name in SETTINGS.
+        are_rounded: True if the values were printed with few digits.
+    """
 
     values: Mapping[str, float | str] = field(default_factory=dict)
     rounded: bool = False
@@ -132,9 +156,9 @@ def find_contradiction(stated: StatedSettings, labels: Mapping[str, Scalar], def
     """Return a sentence about the first label that the log contradicts, or an empty string.
 
     Args:
-        stated: the settings in the log.
-        labels: axes and options that the path, the map or `read` gives the run.
-        defaults: options of its workload, which count where `labels` lacks them.
+        log_settings: settings in the log.
+        labels: axes and options of the run from the path, the map or `read`.
+        defaults: default options of its workload, used where `labels` lacks them.
     """
     for name, value in stated.values.items():
         setting = SETTINGS[name]
@@ -153,7 +177,7 @@ def find_difference(runs: Sequence[tuple[str, StatedSettings]]) -> str:
     """Return a sentence about the first setting in which runs of one cell differ, or an empty string.
 
     Args:
-        runs: the name of the file of each run, and what its log states.
+        runs: file name and settings in the log of each run.
     """
     for name, setting in SETTINGS.items():
         groups: list[tuple[float | str, bool, list[str]]] = []
@@ -187,12 +211,12 @@ def _text(value: float | str) -> str:
 
 
 def _last_part(value: Scalar) -> str:
-    """Return a word without the directories or the organisation before it, in lower case."""
+    """Return a word in lower case, without the directories or the organisation before it."""
     return str(value).rstrip("/").rpartition("/")[2].lower()
 
 
 def _sizes(value: Scalar, label: str) -> Sequence[float]:
-    """Return the bytes that a label may mean, by powers of 1024 and of 1000; none if it is no size."""
+    """Return the bytes that a label may mean, by powers of 1024 and of 1000. The result is empty if it is no size."""
     found = _SIZE.fullmatch(str(value).strip())
     if found is None or found[1].count(".") > 1 or found[1] == ".":
         return ()

@@ -1,4 +1,4 @@
-"""Writes what a survey found: records, and the campaign's files beside them."""
+"""Writing of the records that a survey found, and of the campaign's files next to them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ from campaign.spec.earlier_spread import keep
 from campaign.spec.record import IMPORTED, NO_LEASE_SAID, Record, RecordedCell, Source, Store
 
 CONFIG = "config"
-"""Directory of the campaign's files in its results."""
+"""Name of the directory of the campaign's files in its results."""
 _HEADER = "# Made by 'campaign import' from import.yaml beside it; another import makes it anew.\n"
 
 
 def earlier(results: Results) -> tuple[Record, ...]:
-    """Records of earlier imports; ConfigError where others are there: what was measured is not mixed with what was imported."""
+    """Return the records of earlier imports.
+
+    Raises ConfigError if the results hold measured records, because measured and imported records are not mixed.
+    """
     records = tuple(Store(results.directory))
     if any(record.source is None for record in records):
         raise ConfigError(
@@ -42,7 +45,7 @@ def earlier(results: Results) -> tuple[Record, ...]:
 
 
 def rehearse(found: LogSurvey, read: Map, results: Results) -> None:
-    """Raise whatever `write` would raise, and write nothing that stays."""
+    """Raise every error that `write_import` would raise, without writing anything permanently."""
     place = next(path for path in (results.directory, *results.directory.resolve().parents) if path.exists())
     if not place.is_dir() or not os.access(place, os.W_OK):
         raise ConfigError(f"{results.directory}: cannot be written; give another directory with --results")
@@ -51,7 +54,13 @@ def rehearse(found: LogSurvey, read: Map, results: Results) -> None:
 
 
 def write(found: LogSurvey, read: Map, results: Results) -> Path:
-    """Write the records that are new and the campaign's files; gives the path of the campaign file."""
+    """Write the new records and the campaign's files, and return the path of the campaign file.
+
+    Args:
+        survey: result of the survey.
+        import_map: map of the import.
+        results: results directory of the campaign.
+    """
     store = Store(results.directory)
     directory = results.directory / CONFIG
     system = system_document(read.said, read.known.workloads, notes(found))
@@ -71,14 +80,24 @@ def write(found: LogSurvey, read: Map, results: Results) -> Path:
     }
     for entry in found.of("new"):
         store.write(_record(found, entry, store, shared))
-    # What borrows from other campaigns finds it here, wherever these results go.
+    # Stored in the results, so that the borrowed spread of other campaigns is available wherever the results are moved.
     name = found.campaign.system.name
     keep(results.earlier_spread, name, earlier_spread(read_costs(results), results.campaign, [name]))
     return written
 
 
 def _files(campaign: Campaign, directory: Path, system: Mapping[str, Any], source: Path) -> Path:
-    """campaign.yaml, the system's and the workloads' files, the sets of claims that are files of the map, and the map."""
+    """Write the campaign's files into a directory, and return the path of campaign.yaml.
+
+    These are campaign.yaml, the files of the system and the workloads, the sets of claims that are files of the map, and the
+    map.
+
+    Args:
+        campaign: campaign of the records.
+        directory: directory of the files.
+        system: system file as a document.
+        source: file of the map.
+    """
     file = campaign.file.model_dump(mode="json", exclude_defaults=True)
     protocol = campaign.protocol
     file["protocol"] |= {"compositions": protocol.compositions, "lease_order": protocol.lease_order}
@@ -110,14 +129,14 @@ def _files(campaign: Campaign, directory: Path, system: Mapping[str, Any], sourc
 
 
 def notes(found: LogSurvey) -> list[str]:
-    """What every reader of the report should know of where its records come from."""
+    """Return the notes for readers of the report on the origin of the records."""
     count = len(found.records) + len(found.of("new"))
     said = [
         f"All {count} records were read from logs that were made without this program ('campaign import'). Hardware, software and "
         "protocol are as the import's map states them; what was really composed, links and telemetry are not known."
     ]
     if unread := found.of("unread"):
-        # Which file it is a copy of, or what the log said, is for the list that the import prints.
+        # The list that the import prints has the details, such as the original of a copy.
         reasons = Counter(re.split(r" of (?=\S+[/.])|: |; ", entry.why)[0] for entry in unread).most_common(3)
         told = "; ".join(f"{why} ({n})" for why, n in reasons)
         said.append(f"{len(unread)} files beside the logs could not be read: {told}.")
@@ -125,11 +144,12 @@ def notes(found: LogSurvey) -> list[str]:
 
 
 def _record(found: LogSurvey, entry: ScannedLog, store: Store, shared: Mapping[str, str]) -> Record:
+    """Build the record of a new log. Raises RecordError if the log was not read."""
     cell, outcome, of = entry.cell, entry.outcome, entry.identity
     if cell is None or outcome is None or of is None:
         raise RecordError(f"{entry.path}: was not read")
     started, ended, timed = span(entry.found, (found.directory / entry.path).stat().st_mtime)
-    # Hosts that the log and the map both know; which devices they had is not known.
+    # Hosts that both the log and the map name. Their devices are unknown.
     composition = {
         "schema_version": "composition/1",
         "hosts": [
@@ -163,4 +183,5 @@ def _record(found: LogSurvey, entry: ScannedLog, store: Store, shared: Mapping[s
 
 
 def _short(entry: ScannedLog) -> str:
+    """Return a short key of a log for the name of a lease."""
     return entry.sha256[:12] + (f"-{entry.test}" if entry.test else "")

@@ -1,1 +1,1 @@
-"""Leases: the right to a composition, from request to release, journaled so that a crash loses no device."""
+"""Leases, which give the right to a composition from request to release. A journal ensures that a crash loses no device."""

@@ -1,4 +1,4 @@
-"""Leases of a campaign on its system: opens the system's fabric, names leases, says what could never fit."""
+"""Leases of a campaign on its system, with the access to the system's fabric and the names of leases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from campaign.spec.system_file import SystemFile
 
 
 def lease_of(results: Results, name: str) -> str | None:
-    """The lease that an id stands for in these results; None for an id of other results."""
+    """Return the name of the lease that an id stands for in these results, or None for an id of other results."""
     head, tail = lease_id(results, "|").split("|")
     return name[len(head) : -len(tail)] if name.startswith(head) and name.endswith(tail) else None
 
@@ -36,14 +36,16 @@ def request(
     configuration: Configuration,
     allowed_hosts: tuple[str, ...] = (),
 ) -> Request:
-    """Raises Incompatible when the tenancy does not allow it."""
+    """Build the request for a lease. Raises Incompatible if the tenancy does not allow it."""
     return request_of(campaign.system, lease_id(results, lease), campaign.name, configuration, allowed_hosts)
 
 
 def use_of(results: Results, journal: Journal) -> str:
-    """Id of the lease's last use: its number is how often the lease was asked for, or the next one that no other use has.
+    """Return the id of the last use of a lease.
 
-    The journal of other uses may be lost, or be on another machine from which the results came.
+    Its number counts the requests for the lease, or is the next one that no other use has. The journal of other uses may be
+    lost, or
+    be on another machine from which the results came.
     """
     asked = [entry["time_s"] for entry in journal.entries() if entry.get("state") == "PLANNED"]
     number = len(asked)
@@ -56,9 +58,13 @@ def use_of(results: Results, journal: Journal) -> str:
 
 @dataclass(frozen=True)
 class ObtainedComposition:
-    """An obtained composition, the use of the lease that it belongs to, and its differences from the request.
+    """Existing composition, with the use of the lease that it belongs to.
 
-    holding: `Journal.holding` of the lease.
+    Attributes:
+        use: id of the use of the lease.
+        composition: the composition.
+        mismatches: differences between the composition and the request.
+        holding: `Journal.holding_token` of the lease.
     """
 
     use: str
@@ -67,13 +73,16 @@ class ObtainedComposition:
     holding: str = ""
 
     def require(self, journals: Path) -> None:
-        """LaunchError: the lease has been released, or holds another composition by now."""
+        """Raise LaunchError if the lease has been released or holds another composition by now."""
         if Journal(journals, self.use.rpartition(".")[0]).holding != self.holding:
             raise LaunchError(f"{self.use}: is not held any more, so nothing that is measured on it now gets a record")
 
 
 def obtained_on_demand(results: Results, system: str, job_id: str) -> ObtainedComposition:
-    """What Slurm's ResumeProgram had composed for a job (`campaign compose --name job-12`); LaunchError when it has not."""
+    """Return the composition that Slurm's ResumeProgram made for a job (`campaign compose --name job-12`).
+
+    Raises LaunchError if there is none.
+    """
     journal = Journal(results.journals(system), lease_id(results, kept_name(f"job-{job_id}")))
     if journal.state not in ("READY", "IN_USE"):
         raise LaunchError(
@@ -90,17 +99,26 @@ def obtained_on_demand(results: Results, system: str, job_id: str) -> ObtainedCo
 
 
 def kept_name(configuration: str) -> str:
-    """The lease that holds a configuration beyond the process that composed it."""
+    """Return the name of the lease that keeps a configuration after the process that composed it has ended."""
     return f"kept-{configuration}"
 
 
 def reconcile_orphans(fabric: Fabric, site: Site, *, dry_run: bool, skip: Collection[str] = ()) -> list[Orphan]:
-    """Release leases whose owner died without releasing them (see `reconcile`), but not those in `skip`.
+    """Release the leases whose owner died without releasing them (see `reconcile_leases`).
 
-    A lease kept by hand has no owner on purpose once it is composed; one whose driver is still at work will be taken over.
+    A lease kept by hand intentionally has no owner once it is composed. A lease whose driver still runs is left for the next
+    process to
+    take over.
+
+    Args:
+        fabric: fabric of the system.
+        site: system and its state.
+        dry_run: lists the leases without releasing them.
+        skip: ids of leases that are left alone.
     """
 
     def is_driven(name: str) -> bool:
+        """Return True if a driver or a submitted job still uses the lease."""
         results = Results(site.root, str(Journal(site.journals, name).document()["campaign"]))
         lease = lease_of(results, name)
         return lease is not None and (
@@ -115,34 +133,43 @@ def reconcile_orphans(fabric: Fabric, site: Site, *, dry_run: bool, skip: Collec
 
 
 def keep_mark(directory: Path, name: str) -> Path:
-    """The file that marks a lease as to be kept by hand, beyond the life of the process that composes it."""
+    """Return the path of the file that marks a lease as kept by hand after the process that composes it has ended."""
     return directory / f"{name}.kept"
 
 
 @dataclass(frozen=True)
 class Site:
-    """A system, and the results directory beside which its state is kept."""
+    """System, with the results directory next to which its state is stored.
+
+    Attributes:
+        system: system file.
+        root: directory of all results.
+    """
 
     system: SystemFile
     root: Path
 
     @property
     def journals(self) -> Path:
+        """Directory of the lease journals."""
         return Results(self.root, "").journals(self.system.name)
 
     @property
     def fenced(self) -> FencedDevices:
+        """Fenced devices of the system."""
         return FencedDevices(Results(self.root, "").system_state(self.system.name))
 
     def fabric(self) -> AbstractContextManager[Fabric]:
+        """Open the fabric of the system for a `with` block."""
         return fabric_of(self.system, Results(self.root, "").system_state(self.system.name))
 
     @property
     def kind(self) -> str:
+        """Kind of the fabric."""
         return str(self.system.fabric["kind"])
 
     def is_live(self, lease_id: str) -> bool:
-        """True for a lease that a live process owns, or that is kept by hand: composed whole, and not leaked."""
+        """Return True if a live process owns the lease, or if it is kept by hand, completely composed and not leaked."""
         if is_owned(self.journals, lease_id):
             return True
         kept = keep_mark(self.journals, lease_id).exists()
@@ -151,7 +178,14 @@ class Site:
     def reconcile(
         self, fabric: Fabric, *, is_alive: Callable[[str], bool] | None = None, dry_run: bool = False, **options: Any
     ) -> list[Orphan]:
-        """Release leases without an owner (see `reconcile`); those that are released are no longer kept."""
+        """Release the leases without an owner (see `reconcile_leases`). Released leases are no longer marked as kept.
+
+        Args:
+            fabric: fabric of the system.
+            is_alive: returns True for the id of a lease with a live owner. The default is `is_live`.
+            dry_run: lists the leases without releasing them.
+            **options: further options of `reconcile_leases`.
+        """
         found = reconcile(fabric, self.journals, is_alive=is_alive or self.is_live, dry_run=dry_run, **options)
         for orphan in found:
             if orphan.outcome == "released":
@@ -160,7 +194,13 @@ class Site:
 
 
 def lease_document(document: dict[str, Any], lease: str, name: str) -> dict[str, Any]:
-    """A lease's journal as the results keep it: one document a use, milestones flat."""
+    """Return a lease's journal as stored in the results, one document per use, with the milestones as top-level keys.
+
+    Args:
+        document: document of the journal.
+        lease: name of the lease.
+        fabric_lease_id: id of the lease on the fabric.
+    """
     named = {"configuration": (document["requested"] or {}).get("name", lease), "lease": lease, "lease_id": name}
     flat = {key: value for key, value in document.items() if key != "times"}
     return {**flat, **document["times"], "schema_version": "lease/1", **named}

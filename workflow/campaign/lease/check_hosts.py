@@ -1,4 +1,7 @@
-"""What a lease needs beside the control plane: hosts that answer, a Slurm that knows them, a place for results. Looks only."""
+"""Checks of the requirements of a lease except the control plane. Nothing is changed.
+
+The hosts must respond, Slurm must list them, and the results directory must be usable.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ _NAMED = 12
 
 
 def check_system(site: Site) -> Iterator[Finding]:
-    """Everything that a lease will ask of a site, line by line as it is known."""
+    """Check every requirement of a lease on a site, and yield each finding as soon as it is known."""
     yield from check(site, partial(_agents, site.system))
     yield from _launching(site.system, SlurmOptions(), Slurm())
     yield from _results(site)
@@ -39,9 +42,14 @@ def check_system(site: Site) -> Iterator[Finding]:
 
 
 def check_before_leases(site: Site, given: SlurmOptions, slurm: Slurm) -> list[Finding]:
-    """What speaks against leases on a system, before its first one; given: options of Slurm from the profile or command line.
+    """Return the problems that prevent leases on a system, before its first lease.
 
-    Nothing is asked of a system without a control plane and Slurm.
+    A system without a control plane and Slurm is not queried.
+
+    Args:
+        site: the system and its state.
+        slurm_options: options of Slurm from the profile or command line.
+        slurm: runs Slurm commands.
     """
     found: list[Finding] = []
     with site.fabric() as fabric:
@@ -60,7 +68,7 @@ def check_before_leases(site: Site, given: SlurmOptions, slurm: Slurm) -> list[F
 
 
 def _agents(system: SystemFile, fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
-    """Report whether each host answers, and what it calls its devices of the pool, as `inventory` has them."""
+    """Check that each host responds, and compare the models that it reports for devices of the pool with those of `inventory`."""
     if fabric.controlled is None:
         return
     devices = [device for device in inventory.devices if not device.local]
@@ -81,7 +89,10 @@ def _agents(system: SystemFile, fabric: Fabric, inventory: Inventory) -> Iterato
 def _asked(
     system: SystemFile, controlled: Controlled
 ) -> tuple[Mapping[str, Sequence[tuple[str, str]]], Mapping[str, str]]:
-    """What each host lists, where somebody looks, and why others cannot be asked."""
+    """Return the devices by host as the host agent lists them, and the errors by host.
+
+    Hosts are in neither result if no host agent is configured.
+    """
     listed, failed = dict[str, Sequence[tuple[str, str]]](), dict[str, str]()
 
     def ask(host: str) -> None:
@@ -91,7 +102,7 @@ def _asked(
         except CampaignError as error:
             failed[host] = str(error).removeprefix(f"{host}: ")
 
-    # A connection over HTTP is one for all hosts of a service; each of ssh is its own.
+    # HTTP uses one connection for all hosts of a service; ssh uses one per host.
     by_ssh = (system.fabric.get("agent") or {}).get("kind") == "ssh"
     with ThreadPoolExecutor(_AT_ONCE if by_ssh else 1) as threads:
         list(threads.map(ask, system.usable_hosts()))
@@ -102,7 +113,7 @@ def _asked(
 def _models(
     system: SystemFile, devices: Sequence[Device], listed: Mapping[str, Sequence[tuple[str, str]]]
 ) -> Iterator[Finding]:
-    """What hosts call devices of the pool that they have now, where that is not what the system file says."""
+    """Yield a finding for each model of the pool that hosts report by a name that the system file does not have."""
     seen = {normal(identity): told for there in listed.values() for identity, told in there if identity and told}
     called: dict[str, set[str]] = {}
     for device in devices:
@@ -143,9 +154,15 @@ def _launching(system: SystemFile, given: SlurmOptions, slurm: Slurm) -> Iterato
 
 
 def known_to_slurm(system: SystemFile, given: SlurmOptions, listed: Mapping[str, ListedHost]) -> Iterator[Finding]:
-    """Hosts, partition, features and generic resources of a system file against those of Slurm. Pure."""
+    """Compare hosts, partitions, features and generic resources of a system file with those of Slurm. Pure.
+
+    Args:
+        system: system file.
+        slurm_options: options of Slurm from the profile or command line, which precede those of the system file.
+        listed_hosts: hosts that Slurm lists, by name.
+    """
     names = system.usable_hosts()
-    # Hosts that are deleted, or powered down in a cloud, are listed nowhere until they come back, with their features.
+    # Hosts that are deleted, or powered down in a cloud, are not listed with their features until they return.
     missing: Severity = "note" if system.slurm.strategy in ("dynamic", "resume") else "stop"
     hosts = {name: listed[name] for name in names if name in listed}
     if unknown := [name for name in names if name not in listed]:
@@ -180,7 +197,10 @@ def known_to_slurm(system: SystemFile, given: SlurmOptions, listed: Mapping[str,
 
 
 def _resources(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator[Finding]:
-    """Hosts without the generic resource although they have devices, or get some; those that register anew are passed over."""
+    """Check that all hosts with devices have the generic resource, also those that get devices later.
+
+    Hosts that are registered again for each lease (strategy `dynamic`) are skipped.
+    """
     gres = system.slurm.gres
     if not gres or system.slurm.strategy == "dynamic":
         return
@@ -196,11 +216,12 @@ def _resources(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator[
 
 
 def check_shared_results(site: Site, given: SlurmOptions, slurm: Slurm) -> Iterator[Finding]:
-    """Report whether a free host of a Slurm system sees the results directory and the running Python, by a short job on it.
+    """Check by a short job on a free host of a Slurm system that it can access the results directory and the running Python.
 
     Args:
-        given: options of Slurm from the profile or command line, which precede those of the system file.
-        slurm: asked which hosts are free; its log gets a line about the job.
+        site: the system and its state.
+        slurm_options: options of Slurm from the profile or command line, which precede those of the system file.
+        slurm: runs Slurm commands. Its log gets a line about the job.
     """
     if site.system.launcher != "slurm":
         return

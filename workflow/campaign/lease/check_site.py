@@ -1,7 +1,7 @@
-"""A site outside any campaign: is its fabric as its system file says, what was left behind, how long its operations took.
+"""Checks of a site outside any campaign: its fabric, leftovers of earlier leases, and durations of its operations.
 
-Everything here opens the fabric by a system file alone. What changes something is told so before, by its caller. `check_hosts` has
-what a lease needs beside the control plane.
+All functions open the fabric by a system file alone. Their callers announce every change in advance. `check_hosts` has the
+requirements of a lease except the control plane.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from campaign.spec.operation_times import OPERATIONS, OperationTimes, Session, T
 from campaign.spec.system_file import SystemFile
 
 Severity = Literal["ok", "note", "problem", "stop"]
-"""problem: some lease cannot work; stop: none can, or it is a mistake of the system file."""
+"""Severity. problem: some leases cannot work; stop: no lease can work, or the system file is wrong."""
 
 
 _RELEASE = "'campaign fabric reconcile SYSTEM --release --grace 0' releases it"
@@ -41,7 +41,13 @@ _RELEASE = "'campaign fabric reconcile SYSTEM --release --grace 0' releases it"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of a check: what was looked at, how it is, and what to know or do."""
+    """Result of one check.
+
+    Attributes:
+        what: subject of the check.
+        verdict: severity.
+        words: state of the subject, and the remedy if there is a problem.
+    """
 
     what: str
     verdict: Severity
@@ -49,7 +55,7 @@ class Finding:
 
 
 SiteCheck = Callable[[Fabric, Inventory], Iterable[Finding]]
-"""A further check of an open fabric, which uses the inventory that was read already."""
+"""Further check of an open fabric, with the inventory that was already read."""
 
 
 def _check_nothing(fabric: Fabric, inventory: Inventory) -> Iterable[Finding]:
@@ -57,7 +63,12 @@ def _check_nothing(fabric: Fabric, inventory: Inventory) -> Iterable[Finding]:
 
 
 def check(site: Site, check_more: SiteCheck = _check_nothing) -> Iterator[Finding]:
-    """Check all of the control plane that can be read without a change, line by line as it is known, then `check_more`."""
+    """Check everything in the control plane that can be read without a change, and yield each finding as soon as it is known.
+
+    Args:
+        site: the system and its state.
+        check_more: further check of the open fabric, done last.
+    """
     kind, adapter = site.kind, fabric_kind(site.kind)
     if adapter.unverified:
         told = issubclass(adapter.options, ControlledOptions)  # else there is nothing to record
@@ -70,9 +81,13 @@ def check(site: Site, check_more: SiteCheck = _check_nothing) -> Iterator[Findin
 
 
 def check_control_plane(site: Site, check_more: SiteCheck = _check_nothing) -> Iterator[Finding]:
-    """Check what a lease needs of the control plane, without its transport; then `check_more` on the same fabric.
+    """Check the requirements of a lease on the control plane except its transport, then run a further check.
 
-    A control plane that fails at any time in between is a problem.
+    A failure of the control plane at any time is reported as a problem.
+
+    Args:
+        site: the system and its state.
+        check_more: further check of the same open fabric.
     """
     started = time.monotonic()
     try:
@@ -96,6 +111,7 @@ def check_control_plane(site: Site, check_more: SiteCheck = _check_nothing) -> I
 
 
 def _transport(site: Site) -> Iterator[Finding]:
+    """Check that connections to the control plane are encrypted and verified."""
     options = {key: value for key, value in site.system.fabric.items() if key in ControlledOptions.model_fields}
     boxes = site.system.fabric.get("boxes")
     if isinstance(boxes, dict):
@@ -119,7 +135,13 @@ def _transport(site: Site) -> Iterator[Finding]:
 
 
 def _against(system: SystemFile, inventory: Inventory, *, told: bool) -> Iterator[Finding]:
-    """The pool as it is against the pool as the system file has it. told: the fabric tells models."""
+    """Compare the pool of the fabric with the pool in the system file.
+
+    Args:
+        system: system file.
+        inventory: inventory of the fabric.
+        reports_models: True if the fabric reports the models of devices.
+    """
     pooled = {(d.physical, (d.model, d.use)): d for d in inventory.devices if not d.local}
     expected: Counter[tuple[str, str]] = Counter()
     for entry in system.pool:
@@ -154,6 +176,7 @@ def _against(system: SystemFile, inventory: Inventory, *, told: bool) -> Iterato
 
 
 def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
+    """Check the capabilities of the fabric, and which hosts reach which devices."""
     able = fabric.capabilities()
     if able.read_only:
         yield Finding("modes", "stop", able.read_only)
@@ -180,6 +203,7 @@ def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
 
 
 def _holders(site: Site, fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
+    """Report the leases that hold devices, and the devices that others hold."""
     tags = fabric.held()
     for name, tag in sorted(tags.items()):
         lives = site.is_live(name)
@@ -192,7 +216,12 @@ def _holders(site: Site, fabric: Fabric, inventory: Inventory) -> Iterator[Findi
 
 
 def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
-    """Compose one free pooled device onto one free host and release it, with times. Changes the fabric."""
+    """Compose one free pooled device onto one free host and release it, with times. This changes the fabric.
+
+    Args:
+        site: the system and its state.
+        report: function that is called with the reason of each wait.
+    """
     name = f"check.{int(time.time())}"
     with site.fabric() as fabric:
         inventory = fabric.inventory()
@@ -234,10 +263,17 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
 def left_behind(
     site: Site, *, dry_run: bool, grace_s: float, unjournaled: Collection[str] | None = None, force: bool = False
 ) -> tuple[list[Orphan], list[str], list[str]]:
-    """Leases of ours without an owner (released unless `dry_run`), foreign holders, and what is attached nowhere and away from the
-    host that it was found on (unless `dry_run`, what was attached there again), in words.
+    """Release the leases without an owner, and attach devices again to the host where they were found.
 
-    unjournaled: see `reconcile`. force: hosts are made to let go of devices that something still uses.
+    Returns the leases, texts about foreign holders and their devices, and texts about unattached devices that are away from that
+    host.
+
+    Args:
+        site: the system and its state.
+        dry_run: lists everything without changing it.
+        grace_s: minimum age in seconds of the last activity of a lease.
+        unjournaled_owners: see `reconcile_leases`.
+        force: makes hosts release devices that are still in use.
     """
     with site.fabric() as fabric:
         if fabric.controlled is not None:
@@ -260,7 +296,10 @@ def left_behind(
 
 
 def journaled_times(site: Site) -> OperationTimes:
-    """Times of operations, from the journals of a system's leases; a campaign is a session. ConfigError: nothing was timed yet."""
+    """Collect the times of fabric operations from the lease journals of a system, with one session per campaign.
+
+    Raises ConfigError if no operation was timed yet.
+    """
     entries: defaultdict[str, list[tuple[float, dict[str, object]]]] = defaultdict(list)
     for name in journaled(site.journals):
         campaign = ""
@@ -283,9 +322,13 @@ def journaled_times(site: Site) -> OperationTimes:
 
 
 def timed_operations(entries: Iterable[Mapping[str, Any]], kind: str) -> tuple[Timed, ...]:
-    """Return the operations of composing and releasing as journals of a kind of fabric have them. Damaged entries are left out.
+    """Parse the timed operations of composing and releasing from journal entries. Damaged entries are left out.
 
-    What composing took beside the operations that are foreseen is its `rest`. Each entry is a group.
+    The operation `rest` is the time of composing that no foreseen operation explains. Each entry is a group.
+
+    Args:
+        entries: values of `timed` in the journals.
+        kind: kind of the fabric.
     """
     steps = fabric_kind(kind).steps or Steps()
     foreseen = {*steps.attach, *steps.detach, *steps.once}

@@ -1,4 +1,4 @@
-"""Calling a fabric: waiting one's turn, writing down what came of each call, and giving back until nothing is held."""
+"""Calls of a fabric, with waiting for other leases, a record of each outcome, and repeated release until nothing is held."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ T = TypeVar("T")
 
 ATTEMPTS = 3
 RELEASE_WAIT_S = 60.0
-_TELL_S = 60.0  # whom many wait for changes with every lease that ends
+_TELL_S = 60.0  # many waiting processes see a new holder with every lease that ends
 
 
 class Turn:
-    """Waiting for others, within one budget of time."""
+    """Budget of time for waiting until other leases end.
+
+    Attributes:
+        wait_s: budget in seconds.
+        poll_s: poll interval in seconds.
+    """
 
     def __init__(self, wait_s: float, poll_s: float, on_wait: Callable[[str], None] | None) -> None:
         self.wait_s = wait_s
@@ -33,7 +38,7 @@ class Turn:
         self._tell_again = 0.0
 
     def wait(self, reason: Busy | Conflict) -> None:
-        """Sleep once; raises the reason again, with the time waited, when the budget is spent."""
+        """Sleep for one poll interval. Raises the reason again, with the time waited, if the budget is spent."""
         if time.monotonic() >= self._until:
             message = (
                 f"{reason}; waited {self.wait_s:g} s without success: wait longer, or ask the holder to release it"
@@ -45,6 +50,7 @@ class Turn:
         time.sleep(self.poll_s)
 
     def get(self, call: Callable[[], T]) -> T:
+        """Repeat a call while it raises Busy or Conflict, and return its result. Raises the last error if the budget is spent."""
         while True:
             try:
                 return call()
@@ -53,7 +59,7 @@ class Turn:
 
 
 def operate(journal: Journal, name: str, call: Callable[[], T]) -> T:
-    """Call the fabric and write down what came of it."""
+    """Call the fabric and record the outcome and the duration in the journal."""
     started = time.monotonic()
     facts: dict[str, Any] = {"operation": name, "outcome": "interrupted"}
     try:
@@ -69,9 +75,15 @@ def operate(journal: Journal, name: str, call: Callable[[], T]) -> T:
 
 
 def give_back(fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: float) -> tuple[str, ...]:
-    """Release until the fabric reads back nothing: FABRIC_FREE; or, when it cannot be done, LEAKED. Gives what leaked.
+    """Release a lease repeatedly until the fabric reads back nothing, and return what could not be released.
 
-    wait_s: how long to wait for a busy fabric. The lease must be ABORTING or DETACHING.
+    The lease must be ABORTING or DETACHING. Its state becomes FABRIC_FREE, or LEAKED if the release fails.
+
+    Args:
+        fabric: fabric of the lease.
+        journal: journal of the lease.
+        wait_s: time limit in seconds for a busy fabric.
+        poll_s: poll interval in seconds.
     """
     turn = Turn(wait_s, poll_s, None)
     lease_id = journal.lease_id
@@ -84,7 +96,7 @@ def give_back(fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: float)
                 left = turn.get(partial(operate, journal, "release", partial(fabric.release, lease_id)))
             journal.note_times("release", timed, sum(each.seconds for each in timed))
         except FabricError:
-            # Whether it happened is not known, and written down by `operate`: reading back decides.
+            # The outcome is unknown, and `call_and_record` has recorded the error. Reading back decides.
             left = ()
         free = False
         with suppress(FabricError):

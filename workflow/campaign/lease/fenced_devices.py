@@ -1,7 +1,10 @@
-"""Devices of a system that failed under runs: leases choose others for a day. One JSON file each, which campaigns on it share.
+"""Devices of a system that failed under runs. Leases avoid them for a day.
 
-A fence on suspicion is made where a program could be at fault as well. The run is repeated on another device; where it fails alike,
-or where there is no other, the fence is lifted. It stays as a file, so that later runs of the workload are believed at once.
+Each fence is a JSON file that campaigns on the system share. A fence on suspicion is made if the program could be at fault as
+well.
+The run is then repeated on another device. If it fails in the same way there, or if there is no other device, the fence is
+lifted.
+The file is kept, so that the failures of later runs of the workload are accepted at once.
 """
 
 from __future__ import annotations
@@ -22,46 +25,51 @@ EXPIRES_S = 24 * 3600.0
 
 
 class Fence(ClosedModel):
-    """Why a device is left out. Times are Unix seconds."""
+    """Reason why a device is avoided. Times are Unix seconds."""
 
     device: str
-    """Its id on the fabric; of a part of a device, that of the whole."""
+    """Fabric id of the device. For a part of a device, the id of the whole device."""
     uuid: str = ""
-    """What its host calls it; empty where that is not known."""
+    """UUID that the host reports, empty if unknown."""
     model: str
     """Device model."""
     host: str
-    """Where it failed."""
+    """Host on which it failed."""
     why: str
-    """What the run said."""
+    """Failure that the run reported."""
     campaign: str
     """Campaign of the run."""
     workload: str
-    """Its workload."""
+    """Workload of the run."""
     run: str
-    """The run: cell id and repetition."""
+    """Cell id and repetition of the run."""
     suspected: bool
-    """Whether the program may be at fault."""
+    """True if the program may be at fault."""
     time_s: float
-    """When it was made."""
+    """Time at which the fence was made."""
     lifted: str = ""
-    """Why the device is used again before the fence expires; empty while it is not."""
+    """Reason why the fence was lifted before it expired, empty if it was not lifted."""
 
     @property
     def name(self) -> str:
+        """UUID of the device, or its fabric id if the UUID is unknown."""
         return self.uuid or self.device
 
     def words(self) -> str:
-        """The device, where it is, and what happened, for people."""
+        """Describe the device, its host and the failure in words."""
         kind = "suspected of a fault" if self.suspected else "failed"
         uuid = f", {self.uuid}" if self.uuid else ""
         return f"{self.device} ({self.model}{uuid}) {kind} on {self.host}: {self.why}"
 
     def stands(self) -> bool:
+        """Return True if the fence is neither lifted nor expired."""
         return not self.lifted and 0 <= time.time() - self.time_s < EXPIRES_S
 
     def is_of(self, device: Device) -> bool:
-        """Whether a device is the fenced one: by its UUID where both are known, for a slot may have another device by now."""
+        """Return True if a device is the fenced one.
+
+        The UUID decides if both are known, because a slot may contain another device by now.
+        """
         if self.uuid and device.host_id and device.launch is None:
             return normal(self.uuid) == normal(device.host_id)
         return self.device == device.physical
@@ -69,31 +77,41 @@ class Fence(ClosedModel):
 
 @dataclass(frozen=True, slots=True)
 class FencedDevices:
-    """The fences of a system. state: directory that campaigns on it share (`Results.system_state`)."""
+    """Fences of the devices of a system.
+
+    Attributes:
+        state_directory: directory that campaigns on the system share (`Results.system_state_directory`).
+    """
 
     state: Path
 
     def all(self) -> list[Fence]:
-        """Also those that were lifted or have expired."""
+        """Read all fences, including those that were lifted or have expired."""
         paths = sorted((self.state / "fenced").glob("*.json"))
         return [Fence.model_validate(load_json(path)) for path in paths]
 
     def current(self) -> list[Fence]:
+        """Read the fences that are active."""
         return [fence for fence in self.all() if fence.stands()]
 
     def add(self, fence: Fence) -> None:
-        """Fence a device, in place of an earlier fence of it."""
+        """Add the fence of a device, in place of an earlier fence of it."""
         write_json(self.state / "fenced" / f"{quote(fence.device, safe='')}.json", fence.model_dump())
 
     def lift(self, wanted: Callable[[Fence], bool], why: str) -> list[Fence]:
-        """Use the devices of some of the fences again; gives these."""
+        """Lift the active fences that meet a condition, and return them.
+
+        Args:
+            condition: returns True for a fence to lift.
+            reason: reason that is stored in the fences.
+        """
         lifted = [fence for fence in self.current() if wanted(fence)]
         for fence in lifted:
             self.add(fence.model_copy(update={"lifted": why}))
         return lifted
 
     def lift_by_hand(self, name: str) -> Fence:
-        """Use a device again, by its id on the fabric or its UUID. ConfigError: no such device is fenced."""
+        """Lift the fence of a device by its fabric id or its UUID. Raises ConfigError if no such device is fenced."""
         lifted = self.lift(lambda fence: name in (fence.device, fence.uuid), "by hand")
         if not lifted:
             known = ", ".join(each.device for each in self.current()) or "none"
@@ -101,7 +119,7 @@ class FencedDevices:
         return lifted[0]
 
     def mark(self, inventory: Inventory) -> Inventory:
-        """The inventory, in which fenced devices are failed ones, which no selection takes."""
+        """Return the inventory with fenced devices as failed ones, which no selection uses."""
         if not (fences := self.current()):
             return inventory
         return replace(
@@ -115,9 +133,9 @@ class FencedDevices:
         )
 
     def lift_suspected(self, error: Unhealthy) -> None:
-        """Lift the fences on suspicion where `error` leaves no other device, on which a run could be repeated.
+        """Lift the fences on suspicion after `error` shows that no other device is left to repeat a run on.
 
-        Raises Unhealthy with the reasons of all fences where none is on suspicion.
+        Raises Unhealthy, with the reasons of all fences, if none is on suspicion.
         """
         if self.lift(lambda fence: fence.suspected, "there was no other device to repeat the run on"):
             return

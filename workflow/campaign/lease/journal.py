@@ -1,8 +1,9 @@
-"""The journal of a lease: what was intended and what came of it, line by line, so that a dead process leaves no riddle.
+"""Journal of a lease, with every intent and its outcome line by line, so that the state is known after a crash.
 
-`<directory>/<lease id>.jsonl` grows by whole lines; the intent is written, and forced to disk, before the first
-mutating call, the ids right after. `<lease id>.lock` is locked for as long as the owner lives:
-the kernel drops the lock of a killed process, so nobody has to trust a process number.
+`<directory>/<lease id>.jsonl` grows by whole lines. The intent is written and forced to disk before the first mutating call, and
+the
+ids right after it. `<lease id>.lock` is locked as long as the owner lives. The kernel drops the lock of a killed process, so no
+process number has to be trusted.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ from campaign.fabrics.errors import Conflict
 from campaign.spec.operation_times import Timed
 
 LeaseState = Literal[
-    "PLANNED",  # asked for; nothing is chosen
-    "RESERVED",  # exact devices are chosen and written down; nothing is touched
-    "COMPOSING",  # the fabric was told to attach them
+    "PLANNED",  # requested; nothing is chosen
+    "RESERVED",  # exact devices are chosen and recorded; nothing is changed
+    "COMPOSING",  # the fabric was requested to attach them
     "FABRIC_OK",  # the fabric reads back enough devices
-    "HOST_VISIBLE",  # the hosts see them, or nobody looks (`hosts_looked_at`)
-    "READY",  # obtained was compared with requested
+    "HOST_VISIBLE",  # the hosts list them, or no host agent is configured (`hosts_looked_at`)
+    "READY",  # the obtained composition was compared with the requested one
     "IN_USE",  # runs use it
-    "DEGRADED",  # devices broke or vanished: results since the last check are not to be believed
+    "DEGRADED",  # devices broke or vanished; results since the last check are invalid
     "DRAINING",  # no further run will start
-    "DETACHING",  # the fabric was told to release
+    "DETACHING",  # the fabric was requested to release
     "FABRIC_FREE",  # the fabric holds nothing for the lease
     "RELEASED",  # over
-    "UNKNOWN",  # a reply was lost, or the owner died: read back
-    "PARTIAL",  # less than asked for is attached
-    "ABORTING",  # what was attached is being given back
-    "LEAKED",  # something could not be given back; tried again at every reconciliation
+    "UNKNOWN",  # an answer was lost or the owner died; the fabric must be read back
+    "PARTIAL",  # less than requested is attached
+    "ABORTING",  # the attached devices are being released
+    "LEAKED",  # something could not be released; every reconciliation tries again
 ]
 
-# Forced to disk: what was intended before the fabric changes, and what it then holds. The states between, and that all is over, are
-# read back from the fabric where a power failure has taken them.
+# States that are forced to disk: the intent before the fabric changes, and the result. Other states are read back from the fabric
+# if a power failure has lost them.
 _FORCED: frozenset[LeaseState] = frozenset(
     {"PLANNED", "RESERVED", "COMPOSING", "FABRIC_OK", "PARTIAL", "UNKNOWN", "ABORTING", "DETACHING", "LEAKED"}
 )
-# Devices are released also where there is no space to write it down.
+# States that release devices even if a full disk cannot store the journal entry.
 _GIVING_BACK: frozenset[LeaseState] = frozenset(
     {"UNKNOWN", "ABORTING", "DEGRADED", "DRAINING", "DETACHING", "FABRIC_FREE", "RELEASED", "LEAKED"}
 )
@@ -72,7 +73,7 @@ TRANSITIONS: dict[LeaseState | None, frozenset[LeaseState]] = {
 }
 
 _LET_GO: frozenset[LeaseState] = frozenset({"DRAINING", "DETACHING", "ABORTING", "FABRIC_FREE", "RELEASED", "LEAKED"})
-"""States from which on the devices may be somebody else's."""
+"""States after which the devices may belong to another lease."""
 
 _TIMES: dict[LeaseState, str] = {
     "PLANNED": "requested_s",
@@ -88,7 +89,12 @@ JournalEntry = dict[str, Any]
 
 
 class Journal:
-    """The lines of one lease. A lease id that was released may be used again: its last use is what counts."""
+    """Journal of one lease. A lease id that was released may be used again; only its last use counts.
+
+    Attributes:
+        lease_id: id of the lease.
+        path: file of the journal.
+    """
 
     def __init__(self, directory: Path, lease_id: str) -> None:
         if not _LEASE_ID.fullmatch(lease_id):
@@ -98,18 +104,18 @@ class Journal:
         self._state: LeaseState | None = None
 
     def entries(self) -> list[JournalEntry]:
-        """All whole lines; a line torn by the death of its writer is passed over."""
+        """Return all whole lines. A line that the death of its writer cut off is skipped."""
         return [entry for entry in read_json_lines(self.path)[0] if "time_s" in entry]
 
     def last_use(self) -> list[JournalEntry]:
-        """Entries since the lease was last requested."""
+        """Return the entries since the last request of the lease."""
         entries = self.entries()
         starts = [index for index, entry in enumerate(entries) if entry.get("state") == "PLANNED"]
         return entries[starts[-1] :] if starts else []
 
     @property
     def state(self) -> LeaseState | None:
-        """The present state. Read once: only the owner of the lease writes to its journal."""
+        """Current state of the lease, read once because only the owner of the lease writes to its journal."""
         if self._state is None:
             states: list[LeaseState] = [entry["state"] for entry in self.last_use() if "state" in entry]
             self._state = states[-1] if states else None
@@ -117,7 +123,10 @@ class Journal:
 
     @property
     def holding(self) -> str:
-        """Token of what the lease holds, made anew whenever devices are chosen; empty once they are given back. Read each time."""
+        """Token of the held devices, read each time.
+
+        The token is new whenever devices are chosen, and empty once they are released.
+        """
         token = ""
         for entry in self.last_use():
             if entry.get("state") == "RESERVED":
@@ -128,11 +137,16 @@ class Journal:
 
     @property
     def cause(self) -> str:
-        """What first went wrong in the last use, in words; empty where nothing did. Read each time."""
+        """Message of the first fault in the last use, or an empty string. The file is read each time."""
         return next((str(fault["message"]) for fault in self.document()["faults"]), "")
 
     def advance(self, state: LeaseState, **facts: Any) -> None:
-        """Enter a state, with what is known by now. Raises FabricError when the lease cannot get there from where it is."""
+        """Record a new state of the lease. Raises FabricError if the current state does not allow it.
+
+        Args:
+            state: new state.
+            **facts: further values for the journal.
+        """
         before = self.state
         if state not in TRANSITIONS[before]:
             raise FabricError(f"{self.path}: a lease that is {before or 'new'} cannot become {state}")
@@ -141,24 +155,33 @@ class Journal:
         self._state = state
 
     def note(self, **facts: Any) -> None:
-        """Write down an operation, a wait or an adoption; the state stays."""
+        """Record an operation, a wait or a takeover without changing the state."""
         with _without_space():
             append_json(self.path, {"time_s": stamp_s(), **facts})
 
     def note_times(self, of: str, timed: Sequence[Timed], seconds: float) -> None:
-        """Write down what the fabric's operations took, and all together; of: `composing` or `release`."""
+        """Record the durations of fabric operations and their total.
+
+        Args:
+            phase: `composing` or `release`.
+            operations: timed operations.
+            seconds: total duration in seconds.
+        """
         if timed:
             rows = [[each.operation, each.device, each.box, each.answer, round(each.seconds, 6)] for each in timed]
             self.note(timed={"of": of, "seconds": round(seconds, 6), "rows": rows})
 
     def document(self) -> dict[str, Any]:
-        """The last use as one JSON-able document: times (Unix s), counts, faults, requested against obtained."""
+        """Return the last use as a JSON-able document.
+
+        It has the times (Unix seconds), counts, faults, and the requested and obtained composition.
+        """
         use = self.last_use()
         states = [entry for entry in use if "state" in entry]
         operations = [entry for entry in use if "operation" in entry]
         last = {name: value for entry in use for name, value in entry.items()}
         facts = {name: last.get(name) for name in ("campaign", "owner", "state", "requested", "selected", "obtained")}
-        # Failed operations of the fabric, and what failed while the composition was used, in their order.
+        # Failed operations of the fabric and failures during the use of the composition, in order.
         failed = [{**entry, **entry.get("fault", {})} for entry in use if "fault" in entry or _failed(entry)]
         return {
             "lease_id": self.lease_id,
@@ -179,7 +202,7 @@ class Journal:
 
 @contextmanager
 def _without_space() -> Iterator[None]:
-    """Go on where a full disk takes no line: the fabric still tells what a lease holds."""
+    """Continue the block if a full disk accepts no line. The fabric still reports what a lease holds."""
     try:
         yield
     except OSError as error:
@@ -192,7 +215,7 @@ def _failed(entry: JournalEntry) -> bool:
 
 
 def _times(states: list[JournalEntry]) -> dict[str, float | None]:
-    """When each milestone was reached, in the attempt that counts: choosing devices anew starts a new one."""
+    """Return the time of each milestone in the last attempt. Each new choice of devices starts an attempt."""
     times: dict[str, float | None] = dict.fromkeys(_TIMES.values())
     for entry in states:
         if entry["state"] == "RESERVED":
@@ -204,34 +227,38 @@ def _times(states: list[JournalEntry]) -> dict[str, float | None]:
 
 
 def journaled(directory: Path) -> list[str]:
-    """Ids of all leases that have a journal here, sorted."""
+    """Return the sorted ids of all leases with a journal in a directory."""
     return sorted(path.stem for path in directory.glob("*.jsonl"))
 
 
 class Ownership:
-    """A lease's lock, held by this process until closed or dead; an object that is merely forgotten stays locked."""
+    """Lock of a lease, held by this process until it is closed or the process dies.
+
+    The lock stays if the object is garbage-collected without being closed.
+    """
 
     def __init__(self, directory: Path, lease_id: str) -> None:
-        """Raises Conflict naming the process that has it."""
+        """Acquire the lock. Raises Conflict, with the process that holds it, if it is taken."""
         path = _lock_file(directory, lease_id)
-        # Somebody who only looks whether a lease is owned holds its lock for an instant: look again before believing it.
+        # A process that only checks the ownership holds the lock for an instant, so several attempts are made.
         self._descriptor = acquire_lock(path, attempts=5)
         if self._descriptor is None:
             raise Conflict(f"{lease_id} belongs to {lock_holder(path)}, which is alive", (lease_id,))
 
     @property
     def held(self) -> bool:
+        """True until the lock is closed."""
         return self._descriptor is not None
 
     def close(self) -> None:
-        """Give the lock up; doing so again does nothing."""
+        """Release the lock. Repeated calls have no effect."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def is_owned(directory: Path, lease_id: str) -> bool:
-    """True while a live process has the lease."""
+    """Return True if a live process owns the lease."""
     return is_locked(_lock_file(directory, lease_id))
 
 

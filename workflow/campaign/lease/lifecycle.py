@@ -1,8 +1,8 @@
-"""A lease: the right to a composition, from request to release, and the only way to get one.
+"""Life cycle of a lease from request to release, and the only way to get one.
 
-`acquire` takes a lease through the states of `journal.TRANSITIONS`: it writes down exact devices before it touches them,
-reads everything back, waits in turn for what others hold, gives back what is half done, and takes over a lease that a
-dead process left. `release` ends it. What neither could end, `reconcile` does at the next start.
+`acquire_lease` takes a lease through the states of `journal.TRANSITIONS`. It records exact devices before it touches them, reads
+everything back, waits for devices that others hold, releases incomplete compositions, and takes over a lease that a dead process
+left. `release_lease` ends it. Leases that neither could end are released by `reconcile` at the next start.
 """
 
 from __future__ import annotations
@@ -35,12 +35,21 @@ from campaign.lease.journal import Journal, LeaseState, Ownership, is_owned, jou
 from campaign.spec.hardware import Composition
 
 DEAD_S = 15.0
-"""How long nobody has worked on a lease that could not be released, until it is given up by those that wait for it."""
+"""Time without activity after which processes stop waiting for a lease that could not be released."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """A composition that this process owns until it is released. `mismatches`: how obtained differs from requested."""
+    """Composition that this process owns until it is released.
+
+    Attributes:
+        id: id of the lease.
+        request: request of the lease.
+        composition: obtained composition.
+        mismatches: differences between the composition and the request.
+        journal: journal of the lease.
+        ownership: lock of the lease.
+    """
 
     id: str
     request: Request
@@ -50,7 +59,7 @@ class HeldLease:
     ownership: Ownership = field(repr=False)
 
     def document(self) -> dict[str, Any]:
-        """Times, counts, faults, requested against obtained, as of now (see `Journal.document`)."""
+        """Return times, counts, faults, and the requested and obtained composition as of now (see `Journal.make_document`)."""
         return self.journal.document()
 
 
@@ -66,13 +75,20 @@ def acquire(
     attempts: int = ATTEMPTS,
     before_compose: Callable[[Collection[str]], None] | None = None,
 ) -> HeldLease:
-    """Get the lease, or take over the one of this id that a dead process left.
+    """Acquire a lease, or take over the one with this id that a dead process left.
 
-    wait_s: how long to wait altogether for what others hold, polling every poll_s; on_wait is told whom it waits for, at first, and
-    when that has changed after a minute.
-    visible_s: how long the hosts may take to see the devices, before and again after one rescan.
-    attempts: how often a failing fabric is tried. before_compose is told the chosen hosts before anything is attached to them.
-    Raises the FabricError that ended it, after giving everything back.
+    Raises the FabricError that ended the attempt, after everything was released.
+
+    Args:
+        fabric: fabric of the system.
+        request: request of the lease.
+        journals_directory: directory of the lease journals.
+        wait_s: total time limit in seconds for waiting until others release devices.
+        poll_s: poll interval in seconds.
+        on_wait: called with the current holder at the first wait, and when the holder has changed after a minute.
+        visibility_timeout_s: time limit in seconds until the hosts list the devices, used before and after one rescan.
+        max_attempts: number of attempts with a failing fabric.
+        before_compose: called with the chosen hosts before anything is attached to them.
     """
     turn = Turn(wait_s, poll_s, on_wait)
     ownership = turn.get(lambda: Ownership(journal_dir, request.lease_id))
@@ -88,7 +104,7 @@ def acquire(
 
 @dataclass
 class _Acquisition:
-    """One way through the states, from PLANNED (or from what a dead process left) to READY or back to nothing."""
+    """One pass through the states, from PLANNED (or the state that a dead process left) to READY or back to nothing."""
 
     fabric: Fabric
     request: Request
@@ -100,6 +116,7 @@ class _Acquisition:
     waited_for: str = ""
 
     def run(self) -> Composition:
+        """Acquire the lease and return its composition. After a failure, everything is released."""
         before, there = self.turn.get(self._found)
         try:
             return self._adopt(before, there) or self._persist()
@@ -110,7 +127,7 @@ class _Acquisition:
             raise
 
     def _found(self) -> tuple[LeaseState | None, Composition | None]:
-        """The state that the journal and the fabric are in. Raises Conflict when the id is somebody else's just now."""
+        """Return the state in the journal and the composition on the fabric. Raises Conflict if another party uses the id now."""
         before, there = self.journal.state, self.fabric.read_back(self.request.lease_id)
         if there is not None and before in (None, "RELEASED"):
             tag = self.fabric.held().get(self.request.lease_id)
@@ -123,6 +140,7 @@ class _Acquisition:
         return before, there
 
     def _persist(self) -> Composition:
+        """Compose until it succeeds, the time for waiting is over, or the fabric has failed too often."""
         failures = 0
         while True:
             try:
@@ -143,7 +161,9 @@ class _Acquisition:
                 time.sleep(self.turn.poll_s)
 
     def _refuse_dead(self, holders: Collection[str]) -> None:
-        """Raise for holders that will never release by themselves: all are leases that failed for good, and nobody works on one."""
+        """Raise FabricError if all holders are failed leases that no process works on, which will never be released by
+        themselves.
+        """
         directory, causes = self.journal.path.parent, dict[str, str]()
         for holder in holders if set(holders) <= {*journaled(directory)} else ():
             last = (journal := Journal(directory, holder)).last_use()[-1]
@@ -162,6 +182,7 @@ class _Acquisition:
             )
 
     def _attempt(self) -> Composition:
+        """Compose once, and record the durations of the fabric operations."""
         start = time.monotonic()
         with recording() as timed:
             composition = self._composed()
@@ -169,6 +190,7 @@ class _Acquisition:
         return composition
 
     def _composed(self) -> Composition:
+        """Choose devices, attach them, and return the verified composition."""
         selection = self._selection()
         selected = [asdict(host) for host in selection.hosts]
         self.journal.advance("RESERVED", selected=selected, token=secrets.token_hex(8))
@@ -187,7 +209,7 @@ class _Acquisition:
         return self._verify(self.fabric.read_back(self.request.lease_id))
 
     def _selection(self) -> Selection:
-        """Exact devices for the request, none of them fenced (`FencedDevices`)."""
+        """Select exact devices for the request, without fenced ones (`FencedDevices`)."""
         fenced, inventory = FencedDevices(self.journal.path.parent.parent), self.fabric.inventory()
         try:
             return self.fabric.select(self.request, fenced.mark(inventory))
@@ -196,7 +218,10 @@ class _Acquisition:
             return self.fabric.select(self.request, fenced.mark(inventory))
 
     def _verify(self, composition: Composition | None) -> Composition:
-        """Take the lease from read-back to READY. Raises what is wrong with it, with the lease still holding it."""
+        """Verify a composition that was read back, and advance the lease to READY.
+
+        Raises an error for a defect of the composition, which the lease then still holds.
+        """
         lease_id, configuration = self.request.lease_id, self.request.configuration
         if composition is None:
             raise ProtocolViolation(f"{lease_id}: the fabric knows nothing of the lease after composing it")
@@ -208,7 +233,7 @@ class _Acquisition:
             raise Unhealthy(f"{lease_id}: obtained broken devices: {', '.join(broken)}", broken)
         self.journal.advance("FABRIC_OK", obtained=composition.document())
         if self._await_hosts(composition):
-            # What hosts tell of their devices, such as how a link was trained, was not known before they saw them.
+            # Facts from the hosts, such as the trained width of a link, are available only after the devices are visible.
             composition = self.fabric.read_back(lease_id) or composition
         looked = bool(self.fabric.looked_for(composition))
         self.journal.advance("HOST_VISIBLE", obtained=composition.document(), hosts_looked_at=looked)
@@ -216,7 +241,7 @@ class _Acquisition:
         return composition
 
     def _await_hosts(self, composition: Composition) -> bool:
-        """Wait until the hosts see everything; False when they did from the first look on."""
+        """Wait until the hosts list all devices. Returns False if they did at the first check."""
         if not self._unseen(composition, 0.0):
             return False
         missing = self._unseen(composition, self.visible_s)
@@ -229,6 +254,7 @@ class _Acquisition:
         return True
 
     def _unseen(self, composition: Composition, patience_s: float) -> list[str]:
+        """Poll until the hosts list all devices or a timeout is over, and return the missing ones."""
         until = time.monotonic() + patience_s
         while True:
             seen = self.fabric.host_sees(composition)
@@ -239,7 +265,10 @@ class _Acquisition:
             time.sleep(min(self.turn.poll_s, left_s))
 
     def _adopt(self, before: LeaseState | None, there: Composition | None) -> Composition | None:
-        """Take over what is there under this lease id; None when nothing is there (any more) and the way is free."""
+        """Take over the composition that exists under this lease id.
+
+        Returns None if there is none (any more), so that a new one can be composed.
+        """
         if before in (None, "RELEASED"):
             self._plan()
             return None
@@ -269,15 +298,18 @@ class _Acquisition:
         self.journal.advance("PLANNED", campaign=campaign, owner=owner, requested=self._requested())
 
     def _asked_for(self) -> bool:
-        """True when the lease that is there was requested for this configuration."""
+        """Return True if the existing lease was requested for this configuration."""
         return bool(self.journal.document()["requested"] == self._requested())
 
     def _requested(self) -> dict[str, Any]:
-        """The configuration, without its system: a journal is of one."""
+        """Return the configuration as a document without its system, because a journal belongs to one system."""
         return {name: value for name, value in asdict(self.request.configuration).items() if name != "system"}
 
     def _abort(self, reason: str) -> None:
-        """Give back whatever the lease has by now; afterwards it is FABRIC_FREE or LEAKED, or was not begun."""
+        """Release everything that the lease holds by now.
+
+        Afterwards the lease is FABRIC_FREE or LEAKED, or it had not begun.
+        """
         if self.journal.state in ("PLANNED", "FABRIC_FREE", "RELEASED", "LEAKED", None):
             return
         if self.journal.state == "READY":
@@ -288,15 +320,15 @@ class _Acquisition:
 
 
 def begin_use(lease: HeldLease) -> None:
-    """Mark the lease as in use by runs; doing so again does nothing."""
+    """Mark the lease as used by runs. Repeated calls have no effect."""
     if lease.journal.state == "READY":
         lease.journal.advance("IN_USE")
 
 
 def check(fabric: Fabric, lease: HeldLease) -> tuple[str, ...]:
-    """What became of the composition since it was READY: missing, broken or unseen devices; empty means all is well.
+    """Return the problems of the composition since it was READY (missing, broken or unseen devices). Empty if there are none.
 
-    Anything found makes the lease DEGRADED for good: results since the last check are not to be believed.
+    Any problem makes the lease DEGRADED permanently, because results since the last check are invalid.
     """
     now = fabric.read_back(lease.id)
     present = {} if now is None else {device.fabric_id: device for device in now.devices}
@@ -318,9 +350,15 @@ def check(fabric: Fabric, lease: HeldLease) -> tuple[str, ...]:
 
 
 def release(fabric: Fabric, lease: HeldLease, *, wait_s: float = RELEASE_WAIT_S, poll_s: float = 1.0) -> dict[str, Any]:
-    """End the lease; gives its document, with `state` RELEASED, or LEAKED and what leaked. Again: only the document.
+    """Release a lease and return its document, whose `state` is RELEASED, or LEAKED with the devices that leaked.
 
-    wait_s: how long to wait for a busy fabric before that counts as leaked. Nothing is raised for a failing fabric.
+    A repeated call only returns the document. Errors of the fabric are not raised.
+
+    Args:
+        fabric: fabric of the system.
+        lease: lease to release.
+        wait_s: time limit in seconds for a busy fabric, after which the devices count as leaked.
+        poll_s: poll interval in seconds.
     """
     journal = lease.journal
     if not lease.ownership.held:

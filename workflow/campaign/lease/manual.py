@@ -1,4 +1,4 @@
-"""Compositions by hand: kept beyond the process that composed them, until they are released."""
+"""Compositions made by hand, which stay after the process that composed them until they are released."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _WAIT_S = 30.0
 
 
 def _opened(path: Path, root: Path, configuration: str | None = None) -> tuple[Campaign, Site]:
-    """The campaign of a campaign file, or of a lease plan (.json), and its system; of several, the configuration's."""
+    """Load a campaign from a campaign file or a lease plan (.json), with its system.
+
+    If the campaign has several systems, that of the configuration is used. Raises ConfigError if no configuration is given then.
+    """
     campaign = campaign_of(read_lease_plan(path)) if path.suffix == ".json" else load_campaign(path)
     if not campaign.part:
         if configuration is None:
@@ -41,13 +44,14 @@ def _opened(path: Path, root: Path, configuration: str | None = None) -> tuple[C
 
 
 def _site(path: Path, root: Path) -> Site:
-    """A system: of a campaign, of a lease plan, or of its own file."""
+    """Load a system from a campaign file, a lease plan, or its own file."""
     if path.suffix in (".yaml", ".yml") and path.is_file() and noun_of((source := read_yaml(path)).data) == "system":
         return Site(validate(source, SystemFile, path.stem), root)
     return _opened(path, root)[1]
 
 
 def _configuration(campaign: Campaign, name: str) -> Configuration:
+    """Find a configuration of a campaign by its name. Raises ConfigError if there is none."""
     known = {configuration.name: configuration for configuration in campaign.configurations}
     if name not in known:
         raise ConfigError(f"{campaign.path}: no configuration '{name}'; there are: {', '.join(known)}")
@@ -60,9 +64,14 @@ def _request(campaign: Campaign, root: Path, name: str, kept_as: str | None, hos
 
 
 def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_as: str | None = None) -> dict[str, Any]:
-    """Compose a configuration and leave it composed; gives the lease's document.
+    """Compose a configuration, leave it composed, and return the lease's document.
 
-    hosts: those it may be on, empty for any; kept_as: what it is kept under, so that several of one configuration can be kept.
+    Args:
+        path: campaign file or lease plan.
+        root: directory of all results.
+        name: name of the configuration.
+        hosts: hosts that may be used, empty for any.
+        kept_as: name under which the composition is kept, so that several of one configuration can exist.
     """
     campaign, site = _opened(path, root, name)
     known = [host for group in campaign.system.hosts for host in group.names()]
@@ -73,7 +82,7 @@ def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_a
     mine = _request(campaign, root, name, kept_as, hosts)
     mark = keep_mark(site.journals, mine.lease_id)
     was_kept = mark.exists()
-    # Marked before it exists: a lease that a crash leaves half composed is then found by 'release', not taken for garbage.
+    # Marked in advance, so that 'release' finds a lease that a crash leaves half composed, and it is not taken for garbage.
     make_directory(site.journals)
     mark.touch()
     with site.fabric() as fabric:
@@ -93,7 +102,15 @@ def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_a
 
 
 def rehearse(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_as: str | None = None) -> list[str]:
-    """What composing and releasing a configuration would ask of the fabric now, request by request; nothing is changed."""
+    """Return the requests to the fabric that composing and releasing a configuration would send now. Nothing is changed.
+
+    Args:
+        path: campaign file or lease plan.
+        root: directory of all results.
+        name: name of the configuration.
+        hosts: hosts that may be used, empty for any.
+        kept_as: name under which the composition would be kept.
+    """
     campaign, site = _opened(path, root, name)
     with site.fabric() as fabric:
         selection = fabric.select(_request(campaign, root, name, kept_as, hosts), fabric.inventory())
@@ -112,7 +129,10 @@ def rehearse(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_
 
 
 def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> str:
-    """Release a configuration that is kept; says what happened. FabricError names what would not go."""
+    """Release a kept configuration, and return a message about the outcome.
+
+    Raises FabricError with the devices that are still held.
+    """
     campaign, site = _opened(path, root, name)
     mine = lease_id(Results(root, campaign.name), kept_name(kept_as or name))
     mark = keep_mark(site.journals, mine)
@@ -122,7 +142,7 @@ def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> st
         return f"{kept_as or name}: nothing is kept; a campaign's own leases end by themselves (see 'campaign status')"
     with site.fabric() as fabric:
         Turn(_WAIT_S, 0.5, None).get(lambda: Ownership(site.journals, mine)).close()
-        # What is half composed is not composed first in order to be released.
+        # A half-composed lease is released directly, without composing it first.
         with deferred():
             ended = site.reconcile(fabric, is_alive=lambda other: other != mine)
     for orphan in ended:
@@ -135,7 +155,7 @@ def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> st
 
 
 def release_orphans(path: Path, root: Path, *, dry_run: bool) -> list[str]:
-    """Release leases of this results directory that nobody owns; one line each."""
+    """Release the leases of this results directory that have no owner, and return one line per lease."""
     site = _site(path, root)
     with site.fabric() as fabric:
         orphans = reconcile_orphans(fabric, site, dry_run=dry_run)
@@ -146,16 +166,16 @@ def release_orphans(path: Path, root: Path, *, dry_run: bool) -> list[str]:
 
 
 def read_inventory(path: Path, root: Path) -> tuple[str, Capabilities, Inventory]:
-    """The system's name, what its fabric can do, and what there is, fenced devices as failed ones."""
+    """Return the system's name, the capabilities of its fabric, and the inventory with fenced devices as failed ones."""
     site = _site(path, root)
     with site.fabric() as fabric:
         return site.system.name, fabric.capabilities(), site.fenced.mark(fabric.inventory())
 
 
 def verify(path: Path, root: Path) -> list[Mapping[str, Any]]:
-    """Every composition held on the fabric as it is now: lease, holder, and each device with what both ends say of it.
+    """Return every composition on the fabric as it is now, with its lease, holder, and devices as both ends report them.
 
-    host_sees: None where nobody looks on the host.
+    `host_sees` is None if no host agent is configured.
     """
     site = _site(path, root)
     found: list[Mapping[str, Any]] = []
@@ -170,12 +190,13 @@ def verify(path: Path, root: Path) -> list[Mapping[str, Any]]:
 
 
 def _seen(fabric: Fabric, composition: Composition) -> dict[str, bool]:
-    """Whether its host sees a device, for those that somebody looks for."""
+    """Return True or False per device that the host should list, by the fabric id."""
     seen = fabric.host_sees(composition)
     return {name: name in seen for name in fabric.looked_for(composition)}
 
 
 def _devices(composition: Composition | None, seen: Mapping[str, bool]) -> list[dict[str, Any]]:
+    """Return one document per device of a composition."""
     return [
         {
             "host": host.name,
@@ -191,6 +212,7 @@ def _devices(composition: Composition | None, seen: Mapping[str, bool]) -> list[
 
 
 def _mismatches(journal: Journal, composition: Composition | None) -> list[str]:
+    """Return the differences between a composition and its request."""
     requested = journal.document()["requested"]
     if composition is None:
         return ["the fabric does not know this lease"]

@@ -1,7 +1,7 @@
-"""Ending leases that nobody owns any more: after kill -9, a power cut, or a fabric that would not let go.
+"""Release of leases without an owner, after kill -9, a power cut, or a fabric that refused to release.
 
-Only leases with a journal in this directory are touched, because only for them a missing owner is known to be missing;
-what another campaign or somebody else holds is left alone.
+Only leases with a journal in this directory are touched, because only for them a missing owner is certain. Devices that another
+campaign or another party holds are left alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,18 @@ OrphanOutcome = Literal["would_release", "too_young", "released", "leaked", "fai
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A lease without a live owner. `devices`: fabric ids it holds; `left_s`: Unix time of its last sign of life."""
+    """Lease without a live owner.
+
+    Attributes:
+        lease_id: id of the lease.
+        campaign: campaign of the lease.
+        owner: owner in the fabric's mark or in the journal.
+        state: last state in the journal.
+        devices: fabric ids of the devices that it holds.
+        left_s: Unix time of its last activity.
+        outcome: result of the reconciliation.
+        message: reason of the outcome.
+    """
 
     lease_id: str
     campaign: str
@@ -47,11 +58,19 @@ def reconcile(
     wait_s: float = RELEASE_WAIT_S,
     poll_s: float = 1.0,
 ) -> list[Orphan]:
-    """List the leases without an owner and, unless `dry_run`, release them.
+    """List the leases without an owner and, unless `dry_run` is set, release them.
 
-    is_alive: whether a lease has a live owner (`journal.is_owned` on this directory). grace_s: leave those alone that
-    gave a sign of life less than this ago. unjournaled: also list leases that carry this program's mark but have no
-    journal here, and release those of these owners; without a journal, a live owner cannot be told from a dead one.
+    Args:
+        fabric: fabric of the system.
+        journals_directory: directory of the lease journals.
+        is_alive: returns True for the id of a lease with a live owner (`journal.is_owned` on this directory).
+        dry_run: lists the leases without releasing them.
+        grace_s: leases with activity in the last `grace_s` seconds are left alone.
+        unjournaled_owners: also list leases with this program's mark that have no journal here, and release those of these
+            owners.
+            Without a journal, a live owner cannot be distinguished from a dead one.
+        wait_s: time limit in seconds for a busy fabric.
+        poll_s: poll interval in seconds.
     """
     held, known = fabric.held(), journaled(journal_dir)
     unfinished = [n for n in known if n in held or Journal(journal_dir, n).state not in (None, "RELEASED")]
@@ -71,7 +90,7 @@ def reconcile(
                 with deferred():
                     orphan = _end(orphan, fabric, journal_dir, wait_s, poll_s)
             except Conflict:
-                continue  # somebody took it over in this moment, so it is no orphan
+                continue  # another process has just taken it over, so it is not an orphan
             except FabricError as error:
                 orphan = replace(orphan, outcome="failed", message=str(error))
         found.append(orphan)
@@ -88,7 +107,7 @@ def _orphan(lease_id: str, tag: Tag | None, journal_dir: Path) -> Orphan:
 
 
 def _end(orphan: Orphan, fabric: Fabric, journal_dir: Path, wait_s: float, poll_s: float) -> Orphan:
-    """Own the lease, release it, and say how that went."""
+    """Take the ownership of a lease, release it, and return the orphan with the outcome."""
     ownership = Ownership(journal_dir, orphan.lease_id)
     try:
         journal = Journal(journal_dir, orphan.lease_id)

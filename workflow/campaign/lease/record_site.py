@@ -1,4 +1,4 @@
-"""A recording of a site's control plane: what its adapter asks and is answered, as a document without names, for its authors."""
+"""Recording of a site's control plane for the authors of its adapter: requests and answers as a document without names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,13 @@ _ATTACHED = "still attached: 'campaign fabric reconcile SYSTEM --release --grace
 
 @dataclass(frozen=True)
 class SiteRecording:
-    """The document, what was seen, and what stands for what in it (`names.replaced`)."""
+    """Recording of a site's control plane.
+
+    Attributes:
+        document: requests, answers and findings, with names replaced.
+        findings: results of the checks.
+        names: names and their replacements (`names.replaced`).
+    """
 
     document: dict[str, Any]
     findings: list[Finding]
@@ -38,10 +44,15 @@ class SiteRecording:
 def record(
     site: Site, keep: tuple[str, ...] = (), trial: tuple[str, str] | None = None, say: Callable[[str], object] = str
 ) -> SiteRecording:
-    """Ask everything that an adapter asks. keep: words that are not replaced. trial: id of a device and a host, to which it is
-    attached and from which it is detached; else nothing is changed. say: is told of errors in full, names included.
+    """Record all requests of an adapter and the answers.
 
-    Raises ConfigError for a fabric without a control plane, and for a trial that cannot be.
+    Nothing is changed without a trial. Raises ConfigError for a fabric without a control plane, and for an impossible trial.
+
+    Args:
+        site: the system and its state.
+        kept_words: words that are not replaced.
+        trial: id of a free device and name of a host. The device is attached to the host and detached again.
+        report: called with errors in full, including names.
     """
     models = {entry.model for entry in site.system.pool}
     with site.fabric() as fabric:
@@ -68,14 +79,15 @@ def record(
 def walk(
     fabric: Fabric, journals: Path, trial: tuple[str, str] | None = None, say: Callable[[str], object] = str
 ) -> Iterator[Finding]:
-    """Read everything that an adapter reads, attach and detach one device if asked, and give what came of it.
+    """Read everything that an adapter reads, attach and detach one device on request, and yield the findings.
 
-    The words have no names and times in them: a recording that is replayed must give the same.
+    The findings have no names or times, because replaying a recording must give the same ones.
 
     Args:
-        fabric: the open fabric.
-        journals: directory of the journal that a trial writes before it changes anything.
-        trial, say: see `record`.
+        fabric: open fabric.
+        journals_directory: directory of the journal that a trial writes before it changes anything.
+        trial: see `record_site`.
+        report: see `record_site`.
     """
     try:
         inventory = fabric.inventory()
@@ -106,6 +118,7 @@ def _counted(inventory: Inventory) -> str:
 def _trial(
     fabric: Fabric, journals: Path, inventory: Inventory, device: str, host: str, say: Callable[[str], object]
 ) -> Iterator[Finding]:
+    """Attach a free device of the pool to a free host, check that it appears there, and detach it."""
     found = next((one for one in inventory.devices if one.fabric_id == device and not one.local), None)
     free = [one.fabric_id for one in inventory.devices if not one.local and one.holder is None and one.state == "free"]
     if found is None or device not in free:
@@ -144,7 +157,7 @@ def _trial(
 
 
 def _detach(fabric: Fabric, journal: Journal, say: Callable[[str], object]) -> bool:
-    """Release what a trial attached. Return False if that failed, after reporting why."""
+    """Release the device that a trial attached. Returns False if that failed, after reporting the error."""
     journal.advance("ABORTING")
     try:
         left = fabric.release(journal.lease_id)

@@ -1,4 +1,4 @@
-"""Tables and reports from any source of measurements: a campaign file, an archive, or a results directory."""
+"""Tables and reports from any source of measurements, which is a campaign file, an archive, or a results directory."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ if TYPE_CHECKING:  # it brings pandas
 
 
 def as_planned(campaign: Campaign, directory: Path) -> Campaign:
-    """The campaign as its plan has it, where both differ only in what a profile or an option said (who starts runs, whether implied
-    runs are started, the label of a campaign without one), or in input files, which may have been moved, edited or lost since.
+    """Return the campaign as its plan has it, if both differ only in details that do not affect the measurements.
 
-    So a page says what was measured, and the same, whether the workflow, a command or an archive makes it.
+    Such details come from a profile or an option (launcher, start of implied runs, label of a campaign without one), or are
+    input files
+    that have been moved, edited or lost since. Thus a page describes the measured campaign, whether the workflow, a command or
+    an
+    archive makes it.
     """
     files = _files_of(campaign)
     for document in campaigns_as_used(directory):
@@ -43,10 +46,11 @@ def as_planned(campaign: Campaign, directory: Path) -> Campaign:
 
 
 def _files_of(campaign: Campaign) -> dict[str, Any]:
+    """Return the campaign as a document without the details that a profile, an option or a moved file may change."""
     document = campaign.document()
     for name in ("inputs", "workload_dirs", "readings"):
         document.pop(name, None)
-    del document["campaign"]["references"]  # names of files, whose content stands beside
+    del document["campaign"]["references"]  # names of files whose content is also in the document
     del document["campaign"]["protocol"]["skip_implied"]
     for system in systems_of(document).values():
         del system["launcher"]
@@ -56,11 +60,16 @@ def _files_of(campaign: Campaign) -> dict[str, Any]:
 def tables_from(
     source: Path, results: Path = Path("results"), where: str | None = None, version: str | None = None
 ) -> Tables:
-    """The tables of a source, made from its records as they are now.
+    """Build the tables of a source from its records as they are now.
 
-    source: a campaign file (its results are below `results`), an archive (`.zip`), or one campaign's results directory, whose
-    tables/ are read as they are, if it has them and all is wanted. version: of the runs that are meant, in place of the campaign's
-    (`Campaign.labelled`); the tables are named after it. ConfigError for anything else, with what is allowed.
+    The existing tables of a results directory are read instead if all runs and versions are wanted. Raises ConfigError, with the
+    allowed sources, for any other source.
+
+    Args:
+        source: a campaign file, an archive (`.zip`), or the results directory of one campaign.
+        results: directory of all results, for a campaign file.
+        where: filter of the runs.
+        version: version of the runs, in place of the campaign's (`Campaign.with_version`). The tables get its name.
     """
     if source.suffix == ".zip" and not source.is_dir():
         with opened(source) as archive:
@@ -93,7 +102,13 @@ def _tables(campaign: Campaign, directory: Path, where: str | None, version: str
 
 
 def collect_into(scratch: Path, source: Path, results: Results) -> Results:
-    """Make the tables of results in a directory that is empty; gives it. source: what `load_campaign` reads."""
+    """Build the tables of results in an empty directory, and return the paths of that directory.
+
+    Args:
+        scratch: empty directory.
+        source: campaign file or any other source that `load_campaign` reads.
+        results: results with the records.
+    """
     campaign = as_planned(load_campaign(source, results=results.root), results.directory)
     made = Results.at(scratch)
     collect(gather(campaign, results.directory), made.tables)
@@ -101,15 +116,20 @@ def collect_into(scratch: Path, source: Path, results: Results) -> Results:
 
 
 def report_from_archive(path: Path, out: Path, where: str | None = None) -> None:
-    """The page from an archive alone; where: instead of what the archive shows by default."""
+    """Write the report of an archive from its content alone.
+
+    Args:
+        path: the archive.
+        out: HTML file to write.
+        where: filter of the runs, in place of the archive's default.
+    """
     with opened(path) as archive, TemporaryDirectory(prefix="campaign-report-") as scratch:
         report_from(archive.campaign, archive.directory, where or archive.where, Path(scratch), out)
 
 
 @contextmanager
 def writable(results: Results) -> Iterator[Path]:
-    """Where tables and figures may be made: the directory of the results, or, where it may only be read, one that is gone
-    afterwards."""
+    """Yield the directory for tables and figures: that of the results, or a temporary one if the results are read-only."""
     made = (results.tables, results.figures, results.recommendation)
     paths = [results.directory, *(path for each in made if each.is_dir() for path in (each, *each.iterdir()))]
     if all(os.access(path, os.W_OK) for path in paths):
@@ -120,25 +140,33 @@ def writable(results: Results) -> Iterator[Path]:
 
 
 def report_from(campaign: Campaign, results: Path, where: str | None, scratch: Path, out: Path) -> None:
-    """Tables and figures into `scratch`, the page into `out`."""
-    # Once for all processes that are forked here, each of which would load pandas and scipy.
+    """Write the report of a campaign, with its tables and figures in a scratch directory.
+
+    Args:
+        campaign: the campaign.
+        results: directory with its records.
+        where: filter of the runs.
+        scratch: directory for tables and figures.
+        out: HTML file to write.
+    """
+    # Imported once for all processes forked here, each of which would otherwise load pandas and scipy.
     import scipy.special  # noqa: F401
 
     from campaign.analysis.tables import io  # noqa: F401
 
     made = Results.at(scratch)
-    # In a process of its own, which gives back the memory that all records take.
+    # A separate process returns the memory that the records need.
     forked([partial(_collect, campaign, results, where, made.tables)], _import_drawing)
     write_page(made, out)
 
 
 def _import_drawing() -> None:
-    """Import what the processes that draw and recommend need."""
+    """Import the modules that the processes for figures and recommendations need."""
     import campaign.analysis.recommend.advise
     import campaign.report.page
     import campaign.report.plot  # noqa: F401
 
 
 def _collect(campaign: Campaign, results: Path, where: str | None, tables: Path) -> None:
-    gc.disable()  # records refer to each other nowhere, and looking through all of them takes as long as reading them
+    gc.disable()  # records have no reference cycles, and a collection takes as long as reading them
     collect(gather(campaign, results, where), tables)

@@ -1,8 +1,10 @@
-"""Kinds of devices, as a system file names them (`runs_on`): one table, one module a vendor; peak rates; fallbacks to the CPU.
+"""Kinds of devices as named in a system file (`runs_on`), with peak rates and fallbacks to the CPU. One module per vendor.
 
-Peaks are dense, in TFLOP/s by precision, as vendors give them, never those with sparsity: fp32 is that of the ordinary cores, tf32,
-fp16 and bf16 that of the tensor or matrix cores where there are any. "Half" is half of a data sheet's figures with sparsity.
-H100 NVL and H200 NVL are left out: no dense figures were at hand. A site's own figures stand in its system file (`peak_tflops`).
+Peaks are dense TFLOP/s by precision from the vendors, never those with sparsity. The value of fp32 is that of the ordinary
+cores;
+tf32, fp16 and bf16 are those of the tensor or matrix cores if there are any. "Half" marks half of a data sheet's figure with
+sparsity. H100 NVL and H200 NVL are left out, because no dense figures were at hand. The system file may have the site's own
+figures (`peak_tflops:`).
 """
 
 from __future__ import annotations
@@ -23,19 +25,21 @@ Kind = Literal["cuda", "rocm", "xpu", "cpu"]
 ACCELERATORS: Mapping[Kind, Accelerator] = {"cuda": CUDA, "rocm": ROCM, "xpu": XPU, "cpu": CPU}
 
 
-# A name is cut into words: nvidia-smi says "Tesla V100-SXM2-16GB", a system file v100-16gb-sxm2. The first row that has one of the
-# models and one of the forms holds; a name that leaves open which of several forms it means has no peak.
+# A name is split into words: nvidia-smi reports "Tesla V100-SXM2-16GB", a system file has v100-16gb-sxm2. The first row whose model
+# and form both match is used. A name that fits several forms of a model has no peak.
 _TABLE = tuple(row for each in ACCELERATORS.values() for row in each.peaks)
 _SAME_AS = {"fp16-o2": "fp16"}
-# Part of a device, or one that a hypervisor divides, has only part of its peak.
+# A part of a device, or a device that a hypervisor divides, has only a part of the peak.
 _PART = re.compile(r"mig|vgpu|\d+g|\d+[abcq]")
 
 
 def peak_tflops(model: str, reported: str | None, precision: str) -> float | None:
-    """Dense peak of a device in TFLOP/s, or None where it is not known.
+    """Return the dense peak of a device in TFLOP/s, or None if it is unknown.
 
-    model: its name in the system file (`a100-40gb`); reported: what the host's tools call it (`NVIDIA A100-PCIE-40GB`), which
-    decides where it is known.
+    Args:
+        model: name of the model in the system file (`a100-40gb`).
+        reported_model: name that the host's tools report (`NVIDIA A100-PCIE-40GB`), which takes precedence if it is known.
+        precision: name of the precision.
     """
     for name in (reported, model):
         row = _row(name) if name else None
@@ -45,11 +49,16 @@ def peak_tflops(model: str, reported: str | None, precision: str) -> float | Non
 
 
 def _row(name: str) -> Mapping[str, float] | None:
+    """Return the peaks by precision of the first row that matches a model name, or None if no row does.
+
+    The result is empty for a part of a device.
+    """
     words = set(re.findall(r"[a-z0-9]+", re.sub(r"rtx[ _-]*6000", "rtx6000", name.lower())))
     if any(_PART.fullmatch(word) for word in words):
         return {}
 
     def has(pattern: str) -> bool:
+        """Return True if a word of the name matches a pattern."""
         return any(re.fullmatch(pattern, word) for word in words)
 
     return next((peaks for model, form, peaks in _TABLE if has(model) and (not form or has(form))), None)
@@ -63,10 +72,10 @@ SIGNS = (
     b"initialization:",
     b"no usable GPU",
 )
-"""Bytes of which every such line holds at least one."""
+"""Byte strings of which every line about a fallback contains at least one."""
 
 _FRAMEWORKS = (
-    # JAX; its word for the processor changed its case.
+    # JAX; the case of its word for the processor has changed.
     r"[Ff]alling back to (?:cpu|CPU)\b",
     r"is not currently supported on the \w+ backend and will fall back to run on the CPU",  # torch, MPS and devices of others
     r"Skipping registering GPU devices",  # TensorFlow
@@ -74,11 +83,16 @@ _FRAMEWORKS = (
     r"no usable GPU found",  # llama.cpp
 )
 TORCH_WARNINGS = "|".join(pattern for each in ACCELERATORS.values() for pattern in each.fallbacks)
-"""What torch warns of; one who silences its warnings has to leave these."""
+"""Pattern of the warnings by which torch reports a fallback. They must stay enabled if other warnings are silenced."""
 
 
 def fallback_in(accelerator: Accelerator, lines_with: Callable[[tuple[bytes, ...]], Iterable[str]]) -> str:
-    """The first line that reports a fallback, stripped; empty for none. lines_with: lines of a log that hold one of some bytes."""
+    """Return the first line of a log that reports a fallback to the CPU, stripped, or an empty string.
+
+    Args:
+        accelerator: kind of the devices.
+        find_lines: function that returns the lines of the log that contain at least one of some byte strings.
+    """
     if accelerator.torch_type == "cpu":
         return ""
     pattern = re.compile("|".join((*accelerator.fallbacks, *_FRAMEWORKS)))

@@ -1,4 +1,7 @@
-"""What the package has to know of a kind of device. Pure: tools are named and their text is parsed, nothing is started."""
+"""Properties of a kind of device that the package needs.
+
+Pure: tools are named and their output is parsed, but nothing is started.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Peaks = tuple[str, str, Mapping[str, float]]
-"""Patterns of a model and of its form, and TFLOP/s by precision; see `peak_tflops`."""
+"""Patterns of a model and of its form, and TFLOP/s by precision; see `get_peak_tflops`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One device as its host lists it. identity, model: empty if unknown; address: its PCI address, where the tool gives it."""
+    """Device as its host lists it.
+
+    Attributes:
+        identity: UUID or serial number, empty if unknown.
+        model: name of the model, empty if unknown.
+        address: PCI address, if the tool reports it.
+    """
 
     identity: str = ""
     model: str = ""
@@ -21,34 +30,49 @@ class Seen:
 def peaks(
     fp32: float | None = None, tf32: float | None = None, fp16: float | None = None, bf16: float | None = None
 ) -> Mapping[str, float]:
-    """Dense peaks in TFLOP/s, those that are known."""
+    """Collect the known dense peaks in TFLOP/s by precision."""
     given = {"fp32": fp32, "tf32": tf32, "fp16": fp16, "bf16": bf16}
     return {precision: peak for precision, peak in given.items() if peak is not None}
 
 
 def identity_and_model(lines: Iterable[str]) -> tuple[Seen, ...]:
-    """Devices from lines `identity, model`; a model may have commas."""
+    """Parse devices from lines of the form `identity, model`. A model may contain commas."""
     pairs = (line.partition(",") for line in lines if line.strip())
     return tuple(Seen(identity.strip(), model.strip()) for identity, _, model in pairs)
 
 
 def nothing_visible(_: Sequence[str]) -> Mapping[str, str]:
+    """Return no mask, for kinds of devices that cannot be masked."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """A kind of device.
+    """Properties of a kind of device.
 
-    title: for people; torch_type, backend: device type and process group of torch; torch_build: the name in `torch.version`
-    that builds for it set; masks: environment variables that hide devices from a process; visible: these variables for some
-    devices by their names on the host, {} where a mask cannot name them; mask_per_rank: whether every rank gets a mask of its
-    own; list_command, parse: how a host lists its devices; describe_command: the same with what can change a number;
-    container_option: what has Apptainer pass the driver in; out_of_memory: patterns of messages, the first of which is believed
-    whatever the exit code; communication_errors: likewise; unavailable: patterns of messages that no device could be used at
-    all; device_faults: that a device failed; device_suspicions: that it did, or that the program is wrong; fallbacks: patterns
-    by which a framework reports that work ran on the CPU; peaks: vendor's figures; telemetry: how it is read, in words;
-    unverified: what has not been tried on hardware, empty for nothing.
+    Attributes:
+        kind: name of the kind in a system file.
+        title: name for people.
+        torch_type: device type of torch.
+        backend: process group of torch.
+        torch_build: attribute of `torch.version` that is set in builds for this kind.
+        mask_variables: environment variables that hide devices from a process.
+        make_mask: function that returns these variables for devices by their names on the host, or {} if a mask cannot name
+            them.
+        mask_per_rank: True if every rank gets a separate mask.
+        list_command: command by which a host lists its devices.
+        parse_devices: parser of the output of that command.
+        describe_command: command that also lists properties which can change a measured value.
+        container_option: option by which Apptainer makes the driver available.
+        out_of_memory: patterns of messages. The first pattern is believed whatever the exit code is.
+        communication_errors: patterns of messages, used likewise.
+        unavailable: patterns of messages that no device could be used at all.
+        device_faults: patterns of messages that a device failed.
+        device_suspicions: patterns of messages that a device failed or that the program is wrong.
+        fallbacks: patterns by which a framework reports that work ran on the CPU.
+        peaks: peak rates from the vendor.
+        telemetry: source of the telemetry, in words.
+        unverified: parts that were never tried on hardware, or an empty string.
     """
 
     kind: str

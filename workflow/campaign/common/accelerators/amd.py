@@ -1,7 +1,8 @@
-"""AMD GPUs: ROCm, whose torch has the names of CUDA; RCCL, whose messages have the names of NCCL; AMD SMI.
+"""AMD GPUs: ROCm, whose torch uses the names of CUDA; RCCL, whose messages use the names of NCCL; AMD SMI.
 
-Sources: ROCm documentation (GPU isolation techniques; AMD SMI command line tool); data sheets as noted. One of the two dies of an
-MI250X is a device of its own.
+Sources: ROCm documentation (GPU isolation techniques; AMD SMI command line tool); data sheets as noted. Each of the two dies of
+an
+MI250X is a separate device.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ _BY_MASK = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+")
 
 
 def _visible(names: Sequence[str]) -> Mapping[str, str]:
+    """Return the mask for devices by number or UUID. It is empty if any name is something else."""
     return {_MASK: ",".join(names)} if all(map(_BY_MASK.fullmatch, names)) else {}
 
 
 def _listed(lines: Iterable[str]) -> tuple[Seen, ...]:
-    """From `amd-smi list --csv`, whose columns changed with its releases but for their names. It gives no model."""
+    """Parse the output of `amd-smi list --csv`, whose columns moved between releases but kept their names. It has no models."""
     told = [line for line in lines if "," in line]
     start = next((number for number, line in enumerate(told) if "gpu_uuid" in line), len(told))
     rows = csv.DictReader(told[start:], skipinitialspace=True)
@@ -34,7 +36,7 @@ ROCM = Accelerator(
     torch_type="cuda",
     backend="nccl",
     torch_build="hip",
-    # A second mask would number what the first has left.
+    # A second mask would count only the devices that the first mask left visible.
     masks=(_MASK, "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
     visible=_visible,
     list_command=("amd-smi", "list", "--csv"),

@@ -1,8 +1,9 @@
 """Intel GPUs: Level Zero, torch's xpu, XCCL (oneCCL), Sysman.
 
-A device is what Level Zero shows as one. By default (ZE_FLAT_DEVICE_HIERARCHY=FLAT) that is a tile, numbered through all cards: a
-Data Center GPU Max 1550 is two devices. With names `card.tile` the hierarchy is COMPOSITE, and each rank is shown its own tile
-alone, since several tiles of one card in a mask are shown as one device.
+A device is what Level Zero shows as one. By default (ZE_FLAT_DEVICE_HIERARCHY=FLAT) that is a tile, numbered through all cards:
+a
+Data Center GPU Max 1550 is two devices. With names `card.tile` the hierarchy is COMPOSITE, and each rank sees only its own tile,
+because several tiles of one card in a mask appear as one device.
 Sources: Level Zero specification (affinity mask, device hierarchies); documentation of XPU Manager (xpu-smi discovery);
 XPUFallback.template of torch-xpu-ops; Intel Data Center GPU Max Series technical overview.
 """
@@ -21,7 +22,7 @@ _TWO_TILES = re.compile(r"Max 1[45]50\b")
 
 
 def _visible(names: Sequence[str]) -> Mapping[str, str]:
-    """A mask knows numbers only: {} for UUIDs and PCI addresses."""
+    """Return the mask for devices or tiles by number. It is empty for UUIDs and PCI addresses, which a mask cannot name."""
     if names and all(map(_TILE.fullmatch, names)):
         return {_MASK: ",".join(names), _HIERARCHY: "COMPOSITE"}
     if names and all(name.isdecimal() for name in names):
@@ -30,7 +31,10 @@ def _visible(names: Sequence[str]) -> Mapping[str, str]:
 
 
 def _listed(lines: Iterable[str]) -> tuple[Seen, ...]:
-    """From `xpu-smi discovery --dump 4,11,2`: UUID, PCI address, name; a line of names comes first. A device for each tile."""
+    """Parse the CSV output of `xpu-smi discovery --dump 4,11,2` (UUID, PCI address, name). The header is skipped.
+
+    Two-tile GPUs yield one device per tile.
+    """
     rows = [row for row in csv.reader(lines, skipinitialspace=True) if len(row) >= 3 and "UUID" not in row[0]]
     return tuple(
         Seen(uuid.strip() + tile, name.strip(), address.strip())
@@ -53,7 +57,7 @@ XPU = Accelerator(
     describe_command=("xpu-smi", "discovery", "--dump", "1,2,4,8,11,13,14,16"),
     out_of_memory=(
         r"XPU(?: error:)? out of memory",
-        # Running out of *resources* is also a lost device, or too many open allocations.
+        # OUT_OF_RESOURCES is left out: it is also reported for a lost device or too many open allocations.
         r"(?:UR|ZE)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
         r"PI_ERROR_MEM_OBJECT_ALLOCATION_FAILURE",
     ),

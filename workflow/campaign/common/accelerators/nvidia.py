@@ -12,25 +12,30 @@ from campaign.common.accelerators.accelerator import Accelerator, peaks
 
 _MASK = "CUDA_VISIBLE_DEVICES"
 ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-"""For every program that is started: numbers of devices are those of nvidia-smi and NVML, not by how fast devices are."""
+"""Environment of every program, so that devices have the numbers of nvidia-smi and NVML and are not numbered by speed."""
 _H100_SXM = peaks(67.0, 494.5, 989.5, 989.5)
 
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
-# A number, or a UUID of which CUDA takes the beginning as well; parts of devices (MIG) had names of their own before driver 470.
+# A number, a UUID or the beginning of one. Parts of devices (MIG) had different names before driver 470.
 _BY_MASK = re.compile(r"\d+|(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F-]*|MIG-GPU-[0-9a-fA-F-]+/\d+/\d+")
 
 
 def _visible(names: Sequence[str]) -> Mapping[str, str]:
-    """CUDA hides all devices from the first name on that it does not know, such as a PCI address, in silence."""
+    """Return the mask for devices by number or UUID. It is empty if any name is something else, such as a PCI address.
+
+    CUDA silently hides all devices from the first unknown name on.
+    """
     named = [f"GPU-{name}" if _UUID.fullmatch(name) else name for name in names]
     return {_MASK: ",".join(named)} if all(map(_BY_MASK.fullmatch, named)) else {}
 
 
 def visible_uuids(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """UUIDs of the devices that an environment lets a program see; empty where its mask has none, or anything else beside them.
+    """Return the UUIDs of the devices that the mask of an environment makes visible to a program.
 
-    A number says nothing: it counts among the devices that the mask's own reader sees.
+    The result is empty if the mask has none or contains anything but UUIDs. A number identifies no device, because it counts
+    only the
+    devices that the reader of the mask sees.
     """
     named = tuple(name.strip() for name in environment.get(_MASK, "").split(","))
     whole = all(name[:4] in ("GPU-", "MIG-") and _UUID.fullmatch(name[4:]) for name in named)
@@ -61,7 +66,7 @@ CUDA = Accelerator(
         r"cudaMalloc failed: out of memory",  # llama.cpp
         r"Cuda failure (?:2 )?'out of memory'",
         r"CUDA failure \S+ 'out of memory'",  # nccl-tests
-        # On its own a warning of allocators that then ask for less; TensorFlow says it of pinned memory of the host, too.
+        # Allocators that then request less print this only as a warning; TensorFlow prints it for pinned host memory, too.
         r"(?<!on host: )CUDA_ERROR_OUT_OF_MEMORY|cudaError(?:OutOfMemory|MemoryAllocation)\b",
     ),
     communication_errors=(

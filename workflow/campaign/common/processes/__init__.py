@@ -1,1 +1,1 @@
-"""Processes: commands with a time-out, signals, processes found by their mark, and namespaces."""
+"""Processes, such as commands with a timeout, signals, processes found by their mark, and namespaces."""

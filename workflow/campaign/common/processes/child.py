@@ -1,4 +1,4 @@
-"""Start and end child processes that belong to a context."""
+"""Start and end of child processes that belong to a context."""
 
 from __future__ import annotations
 
@@ -27,7 +27,16 @@ def start_process(
     *,
     follows: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """A process in these namespaces; follows: it gets SIGTERM when the process that starts it ends."""
+    """Start a process in these namespaces, with stdout and stderr joined and without stdin.
+
+    Args:
+        argv: command line.
+        environment: all environment variables of the process.
+        output: file or descriptor for its output.
+        namespaces: files of the namespaces to enter.
+        directory: working directory.
+        ends_with_parent: sends SIGTERM to the process when the process that started it ends.
+    """
     with opened(namespaces) as (descriptors,):
 
         def prepare() -> None:
@@ -42,9 +51,9 @@ def start_process(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # A group of its own: the terminal's Ctrl-C is the driver's business.
+            # A separate process group, because the driver handles Ctrl-C of the terminal.
             process_group=0,
-            # Not by nsenter: a program that cannot be started would then look like one that failed.
+            # Without nsenter, under which a program that cannot be started would look like one that failed.
             preexec_fn=prepare if descriptors or follows else None,
         )
 

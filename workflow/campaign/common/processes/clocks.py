@@ -1,4 +1,7 @@
-"""The clocks of this machine, and what happens to them: the wall clock can be set, and gives stamps only."""
+"""Clocks of this machine, and the changes that they undergo.
+
+The wall clock can be set, so it is used for timestamps only.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,13 @@ _EXACT_S = 1e-3
 
 
 class Clocks(NamedTuple):
-    """What they show at one moment. wall_s: Unix seconds; since_boot_s: never set; running_s: the same, less suspensions."""
+    """Reading of all clocks at one moment.
+
+    Attributes:
+        wall_s: Unix seconds.
+        since_boot_s: seconds since boot, by a clock that is never set.
+        running_s: the same without suspensions of the machine.
+    """
 
     wall_s: float
     since_boot_s: float
@@ -18,7 +27,11 @@ class Clocks(NamedTuple):
 
     @classmethod
     def now(cls) -> Clocks:
-        for _ in range(10):  # a process that loses its core between two of them reads them anew
+        """Read all clocks at almost the same moment.
+
+        The clocks are read again if the process loses its core between two of them.
+        """
+        for _ in range(10):  # repeat if the process loses its core between two readings
             running_s = time.monotonic()
             found = cls(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME), running_s)
             if time.monotonic() - running_s < _EXACT_S:
@@ -26,7 +39,10 @@ class Clocks(NamedTuple):
         return found
 
     def changed_since(self, before: Clocks) -> str:
-        """How a clock was set or stood still meanwhile, in words; empty: neither. What a clock is slewed by does not count."""
+        """Describe how a clock was set or the machine was suspended since an earlier reading.
+
+        The result is empty if neither happened. Slewing of the clock does not count.
+        """
         passed_s = self.since_boot_s - before.since_boot_s
         most_s = _JUMP_S + _SLEW * passed_s
         set_s = self.wall_s - before.wall_s - passed_s
@@ -40,5 +56,8 @@ _START = Clocks.now()
 
 
 def stamp_s() -> float:
-    """Unix seconds by the clock as it was when this process started: between two stamps of a process lies the time that passed."""
+    """Return the Unix time in seconds, by the wall clock as it was when this process started.
+
+    The difference of two timestamps of one process is the time that passed.
+    """
     return _START.wall_s + time.clock_gettime(time.CLOCK_BOOTTIME) - _START.since_boot_s

@@ -1,4 +1,4 @@
-"""Commands of the system, run to their end or to their time-out."""
+"""System commands that run until they end or time out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ TIMED_OUT = 124  # the exit code of timeout(1)
 
 
 class Finished(NamedTuple):
-    """How a command ended. code: minus the signal's number when a signal ended it, or TIMED_OUT."""
+    """Result of a command.
+
+    Attributes:
+        code: exit code, minus the number of the signal that ended the command, or TIMEOUT_EXIT_CODE.
+        out: standard output.
+        err: standard error.
+    """
 
     code: int
     out: str
@@ -21,21 +27,27 @@ class Finished(NamedTuple):
 
     @property
     def ok(self) -> bool:
+        """True if the exit code is 0."""
         return self.code == 0
 
     @property
     def words(self) -> str:
-        """Its last error line, for a message."""
+        """Last line of the error output, for a message."""
         lines = (self.err.strip() or self.out.strip()).splitlines()
         return lines[-1].strip() if lines else f"exit status {self.code}, no message"
 
 
 def run_command(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Finished:
-    """Run a command without input and return what it printed; OSError when it cannot be started.
+    """Run a command without input and return its exit code and output. Raises OSError if it cannot be started.
 
-    At its time-out the command and its children are killed; the result holds what they had printed until then.
+    After the timeout, the command and its children are killed. The result holds the output until then.
+
+    Args:
+        argv: command line.
+        timeout_s: timeout in seconds.
+        environment: all environment variables of the command. None means those of this process.
     """
-    # In a session of its own: Ctrl-C in the terminal must not cut off half-way a command that changes something.
+    # A separate session, so that Ctrl-C in the terminal does not interrupt a command that changes something.
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -64,9 +76,10 @@ def _kill_session(process: subprocess.Popen[str]) -> None:
 
 
 def _printed(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Return the remaining output of a killed command as (stdout, stderr)."""
     try:
         return process.communicate(timeout=1)
-    except subprocess.TimeoutExpired as error:  # a process that the kernel keeps does not end
+    except subprocess.TimeoutExpired as error:  # a process that is blocked in the kernel does not end
         out, err = (
             part.decode(errors="replace") if isinstance(part, bytes) else "" for part in (error.stdout, error.stderr)
         )

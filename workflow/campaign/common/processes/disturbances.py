@@ -1,7 +1,9 @@
-"""What disturbs a run from outside, so that its times mean nothing: a stop, a suspension, a debugger, a clock that is set.
+"""Detection of external disturbances that invalidate the times of a run.
 
-Durations and deadlines of a run are by the monotonic clock, and the wall clock gives stamps only. Between two looks, half a second
-apart, a stop of a rank is still noticed; one of a process that a rank has started is noticed when a look finds it.
+Disturbances are a stop, a suspension, a debugger, or a clock that is set. Durations and deadlines of a run are by the monotonic
+clock, and the wall clock gives timestamps only. Checks are half a second
+apart. A stop of a rank is noticed even if it begins and ends between two checks. A stop of a process that a rank has started is
+noticed only if it lasts until a check.
 """
 
 from __future__ import annotations
@@ -19,15 +21,17 @@ from typing import Any, Self, TypeVar
 from campaign.common.processes.clocks import Clocks
 
 LOOK_S = 0.5
-_LATE_S = 5.0  # no scheduler lets a process wait for so long that has slept until then
+_LATE_S = 5.0  # no scheduler delays a process for so long after its sleep
 _STOPPED = {"T": "is stopped", "t": "is stopped by a debugger"}
 _T = TypeVar("_T")
 
 
 class Disturbances:
-    """A watch on one run, from the start of its processes to their end. found: the first disturbance, in words; empty for none.
+    """Monitor of disturbances of one run, from the start of its processes to their end.
 
-    started: Unix seconds.
+    Attributes:
+        first_disturbance: description of the first disturbance, or an empty string.
+        started_s: start of the run in Unix seconds.
     """
 
     def __init__(self) -> None:
@@ -47,15 +51,21 @@ class Disturbances:
 
     @property
     def elapsed_s(self) -> float:
+        """Seconds since the start of the run, by the monotonic clock."""
         return time.monotonic() - self._before.running_s
 
     @property
     def ended(self) -> float:
-        """Unix seconds, by the clock as it was at the start."""
+        """Unix seconds of the present moment, by the wall clock as it was at the start of the run."""
         return self.started + self.elapsed_s
 
     def wait(self, wait: Callable[[float], _T], seconds: float) -> _T:
-        """Wait by `wait` for so long at most. It is noticed when this process is held up meanwhile."""
+        """Call a function that waits up to a timeout, and record a disturbance if this process is held up meanwhile.
+
+        Args:
+            function: function that waits for the given number of seconds at most.
+            timeout_s: timeout in seconds. A negative one counts as 0.
+        """
         before_s = time.monotonic()
         answer = wait(max(0.0, seconds))
         late_s = time.monotonic() - before_s - max(0.0, seconds)
@@ -64,7 +74,7 @@ class Disturbances:
         return answer
 
     def look(self, children: Collection[int]) -> None:
-        """Look at processes that this one has started, at those that they have started, and at the clocks."""
+        """Check the child processes with these pids, all their descendants, and the clocks for disturbances."""
         for pid in children:
             with suppress(ChildProcessError):
                 if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG) is not None:
@@ -79,9 +89,11 @@ class Disturbances:
         self.look_at_clocks()
 
     def look_at_clocks(self) -> None:
+        """Record a disturbance if a clock was set or the machine was suspended since the start of the run."""
         self._note(Clocks.now().changed_since(self._before))
 
     def _continued(self, _number: int, _frame: FrameType | None) -> None:
+        """Record that the run was stopped and continued (SIGCONT)."""
         self._note("the run was suspended, and went on")
 
     def _note(self, words: str) -> None:
@@ -89,7 +101,10 @@ class Disturbances:
 
 
 def _families(pids: Collection[int]) -> Iterator[int]:
-    """Processes, and those below them that their first threads have started: to ask every thread would take too long."""
+    """Yield processes and their descendants, as far as the first thread of each process started them.
+
+    Reading the children of every thread would take too long.
+    """
     for pid in pids:
         yield pid
         with suppress(OSError):
@@ -99,7 +114,10 @@ def _families(pids: Collection[int]) -> Iterator[int]:
 
 
 def _state(pid: int) -> tuple[str, int]:
-    """The letter of a process's state, and the process that traces it (0: none); empty if it has ended."""
+    """Return the letter of a process's state and the pid of its tracer (0 if there is none).
+
+    The letter is empty if the process has ended.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace", encoding="utf-8").splitlines()
     except OSError:

@@ -1,7 +1,7 @@
-"""Processes of a run, found by the mark in their environment: also those that a killed driver left behind.
+"""Processes of a run, found by the mark in their environment, including those that a killed driver left behind.
 
-The mark is CAMPAIGN_RUN in the environment, looked up in /proc. A list of processes would lack those that a killed driver could not
-finish writing down.
+The mark is the variable CAMPAIGN_RUN, read from /proc. A list in a file would lack the processes that a killed driver could not
+record any more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ _LIBC = ctypes.CDLL(None)
 
 
 def marked(prefix: str, among: Iterable[int] | None = None) -> Iterator[int]:
-    """Pids of this user's live processes whose CAMPAIGN_RUN begins with `prefix`; among: where they are looked for, if not all."""
+    """Yield the pids of this user's live processes whose CAMPAIGN_RUN begins with a prefix. This process is left out.
+
+    Args:
+        prefix: beginning of the mark.
+        candidates: pids to search. None means all processes of the host.
+    """
     wanted = f"{MARK}={prefix}".encode()
     for pid in live() if among is None else among:
         if pid != os.getpid() and any(variable.startswith(wanted) for variable in words_of(pid, "environ")):
@@ -30,12 +35,15 @@ def marked(prefix: str, among: Iterable[int] | None = None) -> Iterator[int]:
 
 
 def live() -> Iterator[int]:
-    """Pids of all processes of this host."""
+    """Return the pids of all processes of this host."""
     return (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
 
 
 def words_of(pid: int, name: Literal["cmdline", "environ"]) -> list[bytes]:
-    """Words of a process's command line, or variables of its environment; none if it has ended, or is somebody else's."""
+    """Return the words of a process's command line, or the variables of its environment.
+
+    The list is empty if the process has ended or belongs to another user.
+    """
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0")
     except OSError:
@@ -43,12 +51,15 @@ def words_of(pid: int, name: Literal["cmdline", "environ"]) -> list[bytes]:
 
 
 def adopt_orphans() -> None:
-    """Make a process whose parent has ended a child of this one, so that `children` shows what a run left behind."""
+    """Make this process adopt descendants whose parent has ended, so that `list_children` shows what a run left behind."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
 def children() -> set[int] | None:
-    """Pids of this process's children, ended ones included; None where they would not be all (see `adopt_orphans`)."""
+    """Return the pids of this process's children, including those that have ended.
+
+    Returns None if the list would be incomplete, because orphans are not adopted (see `adopt_orphans`).
+    """
     adopts = ctypes.c_int(0)
     _prctl(_GET_CHILD_SUBREAPER, ctypes.addressof(adopts))
     try:
@@ -59,7 +70,7 @@ def children() -> set[int] | None:
 
 
 class Child(Protocol):
-    """A process that this one waits for, such as `subprocess.Popen`."""
+    """Child process that this process waits for, such as `subprocess.Popen`."""
 
     pid: int
 
@@ -68,11 +79,18 @@ class Child(Protocol):
 
 
 def end_run(processes: Sequence[Child], marker: str, before: set[int] | None) -> None:
-    """End the processes of a run and what they left in the background; `before`: the `children` before the run.
+    """End the processes of a run and the processes that they left in the background.
 
-    What has left its parent, its session and its environment behind has become a child of this process (`adopt_orphans`), and so do
-    the children of what is ended here. A look through all processes of a host can take longer than a short run, so it is taken only
-    where something is left.
+    A process that left its parent, its session and its environment behind has become a child of this process (`adopt_orphans`),
+    and
+    so have the children of killed processes. Searching all processes of a host can take longer than a short run, so the search
+    is
+    skipped if nothing is left.
+
+    Args:
+        processes: processes of the run.
+        marker: prefix of their mark.
+        earlier_children: result of `list_children` before the run.
     """
     for process in processes:
         process.poll()
@@ -86,17 +104,22 @@ def end_run(processes: Sequence[Child], marker: str, before: set[int] | None) ->
 
 
 def end_children(but: set[int] | None) -> None:
-    """SIGKILL this process's children, and those that it gets meanwhile; None: nothing, since they would not be all."""
+    """Kill the children of this process, and those that it adopts meanwhile, by SIGKILL.
+
+    Args:
+        spared: pids of children that are left alone. None means that nothing is killed, because the list would be incomplete.
+    """
     until_s = time.monotonic() + _END_S
     while (left := _left(but)) and time.monotonic() < until_s:
         for pid in left:
-            with suppress(ProcessLookupError, ChildProcessError):  # waited for by whoever started it
+            with suppress(ProcessLookupError, ChildProcessError):  # another part of the program waits for it
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(_PAUSE_S)
 
 
 def _left(before: set[int] | None) -> set[int] | None:
+    """Return the children that this process got since an earlier list, or None if a list is incomplete."""
     now = children()
     return None if now is None or before is None else now - before
 
@@ -106,9 +129,12 @@ def _prctl(option: int, argument: int) -> None:
 
 
 def kill_marked(prefix: str) -> int:
-    """SIGKILL everything that carries the mark, until nothing does; gives how many processes were met."""
+    """Kill all processes whose mark begins with a prefix by SIGKILL, until none is left.
+
+    Returns the number of processes that were found.
+    """
     met = 0
-    for _ in range(20):  # a process may fork while it is looked for
+    for _ in range(20):  # a process may fork during the search
         pids = list(marked(prefix))
         if not pids:
             break
@@ -119,13 +145,19 @@ def kill_marked(prefix: str) -> int:
 
 
 def send(pid: int, number: int, is_meant: Callable[[int], bool]) -> None:
-    """Send a signal to the process of this number, if it is still the one that is meant."""
+    """Send a signal to a process if it is still the intended one.
+
+    Args:
+        pid: number of the process.
+        number: number of the signal.
+        is_target: check by pid that the process is the intended one.
+    """
     try:
         process = os.pidfd_open(pid)
     except OSError:  # it has ended
         return
     try:
-        if is_meant(pid):  # and no other, since from now on the number stays that of the process that is open
+        if is_meant(pid):  # the number cannot be reused as long as the descriptor is open
             with suppress(OSError):
                 signal.pidfd_send_signal(process, number)
     finally:
@@ -133,7 +165,10 @@ def send(pid: int, number: int, is_meant: Callable[[int], bool]) -> None:
 
 
 def has_open(pid: int, path: Path) -> bool:
-    """Whether a process has this file open: in another container its number is another process's."""
+    """Return True if a process has a file open.
+
+    This identifies a process reliably, because its number may belong to another process in another container.
+    """
     with suppress(OSError):
         wanted = path.stat()
         return any(os.path.samestat(wanted, each.stat()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.exists())
@@ -141,7 +176,7 @@ def has_open(pid: int, path: Path) -> bool:
 
 
 def memory_mib(pids: list[int]) -> float:
-    """Proportional set size of processes in MiB: pages shared by forked ranks count once."""
+    """Return the proportional set size of processes in MiB. Pages that forked ranks share count once."""
     total = 0
     for pid in pids:
         try:

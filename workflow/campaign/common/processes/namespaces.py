@@ -1,4 +1,7 @@
-"""Going into namespaces that somebody else holds open. Standard library only, for a process that has just been forked."""
+"""Entering of namespaces that another process holds open.
+
+Standard library only, for a process that has just been forked.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,14 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def opened(*groups: Sequence[str]) -> Iterator[list[list[int]]]:
-    """Descriptors of each group of namespace files, closed at the end of the block.
+    """Open groups of namespace files, and yield the descriptors of each group. They are closed at the end of the block.
 
-    All are opened before the first is entered, since inside it the paths of the others may lead elsewhere. OSError: their holder
-    has ended.
+    All files are opened before the first namespace is entered, because inside it the other paths may lead elsewhere. Raises
+    OSError
+    if the holder of the namespaces has ended.
+
+    Args:
+        *path_groups: paths of namespace files by group.
     """
     with ExitStack() as stack:
         descriptors = []
@@ -26,13 +33,14 @@ def opened(*groups: Sequence[str]) -> Iterator[list[list[int]]]:
 
 
 def close(descriptors: Iterable[int]) -> None:
+    """Close file descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)
 
 
 def enter(descriptors: Sequence[int]) -> None:
-    """Move this process into each namespace in turn; it must have one thread. OSError: the kernel refuses."""
+    """Move this process, which must have one thread, into each namespace in turn. Raises OSError if the kernel refuses."""
     for descriptor in descriptors:
-        if _LIBC.setns(descriptor, 0):  # 0: of whatever kind it is
+        if _LIBC.setns(descriptor, 0):  # 0: any kind of namespace
             code = ctypes.get_errno()
             raise OSError(code, f"an emulated host cannot be entered: {os.strerror(code)}")

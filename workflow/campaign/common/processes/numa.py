@@ -1,7 +1,8 @@
-"""NUMA: the processors of a device's memory node, by its PCI address, and the binding of a process to them.
+"""NUMA placement: the processors near a device, found by its PCI address, and the binding of a process to them.
 
-Source: Documentation/ABI/testing/sysfs-bus-pci and sysfs-devices-node of the kernel. A host that does not tell (one node, a virtual
-machine) says -1, and nothing is bound there.
+Source: Documentation/ABI/testing/sysfs-bus-pci and sysfs-devices-node of the kernel. Without NUMA information (one node, a
+virtual
+machine), the kernel reports -1, and nothing is bound.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _SYS = Path("/sys")
 
 
 def node_of_pci(address: str, sys: Path = _SYS) -> int | None:
-    """The NUMA node of a device, by its address (`0000:17:00.0`); None where the host does not tell."""
+    """Return the NUMA node of a device by its PCI address (`0000:17:00.0`), or None if the host does not report it."""
     with suppress(OSError, ValueError):
         node = int((sys / "bus/pci/devices" / address / "numa_node").read_text(encoding="utf-8")) if address else -1
         return node if node >= 0 else None
@@ -22,9 +23,13 @@ def node_of_pci(address: str, sys: Path = _SYS) -> int | None:
 
 
 def pci_of_nvidia(uuid: str, gpus: Path = Path("/proc/driver/nvidia/gpus")) -> str:
-    """The PCI address of an NVIDIA GPU, by its UUID with or without `GPU-`; empty where the driver does not tell.
+    """Return the PCI address of an NVIDIA GPU, or an empty string if the driver does not report it.
 
     Source: README of NVIDIA's driver, The /proc filesystem interface.
+
+    Args:
+        uuid: UUID of the GPU, with or without `GPU-`.
+        gpus_directory: directory of the driver's files.
     """
     for file in gpus.glob("*/information"):
         with suppress(OSError):
@@ -34,14 +39,17 @@ def pci_of_nvidia(uuid: str, gpus: Path = Path("/proc/driver/nvidia/gpus")) -> s
 
 
 def processors_of(node: int, sys: Path = _SYS) -> set[int]:
-    """Processors of a node; empty where the host does not tell."""
+    """Return the processors of a NUMA node. The set is empty if the host does not report them."""
     with suppress(OSError, ValueError):
         return parse_list((sys / f"devices/system/node/node{node}/cpulist").read_text(encoding="utf-8"))
     return set()
 
 
 def socket_of(node: int, sys: Path = _SYS) -> set[int]:
-    """Processors of the socket that a node is in: a socket may have several nodes (sub-NUMA clustering, NPS4)."""
+    """Return the processors of the socket that a NUMA node belongs to.
+
+    A socket may have several nodes (sub-NUMA clustering, NPS4).
+    """
     own = processors_of(node, sys)
     with suppress(OSError, ValueError):
         siblings = sys / f"devices/system/cpu/cpu{min(own, default=-1)}/topology/package_cpus_list"
@@ -50,7 +58,7 @@ def socket_of(node: int, sys: Path = _SYS) -> set[int]:
 
 
 def parse_list(text: str) -> set[int]:
-    """Numbers of a list as the kernel writes it: `0-3,8`. ValueError: it is none."""
+    """Parse a list of numbers as the kernel writes it, such as `0-3,8`. Raises ValueError for any other text."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -60,7 +68,7 @@ def parse_list(text: str) -> set[int]:
 
 
 def written(numbers: set[int]) -> str:
-    """The reverse of `parse_list`."""
+    """Format numbers as the kernel writes them, such as `0-3,8`. This reverses `parse_number_list`."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][1] + 1:
@@ -71,7 +79,10 @@ def written(numbers: set[int]) -> str:
 
 
 def bind_to(node: int, sys: Path = _SYS) -> bool:
-    """Bind this process and its threads to those of its processors that are in the socket of a node; False: none is."""
+    """Bind this process and its threads to those of its processors that are in the socket of a node.
+
+    Returns False if none of its processors is.
+    """
     allowed = os.sched_getaffinity(0) & socket_of(node, sys)
     if not allowed:
         return False
@@ -82,15 +93,19 @@ def bind_to(node: int, sys: Path = _SYS) -> bool:
 
 
 def nodes_of_process(sys: Path = _SYS) -> set[int]:
-    """Nodes that this process's processors are in; empty where the host does not tell."""
+    """Return the NUMA nodes of this process's processors. The set is empty if the host does not report them."""
     allowed = os.sched_getaffinity(0)
     nodes = (int(path.name.removeprefix("node")) for path in (sys / "devices/system/node").glob("node[0-9]*"))
     return {node for node in nodes if processors_of(node, sys) & allowed}
 
 
 def bound_beside(address: str, sys: Path = _SYS) -> tuple[str, bool]:
-    """Bind this process to the socket of a device; gives both places in words, empty where the host does not tell, and whether the
-    process is in that socket now."""
+    """Bind this process to the socket of a device.
+
+    Returns a description of both locations, and True if the process is in that socket now. The description is empty if the host
+    does
+    not report the node of the device.
+    """
     node = node_of_pci(address, sys)
     if node is None:
         return "", True

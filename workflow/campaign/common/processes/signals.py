@@ -1,4 +1,4 @@
-"""Signals that end a process: turned into an exception, or put off while something must not be left half done."""
+"""Handling of signals that end a process, by an exception or by a delay until a critical block is over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """Ctrl-C, SIGTERM or a hang-up: stop, give back what is held, and go."""
+    """Request to stop, release what is held, and exit, after Ctrl-C, SIGTERM or a hang-up.
+
+    Attributes:
+        number: number of the signal.
+        is_from_terminal: True for Ctrl-C.
+    """
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(signal.Signals(number).name)
@@ -20,29 +25,30 @@ class Interrupted(BaseException):
 
 
 def ending_signals() -> list[signal.Signals]:
-    """Return the signals that end this process: without SIGHUP where it is ignored, as `nohup` asks."""
+    """Return the signals that end this process. SIGHUP is left out if the process ignores it, as under `nohup`."""
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [name for name in ENDING if name != signal.SIGHUP or not is_ignored]
 
 
-_pressed: list[int] = []  # Ctrl-C since the Interrupted
+_pressed: list[int] = []  # Ctrl-C after the first SignalInterrupt
 
 
 def _pass_over(*_: object) -> None:
-    """Not SIG_IGN: of a signal that is under way when it is set, Python then prints a traceback."""
+    """Do nothing. With SIG_IGN, Python would print a traceback for a signal that is under way at that moment."""
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise Interrupted at the first ending signal, so that `finally` gives back what is held; further ones end nothing.
+    """Raise SignalInterrupt at the first ending signal, so that `finally` blocks release what is held.
 
-    A hang-up that the process was started to ignore (`nohup`) stays ignored.
+    Further signals end nothing. A hang-up that the process ignores from its start (`nohup`) stays ignored.
     """
 
     def interrupt(number: int, _: object) -> None:
-        for name in before:  # a second Ctrl-C must not stop the releasing
+        """Raise SignalInterrupt, and make further signals harmless."""
+        for name in before:  # a second Ctrl-C must not interrupt the release
             signal.signal(name, _pass_over)
-        # It may come before this process, of several that it is for, has come to ask for it.
+        # A second Ctrl-C may arrive before this process, one of several that receive it, waits for one.
         signal.signal(signal.SIGINT, lambda again, _: _pressed.append(again))
         raise Interrupted(number)
 
@@ -56,7 +62,7 @@ def interruptible() -> Iterator[None]:
 
 
 def asked_again(seconds: float) -> bool:
-    """Whether Ctrl-C comes (again) within so many seconds, or has come since the Interrupted after which this is asked."""
+    """Wait for another Ctrl-C up to a timeout, and return True if one came since the first SignalInterrupt."""
     until = time.monotonic() + seconds
     while not _pressed and time.monotonic() < until:
         time.sleep(0.05)
@@ -66,7 +72,7 @@ def asked_again(seconds: float) -> bool:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """An ending signal takes effect when the block is over."""
+    """Defer ending signals until the block is over."""
     arrived: list[int] = []
     before = {name: signal.signal(name, lambda number, _: arrived.append(number)) for name in ending_signals()}
     try:

@@ -1,4 +1,4 @@
-"""Standard files: those that daemons and `ssh host command <&-` leave closed, and the encoding of each."""
+"""Standard files that daemons and `ssh host command <&-` leave closed, and their encoding."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _NAMES = ("stdin", "stdout", "stderr")
 
 
 def open_standard_files() -> None:
-    """Open /dev/null in place of each standard file that is closed. Otherwise a lock could become one."""
+    """Open /dev/null in place of each standard file that is closed. Otherwise a lock file could take its number."""
     for number, name in enumerate(_NAMES):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def use_utf8() -> None:
-    """Have the standard files be UTF-8 as all others are, also where the locale has no letter for what is printed."""
+    """Set the encoding of the standard files to UTF-8, even if the locale lacks letters that are printed."""
     for name in _NAMES:
         stream = getattr(sys, name)
         if isinstance(stream, TextIOWrapper) and stream.encoding.lower() != "utf-8":
-            # Bytes of file names that are no UTF-8 pass as they are.
+            # Bytes in file names that are not UTF-8 are written unchanged.
             stream.reconfigure(encoding="utf-8", errors="backslashreplace" if name == "stderr" else "surrogateescape")

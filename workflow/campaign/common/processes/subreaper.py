@@ -1,10 +1,10 @@
-"""Runs a program, ends what it leaves behind, and ends as it did.
+"""Wrapper that runs a program, ends the processes that it leaves behind, and exits in the same way.
 
-`python -m campaign.common.processes.subreaper FILE PROGRAM ARGUMENT ..` is for a rank where nobody else follows every process: a
-daemon that has left its parent, its session and its environment behind becomes a child of this process. FILE gets a line
-`stopped` when the program is stopped from outside. After SIGTERM, with which Slurm begins to end a step, the program and all
-others have a few seconds: without this process, Slurm loses sight of those that go on. Standard library only, since every rank
-starts it.
+`python -m campaign.common.processes.subreaper FILE PROGRAM ARGUMENT ..` is for a rank on a host where no other process follows
+every process. A daemon that left its parent, its session and its environment behind becomes a child of this process. A line
+`stopped` is appended to FILE when the program is stopped from outside. After SIGTERM, by which Slurm begins to end a step, the
+program and all other processes have a few seconds. Without this process, Slurm loses track of those that continue. Standard
+library only, because every rank starts it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _END_S = 3
 
 
 def _end(number: int, _: object) -> None:
+    """Start the grace period at SIGTERM, and end all children and this process at SIGALRM."""
     if number == signal.SIGTERM:
         signal.alarm(_END_S)
         return
@@ -30,6 +31,7 @@ def _end(number: int, _: object) -> None:
 
 
 def main() -> None:
+    """Run the program in the command line, end what it leaves behind, and exit with its status or signal."""
     adopt_orphans()
     pid = os.fork()
     if pid == 0:

@@ -1,8 +1,9 @@
-"""Emulated control planes: real HTTP servers with the composition semantics of the adapters, to learn on and to test against.
+"""Emulated control planes for learning and for tests.
 
-Each is strict where real peers are lax, and commits faults on request (`faults`). They know nothing of the adapters.
-The module of an emulator has `open_emulator(rack, **options) -> Emulator` and `COMPOSES`: method and path (a shell pattern) of the
-request that composes. Where it is not as the others, it also has `address(server)`: what a system file says of where it is, and
-`DEVICES`, `OPTIONS` and `NOTE`: what `campaign fabric emulate` opens it with, and notes in its system file. The row of its kind of
-fabric names it (`campaign.fabrics.registry`).
+They are real HTTP servers with the composition semantics that the adapters expect. Each emulator is stricter than real services,
+and produces faults on request (`faults`). Emulators import nothing from the
+adapters. The module of an emulator defines `open_emulator(rack, **options) -> Emulator` and `COMPOSES`: method and path (a shell
+pattern) of the request that composes. A module may also define `address(server)`, the entries of a system file that locate the
+emulator, and `DEVICES`, `OPTIONS` and `NOTE`: the arguments of `campaign fabric emulate`, and the notes in its system file. The
+registry entry of the fabric kind names the module (`campaign.fabrics.registry`).
 """

@@ -1,6 +1,6 @@
-"""The hardware behind an emulated control plane: hosts, pooled devices, and which is attached to which. Knows no protocol.
+"""Hardware behind an emulated control plane: hosts, pooled devices, and attachments. Independent of any protocol.
 
-It is the truth that tests compare with: nobody can attach one device to two hosts here, and `conserved` says so at any time.
+It is the reference that tests compare with: no device can be attached to two hosts here.
 """
 
 from __future__ import annotations
@@ -16,12 +16,25 @@ Quirk = Literal["never_visible", "needs_rescan", "degraded_link", "broken"]
 
 
 class RackError(Exception):
-    """What hardware does not do: attach what is attached elsewhere, or what is not there."""
+    """Error of an impossible operation, such as attaching a device that is attached elsewhere or does not exist."""
 
 
 @dataclass
 class RackDevice:
-    """One pooled device. serial: a drive's or card's; uuid: a GPU's, as its host's tools show it. slot: from 1 in its drawer."""
+    """One pooled device.
+
+    Attributes:
+        name: name of the device in the rack.
+        kind: kind of the device, such as `gpu`.
+        model: model of the device.
+        drawer: drawer that contains the device.
+        slot: position in the drawer, from 1.
+        uuid: UUID of a GPU, as the tools of its host report it.
+        serial: serial number of a drive or card.
+        attached_to: host that the device is attached to, or None.
+        quirks: emulated defects.
+        rescanned: the host was rescanned since the device was attached.
+    """
 
     name: str
     kind: str
@@ -36,21 +49,24 @@ class RackDevice:
 
     @property
     def width(self) -> int:
-        """Lanes of its link as trained, of 16 possible."""
+        """Trained lanes of the link, out of 16."""
         return 8 if "degraded_link" in self.quirks else 16
 
 
 @dataclass(frozen=True)
 class RackHost:
-    """One host, with the drawers that it is cabled to."""
+    """One host with the drawers that it is cabled to."""
 
     name: str
     drawers: tuple[str, ...] = ()
 
 
 class Rack:
-    """Hosts and devices. `lock` is held by whoever changes or reads more than one thing. takes: seconds of an operation, slept with
-    the lock held, as by a chassis that does one thing at a time.
+    """Rack of hosts and pooled devices.
+
+    Hold `lock` to change or read several values together. `draw_duration_s` returns the duration (seconds) of an operation,
+    which is
+    slept with the lock held, as by a chassis that does one thing at a time.
     """
 
     def __init__(self, hosts: Sequence[RackHost], devices: Sequence[RackDevice]) -> None:
@@ -61,7 +77,10 @@ class Rack:
         self.takes: Callable[[Literal["attach", "detach"]], float] = lambda _: 0.0
 
     def attach(self, device: str, host: str) -> None:
-        """Raises RackError when it is attached to another host, or to reach it takes a cable that is not there."""
+        """Attach a device to a host.
+
+        Raises RackError if the device is attached to another host, or if the host is not cabled to its drawer.
+        """
         with self.lock:
             found = self._device(device)
             if host not in self.hosts:
@@ -77,6 +96,7 @@ class Rack:
             self.changes += 1
 
     def detach(self, device: str) -> None:
+        """Detach a device from its host, if it is attached."""
         with self.lock:
             if self._device(device).attached_to is not None:
                 time.sleep(self.takes("detach"))
@@ -84,21 +104,24 @@ class Rack:
             self.changes += 1
 
     def attached(self, host: str) -> list[RackDevice]:
+        """Return the devices that are attached to a host."""
         with self.lock:
             return [device for device in self.devices.values() if device.attached_to == host]
 
     def _device(self, name: str) -> RackDevice:
+        """Return a device by name. Raises RackError if there is none."""
         if name not in self.devices:
             raise RackError(f"no device {name}")
         return self.devices[name]
 
     def rescan(self, host: str) -> None:
+        """Make the host scan for devices."""
         with self.lock:
             for device in self.attached(host):
                 device.rescanned = True
 
     def enumerated(self, host: str) -> list[dict[str, Any]]:
-        """What the host itself sees, as the host agent of kind `http` reads it."""
+        """Return the devices that the host itself sees, in the form that the host agent of kind `http` reads."""
         with self.lock:
             return [
                 {
@@ -113,6 +136,7 @@ class Rack:
             ]
 
     def free(self) -> list[str]:
+        """Return the names of the devices that are attached to no host."""
         with self.lock:
             return [device.name for device in self.devices.values() if device.attached_to is None]
 
@@ -120,9 +144,14 @@ class Rack:
 def rack(
     hosts: Mapping[str, Sequence[str]] | Sequence[str], devices: Sequence[tuple[str, str, int]], *, drawers: int = 2
 ) -> Rack:
-    """A rack of hosts (names, or names with the drawers that they reach) and pooled devices (kind, model, count).
+    """Build a rack of hosts and pooled devices.
 
-    Devices fill the drawers `drawer1`.. evenly, are named `gpu1`.., and have ids that are the same every time.
+    Devices fill the drawers `drawer1`.. evenly and are named `gpu1`... Their ids are the same in every run.
+
+    Args:
+        hosts: host names, or drawers that each host reaches by host name.
+        devices: (kind, model, count) of the pooled devices.
+        drawers: number of drawers.
     """
     names = [f"drawer{number}" for number in range(1, drawers + 1)]
     reach = hosts if isinstance(hosts, Mapping) else dict.fromkeys(hosts, names)

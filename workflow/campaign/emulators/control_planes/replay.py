@@ -1,7 +1,8 @@
-"""A recording of a control plane (`campaign fabric record`), answered again: nothing is emulated that was not recorded.
+"""Replay of a recorded control plane (`campaign fabric record`). Nothing is emulated that was not recorded.
 
-A change is answered as the next one of its kind was; a read as it was answered at that point. What a client calls otherwise than
-the one that was recorded, such as a lease, is called so in the answers, too.
+A change gets the recorded answer of the next change of its kind, and a read the answer that was recorded at that point. Names
+that
+a client chooses differently from the recorded one, such as lease ids, are replaced in the answers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ _READS = ("GET", "HEAD")
 
 
 class ReplayedControlPlane:
-    """See `server.Emulator`. urls: where its addresses are served, by their names in the recording."""
+    """Control plane that replays a recording; see `server.Emulator`.
+
+    `urls` holds the addresses at which it is served, by their names in the recording.
+    """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.rack: Rack = rack(list(map(str, document["hosts"])), [])
@@ -38,7 +42,10 @@ class ReplayedControlPlane:
         self._called: dict[str, str] = {}
 
     def system(self, name: str, directory: Path) -> dict[str, Any]:
-        """The system file of what was recorded; a user and a password, which may be any, are written beside it."""
+        """Build the system file of the recorded control plane.
+
+        A user and a password, which may be any, are written to a file beside it.
+        """
         found = self._document
         credentials = directory / "credentials"
         credentials.touch(0o600)
@@ -57,6 +64,7 @@ class ReplayedControlPlane:
         return whole
 
     def answer(self, asked: HttpRequest) -> Reply | None:
+        """Return the recorded answer to a request, or None if the recorded connection ended without one."""
         number = self._found(asked)
         if number is None:
             self.missed.append(f"{asked.method} {asked.path}")
@@ -75,7 +83,11 @@ class ReplayedControlPlane:
         return Reply(one["status"], self._as_asked(one.get("answer_text", "")) or None, headers)
 
     def _found(self, asked: HttpRequest) -> int | None:
-        """The exchange that this is: of changes the next one; of reads the next before the next change, else the last before."""
+        """Return the number of the recorded exchange that matches a request, or None.
+
+        A change matches the next such exchange. A read matches the next one before the next change, or else the last one before
+        it.
+        """
         matching = [number for number, one in enumerate(self._exchanges) if self._is(one, asked)]
         if asked.method not in _READS:
             return next((number for number in matching if number >= self._next), None)
@@ -85,9 +97,11 @@ class ReplayedControlPlane:
         return fresh[0] if fresh else before[-1] if before else None
 
     def _changes(self, number: int) -> bool:
+        """Return True if the recorded exchange is a change."""
         return str(self._exchanges[number]["ask"]).partition(" ")[0] not in _READS
 
     def _is(self, one: Mapping[str, Any], asked: HttpRequest) -> bool:
+        """Return True if the exchange has the part, method, path and query of the request."""
         method, _, path = str(one["ask"]).partition(" ")
         if (one["at"], method) != (asked.part, asked.method):
             return False
@@ -95,20 +109,21 @@ class ReplayedControlPlane:
         return self._as_asked(path) == unquote(asked.path) and query == dict(asked.query)
 
     def _as_asked(self, text: str) -> str:
-        """A text of the recording with the addresses and names of now."""
+        """Replace recorded addresses and names in a text by the current ones."""
         for theirs, ours in {**self._called, **self.urls}.items():
             text = text.replace(theirs, ours)
         return text
 
 
 def _differing(recorded: Any, sent: Any) -> dict[str, str]:
-    """What a client calls otherwise than the recorded one, in what it sends: their words by those of the recording."""
+    """Return the words that a client sends instead of the recorded ones, by recorded word, longest first."""
     pairs = dict(_pairs(recorded, sent))
     found = {theirs: ours for theirs, ours in pairs.items() if theirs != ours and len(theirs) > 3}
     return dict(sorted(found.items(), key=lambda pair: -len(pair[0])))
 
 
 def _pairs(recorded: Any, sent: Any) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of recorded and sent texts at the same position."""
     if isinstance(recorded, str) and isinstance(sent, str):
         yield recorded, sent
     elif isinstance(recorded, Mapping) and isinstance(sent, Mapping):
@@ -120,7 +135,7 @@ def _pairs(recorded: Any, sent: Any) -> Iterator[tuple[str, str]]:
 
 
 def _problem(document: Any) -> str:
-    """Why a document is no recording, such as one that was cut off or edited, in words; empty for one that is."""
+    """Describe why a document is not a valid recording, such as one that was cut off or edited. Returns "" if it is valid."""
     if not isinstance(document, Mapping) or "schema_version" not in document:
         return "it has no `schema_version`"
     if document["schema_version"] != SCHEMA:
@@ -142,7 +157,7 @@ def _problem(document: Any) -> str:
 
 
 def served(path: Path, port: int = 0) -> tuple[ControlPlaneServer, ReplayedControlPlane]:
-    """A recording, served. Raises ConfigError for a file that is none."""
+    """Open a server that replays a recording, and return both. Raises ConfigError if the file is not a recording."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

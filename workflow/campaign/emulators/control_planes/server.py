@@ -1,4 +1,4 @@
-"""An emulated control plane as a real HTTP server, with TLS, a log of what it was asked, and faults on the wire."""
+"""HTTP server of an emulated control plane, with TLS, a log of requests, and injected faults."""
 
 from __future__ import annotations
 
@@ -23,13 +23,24 @@ _HOST = "127.0.0.1"
 _PAGE = "<html><body><h1>Internal Server Error</h1></body></html>"
 _BODY_MAX = 8 * 1024 * 1024
 HOSTS_PATH = "/_hosts/"
-"""What hosts enumerate, for host agents of kind `http`: GET `/_hosts/NAME/devices`."""
+"""Path of the devices that hosts list, for host agents of kind `http`: GET `/_hosts/NAME/devices`."""
 
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """One request. body: parsed JSON, None where there is none; text: as it came; query: the last value of each name;
-    scheme: how it came; part: at which of the emulator's addresses (`Wire.parts`)."""
+    """One HTTP request.
+
+    Attributes:
+        method: HTTP method.
+        path: path of the URL.
+        query: last value of each query parameter.
+        headers: headers by name.
+        body: parsed JSON, or None if the body is not JSON.
+        text: body as received.
+        time_s: Unix time of the request (seconds).
+        scheme: `http` or `https`.
+        part: address of the emulator that received the request (`WireSettings.parts`).
+    """
 
     method: str
     path: str
@@ -42,12 +53,12 @@ class HttpRequest:
     part: str = ""
 
     def header(self, name: str) -> str | None:
-        """Whatever the case of its name."""
+        """Return the value of a header, ignoring case, or None."""
         return next((text for key, text in self.headers.items() if key.lower() == name.lower()), None)
 
     @property
     def basic(self) -> tuple[str, str] | None:
-        """User and password of a Basic authentication; None where there is none."""
+        """User and password of Basic authentication, or None."""
         kind, _, word = (self.header("Authorization") or "").partition(" ")
         try:
             user, colon, password = b64decode(word).decode().partition(":")
@@ -58,8 +69,14 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class Reply:
-    """body: dict or list is sent as JSON, str as it is (with `headers`' content type), None as nothing. raw: sent in place of all
-    of this, no HTTP around it, before the connection ends."""
+    """Answer to a request.
+
+    Attributes:
+        status: HTTP status.
+        body: dict or list to send as JSON, text to send unchanged (with the content type in `headers`), or None for no body.
+        headers: headers by name.
+        raw: text to send instead of an HTTP answer, before the connection is closed.
+    """
 
     status: int = 200
     body: Any = None
@@ -69,8 +86,13 @@ class Reply:
 
 @dataclass(frozen=True)
 class Wire:
-    """How an emulator is served. parts: names of what has an address of its own. concurrent: it answers several requests at
-    once, and locks what it must itself, such as one that takes its time."""
+    """Settings for serving an emulator.
+
+    Attributes:
+        parts: names of the parts that have addresses of their own.
+        tls: serve with TLS.
+        concurrent: the emulator answers several requests at once and does its own locking, for example because it is slow.
+    """
 
     parts: tuple[str, ...] = ("",)
     tls: bool = True
@@ -78,24 +100,40 @@ class Wire:
 
 
 class Emulator(Protocol):
-    """One emulated protocol over a rack; called by one thread at a time. `wire: Wire` where it is not served as most are."""
+    """One emulated protocol over a rack, called by one thread at a time.
+
+    An emulator with special needs also has an attribute `wire: WireSettings`.
+    """
 
     rack: Rack
 
     def answer(self, asked: HttpRequest) -> Reply | None:
-        """Whatever the real service would say (None: it ends the connection); never raises for anything that a client can send."""
+        """Return the answer of the real service, or None to end the connection.
+
+        Never raises an error, even for invalid requests.
+        """
 
 
 class ControlPlaneServer:
-    """An emulated control plane, served until closed.
+    """Server of an emulated control plane, running until it is closed.
 
-    log: every request in its order; url, ca_file: what a client needs; urls: by part.
+    Attributes:
+        log: all requests in order.
+        url: address of the emulator.
+        ca_file: certificate that a client needs for TLS, or None.
+        urls: address of each part.
     """
 
     def __init__(self, emulator: Emulator, directory: Path | None = None, *, port: int = 0, tls: bool = True) -> None:
-        """directory: where the certificate of the server's own authority is written (`ca.pem`); needed for TLS. port: the first
-        part's; the others have those after it."""
-        self.emulator = emulator  # may be replaced by one that answers in its place
+        """Start the server.
+
+        Args:
+            emulator: emulated protocol.
+            directory: directory of the certificate of the server's authority (`ca.pem`); required for TLS.
+            port: port of the first part; the other parts use the following ports. 0: any free ports.
+            tls: serve with TLS, if the emulator supports it.
+        """
+        self.emulator = emulator  # a test may replace it
         self.opened = emulator
         self.wire: Wire = getattr(emulator, "wire", Wire())
         self.faults = Faults()
@@ -122,6 +160,7 @@ class ControlPlaneServer:
             thread.start()
 
     def _secure(self, directory: Path) -> Path:
+        """Create a certificate for the server, and return the path of its authority's certificate."""
         with needs_extra("emulate"):
             import trustme
 
@@ -131,12 +170,13 @@ class ControlPlaneServer:
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "ca.pem"
         authority.cert_pem.write_to_path(str(path))
-        # The handshake is the handler thread's: a client that does not shake hands must not stop the others.
+        # The handler thread does the handshake, so that a client that never completes it cannot block other clients.
         for http in self._http.values():
             http.tls = context
         return path
 
     def close(self) -> None:
+        """Stop the server and its threads."""
         for http in self._http.values():
             http.shutdown()
             http.server_close()
@@ -150,11 +190,14 @@ class ControlPlaneServer:
         self.close()
 
     def changing(self) -> list[HttpRequest]:
-        """The requests that were not reads."""
+        """Return the requests that were not reads."""
         return [asked for asked in self.log if asked.method not in ("GET", "HEAD", "OPTIONS")]
 
     def respond(self, asked: HttpRequest) -> tuple[Reply | None, WireFault | None]:
-        """The answer, None for a connection that just ends, and the fault that is still to be committed while it is sent."""
+        """Return the answer to a request, and the fault to apply while it is sent.
+
+        The answer is None if the connection ends without one.
+        """
         self.log.append(asked)
         if asked.path.startswith(HOSTS_PATH):
             with self.emulator.rack.lock:
@@ -187,6 +230,7 @@ class ControlPlaneServer:
             return reply, fault
 
     def _host(self, asked: HttpRequest) -> Reply:
+        """Answer a request of a host agent of kind `http` with the devices that the host lists."""
         name, _, what = asked.path.removeprefix(HOSTS_PATH).partition("/")
         rack = self.emulator.rack
         if name not in rack.hosts or (asked.method, what) != ("GET", "devices"):
@@ -200,6 +244,7 @@ class _Http(ThreadingHTTPServer):
     tls: ssl.SSLContext | None = None
 
     def finish_request(self, request: Any, client_address: Any) -> None:
+        """Complete the TLS handshake, then serve the connection."""
         if self.tls is not None:
             request.settimeout(30)
             try:
@@ -210,10 +255,12 @@ class _Http(ThreadingHTTPServer):
         super().finish_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is nothing to report."""
+        """Ignore clients that disconnect."""
 
 
 def _handler(server: ControlPlaneServer, part: str) -> type[BaseHTTPRequestHandler]:
+    """Build the request handler class for one part of the server."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         server_version = "campaign-emulator"
@@ -222,9 +269,10 @@ def _handler(server: ControlPlaneServer, part: str) -> type[BaseHTTPRequestHandl
         disable_nagle_algorithm = True
 
         def log_message(self, format: str, *args: Any) -> None:
-            """The server keeps a log of its own."""
+            """Do nothing, because the server keeps its own log."""
 
         def _serve(self) -> None:
+            """Read a request, and send the answer of the emulator."""
             length = min(int(self.headers.get("Content-Length") or 0), _BODY_MAX)
             text = self.rfile.read(length).decode(errors="replace")
             split = urlsplit(self.path)
@@ -247,6 +295,7 @@ def _handler(server: ControlPlaneServer, part: str) -> type[BaseHTTPRequestHandl
         do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _serve
 
         def _send(self, reply: Reply, fault: WireFault | None) -> None:
+            """Send a reply, with the fault that applies to it."""
             if fault is not None and fault.kind == "delay":
                 time.sleep(fault.delay_s)
             body = reply.body
@@ -259,7 +308,7 @@ def _handler(server: ControlPlaneServer, part: str) -> type[BaseHTTPRequestHandl
             if reply.status != 204:
                 self.send_header("Content-Length", str(len(content)))
             if self.close_connection:
-                # A client that asked for it need not remember that it did, and would use the connection again.
+                # A client may forget that it requested this, and would reuse the connection.
                 self.send_header("Connection", "close")
             self.end_headers()
             if self.command == "HEAD" or reply.status == 204:
@@ -280,23 +329,33 @@ def _handler(server: ControlPlaneServer, part: str) -> type[BaseHTTPRequestHandl
 
 
 HttpFaultKind = Literal[
-    "drop_before",  # the connection ends and nothing was done
-    "drop_after",  # it is done, and the connection ends without an answer
-    "status",  # nothing is done; the answer has `status` and `body`
-    "status_after",  # it is done; the answer has `status` and `body`
-    "lie",  # nothing is done; the answer is that of success (`body`, else empty, with `status`, else 200)
-    "garbage",  # it is done; the answer's body is cut in its middle, its length is that of the whole
-    "html",  # nothing is done; a page of HTML with status 500
-    "slow",  # it is done; the answer is sent one byte at a time, `delay_s` between two
-    "delay",  # it is done; the answer comes after `delay_s`
-    "stale",  # reads only: the answer is the last one that this address gave, whatever was changed since
+    "drop_before",  # the request has no effect, and the connection ends
+    "drop_after",  # the request takes effect, and the connection ends without an answer
+    "status",  # the request has no effect; the answer has `status` and `body`
+    "status_after",  # the request takes effect; the answer has `status` and `body`
+    "lie",  # the request has no effect; the answer reports success (`body` or empty, with `status` or 200)
+    "garbage",  # the request takes effect; the body is cut in half, with the length of the whole body
+    "html",  # the request has no effect; the answer is an HTML page with status 500
+    "slow",  # the request takes effect; the answer is sent byte by byte, every `delay_s`
+    "delay",  # the request takes effect; the answer comes after `delay_s`
+    "stale",  # reads only: the last answer of this address is repeated, without later changes
 ]
 
 
 @dataclass
 class WireFault:
-    """One kind of fault, for requests that match: method and path, as shell patterns. times: how often (-1: always); after: so many
-    matching requests go well before."""
+    """One kind of fault for requests whose method and path match shell patterns.
+
+    Attributes:
+        kind: kind of the fault.
+        method: pattern of the method.
+        path: pattern of the path.
+        times: number of occurrences; -1 for always.
+        after: number of matching requests that succeed first.
+        status: HTTP status of the answer.
+        body: body of the answer.
+        delay_s: delay in seconds.
+    """
 
     kind: HttpFaultKind
     method: str = "*"
@@ -309,20 +368,22 @@ class WireFault:
 
 
 class Faults:
-    """The faults of one server, counted down by one request at a time."""
+    """Faults of one server. Each request uses up at most one occurrence."""
 
     def __init__(self) -> None:
         self._faults: list[WireFault] = []
         self._lock = threading.Lock()
 
     def add(self, fault: WireFault) -> None:
+        """Add a fault."""
         self._faults.append(fault)
 
     def clear(self) -> None:
+        """Remove all faults."""
         self._faults.clear()
 
     def strike(self, method: str, path: str) -> WireFault | None:
-        """The fault that happens to this request; None when all goes well."""
+        """Return the fault that applies to a request, and count it, or return None."""
         with self._lock:
             for fault in list(self._faults):
                 if fault.times == 0 or not (fnmatchcase(method, fault.method) and fnmatchcase(path, fault.path)):

@@ -1,1 +1,1 @@
-"""One subpackage for each vendor's control plane: what it shows, and the requests that attach and detach."""
+"""Adapters for control planes, one subpackage per vendor. Each reads the state of its fabric and attaches and detaches devices."""

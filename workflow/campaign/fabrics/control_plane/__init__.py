@@ -1,6 +1,7 @@
-"""What all adapters of real control planes have in common: HTTP, credentials, tags, and `ControlledFabric`, the way to use them.
+"""Common parts of all adapters of real control planes: HTTP, credentials, tags, and `ControlledFabric`, which uses them.
 
-A vendor adapter is a `ControlPlane` (see `protocol`): what the control plane shows, and the requests that attach and detach.
-Everything that makes this safe - claims, tags, reading back, the hosts' view, never touching what is not ours - is in
-`ControlledFabric`.
+A vendor adapter is a `ControlPlane` (see `protocol`): it reads the state of the control plane, and sends the requests that
+attach
+and detach devices. `ControlledFabric` makes this safe: it keeps claims and tags, reads results back, checks the view of the
+hosts, and never touches devices of other users.
 """

@@ -1,4 +1,7 @@
-"""The mark that says whose a lease is, as text: a fabric has one free field at most (a name, a description)."""
+"""Text form of the mark that identifies the owner of a lease.
+
+A fabric has at most one free text field, such as a name or a description.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,16 @@ _TEXT = re.compile(rf"{_PREFIX} lease=(\S+) campaign=(\S*) owner=(\S*) since=(\d
 
 
 def encode(tag: Tag) -> str:
-    """One line of ASCII without quotes, such as `composable-campaign lease=.. campaign=.. owner=.. since=1700000000`."""
+    """Encode a tag as one line of ASCII text without quotes.
+
+    Example: `composable-campaign lease=.. campaign=.. owner=.. since=1700000000`.
+    """
     lease, campaign, owner = (quote(word, safe="-_.+") for word in (tag.lease_id, tag.campaign, tag.owner))
     return f"{_PREFIX} lease={lease} campaign={campaign} owner={owner} since={int(tag.since_s)}"
 
 
 def decode(text: object) -> Tag | None:
-    """The tag that a text is, or None for whatever else a fabric has in that field."""
+    """Decode the tag in a text field of the fabric. Returns None if the text is anything else."""
     found = _TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None:
         return None
@@ -30,7 +36,10 @@ def decode(text: object) -> Tag | None:
 
 
 def by_lease(tags: Iterable[Tag | None], devices: Sequence[Device]) -> dict[str, Tag]:
-    """Tags that were found, one for each lease, with the devices that are its; not every mark has room for an owner."""
+    """Return one tag per lease, with the fabric ids of the devices that the lease holds.
+
+    A tag with an owner is preferred, because some marks have no room for the owner.
+    """
     found: dict[str, Tag] = {}
     for tag in tags:
         if tag is not None and (tag.lease_id not in found or not found[tag.lease_id].owner):

@@ -1,7 +1,8 @@
-"""Whose is what: one look at a control plane beside the claims in the state file. Pure.
+"""Ownership of devices, from a view of the control plane and the claims in the state file. Pure functions.
 
-A device is a lease's by the fabric's own mark, or by a claim that the fabric does not contradict; where the two disagree it is
-somebody's, and is neither taken nor detached.
+A device belongs to a lease if it has the mark of the lease on the fabric, or a claim that the fabric does not contradict. If
+mark and
+claim disagree, the device counts as held by somebody, and is neither taken nor detached.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from campaign.spec.site_hardware import HostSpec
 
 @dataclass(frozen=True)
 class ClaimedView:
-    """view: what the control plane shows; state: what is claimed; hosts: by name; own: devices that are built into them."""
+    """A view of the control plane together with the claims in the state file.
+
+    Attributes:
+        view: state that the control plane reports.
+        state: claims of leases.
+        hosts: hosts of the system by name.
+        built_in_devices: devices that are built into the hosts.
+    """
 
     view: View
     state: State
@@ -28,6 +36,7 @@ class ClaimedView:
     own: Sequence[Device]
 
     def inventory(self) -> Inventory:
+        """Build the inventory of hosts and devices with their holders."""
         holders = {name: self.state.holder_of_host(name) or self.view.holders.get(name) for name in self.hosts}
         hosts = tuple(
             Host(name, spec.cores, spec.memory_gib, holder=holders[name]) for name, spec in self.hosts.items()
@@ -36,7 +45,7 @@ class ClaimedView:
         return Inventory(hosts, (*local, *(self.owned(device) for device in self.view.devices)))
 
     def owned(self, device: Device) -> Device:
-        """A pooled device with its holder; one that several have is nobody's with certainty."""
+        """Return a pooled device with its holder. A device with several holders gets the state `unknown`."""
         if device.others:
             device = replace(device, state="unknown")
         claimed = self.state.devices.get(device.fabric_id)
@@ -54,9 +63,9 @@ class ClaimedView:
         return device
 
     def attached(self, lease_id: str) -> list[Device]:
-        """Pooled devices that the lease has, each attached to the host that it was claimed for.
+        """Return the pooled devices of the lease that are attached to the hosts that the lease claimed them for.
 
-        What the fabric marks as the lease's may be on any of its hosts.
+        A device that the fabric marks as belonging to the lease may be on any host of the lease.
         """
         holding = self.state.leases.get(lease_id)
         hosts = {host.name for host in holding.hosts} if holding else set(self.hosts)
@@ -71,7 +80,7 @@ class ClaimedView:
         return found
 
     def doubtful(self, lease_id: str) -> set[str]:
-        """What was ours and is attached somewhere as the fabric has it, only that it does not say where, or contradicts itself."""
+        """Return the fabric ids of claimed devices that are attached at an unknown or contradictory location."""
         claimed = set(self.state.held_by(lease_id))
         return {
             device.fabric_id
@@ -83,12 +92,12 @@ class ClaimedView:
         }
 
     def composition(self, lease_id: str) -> Composition | None:
-        """What the lease has; None when neither the fabric nor a claim knows of it."""
+        """Build the composition of a lease, or return None if neither the fabric nor a claim has the lease."""
         holding = self.state.leases.get(lease_id)
         if holding is None and lease_id not in self.view.tags:
             return None
         own = {d.fabric_id: occupy(d, self.state) for d in self.own if self.state.slot(d.fabric_id).lease == lease_id}
-        # What its two ends disagree about was not obtained; releasing it is another matter.
+        # A device whose two ends disagree was not obtained, although it must still be released.
         pooled = {d.fabric_id: d for d in self.attached(lease_id) if d.state != "unknown"}
         hosts = [_as_attached(host, pooled) for host in holding.hosts] if holding else []
         for name in dict.fromkeys(d.attached_to for d in pooled.values()):
@@ -99,7 +108,7 @@ class ClaimedView:
         return replace(found, hosts=told, doubts=self._doubts(lease_id, {host.name for host in hosts}))
 
     def _doubts(self, lease_id: str, hosts: set[str]) -> tuple[tuple[str, str], ...]:
-        """Hosts and devices of a lease that others have too."""
+        """Return hosts and devices of a lease that others hold too, with a description of the other holders."""
         claimed = set(self.state.held_by(lease_id))
         shared = {name: self.view.shared_hosts[name] for name in sorted(hosts) if name in self.view.shared_hosts}
         shared |= {
@@ -110,7 +119,10 @@ class ClaimedView:
         return tuple((name, f"also held by {', '.join(others)}") for name, others in shared.items())
 
     def refuse(self, selection: Selection) -> None:
-        """Raise what forbids composing the selection now: time has passed since it was made."""
+        """Check that the selection can still be composed, as the state may have changed since it was made.
+
+        Raises NoMatch, Conflict or Unhealthy.
+        """
         lease_id = selection.request.lease_id
         devices = {device.fabric_id: device for device in self.inventory().devices}
         if unknown := [name for name in selection.ids if name not in devices]:
@@ -127,13 +139,13 @@ class ClaimedView:
             raise _taken(lease_id, others)
 
     def change(self, holding: Holding, tag: Tag) -> Change:
-        """What composing a claimed lease changes."""
+        """Build the change that composes a claimed lease."""
         moving = {host.name: moving_of(host.devices, host.storage, self.view) for host in holding.hosts}
         ids = tuple(name for names in moving.values() for name in names)
         return Change(replace(tag, devices=ids), moving, dict(holding.handles))
 
     def held_change(self, lease_id: str) -> Change:
-        """What releasing a lease changes: all that it claimed, and all that the fabric marks as its."""
+        """Build the change that releases a lease: all devices that it claimed or that the fabric marks as its own."""
         holding = self.state.leases.get(lease_id)
         hosts: dict[str, dict[str, None]] = {}
         for host in holding.hosts if holding is not None else ():
@@ -143,7 +155,7 @@ class ClaimedView:
         for name, holder in self.view.holders.items():
             if holder == lease_id:
                 hosts.setdefault(name, {})
-        # A device that somebody else has by now was never ours to detach.
+        # A device that another user holds by now must not be detached.
         owned = {d.fabric_id: self.owned(d).holder for d in self.view.devices}
         mine = {host: tuple(n for n in names if owned.get(n) in (None, lease_id)) for host, names in hosts.items()}
         tag = self.state.tags().get(lease_id) or self.view.tags[lease_id]
@@ -152,7 +164,11 @@ class ClaimedView:
 
 
 def distinct(view: View, state: State) -> View:
-    """The view with each device once: one that is shown at several ends is at the end that it was claimed for, and at others."""
+    """Return the view with one entry per device.
+
+    If a device is shown at several ends, its entry is the end that it was claimed for, and the other ends are listed in
+    `others`.
+    """
     shown: dict[str, list[Device]] = defaultdict(list)
     for device in view.devices:
         shown[device.fabric_id].append(device)
@@ -162,6 +178,7 @@ def distinct(view: View, state: State) -> View:
 
 
 def _merged(ends: Sequence[Device], claimed: Slot | None) -> Device:
+    """Merge the entries of one device, starting with the end that it was claimed for."""
     first = next((end for end in ends if claimed is not None and end.attached_to == claimed.host), ends[0])
     others = (
         f"somebody, on {end.attached_to}" if end.holder in (None, first.holder) else str(end.holder)
@@ -172,20 +189,25 @@ def _merged(ends: Sequence[Device], claimed: Slot | None) -> Device:
 
 
 def _taken(lease_id: str, holders: Mapping[str, str]) -> Conflict:
+    """Build the error that names the holders of hosts or devices."""
     what = ", ".join(f"{name} by {holder}" for name, holder in holders.items())
     return Conflict(f"{lease_id}: no longer free: {what}", dict.fromkeys(holders.values()))
 
 
 def moving_of(devices: Sequence[str], storage: Sequence[str], view: View) -> tuple[str, ...]:
-    """Those that come from the pool."""
+    """Return the devices and storage that come from the pool."""
     pooled = {device.fabric_id for device in view.devices}
     return tuple(name for name in (*devices, *storage) if name in pooled)
 
 
 def _as_attached(host: HeldHost, pooled: Mapping[str, Device]) -> HeldHost:
-    """A stored host with what the fabric attached to it, instead of and beyond what was asked for."""
+    """Return a claimed host with the devices that the fabric really attached to it.
+
+    Requested devices that are attached elsewhere are removed, and additional attached devices are added.
+    """
 
     def there(asked: Sequence[str]) -> list[str]:
+        """Return the requested ids without devices that are attached to another host."""
         return [name for name in asked if name not in pooled or pooled[name].attached_to == host.name]
 
     asked = {*host.devices, *host.storage}

@@ -1,7 +1,9 @@
-"""A control plane: what an adapter has to say, and no more.
+"""Interface of an adapter for one control plane.
 
-`ControlledFabric` calls it in this order: `view` -> (claims in the state file) -> `attach` -> `view` ... -> (host agents drain)
--> `detach` -> `view`. An adapter never decides what is ours: it is told exact devices, and refuses what the fabric shows otherwise.
+`ControlledFabric` calls it in this order: `read_view` -> (claims in the state file) -> `attach` -> `read_view` ... -> (host
+agents
+drain devices) -> `detach` -> `read_view`. An adapter never decides who owns a device: it receives exact devices, and refuses
+changes that contradict the state of the fabric.
 """
 
 from __future__ import annotations
@@ -25,17 +27,25 @@ if TYPE_CHECKING:  # a system without a control plane needs no HTTP
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything that the control plane shows at one moment.
+    """State of the fabric that the control plane reports at one moment.
 
-    devices: of the pool, never those built into hosts. `model`: as the fabric calls it. `attached_to`: the host's name in the
-    system file, or the fabric's own word for a host that the system file does not know. `holder`: the lease id where the fabric
-    carries our tag for it; somebody else's name where it shows one; None where it does not say. A device whose two ends disagree
-    is `unknown`, never `free`. One that is shown at several ends is listed once for each, or once with `others`; no lease has it.
-    holders: hosts (system file's names) that somebody holds according to the fabric -> lease id, or whoever it is.
-    shared_hosts: hosts that several hold -> whoever has them beside their holder; no lease has them.
-    movable: devices that are free to be had although they are attached to a host: the system file says so.
-    p2p: hosts whose devices the fabric lets reach each other (True) or not (False); without those of which it does not say.
-    tags: our leases that the fabric itself carries a mark of; their `devices` are what the fabric shows for them.
+    Attributes:
+        devices: devices of the pool, never built-in devices of hosts. `model` is the fabric's name of the model. `attached_to`
+            is the
+            name of the host in the system file, or the fabric's name of a host that the system file does not list. `holder` is
+            the
+            lease id if the fabric carries our tag for it, the name of another user if the fabric shows one, or None if unknown.
+            A
+            device whose two ends disagree has the state `unknown`, never `free`. A device that is shown at several ends is
+            listed
+            once per end, or once with `others`; no lease holds it.
+        holders: lease id or other holder of each held host, by its name in the system file.
+        shared_hosts: further holders of hosts that several users hold; no lease holds these hosts.
+        p2p: True for hosts whose devices can reach each other through the fabric, False if they cannot. Hosts for which the
+            fabric
+            does not report it are left out.
+        tags: our leases that are marked on the fabric; their `devices` are the devices that the fabric shows for them.
+        movable: devices that are available although they are attached to a host, because the system file permits it.
     """
 
     devices: tuple[Device, ...]
@@ -46,20 +56,29 @@ class View:
     movable: frozenset[str] = frozenset()
 
     def device(self, fabric_id: str) -> Device | None:
+        """Return the device with a fabric id, or None."""
         return next((device for device in self.devices if device.fabric_id == fabric_id), None)
 
 
 Remember = Callable[[str, str], None]
-"""Told (name, id) of whatever the fabric made for a lease, right after it answered: kept in the state file across crashes."""
+"""Function called with (name, id) of an object that the fabric created for a lease, right after the fabric's answer.
+
+The id is kept in the state file, so it survives crashes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one lease changes. hosts: fabric ids by host name (system file's), in the order of the selection.
+    """Attachments to change for one lease.
 
-    handles: what `Remember` was told for this lease before, by any process. A host may have no devices: adapters that hold hosts
-    on the fabric hold it all the same, others pass over it. p2p: whether devices of a host shall reach each other through the
-    fabric; an adapter that does not offer it is never asked.
+    Attributes:
+        tag: mark of the lease.
+        hosts: fabric ids of devices by host name (of the system file), in the order of the selection. A host may have no
+            devices:
+            adapters that reserve hosts on the fabric reserve it as well, other adapters ignore it.
+        handles: ids that any process passed to `RememberHandle` for this lease before.
+        p2p: True if the devices of a host shall reach each other through the fabric. Adapters without this function never get
+            True.
     """
 
     tag: Tag
@@ -69,61 +88,96 @@ class Change:
 
 
 class ControlPlane(Protocol):
-    """One adapter, open. Errors are those of `fabrics.errors`; see each method.
+    """Open connection of an adapter to one control plane.
 
-    marks_leases: it carries marks of leases; without them, the state file alone tells whose a device is.
+    Errors are those of `fabrics.errors`; see each method. `marks_leases` is True if the fabric carries marks of leases. If it is
+    False,
+    only the state file shows who holds a device.
     """
 
     client: Client
     marks_leases: bool = True
 
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """Return the capabilities and limits of the fabric."""
+        ...
 
     def view(self) -> View:
-        """Read everything, from both ends where the adapter has two. Changes nothing.
+        """Read the state of all devices, from both ends if the adapter has two. Changes nothing.
 
-        Raises ProtocolViolation for what cannot be understood, FabricError for a control plane that is not there.
+        Raises ProtocolViolation if the data cannot be interpreted, and FabricError if the control plane cannot be reached.
         """
 
     def banks(self, view: View) -> Sequence[Bank]:
-        """Which hosts can reach which devices (`chassis.Bank`; a device's `location` is `<drawer>/slot<n>`), with their rules."""
+        """Return the banks of the pool: which hosts can reach which devices, with their rules.
+
+        The `location` of a device is `<drawer>/slot<n>`.
+        """
 
     def planned(self, pool: Sequence[PoolSpec], hosts: Sequence[str]) -> tuple[Sequence[Device], Sequence[Bank]]:
-        """The pool of the system file and its rules, for plans; asks nobody. hosts: names. Default: no rule is known."""
+        """Return the devices and banks of the pool in the system file, for plans. Sends no request.
+
+        Default: banks without rules.
+
+        Args:
+            pool: pool entries of the system file.
+            hosts: names of the hosts.
+        """
         devices = pool_devices(pool)
         return devices, open_banks((device.location for device in devices), tuple(hosts))
 
     def out_of_reach(self) -> Mapping[tuple[str, str], str]:
-        """See `fabrics.protocol.Controlled`; after `view`. Default: what `banks` says is so."""
+        """Return the reason why a host cannot reach a drawer, by drawer and host.
+
+        See `fabrics.protocol.ControlPlaneAccess`. Call it after `read_view`. Default: all hosts reach the drawers that
+        `list_banks`
+        returns for them.
+        """
         return {}
 
     def objection(self, change: Change, view: View) -> str | None:
-        """A rule of this fabric that the whole change would break (block limits, modes), in words; None when allowed. Pure."""
+        """Describe the rule of the fabric (block limits, modes) that the whole change would break. Pure function.
+
+        Returns None if the change is allowed.
+        """
         return None
 
     def attach(self, change: Change, remember: Remember) -> None:
-        """Attach what is named; what is attached already under this lease's tag is left as it is (a retry after a crash).
+        """Attach the devices of the change. Devices that are already attached under the tag of this lease are left as they are.
 
-        Marks it with `lease_tag` where the adapter has room, before or with the first change. Raises Busy or Conflict when
-        nothing was changed (what was begun is taken back, such as an edit that is cancelled), PartialFailure (itemised),
-        Incompatible (the fabric's own refusal), OutcomeUnknown when an answer was lost or says nothing.
+        The lease is marked with `lease_tag` before or with the first change, if the fabric has room for a mark. Repeating the
+        call after a
+        crash is safe.
+
+        Raises Busy or Conflict if nothing was changed; unfinished steps are undone, such as an edit that is cancelled. Raises
+        PartialFailure with the devices that failed, Incompatible if the fabric refuses the change, and OutcomeUnknown if an
+        answer was
+        lost or gives no result.
+
+        Args:
+            change: devices by host, with the tag of the lease.
+            remember: function called with the id of each object that the fabric created.
         """
 
     def detach(self, change: Change) -> tuple[str, ...]:
-        """Detach what is named and take the marks away; gives the fabric ids that the fabric would not let go.
+        """Detach the devices of the change, remove their marks, and return the fabric ids that the fabric did not release.
 
-        Only what is named and is still attached to that host under this tag (or untagged, where the adapter cannot tag); of what is
-        detached already only the mark is taken away. Raises Busy (nothing changed), OutcomeUnknown, or PartialFailure where words
-        say more about what is stuck (`failed`) than its ids do; everything else is detached by then.
+        Only devices that are still attached to the given host under this tag are detached (or untagged devices, if the adapter
+        cannot
+        tag). If a device is already detached, only its mark is removed.
+
+        Raises Busy if nothing was changed, OutcomeUnknown, or PartialFailure if a message explains the remaining devices
+        (`failed_ids`)
+        better than their ids; all other devices are then detached.
         """
 
     def close(self) -> None:
-        """End sessions; never raises for a control plane that is gone. Default: there is none to end."""
+        """End open sessions. Never raises an error if the control plane is gone. Default: there is no session."""
         return
 
 
 class ControlPlaneOptions(Connection):
-    """What every adapter of a control plane is told."""
+    """Options of every adapter of a control plane."""
 
     hosts: dict[str, str] = Field(
         default_factory=dict, description="the fabric's name or id of a host, where it is not the system file's"
@@ -137,15 +191,16 @@ class ControlPlaneOptions(Connection):
     )
 
     def model(self, told: str) -> str:
-        """The system file's name of what the fabric calls a model."""
+        """Return the name in the system file of a device model as the fabric names it."""
         return self.models.get(told, "-".join(told.lower().split()))
 
 
 class WithoutLogin(ControlPlaneOptions):
-    """A control plane that asks nobody to log in."""
+    """Options of a control plane that has no login."""
 
     @model_validator(mode="after")
     def _nobody_asks(self) -> Self:
+        """Reject credentials, because the control plane has no login."""
         given = self.credentials
         if given.password_env or given.file:
             raise ValueError(

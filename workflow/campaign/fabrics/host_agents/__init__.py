@@ -1,4 +1,4 @@
-"""Host agents: whoever looks on a host for its devices, and gets them out of use before the fabric takes them away."""
+"""Host agents: they list the devices of a host, and take devices out of use before the fabric detaches them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from campaign.fabrics.http.options import Closed
 
 
 class AgentOptions(Closed):
-    """Who looks at a host's devices, and gets them out of use before the fabric takes them away."""
+    """Options of the host agent, which lists devices of a host and takes them out of use before the fabric detaches them."""
 
     kind: Literal["none", "local", "ssh", "http"] = Field(
         default="none",
@@ -45,7 +45,10 @@ class AgentOptions(Closed):
 
 
 def open_agent(options: AgentOptions, hosts: int) -> HostAgent | None:
-    """None for nobody. Raises ConfigError when the options do not say enough for their kind, or do not fit so many hosts."""
+    """Open a host agent, or return None for kind `none`.
+
+    Raises ConfigError if the options are incomplete for their kind, or do not fit the number of hosts.
+    """
     if options.kind == "none":
         return None
     if options.kind == "http":

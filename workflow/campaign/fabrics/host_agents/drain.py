@@ -1,15 +1,16 @@
-"""How a device is taken out of use on its host, in the order that drivers survive.
+"""Take a device out of use on its host, in the order that drivers survive.
 
-A GPU: nothing computes on it -> persistence off -> no file of it is open -> drain -> its device file is gone -> off the bus.
-While other GPUs remain, NVIDIA's driver takes it off (`nvidia-smi drain -r`). The last one would not go as long as the modules
-above the driver are loaded: they go first, then sysfs takes it off. In a virtual machine the driver cannot: sysfs always.
-A drive: no file system, swap or volume is on it, no file of it is open -> off the bus. A network card: no address, no route -> off.
+GPU: no process computes on it -> persistence mode off -> no file of it is open -> drain -> its device file is removed -> off the
+bus. While other GPUs remain, NVIDIA's driver removes it (`nvidia-smi drain -r`). The last GPU cannot be removed as long as the
+modules above the driver are loaded: they are unloaded first, then sysfs removes the GPU. In a virtual machine the driver cannot
+remove it, so sysfs is always used. Drive: no file system, swap or volume is on it, no file of it is open -> off the bus. Network
+card: no address, no route -> off the bus.
 
-Writing to sysfs can hang for ever, in the kernel. It is done in the background and watched; an attempt that hangs is named, not
-repeated. Each step is skipped when it is done already, so that stopping anywhere and beginning again ends the same.
+A write to sysfs can hang forever in the kernel. It is done in the background and watched; an attempt that hangs is reported, not
+repeated. Each completed step is skipped, so an interrupted sequence can be restarted with the same result.
 
-Unverified: written from NVIDIA's documentation and from what operators of composable hosts do; not run against a real GPU.
-The scheduler is not told: whoever asks has taken the host out of its hands.
+Unverified: written from NVIDIA's documentation and from the practice of operators of composable hosts; not run against a real
+GPU. The scheduler is not informed: the caller must have taken the host out of its control.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LATE = ("in use", "busy", "non-zero usage")
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a command ended."""
+    """Result of a command on a host: exit code and output."""
 
     code: int
     out: str = ""
@@ -39,17 +40,30 @@ class Done:
 
     @property
     def words(self) -> str:
-        """What it said, on one line."""
+        """Output of the command on one line, at most 300 characters."""
         return " ".join(f"{self.err} {self.out}".split())[:300] or "(no output)"
 
 
 RunCommand = Callable[[str, Sequence[str], float], Done]
-"""Runs a command on a host, for at most so many seconds. Raises FabricError when it could not be run, or did not end."""
+"""Function that runs a command on a host with a timeout in seconds.
+
+Raises FabricError if the command cannot be run or does not end in time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a host is like. sudo: put before what needs root; root: where its file system begins; processes: its /proc."""
+    """Settings of a host.
+
+    Attributes:
+        sudo: words before a command that needs root.
+        virtual_machine: True if the host is a virtual machine.
+        detach_s: longest time to wait until a device is released (seconds).
+        look_s: timeout of one command (seconds).
+        poll_s: interval between two checks (seconds).
+        root: root directory of the host's file system.
+        processes: path of its /proc.
+    """
 
     sudo: tuple[str, ...] = ()
     virtual_machine: bool = False
@@ -61,17 +75,21 @@ class Terms:
 
 
 def script(name: str, *arguments: str) -> tuple[str, ...]:
-    """The command that runs one of the scripts beside this module on a host that has nothing of ours."""
+    """Build the command that runs one of this package's shell scripts on a host without any installation."""
     text = files(__package__).joinpath(f"{name}.sh").read_text(encoding="utf-8")
     return ("sh", "-c", text, f"campaign-{name}", *arguments)
 
 
 def detach(run: RunCommand, terms: Terms, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
-    """Take devices off the bus of their host; each has an address. Those that are not there are done.
+    """Remove devices from the bus of their host. Each device needs an address; devices that are already gone are skipped.
 
-    Nothing is changed before all of them are idle. Raises HostBusy when one is not so within `terms.detach_s`: whoever uses it is
-    named, and what was done to others stays. force: do not ask whether processes use it. A drive with a file system on it, and the
-    card of the default route, are not taken by force either. Raises FabricError when a step fails.
+    Nothing is changed before all devices are idle. With `force`, processes that use a device are ignored. A drive with a mounted
+    file
+    system and the card of the default route are never removed, not even by force.
+
+    Raises HostBusy with the users of a device that is not idle within `settings.detach_s`; changes to other devices remain. A
+    failed
+    step raises FabricError.
     """
     each = [_BusRemoval(run, terms, host, device, force) for device in devices]
     for one in each:
@@ -81,7 +99,7 @@ def detach(run: RunCommand, terms: Terms, host: str, devices: Sequence[HostDevic
 
 
 class _BusRemoval:
-    """The removal of one device from its bus."""
+    """Removal of one device from the bus of its host."""
 
     def __init__(self, run: RunCommand, terms: Terms, host: str, device: HostDevice, force: bool) -> None:
         self._run, self._terms, self._host, self._device, self._force = run, terms, host, device, force
@@ -91,17 +109,22 @@ class _BusRemoval:
         self._until = time.monotonic() + terms.detach_s
 
     def idle(self) -> None:
-        """Wait for whoever uses it, and change nothing. A GPU's files are not looked at: persistence keeps them open."""
+        """Wait until the device has no users, and change nothing.
+
+        The open files of a GPU are ignored, because persistence mode keeps them open.
+        """
 
         def computing(seen: Usage) -> tuple[str, ...]:
+            """Return the processes that compute on the GPU, unless they are ignored."""
             return () if self._force or seen.draining else seen.computing
 
         self._wait(computing if self._device.kind == "gpu" else self._users)
 
     def remove(self) -> None:
+        """Take the device out of use and remove it from the bus."""
         self._until = time.monotonic() + self._terms.detach_s
         seen = self._look()
-        if seen.driver != "nvidia":  # a drive, a card, or a GPU whose modules went in an earlier attempt
+        if seen.driver != "nvidia":  # a drive, a card, or a GPU whose modules an earlier attempt unloaded
             self._through_sysfs(self._wait(self._users))
             return
         if not seen.draining and seen.persistent:
@@ -111,7 +134,7 @@ class _BusRemoval:
             self._drain()
         for file in seen.nodes:
             self._change("rm", "-f", file)
-        seen = self._wait(self._users)  # whoever came between the look and the drain
+        seen = self._wait(self._users)  # a process may have started between the check and the drain
         others = [address for address in seen.gpus if address != self._address]
         if others and not self._terms.virtual_machine:
             self._through_driver()
@@ -119,18 +142,20 @@ class _BusRemoval:
             self._through_sysfs(seen if others else self._without_modules(seen), last=not others)
 
     def _drain(self) -> None:
+        """Drain the GPU, so that no new process can use it. Virtual machines may not support this."""
         done = self._try("nvidia-smi", "drain", "-p", self._bdf, "-m", "1")
         if done.code != 0 and not (self._terms.virtual_machine and "not supported" in done.words.lower()):
             raise self._failed("nvidia-smi drain -m 1", done)
 
     def _through_driver(self) -> None:
+        """Remove the GPU from the bus with NVIDIA's driver."""
         done = self._try("nvidia-smi", "drain", "-p", self._bdf, "-r")
         if done.code != 0 and self._look().present:
             raise self._failed("nvidia-smi drain -r", done)
         self._gone()
 
     def _without_modules(self, seen: Usage) -> Usage:
-        """Unload what is above the driver: as long as it is there, it uses the last GPU."""
+        """Unload the modules above the driver, which use the last GPU as long as they are loaded."""
         while seen.modules:
             kept = self._unload(seen.modules)
             if kept is None or self._force:
@@ -142,11 +167,12 @@ class _BusRemoval:
         return seen
 
     def _unload(self, modules: Sequence[str]) -> Done | None:
-        """How the first attempt that failed ended."""
+        """Unload the modules, and return the first failed result or None."""
         attempts = [self._try("modprobe", "-r", module) for module in modules]
         return next((done for done in attempts if done.code != 0), None)
 
     def _through_sysfs(self, seen: Usage, *, last: bool = False) -> None:
+        """Remove the device through sysfs if it is present, and wait until it is gone."""
         if seen.present and not seen.removing:
             file = f"{self._terms.root}/sys/bus/pci/devices/{self._address}/remove"
             left_s = max(1, int(min(_WATCH_S, self._until - time.monotonic())))
@@ -159,7 +185,10 @@ class _BusRemoval:
             self._gone()
 
     def _gone(self) -> None:
-        """Raises HostBusy when it is still on the bus, or still being removed, when its time is over."""
+        """Wait until the device is off the bus.
+
+        Raises HostBusy if the device is still on the bus, or still being removed, at the deadline.
+        """
         while (seen := self._look()).present or seen.removing:
             if time.monotonic() >= self._until:
                 hangs = "is still being removed: the kernel waits for its users"
@@ -168,6 +197,7 @@ class _BusRemoval:
             time.sleep(self._terms.poll_s)
 
     def _look(self) -> Usage:
+        """Read the present users of the device on its host."""
         done = self._try(*script("users", self._terms.root, self._terms.processes, self._address))
         try:
             return parse.usage(done.out)
@@ -175,6 +205,7 @@ class _BusRemoval:
             raise FabricError(f"{self._name}: its users cannot be listed: {error}; {done.err.strip()[:300]}") from error
 
     def _users(self, seen: Usage) -> tuple[str, ...]:
+        """Return the users that prevent the removal. With force, these are only users that must never lose the device."""
         if not seen.present:
             return ()
         foreign = (f"driver {seen.driver}",) if self._device.kind == "gpu" and seen.driver not in ("", "nvidia") else ()
@@ -182,6 +213,7 @@ class _BusRemoval:
         return seen.claimed if self._force else (*seen.claimed, *soft)
 
     def _wait(self, users: Callable[[Usage], tuple[str, ...]]) -> Usage:
+        """Wait until the device has no users, and return its usage. Raises HostBusy at the deadline."""
         while holders := users(seen := self._look()):
             if time.monotonic() >= self._until:
                 raise self._busy(holders)
@@ -189,14 +221,17 @@ class _BusRemoval:
         return seen
 
     def _try(self, *command: str) -> Done:
+        """Run a command on the host as root, and return its result."""
         return self._run(self._host, (*self._terms.sudo, *command), self._terms.look_s)
 
     def _change(self, *command: str) -> None:
+        """Run a command on the host as root. Raises an error if it fails."""
         done = self._try(*command)
         if done.code != 0:
             raise self._failed(" ".join(command), done)
 
     def _failed(self, what: str, done: Done) -> FabricError:
+        """Convert a failed command to HostBusy if the device is in use, and to FabricError otherwise."""
         if any(word in done.words.lower() for word in _LATE):
             return self._busy((done.words,))
         return FabricError(
@@ -205,6 +240,7 @@ class _BusRemoval:
         )
 
     def _busy(self, holders: Sequence[str], what: str = "is in use") -> HostBusy:
+        """Build the error that names the users of the device and what to do about them."""
         advice = "end them on the host, then release again"
         if any("nvidia-persistenced" in holder for holder in holders):
             advice = f"stop nvidia-persistenced (systemctl stop nvidia-persistenced); {advice}"

@@ -1,7 +1,8 @@
-"""Looking on hosts by asking a service of the site over HTTP: it looks, gets nothing out of use, and scans for nothing.
+"""Host agent that reads the devices of a host from an HTTP service of the site.
 
-GET `url` gives a JSON list, one object a device: `identity` (GPU UUID, serial, MAC), and where known `address`, `kind`, `model`,
-`link` (`width`, `gen`, `width_max`, `gen_max`), `ready`, and `users`: words for whoever uses it. Other members are left alone.
+It takes no device out of use and scans for nothing. GET `url` returns a JSON list with one object per device: `identity` (GPU
+UUID, serial number, MAC), and if known `address`, `kind`, `model`, `link` (`width`, `gen`, `width_max`, `gen_max`), `ready`, and
+`users` (descriptions of the users of the device). Other members are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from campaign.spec.hardware import Link, normal
 
 
 def open_agent(options: AgentOptions) -> HttpInventory:
-    """Raises ConfigError for an address without `{host}`, and for a `ca_file` that is none."""
+    """Open the agent of an HTTP inventory service.
+
+    Raises ConfigError if the address has no `{host}`, or if `ca_file` is not a certificate file.
+    """
     if options.url is None:
         raise ConfigError(
             "agent: url is missing; kind http needs an address such as https://inventory.example/{host}/devices"
@@ -59,12 +63,13 @@ class _ListedDevice(BaseModel):
     users: list[Any] | None = None
 
     def device(self) -> HostDevice:
+        """Convert the entry to a host device."""
         link = Link(**self.link.model_dump()) if self.link else None
         return HostDevice(self.identity, self.address, self.kind, self.model, link, self.ready)
 
 
 class HttpInventory:
-    """See `protocol.HostAgent`."""
+    """Host agent of an HTTP inventory service; see `protocol.HostAgent`."""
 
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
@@ -72,6 +77,7 @@ class HttpInventory:
         self._users: dict[str, dict[str, tuple[str, ...]]] = {}
 
     def devices(self, host: str) -> tuple[HostDevice, ...]:
+        """Return the devices that the service lists for a host. Raises FabricError if the answer is invalid."""
         url, answer = self._ask(host)
         if not isinstance(answer.body, list):
             raise FabricError(f"{url}: a JSON list of devices was expected, got: {answer.words()}")
@@ -85,10 +91,10 @@ class HttpInventory:
         return tuple(one.device() for one in found)
 
     def rescan(self, host: str) -> None:
-        """Nobody can be asked to."""
+        """Do nothing, because the service cannot make a host scan."""
 
     def detach(self, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
-        """Only tells of users, as of the last look, which whoever detaches has just had."""
+        """Raise HostBusy if a device has users, as of the last listing. The caller has just listed the devices."""
         if force or not devices:
             return
         if host not in self._users:
@@ -100,11 +106,12 @@ class HttpInventory:
             raise HostBusy(f"{host}: in use: {what}; end them on the host, then release again", holders)
 
     def close(self) -> None:
+        """Close the connections to the service."""
         for client in self._clients.values():
             client.close()
 
     def _ask(self, host: str) -> tuple[str, Answer]:
-        """The URL, and its answer of a success, within `look_s`. Raises FabricError for any other."""
+        """Return the URL and its successful answer, within `look_s`. Raises FabricError for any other answer."""
         url = str(self._options.url).replace("{host}", quote(host, safe=""))
         split = urlsplit(url)
         origin, look_s = f"{split.scheme}://{split.netloc}", self._options.look_s

@@ -1,9 +1,11 @@
-"""What hosts print about their devices, as values. Pure.
+"""Parsers of what hosts print about their devices. Pure functions.
 
-Links: lanes and generation are those that nvidia-smi or sysfs show. The generation of an idle GPU is no evidence: it trains the
-link down to save power, and up again under load. So a GPU's current generation counts only in performance state P0; otherwise the
-possible one is reported, and only lanes can show a degraded link. Possible is what both the device and the port above it can do.
-Source of the fields: nvidia-smi --help-query-gpu; Linux Documentation/ABI/testing/sysfs-bus-pci.
+Links: lanes and generation are those of nvidia-smi or sysfs. The current generation of an idle GPU is not reliable, because the
+GPU trains its link down to save power and up again under load. Therefore the current generation of a GPU counts only in
+performance state P0. Otherwise the maximum is reported, and only the lanes can show a degraded link. The maximum is what both
+the
+device and the port above it support. Source of the fields: nvidia-smi --help-query-gpu; Linux
+Documentation/ABI/testing/sysfs-bus-pci.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ _CUT_OFF = "its output is incomplete; check the host, and try again"
 
 
 def pci_address(text: str) -> str:
-    """`0000:3b:00.0`, as sysfs writes it, from what any tool writes. Raises FabricError for what is no PCI address."""
+    """Convert the PCI address of any tool to the form of sysfs, such as `0000:3b:00.0`.
+
+    Raises FabricError if the text is not a PCI address.
+    """
     found = _ADDRESS.fullmatch(text.strip())
     if found is None:
         raise FabricError(f"{text!r} is not a PCI address such as 0000:3b:00.0")
@@ -33,8 +38,12 @@ def pci_address(text: str) -> str:
 
 
 def sections(text: str, last: str = "end") -> dict[str, list[str]]:
-    """Lines by the `== name` above them; a line `== name words` stands as well, under its name. Raises FabricError when the end
-    is missing: half an answer must not pass for few devices."""
+    """Split the output of a script into lines by section.
+
+    A section begins with a line `== name`. Words after the name are the first line of the section. Raises FabricError if the
+    section
+    `last` is missing, so that incomplete output is not taken for few devices.
+    """
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.splitlines():
@@ -51,9 +60,11 @@ def sections(text: str, last: str = "end") -> dict[str, list[str]]:
 
 
 def gpus(lines: Sequence[str], code: int = 0) -> tuple[HostDevice, ...]:
-    """What `nvidia-smi --query-gpu=uuid,name,pci.bus_id,pcie.link.{width,gen}.{current,max},pstate` printed, and how it ended.
+    """Parse the GPUs in the output of nvidia-smi, given its exit code.
 
-    No devices, and no driver, are no GPUs. Raises FabricError for any other failure that left none.
+    The query is `--query-gpu=uuid,name,pci.bus_id,pcie.link.{width,gen}.{current,max},pstate`. Messages that there is no device
+    or no
+    driver mean no GPUs. Raises FabricError if nvidia-smi failed otherwise and listed none.
     """
     found = tuple(gpu for gpu in map(_gpu, lines) if gpu is not None)
     if not found and code != 0 and not _no_gpu(lines):
@@ -62,16 +73,19 @@ def gpus(lines: Sequence[str], code: int = 0) -> tuple[HostDevice, ...]:
 
 
 def _no_gpu(lines: Sequence[str]) -> bool:
+    """Return True if nvidia-smi reports that there is no GPU or no driver."""
     words = " ".join(" ".join(lines).lower().split())
     return any(known in words for known in _NO_GPU)
 
 
 def _ended(command: str, lines: Sequence[str], code: int) -> FabricError:
+    """Build the error for a command that failed."""
     words = " ".join(" ".join(lines).split())[:300]
     return FabricError(f"{command} ended with {code}: {words or '(no output)'}")
 
 
 def _gpu(line: str) -> HostDevice | None:
+    """Parse one line of nvidia-smi. Returns None if the line does not describe a GPU."""
     fields = [field.strip() for field in line.split(",")]
     if len(fields) < 8:
         return None
@@ -86,27 +100,37 @@ def _gpu(line: str) -> HostDevice | None:
 
 
 def _told(text: str) -> str:
-    """What a tool says, without what says that it cannot; a driver that has not met a GPU writes its UUID with `?`."""
+    """Return a value of a tool, or an empty text for a placeholder of an unknown value.
+
+    A driver that has not initialised a GPU writes its UUID with `?`.
+    """
     return "" if text.strip("[]").lower() in ("n/a", "err!", "not supported", "unknown error") or "?" in text else text
 
 
 def _number(text: str) -> int:
+    """Convert digits to a number. Any other text gives 0."""
     return int(text) if text.isdigit() else 0
 
 
 def generation(speed: str) -> int:
-    """PCIe generation out of sysfs: 4 for `16.0 GT/s PCIe`; 0 for what is unknown."""
+    """Return the PCIe generation of a link speed in sysfs, such as 4 for `16.0 GT/s PCIe`, or 0 if unknown."""
     return _GENERATIONS.get(speed.split(" ", 1)[0], 0)
 
 
 def _link(width: int, gen: int, width_max: int, gen_max: int, *, evident: bool = True) -> Link | None:
-    if not 0 < width <= 32 or not width_max or not gen_max:  # 0, 63 and 255 lanes: what sysfs shows where no link is
+    """Build a PCIe link from current and maximum lanes and generation. Returns None if there is no link."""
+    if not 0 < width <= 32 or not width_max or not gen_max:  # sysfs shows 0, 63 or 255 lanes if there is no link
         return None
     return Link(width, gen if evident and gen else gen_max, width_max, gen_max)
 
 
 def sysfs_link(fields: Sequence[str], *, evident: bool = True) -> Link | None:
-    """The link of a function, from current and possible width and speed, and the possible ones of the port above it."""
+    """Parse the link of a PCI function from its sysfs fields.
+
+    Args:
+        fields: current and maximum width, current and maximum speed, then maximum width and speed of the port above.
+        current_is_reliable: False to report the maximum generation instead of the current one.
+    """
     width, width_max, speed, speed_max, port_width, port_speed = (*fields, *[""] * 6)[:6]
     widths = [w for w in (_number(width_max), _number(port_width)) if 0 < w <= 32]
     gens = [g for g in (generation(speed_max), generation(port_speed)) if g]
@@ -114,10 +138,11 @@ def sysfs_link(fields: Sequence[str], *, evident: bool = True) -> Link | None:
 
 
 def devices(text: str) -> tuple[HostDevice, ...]:
-    """What `look.sh` printed. A GPU that is on the bus and that nvidia-smi does not show is there, and not `ready`.
+    """Parse the output of `look.sh`.
 
-    One that another driver has (it may be a virtual machine's) goes by its address.
-    Raises FabricError when it ends early, or when nvidia-smi failed.
+    A GPU on the bus that nvidia-smi does not list is not ready. If another driver than NVIDIA's has it (it may belong to a
+    virtual
+    machine), it is identified by its address. Raises FabricError if the output is incomplete, or if nvidia-smi failed.
     """
     parts = sections(text)
     code = _number((parts.get("nvidia-smi-ended") or ["0"])[0])
@@ -140,7 +165,10 @@ def devices(text: str) -> tuple[HostDevice, ...]:
 
 
 def driver_information(lines: Iterable[str]) -> dict[str, dict[str, str]]:
-    """By PCI address: what /proc/driver/nvidia/gpus/*/information says, as `look.sh` prints it."""
+    """Parse the lines of /proc/driver/nvidia/gpus/*/information, as `look.sh` prints them.
+
+    Returns the values by PCI address and name.
+    """
     found: dict[str, dict[str, str]] = {}
     for line in lines:
         address, name, value = (*line.split("\t", 2), "", "")[:3]
@@ -150,12 +178,22 @@ def driver_information(lines: Iterable[str]) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One device on its host, and who uses it, in words.
+    """Present users of one device on its host, in words.
 
-    driver: "" when none has it. gpus: addresses of all GPUs that NVIDIA's driver has. modules: those above it that are loaded.
-    nodes: its device files. computing: processes on a GPU; files: processes that have a device file open; claimed: file systems,
-    swap and volumes on a drive, a card's bond or default route: what nothing may take a device from; addresses: a card's.
-    removing: attempts to take it off the bus that still run.
+    Attributes:
+        present: the device is on the bus.
+        driver: driver of the device, or "" if it has none.
+        gpus: addresses of all GPUs of NVIDIA's driver.
+        modules: loaded kernel modules above the driver.
+        nodes: device files.
+        draining: the GPU is being drained.
+        persistent: persistence mode is on.
+        computing: processes that compute on the GPU.
+        files: processes that have a device file open.
+        claimed: users that must never lose the device: file systems, swap and volumes of a drive, bond or default route of a
+            card.
+        addresses: addresses of a card.
+        removing: running attempts to remove the device from the bus.
     """
 
     present: bool = False
@@ -173,7 +211,10 @@ class Usage:
 
 
 def usage(text: str) -> Usage:
-    """What `users.sh` printed. Raises FabricError when it ends early, or when nvidia-smi failed."""
+    """Parse the output of `users.sh`.
+
+    Raises FabricError if the output is incomplete, or if nvidia-smi failed.
+    """
     parts = sections(text)
     routes = [line.split() for line in parts.get("routes", [])]
     default = [f"default route through {f[0]}" for f in routes if len(f) > 7 and f[1] == f[7] == "0" * 8]
@@ -198,17 +239,19 @@ def usage(text: str) -> Usage:
 
 
 def is_draining(lines: Iterable[str]) -> bool:
-    """What `nvidia-smi drain -p BDF -q` says: `The current drain state of GPU 00000000:3B:00.0 is: draining.`
+    """Return True if `nvidia-smi drain -p BDF -q` reports that the GPU is draining.
 
-    Anything else, such as that it is not supported, is not draining: the drain is then asked for, and its failure tells.
+    The line is `The current drain state of GPU 00000000:3B:00.0 is: draining.` Any other answer, such as that draining is not
+    supported, counts as not draining: the drain is then requested, and its failure shows the reason.
     """
     return bool(re.search(r"\bis:? +draining\b", " ".join(lines).lower()))
 
 
 def computing(lines: Sequence[str], code: int = 0) -> tuple[str, ...]:
-    """Who computes, from `pid, process_name` lines; a GPU that is not found has no load.
+    """Parse the processes that compute on a GPU, from lines `pid, process_name`.
 
-    Raises FabricError when nvidia-smi failed otherwise."""
+    A GPU that is not found has no load. Raises FabricError if nvidia-smi failed otherwise.
+    """
     if _no_gpu(lines):
         return ()
     if code != 0:
@@ -218,12 +261,16 @@ def computing(lines: Sequence[str], code: int = 0) -> tuple[str, ...]:
 
 
 def _process(line: str) -> str:
+    """Describe a process from a line with its pid, user and command."""
     pid, user, command = (*line.split("\t", 2), "", "")[:3]
     return " ".join(f"pid {pid} {f'({user})' if user else ''} {command}".split())
 
 
 def _addresses(parts: dict[str, list[str]]) -> tuple[str, ...]:
-    """Addresses of a card that others may know: not those of scope link, which each card has that is up."""
+    """Describe the addresses of a card that other machines may use.
+
+    Addresses of link scope are left out, because each active card has one.
+    """
     found: list[str] = []
     for line in parts.get("addresses", []):
         fields = line.split()

@@ -1,4 +1,4 @@
-"""What is asked of a host about devices that come and go, and which device of a host is which of the fabric."""
+"""Interface of host agents, and the assignment of a host's devices to those of the fabric."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from campaign.spec.hardware import Device, Link, normal
 
 @dataclass(frozen=True, slots=True)
 class HostDevice:
-    """One device as its host enumerates it. identity: GPU UUID, drive's serial or MAC; address: PCI, `0000:3b:00.0`; "": not told.
+    """One device as its host lists it.
 
-    ready: False for what is on the bus and that nothing can use now, such as a GPU without a driver, or a drained one.
+    Attributes:
+        identity: GPU UUID, serial number of a drive, or MAC; empty if unknown.
+        address: PCI address such as `0000:3b:00.0`; empty if unknown.
+        kind: kind of the device.
+        model: model of the device; empty if unknown.
+        link: PCIe link of the device, or None if unknown.
+        ready: False for a device on the bus that cannot be used now, such as a drained GPU or one without a driver.
     """
 
     identity: str
@@ -26,7 +32,10 @@ class HostDevice:
 
 
 class HostBusy(FabricError):
-    """Something on the host uses a device that is to be detached. holders: what and who, such as `pid 4711 python`."""
+    """Error for a device that cannot be detached because the host uses it.
+
+    `holders` describes the users, such as `pid 4711 python`.
+    """
 
     def __init__(self, message: str, holders: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -34,29 +43,40 @@ class HostBusy(FabricError):
 
 
 class HostAgent(Protocol):
-    """Looks on hosts by name (the system file's). Every method raises FabricError when the host cannot be asked."""
+    """Agent that inspects hosts, addressed by their names in the system file.
+
+    Every method raises FabricError if the host cannot be queried.
+    """
 
     def devices(self, host: str) -> tuple[HostDevice, ...]:
-        """What the host enumerates now: GPUs, NVMe drives and network cards."""
+        """Return the devices that the host lists now: GPUs, NVMe drives and network cards."""
 
     def rescan(self, host: str) -> None:
-        """Make the host look for devices that were attached; an agent that only looks does nothing."""
+        """Make the host scan for newly attached devices. An agent that can only list devices does nothing."""
 
     def detach(self, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
         """Take devices out of use on the host, in the order that drivers survive, so that the fabric may detach them.
 
-        Doing so again is harmless, and so is a device that the host does not have. Raises HostBusy naming who uses it, unless
-        `force`. An agent that only looks raises HostBusy when it is told of users, and otherwise does nothing.
+        Repeating the call is harmless, and so is a device that the host does not have. Raises HostBusy with the users of a
+        device, unless
+        `force` is True. An agent that can only list devices raises HostBusy if a device has users, and otherwise does nothing.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close open connections."""
+        ...
 
 
 def pair(devices: Iterable[Device], seen: Sequence[HostDevice]) -> dict[str, HostDevice]:
-    """Fabric id -> the host's device: by identity; where the fabric gives none, in order among those of the kind that are left.
+    """Return the host's device for each fabric id.
 
-    A GPU without a driver shows no identity. Such ones stand for those that are missed, unless they are more, so that a detachment
-    that was cut off can be finished; that they are not `ready` says that nobody sees what was asked for.
+    Devices are matched by identity. If the fabric reports no identity, they are matched in order with the remaining devices of
+    their
+    kind.
+
+    A GPU without a driver shows no identity. Such GPUs are matched with the missing ones, unless there are more of them, so that
+    an
+    interrupted detachment can be finished. Since they are not `ready`, they do not count as visible.
     """
     left = dict(enumerate(seen))
     found: dict[str, HostDevice] = {}

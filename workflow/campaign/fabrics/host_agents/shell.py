@@ -1,9 +1,10 @@
-"""Looking on hosts by commands: on this machine (`local`), or through ssh. The same commands on both.
+"""Host agent that runs commands on this machine (`local`) or through ssh. The commands are the same in both cases.
 
-A host needs a POSIX shell (the login shell too, through ssh), find, sed, grep and stat, and NVIDIA's own tools where it has GPUs.
-GPUs are NVIDIA's; drives are NVMe drives on PCI; network cards are PCI functions with an interface, each port one of its own.
-One look is one command, so that it costs one connection. What changes a host, and looking at who uses a device, is run as root
-through `sudo`: only root sees the files that others have open.
+A host needs a POSIX shell (through ssh also as the login shell), find, sed, grep and stat, and NVIDIA's tools if it has GPUs.
+GPUs
+are those of NVIDIA, drives are NVMe drives on PCI, and network cards are PCI functions with an interface, one per port. Each
+listing is one command, so it costs one connection. Commands that change a host or list the users of a device run as root through
+`sudo`, because only root sees the open files of other users.
 """
 
 from __future__ import annotations
@@ -28,9 +29,14 @@ _ENDED = re.compile(r"\ncampaign-ended (\d+)\n")
 
 
 def open_agent(options: AgentOptions, *, root: Path = Path("/"), processes: Path = Path("/proc")) -> ShellAgent:
-    """root, processes: where a host's file system begins, and its /proc; others than the machine's own are for tests.
+    """Open an agent that runs commands on hosts.
 
-    Raises ConfigError when a command for ssh does not say where the host goes.
+    Raises ConfigError if a command for ssh has no `{host}`.
+
+    Args:
+        options: options of the agent.
+        root: root directory of a host's file system; other values than the default are for tests.
+        processes: path of its /proc; other values than the default are for tests.
     """
     if options.kind == "ssh" and not any("{host}" in word for word in options.command):
         raise ConfigError(
@@ -49,12 +55,13 @@ def open_agent(options: AgentOptions, *, root: Path = Path("/"), processes: Path
 
 
 class ShellAgent:
-    """See `protocol.HostAgent`."""
+    """Host agent that runs commands on hosts; see `protocol.HostAgent`."""
 
     def __init__(self, run: RunCommand, terms: Terms) -> None:
         self._run, self._terms = run, terms
 
     def devices(self, host: str) -> tuple[HostDevice, ...]:
+        """Return the devices that a host lists now. Raises FabricError if they cannot be listed."""
         done = self._run(host, script("look", self._terms.root), self._terms.look_s)
         try:
             return parse.devices(done.out)
@@ -62,6 +69,7 @@ class ShellAgent:
             raise FabricError(f"{host}: its devices cannot be listed: {error}; {done.err.strip()[:300]}") from error
 
     def rescan(self, host: str) -> None:
+        """Make the kernel of a host scan the PCI bus. Raises FabricError if the command fails."""
         file = f"{self._terms.root}/sys/bus/pci/rescan"
         command = (*self._terms.sudo, "sh", "-c", 'echo 1 > "$1"', "campaign-rescan", file)
         done = self._run(host, command, self._terms.look_s)
@@ -71,17 +79,21 @@ class ShellAgent:
             )
 
     def detach(self, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
+        """Remove devices from the bus of their host. Devices that the host no longer has are skipped."""
         if devices:
             seen = self.devices(host)
             there = [found for device in devices if (found := _still(device, seen)) is not None]
             drain.detach(self._run, self._terms, host, there, force=force)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing, because no connection is kept open."""
 
 
 def _still(device: HostDevice, seen: Sequence[HostDevice]) -> HostDevice | None:
-    """The device where it is now: another one may have come to its address. One without a driver has lost its identity."""
+    """Return the device at its present location, or None if the host no longer has it.
+
+    Another device may have taken its address. A GPU without a driver has no identity and is found by its address.
+    """
     for one in seen:
         if device.identity and one.identity and normal(one.identity) == normal(device.identity):
             return one
@@ -91,7 +103,10 @@ def _still(device: HostDevice, seen: Sequence[HostDevice]) -> HostDevice | None:
 
 
 def run_here(host: str, command: Sequence[str], timeout_s: float) -> Done:
-    """Run a command on this machine. Raises FabricError when there is no such program, or when it does not end in time."""
+    """Run a command on this machine.
+
+    Raises FabricError if there is no such program, or if it does not end within `timeout_s` seconds.
+    """
     try:
         done = run_command(command, timeout_s)
     except OSError as error:
@@ -104,12 +119,13 @@ def run_here(host: str, command: Sequence[str], timeout_s: float) -> Done:
 
 
 def through(template: Sequence[str]) -> RunCommand:
-    """Return what runs commands on other hosts: `template`, in which `{host}` is the host, and the command as one quoted word.
+    """Return a function that runs commands on remote hosts.
 
-    The exit code is the one that the host prints for the command. Raises FabricError if it prints none.
+    It runs `template`, with `{host}` replaced by the host, followed by the command as one quoted word.
     """
 
     def run(host: str, command: Sequence[str], timeout_s: float) -> Done:
+        """Run a command on a host through `template`. Raises FabricError if the host cannot be reached."""
         if not _HOST.fullmatch(host):
             raise FabricError(
                 f"host {host!r} is not a valid name for ssh; allowed are letters, digits and, inside the name, . _ -"
@@ -131,5 +147,5 @@ def through(template: Sequence[str]) -> RunCommand:
 
 
 def _short(command: Sequence[str]) -> str:
-    """A command without the text of a script."""
+    """Format a command without the text of a script."""
     return shlex.join(word if "\n" not in word else "..." for word in command)

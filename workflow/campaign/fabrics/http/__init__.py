@@ -1,1 +1,4 @@
-"""The one HTTP client of fabrics and host agents: hard time limits; an answer that was lost is told from a request never sent."""
+"""HTTP client of fabrics and host agents, with hard time limits.
+
+A lost answer is distinguished from a request that was never sent.
+"""

@@ -1,8 +1,8 @@
-"""HTTP to a control plane: hard time limits per request and per operation, retries of what is safe, and nothing believed.
+"""HTTP client for control planes, with hard time limits per request and per operation.
 
-Reads are tried again; a change is sent once, and when its answer is lost that is OutcomeUnknown. Every answer is data: HTML, bare
-numbers, empty bodies and text that is no JSON arrive as `Answer`, and the adapter says what they mean. Proxies of the environment
-are not used, encodings are declined, and nobody but the control plane itself is ever told who we are.
+Reads are retried. A change is sent once; if its answer is lost, OutcomeUnknown is raised. Every answer is data: HTML, bare
+numbers, empty bodies and text that is not JSON are returned as `Answer`, and the adapter interprets them. Proxies of the
+environment are not used, and encodings are declined. Credentials are sent to the control plane only.
 """
 
 from __future__ import annotations
@@ -31,20 +31,23 @@ from campaign.fabrics.protocol import RecordedRequest, Sent
 __all__ = ["Answer", "Client"]
 
 RETRY_S = (0.1, 0.2, 0.4, 0.8)
-"""Waits before a read is tried again; a bit less, at random, so that not all campaigns ask at once."""
+"""Longest waits before each retry of a read. Each wait is shortened at random, so that campaigns do not send at the same time."""
 RETRY_AFTER_MAX_S = 60.0
 UNAVAILABLE = (429, 502, 503, 504)
 REDIRECTED = (301, 302, 303, 307, 308)
 REDIRECTS_MAX = 2
 IDLE_READ_S = 30.0
 IDLE_CHANGE_S = 2.0
-"""A service closes idle connections when it likes, the impatient ones after 5 s: a change that meets this moment is lost without a
-trace of whether it was done. So changes go only over connections that were used just now; a read would simply be sent again."""
+"""Services close idle connections at any time, some of them after 5 s. A change sent at this moment is lost without a
+trace of whether it was done. Changes are therefore sent only over recently used connections; a read is simply sent again."""
 
 
 @dataclass
 class _Shared:
-    """What the clients of one control plane have in common."""
+    """State shared by the clients of one control plane.
+
+    deadline_s: deadline of the running operation on the monotonic clock, or None outside operations.
+    """
 
     requests: int = 0
     retries: int = 0
@@ -55,12 +58,20 @@ class _Shared:
 
 
 class Client:
-    """One control plane. `authorization`: headers that authenticate, set by the adapter after it has logged in."""
+    """HTTP client for one address of a control plane.
+
+    authorization: headers that authenticate, set by the adapter after its login.
+    """
 
     def __init__(self, connection: Connection, beside: Client | None = None) -> None:
-        """Opens no connection, and reads no file: a plan is made where the site's certificates are not.
+        """Create a client without opening a connection or reading a file.
 
-        beside: the client of another address of the same control plane, whose time limit, rehearsal and secrets count here too.
+        Plans are made on machines that lack the certificates of the site.
+
+        Args:
+            connection: address, certificates and time limits.
+            sibling: client of another address of the same control plane; time limit, rehearsal, recording and secrets are
+                shared.
         """
         self.connection = connection
         self._address = Address(connection.url)
@@ -70,24 +81,32 @@ class Client:
 
     @property
     def requests(self) -> int:
-        """Requests put on the wire, `retries` of them because one before had failed."""
+        """Number of requests sent, including retries."""
         return self._shared.requests
 
     @property
     def retries(self) -> int:
+        """Number of requests sent again because a previous attempt failed."""
         return self._shared.retries
 
     @cached_property
     def _wire(self) -> HttpConnection:
-        """Raises ConfigError for a `ca_file` that is none."""
+        """Connection to the control plane, opened by the first request.
+
+        Raises ConfigError if `ca_file` has no certificates.
+        """
         at = self._address
         return HttpConnection(at.host, at.port, self.connection.tls() if at.secure else None)
 
     @contextmanager
     def operation(self, seconds: float | None = None) -> Iterator[None]:
-        """Everything asked within takes at most so long (default: the connection's `operation_s`); the outermost counts.
+        """Limit the total time of all requests within the `with` block.
 
-        The messages of errors that leave it have neither secrets in them nor what a terminal would obey, whoever wrote them.
+        In nested blocks the outermost limit applies. Secrets and control characters are removed from the messages of all errors
+        that leave the block.
+
+        Args:
+            timeout_s: limit in seconds; default: `operation_s` of the connection.
         """
         outer = self._shared.until
         if outer is None:
@@ -101,28 +120,37 @@ class Client:
             self._shared.until = outer
 
     def left_s(self) -> float:
-        """Seconds left of the operation; of one request outside any."""
+        """Return the seconds that remain for the current operation, or its full time limit outside an operation."""
         return self.connection.operation_s if self._shared.until is None else self._shared.until - time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait before asking again. Raises FabricError when the operation's time is over before that."""
+        """Wait before the next request. Raises FabricError if the operation would exceed its time limit."""
         if self.left_s() <= seconds:
             raise FabricError(f"{self.base}: not done after {self.connection.operation_s:g} s (operation_s)")
         time.sleep(max(0.0, seconds))
 
     def hide(self, secret: str) -> None:
-        """Never show this text (a password, a token) in a message, trace or rehearsal: servers echo what they are told."""
+        """Register a password or token that must never appear in a message, trace or rehearsal.
+
+        Servers echo secrets in their answers.
+        """
         self._shared.hidden.add(secret)
 
     def scrub(self, text: str) -> str:
-        """The text without what is hidden."""
+        """Return the text with every registered secret masked."""
         return self._shared.hidden.scrub(text)
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Answer:
-        """Ask; tried again when nobody answers, or the service says that it is unavailable for now (then its last answer is given).
+        """Send a GET request and return the answer. Failed requests are retried.
 
-        path: below the connection's url; of an address with a host, which some services give, only the path is used. Redirections
-        within the control plane are followed. Raises FabricError, ProtocolViolation for what is no HTTP or no end of it.
+        A request is retried if it gets no answer or the service is temporarily unavailable. If the service stays unavailable,
+        its last answer is returned. Redirects within the control plane are followed. Raises FabricError if there is no answer,
+        ProtocolViolation if the answer is invalid or endless HTTP.
+
+        Args:
+            path: path below the url of the connection. Of an address with a host, which some services give, only the path is
+                used.
+            params: query parameters.
         """
         with self.operation():
             target = self._address.target(path, params)
@@ -147,12 +175,20 @@ class Client:
         assumed: Any = None,
         secret: bool = False,
     ) -> Answer:
-        """Send a change, once, whatever the answer. Raises OutcomeUnknown when it was sent and no whole answer came; FabricError
-        when nothing of it was sent.
+        """Send a changing HTTP request once, without retries, and return its answer for any status.
 
-        body: JSON, or bytes that are sent as they are; `headers` then say what they are. secret: it logs in; its body is never
-        shown, nor the tokens in its answer. In a rehearsal nothing is sent: the request is written down, and the answer is a 200
-        with `assumed` as its body.
+        In a rehearsal nothing is sent: the request is recorded, and the answer is a 200 with `rehearsal_body`. Raises
+        OutcomeUnknown if the request was sent and no complete answer came back, FabricError if nothing was sent.
+
+        Args:
+            method: HTTP method.
+            path: path below the url of the connection.
+            body: JSON value, or bytes that are sent unchanged; `headers` then has their content type.
+            headers: additional headers.
+            form: fields of a form, sent in place of `body`.
+            params: query parameters.
+            rehearsal_body: body of the answer in a rehearsal.
+            secret: True for a login; neither its body nor the tokens in its answer are ever shown.
         """
         with self.operation():
             target = self._address.target(path, params)
@@ -179,11 +215,12 @@ class Client:
 
     @property
     def rehearses(self) -> bool:
+        """True while changes are recorded and not sent."""
         return self._shared.rehearsed is not None
 
     @contextmanager
     def rehearsal(self) -> Iterator[list[Sent]]:
-        """Within, changes are written down and not sent; reads are sent."""
+        """Record changing requests within the `with` block instead of sending them. Reads are still sent."""
         self._shared.rehearsed = []
         try:
             yield self._shared.rehearsed
@@ -192,7 +229,10 @@ class Client:
 
     @contextmanager
     def recording(self) -> Iterator[list[RecordedRequest]]:
-        """Within, every request is kept with its answer, as they were: see `recording.StandIns` before they are shown."""
+        """Record every request within the `with` block, together with its answer.
+
+        Recorded requests are unchanged: anonymize them (`recording.Anonymizer`) before they are shown.
+        """
         self._shared.recorded = []
         try:
             yield self._shared.recorded
@@ -200,16 +240,25 @@ class Client:
             self._shared.recorded = None
 
     def _record(self, method: str, target: str, sent: bytes, began: float, **came: Any) -> None:
+        """Append a request and its outcome to the recording, if one is active."""
         if self._shared.recorded is not None:
             seconds = time.monotonic() - began
             self._shared.recorded.append(RecordedRequest(self._address.url(""), method, target, sent, seconds, **came))
 
     def close(self) -> None:
-        if "_wire" in self.__dict__:  # nothing is opened for being closed
+        """Close the connection, if it is open."""
+        if "_wire" in self.__dict__:  # do not open a connection only to close it
             self._wire.close()
 
     def _ask(self, target: str, path: str) -> Answer:
-        """One read, tried again where that can help; a service that does not answer in time gets one more chance only."""
+        """Send a GET request, and retry it after failures that may be temporary.
+
+        A service that does not answer in time gets only one more attempt.
+
+        Args:
+            target: path and query.
+            path: path as the caller gave it, for messages.
+        """
         give_up = time.monotonic() + 2 * self.connection.request_s
         for wait_s in (*RETRY_S, None):
             try:
@@ -232,6 +281,7 @@ class Client:
         raise self._failure("GET", target, got)
 
     def _failure(self, method: str, target: str, error: Unanswered, *, changes: bool = False) -> FabricError:
+        """Convert a request without an answer into the matching FabricError."""
         where = f"{method} {self._address.url(target)}"
         if isinstance(error, Unsent):
             return FabricError(self.scrub(f"{self.base}: cannot be reached ({error})"))
@@ -251,12 +301,13 @@ class Client:
         *,
         reads: bool = False,
     ) -> Answer:
+        """Send a request once and return the decoded answer. Raises ExchangeError if there is no complete answer."""
         sent_headers = self._headers(method, target, content, kind, headers or {})
         left_s = min(self.connection.request_s, self.left_s())
         if left_s <= 0:
             raise Unsent(f"{self.connection.operation_s:g} s (operation_s) have passed", permanent=True)
         self._shared.requests += 1
-        wire = self._wire  # made at the first request, and not within its time
+        wire = self._wire  # opened before the time of the first request starts
         idle_max_s = IDLE_READ_S if reads else IDLE_CHANGE_S
         began = time.monotonic()
         try:
@@ -272,6 +323,7 @@ class Client:
     def _headers(
         self, method: str, target: str, content: bytes, kind: str | None, headers: Mapping[str, str]
     ) -> list[tuple[bytes, bytes]]:
+        """Build the headers of a request, and register the values of authentication headers as secrets."""
         for name, value in (*self.authorization.items(), *headers.items()):
             if name in self.authorization or name.lower() in AUTHENTICATING:
                 self._shared.hidden.add_header(value)
@@ -298,7 +350,10 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 def _encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    """Headers as bytes. ValueError: HTTP cannot carry a name or value (the message does not quote the value)."""
+    """Encode headers as bytes.
+
+    Raises ValueError if HTTP does not allow a name or value. The message does not quote the value.
+    """
     encoded = []
     for name, value in headers:
         if not _HEADER_NAME.fullmatch(name):
@@ -310,11 +365,15 @@ def _encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, byt
 
 
 def _shown(body: Any) -> Any:
+    """Decode a body of bytes for display. Any other body is returned unchanged."""
     return body.decode(errors="replace") if isinstance(body, bytes) else body
 
 
 def _content(body: Any, form: Mapping[str, str] | None) -> tuple[bytes, str | None]:
-    """(bytes, content type). Raises ProtocolViolation for what JSON cannot say: it came from the service in the first place."""
+    """Encode a body or form and return (bytes, content type).
+
+    Raises ProtocolViolation if JSON cannot represent the body, which in this case came from the service.
+    """
     if form:
         return urlencode(form).encode(), "application/x-www-form-urlencoded"
     if body is None or isinstance(body, bytes):
@@ -331,9 +390,13 @@ _SAFE = "/%:@!$&'()*+,;=~-._"
 
 
 class Address:
-    """The url of a system file. `target`: what stands in a request line, path and query."""
+    """Address of a control plane, from the `url` of a system file.
+
+    A target is the path and query of a request line.
+    """
 
     def __init__(self, url: str) -> None:
+        """Parse the URL of a control plane."""
         split = urlsplit(url.rstrip("/"))
         self.text = url.rstrip("/")
         self.secure = split.scheme.lower() == "https"
@@ -345,12 +408,18 @@ class Address:
         self._origin = _origin(url)
 
     def url(self, target: str) -> str:
+        """Return the complete URL of a target."""
         return self.text.removesuffix(self._prefix) + target
 
     def target(self, path: str, params: Mapping[str, Any] | None = None) -> str:
-        """path: below the url; of an address with a host only the path counts, as services behind a tunnel give names of their own.
+        """Build the target of a request from a path and query parameters.
 
-        Raises ProtocolViolation for what is no text.
+        Raises ProtocolViolation if the path is not a text.
+
+        Args:
+            path: path below the url. Of an address with a host only the path is used, because services behind a tunnel use names
+                of their own.
+            params: query parameters, added to those of the path.
         """
         if not isinstance(path, str):
             raise ProtocolViolation(f"{self.text}: an address was expected, got: {str(path)[:100]}")
@@ -365,7 +434,7 @@ class Address:
         return _quoted(path, query)
 
     def onward(self, target: str, location: str) -> str | None:
-        """The target that a redirection of `target` names; None for one to another host, or to nowhere."""
+        """Return the target of a redirect, or None if it leads to another host or is invalid."""
         try:
             joined = urljoin(self.url(target), location)
             if _origin(joined) != self._origin:
@@ -377,17 +446,20 @@ class Address:
 
 
 def _origin(url: str) -> tuple[str, str, int]:
+    """Split a URL into (scheme, host, port)."""
     split = urlsplit(url)
     scheme = split.scheme.lower()
     return scheme, split.hostname or "", split.port or (443 if scheme == "https" else 80)
 
 
 def _quoted(path: str, query: str) -> str:
+    """Join path and query to a percent-encoded request target."""
     target = quote(path, safe=_SAFE, errors="replace")
     return f"{target}?{quote(query, safe=_SAFE + '?', errors='replace')}" if query else target
 
 
 def _plain(value: Any) -> Any:
+    """Convert the value of a query parameter: booleans to `true` or `false`, None to an empty text."""
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else value

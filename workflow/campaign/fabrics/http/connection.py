@@ -1,8 +1,9 @@
-"""HTTP/1.1 over one connection, where the whole exchange has one deadline. Bytes in, bytes out; knows nothing of control planes.
+"""HTTP/1.1 over one connection, with one deadline for the whole exchange. Handles bytes only, independently of control planes.
 
-httpcore, the transport of httpx, reads and writes the HTTP. The sockets below it are opened and bounded here: timeouts of httpcore
-are per read, so a peer that sends one byte at a time would hold it for hours, and it does not say whether any of a request was
-sent. httpx itself accepts no other sockets; it would also rewrite addresses, keep cookies and unpack bodies.
+httpcore, the transport of httpx, reads and writes the HTTP. The sockets below it are opened and bounded here, for two reasons.
+Timeouts of httpcore are per read, so a peer that sends one byte at a time would block it for hours. And httpcore does not report
+whether any part of a request was sent. httpx itself accepts no other sockets; it would also rewrite addresses, keep cookies and
+unpack bodies.
 """
 
 from __future__ import annotations
@@ -22,13 +23,21 @@ from campaign.fabrics.http.response import Lost, Received, Unsent
 
 CONTENT_MAX = 64 * 1024 * 1024
 _FRAMING_MAX = 16
-"""Bytes received per byte of content: chunks of one byte would hide the length of what has to be read."""
+"""Maximum number of bytes received per byte of content. Chunks of one byte would otherwise hide how much has to be read."""
 
 
 class HttpConnection:
-    """One origin, and the one connection to it that is kept between requests; one request at a time."""
+    """Connection to one origin that is kept open between requests. It carries one request at a time."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, *, content_max: int = CONTENT_MAX) -> None:
+        """Prepare a connection, which is opened by the first request.
+
+        Args:
+            host: host name or address.
+            port: TCP port.
+            tls: TLS context that verifies the certificate, or None for plain HTTP.
+            max_content_bytes: maximum size of the content of an answer.
+        """
         self._host, self._port, self._tls = host, port, tls
         self._content_max = content_max
         self._lock = threading.Lock()
@@ -45,10 +54,18 @@ class HttpConnection:
         *,
         idle_max_s: float,
     ) -> Received:
-        """Send a request, and receive the whole answer before `until` (monotonic clock). Raises Unsent or Lost.
+        """Send an HTTP request and receive the whole answer before a deadline.
 
-        idle_max_s: a kept connection that was idle for longer is not used. Resolving the host's name is the system's, and has its
-        own timeouts.
+        Resolving the host name is left to the operating system, which has its own timeouts. Raises RequestNotSentError or
+        AnswerLostError.
+
+        Args:
+            method: HTTP method.
+            target: path and query.
+            headers: names and values.
+            content: body of the request.
+            deadline_s: deadline on the monotonic clock.
+            max_idle_s: longest idle time after which a kept connection is still used.
         """
         if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
             raise Unsent("another request on this connection did not end in time")
@@ -78,16 +95,17 @@ class HttpConnection:
             self._lock.release()
 
     def close(self) -> None:
+        """Close the kept connection, if there is one."""
         with self._lock:
             self._drop()
 
     def _send(
         self, request: httpcore.Request, deadline: _Deadline, idle_max_s: float
     ) -> tuple[_Http11, httpcore.Response]:
-        """Send on the kept connection or a new one, and receive the head of the answer."""
+        """Send an HTTP request over the kept connection or a new one, and receive status and headers of the answer."""
         kept = self._open_connection
         if kept is not None and time.monotonic() - self._idle_since <= idle_max_s and not kept.has_expired():
-            with suppress(Unsent):  # it was closed just now, and nothing was sent
+            with suppress(Unsent):  # the peer has just closed it, and nothing was sent
                 return kept, kept.exchange(request, deadline)
         self._drop()
         stream = _BoundedStream(_open(self._host, self._port, self._tls, deadline), _FRAMING_MAX * self._content_max)
@@ -95,6 +113,7 @@ class HttpConnection:
         return opened, opened.exchange(request, deadline)
 
     def _drop(self) -> None:
+        """Close the kept connection, if there is one."""
         if self._open_connection is not None:
             self._open_connection.close()
             self._open_connection = None
@@ -102,13 +121,16 @@ class HttpConnection:
 
 @dataclass(frozen=True, slots=True)
 class _Deadline:
-    """until: monotonic clock; allowed_s: time from the beginning of the exchange to its deadline."""
+    """Deadline of one exchange.
+
+    monotonic_s: the deadline on the monotonic clock. allowed_s: time from the start of the exchange to its deadline.
+    """
 
     until: float
     allowed_s: float
 
     def left_s(self) -> float:
-        """Return the seconds that are left. Raises TimeoutError if there are none."""
+        """Return the seconds that remain. Raises TimeoutError if there are none."""
         left_s = self.until - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("no time is left")
@@ -116,35 +138,45 @@ class _Deadline:
 
 
 class _Http11(httpcore.HTTP11Connection):
-    """A connection of httpcore over a bounded stream."""
+    """HTTP/1.1 connection of httpcore over a stream with a deadline."""
 
     def __init__(self, origin: httpcore.Origin, stream: _BoundedStream) -> None:
+        """Create an HTTP/1.1 connection to an origin over an open stream."""
         super().__init__(origin, stream)
         self._stream = stream
 
     def exchange(self, request: httpcore.Request, deadline: _Deadline) -> httpcore.Response:
-        """Send a request, and receive the head of its answer; the deadline also holds for the content, which is read later."""
+        """Send an HTTP request and receive status and headers of the answer.
+
+        The deadline also applies to the content, which is read later.
+        """
         self._stream.begin(deadline)
         return self.handle_request(request)
 
     @property
     def has_surplus(self) -> bool:
-        """Whether more came than the answer, which httpcore would take for the next one."""
+        """True if more data arrived than the answer. httpcore would take it for the next answer."""
         return self._h11_state.trailing_data != (b"", False)
 
 
 class _BoundedStream(httpcore.NetworkStream):
-    """A socket with one deadline for all that is read and written in an exchange."""
+    """Socket with one deadline and one size limit for everything read and written in an exchange."""
 
     def __init__(self, opened: socket.socket, received_max: int) -> None:
+        """Wrap a connected socket. No more than `max_received_bytes` are accepted per exchange."""
         self._socket = opened
         self._received_max = received_max
 
     def begin(self, deadline: _Deadline) -> None:
+        """Set the deadline of the next exchange and reset the byte counts."""
         self._deadline = deadline
         self._sent = self._received = 0
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Send the whole buffer before the deadline of the exchange.
+
+        Raises RequestNotSentError if nothing of the request was sent, AnswerLostError if time ran out after a part of it.
+        """
         left = memoryview(buffer)
         while left:
             try:
@@ -156,12 +188,16 @@ class _BoundedStream(httpcore.NetworkStream):
             except OSError as error:
                 if not self._sent:
                     raise Unsent(_reason(error, self._deadline)) from error
-                # The peer may have answered already, and why: httpcore then reads the answer.
+                # The peer may have answered already, with the reason. httpcore then reads the answer.
                 raise httpcore.WriteError(str(error)) from error
             self._sent += count
             left = left[count:]
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Receive at most `max_bytes` before the deadline of the exchange.
+
+        Raises AnswerLostError if time runs out, the connection is closed before an answer, or the answer is too large.
+        """
         try:
             self._socket.settimeout(self._deadline.left_s())
             data = self._socket.recv(max_bytes)
@@ -177,11 +213,15 @@ class _BoundedStream(httpcore.NetworkStream):
         return data
 
     def close(self) -> None:
+        """Close the socket."""
         with suppress(OSError):
             self._socket.close()
 
     def get_extra_info(self, info: str) -> bool | None:
-        """Return whether there is something to read (`is_readable`): on an idle connection that can only be its end."""
+        """Return True for `is_readable` if data is waiting, None for any other `info`.
+
+        On an idle connection, the only thing that can be read is its end.
+        """
         if info != "is_readable":
             return None
         poll = select.poll()
@@ -190,7 +230,10 @@ class _BoundedStream(httpcore.NetworkStream):
 
 
 def _open(host: str, port: int, tls: ssl.SSLContext | None, deadline: _Deadline) -> socket.socket:
-    """Connect, and verify the certificate. Raises Unsent."""
+    """Connect to a host and verify its certificate.
+
+    Raises RequestNotSentError, because nothing of a request was sent.
+    """
     try:
         plain = _connect(host, port, deadline)
     except OSError as error:
@@ -215,7 +258,7 @@ def _open(host: str, port: int, tls: ssl.SSLContext | None, deadline: _Deadline)
 
 
 def _connect(host: str, port: int, deadline: _Deadline) -> socket.socket:
-    """Connect to the first of the host's addresses that answers; each has its share of the time."""
+    """Connect to the first address of a host that answers. The remaining time is divided equally among the addresses."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:
@@ -224,6 +267,7 @@ def _connect(host: str, port: int, deadline: _Deadline) -> socket.socket:
 
 
 def _reason(error: Exception, deadline: _Deadline) -> str:
+    """Describe a connection error in a few words, for messages."""
     if isinstance(error, TimeoutError):
         return f"no connection within {deadline.allowed_s:.3g} s"
     if isinstance(error, ssl.SSLError):
@@ -232,11 +276,15 @@ def _reason(error: Exception, deadline: _Deadline) -> str:
 
 
 def _too_large(content_max: int) -> Lost:
+    """Build the error for an answer that exceeds the maximum size."""
     return Lost(f"the answer is larger than {content_max} bytes", garbled=True, permanent=True)
 
 
 def _promises_body(received: Received) -> bool:
-    """Return whether an answer without content declares some: a service that does so may send it later."""
+    """Return True if the headers of an answer without content announce a body.
+
+    A service that does so may send the body later.
+    """
     declared = {name.lower(): value for name, value in received.headers}
     return not received.content and (
         b"transfer-encoding" in declared or declared.get(b"content-length", b"0").strip(b"0") != b""

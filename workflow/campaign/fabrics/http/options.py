@@ -1,7 +1,7 @@
-"""How a service is reached over HTTP, as a system file says, and its login: from the environment or a private file.
+"""Connection settings of a service, as in a system file, and its login from environment variables or a private file.
 
-The first source of a login that a system names is the one that is used: one that gives nothing is an error, so that nobody logs in
-as somebody else by accident. No message quotes what a file has in it.
+Only the first login source of a system is used. A source without a usable login is an error, so that nobody logs in with another
+account by accident. No message quotes the contents of a file.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from campaign.common.errors import ConfigError
 
 
 class Closed(BaseModel):
+    """Base of option models that are immutable and reject unknown keys."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Credentials(Closed):
-    """Where user and password come from; they are never written in the system file. The first that is given is used.
+    """Sources of user and password, which are never written in the system file. The first source given is used.
 
-    None given: the control plane is used without a login, where its kind allows that. See `credentials.login`.
+    Without any source the control plane is used without a login, if its kind allows that.
     """
 
     user_env: str | None = Field(default=None, description="environment variable that has the user")
@@ -42,13 +44,14 @@ class Credentials(Closed):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        """Check that `user_env` is given together with `password_env`."""
         if self.user_env and not self.password_env:
             raise ValueError("`user_env` is given without `password_env`; name the variable that has the password too")
         return self
 
 
 class Connection(Closed):
-    """How a control plane is reached."""
+    """Address, certificates, credentials and time limits of a control plane."""
 
     url: str = Field(
         description="where it is, such as `https://falcon.example:443`", pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$"
@@ -73,14 +76,18 @@ class Connection(Closed):
     @field_validator("url")
     @classmethod
     def _whole(cls, url: str) -> str:
+        """Check that a URL has a valid host and port."""
         split = urlsplit(url)
-        if not split.hostname or split.port == 0:  # a port that is none raises ValueError itself
+        if not split.hostname or split.port == 0:  # reading an invalid port raises ValueError
             raise ValueError("names no host, or port 0")
         split.hostname.encode("idna")
         return url
 
     def tls(self) -> ssl.SSLContext:
-        """What the control plane's certificate is verified with. Raises ConfigError for a `ca_file` that is none."""
+        """Create the TLS context that verifies the certificate of the control plane.
+
+        Raises ConfigError if no certificates can be read from `ca_file`.
+        """
         file = self.ca_file if self.verify_tls else None
         try:
             context = ssl.create_default_context(cafile=None if file is None else Path(file).expanduser())
@@ -101,9 +108,10 @@ _SIZE_MAX = 64 * 1024
 
 @contextmanager
 def withheld(options: Mapping[str, Any]) -> Iterator[None]:
-    """Within, the variables that a fabric's options name for secrets (keys that end in `_env`) are not in the environment.
+    """Hide environment variables with the secrets of a fabric from all processes started within the `with` block.
 
-    Whatever is started then does not inherit them: jobs, drivers and the programs that are measured.
+    These are the variables named by option keys that end in `_env`. Jobs, drivers and the programs that are measured do not
+    inherit them.
     """
     names = [name for name in _variables(options) if name in os.environ]
     taken = {name: os.environ.pop(name) for name in names}
@@ -114,6 +122,7 @@ def withheld(options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _variables(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of environment variables that contain secrets, from the options of a fabric at any depth."""
     for key, value in options.items():
         if isinstance(value, Mapping):
             yield from _variables(value)
@@ -123,16 +132,19 @@ def _variables(options: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What a control plane is told. user: "" where only an API key is needed, which is then the password."""
+    """User and password for a control plane.
+
+    user: empty if only an API key is needed, which is then the password.
+    """
 
     user: str
     password: str = field(repr=False)
 
 
 def login(connection: Connection) -> Login | None:
-    """The login of a control plane; None where the system names no source: there are control planes without any.
+    """Read the login of a control plane, or return None if the system names no source. Some control planes have no login.
 
-    Raises ConfigError for a source that gives nothing, or that others than its owner can read, with what to set.
+    Raises ConfigError, with the remedy, if the source has no usable login or users other than its owner can read it.
     """
     credentials = connection.credentials
     try:
@@ -147,7 +159,10 @@ def login(connection: Connection) -> Login | None:
 
 
 def needed_login(connection: Connection) -> Login:
-    """For an adapter that knows no anonymous use: the login, or ConfigError with the ways there are to give one."""
+    """Read the login of a control plane that cannot be used without one.
+
+    Raises ConfigError, with the ways to give a login, if the system names no source.
+    """
     found = login(connection)
     if found is None:
         raise ConfigError(
@@ -158,10 +173,11 @@ def needed_login(connection: Connection) -> Login:
 
 
 class _Unusable(Exception):
-    """Why a source gives nothing; without what is in it."""
+    """Error about a login source that cannot be used. The message does not quote the contents of the source."""
 
 
 def _variable(name: str) -> str:
+    """Return the value of an environment variable. Raises _CredentialsError if it is empty or not set."""
     value = os.environ.get(name, "")
     if not value:
         raise _Unusable(f"the environment variable {name} is not set; export {name} before the campaign starts")
@@ -169,6 +185,7 @@ def _variable(name: str) -> str:
 
 
 def _from_file(path: Path) -> Login:
+    """Read user and password from the two lines of a private file."""
     text = _private_text(path).rstrip("\r\n")
     lines = text.split("\n") if text else []
     if len(lines) != 2:
@@ -181,6 +198,7 @@ def _from_file(path: Path) -> Login:
 
 
 def _expanded(path: str) -> Path:
+    """Expand `~` in the path of a file."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -188,9 +206,12 @@ def _expanded(path: str) -> Path:
 
 
 def _private_text(path: Path) -> str:
-    """The text of a file that belongs to this user and that nobody else may open."""
+    """Return the text of a file that belongs to this user and is closed to all others.
+
+    Raises _CredentialsError if the file is anything else.
+    """
     try:
-        # Not to wait for a writer, should it be a pipe; looked at when open, so that it is the file that is read.
+        # O_NONBLOCK: do not wait for the writer of a pipe. The open file is checked, so that it is the file read.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
             found = os.fstat(opened.fileno())
             if not stat.S_ISREG(found.st_mode):

@@ -1,8 +1,8 @@
-"""What was asked of a control plane and answered, as a document that can be given away: nothing in it names a site.
+"""Recordings of requests and answers of a control plane, as documents without names of the site, which can be shared.
 
-A word is kept only if it is known: it stands in the source of the adapters, or its user wants it kept. Everything else in
-addresses, headers, bodies and errors is replaced, the same word by the same stand-in, in its shape where that matters (numbers,
-hexadecimal ids, UUIDs), so that adapters understand the document as they understood the control plane.
+A word is kept only if it is known: it occurs in the source code of the adapters, or the user asked to keep it. Every other word
+in addresses, headers, bodies and errors is replaced, always by the same stand-in. Stand-ins of numbers, hexadecimal ids and
+UUIDs keep their shape, so that adapters interpret the document as they interpreted the control plane.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from campaign.fabrics.protocol import RecordedRequest
 
 SCHEMA = "recording/1"
 INT_MAX = 10**8
-"""Whole numbers from here on are replaced: serial numbers, and not counts."""
+"""Integers from this size on are replaced, because they are serial numbers and not counts."""
 TEXT_MAX = 64 * 1024
-"""Characters of an answer that is no JSON; the rest is left out."""
+"""Maximum length of an answer that is not JSON; the rest is left out."""
 _PASSING = ("date", "connection", "content-length", "transfer-encoding", "keep-alive")
-"""Headers that tell of one transfer only."""
+"""Headers that describe only a single transfer."""
 _TOKEN = re.compile(r"""[^\s/\\"'{}\[\](),;=&?<>|#$*%!`]+""")
 _ORIGIN = re.compile(r"https?://[^\s/?#\"'<>\\]+", re.IGNORECASE)
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _NUMBER = re.compile(r"[-+]?(0x)?0*(?=[0-9A-Fa-f]*\d)[0-9A-Fa-f]{1,4}h?|\d{1,3}(\.\d{1,3}){1,2}|[.:+_-]+")
-"""Numbers of at most four digits, versions, and signs."""
+"""Pattern of numbers with at most four digits, of versions, and of signs."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(T[\d:.+-]+Z?)?")
 _VERSION = re.compile(r"\.v\d+(_\d+)+")
 _UUID = re.compile(r"((?:[A-Za-z]+-)?)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -41,7 +41,10 @@ _KEY = re.compile(r"([A-Za-z]*@(odata|Redfish|Message)\.)?[A-Za-z_() -]*#?|#[A-Z
 
 @cache
 def vocabulary(*sources: Path) -> frozenset[str]:
-    """Words, in lower case, of the source of this package's fabrics, and of further files."""
+    """Collect the words in the source code of this package's fabrics and of further files, in lower case.
+
+    Words in camel case also count as their parts.
+    """
     found: set[str] = set()
     for path in (*Path(__file__).parents[1].rglob("*.py"), *sources):
         for token in _TOKEN.findall(path.read_text(encoding="utf-8")):
@@ -52,13 +55,22 @@ def vocabulary(*sources: Path) -> frozenset[str]:
 
 
 class StandIns:
-    """What stands for what. `replaced`: stand-ins by the word that each replaces; addresses: names by host and port."""
+    """Consistent replacement of the names of a site in recorded requests.
+
+    stand_ins: stand-in by replaced word. addresses: name by host and port.
+    """
 
     def __init__(
         self, scrub: Callable[[str], str], keep: Iterable[str], named: Iterable[str] = (), sources: Iterable[Path] = ()
     ) -> None:
-        """scrub: masks secrets; keep: texts of which every word is kept, such as models of devices; named: words that are
-        replaced although they may be known, such as names of hosts; sources: see `vocabulary`."""
+        """Prepare the words to keep and to replace.
+
+        Args:
+            redact_secrets: function that masks secrets in a text.
+            texts_to_keep: texts of which every word is kept, such as models of devices.
+            names_to_replace: words that are replaced even if they are known, such as names of hosts.
+            sources: further files whose words are known (see `collect_vocabulary`).
+        """
         self._scrub = scrub
         self._kept = {word.lower() for text in keep for word in _TOKEN.findall(text)}
         named = {name.lower() for name in named}
@@ -68,16 +80,17 @@ class StandIns:
         self.addresses: dict[str, str] = {}
 
     def origin(self, url: str) -> str:
-        """`http://addressN` in place of an address with its scheme, host and port."""
+        """Replace the scheme, host and port of a URL by `http://addressN`."""
         netloc = urlsplit(url).netloc.rpartition("@")[2].lower()
         return "http://" + self.addresses.setdefault(netloc, f"address{len(self.addresses) + 1}")
 
     def text(self, text: str) -> str:
+        """Replace secrets, addresses and unknown words in a text."""
         shown = _ORIGIN.sub(lambda found: self.origin(found[0]), self._scrub(text))
         return _TOKEN.sub(lambda found: self._word(found[0]), shown)
 
     def value(self, value: Any) -> Any:
-        """A JSON value."""
+        """Replace secrets, names and large integers in a JSON value."""
         if isinstance(value, Mapping):
             return {self._key(name): self._member(name, one) for name, one in value.items()}
         if isinstance(value, list | tuple):
@@ -87,16 +100,23 @@ class StandIns:
         return self.text(value) if isinstance(value, str) else value
 
     def _member(self, name: str, value: Any) -> Any:
-        """The value of a member, header or field: masked where its name says that it is a secret, which may be a known word."""
+        """Replace the value of a member, header or field.
+
+        The value is masked if its name marks it as a secret, even if the value is a known word.
+        """
         told = isinstance(value, str | int) and not isinstance(value, bool)
         return MASK if told and names_secret(name) else self.value(value)
 
     def _key(self, name: str) -> str:
-        """Names of members are kept, but for those with a number or a dot in them, or that are names elsewhere."""
+        """Replace the name of a member if necessary.
+
+        Names are kept unless they contain a number or a dot, or occur as a replaced name elsewhere.
+        """
         foreign = name in self.replaced or self._named.search(name.lower()) or name != self._scrub(name)
         return self.text(name) if foreign or not _KEY.fullmatch(name) else name
 
     def _word(self, word: str) -> str:
+        """Replace a word unless it is known. Dots and colons around it are kept."""
         bare = word.strip(".:")
         if bare.lower() in self.addresses:
             return self.addresses[bare.lower()]
@@ -105,6 +125,7 @@ class StandIns:
         return word.replace(bare, self._replaced(bare))
 
     def _is_known(self, word: str) -> bool:
+        """Return True if a word is kept, such as a word of the adapters, a short number, a version or a time."""
         if word.lower() in self._known or word in self.addresses.values():
             return True
         if self._named.search(word.lower()):
@@ -117,10 +138,11 @@ class StandIns:
         return whole and all(part.lower() in self._known for part in parts)
 
     def _replaced(self, word: str) -> str:
+        """Return the stand-in of a word, which is created at its first occurrence."""
         return self.replaced.setdefault(word, _stand_in(word, len(self.replaced) + 1))
 
     def exchange(self, one: RecordedRequest) -> dict[str, Any]:
-        """One exchange of the document."""
+        """Convert a recorded request and its answer into an entry of the document, without names of the site."""
         split = urlsplit(one.target)
         asked: dict[str, Any] = {"at": self.origin(one.at), "ask": f"{one.method} {self.text(unquote(split.path))}"}
         if query := parse_qsl(split.query, keep_blank_values=True):
@@ -140,13 +162,14 @@ class StandIns:
         return asked | {"status": one.status, **headers} | self._body("answer", one.body, one.text)
 
     def _body(self, name: str, body: Any, text: str) -> dict[str, Any]:
+        """Return a body as an entry of the document, as JSON if possible, otherwise as text of limited length."""
         if body is not None:
             return {name: self.value(body)}
         return {f"{name}_text": self.text(text[:TEXT_MAX])} if text else {}
 
 
 def _stand_in(word: str, number: int) -> str:
-    """Of the same shape, and of none that is kept."""
+    """Create a stand-in of the same shape as a word, different from every word that is kept."""
     if found := _UUID.fullmatch(word):
         return f"{found[1]}00000000-0000-4000-8000-{number:012x}"
     if found := _HEX.fullmatch(word):
@@ -162,9 +185,14 @@ def document(
     exchanges: Iterable[RecordedRequest],
     names: StandIns,
 ) -> dict[str, Any]:
-    """The recording. options: of the system file's fabric; those that say how one logs in are left out. system: its other keys.
+    """Build the JSON document of a recording, without names of the site.
 
-    It is JSON as it stands.
+    Args:
+        kind: kind of the fabric.
+        options: options of the fabric in the system file; those about the login are left out.
+        system: further keys of the system file.
+        exchanges: recorded requests with their answers.
+        anonymizer: replacement of names.
     """
     told = {name: value for name, value in options.items() if name not in _OWN and not name.endswith("_env")}
     exchanges = list(exchanges)
@@ -175,7 +203,7 @@ def document(
     found = {"schema_version": SCHEMA, "fabric": {"kind": kind, **fabric}, **described}
     found["login"] = bool(options.get("credentials"))
     for one in exchanges:
-        names.exchange(one)  # so that a name of a member is replaced that is a name only in a later answer
+        names.exchange(one)  # first pass: a key may turn out to be a name only in a later answer
     found["exchanges"] = [names.exchange(one) for one in exchanges]
     return json.loads(json.dumps(found))  # type: ignore[no-any-return]
 
@@ -184,7 +212,7 @@ _OWN = ("kind", "credentials", "ca_file", "verify_tls", "tunnel", "agent")
 
 
 def _named(value: Any, names: StandIns) -> Any:
-    """A value of a system file, whose keys are names, too."""
+    """Replace names in a value of a system file, including its keys."""
     if isinstance(value, Mapping):
         return {names.text(str(key)): _named(one, names) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What no message, log or file may show: passwords and tokens, in every form in which a server echoes them."""
+"""Masking of passwords and tokens in messages, logs and files, in every form in which a server echoes them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ AUTHENTICATING = frozenset(
 
 
 class Hidden:
-    """The secrets of one control plane, as they become known."""
+    """Collection of the known secrets of one control plane, which masks them in texts and JSON."""
 
     def __init__(self) -> None:
+        """Start without any secret."""
         self._forms: list[str] = []
 
     def add(self, secret: object) -> None:
-        """Never show this from now on; what is no text, or empty, is nothing to hide."""
+        """Register a secret in all its encoded forms. Empty values and values that are not text are ignored."""
         if not isinstance(secret, str) or not secret.strip():
             return
         forms = {
@@ -40,11 +41,14 @@ class Hidden:
             quote_plus(secret, errors="replace"),
             quote_plus(secret, safe="/", errors="replace"),
         }
-        # The longest first: a secret may be a part of another.
+        # Longest first, because a secret may be a part of another.
         self._forms = sorted(forms.union(self._forms), key=lambda form: (-len(form), form))
 
     def add_header(self, value: object) -> None:
-        """A header that authenticates: all of it, what follows its scheme, and the password in that of Basic (RFC 7617)."""
+        """Register the secrets in the value of an authentication header.
+
+        These are the whole value, the part after its scheme, and the password in a Basic header (RFC 7617).
+        """
         if not isinstance(value, str) or not value or value in self._forms:
             return
         self.add(value)
@@ -57,18 +61,24 @@ class Hidden:
                 return
 
     def add_from(self, value: Any, *, shortest: int = 1) -> None:
-        """Every text in a JSON value or form whose name says that it is a secret."""
+        """Register every text in a JSON value or form whose name marks it as a secret.
+
+        Args:
+            value: JSON value or form.
+            min_length: number of characters below which a text is not registered.
+        """
         for secret in _secrets([value]):
             if len(secret) >= shortest:
                 self.add(secret)
 
     def scrub(self, text: str) -> str:
+        """Return the text with every known secret masked."""
         for form in self._forms:
             text = text.replace(form, MASK)
         return text
 
     def masked(self, value: Any) -> Any:
-        """A JSON value or form, where secrets are masked: by what they are, or by their name."""
+        """Return a JSON value or form with secrets masked, identified by their value or by their name."""
         if isinstance(value, Mapping):
             return {
                 name: MASK if names_secret(name) and isinstance(one, str) else self.masked(one)
@@ -80,6 +90,7 @@ class Hidden:
 
 
 def _secrets(value: Any) -> Iterator[str]:
+    """Yield every text in a JSON value whose name marks it as a secret."""
     named = value.items() if isinstance(value, Mapping) else ((None, one) for one in value)
     for name, one in named:
         if isinstance(one, str) and names_secret(name):

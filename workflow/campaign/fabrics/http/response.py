@@ -1,6 +1,7 @@
-"""An answer of a control plane, whatever it is, or why there is none. HTML, bare numbers and nothing are answers, too. Pure.
+"""Answers of a control plane, errors of requests without an answer, and lenient access to JSON. Pure.
 
-The functions that read JSON take what is missing, or of another type than it should be, for nothing.
+HTML, bare numbers and empty bodies are answers as well. The functions that read JSON treat a value that is missing or of an
+unexpected type as absent.
 """
 
 from __future__ import annotations
@@ -20,25 +21,29 @@ _DIGITS_MAX = 40
 
 
 class Unanswered(Exception):
-    """permanent: trying again would be the same. garbled: what came is not HTTP."""
+    """Failure of a request without a complete answer.
+
+    is_permanent: a retry would fail in the same way. is_invalid_http: the data received is not HTTP.
+    """
 
     def __init__(self, message: str, *, garbled: bool = False, permanent: bool = False) -> None:
+        """Create the error with a message and its properties."""
         super().__init__(message)
         self.garbled = garbled
         self.permanent = permanent
 
 
 class Unsent(Unanswered):
-    """Nothing of the request was sent."""
+    """Failure of a request before any part of it was sent."""
 
 
 class Lost(Unanswered):
-    """The request, or a part of it, was sent, and no whole answer came back."""
+    """Failure of a request of which at least a part was sent and no complete answer was received."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """An answer as it came."""
+    """HTTP answer as received, with undecoded headers and content."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...]
@@ -47,9 +52,17 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. body: parsed JSON of any kind, else None; text: as it came (decoded with replacement).
+    """Decoded HTTP answer of a control plane.
 
-    `repr` shows neither: they may have tokens in them. `scrub` takes what is secret out of a text (see `redaction`).
+    `repr` shows neither headers nor body nor text, because they may contain tokens.
+
+    Attributes:
+        status: HTTP status code.
+        headers: values by header name.
+        body: parsed JSON of any type, or None if the text is not usable JSON.
+        text: body as text, decoded with replacement characters.
+        url: path that was requested.
+        redact_secrets: function that masks secrets from a text (see `redaction`).
     """
 
     status: int
@@ -61,6 +74,7 @@ class Answer:
 
     @property
     def ok(self) -> bool:
+        """True for a status of 2xx."""
         return 200 <= self.status < 300
 
     @property
@@ -69,28 +83,31 @@ class Answer:
         return 400 <= self.status < 500 and self.status not in (408, 409, 423, 425, 429)
 
     def header(self, name: str) -> str | None:
-        """A header by its name in any case."""
+        """Return the value of a header, or None if it is missing. The case of the name is ignored."""
         return next((value for key, value in self.headers.items() if key.lower() == name.lower()), None)
 
     @property
     def retry_after_s(self) -> float | None:
-        """Seconds after which the service wants to be asked again; None where it does not say."""
+        """Seconds to wait before a retry, from the Retry-After header, or None if the answer has no valid one."""
         return retry_after_s(self.header("Retry-After") or "", time.time())
 
     def members(self) -> dict[str, Any]:
-        """The body as a JSON object. Raises ProtocolViolation quoting what it is instead."""
+        """Return the JSON body of the answer as a dictionary.
+
+        Raises ProtocolViolation, with a quote of the answer, if the body is of another type.
+        """
         if not isinstance(self.body, dict):
             raise ProtocolViolation(f"{self.scrub(self.url)}: a JSON object was expected, got: {self.words()}")
         return self.body
 
     def words(self) -> str:
-        """The answer in a few words, for messages: one printable line without secrets."""
+        """Summarize the answer in one printable line without secrets, for messages."""
         text = self.scrub(" ".join(self.scrub(self.text).split()))
         return f"HTTP {self.status} {printable(text)[:200] or '(empty)'}"
 
 
 def joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by name in lower case; those that stand more than once are joined by commas."""
+    """Build a dictionary of headers with names in lower case. Values of repeated headers are joined by commas."""
     found: dict[str, list[str]] = {}
     for name, value in headers:
         found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -98,14 +115,15 @@ def joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def printable(text: str) -> str:
-    """The text with lines, and without other characters that a terminal would obey."""
+    """Replace every non-printable character, which a terminal might obey. Line feeds are kept."""
     return "".join(one if one.isprintable() or one == "\n" else "\ufffd" for one in text)
 
 
 def parsed(content: bytes) -> tuple[Any, str]:
-    """(JSON value, text) of a body; None for what is no JSON that can be worked on.
+    """Parse the body of an answer and return (JSON value, text). The value is None if the body is not usable JSON.
 
-    That is also: NaN and infinities, numbers of more than 40 digits, nesting deeper than 64, text that has no UTF-8 form.
+    Not usable are also NaN and infinities, numbers of more than 40 digits, nesting deeper than 64 levels, and text without a
+    UTF-8 form.
     """
     text = content.decode("utf-8-sig", "replace")
     try:
@@ -118,20 +136,23 @@ def parsed(content: bytes) -> tuple[Any, str]:
 
 
 def _refused(text: str) -> Any:
+    """Raise ValueError for a number that cannot be used, such as NaN."""
     raise ValueError(f"{text} is no JSON")
 
 
 def _float(text: str) -> float:
+    """Convert a JSON number to float. Raises ValueError if it is not finite."""
     value = float(text)
     return value if math.isfinite(value) else _refused(text)
 
 
 def _int(text: str) -> int:
+    """Convert a JSON integer to int. Raises ValueError if it has more than 40 digits."""
     return int(text) if len(text) <= _DIGITS_MAX else _refused(text)
 
 
 def shallow(value: Any) -> bool:
-    """True for a JSON value that is not nested deeper than `DEPTH_MAX`."""
+    """Return True if a JSON value is nested at most `MAX_DEPTH` levels deep."""
     level = [value]
     for _ in range(DEPTH_MAX):
         inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
@@ -140,7 +161,12 @@ def shallow(value: Any) -> bool:
 
 
 def retry_after_s(text: str, now_s: float) -> float | None:
-    """What a Retry-After header says, in seconds from now (Unix time); None for what is none. RFC 9110, 10.2.3."""
+    """Parse a Retry-After header into seconds from now (RFC 9110, 10.2.3). Return None if it is invalid.
+
+    Args:
+        text: value of the header, a number of seconds or a date.
+        now_s: current time, in Unix seconds.
+    """
     text = text.strip()
     if text.isdecimal() and text.isascii():
         return float(text[:9])
@@ -154,32 +180,35 @@ Json = Mapping[str, Any]
 
 
 def at(body: Any, *names: str) -> Any:
-    """The value at a path of names; None where there is none."""
+    """Return the value at a path of keys in nested JSON objects, or None if there is none."""
     for name in names:
         body = body.get(name) if isinstance(body, Mapping) else None
     return body
 
 
 def mapping(body: Any, *names: str) -> Json:
+    """Return the JSON object at a path of keys, or an empty one if there is none."""
     found = at(body, *names)
     return found if isinstance(found, Mapping) else {}
 
 
 def listing(body: Any, *names: str) -> list[Any]:
+    """Return the JSON list at a path of keys, or an empty one if there is none."""
     found = at(body, *names)
     return found if isinstance(found, list) else []
 
 
 def mappings(body: Any, *names: str) -> list[Json]:
-    """The objects in a list."""
+    """Return the JSON objects in the list at a path of keys. Other members of the list are left out."""
     return [one for one in listing(body, *names) if isinstance(one, Mapping)]
 
 
 def text(body: Any, *names: str) -> str | None:
-    """A text that is not empty."""
+    """Return the text at a path of keys, or None if it is missing, empty or of another type."""
     found = at(body, *names)
     return found if isinstance(found, str) and found else None
 
 
 def number(value: Any) -> float | None:
+    """Convert a JSON number to float, or return None for anything else, including booleans."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,1 +1,1 @@
-"""Choosing hosts and devices for a configuration: which banks there are, and which of their slots a lease gets."""
+"""Choice of hosts and devices for a configuration, from the banks of a system."""

@@ -1,4 +1,7 @@
-"""What an owner may have of a system that others use too. Whatever is outside is refused before the fabric is asked anything."""
+"""Quotas and allowed hosts of an owner on a shared system.
+
+Requests outside these limits are refused before any request is sent to the fabric.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,14 @@ from campaign.spec.hardware import Inventory
 
 
 def admitted(request: Request, quota: Mapping[str, int], allowed_hosts: tuple[str, ...]) -> Request:
-    """The request, limited to the allowed hosts (empty: all). Pure.
+    """Restrict a request to the allowed hosts. Pure function.
 
-    Raises Incompatible for hosts that are not allowed, and for more devices than the quota (most by model at one time).
+    Raises Incompatible if the request names other hosts, or if it needs more devices than the quota.
+
+    Args:
+        request: request of a lease.
+        quota: maximum number of devices held at one time, by model.
+        allowed_hosts: names of the hosts that may be used; empty for all.
     """
     wanted = request.configuration
     most = quota.get(wanted.device)
@@ -37,7 +45,10 @@ def admitted(request: Request, quota: Mapping[str, int], allowed_hosts: tuple[st
 
 
 class Tenant:
-    """A fabric seen by an owner with a quota: what the owner's other leases hold counts, and is waited for in turn."""
+    """Fabric with a quota for each owner.
+
+    Devices in other leases of the same owner count towards the quota.
+    """
 
     def __init__(self, fabric: Fabric, quota: Mapping[str, int]) -> None:
         self.fabric = fabric
@@ -47,6 +58,10 @@ class Tenant:
         return getattr(self.fabric, name)
 
     def select(self, request: Request, inventory: Inventory) -> Selection:
+        """Choose devices for a request within the quota of its owner.
+
+        Raises Conflict with the owner's other leases if they hold too many devices, so that the caller can wait for them.
+        """
         selection = self.fabric.select(request, inventory)
         moving = {name for host in selection.hosts for name in (*host.fabric, *host.storage)}
         pooled = [device for device in inventory.devices if not device.local]

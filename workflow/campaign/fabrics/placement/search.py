@@ -1,4 +1,4 @@
-"""How many devices each host takes from which bank: a search over numbers, which knows no single device."""
+"""Search for the number of devices that each host takes from each bank. The search handles counts, not single devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Counts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one host needs from the fabric."""
+    """Number of devices and drives that one host needs from the fabric."""
 
     devices: int
     drives: int
@@ -22,7 +22,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one host takes: devices per bank (aligned with the banks), and the bank of its drive."""
+    """Number of devices that one host takes from each bank (in the order of the banks), and the bank of its drive."""
 
     devices: Counts
     drive: int | None
@@ -30,7 +30,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is left while hosts are served, aligned with the banks; `serving` counts hosts per drawer."""
+    """Capacity that remains while hosts are served, in the order of the banks.
+
+    `serving` is the number of hosts per drawer.
+    """
 
     devices: Counts
     drives: Counts
@@ -38,7 +41,7 @@ class Left:
 
 
 class Search:
-    """Depth-first search over hosts in order; a situation that led nowhere once is not entered again."""
+    """Depth-first search over hosts in order. A combination that failed once is not tried again."""
 
     def __init__(self, banks: Sequence[Bank], need: Need, hosts: int) -> None:
         self.banks = banks
@@ -48,11 +51,12 @@ class Search:
         self._hopeless: set[tuple[int, int, Left]] = set()
 
     def run(self, candidates: Sequence[Host], left: Left) -> list[tuple[Host, Share]] | None:
+        """Find a share for the required number of hosts, or return None if there is no solution."""
         if not enough(left, self.need, self.hosts):
             return None
         every = sorted(_spreads(self.need.devices, max(len(self.banks), 1)), key=_untidiness)
         groups = [[host for host in candidates if host.name in names] for names in _neighbourhoods(self.banks)]
-        # One spread for all hosts first; only when no single one works may hosts differ.
+        # Try one spread for all hosts first. Only if no single spread works may hosts differ.
         for self.spreads in [*([spread] for spread in every), every]:
             found: list[tuple[Host, Share]] = []
             for group in groups:
@@ -62,7 +66,10 @@ class Search:
         return None
 
     def _serve_most(self, candidates: Sequence[Host], missing: int, left: Left) -> list[tuple[Host, Share]]:
-        """As many hosts as can be, at most `missing`. Neighbourhoods share nothing, so the most of each is the most of all."""
+        """Serve as many hosts of one group as possible, at most `missing`.
+
+        Groups share no drawers, so the maximum per group gives the maximum in total.
+        """
         for count in range(min(len(candidates), missing), 0, -1):
             self._hopeless.clear()
             found = self._serve(candidates, 0, count, left)
@@ -73,6 +80,7 @@ class Search:
     def _serve(
         self, candidates: Sequence[Host], index: int, missing: int, left: Left
     ) -> list[tuple[Host, Share]] | None:
+        """Find shares for `missing` hosts among the candidates from `index` on, or return None."""
         if missing == 0:
             return []
         if len(candidates) - index < missing or (index, missing, left) in self._hopeless:
@@ -88,6 +96,7 @@ class Search:
         return found
 
     def _shares(self, host: Host, left: Left) -> Iterator[Share]:
+        """Yield the possible shares of a host, given the remaining capacity."""
         serving = dict(left.serving)
         reachable = [
             index
@@ -110,6 +119,7 @@ class Search:
                 yield from (Share(tuple(counts), place) for place in near_first if left.drives[place])
 
     def _take(self, share: Share, left: Left) -> Left:
+        """Return the capacity that remains after a share is taken."""
         used = {index for index, count in enumerate(share.devices) if count} | {share.drive}
         drawers = {self.banks[index].drawer for index in used if index is not None}
         return Left(
@@ -120,11 +130,12 @@ class Search:
 
 
 def enough(left: Left, need: Need, hosts: int) -> bool:
+    """Return True if the total capacity covers the needs of all hosts."""
     return sum(left.devices) >= need.devices * hosts and sum(left.drives) >= need.drives * hosts
 
 
 def _neighbourhoods(banks: Sequence[Bank]) -> list[set[str]]:
-    """Host names, grouped so that hosts of different groups reach no common drawer."""
+    """Group host names so that hosts of different groups reach no common drawer."""
     groups: list[tuple[set[str], set[str]]] = []
     for bank in banks:
         drawers, hosts = {bank.drawer}, set(bank.hosts)
@@ -139,7 +150,7 @@ def _neighbourhoods(banks: Sequence[Bank]) -> list[set[str]]:
 
 
 def _spreads(total: int, parts: int, largest: int | None = None) -> Iterator[Counts]:
-    """All ways to write `total` as at most `parts` descending positive numbers; () for zero."""
+    """Yield all ways to write `total` as at most `parts` descending positive numbers; yields () for zero."""
     if total == 0:
         yield ()
     elif parts > 0:
@@ -149,4 +160,5 @@ def _spreads(total: int, parts: int, largest: int | None = None) -> Iterator[Cou
 
 
 def _untidiness(spread: Counts) -> tuple[int, int]:
+    """Return a sort key that prefers few drawers, then equal numbers per drawer."""
     return (len(spread), max(spread, default=0) - min(spread, default=0))

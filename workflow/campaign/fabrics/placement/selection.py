@@ -1,7 +1,8 @@
-"""Choosing hosts and devices for a configuration: pure, first fit in a fixed order, with reasons when nothing fits.
+"""Choice of hosts and devices for a configuration: pure, first fit in a fixed order, with a reason if nothing fits.
 
-Preferred, in this order: the same spread over drawers on every host; few drawers per host; hosts and slots in order. Devices that
-are attached to a host, and movable, are taken last.
+Preferred in this order: the same spread over drawers on every host, few drawers per host, hosts and slots in order. Movable
+devices
+that are attached to a host are taken last.
 """
 
 from __future__ import annotations
@@ -18,14 +19,19 @@ from campaign.spec.cell import Configuration
 from campaign.spec.hardware import STORAGE_KIND, Device, Host, Inventory
 
 FreeDevices = tuple[list[Device], list[Device]]
-"""Free devices of one bank, and its free drives."""
+"""Free compute devices and free drives of one bank."""
 
 
 def select(request: Request, inventory: Inventory, banks: Sequence[Bank] = ()) -> Selection:
-    """Exact devices for the request. `banks`: rules of the pool; none means that hosts have only their own devices.
+    """Choose hosts and devices for the request.
 
-    Raises Conflict (it would fit if others were gone), Unhealthy (... if all were well), Incompatible (a rule of the
-    chassis forbids it) or NoMatch (the system is too small).
+    Without `banks` (the rules of the pool), hosts have only their own devices.
+
+    Raises:
+        Conflict: the request would fit without other holders.
+        Unhealthy: the request would fit if all devices worked.
+        Incompatible: a rule of the chassis forbids the request.
+        NoMatch: the system is too small.
     """
     if unknown := set(request.allowed_hosts) - {host.name for host in inventory.hosts}:
         known = ", ".join(host.name for host in inventory.hosts)
@@ -37,6 +43,7 @@ def select(request: Request, inventory: Inventory, banks: Sequence[Bank] = ()) -
 
 
 def _place(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> tuple[HostSelection, ...] | None:
+    """Choose hosts and their devices for a request, or return None if it does not fit."""
     wanted, need = request.configuration, _need(request.configuration)
     own = _own_parts(request, inventory)
     free = [_free_in(bank, banks, wanted, inventory) for bank in banks]
@@ -58,7 +65,7 @@ def _place(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> tup
 def _pick(
     shares: Sequence[tuple[Host, Share]], free: Sequence[FreeDevices], inventory: Inventory
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-    """Devices and drives by host, in the order of the inventory: what is attached nowhere first."""
+    """Pick devices and drives by host, in the order of the inventory. Devices that are attached nowhere come first."""
     place = {device.fabric_id: index for index, device in enumerate(inventory.devices)}
     picked: list[dict[str, list[str]]] = []
     for use in (0, 1):
@@ -80,10 +87,12 @@ def _pick(
 
 
 def _need(wanted: Configuration) -> Need:
+    """Return the pooled devices and drives that each host of a configuration needs."""
     return Need(wanted.fabric_devices_per_host, int(wanted.storage == "fabric-nvme"))
 
 
 def _allowed(request: Request, inventory: Inventory) -> list[Host]:
+    """Return the hosts that the request may use and that no lease holds."""
     return [
         host
         for host in inventory.hosts
@@ -92,11 +101,12 @@ def _allowed(request: Request, inventory: Inventory) -> list[Host]:
 
 
 def _usable(device: Device) -> bool:
+    """Return True if the device is free and not broken."""
     return device.state == "free" and device.health != "critical"
 
 
 def _own_parts(request: Request, inventory: Inventory) -> dict[Host, HostSelection]:
-    """What hosts give that needs no fabric; without those that lack the devices or the drive."""
+    """Select the local devices and drives of each host. Hosts that lack any of them are left out."""
     wanted, found = request.configuration, dict[Host, HostSelection]()
     count, drives_needed = wanted.local_devices_per_host, int(wanted.storage == "nvme")
     for host in _allowed(request, inventory):
@@ -109,7 +119,7 @@ def _own_parts(request: Request, inventory: Inventory) -> dict[Host, HostSelecti
 
 
 def _free_in(bank: Bank, banks: Sequence[Bank], wanted: Configuration, inventory: Inventory) -> FreeDevices:
-    """The bank's free devices of the requested model, and its free drives, in slot order."""
+    """Return the free devices of the requested model in a bank, and its free drives, in slot order."""
     free = [d for d in inventory.devices if not d.local and _usable(d) and bank_of(banks, d.location) is bank]
     return (
         [device for device in free if device.computes and device.model == wanted.device],
@@ -118,9 +128,10 @@ def _free_in(bank: Bank, banks: Sequence[Bank], wanted: Configuration, inventory
 
 
 def _left(free: Sequence[FreeDevices], inventory: Inventory, banks: Sequence[Bank]) -> Left:
+    """Compute the free devices and drives per bank, and the number of hosts per drawer."""
     serving: dict[str, set[str]] = {bank.drawer: set() for bank in banks}
     for device in inventory.devices:
-        # What is movable makes way for this lease.
+        # Movable devices are detached for this lease, so they do not count.
         bank = None if device.local or device.attached_to is None or device.movable else bank_of(banks, device.location)
         if bank is not None and device.attached_to is not None:
             serving[bank.drawer].add(device.attached_to)
@@ -134,6 +145,7 @@ def _left(free: Sequence[FreeDevices], inventory: Inventory, banks: Sequence[Ban
 def _why_not(
     request: Request, inventory: Inventory, banks: Sequence[Bank]
 ) -> Conflict | Unhealthy | Incompatible | NoMatch:
+    """Build the error that explains why a request does not fit."""
     asked = f"{request.lease_id}: {_asked(request.configuration)}"
     freed = inventory.freed()
     if _place(request, freed, banks) is not None:
@@ -150,7 +162,7 @@ def _why_not(
 
 
 def _forbidding_rule(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> str | None:
-    """The first rule without which the request would fit, or None when there is simply not enough."""
+    """Return the first rule without which the request would fit, or None if the system is too small."""
     wanted = request.configuration
     cabled: dict[str, list[str]] = {}
     for bank in banks:
@@ -173,7 +185,7 @@ def _forbidding_rule(request: Request, inventory: Inventory, banks: Sequence[Ban
 
 
 def _holders(request: Request, inventory: Inventory) -> tuple[str, ...]:
-    """Whoever holds a host or device that the request could use, in order of the inventory."""
+    """Return the holders of hosts and devices that the request could use, in the order of the inventory."""
     wanted = request.configuration
     hosts = [host.holder for host in inventory.hosts if not request.allowed_hosts or host.name in request.allowed_hosts]
     devices = [
@@ -186,6 +198,7 @@ def _holders(request: Request, inventory: Inventory) -> tuple[str, ...]:
 
 
 def _asked(wanted: Configuration) -> str:
+    """Describe the hosts, devices and storage of a configuration."""
     parts = []
     if wanted.local_devices_per_host:
         parts.append(f"{wanted.local_devices_per_host} local")
@@ -198,6 +211,7 @@ def _asked(wanted: Configuration) -> str:
 
 
 def _have(request: Request, inventory: Inventory) -> str:
+    """Describe the hosts and devices that the request may use."""
     allowed = [host.name for host in _allowed(request, inventory)]
     local = Counter(device.model for device in inventory.devices if device.local and device.attached_to in allowed)
     pooled = Counter(device.model for device in inventory.devices if not device.local)

@@ -1,4 +1,7 @@
-"""Parsers of foreign programs' logs, one module a program. Each knows what its program's numbers mean, and where they mislead."""
+"""Parsers of the logs of other programs, one module per program.
+
+A parser knows the meaning of the numbers that its program prints, and which of them mislead.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ PARSERS: Mapping[str, str] = {
     "ior": "IOR: printed table, or JSON",
     "dlio": "DLIO and MLPerf Storage: summary.json",
 }
-"""Name of a parser -> what it reads; its module has the same name."""
+"""Name of a parser -> logs that it reads. The module of a parser has the same name."""
 
 _WITH_RATE = {
     *("tf_cnn_benchmarks", "horovod_synthetic", "nvidia_bert", "yolov5", "mlperf", "megatron", "dlio"),
@@ -81,24 +84,25 @@ _WITH_RATE = {
 }
 
 OF_SERVICES = frozenset({"vllm", "sglang", "aiperf"})
-"""Parsers of clients that send requests to a server."""
+"""Parsers of benchmark clients that send requests to a server."""
 
 WITHOUT_RATE = frozenset(PARSERS) - _WITH_RATE
-"""Parsers of programs that process no samples, so that another metric than throughput leads."""
+"""Parsers of programs that process no samples. Their primary metric is not throughput."""
 
 
 def _known(name: str) -> str:
+    """Return the name unchanged. Raises ValueError if no parser has this name."""
     if name not in PARSERS:
         raise ValueError(f"'{name}' is not a parser; {nearest(name, PARSERS)}")
     return name
 
 
 ParserName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": list(PARSERS)})]
-"""A key that names one of them."""
+"""Type of a key whose value is the name of a parser."""
 
 _LISTED = 12
 
-# srun --label, mpirun --tag-output (Open MPI 4 and 5), horovodrun, torchrun; before it the time of kubectl logs --timestamps.
+# Labels of srun --label, mpirun --tag-output (Open MPI 4 and 5), horovodrun and torchrun, after the time of kubectl logs.
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")
 _LABEL = re.compile(
     r" *\d{1,6}: (?!\d+%)|\[(?:[\w.@-]*@)?\d{1,6}(?:,\d{1,6})?\]<std(?:out|err)>: ?|\[(?:default|rank)\d{1,6}\]: ?"
@@ -106,28 +110,29 @@ _LABEL = re.compile(
 
 
 def is_timestamped(log: Log) -> bool:
-    """Return whether the log begins with a time as `kubectl logs --timestamps` writes it."""
+    """Return True if the first line of a log begins with a time of `kubectl logs --timestamps`."""
     return _TIMESTAMP.match(next(iter(log.lines()), "")) is not None
 
 
 def without_label(line: str) -> str:
-    """Return a line without the time of kubectl and the label of its rank, which launchers put before it."""
+    """Remove the prefix that a launcher adds to a line: the time of kubectl and the label of the rank."""
     if time := _TIMESTAMP.match(line):
         line = line[time.end() :]
     return line[label.end() :] if (label := _LABEL.match(line)) else line
 
 
 def format_of(name: str) -> Format:
-    """How to read the logs of a program in PARSERS."""
+    """Import the module of a parser by its name in PARSERS and return the log format that it defines."""
     found: Format = import_module(f"{__name__}.{name}").FORMAT
     return found
 
 
 def read_log(name: str, log: Log, scope: Scope) -> LogReading:
-    """What the log of a program in PARSERS says: of its one test, or of the one that `scope.test` chooses.
+    """Read a log with a parser by its name in PARSERS, and return the reading of the one test that counts.
 
-    A log with several tests and no choice is `invalid`, with a list of them and no numbers: no test stands for the others, unless
-    all have the same numbers.
+    That is the only test of the log, or the one that `context.test` selects. If a log has several tests and none is
+    selected, the reading is `invalid`: it lists the tests and has no numbers, because no test represents the
+    others. If all tests have the same numbers, the first one is returned.
     """
     tests = read_tests(name, log, scope)
     chosen = choose_test(tests, scope.test)
@@ -145,17 +150,23 @@ def read_log(name: str, log: Log, scope: Scope) -> LogReading:
 
 
 def choose_test(tests: Sequence[LogReading], test: int | Literal["last"] | None) -> Sequence[LogReading]:
-    """Return the test that counts, by its number from 1 or as the last; all of them for None, none if the log has too few."""
+    """Select the test that counts: by its number from 1, or the last one.
+
+    Returns all tests if `test` is None, and none if the log has too few tests.
+    """
     if test is None:
         return tests
     return tests[-1:] if test == "last" else tests[test - 1 : test]
 
 
 def read_tests(name: str, log: Log, scope: Scope) -> list[LogReading]:
-    """What each test says that the log of a program in PARSERS holds; one that is printed and written to a file is one.
+    """Read a log with a parser by its name in PARSERS, and return one reading per test that the log holds.
 
-    A last line without a line feed may be cut off. It counts if the program ended well, if the line shows that it is whole, or if
-    no number of it is read, as of an end mark. Otherwise the line is left out, and the last test says so.
+    A test that is both printed and written to a file is returned once.
+
+    A last line without a line feed may be cut off. It counts if the program ended normally, if the line itself
+    shows that it is complete, or if no number is read from it, as from an end mark. Otherwise the line is left out,
+    and the last test has a flag or a problem that says so.
     """
     if why := log.encoding_problem():
         return [LogReading("incomplete", why)]
@@ -169,7 +180,7 @@ def read_tests(name: str, log: Log, scope: Scope) -> list[LogReading]:
         return all_lines
     end = all_lines[-1]
     if end.status == "incomplete" and (not end.has_numbers or end.agrees(tests[-1])):
-        tests = all_lines  # The last line begins a document, or a test, that does not come to its end.
+        tests = all_lines  # The last line begins a document or a test that is incomplete.
     why, end = describe_unended(last), tests[-1]
     if end.status == "ok":
         return [*tests[:-1], replace(end, flags=(*end.flags, why))]
@@ -177,7 +188,14 @@ def read_tests(name: str, log: Log, scope: Scope) -> list[LogReading]:
 
 
 def _tests_of(form: Format, log: Log, scope: Scope, *, whole_lines: bool) -> list[LogReading]:
-    """Read each test of a log. whole_lines: leave out a last line that no line feed ends."""
+    """Read the tests of a log in one pass, and merge tests that were both printed and written to a file.
+
+    Args:
+        log_format: format of the parser.
+        log: log to read.
+        context: facts about the run.
+        whole_lines: True to leave out a last line without a line feed.
+    """
     readers = [form.reader()]
     every = form.document is not None and any(form.document in end for end in (log.head(), log.end()))
     lines = (
@@ -200,25 +218,26 @@ def _tests_of(form: Format, log: Log, scope: Scope, *, whole_lines: bool) -> lis
 
 
 def alike(tests: Sequence[LogReading]) -> bool:
-    """Whether all have the same numbers, as where a log holds another one twice."""
+    """Return True if all tests have the same numbers, for instance because a log contains another log twice."""
     return all(test.equals(tests[0]) for test in tests)
 
 
 def several(tests: Sequence[LogReading]) -> str:
-    """A sentence that a log has several tests, and which."""
+    """Describe in a sentence which tests a log has and, if one of them is incomplete, why that may be."""
     cut = any(test.status == "incomplete" for test in tests[:-1])
     why = "; one without an end was cut off, or ran at the same time, as a program does that was built without MPI"
     return f"{len(tests)} tests in one log{_listed(tests)}{why if cut else ''}"
 
 
 def _listed(tests: Sequence[LogReading]) -> str:
+    """Format the first tests with their numbers as a list in parentheses, for a message."""
     shown = [f"{number}: {_words(test)}" for number, test in enumerate(tests[:_LISTED], 1)]
     more = [f"and {len(tests) - _LISTED} more"] if len(tests) > _LISTED else []
     return f" ({', '.join([*shown, *more])})"
 
 
 def _words(test: LogReading) -> str:
-    """A test in a few words: what it calls itself, and its first number."""
+    """Summarize a test in a few words: the name of its program, its first number, and its status if it is not `ok`."""
     numbers = {} if test.throughput_per_s is None else {"throughput_per_s": test.throughput_per_s}
     numbers |= test.metrics
     number = next((f"{name} {value:.5g}" for name, value in numbers.items()), "no number")

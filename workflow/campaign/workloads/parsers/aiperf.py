@@ -1,8 +1,11 @@
-"""NVIDIA's AIPerf and GenAI-Perf: profile_export_aiperf.json or profile_export_genai_perf.json of their artifact directory.
+"""Parser of NVIDIA's AIPerf and GenAI-Perf.
 
-Latencies count from when the client sent a request. `inter_token_latency` has one value per request, its mean time per output token
-after the first, which is TPOT here; `inter_chunk_latency` has the single gaps. TTFT and TPOT need --streaming. Only successful
-requests are in the latencies and counts. GenAI-Perf does not report failed requests.
+It reads profile_export_aiperf.json or profile_export_genai_perf.json of their artifact directory.
+
+Latencies count from when the client sent a request. `inter_token_latency` has one value per request, its mean
+time per output token after the first; this is the metric TPOT. `inter_chunk_latency` has the individual gaps.
+TTFT and TPOT need --streaming. Latencies and counts include successful requests only. GenAI-Perf does not
+report failed requests.
 """
 
 from __future__ import annotations
@@ -32,23 +35,25 @@ _SETTINGS = {
     "request_count": "requests",
     "requests": "requests",
 }
-"""Key of a configuration -> setting."""
+"""Key of a configuration -> name of the setting."""
 
 
 class AiperfExport(LogReader):
-    """Reader of one exported profile."""
+    """Reader of one exported profile of AIPerf or GenAI-Perf."""
 
     def __init__(self) -> None:
         super().__init__()
         self.profile: dict[str, Any] | None = None
 
     def document(self, document: Any) -> None:
+        """Store a JSON document if it is a profile of AIPerf or GenAI-Perf."""
         if not isinstance(document, dict) or not {"request_throughput", "request_latency"} <= document.keys():
             return
         after = self.fresh(self.profile is not None)
         after.profile, after.from_file = document, True
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        """Add the latencies, rates, counts and settings of the profile, and return the rate of completed requests."""
         profile = self.profile
         if self.documents.torn:
             verdict.incomplete("the last profile was cut off")
@@ -68,6 +73,13 @@ class AiperfExport(LogReader):
 
 
 def _add_latency(statistics: Any, latency: str, verdict: Verdict) -> None:
+    """Add the statistics of one latency to the metrics, in milliseconds.
+
+    Args:
+        statistics: entry of the profile with its unit.
+        latency: name of the latency in the metrics, such as `ttft`.
+        builder: builder of the reading.
+    """
     if not isinstance(statistics, dict):
         return
     unit = statistics.get("unit")
@@ -75,7 +87,7 @@ def _add_latency(statistics: Any, latency: str, verdict: Verdict) -> None:
         verdict.invalid(f"{latency} has the unit {unit}, which is no known unit of time")
         return
     if latency == "tpot" and unit == "ns":
-        latency = "itl"  # early releases of GenAI-Perf, which write nanoseconds, have single gaps under this name
+        latency = "itl"  # early releases of GenAI-Perf write nanoseconds, and individual gaps under this name
     values = {ours: number(statistics.get(theirs)) for theirs, ours in _STATISTICS.items()}
     found = {f"{latency}_ms_{name}": factor * value for name, value in values.items() if value is not None}
     verdict.finite(found)
@@ -83,7 +95,10 @@ def _add_latency(statistics: Any, latency: str, verdict: Verdict) -> None:
 
 
 def _add_settings(config: Any, verdict: Verdict) -> None:
-    """Add what the configuration of AIPerf or GenAI-Perf says of the load, at any depth, unless it says two different things."""
+    """Add the settings of the load from the configuration of AIPerf or GenAI-Perf, at any depth.
+
+    A setting that has two different values is left out.
+    """
     found: dict[str, set[float]] = {}
     parts = [config]
     while parts:
@@ -99,7 +114,7 @@ def _add_settings(config: Any, verdict: Verdict) -> None:
 
 
 def _add_counts(profile: Mapping[str, Any], verdict: Verdict) -> float | None:
-    """Add rates and counts to the metrics, and return the rate of completed requests."""
+    """Add rates and counts of requests and tokens to the metrics, and return the rate of completed requests."""
     names = ("request_throughput", "request_count", "benchmark_duration", "error_request_count")
     rate, completed, duration_s, failed = (_average(profile, name) for name in names)
     if failed is None and isinstance(errors := profile.get("error_summary"), list):
@@ -127,6 +142,7 @@ def _add_counts(profile: Mapping[str, Any], verdict: Verdict) -> float | None:
 
 
 def _average(profile: Mapping[str, Any], name: str) -> float | None:
+    """Return the mean that a profile has for a quantity, or None."""
     statistics = profile.get(name)
     return number(statistics.get("avg")) if isinstance(statistics, dict) else None
 

@@ -1,9 +1,11 @@
-"""DLIO, and MLPerf Storage, which starts it: summary.json of a run, a file in its output directory.
+"""Parser of DLIO, and of MLPerf Storage, which starts DLIO.
 
-`train_io_mean_MB_per_second` is in MiB/s, in spite of its name. Rates are those of all accelerators together, and these are
-emulated: they compute nothing and wait for as long as a real one would take. Means are over epochs, the first one included. The
-utilization counts only where it meets what the benchmark expects. `checkpoint_io_mean_GB_per_second` is taken for 2^30 bytes
-(unverified).
+It reads summary.json in the output directory of a run.
+
+`train_io_mean_MB_per_second` is in MiB/s, in spite of its name. Rates are those of all accelerators together.
+The accelerators are emulated: they compute nothing and wait for as long as a real one would take. Means are
+over epochs, including the first. The utilization counts only if it meets what the benchmark expects.
+`checkpoint_io_mean_GB_per_second` is taken for 2^30 bytes per second (unverified).
 """
 
 from __future__ import annotations
@@ -30,12 +32,15 @@ _NUMBERS = {
 
 
 class Dlio(LogReader):
+    """Reader of one summary of DLIO."""
+
     def __init__(self) -> None:
         super().__init__()
         self.summary: Mapping[str, Any] = {}
         self.metric: Mapping[str, Any] = {}
 
     def document(self, document: Any) -> None:
+        """Store a JSON document if it is a summary of DLIO."""
         if not (
             isinstance(document, dict) and "num_accelerators" in document and isinstance(document.get("metric"), dict)
         ):
@@ -44,6 +49,7 @@ class Dlio(LogReader):
         after.summary, after.metric = document, document["metric"]
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        """Add the rates, utilization and checkpoint times of the summary, and return the training rate (samples/s)."""
         if not self.metric:
             verdict.incomplete("no whole summary.json of DLIO in the output; name it as the workload's 'result'")
             return None
@@ -61,6 +67,10 @@ class Dlio(LogReader):
         return rate
 
     def check(self, verdict: Verdict, rate: float | None) -> None:
+        """Check the mean training rate against the rates of the epochs, and add the number of epochs and flags.
+
+        `rate` is the mean training rate (samples/s) of the summary, or None.
+        """
         epochs = self.metric.get(_EPOCHS)
         values = [number(value) for value in epochs] if isinstance(epochs, list) else []
         known = [value for value in values if value is not None]

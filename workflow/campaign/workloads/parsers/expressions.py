@@ -1,6 +1,6 @@
-"""Numbers read from what a program prints, by the parsers of its workload file, and hints where nothing was found.
+"""Expression parsers of a workload file, which read numbers from a log, and hints if nothing is found.
 
-`take: all`, `mean` and `sum` take eight bytes of memory a match, the others none.
+`take: all`, `mean` and `sum` need eight bytes of memory per match, the others none.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _RATE = re.compile(
 
 
 class Parser(FileModel):
-    """One number read from what a program prints."""
+    """Parser that reads one number from the output of a program."""
 
     metric: AxisName
     """`throughput_per_s`, `step_time_s` (every match is a step), `loss`, or another name that ends in its unit."""
@@ -73,7 +73,7 @@ class Parser(FileModel):
     """Instead of `regex`: name of a column of a table in the log. The line that has this name in a cell is the header, and each
     line with as many cells below it is a match. Cells are separated by the comma, semicolon or tab of the header."""
     take: Literal["last", "first", "min", "max", "mean", "sum", "all", "only"] = "last"
-    """Which of several matches counts. Use `all` for step times; `only` makes a run `invalid` that has more than one."""
+    """Match that counts if there are several. Use `all` for step times; `only` makes a run `invalid` that has more than one."""
     skip: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """Number of matches at the beginning of the log that are left out as warm-up, before `take` applies."""
     form: Literal["number", "duration"] = "number"
@@ -88,12 +88,16 @@ class Parser(FileModel):
     scale: float = 1.0
     """Factor to the metric's unit."""
     scope: Literal["total", "per_device"] = "total"
-    """Whether the program prints the rate of all devices together (`total`) or of one."""
+    """Scope of the printed rate: all devices together (`total`), or one device."""
     required: bool = True
-    """Whether a run without this number is recorded as `incomplete`."""
+    """True if a run without this number is recorded as `incomplete`."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Parser:
+        """Check that the parser has one valid source (expression, key or column), and options that fit it.
+
+        Raises ValueError otherwise.
+        """
         if sum(place is not None for place in (self.regex, self.json_key, self.csv_column)) != 1:
             raise ValueError("give exactly one of 'regex', 'json_key' and 'csv_column'")
         if self.form == "duration" and (self.thousands or self.units):
@@ -118,18 +122,25 @@ class Parser(FileModel):
 
     @property
     def place(self) -> str:
-        """What it looks for, for messages."""
+        """Description of the parser for messages, made of its metric and pattern."""
         return f"{self.metric} ({self.pattern})"
 
     @property
     def pattern(self) -> str:
-        """The expression, key or column that it looks for."""
+        """Expression, key or column that the parser searches for."""
         return self.regex or self.json_key or self.csv_column or ""
 
 
 @dataclass(frozen=True)
 class Matches:
-    """How often one parser matched. skipped: left out by `skip`; counted: numbers that `take` chose from."""
+    """Numbers of matches of one parser in a log.
+
+    Attributes:
+        parser: the parser.
+        total: number of matches.
+        skipped: number of matches that `skip` left out.
+        counted: number of values that `take` chose from.
+    """
 
     parser: Parser
     found: int
@@ -139,12 +150,18 @@ class Matches:
 
 @dataclass(frozen=True)
 class Parsed:
-    """What parsers find: metric -> number, metric -> all numbers for `take: all`, in the metric's unit.
+    """Numbers that the parsers of a workload file found in a log, and their problems.
 
-    absent: required numbers that were not found. unread: parsers with a match that has digits and is no number, or, for required
-    numbers, with no other match. repeated: parsers with `take: only` and several matches. flags: what was left out beside numbers.
-    matches: one entry per parser, in their order.
-    unended: the sentence for a last line that may be cut off, and is left out.
+    Attributes:
+        numbers: number by metric, in the unit of the metric.
+        series: all numbers by metric, for parsers with `take: all`.
+        missing: required numbers that were not found.
+        unreadable: parsers with a match that has digits and is no number; for required numbers, also parsers whose
+            matches are all words.
+        ambiguous: parsers with `take: only` and several matches.
+        flags: texts and lines that were left out although numbers were found.
+        matches: numbers of matches, one entry per parser in their order.
+        unended_message: message for a last line that may be cut off and is left out.
     """
 
     numbers: dict[str, float]
@@ -158,7 +175,7 @@ class Parsed:
 
     @property
     def problem(self) -> tuple[ReadingStatus, str]:
-        """Why the run does not count."""
+        """Status of the run (`ok`, `incomplete` or `invalid`), and the reason why it does not count."""
         told = [f"not found in the output: {', '.join(self.absent)}"] if self.absent else []
         told += [f"matched, but not a number: {', '.join(self.unread)}"] if self.unread else []
         if told:
@@ -169,7 +186,11 @@ class Parsed:
 
 
 def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> LogReading:
-    """What a workload's own parsers find. Without a rate, it is that of all steps; of other series the last number counts."""
+    """Read a log with the parsers of a workload file.
+
+    Without a metric for the rate, the rate is computed from all step times. Of other series, the last number
+    counts.
+    """
     if why := log.encoding_problem():
         return LogReading("incomplete", why)
     parsed = parse(parsers, log, scope.ranks or 1, ended=scope.ended)
@@ -203,7 +224,7 @@ def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> LogRe
 
 
 def _excess_steps(matches: Sequence[Matches], measured_steps: int | None) -> Iterator[str]:
-    """Yield a flag if more step times count than steps were asked to be measured, as where warm-up is among them."""
+    """Yield a flag if more step times count than steps were to be measured, for instance because warm-up is among them."""
     for one in matches:
         if one.parser.metric == "step_time_s" and measured_steps is not None and one.counted > measured_steps:
             yield (
@@ -213,9 +234,16 @@ def _excess_steps(matches: Sequence[Matches], measured_steps: int | None) -> Ite
 
 
 def parse(parsers: Sequence[Parser], log: Log, ranks: int, *, ended: bool = False) -> Parsed:
-    """What parsers find in a log; a rate per device is multiplied by `ranks`.
+    """Run the parsers of a workload file on a log, and return the numbers and the problems.
 
-    Of a last line without a line feed, a number at its very end may be cut off: it is left out unless the program `ended` well.
+    In a last line without a line feed, a number at the very end may be cut off. It is left out unless the program
+    ended normally.
+
+    Args:
+        parsers: parsers to run.
+        log: log to read.
+        ranks: number of ranks. Rates with `scope: per_device` are multiplied by it.
+        ended_normally: True if the exit code shows that the program came to its end.
     """
     found = [_ParserState(parser, parser.scale * (ranks if parser.scope == "per_device" else 1)) for parser in parsers]
     in_lines = [(one, needle(one.parser)) for one in found if one.parser.regex is not None]
@@ -223,7 +251,7 @@ def parse(parsers: Sequence[Parser], log: Log, ranks: int, *, ended: bool = Fals
     in_tables = [one for one in found if one.parser.csv_column is not None]
     needles = [literal.encode() for _, literal in in_lines if literal]
     documents = Documents()
-    # A document may have many lines, of which any may be needed.
+    # A document may have many lines, and each of them may be needed.
     wanted = needles if len(needles) == len(found) else ()
     unended = "" if ended else log.unended_line()
     for line in log.lines(wanted, whole=bool(unended)) if found else ():
@@ -239,14 +267,14 @@ def parse(parsers: Sequence[Parser], log: Log, ranks: int, *, ended: bool = Fals
     if unended:
         for one, _ in in_lines:
             left_out = not one.look_before_end(unended) and left_out
-        # Lines from the log, as the last one may be longer than what was looked at here.
+        # The line is read from the log again, since `unended_line` may be only a part of it.
         last = next(iter(deque(log.lines(), maxlen=1)), "") if in_documents else ""
         if in_documents and (document := documents.feed(without_label(last))) is not None:
             left_out = False
             for one in in_documents:
                 one.take_all(found_at(document, one.parser.json_key or ""))
     required = [one for one in found if one.parser.required and not one.count]
-    # A number with a separator or unit that is not declared would otherwise be missing among those that count.
+    # Otherwise a number with an undeclared separator or unit would be missing among those that count.
     unread = [(one, one.unread or one.word) for one in found if one.unread or (one in required and one.word)]
     several = [one for one in found if one.parser.take == "only" and one.count > 1]
     return Parsed(
@@ -261,8 +289,8 @@ def parse(parsers: Sequence[Parser], log: Log, ranks: int, *, ended: bool = Fals
             if one.words and one not in required
         )
         + tuple(
-            f"{one.parser.metric}: {plural(one.table.torn, 'line')} left out, with another number of cells than the header, such "
-            f"as '{one.table.torn_line}'"
+            f"{one.parser.metric}: {plural(one.table.torn, 'line')} left out, "
+            f"with another number of cells than the header, such as '{one.table.torn_line}'"
             for one in in_tables
             if one.table.torn
         ),
@@ -272,26 +300,26 @@ def parse(parsers: Sequence[Parser], log: Log, ranks: int, *, ended: bool = Fals
 
 
 def needle(parser: Parser) -> str:
-    """Text that every line holds in which the parser finds something; empty where none is certain."""
+    """Return a text that each line with a match must contain, or an empty text if none is certain."""
     if parser.csv_column is not None:
         return ""
     if parser.regex is None:
         keys = [key for key in (parser.json_key or "").split(".") if key != "*" and not key.isdecimal()]
         return f'"{keys[-1]}"' if keys and re.fullmatch(r"[\w-]+", keys[-1], re.ASCII) else ""
-    # Groups, classes and escapes are passed over; with alternatives or flags nothing is certain.
+    # Groups, classes and escapes are skipped. With alternatives or flags no text is certain.
     if "|" in parser.regex or "(?" in parser.regex:
         return ""
     bare = _CLASS.sub("\0", re.sub(r"\\.", "\0", parser.regex))
     while (shorter := re.sub(r"\([^()]*\)", "\0", bare)) != bare:
         bare = shorter
-    # A quantifier takes the character before it along.
+    # A quantifier applies to the character before it.
     bare = re.sub(r".(?:[*+?]|\{[^}]*\})+", "\0", bare)
     return max(_PLAIN.findall(bare), key=len, default="")
 
 
 @dataclass
 class _ParserState:
-    """The state of one parser: the matches so far."""
+    """Collector of the matches of one parser."""
 
     parser: Parser
     factor: float
@@ -309,33 +337,44 @@ class _ParserState:
 
     @property
     def absent(self) -> str:
-        """The place of the parser, with what `skip` left out."""
+        """Description of the parser, and of the matches that `skip` left out if there are any."""
         if not self.found:
             return self.parser.place
-        return f"{self.parser.place} behind the first {self.parser.skip}, which 'skip' leaves out ({self.found} in the output)"
+        return (
+            f"{self.parser.place} behind the first {self.parser.skip}, which 'skip' leaves out "
+            f"({self.found} in the output)"
+        )
 
     @property
     def expected_form(self) -> str:
+        """Hint on the format of a duration, or an empty text."""
         return " (a duration is written h:mm:ss)" if self.parser.form == "duration" else ""
 
     def look(self, line: str) -> None:
+        """Add the matches in a line."""
         if self._pattern is not None:
             self.take_all(self.whole(match) for match in self._pattern.finditer(line))
 
     def whole(self, match: re.Match[str]) -> str | None:
+        """Return the text of a match, including the parts of the number that the expression cuts off."""
         return _whole_duration(match) if self.parser.form == "duration" else _whole_number(match)
 
     def look_in_table(self, line: str) -> None:
+        """Add the cell of the column if a line is a row of the table."""
         self.take_all(self.table.feed(line))
 
     def look_before_end(self, line: str) -> bool:
-        """Take matches of a line that may be cut off, but for a number at its very end; return whether one was taken."""
+        """Add the matches of a line that may be cut off, except for a number at its very end. Return True if all were added."""
         matches = [] if self._pattern is None else list(self._pattern.finditer(line))
         whole = [self.whole(match) for match in matches if match.end(1) < len(line)]
         self.take_all(whole)
         return bool(whole) and len(whole) == len(matches)
 
     def take_all(self, texts: Iterable[Any]) -> None:
+        """Convert texts or JSON values to numbers and add them, after those that `skip` leaves out. A text of None is ignored.
+
+        Values that are no numbers are counted as words, or as unreadable if they have digits.
+        """
         for text in texts:
             if text is None:
                 continue
@@ -355,6 +394,7 @@ class _ParserState:
                 self.word = self.word or str(text)[:_SHOWN]
 
     def take(self, value: float) -> None:
+        """Add a number as `take` requires."""
         self.count += 1
         fold = _FOLDS.get(self.parser.take)
         if fold is None:
@@ -363,6 +403,7 @@ class _ParserState:
             self.number = value if self.count == 1 else fold(self.number, value)
 
     def result(self) -> float:
+        """Return the number that `take` selects or computes."""
         if self.parser.take in _FOLDS:
             return self.number
         try:
@@ -373,7 +414,10 @@ class _ParserState:
 
 
 class _TableColumn:
-    """Finds the cells of one column of a table, line by line. torn: lines behind the header with another number of cells."""
+    """Reader of one column of a table in a log, line by line.
+
+    `damaged_line_count` counts the lines after the header that have another number of cells than the header.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -383,7 +427,7 @@ class _TableColumn:
         self.torn_line = ""
 
     def feed(self, line: str) -> Iterator[str]:
-        """Yield the cell of the column, if the line is a row. An empty cell is none."""
+        """Yield the cell of the column if the line is a row. An empty cell is left out."""
         if self._name in line and self._is_header(line):
             return
         if not self._header:
@@ -391,16 +435,17 @@ class _TableColumn:
         cells = _cells(line, self._separator)
         if len(cells) == len(self._header):
             chosen = [cell for name, cell in zip(self._header, cells, strict=True) if name == self._name and cell]
-            # Of two columns with one name, none is the right one.
+            # If two columns have the same name, neither is certain.
             yield from chosen[:1] if len(chosen) < 2 else [" | ".join(chosen)]
         elif len(cells) > 1:
             self.torn += 1
             self.torn_line = self.torn_line or line.strip()[:_SHOWN]
 
     def _is_header(self, line: str) -> bool:
+        """Store the line as the header if it has the name of the column in a cell. Return True if it was stored."""
         for separator in _SEPARATORS:
             cells = _cells(line, separator)
-            # A row may hold the name, too.
+            # A row may contain the name, too.
             if self._name in cells and (
                 len(cells) != len(self._header) or all(_number(c, None, {}) is None for c in cells)
             ):
@@ -410,6 +455,7 @@ class _TableColumn:
 
 
 def _cells(line: str, separator: str) -> list[str]:
+    """Split a line into cells. Return an empty list if the line is no valid CSV."""
     try:
         return [cell.strip() for cell in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
     except csv.Error:
@@ -417,7 +463,7 @@ def _cells(line: str, separator: str) -> list[str]:
 
 
 def duration_s(text: str) -> float | None:
-    """Return the seconds of a time such as `1:02:03.5`, `02:03` or `2-03:00:00`; None if it is written in another way."""
+    """Convert a time such as `1:02:03.5`, `02:03` or `2-03:00:00` to seconds. Return None for another form."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         return None
@@ -426,7 +472,7 @@ def duration_s(text: str) -> float | None:
 
 
 def _whole_duration(match: re.Match[str]) -> str | None:
-    """Return what the group matched, with the parts of the time that the expression cuts off."""
+    """Return the matched text, extended by the parts of the time that the expression cuts off."""
     line, (start, end) = match.string, match.span(1)
     if start < 0:
         return None
@@ -435,7 +481,7 @@ def _whole_duration(match: re.Match[str]) -> str | None:
 
 
 def _whole_number(match: re.Match[str]) -> str | None:
-    """Return what the group matched, with the digits that the expression cuts off a number such as `1,010`."""
+    """Return the matched text, extended by the digits that the expression cuts off a number such as `1,010`."""
     line, (start, end) = match.string, match.span(1)
     if (
         end == match.end()
@@ -450,6 +496,13 @@ def _whole_number(match: re.Match[str]) -> str | None:
 
 
 def _number(found: Any, thousands: str | None, units: Mapping[str, float]) -> float | None:
+    """Convert a matched text or JSON value to a number, or return None if it has another form.
+
+    Args:
+        value: text or JSON value.
+        thousands: character between groups of three digits, or None.
+        units: factor by unit that follows the number. If not empty, the value must end in one of the units.
+    """
     if isinstance(found, bool | dict | list) or found is None:
         return None
     if isinstance(found, int | float) and not units:
@@ -480,8 +533,8 @@ def misnamed_metrics(parsers: Sequence[Parser], format_location: Callable[[int, 
     """Yield an error for each parser whose metric has the name of a column that the tables have for every run.
 
     Args:
-        parsers: the parsers of a workload file.
-        format_location: formats the place of a key of the n-th parser.
+        parsers: parsers of a workload file.
+        format_location: function that formats the location of a key of the n-th parser.
     """
     for index, parser in enumerate(parsers):
         if parser.metric in MEASURED_BY_CAMPAIGN:
@@ -492,7 +545,13 @@ def misnamed_metrics(parsers: Sequence[Parser], format_location: Callable[[int, 
 
 
 def hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> list[str]:
-    """Sentences for whoever wonders why nothing was found, from the most to the least certain."""
+    """Collect hints why nothing was found in a log, from the most to the least certain.
+
+    Args:
+        log: log without a number.
+        parser: name of the built-in parser that was used, or None.
+        parsers: expression parsers that were used.
+    """
     if not any(log.chunks()):
         return ["the log is empty: did the program write to a file of its own?"]
     if why := log.encoding_problem():
@@ -510,6 +569,7 @@ def hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> list[str]:
 
 
 def _reads(name: str, log: Log) -> bool:
+    """Return True if a built-in parser reads numbers from the log without a problem."""
     return any(
         test.status == "ok" and bool(test.throughput_per_s is not None or test.metrics or test.matrices or test.curves)
         for test in read_tests(name, log, Scope())
@@ -517,6 +577,13 @@ def _reads(name: str, log: Log) -> bool:
 
 
 def _near(log: Log, parser: str | None, parsers: Sequence[Parser]) -> Iterator[tuple[str, list[str]]]:
+    """Yield groups of lines that nearly match a parser or look like measurements, each with a heading.
+
+    Args:
+        log: log to search.
+        parser: name of the built-in parser, or None.
+        parsers: expression parsers.
+    """
     if parser is not None:
         form = format_of(parser)
         if form.needles and (lines := _first(log.lines(form.needles))):
@@ -533,6 +600,7 @@ def _near(log: Log, parser: str | None, parsers: Sequence[Parser]) -> Iterator[t
 
 
 def _first(lines: Iterator[str]) -> list[str]:
+    """Return the first lines that are not blank, without repetitions."""
     found: list[str] = []
     for line in lines:
         if line.strip() and (text := line.strip()) not in found:

@@ -1,10 +1,11 @@
-"""fio with --output-format=json, alone in its output or behind lines such as `job: (g=0): rw=...`.
+"""Parser of fio with --output-format=json, alone in its output or after lines such as `job: (g=0): rw=...`.
 
-`bw` is in KiB/s, `bw_bytes` of fio 3 in bytes/s; latencies of fio 2 are in us, those of fio 3 in ns. Without --group_reporting
-every job has an entry: those of a group ran together and are added up; groups ran one after and each is a test.
-With --client the entries are `client_stats`: one per job and host, and their sum, which is left out.
-Latencies of several entries cannot be added up, and are read where there is one; percentiles are those of `clat`, from
-submission to completion. Without --direct=1 the page cache of the host is measured, too.
+`bw` is in KiB/s, `bw_bytes` of fio 3 in bytes/s. Latencies of fio 2 are in us, those of fio 3 in ns. Without
+--group_reporting every job has an entry. Jobs of a group ran together and are added up; groups ran one after
+the other, and each is a test. With --client, the entries are in `client_stats`: one per job and host, and their
+sum, which is left out. Latencies of several entries cannot be added up, and are read only if there is one
+entry. Percentiles are those of `clat`, from submission to completion. Without --direct=1, the result includes
+the page cache of the host.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ from campaign.workloads.parsers.reading import Format, LogReader, Scope, Verdict
 _DIRECTIONS = ("read", "write", "mixed")
 _SHORT_MS = 1_000.0
 _SETTINGS = {"bs": "block_size", "iodepth": "queue_depth", "numjobs": "jobs", "rw": "access"}
-"""Option of a job -> setting."""
+"""Option of a job -> name of the setting."""
 _SUM_OF_CLIENTS = "All clients"
 
 
 class Fio(LogReader):
+    """Reader of one group of fio jobs that ran together."""
+
     def __init__(self) -> None:
         super().__init__()
         self.jobs: list[Mapping[str, Any]] = []
         self.options: Mapping[str, Any] = {}
 
     def document(self, document: Any) -> None:
+        """Store the jobs of a JSON document if it is a result of fio, each group in its own reader."""
         if not isinstance(document, dict) or "fio version" not in document:
             return
         found = document.get("jobs", document.get("client_stats"))
@@ -47,6 +51,7 @@ class Fio(LogReader):
             groups[group].jobs.append(job)
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add bandwidths, operation rates and latencies per direction. Jobs with an error make the reading invalid."""
         if not self.jobs:
             verdict.incomplete("no whole document of fio in the output: run it with --output-format=json")
             return
@@ -59,6 +64,7 @@ class Fio(LogReader):
         self.program = ",".join(dict.fromkeys(str(job.get("jobname", "")) for job in self.jobs))
 
     def options_of(self, verdict: Verdict, jobs: Sequence[Mapping[str, Any]]) -> None:
+        """Add the options that all jobs have in common as settings, and a flag if a job used the page cache."""
         stated: dict[str, set[str]] = {}
         for job in jobs:
             own = job.get("job options")
@@ -73,7 +79,13 @@ class Fio(LogReader):
                 verdict.settings[name] = text if key == "rw" else size_bytes(text) if key == "bs" else number(text)
 
     def direction(self, verdict: Verdict, name: str, entries: Sequence[Any]) -> bool:
-        """Whether anything was done in it."""
+        """Add the rates and latencies of one direction to the metrics. Return False if no job transferred data in it.
+
+        Args:
+            builder: builder of the reading.
+            name: direction: `read`, `write` or `mixed`.
+            entries: entries of the jobs for this direction.
+        """
         used = [entry for entry in entries if isinstance(entry, dict) and (number(entry.get("io_bytes")) or 0) != 0]
         if not used:
             return False
@@ -98,11 +110,19 @@ class Fio(LogReader):
 
 
 def _us(values: Any, name: str, per_us: float) -> float | None:
+    """Return a latency in microseconds, or None if it is missing.
+
+    Args:
+        statistics: statistics or percentiles by name.
+        name: key of the latency.
+        units_per_us: units of the latency per microsecond.
+    """
     found = number(values.get(name)) if isinstance(values, dict) else None
     return None if found is None else found / per_us
 
 
 def _bytes_per_s(entry: Mapping[str, Any]) -> float | None:
+    """Return the bandwidth of an entry in bytes/s, or None if it is missing."""
     if "bw_bytes" in entry:
         return number(entry["bw_bytes"])
     kib_per_s = number(entry.get("bw"))

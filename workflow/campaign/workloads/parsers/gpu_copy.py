@@ -1,8 +1,9 @@
-"""gpu_copy of SuperBench: copies between host and devices and between devices, by kernels (sm) or copy engines (dma).
+"""Parser of gpu_copy of SuperBench, which copies between host and devices and between devices.
 
-A line is a name and GB/s (1e9 bytes, unverified). Names say the NUMA node that starts the copy: of several the best counts, as
-the others cross the host's own links. Older releases name the device that drives a copy, newer ones whether it reads or writes,
-which is the same. Whether `bi` is the sum of both directions is unverified. There is no mark at the end.
+Copies are made by kernels (sm) or copy engines (dma). A line is a name and GB/s (1e9 bytes, unverified). Names
+contain the NUMA node that starts the copy. Of several nodes the best counts, as the others cross the host's own
+links. Older releases name the device that drives a copy, newer ones the direction (read or write), which is the
+same information. It is unverified if `bi` is the sum of both directions. There is no end mark.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _UNREAD = re.compile(r"((?:cpu|gpu)\S*_under_numa\S*)\s+(.*)")
 
 
 class GpuCopy(LogReader):
+    """Reader of one table of copy rates."""
+
     def __init__(self) -> None:
         super().__init__()
         self.rates: dict[str, dict[tuple[str, str], float]] = {}
@@ -27,6 +30,7 @@ class GpuCopy(LogReader):
         self.wrong = False
 
     def line(self, line: str) -> None:
+        """Store the rate of a copy as the best of all NUMA nodes. A copy that was read already begins the next test."""
         if found := _LINE.match(line):
             source, target, verb, driver, way, node, both, text = found.groups()
             rate = float(text)
@@ -45,6 +49,7 @@ class GpuCopy(LogReader):
             self.leave_out(found[1], found[2])
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add a matrix of rates (GB/s) per kind of copy, from source to target."""
         if not self.rates:
             verdict.incomplete("no line of gpu_copy in the output")
         if self.wrong:
@@ -59,6 +64,7 @@ class GpuCopy(LogReader):
 
 
 def _order(place: str) -> tuple[int, str]:
+    """Return the key that sorts the host before the devices, and the devices by number."""
     return len(place), place
 
 

@@ -1,8 +1,8 @@
-"""Graph500's reference code: rates of breadth-first search (BFS) and shortest paths (SSSP).
+"""Parser of Graph500's reference code, which measures breadth-first search (BFS) and shortest paths (SSSP).
 
-The score is the harmonic mean of the rates over all roots, marked by `!`; other means are larger. It counts only where the
-results were validated: with SKIP_VALIDATION the times of validation are -1, and the run is flagged. A TEPS is an edge traversed
-per second. Rates of different scales or edge factors cannot be compared.
+The score is the harmonic mean of the rates over all roots, marked by `!`; other means are larger. It counts
+only if the results were validated: with SKIP_VALIDATION the validation times are -1, and the run gets a flag.
+TEPS are traversed edges per second. Rates of different scales or edge factors cannot be compared.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ _NAMES = "scale|edgefactor|num_mpi_processes|construction_time|(?:min|max|harmon
 
 
 class Graph500(LineReader):
+    """Reader of one run of Graph500."""
+
     LINES = lines(
         invalid=f".*{_INVALID}",
         value=rf"(?:(bfs|sssp) +)?((?i:{_NAMES})): +(?:! +)?({F})\s*$",
@@ -24,14 +26,17 @@ class Graph500(LineReader):
     )
 
     def opens(self, name: str, values: tuple[str, ...]) -> bool:
+        """Return True if a line is a second scale, or a second message that the run is invalid."""
         begins = name == "invalid" or values[1].lower() == "scale"
         return begins and bool(self.found["value"] or (self.found["invalid"] and name == "value"))
 
     @property
     def values(self) -> dict[tuple[str, str], float]:
+        """Values by search (`bfs` or `sssp`) and name."""
         return {(kind or "bfs", name.lower()): float(text) for kind, name, text in self.found["value"]}
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add the rates of both searches, the scale and the construction time."""
         if self.found["invalid"]:
             verdict.invalid("the validation failed")
         elif ("bfs", "harmonic_mean_teps") not in self.values:
@@ -46,6 +51,11 @@ class Graph500(LineReader):
         verdict.metrics["scale"] = self.values.get(("bfs", "scale"))
 
     def check(self, verdict: Verdict, kind: str) -> None:
+        """Add the harmonic mean rate of one search (`bfs` or `sssp`) in GTEPS.
+
+        The reading is invalid if the mean is outside of the smallest and largest rate. It gets a flag if the results
+        were not validated.
+        """
         least, mean, most = (self.values.get((kind, f"{name}_teps")) for name in ("min", "harmonic_mean", "max"))
         if mean is None:
             return

@@ -1,8 +1,9 @@
-"""GROMACS: md.log, or what mdrun prints.
+"""Parser of GROMACS: md.log, or the output of mdrun.
 
-ns/day depend on the system that is simulated: compare runs of one input only. Without -resethway or -resetstep the rate
-includes the start, where GROMACS tunes PME and balances its domains. Of md.log the line `Finished mdrun` is the end; what mdrun
-prints has none. A gmx without MPI under mpirun simulates the same system once for each rank, and each prints a plausible rate.
+ns/day depend on the simulated system: compare runs of one input only. Without -resethway or -resetstep, the
+rate includes the start, when GROMACS tunes PME and balances its domains. The end mark of md.log is the line
+`Finished mdrun`; the output of mdrun has none. A gmx without MPI under mpirun simulates the same system once
+per rank, and each rank prints a plausible rate.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ _HOURS = 24.0
 
 
 class Gromacs(LineReader):
+    """Reader of one simulation of GROMACS."""
+
     LINES = lines(
         file="Log file opened on",
         printed=r"\s*:-\) +GROMACS - .*mdrun",
@@ -30,16 +33,18 @@ class Gromacs(LineReader):
     )
 
     def opens(self, name: str, values: tuple[str, ...]) -> bool:
+        """Return True if a line is a repeated header, or a header after a rate."""
         return name in ("file", "printed") and bool(self.found[name] or self.rates())
 
     def rates(self) -> list[tuple[float, float]]:
-        """ns/day and hours/ns of every rate that has as many columns as the units above."""
+        """Return ns/day and hours/ns per rate line that has as many columns as the line of units."""
         units = _UNIT.findall((self.last("units") or ("(ns/day)(hour/ns)",))[0])
         at = units.index("(ns/day)")
         rows = [[float(text) for text in row.split()] for (row,) in self.found["rate"]]
         return [(row[at], row[at + 1]) for row in rows if len(row) == len(units)]
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add the simulated time per day, the wall time and the threads. Check that ns/day and hours/ns agree."""
         rates = self.rates()
         if not rates:
             verdict.incomplete("no 'Performance:' in ns/day in the output")

@@ -1,7 +1,8 @@
-"""Horovod's synthetic benchmarks, whichever the framework.
+"""Parser of Horovod's synthetic benchmarks for all frameworks.
 
-Rank 0 alone prints. Its `Total` is its own rate times the ranks, no measured sum; what follows `+-` is 1.96 standard deviations of
-its iterations, no interval of the mean. One decimal is all there is, so that slow devices' rates are coarse.
+Only rank 0 prints. Its `Total` is its own rate times the ranks, not a measured sum. The number after `+-` is
+1.96 standard deviations of its iterations, not an interval of the mean. Rates have one decimal only, so that
+those of slow devices are coarse.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ _DEVIATIONS = 1.96
 
 
 class HorovodSynthetic(LineReader):
+    """Reader of one run of a Horovod benchmark."""
+
     LINES = lines(
         iteration=rf".*?Iter #(\d{{1,6}}): {_N} img/sec per (?:GPU|CPU)",
         each=rf".*?Img/sec per (?:GPU|CPU): {_N} \+-{_N}",
@@ -28,6 +31,7 @@ class HorovodSynthetic(LineReader):
     )
 
     def opens(self, name: str, values: tuple[str, ...]) -> bool:
+        """Return True if a line is an iteration, rate or batch that cannot follow the lines read so far."""
         if name == "iteration":
             return bool(self.found["total"]) or int(values[0]) <= int((self.last(name) or ("-1",))[0])
         if name == "each" and self.found["total"]:
@@ -35,6 +39,10 @@ class HorovodSynthetic(LineReader):
         return name == "batch" and bool(self.found["total"] or self.found["iteration"])
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        """Add the rate per device and its standard deviation, and return the total rate (images/s).
+
+        The total must match the ranks times the rate per device, and that rate must match the mean of the iterations.
+        """
         totals, of_each = self.last("total"), self.last("each")
         if totals is None or of_each is None:
             verdict.incomplete("no 'Total img/sec' and 'Img/sec per' in the output")

@@ -1,9 +1,9 @@
-"""HPCG: the summary that it writes to a file `HPCG-Benchmark_<version>_<date>.txt`, and not to its output.
+"""Parser of the summary of HPCG, which writes it to `HPCG-Benchmark_<version>_<date>.txt` and not to its output.
 
-Only a result that HPCG calls VALID counts; it says so of short runs, too, whose rating may be too high or too low: official
-ones take 1800 s or more. The rating includes the overheads of convergence and optimization; the raw one (`HPCG 2.4 rating`)
-does not. HPCG 3.1 and NVIDIA's write `section::name=value`; HPCG 3.0 writes a YAML file, in which `name: value` is indented
-below `section:`.
+Only a result that HPCG calls VALID counts. Short runs are VALID, too, but their rating may be too high or too
+low: official runs take 1800 s or more. The rating includes the overheads of convergence and optimization; the
+raw rating (`HPCG 2.4 rating`) does not. HPCG 3.1 and NVIDIA's version write `section::name=value`. HPCG 3.0
+writes a YAML file, in which `name: value` is indented below `section:`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _KEYS = (_BEGIN, _TIME, _LEAST, _TOTAL, _BYTES, _VALID, _RAW)
 
 
 class Hpcg(LogReader):
+    """Reader of one summary of HPCG."""
+
     def __init__(self) -> None:
         super().__init__()
         self.section = ""
@@ -36,6 +38,7 @@ class Hpcg(LogReader):
         self.values: dict[str, float] = {}
 
     def line(self, line: str) -> None:
+        """Store the value of a line, or the section that begins with it."""
         if found := _LINE.match(line):
             return self.take(found[1].strip("_# "), found[2], found[3])
         if found := _SECTION.match(line):
@@ -44,6 +47,13 @@ class Hpcg(LogReader):
             return self.take(self.section, found[1], found[2])
 
     def take(self, section: str, name: str, text: str) -> None:
+        """Store a value of the summary. A second process count or rating begins the next test.
+
+        Args:
+            section: heading of the section.
+            name: name of the value.
+            text: value as printed.
+        """
         key = re.sub(r" \(?for historical (?:value\)?|reasons) is$", "", f"{section}::{name}").replace(
             "Rating", "rating"
         )
@@ -62,6 +72,7 @@ class Hpcg(LogReader):
             self.failed.append(section[:60])
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add the ratings, the memory bandwidth and the execution time. A result that HPCG calls invalid does not count."""
         gflops = self.values.get(_VALID)
         if self.invalid or self.failed:
             verdict.invalid(f"HPCG calls its result invalid{': ' if self.failed else ''}{', '.join(self.failed)}")

@@ -1,9 +1,10 @@
-"""High-Performance Linpack (netlib, vendors', NVIDIA's containers) and HPL-MxP.
+"""Parser of High-Performance Linpack (netlib, vendors', NVIDIA's containers) and HPL-MxP.
 
-A result counts only if its residual check PASSED, and only if its rate is that of its size and time: (2/3 N^3 + 3/2 N^2) /
-time, as the program itself has it (netlib HPL 2.3, HPL_pdtest). Of several results of one HPL.dat the best that passed is the
-host's, as TOP500 has it; one that FAILED makes the run invalid, as something computed wrong. The columns of NVIDIA's newest
-containers are unverified. HPL-MxP prints neither size nor time in such a row: its rate counts if its own check PASSED.
+A result counts only if its residual check PASSED and its rate matches its size and time: (2/3 N^3 + 3/2 N^2) /
+time, as the program computes it (netlib HPL 2.3, HPL_pdtest). Of several results of one HPL.dat the best that
+passed counts, as in the TOP500. One that FAILED makes the run invalid, since something was computed wrongly.
+The columns of NVIDIA's newest containers are unverified. HPL-MxP prints neither size nor time in such a row:
+its rate counts if its own check PASSED.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _ROUNDING = 0.005
 
 @dataclass
 class _HplTest:
+    """Result of one problem size and process grid, with its residual checks."""
+
     n: int
     nb: int
     p: int
@@ -40,15 +43,17 @@ class _HplTest:
 
     @property
     def ranks(self) -> int:
+        """Number of processes in the grid."""
         return self.p * self.q
 
     @property
     def passed(self) -> bool:
+        """True if the result has residual checks and none failed."""
         return bool(self.residuals) and not self.failed
 
     @property
     def contradicts(self) -> bool:
-        """Whether the printed rate is not that of size and time, beyond what their decimals leave open."""
+        """True if the printed rate differs from that of size and time by more than their rounding."""
         if not self.time_s > 0 or self.n > 10**9:
             return True
         expected = (2 / 3 * self.n**3 + 3 / 2 * self.n**2) / self.time_s / 1e9
@@ -56,6 +61,8 @@ class _HplTest:
 
 
 class Hpl(LogReader):
+    """Reader of one run of HPL or HPL-MxP."""
+
     def __init__(self) -> None:
         super().__init__()
         self.results: list[_HplTest] = []
@@ -68,6 +75,7 @@ class Hpl(LogReader):
         self.too_large = False
 
     def line(self, line: str) -> None:
+        """Store a result, a residual check or the number of passed tests. A line after the last number begins the next test."""
         if found := _RESULT.match(line):
             if self.over:
                 return self.another(line)
@@ -103,10 +111,11 @@ class Hpl(LogReader):
 
     @property
     def over(self) -> bool:
-        """Whether HPL or HPL-MxP has given its last number."""
+        """True if HPL or HPL-MxP has printed its last number."""
         return self.ended or self.mixed is not None
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add rate, time, size and residual of the best result that passed, and the rate of HPL-MxP."""
         passed = [result for result in self.results if result.passed]
         self.check(verdict)
         best = max(passed, key=lambda result: result.gflops, default=None)
@@ -128,6 +137,7 @@ class Hpl(LogReader):
             verdict.processes("HPL", best.ranks, scope)
 
     def check(self, verdict: Verdict) -> None:
+        """Record the problems of the results, such as failed residual checks, inconsistent rates and a missing end."""
         if failed := max(self.failed, sum(result.failed for result in self.results)):
             verdict.invalid(f"{failed} of {len(self.results)} results failed the residual check")
         for result in self.results:

@@ -1,9 +1,10 @@
-"""IOR 3 and 4: its printed table, or its document (-O summaryFormat=JSON).
+"""Parser of IOR 3 and 4: the printed table, or the document of -O summaryFormat=JSON.
 
-Rates are in MiB/s, and the mean over repetitions is read: IOR names the largest first. One run of the program may make several
-tests (`Test#`). What a host has just written it may read from its own page cache: unless tasks read what another host wrote
-(-C), the rate of reading can be that of memory. `Finished` is the end. IOR inside IO500 may print no summary: then the rows of its
-one table count, if each operation of its command line has as many as there are repetitions, or its `Max Write` and `Max Read`.
+Rates are in MiB/s. The mean over repetitions is read, although IOR prints the largest first. One run of the
+program may make several tests (`Test#`). A host may read from its own page cache what it has just written:
+unless tasks read what another host wrote (-C), the read rate can be that of memory. `Finished` is the end mark.
+IOR inside IO500 may print no summary. Then the rows of its only table count, provided that each operation of
+the command line has one row per repetition, or that its `Max Write` and `Max Read` are there.
 """
 
 from __future__ import annotations
@@ -27,20 +28,23 @@ _WRONG = re.compile(r"incorrect data on|data check error", re.IGNORECASE)
 
 
 class Ior(LogReader):
+    """Reader of one test of IOR."""
+
     def __init__(self) -> None:
         super().__init__()
         self.begun = False
         self.ended = 0
         self.number: float | None = None
         self.columns: list[str] = []
-        self.tables: list[dict[str, list[float]]] = []  # of repetitions, in the order of the tests
+        self.tables: list[dict[str, list[float]]] = []  # rates of the repetitions, one table per test
         self.means: dict[str, tuple[float, float, float | None]] = {}
         self.options: dict[str, str] = {}
         self.wrong = False
-        self.maxima: dict[str, float] = {}  # of the last table
+        self.maxima: dict[str, float] = {}  # largest rates of the last table
         self.command: list[str] = []
 
     def line(self, line: str) -> None:
+        """Store a rate, a summary, an option or the end mark of a test. A second header begins the next test."""
         if _BEGIN.match(line):
             if self.begun:
                 return self.another(line)
@@ -75,11 +79,19 @@ class Ior(LogReader):
     def mean(
         self, operation: str, test: float | None, mean: float | None, most: float | None, operations: float | None
     ) -> Ior:
-        """Take a line of the summary, or hand it to the test that it is of; the reader of that."""
+        """Store a line of the summary in the reader of its test, and return that reader.
+
+        Args:
+            operation: `write` or `read`.
+            test_number: number of the test in this run of IOR.
+            mean: mean rate (MiB/s) of the repetitions.
+            maximum: largest rate (MiB/s).
+            operations_per_s: mean number of operations per second.
+        """
         if test is None or mean is None or most is None:
             self.leave_out(f"the summary of {operation}", "a mean, a maximum or a test without a number")
             return self
-        # An operation that is there already is of another test, whatever number that has.
+        # A repeated operation belongs to another test, whatever its number.
         if self.number is None or (self.number == test and operation not in self.means):
             self.number = test
             self.means[operation] = mean, most, operations
@@ -91,16 +103,17 @@ class Ior(LogReader):
 
     @property
     def rates(self) -> dict[str, list[float]]:
-        """Rates of the repetitions, by operation; empty where it is not known which table is this test's."""
+        """Rates (MiB/s) of the repetitions by operation; empty if the table of this test is unknown."""
         at = int(self.number or 0)
         return self.tables[at] if at < len(self.tables) else {}
 
     @property
     def only_table(self) -> dict[str, list[float]]:
-        """Rates of the only table, by operation; empty if there are several tests, or may be, as of a script."""
+        """Rates (MiB/s) of the only table by operation; empty if the run has, or as a script may have, several tests."""
         return self.tables[0] if len(self.tables) == 1 and "-f" not in self.command else {}
 
     def document(self, document: Any) -> None:
+        """Store the summaries of a JSON document if it is a result of IOR, each test in its own reader."""
         if not isinstance(document, dict) or not isinstance(document.get("summary"), list):
             return
         latest = first = self.fresh(self.begun)
@@ -109,7 +122,7 @@ class Ior(LogReader):
             options = document["tests"][-1].get("Options") or {}
             first.options = {str(name): str(value) for name, value in options.items()}
         except (LookupError, TypeError, AttributeError):
-            pass  # the summary is what counts
+            pass  # only the summary is needed
         for one in document["summary"]:
             if isinstance(one, dict) and one.get("operation") in ("read", "write"):
                 values = [number(one.get(name)) for name in ("TestID", "bwMeanMIB", "bwMaxMIB", "OPsMean")]
@@ -117,6 +130,7 @@ class Ior(LogReader):
                     self.others.append(latest := after)
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add the mean and largest bandwidth and the operation rate per operation. The mean must match its repetitions."""
         means = self.means or self.means_of_rows(verdict)
         if not means:
             verdict.incomplete(
@@ -147,7 +161,10 @@ class Ior(LogReader):
         self.program = "" if self.number is None else f"test {self.number:g}"
 
     def means_of_rows(self, verdict: Verdict) -> dict[str, tuple[float, float, float | None]]:
-        """Return mean and maximum of the only table, by operation; nothing unless all of its rows are known to be there."""
+        """Return mean and maximum (MiB/s) by operation, computed from the rows of the only table.
+
+        Returns an empty dict unless all rows are known to be there.
+        """
         table, repetitions = self.only_table, number(self.options.get("repetitions"))
         planned = {name for name, option in (("write", "-w"), ("read", "-r")) if option in self.command}
         planned = planned or {"write", "read"}
@@ -161,6 +178,7 @@ class Ior(LogReader):
         return {name: (math.fsum(rates) / len(rates), max(rates), None) for name, rates in table.items()}
 
     def remarks(self, scope: Scope, verdict: Verdict, means: Mapping[str, object]) -> None:
+        """Add settings, and flags for another number of processes and for reads that may come from the page cache."""
         verdict.settings |= {
             "hosts": number(self.options.get("nodes")),
             "transfer_size": size_bytes(self.options.get("xfersize", "")),

@@ -1,9 +1,9 @@
-"""LAMMPS: log.lammps, or what it prints.
+"""Parser of LAMMPS: log.lammps, or the output of the program.
 
-The rate is in ns/day for `units real` and `metal`, in tau/day for `lj`; the unit of atom steps changes with their number
-(atom-step/s, katom-step/s, Matom-step/s), so that they are computed anew from the loop time. A script may run several times,
-such as to reach equilibrium: each run is a test of its own. A LAMMPS without MPI under mpirun simulates the whole system once
-for each rank, each `on 1 procs`.
+The rate is in ns/day for `units real` and `metal`, and in tau/day for `lj`. The unit of atom steps changes with
+their number (atom-step/s, katom-step/s, Matom-step/s), so that they are recomputed from the loop time. A script
+may contain several runs, for instance to reach equilibrium; each run is a test. A LAMMPS without MPI under
+mpirun simulates the whole system once per rank, each `on 1 procs`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ _NAMES = {"ns": "simulated_ns_per_day", "tau": "simulated_tau_per_day"}
 
 
 class Lammps(LineReader):
+    """Reader of one run of LAMMPS."""
+
     LINES = lines(
         begin=r"LAMMPS \(\d{1,2} [A-Z][a-z]{2} \d{4}",
         loop=rf"Loop time of ({F}) on (\d{{1,9}}) procs for (\d{{1,15}}) steps with (\d{{1,15}}) atoms\s*$",
@@ -29,12 +31,17 @@ class Lammps(LineReader):
         self.goes_on = False
 
     def opens(self, name: str, values: tuple[str, ...]) -> bool:
-        if name == "loop" and self.found["loop"]:  # the script goes on: this run came to its end
+        """Return True if a line is a second header or a second loop time.
+
+        With a second loop time, this run is complete, because the script went on.
+        """
+        if name == "loop" and self.found["loop"]:  # the script goes on, so that this run is complete
             self.goes_on = True
             return True
         return name == "begin" and bool(self.found["begin"] or self.found["loop"])
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add the rates of the last run, and check that the log is complete and that one simulation ran."""
         loop = self.last("loop")
         if loop is None:
             verdict.incomplete("no 'Loop time of' in the output")
@@ -49,6 +56,14 @@ class Lammps(LineReader):
         self.rates(verdict, time_s, steps, atoms)
 
     def rates(self, verdict: Verdict, time_s: float, steps: float, atoms: float) -> None:
+        """Add the rates per second and per day. The printed rate must match the steps and the loop time.
+
+        Args:
+            builder: builder of the reading.
+            time_s: loop time.
+            steps: number of timesteps.
+            atoms: number of atoms.
+        """
         per_day, unit, printed = self.last("rate") or ("", "", "")
         rate, printed_per_s = number(per_day or None), number(printed or None)
         if not all(map(math.isfinite, (time_s, rate or 0.0, printed_per_s or 0.0))):

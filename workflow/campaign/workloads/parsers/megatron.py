@@ -1,9 +1,9 @@
-"""Megatron-LM's training log, and what Primus and Megatron Bridge print in its place.
+"""Parser of the training log of Megatron-LM, and of the similar logs of Primus and Megatron Bridge.
 
-A line stands for all iterations since the one before (--log-interval), and its time is their mean; Primus prints `this/mean`,
-of which the first counts. The rate is that of samples (sequences). The first line includes compiling and filling caches, and
-counts only if there is no other. TFLOP/s are those of a device, by Megatron's formula of the model, which leaves recomputation
-out. Only the last rank prints.
+A line covers all iterations since the previous line (--log-interval), and its time is their mean. Primus prints
+`this/mean`, of which the first counts. The rate is that of samples (sequences). The first line includes
+compiling and filling caches, and counts only if there is no other. TFLOP/s are per device by Megatron's formula
+for the model, which leaves recomputation out. Only the last rank prints.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ARGUMENTS = {
     "hidden_size": "hidden_size",
     "num_attention_heads": "attention_heads",
 }
-"""Argument of Megatron -> setting."""
+"""Argument of Megatron -> name of the setting."""
 _ARGUMENT = re.compile(rf"\s*({'|'.join(_ARGUMENTS)}|params_dtype|fp8) \.+ (\S+)\s*$")
 _LENGTH = re.compile(r"\s*seq_length \.+ (\d{1,9})\s*$")
 _LAST = re.compile(r"exiting program (?:at iteration|after)")
@@ -35,14 +35,19 @@ _TOKENS = ("tokens per GPU (tokens/s/GPU)", "tokens/s/GPU inst/harmonic mean", "
 
 @dataclass(frozen=True)
 class _Line:
+    """Log line of one iteration, with its fields by name."""
+
     iteration: int
     fields: dict[str, float]
 
     def first(self, *names: str) -> float | None:
+        """Return the value of the first of these fields that the line has, or None."""
         return next((self.fields[name] for name in names if name in self.fields), None)
 
 
 class Megatron(LogReader):
+    """Reader of one training run."""
+
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[_Line] = []
@@ -54,6 +59,7 @@ class Megatron(LogReader):
         self.next_length: float | None = None
 
     def line(self, line: str) -> None:
+        """Store an iteration or an argument. An iteration number that does not grow begins the next test."""
         if found := _STEP.search(line):
             fields = {name.strip(): float(text) for name, text in _FIELD.findall(found[3])}
             if "elapsed time per iteration (ms)" not in fields:
@@ -68,7 +74,7 @@ class Megatron(LogReader):
             self.last = int(found[2])
             self.lines.append(_Line(int(found[1]), fields))
         elif found := _LENGTH.match(line):
-            if self.lines:  # of another training, or of the same after a restart
+            if self.lines:  # of another training run, or of the same one after a restart
                 self.next_length = float(found[1])
             else:
                 self.length = float(found[1])
@@ -78,6 +84,7 @@ class Megatron(LogReader):
             self.left = True
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        """Add times, TFLOP/s, tokens, losses and settings of the counted iterations, and return the rate (samples/s)."""
         if not self.lines:
             verdict.incomplete("no line with an iteration and its elapsed time in the output")
             return None
@@ -110,7 +117,10 @@ class Megatron(LogReader):
         return rate
 
     def counted(self, scope: Scope, verdict: Verdict) -> list[_Line]:
-        """Lines behind the warm-up, and never the first."""
+        """Return the lines after the warm-up, and never the first line.
+
+        If there are none, all lines are returned, and the reading gets a flag.
+        """
         warmup = self.lines[0].iteration - 1 + (scope.warmup_steps or 0)
         counted = [line for line in self.lines[1:] if line.iteration > warmup]
         if not counted:
@@ -118,12 +128,12 @@ class Megatron(LogReader):
         return counted or self.lines
 
     def spacings(self, counted: list[_Line]) -> list[int]:
-        """How many iterations each line stands for."""
+        """Count the iterations that each line covers."""
         before = {after.iteration: line.iteration for line, after in zip(self.lines, self.lines[1:], strict=False)}
         return [max(1, line.iteration - before.get(line.iteration, line.iteration - 1)) for line in counted]
 
     def settings(self, verdict: Verdict) -> None:
-        """Take the settings from the arguments that Megatron prints at its start."""
+        """Add the settings from the arguments that Megatron prints at its start."""
         stated = self.arguments
         eight_bits = stated.get("fp8", "None") not in ("None", "False")
         verdict.settings |= {
@@ -133,6 +143,7 @@ class Megatron(LogReader):
         }
 
     def losses(self, verdict: Verdict) -> None:
+        """Add the last loss, and report losses that are not a number and skipped iterations."""
         last = self.lines[-1].fields
         if sum(line.fields.get("number of nan iterations", 0) for line in self.lines) > 0:
             verdict.nan("iterations had a loss that is not a number")

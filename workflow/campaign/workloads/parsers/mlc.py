@@ -1,8 +1,9 @@
-"""Intel's Memory Latency Checker (mlc): latencies and bandwidths between NUMA nodes, and peak bandwidths.
+"""Parser of Intel's Memory Latency Checker (mlc): latencies and bandwidths between NUMA nodes, and peak bandwidths.
 
-MB are 1e6 bytes. Rows are nodes with cores, columns nodes with memory: memory behind CXL is a column without a row. Latencies
-are random reads only with -e or -r; the default lets prefetchers take part where mlc may not switch them off, which it says. A
-matrix has no mark at its end: that all rows are there only the program's exit code says.
+MB are 1e6 bytes. Rows are nodes with cores, columns are nodes with memory: memory behind CXL is a column
+without a row. Latencies are random reads only with -e or -r. By default prefetchers take part if mlc cannot
+switch them off, and mlc prints that. A matrix has no end mark: only the exit code of the program shows that all
+rows are there.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _IDLE = re.compile(rf"Each iteration took\s+{F} (?:core|base frequency) clocks \
 
 
 class Mlc(LogReader):
+    """Reader of one run of Intel's Memory Latency Checker."""
+
     def __init__(self) -> None:
         super().__init__()
         self.seen = False
@@ -40,6 +43,7 @@ class Mlc(LogReader):
         self.prefetchers = False
 
     def line(self, line: str) -> None:
+        """Store a row or number of the current section. A section that was read already begins the next test."""
         if _BEGIN in line:
             self.seen, self.section = True, ""
         elif name := next((name for text, name in _SECTIONS.items() if line.startswith(text)), None):
@@ -76,6 +80,7 @@ class Mlc(LogReader):
             self.tables[self.section].torn = True
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add the matrices of latency (ns) and bandwidth (GB/s) and the single numbers."""
         if not self.seen and not self.begun and not self.numbers:
             verdict.incomplete("no output of Intel's Memory Latency Checker")
             return

@@ -1,8 +1,9 @@
-"""MLPerf training logs: lines `:::MLLOG {...}` of mlcommons/logging, with or without a label of the rank before them.
+"""Parser of MLPerf training logs, the lines `:::MLLOG {...}` of mlcommons/logging with or without a rank label.
 
-The time to train is that from run_start to run_stop, and there is one only if run_stop says success. Rates are what the program
-tracks itself (`tracked_stats`), in samples of its own definition: their median. Several ranks may log the same events, within
-seconds; a run that starts at another time is another. What is evaluated after run_stop is no sample of the training.
+The time to train is the time from run_start to run_stop, and exists only if the status of run_stop is success.
+The rate is the median of the rates that the program tracks (`tracked_stats`), in samples of its own definition.
+Several ranks may log the same events, within seconds of each other. A run that starts at another time is
+another test. Evaluations after run_stop are no samples of the training.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _OPENING = ("run_start", "submission_benchmark", "submission_org", "cache_clear"
 
 
 class Mlperf(LogReader):
+    """Reader of one MLPerf training run."""
+
     def __init__(self) -> None:
         super().__init__()
         self.batch_global: float | None = None
@@ -31,14 +34,15 @@ class Mlperf(LogReader):
         self.start_ms = math.inf
         self.stop_ms = -math.inf
         self.endings: set[str] = set()
-        self.rates: dict[float, float] = {}  # by time: ranks may log them, too
+        self.rates: dict[float, float] = {}  # by time, as several ranks may log the same rate
         self.samples: dict[float, float] = {}
         self.accuracies: dict[float, float] = {}
 
     def line(self, line: str) -> None:
+        """Store the events of a line. Lines of several ranks may be joined. An event may begin the next run."""
         latest = self
         at = line.find(_MARK)
-        while at >= 0:  # ranks' lines may be glued together
+        while at >= 0:  # lines of several ranks may be joined
             try:
                 event, _ = json.JSONDecoder().raw_decode(line[at + len(_MARK) - 1 :])
             except (ValueError, RecursionError):
@@ -50,13 +54,13 @@ class Mlperf(LogReader):
             at = line.find(_MARK, at + 1)
 
     def is_over(self, event: dict[str, Any]) -> bool:
-        """Whether an event opens another run."""
+        """Return True if an event begins another run."""
         key, time_ms = event.get("key"), number(event.get("time_ms"))
         if time_ms is None or not math.isfinite(time_ms):
             return False
         if key == "run_start" and math.isfinite(self.start_ms):
             return abs(time_ms - self.start_ms) > _RANKS_APART_MS
-        # These may come in the order of runs, or of files.
+        # These events may be in the order of the runs or of the files.
         outside = time_ms >= self.stop_ms or time_ms < self.start_ms - _OPENED_BEFORE_MS
         if not self.endings:
             return key in _OPENING and bool(self.rates) and not math.isfinite(self.start_ms)
@@ -64,6 +68,7 @@ class Mlperf(LogReader):
         return (key in _OPENING and outside) or (key == "tracked_stats" and not during)
 
     def event(self, event: dict[str, Any]) -> None:
+        """Store the time, rate, accuracy or number of samples of an event."""
         key, value, time_ms = event.get("key"), event.get("value"), number(event.get("time_ms"))
         metadata = found if isinstance(found := event.get("metadata"), dict) else {}
         if key in ("run_start", "run_stop", "init_start", "init_stop"):
@@ -85,7 +90,7 @@ class Mlperf(LogReader):
             self.batch_global = self.number_of("global_batch_size", value)
         elif key == "eval_accuracy" and len(self.accuracies) < _RATES_MAX:
             accuracy = self.number_of("eval_accuracy", value)
-            # Without a time, in the order of the log and before all others.
+            # Accuracies without a time keep the order of the log, before all others.
             at_ms = len(self.accuracies) - float(_RATES_MAX) if time_ms is None else time_ms
             self.accuracies |= {} if accuracy is None else {at_ms: accuracy}
         if key in ("eval_accuracy", "block_stop", "eval_stop", "run_stop"):
@@ -95,6 +100,7 @@ class Mlperf(LogReader):
                 self.samples[at_ms] = max(samples, self.samples.get(at_ms, 0.0))
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        """Add the time to train, the accuracy and the samples, and return the median tracked rate (samples/s)."""
         taken_s = (self.stop_ms - self.start_ms) / 1e3
         timed = math.isfinite(taken_s)
         if not timed:
@@ -106,7 +112,7 @@ class Mlperf(LogReader):
         if timed and not success:
             verdict.flag(f"run_stop says {', '.join(sorted(self.endings))}: there is no time to train")
         verdict.expect("the global batch is", self.batch_global, scope.batch_global)
-        # Checkpoints may be evaluated after the run, and by events whose order is not that of their times.
+        # Checkpoints may be evaluated after the run, and their events may not be in order of time.
         over_ms = self.stop_ms if timed else math.inf
         trained = max((samples for at_ms, samples in self.samples.items() if at_ms <= over_ms), default=None)
         evaluated = [(at_ms, accuracy) for at_ms, accuracy in self.accuracies.items() if at_ms <= over_ms]
@@ -123,6 +129,13 @@ class Mlperf(LogReader):
         return rate
 
     def rate(self, verdict: Verdict, taken_s: float | None, samples: float | None) -> float | None:
+        """Return the median of the rates that the program tracked, or None if it tracked none.
+
+        Args:
+            builder: builder of the reading.
+            run_time_s: time from run_start to run_stop.
+            samples: samples trained in that time, for a check of the rates.
+        """
         if not self.rates:
             return None
         if not all(map(math.isfinite, self.rates.values())):

@@ -1,9 +1,10 @@
-"""MLPerf Inference's LoadGen: mlperf_log_summary.txt, or the lines `:::MLLOG` of mlperf_log_detail.txt.
+"""Parser of MLPerf Inference's LoadGen: mlperf_log_summary.txt, or the lines `:::MLLOG` of mlperf_log_detail.txt.
 
-In the Server scenario a latency counts from when a query was scheduled, so that nothing is omitted. The summary's headline may be
-the scheduled rate: the rate here is that of completed samples. A result that is INVALID broke a latency limit, or was too short.
-Latencies of the Offline scenario count from the start of all samples, and are nobody's. A run for accuracy measures no performance.
-TPOT is printed as "time to output token".
+In the Server scenario a latency counts from when a query was scheduled, so that no waiting time is omitted. The
+headline of the summary may be the scheduled rate: the rate here is that of completed samples. An INVALID result
+broke a latency limit or was too short. Latencies of the Offline scenario count from the start of all samples
+and are not those of a user; they are left out. A run for accuracy measures no performance. TPOT is printed as
+"time to output token".
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ _WORDS = {
     "result_validity": "validity",
 }
 _MEASURING = ("PerformanceOnly", "Performance")
-"""Modes that measure, as newer releases and those up to 0.7 name them."""
+"""Names of the mode that measures performance, in newer releases and in those up to 0.7."""
 _NUMBER = re.compile(F)
 
 
 class MlperfInference(LogReader):
+    """Reader of one result of LoadGen."""
+
     def __init__(self) -> None:
         super().__init__()
         self.words: dict[str, str] = {}
@@ -61,6 +64,7 @@ class MlperfInference(LogReader):
         self.errors = False
 
     def line(self, line: str) -> None:
+        """Store a value of the summary or an event of the detail log. A second summary begins the next test."""
         if (at := line.find(_MARK)) >= 0:
             try:
                 event = json.loads(line[at + len(_MARK) - 1 :])
@@ -82,12 +86,14 @@ class MlperfInference(LogReader):
             self.take(found[1].lower(), found[2])
 
     def event(self, event: dict[str, Any]) -> None:
+        """Store a setting or result of the detail log."""
         key, value = str(event.get("key")), event.get("value")
         if key in _WORDS or key.startswith("result_"):
             self.whole = self.whole or key == "result_validity"
             self.take(key, str(value))
 
     def take(self, label: str, text: str) -> None:
+        """Store a rate, a latency or a text by its label. Other labels are ignored."""
         if label in _WORDS:
             self.words[_WORDS[label]] = text
         elif not _NUMBER.fullmatch(text):
@@ -101,10 +107,19 @@ class MlperfInference(LogReader):
             self.latency(found[1], found[2], found[3], text)
 
     def latency(self, of: str | None, what: str | None, percent: str | None, text: str) -> None:
+        """Store one statistic of a latency in milliseconds.
+
+        Args:
+            latency: kind of latency as LoadGen names it; None for the whole request.
+            statistic: `min`, `max` or `mean`; None for a percentile.
+            percent: percentile.
+            text: latency in nanoseconds.
+        """
         name = what or "p" + f"{float(percent or 0):g}".replace(".", "_")
         self.found[f"{_OF.get(of, 'tpot')}_ms_{name}"] = float(text) / 1e6
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        """Add the latencies and rates, and return the rate of completed samples (1/s)."""
         scenario, mode, validity = (self.words.get(name, "") for name in ("scenario", "mode", "validity"))
         rate = self.found.pop("completed", None)
         samples = self.found.pop("samples", None)

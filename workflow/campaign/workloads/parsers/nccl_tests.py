@@ -1,12 +1,13 @@
-"""nccl-tests and rccl-tests: the printed table in its three layouts, or the file of -J.
+"""Parser of nccl-tests and rccl-tests: the printed table in its three layouts, or the file of -J.
 
-Bandwidths are curves over message sizes; the average that the program prints mixes all sizes and is not read. Wrong values make
-the run invalid, and so do several one-rank tests in place of one of several ranks (what a build without MPI does under mpirun).
-GB/s are 1e9 bytes. busbw is algbw times 2(n-1)/n for all-reduce, (n-1)/n for all-gather, reduce-scatter, gather, scatter and
-all-to-all, else 1 (nccl-tests, doc/PERFORMANCE.md); hypercube counts (n-1)/n of the size in its algbw. All-to-all and send-receive
-cannot work in place: their in-place columns, whose values are N/A, are no result and count only where there are no others. Sizes
-are rounded down to what the ranks can share. With -S or -I the table has further columns: only -J is read then.
-Each data type, operation and repetition (-N) is a test of its own. The file of -J lists one device per process.
+Bandwidths are curves over message sizes; the printed average mixes all sizes and is not read. Wrong values make
+the run invalid. So do several one-rank tests in place of one test of several ranks, which is what a build
+without MPI does under mpirun. GB/s are 1e9 bytes. busbw is algbw times 2(n-1)/n for all-reduce, (n-1)/n for
+all-gather, reduce-scatter, gather, scatter and all-to-all, else 1 (nccl-tests, doc/PERFORMANCE.md); hypercube
+counts (n-1)/n of the size in its algbw. All-to-all and send-receive cannot work in place: their in-place
+columns, whose values are N/A, are no result and count only if there are no others. Sizes are rounded down to
+what the ranks can share. With -S or -I the table has further columns: then only -J is read. Each data type,
+operation and repetition (-N) is a test. The file of -J lists one device per process.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _NAMES = ("busbw", "algbw", "time", "busbw_in_place", "algbw_in_place", "time_in
 
 @dataclass
 class _ProgramRun:
-    """One run of the program: the header and the end that its tables share."""
+    """Header and end of one run of the program, shared by all of its tables."""
 
     program: str = ""
     ranks: list[int] = field(default_factory=list)
@@ -51,7 +52,7 @@ class _ProgramRun:
 
 
 class NcclTests(LogReader):
-    """One table: the sizes of one data type and operation, once."""
+    """Reader of one table, with the sizes of one data type, operation and repetition."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,10 +66,11 @@ class NcclTests(LogReader):
         self.torn: list[tuple[int, float, float]] = []
 
     def line(self, line: str) -> None:
+        """Store a row, or a line of the header or end. A header after a measurement begins the next test."""
         if self.begun and (_RANK.match(line) or _TITLE.match(line) or _SIZES.search(line)):
             return self.another(line)
         if row := _ROW.match(line):
-            cells = [number(cell) for cell in row.groups()[3:]]  # N/A is none
+            cells = [number(cell) for cell in row.groups()[3:]]  # N/A becomes None
             table = self.table_of(int(row[1]), " ".join(row[3].split()))
             table.take(int(row[1]), cells[:3], cells[3], "")
             table.take(int(row[1]), cells[4:7], cells[7], "_in_place")
@@ -90,11 +92,19 @@ class NcclTests(LogReader):
 
     @property
     def begun(self) -> bool:
-        """Whether it measured: headers of processes that do not know of each other stand in front of that."""
+        """True if the reader has measurements.
+
+        The headers of several processes without MPI all come before the first measurement.
+        """
         return self.run.bounds is not None or any(self.values.values())
 
     def table_of(self, size: int, operation: str) -> NcclTests:
-        """Return the table that a row belongs to: a new one for another operation, and where the sizes begin anew."""
+        """Return the reader for the table of a row: a new one for another operation, or if the sizes start again.
+
+        Args:
+            size: message size (bytes).
+            operation: data type and operation.
+        """
         # Small sizes that are rounded down repeat within one table.
         repeated = size < self.last_size or (self.run.one_size and 0 < size == self.last_size)
         table = self.fresh(repeated or (self.last_size >= 0 and operation != self.operation))
@@ -103,6 +113,14 @@ class NcclTests(LogReader):
         return table
 
     def take(self, size: int, cells: list[float | None], wrong: float | None, place: str) -> None:
+        """Store the values of one row, either out of place or in place, and check that they agree.
+
+        Args:
+            size: message size (bytes).
+            cells: time (us), algorithm bandwidth and bus bandwidth (GB/s).
+            wrong_values: number of wrong values, or None if they were not checked.
+            suffix: suffix of the curves, empty or `_in_place`.
+        """
         time_us, algbw, busbw = cells
         if wrong is not None:
             self.checked = True
@@ -110,8 +128,8 @@ class NcclTests(LogReader):
         if len(self.values["busbw"]) >= _MOST_SIZES:
             return
         if time_us is not None and algbw is not None and busbw is not None and size:
-            # A row that another line ran into has numbers that do not belong together.
-            # Seven characters are all that a time has: two digits where it takes an exponent.
+            # The numbers of a row that was mixed up with another line do not agree.
+            # A time has seven characters, and only two digits if it needs an exponent.
             relative = 0.06 if time_us >= 1e7 else 0.012 + 0.006 / max(time_us, 1e-3)
             absolute = 0.006 if algbw < 1000 else 0.6
             if algbw >= 1 and len(self.torn) < _MOST_SIZES:
@@ -125,12 +143,12 @@ class NcclTests(LogReader):
             self.values["busbw" + place][size] = busbw
 
     def shares(self) -> tuple[float, ...]:
-        """Parts of the size that the algorithm bandwidth may be of."""
+        """Return the fractions of the message size that the algorithm bandwidth may count."""
         ranks = len(set(self.run.ranks))
         return ((ranks - 1) / ranks,) if self.run.program == "hypercube_perf" and ranks else (1.0,)
 
     def document(self, document: Any) -> None:
-        """The file of -J."""
+        """Store the results of a JSON document if it is a file of -J, each table in its own reader."""
         if self.begun and isinstance(document, dict) and isinstance(document.get("results"), list):
             after = NcclTests()
             after.document(document)
@@ -166,6 +184,7 @@ class NcclTests(LogReader):
             self.documents = documents
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add the curves of bandwidth and time, the peak bandwidths and the latency of the smallest size."""
         self.program = (
             " ".join((self.run.program, self.operation)) if len(self.run.operations) > 1 else self.run.program
         )
@@ -203,12 +222,20 @@ class NcclTests(LogReader):
             verdict.curve(name, "us" if name.startswith("time") else "gb_per_s", points)
 
     def drop_unchecked(self) -> None:
-        """Forget what an operation that cannot work in place gave there: its values were not checked, those of the others were."""
+        """Remove the in-place values that were not checked although others were.
+
+        An operation that cannot work in place prints such values.
+        """
         for name in _NAMES[3:]:
             for size in self.unchecked:
                 self.values[name].pop(size, None)
 
     def check_ranks(self, scope: Scope, verdict: Verdict, busbw: dict[int, float]) -> None:
+        """Record problems with the ranks, such as a number other than planned.
+
+        Further problems are ranks listed twice, and a ratio of bus and algorithm bandwidth that no operation of so many
+        ranks has. `busbw` is the bus bandwidth (GB/s) by message size (bytes).
+        """
         listed = self.run.ranks
         ranks = len(set(listed))
         if len(listed) > ranks:
@@ -218,7 +245,7 @@ class NcclTests(LogReader):
             )
         elif listed:
             verdict.expect("the ranks are", float(ranks), scope.ranks)
-        # Of messages that are small enough both are printed as 0.00.
+        # For small messages both are printed as 0.00.
         if ranks == 1 or (busbw and not any(busbw.values()) and max(self.algbw) >= _ROUNDED_TO_ZERO):
             verdict.invalid("no bus bandwidth at any size, as with one rank")
         known = (2 * (ranks - 1) / max(ranks, 1), (ranks - 1) / max(ranks, 1), 1.0)
@@ -230,9 +257,14 @@ class NcclTests(LogReader):
 
     @property
     def algbw(self) -> list[float]:
+        """All algorithm bandwidths (GB/s), and 0."""
         return [*self.values["algbw"].values(), *self.values["algbw_in_place"].values(), 0.0]
 
     def missing(self, busbw: dict[int, float]) -> int:
+        """Return the number of planned sizes of at least 1 KiB that have no row.
+
+        `busbw` is the bus bandwidth (GB/s) by message size (bytes).
+        """
         if self.run.sizes is None:
             return 0
         size, last, step, factor = self.run.sizes
@@ -243,7 +275,7 @@ class NcclTests(LogReader):
         while size <= last and asked < _MOST_SIZES:
             at = bisect_right(ordered, size)
             near = at > 0 and ordered[at - 1] > size - rounded
-            missing += not near and size >= 1024  # small ones are rounded to the element and to the ranks
+            missing += not near and size >= 1024  # small sizes are rounded to the element and to the ranks
             asked += 1
             if step < 1 or (factor and (step < 2 or size < 1)):
                 break

@@ -1,9 +1,9 @@
-"""nvbandwidth: its printed matrices, or the document of -j.
+"""Parser of nvbandwidth: its printed matrices, or the document of -j.
 
-A test that was waived was not run: it is absent, not zero. The diagonal between devices is not measured (N/A today, 0.00 in old
-releases). Bidirectional tests by copy engine (`_ce`) give one of the two directions, about half of what p2pBandwidthLatencyTest
-gives for the same link. Rows and columns are as the test's own title says. Cells are medians of a few samples. The NOTE that
-newer releases print is the end; older ones have none.
+A waived test was not run: it is absent, not zero. The diagonal between devices is not measured (N/A today, 0.00
+in old releases). Bidirectional tests by copy engine (`_ce`) give one of the two directions, about half of what
+p2pBandwidthLatencyTest gives for the same link. The title of a test defines its rows and columns. Cells are
+medians of a few samples. The NOTE that newer releases print is the end mark; older releases have none.
 """
 
 from __future__ import annotations
@@ -40,17 +40,21 @@ _UNITS = {"GB/s": "gb_per_s", "ns": "ns"}
 
 @dataclass
 class _Test(MatrixRows):
+    """Matrix of one test, with its state and the sum that nvbandwidth prints."""
+
     unit: str = "gb_per_s"
     total: float | None = None
     state: str = "running"
 
 
 def _not_measured(diagonal: bool, value: float) -> bool:
-    """Whether it is a zero that old releases print between a device and itself."""
+    """Return True for a zero between a device and itself, which old releases print."""
     return diagonal and value == 0
 
 
 class NvBandwidth(LogReader):
+    """Reader of one run of nvbandwidth."""
+
     def __init__(self) -> None:
         super().__init__()
         self.tests: dict[str, _Test] = {}
@@ -58,6 +62,7 @@ class NvBandwidth(LogReader):
         self.whole = False
 
     def line(self, line: str) -> None:
+        """Store a line of a test, or its end. A test that was read already begins the next run."""
         if found := _RUNNING.match(line):
             if found[1] in self.tests:
                 return self.another(line)
@@ -78,6 +83,7 @@ class NvBandwidth(LogReader):
             self.whole = True
 
     def inside(self, test: _Test, line: str) -> None:
+        """Store the unit, the columns or a row of a test."""
         if found := _TITLE.match(line):
             test.unit = _UNITS[found[1]]
         elif not test.columns:
@@ -88,19 +94,20 @@ class NvBandwidth(LogReader):
             test.add(found[1], cells)
 
     def document(self, document: Any) -> None:
-        """The document of -j: cells are strings."""
+        """Store the tests of a JSON document if it is a result of `nvbandwidth -j`, whose cells are strings."""
         try:
             cases = [(str(case["name"]), self.case(case)) for case in document["nvbandwidth"]["testcases"]]
         except (LookupError, TypeError, AttributeError):
-            return  # of something else
+            return  # another document
         after = self
         for name, test in cases:
-            if name in after.tests:  # of another round
+            if name in after.tests:  # of the next repetition
                 after = self.fresh(True)
             after.tests[name] = test
             after.whole = True
 
     def case(self, case: dict[str, Any]) -> _Test:
+        """Convert a test case of the document of -j to a test."""
         state = {"Passed": "done", "Waived": "waived"}.get(str(case.get("status")), "failed")
         test = _Test(state=state, total=number(case.get("sum")))
         if "(ns)" in str(case.get("bandwidth_description", "")) or "latency" in str(case["name"]):
@@ -115,6 +122,7 @@ class NvBandwidth(LogReader):
         return test
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add the matrix of each finished test, and flags for waived tests and one-way results."""
         for name, test in self.tests.items():
             self.check(verdict, name, test)
             if test.state == "done":
@@ -130,6 +138,7 @@ class NvBandwidth(LogReader):
             verdict.incomplete("no test with a matrix in the output")
 
     def check(self, verdict: Verdict, name: str, test: _Test) -> None:
+        """Record the problems of one test, such as a missing end, a failure, or cells that do not add up to its sum."""
         if test.state == "running":
             verdict.incomplete(f"the matrix of {name} is torn" if test.torn else f"{name} has no end")
         elif test.state == "failed":

@@ -1,8 +1,11 @@
-"""NVIDIA's BERT fine-tuning (run_squad.py): what DLLogger prints, or its file dllogger.json (lines `DLLL {...}`).
+"""Parser of NVIDIA's BERT fine-tuning (run_squad.py).
 
-The printed rate counts the steps that were asked for, not those that were done: with --max_steps beyond the epochs it is several
-times too high, with --max_steps it runs one step more, and a fraction of an epoch is counted and not run. So the rate is computed
-anew, from the samples of the steps that were done; the printed one is a metric beside it. Nothing of the warm-up is left out.
+It reads the output of DLLogger, or its file dllogger.json (lines `DLLL {...}`).
+
+The printed rate counts the requested steps, not those that were done. With --max_steps beyond the epochs it is
+several times too high; with --max_steps the program runs one step more; and a fraction of an epoch is counted
+and not run. So the rate is recomputed from the samples of the steps that were done, and the printed rate is a
+separate metric. No warm-up is left out.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ _WRONG = 0.002
 
 
 class NvidiaBert(LogReader):
+    """Reader of one fine-tuning run."""
+
     def __init__(self) -> None:
         super().__init__()
         self.settings: dict[str, float] = {}
@@ -37,7 +42,8 @@ class NvidiaBert(LogReader):
         self.spacing = 0
 
     def line(self, line: str) -> None:
-        # A run logs parameters before its steps, and those of its evaluation behind them, but before its summary.
+        # A run logs the parameters of training before its steps, and those of evaluation between its steps and its summary.
+        """Store a line of DLLogger or of the progress bar. Parameters or a summary after a finished run begin the next test."""
         if (self.summary and "PARAMETER" in line) or (self.last_iteration and _OPENING.search(line)):
             return self.another(line)
         if "e2e_train_time" in line and self.summary:
@@ -55,7 +61,13 @@ class NvidiaBert(LogReader):
             self.take(found, steps and (int(steps[1]), int(steps[2])), line if "PARAMETER" in line else None)
 
     def take(self, found: dict[str, float], steps: tuple[int, int] | None, parameters: str | None) -> None:
-        """One line: its numbers, epoch and iteration, the text of a line of parameters."""
+        """Store the summary, iteration, parameters or scores of one line.
+
+        Args:
+            numbers: numbers of the line by name.
+            iteration: epoch and iteration, or None.
+            parameters: text of a line of parameters, or None.
+        """
         if "e2e_train_time" in found:
             self.summary = found
         elif steps:
@@ -69,6 +81,7 @@ class NvidiaBert(LogReader):
             self.scores |= {name: found[name] for name in ("exact_match", "F1") if name in found}
 
     def event(self, text: str) -> None:
+        """Store an event of dllogger.json. Invalid text is ignored."""
         try:
             document, _ = json.JSONDecoder().raw_decode(text)
             step, data = document["step"], document["data"]
@@ -81,6 +94,12 @@ class NvidiaBert(LogReader):
         self.take(found, (step[0], step[1]) if counted else None, " ".join(texts) if step == "PARAMETER" else None)
 
     def parameters(self, text: str, found: dict[str, float]) -> None:
+        """Store the settings that a line of parameters contains.
+
+        Args:
+            text: text of the line.
+            numbers: numbers of the line by name.
+        """
         self.settings |= {name: float(value) for name, value in _SETTING.findall(text)}
         if found_half := _HALF.search(text):
             self.half = found_half[1] == "True"
@@ -91,6 +110,7 @@ class NvidiaBert(LogReader):
         }
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        """Add times, rates, scores and settings, and return the rate (samples/s) recomputed from the steps that were done."""
         verdict.settings["precision"] = None if self.half is None else "fp16" if self.half else "fp32"
         verdict.settings["sequence_length"] = self.settings.get("max_seq_length")
         verdict.expect("the batch per device is", self.settings.get("train_batch_size"), scope.batch)
@@ -123,12 +143,23 @@ class NvidiaBert(LogReader):
     def rate(
         self, scope: Scope, verdict: Verdict, samples: float | None, printed: float, time_s: float
     ) -> float | None:
+        """Return the rate (samples/s) of the steps that were done, or the printed rate if their number is unknown.
+
+        The reading is invalid if the printed iterations do not confirm the printed rate.
+
+        Args:
+            context: facts about the run.
+            builder: builder of the reading.
+            samples: sequences trained on, or None if unknown.
+            printed_rate: rate (samples/s) that the program printed.
+            time_s: training time.
+        """
         if samples is not None:
             rate = samples / time_s
             if abs(printed - rate) > _WRONG * rate:
                 verdict.flag(f"the printed {printed:.4g}/s are {printed / rate:.3g} times the {rate:.4g}/s really done")
             return rate
-        # What the printed rate takes for the steps may still be what the iterations show.
+        # The printed iterations may still confirm the steps that the printed rate assumes.
         if scope.batch_global and self.last_iteration:
             steps = printed * time_s / scope.batch_global
             if self.last_iteration - 1.5 <= steps <= self.last_iteration + self.spacing:
@@ -144,7 +175,7 @@ class NvidiaBert(LogReader):
         return printed
 
     def samples(self, scope: Scope, verdict: Verdict) -> float | None:
-        """Sequences really trained on; None where the log does not say."""
+        """Return the number of sequences that were trained on, or None if the log does not show it."""
         features = self.settings.get("training_features")
         per_epoch = self.per_epoch or self.expected_per_epoch(features, scope)
         accumulation = max(1.0, self.settings.get("gradient_accumulation_steps", 1.0))
@@ -163,7 +194,11 @@ class NvidiaBert(LogReader):
         return None if scope.batch_global is None else steps * scope.batch_global
 
     def expected_per_epoch(self, features: float | None, scope: Scope) -> int | None:
-        """Batches of an epoch on each rank; the sampler fills up what does not divide."""
+        """Return the number of batches per epoch and rank, or None if it is unknown.
+
+        The sampler fills up the last batches if the sequences do not divide evenly. `features` is the number of
+        training sequences.
+        """
         batch = scope.batch or self.settings.get("train_batch_size")
         if features is None or not scope.ranks or not batch or not (math.isfinite(features) and batch >= 1):
             return None

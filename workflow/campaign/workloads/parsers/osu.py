@@ -1,8 +1,9 @@
-"""OSU micro-benchmarks: bandwidth, bidirectional bandwidth, latency, message rate and collectives.
+"""Parser of the OSU micro-benchmarks: bandwidth, bidirectional bandwidth, latency, message rate and collectives.
 
-MB are 1e6 bytes. `osu_bw` is one way, `osu_bibw` the sum of both, `osu_latency` half a round trip; a collective's latency is the
-mean over ranks. The latency of a non-blocking collective is its pure communication time: the overall time includes computing.
-There is no mark at the end: that the table is whole only the program's exit code says.
+MB are 1e6 bytes. `osu_bw` is one way, `osu_bibw` the sum of both directions, `osu_latency` half a round trip.
+The latency of a collective is the mean over ranks; that of a non-blocking collective is its pure communication
+time, since the overall time includes computing. There is no end mark: only the exit code of the program shows
+that the table is complete.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ _MOST_SIZES = 10_000
 
 @dataclass
 class _Table:
+    """Values of one table by message size, or its single value."""
+
     unit: str
     scale: float
     sized: bool
@@ -53,7 +56,7 @@ class _Table:
 
 
 class Osu(LogReader):
-    """One table: each program of the micro-benchmarks prints one below its title."""
+    """Reader of one table. Each program of the micro-benchmarks prints one below its title."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,12 +64,13 @@ class Osu(LogReader):
         self.name = ""
 
     def line(self, line: str) -> None:
+        """Store the title, the column heading or a row. A second title or heading begins the next test."""
         if found := _TITLE.match(line):
             if self.table is not None or self.name:
                 return self.another(line)
             self.name = _name(found[1])
         elif found := _COLUMNS.match(line):
-            # The same program may go on, say with another data type.
+            # The same program may continue, for instance with another data type.
             after = self.fresh(self.table is not None)
             after.name = self.name
             bandwidth = "MB/s" in found[2]
@@ -80,18 +84,27 @@ class Osu(LogReader):
                 elif _TORN.match(line):
                     self.leave_out("a row", line)
             elif _ALONE.match(line) and len(cells := line.split()) > column:
-                # A second one is that of another process.
+                # A second value is from another process.
                 self.table.disordered = self.table.alone is not None
                 self.table.alone = float(cells[column])
 
     def row(self, table: _Table, size: int, value: float, check: str) -> None:
+        """Store a row of a table, and note a failed validation or sizes that do not grow.
+
+        Args:
+            table: table of the row.
+            size: message size (bytes).
+            value: printed value.
+            check: result of the validation, or an empty text.
+        """
         table.failed = table.failed or check.lower() == "fail"
-        # Sizes only ever grow; where they do not, several programs print at once.
+        # Sizes always grow, unless several programs print at once.
         table.disordered = table.disordered or (bool(table.points) and size <= max(table.points))
         if len(table.points) < _MOST_SIZES:
             table.points[size] = value * table.scale
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add the curve and the metric of the table, or the reason why it does not count."""
         name, table = self.name, self.table
         values = [] if table is None else [*table.points.values(), *([] if table.alone is None else [table.alone])]
         if table is None:
@@ -109,6 +122,13 @@ class Osu(LogReader):
         self.program = _PROGRAMS.get(name, "")
 
     def take(self, verdict: Verdict, table: _Table, values: Sequence[float]) -> None:
+        """Add the curve of a table, and its latency at the smallest size or its peak bandwidth.
+
+        Args:
+            builder: builder of the reading.
+            table: table to add.
+            values: all values of the table, in its unit.
+        """
         name = self.name
         if table.failed:
             verdict.invalid(f"{name}: the validation failed")
@@ -126,13 +146,16 @@ class Osu(LogReader):
 
 
 def _value_column(heading: str) -> int:
-    """Return the number of the column of the latency or rate, which stands behind others where computing overlaps."""
+    """Return the index of the column with the latency or rate, which follows others if the benchmark overlaps computing."""
     before, found, _ = heading.partition("Pure Comm")
     return len(re.findall(r"\((?:us|%)\)", before)) if found else 0
 
 
 def _name(title: str) -> str:
-    """`MPI-CUDA Bi-Directional Bandwidth` -> bidirectional_bandwidth."""
+    """Convert the title of a program to the name of its metric.
+
+    For instance, `MPI-CUDA Bi-Directional Bandwidth` becomes `bidirectional_bandwidth`.
+    """
     words = [word for word in re.split(r"[^A-Za-z]+", title) if word.upper() not in ("MPI", "CUDA", "ROCM", "OPENACC")]
     name = "_".join(words).lower().replace("bi_directional", "bidirectional")
     return name or "unnamed"

@@ -1,8 +1,9 @@
-"""CUDA's p2pBandwidthLatencyTest, and bandwidthTest with --csv.
+"""Parser of CUDA's p2pBandwidthLatencyTest, and of bandwidthTest with --csv.
 
-Bidirectional cells are the sum of both directions. The diagonal is a copy inside a device, counted twice, and is masked. Pairs
-that cannot access each other are copied through the host in spite of the title `P2P=Enabled`. Latencies are those of the GPU's
-clock. Few repetitions without warm-up: the program itself says that it is not for performance.
+Bidirectional cells are the sum of both directions. The diagonal is a copy inside a device, counted twice, and
+is masked. Pairs that cannot access each other are copied through the host, in spite of the title `P2P=Enabled`.
+Latencies are measured by the GPU's clock. Repetitions are few and without warm-up: the program itself prints
+that it is not for performance.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _SLOWER = 0.9
 
 
 class P2pBandwidthLatency(LogReader):
+    """Reader of one run of p2pBandwidthLatencyTest or bandwidthTest."""
+
     def __init__(self) -> None:
         super().__init__()
         self.tables: dict[str, MatrixRows] = {}
@@ -37,6 +40,7 @@ class P2pBandwidthLatency(LogReader):
         self.ended = False
 
     def line(self, line: str) -> None:
+        """Store a row of a matrix or a rate of bandwidthTest. A second title or heading begins the next test."""
         if (self.tables or self.copies) and _BEGIN.match(line):
             return self.another(line)
         if found := _TITLE.match(line):
@@ -44,7 +48,7 @@ class P2pBandwidthLatency(LogReader):
             self.title = f"{kind}_p2p_{(found[2] or found[3]).lower()}"
             if self.title in self.tables:
                 return self.another(line)
-            # Announced, and not there yet.
+            # The matrix is incomplete until its rows are read.
             self.unit = "us" if kind == "latency" else "gb_per_s"
             self.tables[self.title] = MatrixRows(self.unit, ("0",), torn=True)
         elif found := _HEAD.match(line):
@@ -67,12 +71,14 @@ class P2pBandwidthLatency(LogReader):
             self.ended = True
 
     def row(self, number: int, values: tuple[float, ...]) -> None:
+        """Add a row to the current matrix, which is torn if a row is missing before it."""
         if self.table is not None and not self.table.whole:
             # A line may be missing.
             self.table.torn = self.table.torn or number != len(self.table.rows)
             self.table.add(str(number), values)
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add the complete matrices and the curves of bandwidthTest."""
         for name, table in self.tables.items():
             if table.whole:
                 verdict.matrix(name, table.matrix(lambda diagonal, _: diagonal))
@@ -89,6 +95,7 @@ class P2pBandwidthLatency(LogReader):
         self.remarks(verdict)
 
     def check(self, verdict: Verdict) -> None:
+        """Record the problems of the matrices, such as missing rows or cells that are not a number."""
         if torn := [name for name, table in self.tables.items() if not table.whole]:
             verdict.incomplete(f"matrices with rows missing or torn: {', '.join(torn)}")
         elif "latency_p2p_enabled" not in self.tables:
@@ -101,6 +108,7 @@ class P2pBandwidthLatency(LogReader):
                 verdict.nan(f"{name} has cells that are not a number")
 
     def remarks(self, verdict: Verdict) -> None:
+        """Add flags for pairs without peer access, summed directions, and pairs that P2P makes slower."""
         if self.cannot:
             verdict.flag(
                 f"{len(self.cannot)} pairs cannot access each other: their P2P=Enabled cells are copies through the host"

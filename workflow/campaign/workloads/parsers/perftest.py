@@ -1,10 +1,11 @@
-"""perftest of linux-rdma: ib_write_bw, ib_read_bw, ib_send_bw and their latency tests.
+"""Parser of perftest of linux-rdma: ib_write_bw, ib_read_bw, ib_send_bw and their latency tests.
 
-`MB/sec` are 2^20 bytes, `Gb/sec` (--report_gbits) 1e9 bits; the message rate that is printed beside says which, and a row whose
-rate and bandwidth do not belong together is torn. Client and server both print, each below a heading of its own: of two values
-for a size the smaller bandwidth and the larger latency count; the server's banner tells the two sides of a test from two tests.
-More rows of a size than headings are the reports of --run_infinitely, whose mean counts. A latency test with -D prints a mean
-latency and no typical one. The rule below the rows is the end. Bidirectional tests give the sum.
+`MB/sec` are 2^20 bytes, `Gb/sec` (--report_gbits) 1e9 bits. The message rate printed beside the bandwidth must
+match it, otherwise the row is torn. Client and server both print, each below its own heading: of two values for
+a size, the smaller bandwidth and the larger latency count. The server's banner distinguishes the two sides of a
+test from two tests. More rows of a size than headings are the reports of --run_infinitely, whose mean counts. A
+latency test with -D prints a mean latency and no typical one. The rule below the rows is the end mark.
+Bidirectional tests give the sum of both directions.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _MOST_ROWS = 10_000
 
 
 class Perftest(LogReader):
+    """Reader of one test of perftest, with the output of client, server or both."""
+
     def __init__(self) -> None:
         super().__init__()
         self.kind = ""
@@ -44,6 +47,7 @@ class Perftest(LogReader):
         self.ended = False
 
     def line(self, line: str) -> None:
+        """Store a heading, a row or a remark. A heading that cannot belong to this test begins the next one."""
         test = _TEST.match(line)
         program = _program(test) if test else self.program
         heads = _BANDWIDTH.match(line), _LATENCY.match(line), _DURATION.match(line)
@@ -73,27 +77,40 @@ class Perftest(LogReader):
             self.throttled = True
 
     def other_side(self, waits: bool, program: str) -> bool:
-        """Whether a header belongs to this test: it has no row yet, or client and server print one after the other."""
+        """Return True if a header belongs to this test.
+
+        That is so if the test has no row yet, or if client and server print one after the other.
+
+        Args:
+            is_server: True for the banner of a server.
+            program: name of the program in the header.
+        """
         if not self.average and not self.typical and not self.latency:
             return True
         return program == self.program and self.tables == 1 and self.servers == (0 if waits else 1)
 
     def row(self, size: int, values: list[float]) -> None:
+        """Store a row by the kind of its table, and check that the bandwidth or latency matches the printed rate.
+
+        Args:
+            size: message size (bytes).
+            values: values of the row, in the units of its table.
+        """
         if sum(map(len, (*self.average.values(), *self.typical.values(), *self.latency.values()))) >= _MOST_ROWS:
             return
         if self.kind == "bandwidth" and len(values) >= 3:
             peak, average, rate = values[0] * self.scale, values[1] * self.scale, values[2]
-            # The last digit of the message rate is worth up to a tenth of it for large messages on slow links.
+            # For large messages on slow links, the last digit of the message rate is up to a tenth of it.
             if math.isfinite(average) and not agree(rate * 1e6 * size / 1e9, average, 0.01, size * 1e-9 + 1e-5):
                 self.torn = f"{size} bytes at {rate:g} Mpps are not {values[1]:g}"
             self.average.setdefault(size, []).append(average)
-            if peak > 0:  # not measured where the test runs for a time
+            if peak > 0:  # not measured if the test runs for a given time
                 self.peak.setdefault(size, []).append(peak)
         elif self.kind == "latency" and len(values) >= 4:
             self.typical.setdefault(size, []).append(values[2])
         elif self.kind.startswith("mean latency"):
             mean_us = values[0]
-            # A transaction is one way, or there and back.
+            # A transaction is one way or a round trip.
             per_s = [ways * values[-1] for ways in (1, 2)] if self.kind.endswith("rate") and len(values) == 2 else []
             slack = 0.01 + 0.006 / max(mean_us, 1e-3)
             if per_s and math.isfinite(mean_us) and not any(agree(each * mean_us, 1e6, slack) for each in per_s):
@@ -101,7 +118,12 @@ class Perftest(LogReader):
             self.latency.setdefault(size, []).append(mean_us)
 
     def combine(self, reports: Mapping[int, list[float]], slower: Callable[[list[float]], float]) -> dict[int, float]:
-        """Return one value per size: the slower of two sides, or the mean of several reports of one side."""
+        """Return one value per size: the slower of two sides, or the mean of several reports of one side.
+
+        Args:
+            reports: values by message size (bytes).
+            choose_slower: function that selects the slower value.
+        """
         return {
             size: math.nan
             if not all(map(math.isfinite, values))
@@ -112,6 +134,7 @@ class Perftest(LogReader):
         }
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add the curves of bandwidth and latency, the peak bandwidth and the latency of the smallest size."""
         rows = {**self.average, **self.typical, **self.latency}
         if not rows:
             verdict.incomplete("no row of perftest in the output")
@@ -135,6 +158,10 @@ class Perftest(LogReader):
         self.remarks(verdict, max(map(len, rows.values()), default=0))
 
     def remarks(self, verdict: Verdict, most_rows: int) -> None:
+        """Add flags for summed directions, repeated reports, two sides and a low CPU frequency.
+
+        `max_reports` is the largest number of rows of one message size.
+        """
         if self.bidirectional:
             verdict.flag("bidirectional bandwidth is the sum of both directions")
         if most_rows > max(self.tables, 1):
@@ -147,6 +174,7 @@ class Perftest(LogReader):
 
 
 def _program(test: re.Match[str]) -> str:
+    """Return the name of the program for a test heading, such as `ib_write_bw`; empty for another heading."""
     verb = _VERBS.get(test[1].split()[0], "")
     return f"ib_{verb}_{'bw' if test[2] == 'BW' else 'lat'}" if verb else ""
 

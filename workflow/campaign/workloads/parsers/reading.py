@@ -1,4 +1,4 @@
-"""What is read from a program's log, what has to be known of the run to read it, and how a reading is put together."""
+"""Base classes of log parsers, the reading that they return, and helpers for numbers, matrices and JSON documents."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from typing import Any, ClassVar, Literal, Self
 
 ReadingStatus = Literal["ok", "nan", "invalid", "incomplete"]
 F = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|NaN|NAN|Inf|INF)"
-"""A number in a regular expression, not a number and infinity included."""
+"""Regular expression of a floating-point number, including NaN and infinity."""
 
 LABEL = (
     rb"(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z )?(?: *\d{1,6}: |\[[^\]\s]{1,60}\](?:<std(?:out|err)>)?:? ?)?[ \t]*"
 )
-"""Where a line of bytes begins: behind the time of `kubectl logs --timestamps` and the label of its rank."""
+"""Regular expression of the prefix of a line: the time of `kubectl logs --timestamps` and the label of the rank."""
 
 NO_END_MARK = "the log has no end mark: whether it was cut off is not known"
-"""The flag of a log of which only the exit code of its program says that it is whole."""
+"""Flag of a log without an end mark. Only the exit code of its program can prove that the log is complete."""
 
 _SHOWN = 60
 _MOST_NAMED = 12
-_MOST_LINES = 100_000  # of one name that are kept, so that no log takes more memory: the first ones, and the last
+_MOST_LINES = 100_000  # kept per name to limit memory: the first ones and the last
 _WORST: tuple[ReadingStatus, ...] = ("incomplete", "invalid", "nan")
 
 
 def describe_unended(line: str) -> str:
-    """Return the sentence for a last line that no line feed ends and that nothing proves to be whole."""
+    """Return the message for a last line that is left out because it may be cut off.
+
+    No line feed ends such a line, and nothing proves that it is complete.
+    """
     return (
         f"the last line has no line feed and may be cut off, so it is left out: '{line.strip()[:_SHOWN]}'; "
         "add a line feed if the log is whole"
@@ -38,10 +41,19 @@ def describe_unended(line: str) -> str:
 
 @dataclass(frozen=True)
 class Scope:
-    """What is known of the run beforehand; None is not known. batch: samples per device and step; batch_global: of all devices.
+    """Facts about a run that are known before its log is read; None if unknown.
 
-    test: which of several tests in the log counts, by number from 1, or the last; None where the log has to have one.
-    ended: whether the program's exit code says that it came to its end, so that its last line is whole without a line feed.
+    Attributes:
+        ranks: number of ranks.
+        hosts: number of hosts.
+        batch: samples per device and step.
+        batch_global: samples of all devices per step.
+        warmup_steps: number of warm-up steps.
+        measured_steps: number of steps to measure.
+        test: test of the log that counts, by number from 1, or the last. With None, the log must have exactly one
+            test.
+        ended_normally: True if the exit code shows that the program came to its end. Its last line is then complete
+            even without a line feed.
     """
 
     ranks: int | None = None
@@ -56,7 +68,10 @@ class Scope:
 
 @dataclass(frozen=True)
 class PairMatrix:
-    """A number for every pair; None where it was not measured. unit: as a suffix of names is (`gb_per_s`, `us`)."""
+    """Numbers per pair of row and column, such as bandwidths between devices; None for pairs that were not measured.
+
+    `unit` has the form of a name's suffix, such as `gb_per_s` or `us`.
+    """
 
     unit: str
     rows: tuple[str, ...]
@@ -66,7 +81,10 @@ class PairMatrix:
 
 @dataclass
 class MatrixRows:
-    """A matrix as its rows come. torn: rows and columns do not belong together."""
+    """Builder of a PairMatrix whose rows are added one by one.
+
+    `is_torn` is True if a row does not fit the columns, because lines are damaged or mixed up.
+    """
 
     unit: str
     columns: tuple[str, ...] = ()
@@ -76,11 +94,11 @@ class MatrixRows:
 
     @property
     def whole(self) -> bool:
-        """Whether it has as many rows as columns, and none is torn."""
+        """True if the matrix has as many rows as columns and no damaged row."""
         return not self.torn and len(self.rows) == len(self.columns)
 
     def add(self, label: str, cells: Sequence[float | None]) -> None:
-        """Take a row; one that is too short, too long or there already tears the matrix."""
+        """Add a row. A row that is too short, too long or repeated is left out and marks the matrix as torn."""
         if len(cells) != len(self.columns) or label in self.labels:
             self.torn = True
         else:
@@ -88,7 +106,12 @@ class MatrixRows:
             self.rows.append(tuple(cells))
 
     def matrix(self, masked: Callable[[bool, float], bool] | None = None) -> PairMatrix:
-        """The matrix without what is no number. masked: what else was not measured, by being on the diagonal, and its value."""
+        """Build the matrix. Cells that are not finite or that are masked become None.
+
+        Args:
+            is_masked: predicate for cells that were not measured. It gets whether the cell is on the diagonal, and the
+                value.
+        """
         masked = masked or (lambda diagonal, value: False)
         values = (
             tuple(
@@ -102,24 +125,36 @@ class MatrixRows:
 
 @dataclass(frozen=True)
 class Curve:
-    """A number for every message size in bytes, sizes ascending."""
+    """A number per message size (bytes), in ascending order of the size."""
 
     unit: str
     points: tuple[tuple[int, float], ...]
 
     @property
     def peak(self) -> float:
+        """Largest value of the curve."""
         return max(value for _, value in self.points)
 
 
 @dataclass(frozen=True)
 class LogReading:
-    """What a log says. problem: why it is not `ok`; throughput_per_s: samples per second of all ranks together.
+    """Numbers, status and flags read from a log for one test.
 
-    step_times_s: [rank][step]. metrics: unit in the name. flags: what a
-    reader of the numbers should know. program: the name of the program or test that the log is of, where it says one (`osu_bw`).
-    settings: how the log states that its program was started, by the names of `SETTINGS` in importing/stated_settings.py.
-    rounded: whether the numbers are those that were printed, and not those of a file of the program, which may have more digits.
+    Attributes:
+        status: `ok`, or the most serious problem.
+        problem: reason why the status is not `ok`.
+        throughput_per_s: samples per second of all ranks together.
+        step_times_s: step times by rank and step.
+        metrics: numbers by name. Each name ends in the unit.
+        matrices: matrices over pairs by name.
+        curves: curves over message sizes by name.
+        steady: start and end (Unix seconds) of the period in which all ranks were measured.
+        flags: remarks that a reader of the numbers should know.
+        program: name of the program or test, such as `osu_bw`, if the log states it.
+        settings: settings with which the program was started according to the log, named as in `SETTINGS` of
+            importing/stated_settings.py.
+        rounded: True for numbers as printed, False for numbers from a file of the program, which may have more
+            digits.
     """
 
     status: ReadingStatus = "ok"
@@ -136,25 +171,32 @@ class LogReading:
     rounded: bool = True
 
     def of_ended(self) -> LogReading:
-        """The reading of a program whose exit code says that it came to its end."""
+        """Return the reading without the flag that the log may be cut off.
+
+        It applies if the exit code shows that the program came to its end.
+        """
         return replace(self, flags=tuple(flag for flag in self.flags if flag != NO_END_MARK))
 
     def equals(self, other: LogReading) -> bool:
-        """Whether both have the same numbers."""
+        """Return True if the two readings have the same status and numbers."""
         one, two = ((r.status, r.throughput_per_s, r.metrics, r.curves, r.matrices) for r in (self, other))
         return one == two
 
     @property
     def has_numbers(self) -> bool:
+        """True if the reading has a rate, metric, curve or matrix."""
         return self.throughput_per_s is not None or bool(self.metrics or self.curves or self.matrices)
 
     def agrees(self, whole: LogReading) -> bool:
-        """Return whether the other reading, of the log with its last line, has the same numbers, be it only now `ok`."""
+        """Return True if the reading of the full log has the same numbers as this reading of the log without its last line.
+
+        The status may differ if this reading is `incomplete`, since the last line may make it `ok`.
+        """
         one, two = ((r.metrics, r.curves, r.matrices, r.step_times_s) for r in (self, whole))
         return one == two and (self.status == "incomplete" or self.throughput_per_s == whole.throughput_per_s)
 
     def same(self, other: LogReading) -> bool:
-        """Whether both are of one test, which a program printed and wrote to a file, too."""
+        """Return True if one reading is the printed form and the other the file of the same test."""
         both = [(self.metrics[name], other.metrics[name]) for name in self.metrics.keys() & other.metrics.keys()]
         for name in self.curves.keys() & other.curves.keys():
             one, two = dict(self.curves[name].points), dict(other.curves[name].points)
@@ -164,10 +206,18 @@ class LogReading:
 
 @dataclass(frozen=True)
 class Format:
-    """How to read one program's logs. Lines with none of `needles`, in which `rows` is not found either, say nothing.
+    """Format of the logs of one program: the reader class, and which lines it needs.
 
-    rows: of bytes, begins with a line feed. document: text near the beginning of a log of which every line counts. programs: names
-    of the programs that it reads. decimals: number of decimals with which every line of numbers ends; None if it varies.
+    Lines that contain no needle and do not match `row_pattern` are skipped.
+
+    Attributes:
+        reader: constructor of the reader.
+        needles: texts that lines of interest contain.
+        row_pattern: pattern of further lines of interest. It begins with a line feed.
+        document_marker: text near the start or end of a log whose lines must all be read.
+        max_line_chars: length of the longest line that is read.
+        program_pattern: pattern for the names of the programs.
+        decimals: number of decimals with which each line of numbers ends; None if it varies.
     """
 
     reader: Callable[[], LogReader]
@@ -179,13 +229,16 @@ class Format:
     decimals: int | None = None
 
     def proves_whole(self, line: str) -> bool:
-        """Return whether a last line without a line feed shows by itself that nothing of it is missing."""
+        """Return True if a last line without a line feed is certainly complete.
+
+        Such a line ends with a closing bracket, or with all the decimals that the program prints.
+        """
         closed = line.rstrip().endswith(("}", "]"))
         return closed or (self.decimals is not None and re.search(rf"\.\d{{{self.decimals}}}$", line) is not None)
 
 
 def number(value: Any) -> float | None:
-    """A number of a JSON document, of a string or none."""
+    """Convert a value of a JSON document or a text to a float. Return None for booleans and for values that are no number."""
     if isinstance(value, bool) or value is None:
         return None
     try:
@@ -195,7 +248,7 @@ def number(value: Any) -> float | None:
 
 
 def size_bytes(text: Any) -> float | None:
-    """Return the bytes of a size such as `4k`, `1 MiB` or `262144 bytes`, by powers of 1024; None if it is none."""
+    """Convert a size such as `4k`, `1 MiB` or `262144 bytes` to bytes, with powers of 1024. Return None for another text."""
     found = _SIZE.fullmatch(str(text).strip().lower())
     size = number(found[1]) if found else None
     return None if found is None or size is None else size * 1024 ** " kmgt".index(found[2] or " ")
@@ -209,7 +262,10 @@ _OPENED_AT_ONCE = 20
 
 
 class Documents:
-    """Finds the JSON documents in a log line by line: a line that is one, or lines from one that begins it to one that ends it."""
+    """Finder of JSON documents in a log that is fed line by line.
+
+    A document is a single line, or several lines from one that opens it to one that closes it.
+    """
 
     def __init__(self, longest: int = _DOCUMENT_BYTES) -> None:
         self._longest = longest
@@ -218,7 +274,7 @@ class Documents:
         self._bytes = self._depth = 0
 
     def feed(self, line: str) -> Any:
-        """The document that ends in this line; None where none does."""
+        """Add the next line of the log. Return the document that ends in this line, or None."""
         if not self._lines and "{" not in line and "[" not in line:
             return None
         if self._lines and not self._goes_on(line):
@@ -241,27 +297,30 @@ class Documents:
 
     @property
     def torn(self) -> bool:
-        """Whether a document began and did not come to its end."""
+        """True if a document began and did not come to its end."""
         return self._cut or bool(self._lines)
 
     def _read(self, text: str) -> Any:
+        """Parse a document, and note if it was cut off."""
         document = _document(text)
         self._cut = self._cut or (document is None and text.startswith(('{"', "{\n")))
         return document
 
     def _goes_on(self, line: str) -> bool:
-        """Whether a line can be the next of a document; programs print braces for other reasons, too."""
+        """Return True if a line can continue the document. Programs print braces for other reasons, too."""
         if line.startswith('{"') and self._lines[0].startswith('{"'):
-            return False  # a document a line, of which the one before was cut off
+            return False  # one document per line, and the previous one was cut off
         if line.startswith("{"):
             return self._lines[-1].rstrip().endswith(("[", ",", ":"))
         return _ELEMENT.match(line) is not None
 
     def _forget(self) -> None:
+        """Discard the lines of the current document."""
         self._lines, self._bytes, self._depth = [], 0, 0
 
 
 def _document(text: str) -> Any:
+    """Parse a JSON text. Return None if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -269,7 +328,11 @@ def _document(text: str) -> Any:
 
 
 def found_at(document: Any, path: str) -> Iterator[Any]:
-    """Values at a path: keys and numbers of elements with dots between them, `*` for every element. A key may hold dots itself."""
+    """Yield the values at a path in a JSON document.
+
+    A path consists of keys and element numbers (from 0) with dots between them; `*` is every element. A key may
+    contain dots.
+    """
     if isinstance(document, list):
         head, _, rest = path.partition(".")
         chosen = document if head == "*" else document[int(head) :][:1] if head.isdecimal() else []
@@ -285,12 +348,15 @@ def found_at(document: Any, path: str) -> Iterator[Any]:
 
 
 def agree(one: float, other: float, relative: float, absolute: float = 0.0) -> bool:
-    """Whether two finite numbers are the same but for rounding."""
+    """Return True if two numbers are finite and equal within a relative plus an absolute tolerance."""
     return math.isfinite(one) and math.isfinite(other) and abs(one - other) <= relative * max(one, other) + absolute
 
 
 class Verdict:
-    """What a log says, as it is found; and what speaks against it: the worst decides, and of several the first."""
+    """Builder of a LogReading: collects numbers, flags and problems of one test.
+
+    The most serious problem determines the status. Of several problems of the same status, the first is reported.
+    """
 
     def __init__(self) -> None:
         self._problems: dict[ReadingStatus, str] = {}
@@ -301,54 +367,75 @@ class Verdict:
         self.settings: dict[str, float | str | None] = {}
 
     def incomplete(self, problem: str) -> None:
+        """Record a problem of status `incomplete`: the log has no result or was cut off."""
         self._problems.setdefault("incomplete", problem)
 
     def invalid(self, problem: str) -> None:
+        """Record a problem of status `invalid`: the log contradicts itself or the run."""
         self._problems.setdefault("invalid", problem)
 
     def nan(self, problem: str) -> None:
+        """Record a problem of status `nan`: a value is not a finite number."""
         self._problems.setdefault("nan", problem)
 
     def flag(self, text: str) -> None:
+        """Add a flag to the reading, unless it has the same flag already."""
         if text not in self.flags:
             self.flags.append(text)
 
     def no_end(self) -> None:
-        """Say that nothing in the log tells whether it is whole."""
+        """Add the flag that nothing in the log shows whether it is complete."""
         self.flag(NO_END_MARK)
 
     def expect(self, what: str, printed: float | None, known: float | None) -> None:
-        """What the program says of its run has to be what the run was given."""
+        """Mark the reading as `invalid` if a value that the program printed differs from the value of the run.
+
+        Unknown values (None) are not compared.
+
+        Args:
+            description: subject and verb for the message, such as "the ranks are".
+            printed_value: value in the log.
+            expected_value: value of the run.
+        """
         if printed is not None and known is not None and printed != known:
             self.invalid(f"the program says {what} {printed:g}, the run has {known:g}")
 
     def processes(self, program: str, printed: float | None, scope: Scope) -> None:
-        """Flag a program that had another number of processes than the run has devices, as it may be meant."""
+        """Add a flag if a program used another number of processes than the run has devices.
+
+        This is not an error, as it may be intended.
+        """
         if printed is not None and scope.ranks is not None and printed != scope.ranks:
             self.flag(f"{program} used {printed:g} processes, the run {scope.ranks} devices")
 
     def finite(self, numbers: Mapping[str, float]) -> None:
-        """Name every one that is not a number."""
+        """Mark the reading as `nan` for each metric that is not finite."""
         for name, value in numbers.items():
             if not math.isfinite(value):
                 self.nan(f"{name} is {value:g}")
 
     def curve(self, name: str, unit: str, points: Mapping[int, float]) -> None:
-        """Take it, unless it is empty or not all of it is numbers."""
+        """Add a curve over message sizes (bytes). An empty curve is left out; one with a value that is not finite is a problem."""
         if not all(map(math.isfinite, points.values())):
             self.nan(f"{name} is not a number")
         elif points:
             self.curves[name] = Curve(unit, tuple(sorted(points.items())))
 
     def matrix(self, name: str, matrix: PairMatrix) -> None:
-        """Take it, with its smallest and largest number as metrics, unless it has none."""
+        """Add a matrix and its smallest and largest cell as metrics. A matrix without measured cells is left out."""
         if cells := pairs(matrix.values):
             self.matrices[name] = matrix
             self.metrics[f"{name}_min_{matrix.unit}"] = min(cells)
             self.metrics[f"{name}_max_{matrix.unit}"] = max(cells)
 
     def reading(self, throughput_per_s: float | None = None, program: str = "", *, rounded: bool = True) -> LogReading:
-        """The reading of all that was found, without the rate of an incomplete run and numbers that are not finite."""
+        """Build the reading, without the rate of an incomplete run and without numbers that are not finite.
+
+        Args:
+            throughput_per_s: samples per second, or None if the program processes no samples.
+            program: name of the program or test.
+            rounded: True if the numbers are as printed, False if they are from a file of the program.
+        """
         if throughput_per_s is not None and not (math.isfinite(throughput_per_s) and throughput_per_s > 0):
             self.nan(f"the rate is {throughput_per_s:g}")
             throughput_per_s = None
@@ -369,15 +456,20 @@ class Verdict:
 
 
 def pairs(values: Sequence[Sequence[float | None]]) -> list[float]:
-    """All numbers of a matrix."""
+    """Return all measured cells of a matrix as a list, without those that are None."""
     return [value for row in values for value in row if value is not None]
 
 
 class LogReader(ABC):
-    """Reads one test of a log, line by line. others: tests that begin in the line that was fed last, the latest behind.
+    """Base class of the readers of one test of a log, which is fed line by line.
 
-    document_bytes: of the longest JSON document. program: the test's own name, where it says one. from_file: whether its numbers
-    are those of a file that the program wrote, which may have more digits than what it printed. unread: values that are no numbers.
+    Attributes:
+        max_document_bytes: size of the longest JSON document.
+        next_readers: readers of the tests that begin in the line that was fed last, in order.
+        unreadable_values: values that should be numbers and are not.
+        document_finder: finder of the JSON documents in the lines.
+        program: name that the test gives itself.
+        from_file: True if the numbers are from a file of the program, which may have more digits than its output.
     """
 
     document_bytes = 16 << 20
@@ -389,9 +481,9 @@ class LogReader(ABC):
         self.program, self.from_file = "", False
 
     def feed(self, line: str) -> Sequence[LogReader]:
-        """Take one line, without its end, terminal codes and label of its rank.
+        """Read the next line, without its end, its terminal codes and the label of its rank.
 
-        Where other tests begin with it, it is theirs, and their readers come back: the last of them takes what follows.
+        Returns the readers of further tests that begin with this line. The last of them must get the lines that follow.
         """
         self.others = []
         reads_documents = type(self).document is not LogReader.document
@@ -402,36 +494,40 @@ class LogReader(ABC):
         return self.others
 
     def fresh(self, taken: bool) -> Self:
-        """This reader, or where it has a test already (`taken`), one for the next test of the same program."""
+        """Return this reader, or a new reader for the next test of the program if this one already has a test.
+
+        Args:
+            is_used: True if this reader already has a test.
+        """
         if not taken:
             return self
         self.others.append(after := type(self)())
         return after
 
     def another(self, line: str) -> None:
-        """Begin the next test of the same program with this line."""
+        """Start the next test of the same program with this line."""
         self.fresh(True).feed(line)
 
     def leave_out(self, name: str, text: Any) -> None:
-        """Note a value that is there and is no number: the reading has a flag that names it."""
+        """Record a value that should be a number and is not. The reading gets a flag that names it."""
         if len(self.unread) < _MOST_NAMED:
             self.unread.append(f"{name}: '{str(text).strip()[:_SHOWN]}'")
 
     def number_of(self, name: str, value: Any) -> float | None:
-        """Return a number of a JSON document; a text that is no number is noted."""
+        """Convert a value of a JSON document to a float. A text that is no number is recorded by its name."""
         found = number(value)
         if found is None and isinstance(value, str) and value.strip():
             self.leave_out(name, value)
         return found
 
-    def line(self, line: str) -> None:  # noqa: B027  # of a program that only writes documents none says anything
-        """Take a line that ends no JSON document."""
+    def line(self, line: str) -> None:  # noqa: B027
+        """Read a line that ends no JSON document. Readers of programs that only write documents ignore it."""
 
     def document(self, document: Any) -> None:  # noqa: B027
-        """Take a JSON document."""
+        """Read a JSON document that the log contains."""
 
     def reading(self, scope: Scope) -> LogReading:
-        """What the lines so far say. Whatever they hold, this gives a reading and raises nothing."""
+        """Build the reading of the test from the lines fed so far. Never raises an exception, whatever the lines contain."""
         verdict = Verdict()
         rate = self.judge(verdict, scope)
         if self.unread:
@@ -440,19 +536,24 @@ class LogReader(ABC):
 
     @abstractmethod
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
-        """Put into the verdict what was found and what speaks against it; gives the rate of samples, None where there is none."""
+        """Add the numbers, flags and problems of the test to the builder.
+
+        Returns the rate (samples per second), or None if the program reports none.
+        """
 
 
 def lines(**patterns: str) -> Mapping[str, re.Pattern[str]]:
-    """Lines of a format: name -> regular expression that matches from the begin of a line, with a group for each value."""
+    """Compile the line patterns of a format. Each pattern matches from the start of a line and has one group per value."""
     return {name: re.compile(pattern) for name, pattern in patterns.items()}
 
 
 class LineReader(LogReader):
-    """Reads a format that is lines of text, which `LINES` declares. A line that several expressions match is the first one's.
+    """Base class of readers for formats of text lines, which `PATTERNS` declares.
 
-    found: values of the lines of each name, in the order of the log. The name `unread`, declared last, is of lines that should
-    have numbers and that no other name matches: a label, and the text in place of the numbers.
+    If several patterns match a line, the first one applies. The name `unread`, declared last, is for lines that
+    should have numbers and match no other pattern. Its groups are a label and the text in place of the numbers.
+
+    `matches` holds the values of the lines by name of their pattern, in the order of the log.
     """
 
     LINES: ClassVar[Mapping[str, re.Pattern[str]]] = {}
@@ -462,6 +563,7 @@ class LineReader(LogReader):
         self.found: dict[str, list[tuple[str, ...]]] = {name: [] for name in self.LINES}
 
     def line(self, line: str) -> None:
+        """Store the values of a line under the name of the first pattern that matches it."""
         for name, pattern in self.LINES.items():
             if found := pattern.match(line):
                 values = tuple(text or "" for text in found.groups())
@@ -476,13 +578,21 @@ class LineReader(LogReader):
         return None
 
     def opens(self, name: str, values: tuple[str, ...]) -> bool:
-        """Whether this line begins the next test; as it stands, a second line `begin` does."""
+        """Return True if a line begins the next test. By default, the second line that matches `begin` does.
+
+        Args:
+            name: name of the pattern that the line matches.
+            values: values of its groups.
+        """
         return name == "begin" and bool(self.found[name])
 
     def last(self, name: str) -> tuple[str, ...] | None:
-        """Values of the last line of a name."""
+        """Return the values of the last line that matched the pattern of this name, or None."""
         return self.found[name][-1] if self.found[name] else None
 
     def number(self, name: str) -> float | None:
-        """The first value of the last line of a name; None where there is none, or it is no number."""
+        """Return the first value of the last line that matched the pattern of this name.
+
+        Returns None if no line matched or the value is no number.
+        """
         return number(values[0]) if (values := self.last(name)) else None

@@ -1,8 +1,9 @@
-"""STREAM (stream.c 5.9 and 5.10): bandwidth of memory.
+"""Parser of STREAM (stream.c 5.9 and 5.10), which measures the bandwidth of memory.
 
-Rates are the best of all repetitions but the first, of MB of 1e6 bytes, and count what the program asks for: the lines that a
-store reads first are left out. They count only if the arrays validate, and say something of memory only where the arrays are
-several times as large as all caches: the size is a metric. One process is one host: of several at once none is read.
+Rates are the best of all repetitions but the first, in MB of 1e6 bytes. They count the bytes that the program
+requests: cache lines that are read before a store are left out. Rates count only if the arrays validate. They
+describe memory only if the arrays are several times as large as all caches together, so the array size is a
+metric. One process is one host: if several ran at once, none is read.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ _TOO_SHORT_S = 20e-6
 
 
 class Stream(LineReader):
+    """Reader of one run of STREAM."""
+
     LINES = lines(
         begin="STREAM version",
         bytes=r"This system uses (\d{1,3}) bytes per",
@@ -27,6 +30,7 @@ class Stream(LineReader):
     )
 
     def judge(self, verdict: Verdict, scope: Scope) -> None:
+        """Add the bandwidth of each kernel, the array size and the number of threads."""
         rows, ends = {name: tuple(map(float, texts)) for name, *texts in self.found["row"]}, self.found["end"]
         if len(rows) < len(_ARRAYS):
             verdict.incomplete("no table of Copy, Scale, Add and Triad in the output of STREAM")
@@ -44,6 +48,14 @@ class Stream(LineReader):
         verdict.metrics["threads"] = self.number("threads")
 
     def row(self, verdict: Verdict, name: str, values: tuple[float, ...], array_bytes: float) -> None:
+        """Add the bandwidth of one kernel in GB/s, and check that its times agree with the moved bytes.
+
+        Args:
+            builder: builder of the reading.
+            name: name of the kernel, such as `Triad`.
+            values: best rate (MB/s), mean, smallest and largest time (s).
+            array_bytes: size of one array.
+        """
         best, average_s, least_s, most_s = values
         if not all(map(math.isfinite, values)):
             verdict.nan(f"{name} is not a number")

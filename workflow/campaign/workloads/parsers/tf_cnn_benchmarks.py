@@ -1,8 +1,9 @@
-"""tf_cnn_benchmarks of TensorFlow, alone, with Horovod or with parameter servers.
+"""Parser of TensorFlow's tf_cnn_benchmarks, alone, with Horovod or with parameter servers.
 
-With Horovod every rank prints its step lines and `total images/sec`. A rank's total is already that of all ranks, by its own
-clock, so the smallest is the job's and nothing is added up; step lines are a rank's own. Ranks print into each other's lines, so
-that a total counts only where it has exactly the two decimals that the program prints.
+With Horovod, every rank prints its step lines and `total images/sec`. The total of a rank is already that of
+all ranks, measured by its own clock, so the smallest total is that of the job and nothing is added up. Step
+lines are those of one rank. Ranks print into each other's lines, so a total counts only if it has exactly the
+two decimals that the program prints.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ _APART = 1.05
 
 
 class TfCnnBenchmarks(LineReader):
+    """Reader of one run of tf_cnn_benchmarks."""
+
     LINES = lines(
         step=rf"\d{{1,9}}\s+images/sec: {F}(?: \+/- {F} \(jitter = {F}\))?\s+({F})(?=\s|$)",
         model=r".*?Model:\s+(\S{1,60})\s*$",
@@ -32,16 +35,19 @@ class TfCnnBenchmarks(LineReader):
         self.totals: list[float] = []
 
     def line(self, line: str) -> None:
-        if "total images/sec:" in line:  # of several ranks in one line, too
+        """Store the totals of a line, which several ranks may have printed, or read it by the patterns."""
+        if "total images/sec:" in line:  # one line may have the totals of several ranks
             self.totals += [float(text) for text in _TOTAL.findall(line)]
         else:
-            super().line(line)
+            super().read_line(line)
 
     def opens(self, name: str, values: tuple[str, ...]) -> bool:
-        # Ranks of one benchmark have all warmed up before any is done.
+        # All ranks of one benchmark finish warming up before any rank is done.
+        """Return True if a line is a header or the end of the warm-up after a total or an evaluation."""
         return name in ("begun", "batch_global") and bool(self.totals or self.found["evaluated"])
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        """Add the last loss and return the smallest total (images/s). Check batch, ranks and the spread of the totals."""
         losses, begun = [float(loss) for (loss,) in self.found["step"]], len(self.found["begun"])
         if not self.totals:
             evaluated = self.last("evaluated")
@@ -57,7 +63,7 @@ class TfCnnBenchmarks(LineReader):
         if not all(map(math.isfinite, losses)):
             verdict.nan("the loss is not a number")
         finite = [total for total in self.totals if math.isfinite(total)]
-        # Processes that do not know of each other are each other's only rank: each calls its own rate the total.
+        # Independent processes have one rank each and print their own rate as the total.
         if len(self.totals) > 1 and not self.found["batch_global"] and scope.batch_global is not None:
             verdict.flag(
                 "several ranks printed a total and none the global batch: whether they ran together is not known"

@@ -1,8 +1,9 @@
-"""TensorRT-LLM's `trtllm-bench throughput` and `latency`: the file of --report_json, or what it prints.
+"""Parser of TensorRT-LLM's `trtllm-bench throughput` and `latency`: the file of --report_json, or the output.
 
-It has no server: requests go to the engine in the same process, all at once or --concurrency at a time, so that latencies have no
-network, no HTTP and no arrivals in them, and their percentiles are those of a queue that was full at the start. The issue rate that
-it prints is that of this filling. TTFT and TPOT are there with --streaming only.
+The benchmark has no server: requests go to the engine in the same process, all at once or --concurrency at a
+time. So latencies include no network, no HTTP and no arrivals, and their percentiles are those of a queue that
+was full at the start. The printed issue rate is that of filling this queue. TTFT and TPOT exist with
+--streaming only.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _RULES = 2
 
 
 class TrtllmBench(LogReader):
+    """Reader of one report of trtllm-bench."""
+
     def __init__(self) -> None:
         super().__init__()
         self.found: dict[str, float] = {}
@@ -42,6 +45,7 @@ class TrtllmBench(LogReader):
         self.rules = 0
 
     def line(self, line: str) -> None:
+        """Store a setting, rate or latency of the printed report. A second title begins the next test."""
         if _TITLE.match(line):
             if self.began:
                 self.fresh(True).next_settings = self.next_settings
@@ -53,7 +57,7 @@ class TrtllmBench(LogReader):
             self.next_settings[found[1]] = found[2]
         elif not self.began:
             pass
-        elif line.startswith(_RULE):  # one closes the title, the next the section
+        elif line.startswith(_RULE):  # the first rule closes the title, the second closes the section
             self.rules += 1
         elif found := _PERCENTILE.match(line):
             self.found[f"{_OF[found[1]]}_ms_{_WHAT.get(found[2], found[2].lower())}"] = float(found[3])
@@ -63,7 +67,7 @@ class TrtllmBench(LogReader):
             self.leave_out(name, text)
 
     def document(self, report: Any) -> None:
-        """The report of --report_json."""
+        """Store a JSON document if it is a report of --report_json."""
         try:
             performance, info = report["performance"], report["request_info"]
             streamed = report.get("streaming_metrics") or {}
@@ -93,6 +97,7 @@ class TrtllmBench(LogReader):
         after.began = after.from_file = True
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        """Add latencies, rates and settings, and return the request rate (requests/s)."""
         whole = self.from_file or self.rules >= _RULES
         if (total_s := self.found.pop("total_s", None)) is not None:
             self.found["total_ms"] = 1e3 * total_s
@@ -122,6 +127,7 @@ class TrtllmBench(LogReader):
 
 
 def _what(key: Any) -> str:
+    """Return the statistic's name in metrics, such as `p99`, `min` or `mean`; empty for an unknown statistic."""
     name = {"minimum": "min", "maximum": "max", "average": "mean"}.get(str(key), str(key))
     return name if re.fullmatch(r"p\d{1,2}|min|max|mean", name) else ""
 

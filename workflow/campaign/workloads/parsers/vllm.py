@@ -1,10 +1,11 @@
-"""vLLM's `vllm bench serve` (before: benchmark_serving.py): the file of --save-result, or what it prints.
+"""Parser of vLLM's `vllm bench serve` (formerly benchmark_serving.py): the file of --save-result, or the output.
 
-Latencies count from when the client sent a request. With --max-concurrency beside a finite --request-rate, a request waits in the
-client before that, and the wait is left out. The default rate is `inf`: all requests are sent at once. Only successful requests are
-in the latencies. The duration includes the last answers, with fewer and fewer requests, so that short runs have a low throughput.
-Percentiles are p99 alone unless --metric-percentiles names others, and end-to-end latency needs --percentile-metrics.
---append-result adds a line to the file. SGLang's benchmark and TensorRT-LLM's benchmark_serving.py began as copies of this one.
+Latencies count from when the client sent a request. With --max-concurrency and a finite --request-rate, a
+request waits in the client before that, and the wait is left out. The default rate is `inf`: all requests are
+sent at once. Latencies include successful requests only. The duration includes the last answers, with fewer and
+fewer requests, so that short runs have a low throughput. The only percentile is p99 unless --metric-percentiles
+names others, and end-to-end latency needs --percentile-metrics. --append-result adds a line to the file.
+SGLang's benchmark and TensorRT-LLM's benchmark_serving.py began as copies of this one.
 """
 
 from __future__ import annotations
@@ -41,18 +42,22 @@ _NUMBERS = frozenset(_PRINTED.values())
 
 
 class ServingResult(LogReader):
-    """Reads one result of either form: both programs append to a file that is there."""
+    """Reader of one result of a serving benchmark, printed or in a file.
+
+    Both programs append to an existing file.
+    """
 
     document_bytes = 256 << 20
 
     def __init__(self) -> None:
         super().__init__()
         self.open: dict[str, Any] | None = None
-        self.announced: dict[str, Any] = {}  # before the result that comes next
+        self.announced: dict[str, Any] = {}  # settings printed before the next result
         self.settings: dict[str, Any] = {}
         self.result: dict[str, Any] | None = None
 
     def line(self, line: str) -> None:
+        """Store a value of the printed result, or a setting announced before it. A second header begins the next test."""
         if _HEADER in line:
             if self.result is not None or self.open is not None:
                 self.fresh(True).announced, self.announced = self.announced, {}
@@ -72,12 +77,14 @@ class ServingResult(LogReader):
                 self.open[_PRINTED[label]] = found[2]
 
     def document(self, document: Any) -> None:
+        """Store a JSON document if it is a result of a serving benchmark."""
         if not isinstance(document, dict) or "request_throughput" not in document:
             return
         after = self.fresh(self.result is not None or self.open is not None)
         after.result, after.from_file = document, True
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        """Add latencies, rates, counts and settings, and return the rate of completed requests."""
         result = self.result
         if self.open is not None or self.documents.torn:
             verdict.incomplete("the last result was cut off")
@@ -102,12 +109,12 @@ class ServingResult(LogReader):
 
 
 def _counts(result: Mapping[str, Any], verdict: Verdict) -> float | None:
-    """Add rates and counts to the metrics, and return the rate of completed requests."""
+    """Add rates and counts of requests and tokens to the metrics, and return the rate of completed requests."""
     names = ("completed", "duration", "request_throughput", "total_output_tokens", "output_throughput")
     completed, duration_s, rate, tokens, token_rate = (number(result.get(name)) for name in names)
     failed = number(result.get("failed"))
     if failed is None and isinstance(errors := result.get("errors"), list):
-        failed = float(sum(map(bool, errors)))  # of --save-detailed, one per request
+        failed = float(sum(map(bool, errors)))  # with --save-detailed, one entry per request
     prompt_tokens = number(result.get("total_input_tokens"))
     if completed is None or duration_s is None or rate is None:
         verdict.incomplete("the result has no completed requests, duration and request throughput")
@@ -123,7 +130,9 @@ def _counts(result: Mapping[str, Any], verdict: Verdict) -> float | None:
         rate = completed / duration_s
         token_rate = tokens / duration_s if tokens else token_rate
     sent = completed + (failed or 0)
-    goodput = result.get("request_goodput", result.get("request_goodput:"))  # files of vLLM have the colon in the key
+    goodput = result.get(
+        "request_goodput", result.get("request_goodput:")
+    )  # in files of vLLM, the key contains the colon
     verdict.metrics |= {
         "requests": sent,
         "errors": failed,
@@ -142,6 +151,7 @@ def _counts(result: Mapping[str, Any], verdict: Verdict) -> float | None:
 
 
 def _settings(result: Mapping[str, Any], verdict: Verdict) -> None:
+    """Add the settings of the load, such as request rate, concurrency and lengths, that a result contains."""
     random = result.get("dataset_name") in ("random", "random-ids")
     verdict.settings |= {
         "request_rate_per_s": number(result.get("request_rate")),
@@ -155,6 +165,7 @@ def _settings(result: Mapping[str, Any], verdict: Verdict) -> None:
 
 
 def _latencies(result: Mapping[str, Any], verdict: Verdict) -> None:
+    """Add the latency statistics of a result to the metrics, in milliseconds."""
     for key, value in result.items():
         if found := _LATENCY_KEY.fullmatch(key):
             what, of = (_OURS.get(part, part) for part in found.groups())

@@ -1,10 +1,12 @@
-"""YOLOv5 training (also YOLOv8's and YOLO11's like rows): the printed log, or results.csv.
+"""Parser of YOLOv5 training, and of the similar rows of YOLOv8 and YOLO11: the printed log, or results.csv.
 
-The `time` of newer results.csv counts seconds from the start of training to the end of an epoch, its validation included.
+The `time` of newer results.csv counts seconds from the start of training to the end of an epoch, including its
+validation.
 
-`--batch-size` is that of all devices together. Only the last state of an epoch's progress bar is its mean rate, in it/s or s/it;
-its images per second are recomputed from batches and elapsed time, which have to agree with it. The first epoch warms up, so it
-counts only if there is no other. GPU_mem is the memory reserved at that moment, in 1e9 bytes, and no peak.
+`--batch-size` is that of all devices together. Only the last state of an epoch's progress bar is its mean rate,
+in it/s or s/it. Images per second are recomputed from batches and elapsed time, which must agree with the bar.
+The first epoch warms up, and counts only if there is no other. GPU_mem is the memory reserved at that moment in
+1e9 bytes, not the peak.
 """
 
 from __future__ import annotations
@@ -30,25 +32,31 @@ _MOST_EPOCHS = 100_000
 
 @dataclass(frozen=True)
 class _Epoch:
+    """Values of the last progress bar of one epoch."""
+
     batches: int
     elapsed_s: float  # floored to whole seconds
     rate: float  # batches per second, as printed
-    rate_error: float  # relative, of its rounding
+    rate_error: float  # relative error from rounding
     losses: tuple[float, ...]
     reserved_mib: float
 
     @property
     def rate_holds(self) -> bool:
+        """True if the printed rate matches the batches and the elapsed time, within their rounding."""
         slowest, fastest = self.batches / (self.elapsed_s + 1), self.batches / max(self.elapsed_s, 1e-9)
         slack = self.rate_error + 1e-3
         return slowest * (1 - slack) <= self.rate <= fastest * (1 + slack)
 
     @property
     def seconds(self) -> float:
+        """Duration of the epoch from its rate, or from its elapsed time if they do not agree."""
         return self.batches / self.rate if self.rate_holds else self.elapsed_s + 0.5
 
 
 class Yolov5(LogReader):
+    """Reader of one training run."""
+
     def __init__(self) -> None:
         super().__init__()
         self.epochs: dict[int, _Epoch] = {}
@@ -62,11 +70,12 @@ class Yolov5(LogReader):
         self.times: list[float] = []
 
     def line(self, line: str) -> None:
+        """Store an epoch, a row of results.csv or a setting. A line that cannot follow begins the next test."""
         if "100%" in line:
             if row := _ROW.match(line):
                 if self.epochs and int(row[1]) < max(self.epochs):
                     return self.another(line)
-                # A bar is printed at its end once or twice, with the same losses.
+                # A finished bar is printed once or twice, with the same losses.
                 known = self.epochs.get(int(row[1]))
                 if known and known.losses != tuple(float(text) for text in row[5].split()):
                     return self.another(line)
@@ -93,6 +102,7 @@ class Yolov5(LogReader):
                 self.csv_row(parts)
 
     def csv_row(self, parts: list[str]) -> None:
+        """Store a row of results.csv. An incomplete row is left out and recorded."""
         values = {
             name: value for name, text in zip(self.columns, parts, strict=False) if (value := number(text)) is not None
         }
@@ -105,6 +115,7 @@ class Yolov5(LogReader):
             self.times.append(values["time"])
 
     def row(self, row: re.Match[str]) -> None:
+        """Store the last progress bar of an epoch. Bars that are not at their end are ignored."""
         epoch, batches, of = int(row[1]), int(row[6]), int(row[7])
         elapsed_s, rate = _seconds(row[8]), number(row[9])
         losses = tuple(float(text) for text in row[5].split())
@@ -117,6 +128,7 @@ class Yolov5(LogReader):
         self.epochs[epoch] = _Epoch(batches, elapsed_s, rate, error, losses, reserved_mib)
 
     def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+        """Add times, precisions and sizes, and return the rate (images/s), which results.csv alone does not have."""
         if self.columns and not self.epochs:
             self.table(verdict)
             return None
@@ -127,7 +139,7 @@ class Yolov5(LogReader):
             verdict.incomplete("no epoch's progress bar reached its end in the output")
         else:
             self.check(verdict, *self.done)
-        # The batch of all devices: a per-device batch in its place is the most frequent mistake with this program.
+        # The most frequent mistake with this program is a per-device batch in place of that of all devices.
         verdict.expect("the batch of all devices is", self.batch_global, scope.batch_global)
         verdict.settings["image_size"] = self.image_size
         if self.rows == len(self.epochs):
@@ -139,6 +151,10 @@ class Yolov5(LogReader):
         return rate
 
     def rate(self, scope: Scope, verdict: Verdict) -> float | None:
+        """Return the rate (images/s) of the epochs after the first, and add their times.
+
+        Returns None if there is no epoch or the batch is unknown.
+        """
         if not self.epochs:
             return None
         numbers = sorted(self.epochs)
@@ -165,6 +181,13 @@ class Yolov5(LogReader):
         return batch * batches / seconds
 
     def check(self, verdict: Verdict, epochs: int, hours: float) -> None:
+        """Check the number and the time of the epochs against the last line of the training.
+
+        Args:
+            builder: builder of the reading.
+            epochs: number of completed epochs.
+            hours: duration of the training.
+        """
         if epochs != len(self.epochs):
             verdict.flag(f"{epochs} epochs were completed, and {len(self.epochs)} bars seen to their end")
         trained_s = sum(epoch.elapsed_s for epoch in self.epochs.values())
@@ -172,6 +195,7 @@ class Yolov5(LogReader):
             verdict.invalid(f"the epochs' bars took {trained_s:g} s together, the whole training {hours * 3600:g} s")
 
     def table(self, verdict: Verdict) -> None:
+        """Add the results of results.csv without a printed log, which has no rate of images."""
         if not self.rows:
             verdict.incomplete("results.csv has no whole row")
         losses = [value for name, value in self.values.items() if name.startswith("train/")]
@@ -183,7 +207,10 @@ class Yolov5(LogReader):
         verdict.metrics = {"epochs": float(self.rows), **self.precisions, **self.epoch_times(verdict)}
 
     def epoch_times(self, verdict: Verdict) -> dict[str, float]:
-        """Return the mean time of an epoch by the column `time`, without the first epoch, which warms up."""
+        """Return the mean time per epoch as a metric, by the column `time` and without the first epoch, which warms up.
+
+        Returns an empty dict if there are fewer than two times or they do not grow.
+        """
         if len(self.times) < 2:
             return {}
         taken = [after - before for before, after in pairwise(self.times)]
@@ -195,7 +222,7 @@ class Yolov5(LogReader):
 
     @property
     def precisions(self) -> dict[str, float | None]:
-        """Mean average precisions of the last row of results.csv."""
+        """Mean average precisions (%) in the last row of results.csv."""
         return {
             "map50_pct": _pct(self.values, "metrics/mAP_0.5", "metrics/mAP50(B)"),
             "map50_95_pct": _pct(self.values, "metrics/mAP_0.5:0.95", "metrics/mAP50-95(B)"),
@@ -203,11 +230,13 @@ class Yolov5(LogReader):
 
 
 def _pct(values: dict[str, float], *names: str) -> float | None:
+    """Return the first of several named values that exists, in percent, or None."""
     found = next((values[name] for name in names if name in values), None)
     return None if found is None else 100 * found
 
 
 def _seconds(clock: str) -> float | None:
+    """Convert a clock text such as `1:02:03` to seconds. Return None if it is invalid."""
     try:
         parts = [int(part) for part in clock.split(":")]
     except ValueError:

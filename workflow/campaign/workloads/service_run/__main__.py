@@ -1,4 +1,4 @@
-"""Runs the service of one run, or keeps one process of its server running."""
+"""Entry point that runs the service of one run, or keeps one process of its server running."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNDER_LOAD = "while the client ran"
 
 
 def main() -> int:
-    """Return the exit code: 0 for a run that has left its result."""
+    """Run the service, or keep a part of its server running. Return the exit code: 0 for a run that has left its result."""
     specification = Specification.model_validate_json(read_bytes(Path(sys.argv[1])))
     adopt_orphans()
     server = ServerProcesses(specification, rank_here(specification))
@@ -30,7 +30,10 @@ def main() -> int:
 
 
 def _keep_running(server: ServerProcesses) -> int:
-    """Keep this process's part of the server running until the run is over, or the part ends."""
+    """Keep this process's part of the server running until the run is over or the part ends.
+
+    Returns the exit code: 0 unless the part ended before the run was over.
+    """
     over = server.specification.over
     try:
         server.start()
@@ -38,7 +41,7 @@ def _keep_running(server: ServerProcesses) -> int:
             server.require("ended_under_load", "before the run was over")
             time.sleep(LOOK_S)
     except Failed as failed:
-        # It loses its peers at the end of the run, too.
+        # At the end of the run, the part may fail because it loses its peers.
         if not over.read_text(encoding="utf-8"):
             say(f"process {server.rank} of the server: {failed.words}")
             return failed.code if failed.code and failed.code > 0 else 1
@@ -48,6 +51,7 @@ def _keep_running(server: ServerProcesses) -> int:
 
 
 def _run(specification: Specification, server: ServerProcesses) -> Result:
+    """Run server and client, and return the result with the durations of the phases. A failure is part of the result."""
     phases: dict[str, float] = {}
     try:
         phases["server_ready"] = server.start_until_ready()
@@ -74,9 +78,12 @@ def _run(specification: Specification, server: ServerProcesses) -> Result:
 
 
 def run_client(specification: Specification, server: ServerProcesses) -> None:
-    """Run the client to its end. Raises Failed if the server ends meanwhile, or the client fails."""
+    """Run the client to its end.
+
+    Raises ServiceRunError if the server ends meanwhile or the client fails.
+    """
     client = specification.client
-    process = server.process(client.command, client.environment, copy=specification.directory / CLIENT_OUTPUT)
+    process = server.process(client.command, client.environment, copy_path=specification.directory / CLIENT_OUTPUT)
     try:
         while process.code is None:
             server.require("ended_under_load", _UNDER_LOAD)
@@ -84,7 +91,7 @@ def run_client(specification: Specification, server: ServerProcesses) -> None:
         server.require_start(process)
         if process.code:
             raise Failed("client_failed", f"the client {how(process.code)}", process.output.tail(), process.code)
-        process.output.tail()  # all of it is in its file
+        process.output.tail()  # wait until all output is in its file
     finally:
         if process.code is None:
             end([process], 0.0)
@@ -92,7 +99,7 @@ def run_client(specification: Specification, server: ServerProcesses) -> None:
 
 
 def _read_page(specification: Specification, server: ServerProcesses) -> str | None:
-    """Return the page with the server's own numbers; None if none is wanted, or it cannot be read."""
+    """Return the page with the server's own metrics, or None if no metrics are configured or it cannot be read."""
     if (wanted := specification.server.metrics) is None:
         return None
     try:
@@ -105,6 +112,10 @@ def _read_page(specification: Specification, server: ServerProcesses) -> str | N
 def _server_metrics(
     specification: Specification, before: str | None, after: str | None
 ) -> tuple[dict[str, float], list[str]]:
+    """Compute the metrics of the server from its pages before and after the client ran.
+
+    Returns the metrics, and flags for pages that are missing or invalid.
+    """
     if (wanted := specification.server.metrics) is None:
         return {}, []
     if before is None or after is None:

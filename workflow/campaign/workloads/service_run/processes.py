@@ -1,6 +1,6 @@
-"""Processes of a run: those that it starts, and those that these have put into the background.
+"""Processes of a run: those that the program starts, and those that these leave in the background.
 
-What they print is passed on to the log of the run as it comes, with the end of it kept as evidence.
+Their output is forwarded to the log of the run as it comes, and its end is kept as evidence.
 """
 
 from __future__ import annotations
@@ -22,18 +22,24 @@ _LINE_BYTES = 1 << 16
 
 
 def say(words: str) -> None:
-    """A line of the program itself."""
+    """Write a message of this program to the log of the run."""
     write(f"service: {words}\n".encode())
 
 
 def write(data: bytes) -> None:
-    """Write to the log of the run, where a line of another process never comes into the middle of these bytes."""
+    """Write bytes to the log of the run without lines of other processes in between."""
     while data:
         data = data[os.write(1, data) :]
 
 
 class Output:
-    """The output of one process. wanted: what `seen` waits for; copy: a file that gets all of it, too."""
+    """Output of one process, which a thread forwards to the log of the run.
+
+    Args:
+        pipe: file descriptor from which the output is read.
+        pattern: regular expression that sets `has_matched` when a line matches it.
+        copy_path: file that gets a copy of the output.
+    """
 
     def __init__(self, pipe: int, wanted: str | None = None, copy: Path | None = None) -> None:
         self._pipe = pipe
@@ -45,11 +51,15 @@ class Output:
         self._thread.start()
 
     def tail(self) -> str:
-        """The end of it. What has ended is given a moment, since its last words may still be on their way."""
+        """Return the last 4 KiB of the output.
+
+        Waits up to 0.5 s for output of an ended process that is still in the pipe.
+        """
         self._thread.join(0.5)
         return self._tail.decode(errors="replace").strip()
 
     def _pass_on(self) -> None:
+        """Forward the output to the log and the copy until the pipe is closed, and search it for the pattern."""
         line = b""
         with (self._copy or Path(os.devnull)).open("wb") as file:
             while data := os.read(self._pipe, 1 << 16):
@@ -68,7 +78,10 @@ _started: set[int] = set()
 
 
 class Process:
-    """A program in a session of its own, and its output (see `Output`). OSError: it could not be started."""
+    """A program in its own session, with its output.
+
+    Raises OSError if the program cannot be started. `pattern` and `copy_path` are those of `ProcessOutput`.
+    """
 
     def __init__(
         self,
@@ -101,17 +114,17 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """The exit code; None while the process runs."""
+        """Exit code of the process, or None while it runs."""
         return self._popen.poll()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all processes of its session that are in the foreground."""
+        """Send a signal to all foreground processes of the session."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
 
 def background() -> set[int]:
-    """Processes that others have left behind, and that this one has adopted."""
+    """Return the ids of running processes that others left behind and that this process has adopted."""
     found = (children() or set()) - _started
     for pid in list(found):
         with suppress(ChildProcessError):
@@ -121,7 +134,13 @@ def background() -> set[int]:
 
 
 def end(processes: Sequence[Process], within_s: float, beside: Sequence[Process] = ()) -> bool:
-    """End these processes and what they have left behind; whether some had to be killed. beside: those that end by themselves."""
+    """End processes and everything that they left behind, and return True if some had to be killed.
+
+    Args:
+        processes: processes that get SIGTERM.
+        timeout_s: time after which the remaining processes are killed.
+        self_ending: processes that end without a signal within this time.
+    """
     for process in processes:
         process.signal(signal.SIGTERM)
     until = time.monotonic() + within_s
@@ -138,6 +157,6 @@ def end(processes: Sequence[Process], within_s: float, beside: Sequence[Process]
         process.signal(signal.SIGKILL)
     end_children(set())
     for process in every:
-        process.code  # noqa: B018  # so that it is waited for
+        process.code  # noqa: B018  # reaps the process
         process.output.tail()
     return bool(left)

@@ -1,4 +1,4 @@
-"""The server of a run: started on its host or on each, ready by its probe, ended with everything that it started."""
+"""Server of a run, which is started on one or all hosts, probed until it is ready, and ended with all that it started."""
 
 from __future__ import annotations
 
@@ -24,12 +24,19 @@ from campaign.workloads.service_run.specification import Problem, ServerMetrics,
 ADDRESS = "127.0.0.1"
 _PROBE_S = 2.0
 _STARTS = 3
-_HOST_RANK = "CAMPAIGN_SERVER_RANK"  # empty: by Slurm's number of the task
+_HOST_RANK = "CAMPAIGN_SERVER_RANK"  # if empty, the rank is derived from Slurm's task number
 _IN_USE = re.compile(r"address already in use|EADDRINUSE|errno[ :=]*98\b", re.IGNORECASE)
 
 
 class Failed(Exception):
-    """The run goes no further."""
+    """Error that ends a service run.
+
+    Args:
+        problem: kind of failure.
+        message: description of the failure.
+        evidence: output that shows it.
+        exit_code: exit code of the program that failed, if any.
+    """
 
     def __init__(self, problem: Problem, words: str, evidence: str = "", code: int | None = None) -> None:
         super().__init__(words)
@@ -37,7 +44,12 @@ class Failed(Exception):
 
 
 class ServerProcesses:
-    """This process's part of the server. rank: its number; `_beside` keep the parts of other hosts running."""
+    """Part of the server that this process runs, and on rank 0 the processes that run the parts of the other hosts.
+
+    Args:
+        specification: specification of the run.
+        rank: number of this process among those of the server.
+    """
 
     def __init__(self, specification: Specification, rank: int = 0) -> None:
         self.specification = specification
@@ -51,10 +63,20 @@ class ServerProcesses:
 
     @property
     def url(self) -> str:
+        """URL of the server."""
         return f"http://{ADDRESS}:{self.port}"
 
     def process(self, command: Sequence[str], environment: Variables, **more: Any) -> Process:
-        """Start a program of the workload file. Failed: there is none."""
+        """Start a program of the workload file, with its words and variables filled in.
+
+        Args:
+            command: program and arguments.
+            environment: environment variables.
+            **process_options: options of `ServiceProcess`.
+
+        Raises:
+            ServiceRunError: the program cannot be started.
+        """
         values, where = {**self.specification.values, **self._values()}, self.specification.where
         words = [fill(word, values, f"{where}: command") for word in command]
         marks = self.specification.directory / f".marks{self.rank}.{len(self._marks)}"
@@ -75,13 +97,14 @@ class ServerProcesses:
         return process
 
     def require_start(self, process: Process) -> None:
-        """Raise Failed if the wrapper of a program has ended and never started it."""
+        """Raise ServiceRunError if the wrapper of a program ended without starting the program."""
         marks, code, output = self._marks.get(id(process)), process.code, process.output.tail()
         if marks is not None and code is not None and not has_started(marks, output):
             words = f"{self.specification.words[0]} did not start the program, and {how(code)}"
             raise Failed("no_program", words, output, code)
 
     def _values(self) -> dict[str, Scalar]:
+        """Return the values that can be filled in once the run has begun, by name."""
         variables = {**os.environ, **self._group}
         return {
             "port": self.port,
@@ -93,7 +116,10 @@ class ServerProcesses:
         }
 
     def start(self) -> None:
-        """Start it, on all hosts where that is asked for. Failed: there is no such program, or its port is taken."""
+        """Start the server, with `launch: per_host` also on the other hosts.
+
+        Raises ServiceRunError if the program cannot be started or its port is taken.
+        """
         if self.settings.port and not self.rank and not _is_free(self.settings.port):
             raise Failed(
                 "port_taken",
@@ -101,7 +127,7 @@ class ServerProcesses:
                 "remove the key: each run then takes a free port",
             )
         self._processes = [
-            self.process(self.settings.command, self.settings.environment, wanted=self.settings.ready.log)
+            self.process(self.settings.command, self.settings.environment, pattern=self.settings.ready.log)
         ]
         self._beside = [
             Process(argv, {**self._group, **own}, self.specification.directory)
@@ -109,7 +135,10 @@ class ServerProcesses:
         ]
 
     def start_until_ready(self) -> float:
-        """Start it and wait until it answers: seconds that it took. Where its port was taken meanwhile, it gets another one."""
+        """Start the server and wait until it is ready. Return the seconds that this took.
+
+        If another process takes the free port first, the server is started again on another port.
+        """
         for left in reversed(range(_STARTS)):
             began = time.monotonic()
             self.start()
@@ -127,6 +156,10 @@ class ServerProcesses:
         raise AssertionError
 
     def _await_ready(self, until: float) -> None:
+        """Wait until the server is ready.
+
+        Raises ServiceRunError if it ends or is not ready at the deadline (in seconds of the monotonic clock).
+        """
         while not self._is_ready():
             self.require("ended_before_ready", "before it was ready")
             if time.monotonic() >= until:
@@ -140,14 +173,22 @@ class ServerProcesses:
         self.require("ended_before_ready", "before it was ready")
 
     def require(self, problem: Problem, when: str) -> None:
-        """Failed: it has ended."""
+        """Raise ServiceRunError if the server has ended.
+
+        Args:
+            problem: kind of failure.
+            period: end of the message, such as "before it was ready".
+        """
         if (ended := self._ended()) is not None:
             self.require_start(ended)
             code = ended.code or 0
             raise Failed(problem, f"the server {how(code)} {when}", ended.output.tail(), code)
 
     def _ended(self) -> Process | None:
-        """Its process here or on another host that has ended; one that went on in the background has not."""
+        """Return a process of the server, here or on another host, that has ended; None if all are running.
+
+        A process with exit code 0 that left processes in the background has not ended.
+        """
         for process in (*self._processes, *self._beside):
             code = process.code
             if code is not None and (code or process in self._beside or not background()):
@@ -155,12 +196,16 @@ class ServerProcesses:
         return None
 
     def stop(self) -> bool:
-        """End it and everything that it started; whether some of it had to be killed."""
+        """End the server and everything that it started, and return True if some of it had to be killed.
+
+        On rank 0 this also signals the end of the run to the other processes of the server.
+        """
         if not self.rank:
             self.specification.over.write_text("over\n", encoding="utf-8")
         return end(self._processes, self.settings.stop_within_s, self._beside)
 
     def _is_ready(self) -> bool:
+        """Return True if the server passes its readiness probe."""
         ready = self.settings.ready
         if ready.log is not None:
             return self._processes[0].output.seen
@@ -178,7 +223,15 @@ class ServerProcesses:
 
 
 def get(port: int, path: str, within_s: float) -> tuple[int, str]:
-    """Status and text of a page of the server. OSError, HTTPException: it does not answer, or not in HTTP."""
+    """Fetch a page of the server, and return its HTTP status and text.
+
+    Raises OSError or HTTPException if the server does not answer, or not in HTTP.
+
+    Args:
+        port: port of the server on 127.0.0.1.
+        path: path of the page.
+        timeout_s: time to wait for the answer.
+    """
     connection = http.client.HTTPConnection(ADDRESS, port, timeout=within_s)
     try:
         connection.request("GET", path)
@@ -189,12 +242,15 @@ def get(port: int, path: str, within_s: float) -> tuple[int, str]:
 
 
 def how(code: int) -> str:
-    """How a process ended, in words."""
+    """Describe how a process ended, by its exit code or by the signal that ended it."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def _is_free(port: int) -> bool:
-    """Whether nobody listens on the port; connections of an earlier server that are still being closed do not count."""
+    """Return True if no process listens on the port.
+
+    Connections of an earlier server that are still being closed do not count.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -205,7 +261,10 @@ def _is_free(port: int) -> bool:
 
 
 def _group(specification: Specification, rank: int) -> dict[str, str]:
-    """Variables by which the processes of several hosts find each other; others have those of the first from it."""
+    """Return the environment variables by which the processes of several hosts find each other.
+
+    MASTER_ADDR and MASTER_PORT are set on rank 0 only. The other ranks get them from rank 0.
+    """
     own = {"RANK": str(rank), "WORLD_SIZE": str(len(specification.hosts)), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     if rank:
         return own
@@ -214,19 +273,22 @@ def _group(specification: Specification, rank: int) -> dict[str, str]:
 
 
 def _others(specification: Specification) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """Command and variables of this program on the other hosts: a step of Slurm for all, or a process each on this machine."""
+    """Yield the command and the variables that start this program on the other hosts.
+
+    With Slurm this is one job step for all hosts, otherwise one process per host on this machine.
+    """
     argv = [sys.executable, "-m", "campaign.workloads.service_run", str(specification.path)]
     others = specification.hosts[1:]
     if not specification.slurm:
         yield from ((argv, {_HOST_RANK: str(rank)}) for rank, _ in enumerate(others, 1))
     elif others:
         nodes = [f"--nodes={len(others)}", f"--ntasks={len(others)}", f"--nodelist={','.join(others)}"]
-        # The step that starts this holds the devices, too. The tasks number themselves (`rank_here`).
+        # The job step that runs this program holds the devices, too. The tasks derive their rank (`determine_server_rank`).
         yield ["srun", *nodes, "--ntasks-per-node=1", "--overlap", "--mem=0", "--export=ALL", *argv], {_HOST_RANK: ""}
 
 
 def rank_here(specification: Specification) -> int:
-    """The number of this process among those of the server."""
+    """Return the number of this process among those of the server."""
     match specification.server.launch:
         case "per_rank":
             return int(os.environ["RANK"])
@@ -239,7 +301,16 @@ _GROWING = frozenset({"counter", "histogram", "summary"})
 
 
 def metrics_of(wanted: ServerMetrics, before: str, after: str) -> tuple[dict[str, float], list[str]]:
-    """The metrics `server_NAME`, and a flag for each that the page does not have; ValueError: it is no such page."""
+    """Compute the metrics `server_NAME` from the pages before and after the client ran.
+
+    Returns the metrics, and a flag for each series that the page does not have. Raises ValueError if a page is not
+    in the text format of Prometheus.
+
+    Args:
+        settings: page and names of the metrics.
+        page_before: text of the page before the client ran.
+        page_after: text of the page after it.
+    """
     earlier, later = _series(before, wanted.read), _series(after, wanted.read)
     found, missing = {}, []
     for name, series in wanted.read.items():
@@ -253,7 +324,14 @@ def metrics_of(wanted: ServerMetrics, before: str, after: str) -> tuple[dict[str
 
 
 def _series(page: str, wanted: Mapping[str, str]) -> dict[str, tuple[bool, list[float]]]:
-    """Whether each series only grows, and its values by label."""
+    """Parse the values of the wanted series from a page in the text format of Prometheus.
+
+    Returns, by series, True if it only grows (counters, histograms and summaries), and its values for all labels.
+
+    Args:
+        page: text of the page.
+        series_by_metric: name of the series for each metric.
+    """
     from prometheus_client.parser import text_string_to_metric_families
 
     names, found = set(wanted.values()), dict[str, tuple[bool, list[float]]]()

@@ -1,4 +1,4 @@
-"""What the program of a run is given, and what it leaves: two JSON files in the run's directory."""
+"""Input and output of the program of a service run, two JSON files in the run's directory."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SERVICE_VALUES: Mapping[str, str] = {
     "first_host": "address at which process 0 meets the others",
     "first_port": "free port there",
 }
-"""What can be filled in once a run has begun."""
+"""Values that can be filled in once a run has begun, with their meaning."""
 
 RESULT, CLIENT_OUTPUT = "service-result.json", "service-client-output"
-"""Files in the run's directory: what the program of the run leaves, and what the client prints."""
+"""Files in the run's directory: result of the run, and output of the client."""
 
 Problem = Literal[
     "no_program",
@@ -38,17 +38,18 @@ Problem = Literal[
 
 
 class Ready(FileModel):
-    """What tells that the server is ready: one of these keys."""
+    """Probe that shows that the server is ready: one of these keys."""
 
     http: Argument | None = None
     """Path that answers with a status between 200 and 299, such as `/health`."""
     tcp: bool = False
-    """Whether it is enough that its port accepts connections."""
+    """`true` if the server is ready once its port accepts connections."""
     log: Argument | None = None
-    """Regular expression that a line of its output matches."""
+    """Regular expression that a line of the server's output matches once it is ready."""
 
     @model_validator(mode="after")
     def _one(self) -> Ready:
+        """Check that exactly one probe is given and is valid."""
         if sum((self.http is not None, self.tcp, self.log is not None)) != 1:
             raise ValueError("give exactly one of 'http', 'tcp: true' and 'log'")
         if self.http is not None and not self.http.startswith("/"):
@@ -61,7 +62,7 @@ class Ready(FileModel):
 
 
 class ServerMetrics(FileModel):
-    """Numbers of the server's own, from a page in the text format of Prometheus."""
+    """The server's own metrics, from a page in the text format of Prometheus."""
 
     path: Argument = "/metrics"
     """Path of the page."""
@@ -72,7 +73,7 @@ class ServerMetrics(FileModel):
 
 
 class Server(FileModel):
-    """The server of a service."""
+    """Server of a service."""
 
     command: tuple[Argument, ...] = Field(min_length=1)
     """Program and arguments; no shell is involved."""
@@ -85,19 +86,19 @@ class Server(FileModel):
     """Environment variables, filled in like the command; `HF_TOKEN: {from: environment}` takes a secret from the environment that
     the campaign is started in."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    """Port that it always uses. Default: a free one, `{port}`."""
+    """Port that the server always uses. Default: a free one, `{port}`."""
     ready: Ready = Ready(http="/health")
-    """What tells that it is ready."""
+    """Probe that shows that the server is ready."""
     ready_within_s: Annotated[float, Field(gt=0)] = 600.0
-    """How long it may take to be ready. A run whose server takes longer is recorded as `time_limit`."""
+    """Longest time until the server is ready. A run whose server takes longer is recorded as `time_limit`."""
     stop_within_s: Annotated[float, Field(gt=0)] = 30.0
-    """How long it may take to end after SIGTERM. One that takes longer is killed, and the run is flagged."""
+    """Longest time until the server ends after SIGTERM. A server that takes longer is killed, and the run gets a flag."""
     metrics: ServerMetrics | None = None
-    """Its own numbers."""
+    """The server's own metrics."""
 
 
 class BenchmarkClient(FileModel):
-    """The benchmark client of a service."""
+    """Benchmark client of a service."""
 
     command: tuple[Argument, ...] = Field(min_length=1)
     """Program and arguments, such as `[vllm, bench, serve, --base-url, "{url}", --request-rate, "{rate_per_s}"]`; no shell is
@@ -112,12 +113,13 @@ class BenchmarkClient(FileModel):
     parser: ParserName | None = None
     """Built-in parser for the client's numbers."""
     test: Literal["only", "last"] | Annotated[int, Field(ge=1)] = "only"
-    """Which result counts where `parser` finds several: a number from 1, or `last`."""
+    """Result that counts if `parser` finds several: a number from 1, or `last`."""
     parsers: tuple[Parser, ...] = ()
     """Instead of `parser`: expressions that read the client's numbers."""
 
     @model_validator(mode="after")
     def _one_parser(self) -> BenchmarkClient:
+        """Check that one kind of parser is given and that the result is inside the run's directory."""
         if (self.parser is None) == (not self.parsers):
             raise ValueError("give either 'parser' or 'parsers'")
         if Path(self.result).is_absolute() or ".." in Path(self.result).parts:
@@ -125,20 +127,30 @@ class BenchmarkClient(FileModel):
         return self
 
     def find_result(self, directory: Path) -> Path | None:
-        """Return the result file in a run's directory, the last by name of several; None if there is none."""
+        """Return the result file in a run's directory, or None. Of several, the last by name is returned."""
         return max((path for path in directory.glob(self.result) if path.is_file()), default=None)
 
 
 class _ServiceModel(BaseModel):
+    """Base class of immutable documents without unknown keys."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Specification(_ServiceModel):
-    """One run of a service. The names in braces are still to be filled in.
+    """Specification of one service run. Names in braces are still to be filled in.
 
-    where: the workload, for messages; values: what can be filled in beside SERVICE_VALUES; files: paths of input files by their
-    name; words, variables: what starts a program in its software environment; hosts: of the run; slurm: whether hosts other than
-    the first are reached through Slurm.
+    Attributes:
+        where: name of the workload for messages.
+        directory: directory of the run.
+        server: server of the service.
+        client: client of the service.
+        values: values to fill in, in addition to SERVICE_VALUES.
+        files: paths of input files by name.
+        words: words before a program that start it in its software environment.
+        variables: environment variables of its software environment.
+        hosts: hosts of the run.
+        slurm: True if hosts other than the first are reached through Slurm.
     """
 
     where: str
@@ -154,20 +166,28 @@ class Specification(_ServiceModel):
 
     @property
     def path(self) -> Path:
-        """The file in which the program finds it."""
+        """Path of the file from which the program reads the specification."""
         return self.directory / "service-specification.json"
 
     @property
     def over(self) -> Path:
-        """Holds text as soon as the other processes of the server have to end."""
+        """Path of the file that contains text as soon as the other processes of the server must end."""
         return self.directory / "service-over"
 
 
 class Result(_ServiceModel):
-    """The outcome of a run.
+    """Result of a service run.
 
-    problem: why it is not whole, with its words, the output that shows it, and an exit code where there is one; client_started,
-    client_ended: Unix seconds.
+    Attributes:
+        problem: kind of failure, or None.
+        words: description of the failure.
+        evidence: output that shows the failure.
+        code: exit code of the program that failed, if any.
+        phases_s: duration of each phase.
+        client_started: start of the client (Unix seconds).
+        client_ended: end of the client (Unix seconds).
+        metrics: metrics of the server.
+        flags: remarks that a reader of the numbers should know.
     """
 
     problem: Problem | None = None

@@ -1,7 +1,9 @@
-"""Boxes of an H3 Falcon 4005, emulated. Each drawer of the rack is a box that has an address of its own; nothing joins them.
+"""Emulated boxes of an H3 Falcon 4005.
 
-Sources: public clients of two real boxes and their logs (Irene-Ting/KubeComp@8579a32, gpupool-archive). No document of H3's is
-public, and no box was tried: what no client shows is a switch (`habits.BoxOptions`).
+Each drawer of the rack is one box with an address of its own. The boxes are not connected.
+
+Sources: public clients of two real boxes and their logs (Irene-Ting/KubeComp@8579a32, gpupool-archive). No document of H3 is
+public, and no real box was tried. Behaviour that no client shows is an option (`habits.BoxOptions`).
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from campaign.emulators.control_planes.server import ControlPlaneServer, HttpReq
 COMPOSES = ("POST", ALLOCATION)
 DEVICES = ("gpu:cpu-rank:8",)
 OPTIONS = {"factor": 1.0, "attached": "all"}
-"""For a person: two boxes of four, as slow as the real ones."""
+"""Defaults of `campaign fabric emulate`: two boxes with four devices each, as slow as the real boxes."""
 NOTE = "The boxes are emulated. Operations take the times recorded of two H3 Falcon 4005, multiplied by the emulator's `factor`."
 
 
 def address(server: ControlPlaneServer) -> dict[str, object]:
-    """What a system file says of where the boxes are, of the ports of their hosts, and of what may be taken from these."""
+    """Build the entries of a system file that locate the boxes: addresses, ports of the hosts, and movable devices."""
     emulator, hosts = server.opened, server.opened.rack.hosts
     movable = {"movable": [*server.urls]} if isinstance(emulator, Boxes) and emulator.options.attached == "all" else {}
     numbers = {host: str(port) for host, port in zip(hosts, PORTS, strict=False)}
@@ -27,7 +29,10 @@ def address(server: ControlPlaneServer) -> dict[str, object]:
 
 
 class Boxes:
-    """See `server.Emulator`. violations: what no public client ever sent, in words; took: what each operation took."""
+    """Emulated boxes; see `server.Emulator`.
+
+    `violations` describes requests that no public client ever sent. `timed_operations` lists the duration of each operation.
+    """
 
     def __init__(self, rack: Rack, options: BoxOptions) -> None:
         self.rack = rack
@@ -43,9 +48,17 @@ class Boxes:
         self.wire = Wire(parts=tuple(self.boxes), tls=False, concurrent=True)
 
     def answer(self, asked: HttpRequest) -> Reply | None:
+        """Answer a request to one of the boxes, or return None to end the connection."""
         return self.boxes[asked.part].answer(asked)
 
 
 def open_emulator(rack: Rack, **options: object) -> Boxes:
-    """The boxes of a rack; options: the fields of `BoxOptions`. Raises ValueError for a rack that does not fit."""
+    """Create the boxes of a rack.
+
+    Raises ValueError if the rack does not fit.
+
+    Args:
+        rack: emulated hardware.
+        **options: fields of `BoxOptions`.
+    """
     return Boxes(rack, BoxOptions.model_validate(options))

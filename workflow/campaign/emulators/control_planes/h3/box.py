@@ -1,6 +1,8 @@
-"""One Falcon box: an inventory and an allocation over HTTP, one thing at a time, slowly; all values are strings.
+"""One Falcon box: an inventory and an allocation over HTTP.
 
-What no public client ever sent is refused and noted in `violations`.
+The box is slow and does one thing at a time. All values are strings.
+
+Requests that no public client ever sent are refused and recorded in `violations`.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from campaign.spec.operation_times import Operation
 
 RESOURCES, ALLOCATION = "/h3api/v1/resources", "/h3api/v1/allocation"
 PORTS = (0, 48, 16, 32, 64, 80, 96, 112)
-"""Numbers of host ports; the first two were recorded."""
+"""Numbers of the host ports. The first two were recorded."""
 GIDS = (("000500", "000C00", "001300", "001800"), ("000500", "001A00", "002F00", "004200"))
-"""Dev_GIDs of a box's four devices: as it had them, and as it had them two weeks before."""
+"""Dev_GIDs of the four devices of a box: the later recording, and one from two weeks before."""
 KEYS = {"POST": ["gep", "port_gid", "dev_gid"], "DELETE": ["gep", "dev_gid"]}
 FORMS = {"gep": r"0", "port_gid": r"[0-9A-F]{2}h", "dev_gid": r"[0-9A-F]{4}00"}
 _HEADERS = {"host", "user-agent", "accept", "accept-encoding", "connection"}
@@ -33,7 +35,7 @@ _CUT = "HTTP/1.1 200 OK\r\nContent-Ty"
 
 @dataclass(frozen=True)
 class Took:
-    """One operation of a box, and what it took: seconds of a real box, whatever the factor."""
+    """One operation of a box with its duration (seconds on a real box, independent of the factor)."""
 
     box: str
     operation: Operation
@@ -43,15 +45,29 @@ class Took:
 
 @dataclass(eq=False)
 class _Visit:
+    """Request in progress."""
+
     overlapped: bool = False
 
 
 class EmulatedBox:
-    """The devices of one drawer. number: from 0. violations, took: shared by all boxes."""
+    """Emulated box with the devices of one drawer."""
 
     def __init__(
         self, name: str, number: int, rack: Rack, options: BoxOptions, violations: list[str], took: list[Took]
     ) -> None:
+        """Create the box of one drawer.
+
+        Raises ValueError if the drawer has too many hosts, or devices other than GPUs.
+
+        Args:
+            name: name of the drawer.
+            number: number of the box, from 0.
+            rack: emulated hardware.
+            options: behaviour of the boxes.
+            violations: list of unknown requests, shared by all boxes.
+            timed_operations: list of operations, shared by all boxes.
+        """
         self.name = name
         self.number = number
         self.rack = rack
@@ -78,20 +94,25 @@ class EmulatedBox:
         self._allocations = 0
 
     def _number(self, gids: Sequence[str]) -> None:
+        """Assign Dev_GIDs to the devices of the box."""
         more = [f"{0x60 + 5 * n:04X}00" for n in range(len(self.devices))]
         self.gids = dict(zip([device.name for device in self.devices], [*gids, *more], strict=False))
 
     @property
     def busy(self) -> bool:
-        """True while it attaches or detaches."""
+        """State of the box: True while it attaches or detaches a device."""
         return self._allocating
 
     def renumber(self) -> None:
-        """Other Dev_GIDs, some of which another device had before; it was seen once, and nobody knows why."""
+        """Assign other Dev_GIDs, some of which another device had before.
+
+        This was observed once; the reason is unknown.
+        """
         with self.rack.lock:
             self._number(GIDS[1] if GIDS[0][1] in self.gids.values() else GIDS[0][::-1])
 
     def answer(self, asked: HttpRequest) -> Reply | None:
+        """Answer a request, or return None to end the connection. Unknown requests are refused and recorded."""
         if wrong := self._wrong(asked):
             return self._violation(asked, wrong)
         visit = _Visit()
@@ -107,7 +128,7 @@ class EmulatedBox:
                 self._visits.remove(visit)
 
     def _wrong(self, asked: HttpRequest) -> str:
-        """What no client ever sent, in words; empty for a request as they sent it."""
+        """Describe how a request differs from those of all public clients. Returns "" if it does not differ."""
         headers = {name.lower() for name in asked.headers}
         allowed = _HEADERS if asked.method == "GET" else _BODY_HEADERS
         if (asked.method, asked.path) not in (("GET", RESOURCES), ("POST", ALLOCATION), ("DELETE", ALLOCATION)):
@@ -133,12 +154,14 @@ class EmulatedBox:
         return ""
 
     def _violation(self, asked: HttpRequest, why: str) -> Reply:
+        """Record a request that no public client ever sent, and refuse it."""
         self.violations.append(f"{self.name}: {asked.method} {asked.path} {asked.text}: {why}")
         return Reply(400, f"emulator: no public client ever sent this: {why}\n")
 
     # -- inventory --------------------------------------------------------------------------------------------------------
 
     def _read(self, visit: _Visit) -> Reply | None:
+        """Answer a read of the inventory, after any allocation in progress."""
         with self._turn:
             self._turn.wait_for(lambda: not self._allocating)
             operation: Operation = "read_back" if self._just_attached else "inventory"
@@ -152,6 +175,7 @@ class EmulatedBox:
             return self._reply(_printed(self._records(damage)))
 
     def _records(self, damage: str) -> list[dict[str, str]]:
+        """Build the records of ports and devices, with the damage to this read."""
         shown = {device.name: device.attached_to for device in self.devices}
         missing = self._damaged(shown, damage)
         records = [{"Port#": str(port), "Port_GID": f"{port:02X}h"} for port in self.ports.values()]
@@ -166,7 +190,7 @@ class EmulatedBox:
         return records
 
     def _record(self, device: RackDevice, host: str | None) -> dict[str, str] | None:
-        """None where a device that nobody has is not listed."""
+        """Build the record of a device. Returns None if the box does not list devices without a host."""
         record = {"dev_type": "GPU", "Dev_GID": self.gids[device.name]}
         port = {"empty": "", "dash": "-"}.get(self.options.free_port) if host is None else str(self.ports[host])
         if host is None and self.options.free_port == "no_record":
@@ -176,7 +200,7 @@ class EmulatedBox:
         return {**record, "OB_GPU_GUID": f"GPU-{device.uuid}"}
 
     def _damaged(self, shown: dict[str, str | None], damage: str) -> set[str]:
-        """Changes what is shown, and gives what is not shown at all."""
+        """Change the reported hosts according to the damage, and return the devices to leave out."""
         random = self.habits.random
         held = [name for name, host in shown.items() if host]
         if not damage or not held:
@@ -195,6 +219,7 @@ class EmulatedBox:
     # -- allocation -------------------------------------------------------------------------------------------------------
 
     def _allocate(self, asked: HttpRequest) -> Reply | None:
+        """Answer an attach or detach request, after any allocation in progress."""
         with self._turn:
             if self._allocating:
                 self._violation(asked, "an allocation while another runs on this box")
@@ -211,6 +236,7 @@ class EmulatedBox:
                 self._turn.notify_all()
 
     def _detach(self, asked: HttpRequest) -> Reply:
+        """Detach a device from its host, and report success."""
         device = self._device(asked)
         if device is None or device.attached_to is None:
             return self._refuse(asked, "no such device here" if device is None else "detaches what nobody has")
@@ -219,6 +245,7 @@ class EmulatedBox:
         return self._told("unassign", True)
 
     def _attach(self, asked: HttpRequest) -> Reply | None:
+        """Attach a device to a host, and report the drawn result."""
         device, wanted = self._device(asked), asked.body["port_gid"]
         host = next((name for name, port in self.ports.items() if f"{port:02X}h" == wanted), None)
         if device is None or host is None:
@@ -236,20 +263,22 @@ class EmulatedBox:
         return Reply(raw=_CUT) if lost else self._told("assign", said)
 
     def _device(self, asked: HttpRequest) -> RackDevice | None:
+        """Return the device with the requested Dev_GID, or None."""
         return next((one for one in self.devices if self.gids[one.name] == asked.body["dev_gid"]), None)
 
     def _full(self, host: str) -> bool:
-        """Whether one device more on this host is more than the box takes."""
+        """Return True if one more device on this host would exceed the limits of the box."""
         held = [device.attached_to for device in self.devices if device.attached_to is not None]
         devices, hosts = self.options.devices_max or len(self.devices), self.options.hosts_max or len(self.ports)
         return held.count(host) >= devices or len({*held, host}) > hosts
 
     def _refuse(self, asked: HttpRequest, why: str) -> Reply:
-        """What cannot be done; no public client has tried."""
+        """Record and refuse an impossible request, which no public client has sent."""
         self._violation(asked, why)
         return self._cannot(asked)
 
     def _cannot(self, asked: HttpRequest) -> Reply:
+        """Build the answer to an impossible request, as configured by `refusal`."""
         action = "unassign" if asked.method == "DELETE" else "assign"
         match self.options.refusal:
             case "status":
@@ -261,16 +290,20 @@ class EmulatedBox:
         return self._told(action, self.options.refusal == "true")
 
     def _told(self, action: str, result: bool) -> Reply:
+        """Build the answer to an attach or detach request."""
         text = '{{\n  "action": "{}",\n  "result": [ {} ],\n  "remark": "done"\n}}\n'
         return self._reply(text.format(action, "true" if result else "false"))
 
     def _reply(self, text: str, status: int = 0) -> Reply:
+        """Build a plain text answer."""
         return Reply(status or self.options.status, text, {"Content-Type": "text/plain"})
 
     def _wait(self, operation: Operation, seconds: float, answer: str = "") -> None:
+        """Sleep for the simulated duration of an operation, and record it."""
         time.sleep(self.options.factor * seconds)
         self.took.append(Took(self.name, operation, seconds, answer))
 
 
 def _printed(document: Any) -> str:
+    """Format a document as the box prints JSON."""
     return json.dumps(document, indent=2) + "\n"

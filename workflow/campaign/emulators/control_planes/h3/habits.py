@@ -1,6 +1,6 @@
-"""How a box behaves: what was recorded of two Falcon 4005 boxes, and switches for what nobody has published.
+"""Behaviour of a box: as recorded from two Falcon 4005 boxes, with options for unpublished behaviour.
 
-Every rate has its count beside it; the times are the package's recordings (`campaign.spec.operation_times`).
+Each rate is given with its count. The times are recordings that are part of the package (`campaign.spec.operation_times`).
 """
 
 from __future__ import annotations
@@ -16,19 +16,28 @@ from campaign.spec.operation_times import Operation, OperationTimes, Timed, publ
 
 READS = 210
 WRONG_LISTS: dict[str, int] = {"lacking": 5, "more": 3, "swapped": 3}
-"""Of `READS` while two others polled: every device of one host lacks; one of another host is shown besides, or in place of one."""
+"""Number of wrong lists in the recorded reads, while two other clients polled.
+
+`lacking`: all devices of one host are missing. `more`: a device of another host is shown as well. `swapped`: it is shown instead.
+"""
 BROKEN_READS: dict[str, int] = {"eof": 4, "shell": 1}
-"""Of the same reads: the connection ended before any answer; a shell's complaint stood in place of a header."""
+"""Number of broken answers in the same reads.
+
+`eof`: the connection ended without an answer. `shell`: an error message of a shell replaced a header.
+"""
 ATTACHES, LOST_ATTACHES = 251, 1
 SESSION_ATTACHES = 34
-"""Attaches of one box in one recorded session, on average: so rarely does the state of a box change."""
+"""Mean number of attaches of one box in one recorded session, after which its behaviour changes."""
 
 FreePort = Literal["empty", "no_key", "no_record", "dash"]
 RefusalForm = Literal["false", "true", "empty", "status", "text"]
 
 
 class BoxOptions(BaseModel):
-    """What is emulated. Where a description says unknown, nobody has published what a real box does."""
+    """Options of the emulated boxes.
+
+    "unknown" in a description means that the behaviour of a real box is not published.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -62,12 +71,15 @@ class BoxOptions(BaseModel):
 
 
 class Habits:
-    """The state and the chance of one box. It resembles one recorded session of one box for a while, then another.
-
-    number: of the box, from 0; of times that name a box only those of its own are used, where it has any.
-    """
+    """Random behaviour of one box. It follows one recorded session of one box for a while, then another."""
 
     def __init__(self, options: BoxOptions, number: int) -> None:
+        """Create the behaviour of one box.
+
+        Args:
+            options: options of the boxes.
+            number: number of the box, from 0. Only the recorded times of this box are used, if there are any.
+        """
         self.options = options
         self.random = Random(f"{options.seed} {number}")
         self._times = {name: _values(name, str(number)) for name in ("detach", "read_back", "inventory")}
@@ -75,11 +87,12 @@ class Habits:
         self._spoiled = False
 
     def _another(self) -> tuple[Timed, ...]:
+        """Draw a recorded session at random, weighted by its number of attaches."""
         moods = _moods()
         return self.random.choices(moods, [len(mood) for mood in moods])[0]
 
     def attach(self) -> tuple[bool, float]:
-        """What the box will say of its next attach, and the seconds that this takes."""
+        """Draw the answer of the box to its next attach, and the duration in seconds."""
         if self.random.random() < 1 / SESSION_ATTACHES:
             self._mood = self._another()
         asked = self.options.answers
@@ -88,19 +101,28 @@ class Habits:
         return answer == "true", self._unrounded(same or _attaches(answer))
 
     def seconds(self, operation: Operation) -> float:
-        """What a detach takes, or the read after an attach (`read_back`), or any other read of one box (`inventory`)."""
+        """Draw the duration (seconds) of an operation of one box.
+
+        Operations: a detach, the read after an attach (`read_back`), or any other read (`inventory`).
+        """
         values = self._times[operation]
-        if operation == "inventory":  # recorded for two boxes at the same time, of which the slower counts
+        if operation == "inventory":  # the recorded time is that of the slower of two boxes, read at the same time
             return values[int(self.random.random() ** 2 * len(values))]
         return self._unrounded(values)
 
     def _unrounded(self, values: Sequence[float]) -> float:
-        """One of the values. The difference of two times in whole seconds is off by less than one."""
+        """Draw one of the durations (seconds).
+
+        A difference of two times in whole seconds has an error below one second, which is drawn as well.
+        """
         value = self.random.choice(values)
         return value + self.random.triangular(-1, 1) if float(value).is_integer() else value
 
     def damage(self, overlapped: bool) -> str:
-        """What goes wrong with a read: a key of WRONG_LISTS or BROKEN_READS, or nothing. The read after a wrong list is right."""
+        """Draw the damage to a read: a key of WRONG_LIST_COUNTS or BROKEN_READ_COUNTS, or "".
+
+        The read after a wrong list is correct.
+        """
         told = self.options.disturbed
         kinds = WRONG_LISTS | BROKEN_READS
         spoiled, self._spoiled = self._spoiled, False
@@ -113,18 +135,25 @@ class Habits:
         return kind
 
     def loses_attach(self) -> bool:
-        """An attach whose answer breaks off; whether it was done is not recorded."""
+        """Return True, at random, if the answer to the next attach is cut off.
+
+        The recordings do not show if such an attach was done.
+        """
         return self.options.disturbed != "never" and self.random.random() < self.options.rate * LOST_ATTACHES / ATTACHES
 
 
 @cache
 def _times() -> OperationTimes:
+    """Load the recorded times of H3 boxes."""
     return published_times("h3")
 
 
 @cache
 def _values(operation: Operation, box: str) -> tuple[float, ...]:
-    """Sorted; of all boxes where none of them is this one."""
+    """Return the recorded durations (seconds) of an operation of a box, sorted.
+
+    Durations of all boxes are used if there are none of this box.
+    """
     found = [one for session in _times().sessions for one in session.operations if one.operation == operation]
     own = [one.seconds for one in found if one.box in ("", box)] if box in {one.box for one in found} else []
     return tuple(sorted(own or (one.seconds for one in found)))
@@ -132,12 +161,13 @@ def _values(operation: Operation, box: str) -> tuple[float, ...]:
 
 @cache
 def _attaches(answer: str) -> tuple[float, ...]:
+    """Return the recorded durations (seconds) of attaches with this answer."""
     return tuple(_times().seconds("attach", answer=answer))
 
 
 @cache
 def _moods() -> tuple[tuple[Timed, ...], ...]:
-    """The attaches of each box in each recorded session whose answers were logged."""
+    """Return the attaches of each box in each recorded session with logged answers."""
     moods: list[tuple[Timed, ...]] = []
     for session in _times().sessions:
         told = [one for one in session.operations if one.is_a("attach") and one.answer]

@@ -1,7 +1,11 @@
-"""An emulated Liqid Matrix, REST v2, over a rack: groups, machines, edit modes, and nothing connected before it is reprogrammed.
+"""Emulated Liqid Matrix (REST v2) over a rack, with groups, machines and edit modes.
 
-Strict: every request needs its digest key, objects must be echoed whole, one machine is edited at a time, a device is in one place.
-Written from the public SDKs (3.2.0 to 3.4), their model of a Matrix and recorded requests; the shapes of the SDKs judge it.
+Connections change only when a machine is reprogrammed.
+
+The emulator is strict: every request needs its digest key, objects must be echoed completely, one machine is edited at a time,
+and
+a device is in one place. It is written from the public SDKs (3.2.0 to 3.4), their model of a Matrix and recorded requests. The
+schemas of the SDKs are used to test it.
 """
 
 from __future__ import annotations
@@ -43,8 +47,18 @@ BASE = "/liqid/api/v2/"
 
 @dataclass(frozen=True)
 class MatrixBehaviour:
-    """How this Matrix answers. async_polls: commits answer 202, and are done at the poll after so many (0: at once). name_max: it
-    cuts longer names of machines."""
+    """Behaviour of the emulated Matrix.
+
+    Attributes:
+        user: name of the user.
+        password: password of the user.
+        groups: names of the existing groups.
+        computes: name of each host's compute device.
+        error_status: HTTP status of errors.
+        async_polls: commits answer 202 and are done after this number of polls; 0: at once.
+        name_max: longer names of machines are cut to this length.
+        async_end: result of an asynchronous commit.
+    """
 
     user: str = "campaign"
     password: str = "learn-2-compose"
@@ -58,6 +72,8 @@ class MatrixBehaviour:
 
 @dataclass
 class _Later:
+    """Change that is applied after a number of polls."""
+
     work: Callable[[], Any]
     polls: int
     state: str = "Pending"
@@ -65,10 +81,18 @@ class _Later:
 
 
 class LiqidEmulator:
-    """See `Emulator`. `violations`: what nobody who shares a Matrix may ask for; `power`: what hosts were told, in order."""
+    """Emulated Liqid Matrix; see `Emulator`.
+
+    `violations` lists requests that are not allowed on a shared Matrix. `power` lists the power commands of hosts, in order.
+    """
 
     def __init__(self, rack: Rack, **options: Any) -> None:
-        """options: the fields of `MatrixBehaviour`."""
+        """Create the emulated Matrix of a rack.
+
+        Args:
+            rack: emulated hardware.
+            **options: fields of `MatrixBehaviour`.
+        """
         self.rack = rack
         self.behaviour = behaviour = MatrixBehaviour(**options)
         self.matrix = LiqidMatrix(rack, behaviour.computes, behaviour.groups)
@@ -84,6 +108,7 @@ class LiqidEmulator:
         self._keys.clear()
 
     def answer(self, asked: HttpRequest) -> Reply:
+        """Answer a request of the REST API."""
         self._address = f"{asked.scheme}://{asked.header('Host')}"
         try:
             if not asked.path.startswith(BASE):
@@ -102,13 +127,16 @@ class LiqidEmulator:
             return self._error(refusal, 404 if found else self.behaviour.error_status)
 
     def _data(self, data: list[Any], status: int = 200) -> Reply:
+        """Build the answer to a successful request."""
         return Reply(status, {"response": {"code": 0, "errors": None, "data": data}})
 
     def _error(self, refusal: LiqidRefusal, status: int) -> Reply:
+        """Build the answer to a refused request."""
         errors = [{"code": refusal.code, "message": str(refusal), "type": refusal.type}]
         return Reply(status, {"response": {"code": refusal.code, "errors": errors, "data": []}})
 
     def _digest(self, asked: HttpRequest, label: str) -> dict[str, Any]:
+        """Create or delete a session, which Liqid calls a digest."""
         if asked.basic != (self.behaviour.user, self.behaviour.password):
             raise LiqidRefusal("Bad credentials", 401)
         if label == "slurm":  # reserved
@@ -125,18 +153,21 @@ class LiqidEmulator:
         return {"digest_id": self._made, "digest_key": self._keys[label], "digest_label": label}
 
     def _known(self, asked: HttpRequest) -> bool:
+        """Return True if the request has the key of an open session, and no other authorization."""
         return asked.header("Authorization") is None and asked.header("X-API-Key") in self._keys.values()
 
     def _commit(self, work: Callable[[], Any]) -> list[Any] | Reply:
+        """Apply a change at once, or answer with an asynchronous operation."""
         if not self.behaviour.async_polls:
             work()
             return [{}]
         self._later.append(_Later(work, self.behaviour.async_polls))
-        # A whole address: the vendor's own client asks there as it is.
+        # The complete address, because the vendor's client uses it unchanged.
         href = f"{self._address}{BASE}async/{len(self._later) - 1}"
         return self._data([{"command_execution_state": "Pending", "links": [{"rel": "status", "href": href}]}], 202)
 
     def _polled(self, number: int) -> Reply:
+        """Return the state of an asynchronous operation. The change is applied at the last poll."""
         if number >= len(self._later):
             return self._error(LiqidRefusal("No such operation", 404), 404)
         later = self._later[number]
@@ -148,6 +179,7 @@ class LiqidEmulator:
         return self._data([{"command_execution_state": later.state, "message": later.message}])
 
     def _done(self, later: _Later) -> tuple[str, str]:
+        """Apply the change of an asynchronous operation, and return its final state and message."""
         if self.behaviour.async_end == "FAILURE":
             return "FAILURE", "the switch did not answer"
         try:
@@ -157,6 +189,7 @@ class LiqidEmulator:
         return "SUCCESS", ""
 
     def _get(self, words: list[str], asked: HttpRequest) -> list[Any]:
+        """Return the data of a GET request. Raises LiqidRefusal for an unknown path."""
         matrix, query = self.matrix, asked.query
         match words:
             case ["group"]:
@@ -198,9 +231,11 @@ class LiqidEmulator:
                 raise LiqidRefusal(f"No such path {asked.path}", 404)
 
     def _of(self, path: str, paths: Mapping[str, str]) -> list[MatrixDevice]:
+        """Return the devices whose type has this word in its paths."""
         return [device for device in self.matrix.devices.values() if paths[device.dev_type] == path]
 
     def _change(self, words: list[str], asked: HttpRequest) -> list[Any] | Reply:
+        """Carry out a request that changes the Matrix, and return its data. Raises LiqidRefusal if it is refused."""
         matrix, body = self.matrix, snaked(asked.body)
         match [asked.method, *words]:
             case ["POST", "group", "clear"]:
@@ -247,6 +282,7 @@ class LiqidEmulator:
         return [{}]
 
     def _pool_edit(self, what: str, body: Any) -> list[Any] | Reply:
+        """Begin or end the edit of a group's pool."""
         number = member(body, "grp_id")
         if member(body, "coordinates") != COORDINATES or member(body, "fabr_id") != FABR_ID:
             raise LiqidRefusal("Coordinates and fabric id of the group expected")
@@ -256,6 +292,7 @@ class LiqidEmulator:
         return self._commit(lambda: self.matrix.finish_pool(number, keep=what == "done"))
 
     def _fabric_edit(self, what: list[str], body: Any) -> list[Any] | Reply:
+        """Begin, cancel or apply the edit of a machine."""
         number = self._machine(body)
         if what == ["edit"]:
             self.matrix.edit_machine(number)
@@ -266,16 +303,19 @@ class LiqidEmulator:
         return [body]
 
     def _machine(self, body: Any) -> int:
+        """Return the number of an echoed machine. Raises LiqidRefusal if the object is incomplete."""
         machine = self.matrix.machine(member(body, "mach_id"))
         echoed(body, machine_json(machine), "Machine")
         return machine.number
 
     def _group(self, body: Any) -> int:
+        """Return the number of an echoed group. Raises LiqidRefusal if the object is incomplete."""
         group = self.matrix.group(member(member(body, "group"), "grp_id"))
         echoed(body["group"], group_json(group), "Group")
         return group.number
 
     def _device(self, path: str, body: Any) -> str:
+        """Return the name of an echoed device. Raises LiqidRefusal if the object is incomplete or of another type."""
         status = member(body, "device_status")
         device = self.matrix.device(member(status, "name"))
         if PATHS[device.dev_type] != path:
@@ -285,10 +325,12 @@ class LiqidEmulator:
 
 
 def _filtered(found: list[dict[str, Any]], query: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the records whose values match all query parameters."""
     return [each for each in found if all(str(each.get(name)) == value for name, value in query.items())]
 
 
 def _number(text: str) -> int:
+    """Parse a decimal or hexadecimal number. Raises LiqidRefusal if the text is not a number."""
     try:
         return int(text, 0)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a Matrix knows and allows: devices, groups, machines, and the two kinds of editing. Speaks no JSON."""
+"""State and rules of an emulated Matrix: devices, groups, machines, and the two kinds of editing, with their JSON forms."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from campaign.emulators.control_planes.hardware import Rack, RackDevice, RackErr
 
 MACH_ID_MAX = 0x3FFF
 _MADE = 1_767_225_600_000
-"""When machines were made, as a number; its unit is not documented."""
+"""Creation time of machines, in an undocumented unit."""
 TYPES = {"gpu": "gpu", "nvme": "targ", "nic": "link", "fpga": "fpga"}
-"""Liqid's type of a device, by the rack's kind; compute devices are `comp`."""
+"""Liqid's type of a device by its kind in the rack. Compute devices have the type `comp`."""
 _WORDS = {400: "BAD_REQUEST", 401: "UNAUTHORIZED", 403: "FORBIDDEN", 404: "NOT_FOUND", 409: "CONFLICT"}
 _WORDS |= {422: "UNPROCESSABLE", 500: "INTERNAL"}
 
 
 class LiqidRefusal(Exception):
-    """What the Matrix answers with an error. Nothing was changed."""
+    """Error answer of the Matrix to a request that it refuses. Nothing was changed."""
 
     def __init__(self, message: str, code: int = 400) -> None:
         super().__init__(message)
@@ -29,7 +29,10 @@ class LiqidRefusal(Exception):
 
 @dataclass
 class MatrixDevice:
-    """One device; without group it is in the system's free pool, without machine in the free pool of its group."""
+    """One device of the Matrix.
+
+    A device without a group is in the free pool of the system. A device without a machine is in the free pool of its group.
+    """
 
     name: str
     dev_type: str
@@ -44,11 +47,14 @@ class MatrixDevice:
 
     @property
     def dev_id(self) -> str:
+        """Device id in the form of Liqid."""
         return f"0x{self.number:08x}"
 
 
 @dataclass
 class MatrixGroup:
+    """Group of devices and machines."""
+
     number: int
     name: str
     editing: bool = False
@@ -57,6 +63,8 @@ class MatrixGroup:
 
 @dataclass
 class MatrixMachine:
+    """Machine: one compute device and the devices attached to it."""
+
     number: int
     group: int
     name: str
@@ -67,9 +75,16 @@ class MatrixMachine:
 
 
 class LiqidMatrix:
-    """See the methods for the rules. `computes`: the compute device's name of each host."""
+    """State of a Matrix. The methods enforce its rules."""
 
     def __init__(self, rack: Rack, computes: Mapping[str, str], groups: Sequence[str]) -> None:
+        """Create the Matrix of a rack.
+
+        Args:
+            rack: emulated hardware.
+            computes: name of each host's compute device, by host name.
+            groups: names of the existing groups.
+        """
         self.rack = rack
         self.hosts = {computes.get(host, host): host for host in rack.hosts}
         self.devices: dict[str, MatrixDevice] = {}
@@ -85,11 +100,13 @@ class LiqidMatrix:
         self.editing: int | None = None
 
     def group(self, number: object) -> MatrixGroup:
+        """Return a group by number. Raises LiqidRefusal if there is none."""
         if not isinstance(number, int) or number not in self.groups:
             raise LiqidRefusal(f"Group {number} does not exist", 404)
         return self.groups[number]
 
     def add_group(self, number: object, name: object) -> MatrixGroup:
+        """Add an empty group. Raises LiqidRefusal if the number or the name cannot be used."""
         if not isinstance(number, int) or number <= 0 or number in self.groups:
             raise LiqidRefusal(f"Group id {number} is not usable")
         if not isinstance(name, str) or not name or name in {group.name for group in self.groups.values()}:
@@ -98,7 +115,7 @@ class LiqidMatrix:
         return self.groups[number]
 
     def remove_group(self, number: int) -> None:
-        """Its machines go with it, and its devices go to the free pool of the system."""
+        """Remove a group with its machines. Its devices go to the free pool of the system."""
         if self.group(number).editing:
             raise LiqidRefusal(f"Group {number} is already being edited", 409)
         machines = [machine.number for machine in self.machines.values() if machine.group == number]
@@ -112,7 +129,7 @@ class LiqidMatrix:
         del self.groups[number]
 
     def edit_pool(self, number: object) -> None:
-        """One group at a time, and none while a machine is edited."""
+        """Begin to edit the pool of a group. Only one group can be edited at a time, and none while a machine is edited."""
         group = self.group(number)
         if (other := next((each for each in self.groups.values() if each.editing), None)) is not None:
             raise LiqidRefusal(f"Group {other.number} is already being edited", 409)
@@ -121,7 +138,7 @@ class LiqidMatrix:
         group.editing = True
 
     def finish_pool(self, number: object, *, keep: bool) -> None:
-        """keep: what was added and removed happens; else it is forgotten."""
+        """End the edit of a pool. If `keep` is False, the changes are discarded."""
         group = self.group(number)
         if not group.editing:
             raise LiqidRefusal(f"Group {number} is not in edit mode")
@@ -131,6 +148,7 @@ class LiqidMatrix:
         group.editing = False
 
     def pool(self, number: object, name: object, *, add: bool) -> None:
+        """Add a device to the edited pool of a group, or remove it."""
         group, device = self.group(number), self.device(name)
         if not group.editing:
             raise LiqidRefusal(f"Group {number} is not in edit mode")
@@ -143,11 +161,13 @@ class LiqidMatrix:
         group.pending[device.name] = add
 
     def machine(self, number: object) -> MatrixMachine:
+        """Return a machine by number. Raises LiqidRefusal if there is none."""
         if not isinstance(number, int) or number not in self.machines:
             raise LiqidRefusal(f"Machine {number} does not exist", 404)
         return self.machines[number]
 
     def add_machine(self, number: object, group: object, name: object, comp_name: object) -> MatrixMachine:
+        """Add an empty machine to a group. Raises LiqidRefusal if the number or the name cannot be used."""
         self.group(group)
         if not isinstance(number, int) or not 1 <= number <= MACH_ID_MAX or number in self.machines:
             raise LiqidRefusal(f"Machine id {number} is not usable")
@@ -155,12 +175,12 @@ class LiqidMatrix:
             raise LiqidRefusal(f"Machine name {name!r} must be letters and digits", 422)
         if name in {machine.name for machine in self.machines.values()}:
             raise LiqidRefusal(f"Machine name {name} exists already")
-        assert isinstance(group, int)  # group() refuses anything else
+        assert isinstance(group, int)  # find_group() refuses anything else
         self.machines[number] = MatrixMachine(number, group, name, str(comp_name or name), _MADE)
         return self.machines[number]
 
     def remove_machine(self, number: int) -> None:
-        """Its devices go to the free pool of its group, not to that of the system."""
+        """Remove a machine. Its devices go to the free pool of its group, not to that of the system."""
         self.machine(number)
         self._not_edited(number)
         for device in self.devices.values():
@@ -171,26 +191,31 @@ class LiqidMatrix:
         del self.machines[number]
 
     def edit_machine(self, number: object) -> None:
+        """Begin to edit a machine. Only one machine can be edited at a time."""
         machine = self.machine(number)
         if self.editing is not None:
             self._not_edited(self.editing)
         self.editing = machine.number
 
     def _not_edited(self, number: int) -> None:
+        """Raise LiqidRefusal if the machine is being edited."""
         if self.editing == number:
             raise LiqidRefusal(f"Machine 0x{number:04x} is already being edited", 409)
 
     def _edited(self, number: object) -> MatrixMachine:
+        """Return the machine if it is being edited. Raises LiqidRefusal otherwise."""
         machine = self.machine(number)
         if self.editing != machine.number:
             raise LiqidRefusal(f"Machine 0x{machine.number:04x} is not being edited")
         return machine
 
     def cancel_machine(self, number: object) -> None:
+        """End the edit of a machine and discard the changes."""
         self._edited(number).pending.clear()
         self.editing = None
 
     def relate(self, number: object, name: object, *, add: bool) -> None:
+        """Add a device to the edited machine, or remove it. The change takes effect with `reprogram_machine`."""
         machine, device = self._edited(number), self.device(name)
         if device.name in machine.pending:
             raise LiqidRefusal(f"Device {name} is already part of the edit")
@@ -201,7 +226,7 @@ class LiqidMatrix:
         machine.pending[device.name] = add
 
     def reprogram(self, number: object) -> None:
-        """The commit: devices are connected and disconnected now, all or none."""
+        """Apply the changes of an edited machine: all its devices are connected and disconnected now, or none."""
         machine = self._edited(number)
         inside = {name for name, device in self.devices.items() if device.machine == machine.number}
         inside |= {name for name, added in machine.pending.items() if added}
@@ -224,7 +249,10 @@ class LiqidMatrix:
         self.editing = None
 
     def join(self, number: object, p2p: object) -> MatrixMachine:
-        """Let the GPUs of a machine reach each other, or not; nothing is set twice, and two are needed."""
+        """Switch peer-to-peer access between the GPUs of a machine.
+
+        Raises LiqidRefusal if the setting is unchanged, or if the machine has fewer than two GPUs.
+        """
         machine = self.machine(number)
         self._not_edited(machine.number)
         gpus = [device for device in self.devices.values() if device.machine == number and device.dev_type == "gpu"]
@@ -236,6 +264,7 @@ class LiqidMatrix:
         return machine
 
     def _cabled(self, inside: set[str], host: str | None) -> None:
+        """Check that the devices work and that the host is cabled to their drawers. Raises LiqidRefusal otherwise."""
         for name in sorted(inside):
             part = self.devices[name].part
             if part is None or host is None:
@@ -246,12 +275,13 @@ class LiqidMatrix:
                 raise LiqidRefusal(str(RackError(f"{host} is not cabled to {part.drawer}")))
 
     def device(self, name: object) -> MatrixDevice:
+        """Return a device by name. Raises LiqidRefusal if there is none."""
         if not isinstance(name, str) or name not in self.devices:
             raise LiqidRefusal(f"Device {name} does not exist", 404)
         return self.devices[name]
 
     def described(self, dev_type: str, dev_id: str) -> MatrixDevice:
-        """A device by type and id. Raises LiqidRefusal when there is none."""
+        """Return a device by type and id. Raises LiqidRefusal if there is none."""
         for device in self.devices.values():
             if device.dev_type == dev_type and device.dev_id == dev_id.lower():
                 return device
@@ -259,32 +289,34 @@ class LiqidMatrix:
 
     @property
     def quiet(self) -> bool:
-        """True while nothing at all is in edit mode."""
+        """Idle state of the Matrix: no group and no machine is in edit mode."""
         return self.editing is None and not any(group.editing for group in self.groups.values())
 
 
 FABR_ID = 1
 COORDINATES = {"rack": 0, "shelf": 0, "node": 0}
 PATHS = {"comp": "compute", "gpu": "gpu", "targ": "storage", "link": "network", "fpga": "fpga"}
-"""Word of a kind of device in status/, predevice/ and relate/."""
+"""Word for a type of device in the paths status/, predevice/ and relate/."""
 INFO_PATHS = {"comp": "cpu", "gpu": "gpu", "targ": "ssd", "link": "link", "fpga": "fpga"}
-"""And in device/info/."""
+"""Word for a type of device in the path device/info/."""
 _TYPES = {"comp": "compute", "gpu": "gpu", "targ": "target/SSD", "link": "ethernet_link", "fpga": "fpga"}
-"""And as the `device_type` of a record."""
+"""Word for a type of device as the `device_type` of a record."""
 _CLASSES = {"comp": "Compute", "gpu": "Gpu", "targ": "Ssd", "link": "Link", "fpga": "Fpga"}
 _CAPACITY_MB = 4_000_000
 _NOTE = "site_note"
-"""A member that is in no SDK: whoever echoes an object may have dropped it, and may have kept it."""
+"""Member that no SDK has. A client that echoes an object may keep it or drop it."""
 _NOT_ECHOED = (_NOTE, "flags", "hconn")
-"""The Java SDK is given the last two as hexadecimal text, and sends back numbers."""
+"""Members that are not compared. The Java SDK receives the last two as hexadecimal text and sends numbers back."""
 _COUNTS = {"gpu-count": "gpu", "storage-drive-count": "targ", "network-adapter-count": "link", "fpga-count": "fpga"}
 
 
 def group_json(group: MatrixGroup) -> dict[str, Any]:
+    """Convert a group to the JSON object of the REST API."""
     return {"fabr_id": FABR_ID, "grp_id": group.number, "group_name": group.name, "pod_id": -1}
 
 
 def machine_json(machine: MatrixMachine) -> dict[str, Any]:
+    """Convert a machine to the JSON object of the REST API."""
     return {
         "index": machine.number - 1,
         "mach_id": machine.number,
@@ -303,7 +335,7 @@ def machine_json(machine: MatrixMachine) -> dict[str, Any]:
 
 
 def _addressed(device: MatrixDevice) -> dict[str, Any]:
-    """What both lists of devices have."""
+    """Return the members that both lists of devices have."""
     return {
         "name": device.name,
         "fabr_id": FABR_ID,
@@ -316,7 +348,7 @@ def _addressed(device: MatrixDevice) -> dict[str, Any]:
 
 
 def _described(device: MatrixDevice) -> dict[str, Any]:
-    """What a device's status and its information have."""
+    """Return the members that the status and the information of a device have in common."""
     return {
         "name": device.name,
         "dev_id": device.dev_id,
@@ -335,6 +367,7 @@ def _described(device: MatrixDevice) -> dict[str, Any]:
 
 
 def status_json(device: MatrixDevice) -> dict[str, Any]:
+    """Convert a device to the JSON object of its status."""
     more: dict[str, Any] = (
         {"capacity(MB)": _CAPACITY_MB} if device.dev_type == "targ" else {"unique": f"u-{device.name}"}
     )
@@ -345,6 +378,7 @@ def status_json(device: MatrixDevice) -> dict[str, Any]:
 
 
 def info_json(device: MatrixDevice) -> dict[str, Any]:
+    """Convert a device to the JSON object of its information."""
     part = device.part
     return _described(device) | {
         "model": device.model,
@@ -357,7 +391,10 @@ def info_json(device: MatrixDevice) -> dict[str, Any]:
 
 
 def predevice_json(device: MatrixDevice, matrix: LiqidMatrix) -> dict[str, Any]:
-    """No device id in it: only the name leads to the other lists."""
+    """Convert a device to its JSON object in the list of predevices.
+
+    It has no device id, so only the name links it to the other lists.
+    """
     group = matrix.groups.get(device.group or 0)
     machine = matrix.machines.get(device.machine or 0)
     return _addressed(device) | {
@@ -373,6 +410,7 @@ def predevice_json(device: MatrixDevice, matrix: LiqidMatrix) -> dict[str, Any]:
 
 
 def details_json(machine: MatrixMachine, matrix: LiqidMatrix) -> dict[str, Any]:
+    """Convert a machine to the JSON object of its details, with the number of its devices."""
     inside = [device.dev_type for device in matrix.devices.values() if device.machine == machine.number]
     counts: dict[str, Any] = {name: inside.count(dev_type) for name, dev_type in _COUNTS.items()}
     counts["cpu-sockets"] = str(inside.count("comp"))
@@ -381,6 +419,7 @@ def details_json(machine: MatrixMachine, matrix: LiqidMatrix) -> dict[str, Any]:
 
 
 def group_details_json(group: MatrixGroup, matrix: LiqidMatrix) -> dict[str, Any]:
+    """Convert a group to the JSON object of its details, with the number of its devices and machines."""
     inside = [device.dev_type for device in matrix.devices.values() if device.group == group.number]
     counts = {"cpu-count": "comp", "storage-drive-count": "targ", "network-adapter-count": "link"}
     machines = sum(machine.group == group.number for machine in matrix.machines.values())
@@ -389,27 +428,33 @@ def group_details_json(group: MatrixGroup, matrix: LiqidMatrix) -> dict[str, Any
 
 
 def counters_json(matrix: LiqidMatrix) -> dict[str, int]:
+    """Return the number of devices of the Matrix by type."""
     types = [device.dev_type for device in matrix.devices.values()]
     return {f"{dev_type}_cnt": types.count(dev_type) for dev_type in (*PATHS, "plx")}
 
 
 def _state(device: MatrixDevice) -> str:
+    """Return the state that the Matrix reports for a device."""
     return "failed" if device.part is not None and "broken" in device.part.quirks else "active"
 
 
 def _location(device: MatrixDevice) -> dict[str, int]:
+    """Return the location that the Matrix reports for a device."""
     return {"rack": 0, "shelf": device.shelf, "node": device.slot}
 
 
 def snaked(value: Any) -> Any:
-    """The same JSON with the names of its members in snake_case: the Java SDK writes both."""
+    """Return JSON data with member names in snake_case, because the Java SDK uses both forms."""
     if isinstance(value, Mapping):
         return {re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).lower(): snaked(each) for key, each in value.items()}
     return [snaked(each) for each in value] if isinstance(value, list) else value
 
 
 def echoed(body: Any, given: Mapping[str, Any], what: str) -> None:
-    """Raise LiqidRefusal unless `body` has every member that the Matrix gave and the SDKs know, as it gave it; more is ignored."""
+    """Check that a client sent back an object completely and unchanged. Additional members are ignored.
+
+    Only members that the SDKs have are compared. Raises LiqidRefusal if one is missing or changed.
+    """
     if not isinstance(body, Mapping):
         raise LiqidRefusal(f"{what} expected")
     expected = {name: value for name, value in snaked(given).items() if name not in _NOT_ECHOED}
@@ -418,4 +463,5 @@ def echoed(body: Any, given: Mapping[str, Any], what: str) -> None:
 
 
 def member(body: Any, name: str) -> Any:
+    """Return a member of a JSON object, or None if it is missing or the value is not an object."""
     return body.get(name) if isinstance(body, Mapping) else None

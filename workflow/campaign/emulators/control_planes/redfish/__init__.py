@@ -1,8 +1,11 @@
-"""An emulated Redfish service that composes (DSP2050) over a rack: strict, with the variants and oddities that peers have.
+"""Emulated Redfish service that composes systems (DSP2050) over a rack.
 
-Hosts are compute blocks, of which systems are composed. What is attached is the rack's truth. Knows nothing of the adapters.
+The service is strict, but can have the variants and deviations of real services.
+Hosts are compute blocks, and systems are composed of compute blocks and device blocks. The rack is the reference for
+attachments.
+The emulator imports nothing from the adapters.
 
-For real: sessions, tasks, paging and $expand; not for real: accounts, versions, events, updates.
+Implemented: sessions, tasks, paging and $expand. Not implemented: accounts, versions, events, updates.
 """
 
 from __future__ import annotations
@@ -19,5 +22,10 @@ COMPOSES = ("POST", "/redfish/v1/Systems")
 
 
 def open_emulator(rack: Rack, **options: Any) -> Redfish:
-    """options: the fields of `Variant`; `quirks` is any collection of their names."""
+    """Create the emulated service of a rack.
+
+    Args:
+        rack: emulated hardware.
+        **options: fields of `ServiceVariant`; `quirks` may be any collection of names.
+    """
     return Redfish(rack, Variant(**options))

@@ -1,4 +1,4 @@
-"""Who may ask an emulated service: one account, a limited number of sessions, Basic authentication."""
+"""Access to an emulated service: one account, a limited number of sessions, and Basic authentication."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ SESSIONS = f"{SESSION_SERVICE}/Sessions"
 
 
 class Access:
-    """sessions: tokens by id."""
+    """Account and sessions of the service.
+
+    `sessions` holds the token of each session by its id.
+    """
 
     def __init__(self, user: str, password: str, sessions_max: int) -> None:
         self.sessions: dict[str, str] = {}
@@ -29,12 +32,16 @@ class Access:
         self._number = 0
 
     def admits(self, asked: HttpRequest) -> bool:
+        """Return True if the request has a valid session token or the Basic credentials of the account."""
         if (token := asked.header("X-Auth-Token")) is not None:
             return any(secrets.compare_digest(one, token) for one in self.sessions.values())
         return asked.basic == self._account
 
     def log_in(self, body: dict[str, Any]) -> str:
-        """The id of a new session. Raises RedfishRefusal for a wrong password, or when there are as many as there may be."""
+        """Open a session and return its id.
+
+        Raises RedfishRefusal if the password is wrong, or if the maximum number of sessions is open.
+        """
         for name in ("UserName", "Password"):
             if name not in body:
                 raise RedfishRefusal(400, "PropertyMissing", f"{name} is missing", (name,))
@@ -51,7 +58,7 @@ class Access:
         return str(self._number)
 
     def find(self, path: str) -> Document | None:
-        """A resource of sessions; None for any other path."""
+        """Return the resource of a session path, or None for any other path."""
         place, _, name = path.rpartition("/")
         if path == SESSION_SERVICE:
             return resource(

@@ -1,6 +1,7 @@
-"""Composition over a rack: which systems there are, of which blocks, and what is refused. Knows no HTTP.
+"""Composition over a rack: the systems, their blocks, and the rules for refusing a request. Independent of HTTP.
 
-Blocks are named as what they are: a host's block as the host, a device's as the device. The rack is the truth of what is attached.
+The block of a host has the name of the host, and the block of a device that of the device. The rack is the reference for
+attachments.
 """
 
 from __future__ import annotations
@@ -16,28 +17,39 @@ from campaign.emulators.control_planes.redfish.documents import RedfishRefusal
 
 CompositionQuirk = Literal[
     "text_reserved",  # CompositionStatus.Reserved is the text "false" or "true"
-    "linked_members",  # blocks and zones list their Members under Links
+    "linked_members",  # collections of blocks and zones list their Members under Links
     "scalar_types",  # ResourceBlockType is one word
-    "bare_answers",  # changes are answered by 200 and a bare number, refusals by a bare JSON string, neither with a Location
+    "bare_answers",  # changes are answered by 200 and a number, refusals by a JSON string, both without Location
     "no_description",  # a system with a Description is refused
-    "composes_nothing",  # composing answers as if, stores the system, and moves nothing
-    "unused_while_composed",  # blocks say Unused whatever they are
+    "composes_nothing",  # composing reports success and stores the system, but attaches nothing
+    "unused_while_composed",  # blocks always report Unused
     "deletes_nothing",  # DELETE of a system answers 204 and does nothing
     "linked_root",  # the root has its collections under Links
-    "untyped",  # blocks say nothing of their types
-    "errors_with_200",  # what is missing, or refused, is answered by 200 and a bare 404 or 500
-    "double_allocates",  # a block that a system has is composed into another one
+    "untyped",  # blocks do not report their types
+    "errors_with_200",  # missing resources and refusals are answered by 200 and the text 404 or 500
+    "double_allocates",  # a block of one system can be composed into another one
 ]
 
 
 class Variant(BaseModel):
-    """How services differ. page: members a page, 0: all. task_polls: looks at a task before it is done, 0: no tasks.
+    """Differences between Redfish services.
 
-    limits: `@Redfish.ResourceBlockLimits`. powered_off: systems that are on are not deleted. composes: False has no
-    CompositionService, only blocks. use_case: what its zones offer.
-
-    names: a system's Name is as it was asked for, the first 20 characters of that, one for all, or one for all with what was asked
-    for as its Id. creates: how a POST is answered: 201, Location and body; 204 and Location; 200 and the body alone.
+    Attributes:
+        user: name of the account.
+        password: password of the account.
+        auth: requests must be authenticated.
+        sessions_max: maximum number of sessions.
+        page: members per page; 0 for all.
+        expand: $expand is supported.
+        task_polls: polls until a task is done; 0 for no tasks.
+        use_case: use case that the zones offer.
+        limits: `@Redfish.ResourceBlockLimits`.
+        powered_off: systems are created powered off, and cannot be deleted while they are on.
+        composes: False for a service without CompositionService, which has only blocks.
+        names: Name of a system: as requested, its first 20 characters, a fixed name, or a fixed name with the requested name as
+            Id.
+        creates: answer to a POST: 201 with Location and body, 204 with Location, or 200 with the body only.
+        quirks: deviations from the specification.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -65,7 +77,7 @@ CATEGORIES = {"gpu": "Processor", "fpga": "Processor", "nvme": "Storage", "nic":
 
 @dataclass
 class Made:
-    """One system of a host and devices, by name."""
+    """One composed system with its host and devices, by name."""
 
     id: str
     name: str
@@ -77,7 +89,7 @@ class Made:
 
 
 class Machine:
-    """The service's state."""
+    """State of the emulated service: systems, zones and reserved blocks."""
 
     def __init__(self, rack: Rack, variant: Variant) -> None:
         self.rack = rack
@@ -90,16 +102,20 @@ class Machine:
         self.zones = {str(number): reach for number, reach in enumerate(reaches, 1)}
 
     def category(self, block: str) -> str:
-        """ResourceBlockType of a block."""
+        """Return the ResourceBlockType of a block."""
         if block in self.rack.hosts:
             return "Compute"
         return CATEGORIES.get(self.rack.devices[block].kind, "Expansion")
 
     def known(self, block: str) -> bool:
+        """Return True if the rack has a host or device of this name."""
         return block in self.rack.hosts or block in self.rack.devices
 
     def zones_of(self, block: str) -> list[str]:
-        """A zone has the hosts of one reach and all devices in the drawers that they reach."""
+        """Return the zones of a block.
+
+        A zone has all hosts that reach the same drawers, and all devices in these drawers.
+        """
         host = self.rack.hosts.get(block)
         if host is not None:
             return [zone for zone, reach in self.zones.items() if reach == host.drawers]
@@ -107,6 +123,7 @@ class Machine:
         return [zone for zone, reach in self.zones.items() if drawer in reach]
 
     def members(self, zone: str) -> list[str]:
+        """Return the names of the hosts and devices in a zone."""
         reach = self.zones[zone]
         return [
             *(name for name, host in self.rack.hosts.items() if host.drawers == reach),
@@ -114,7 +131,7 @@ class Machine:
         ]
 
     def having(self) -> dict[str, list[str]]:
-        """Ids of the systems that have each block, as the blocks see it."""
+        """Return the ids of the systems that each block reports, by block."""
         found: dict[str, list[str]] = {}
         for made in self.systems.values():
             for block in (made.host, *made.devices):
@@ -123,14 +140,17 @@ class Machine:
         return found
 
     def _moved(self, block: str, made: Made) -> bool:
-        """False for a block that only the system lists."""
+        """Return True if the block itself reports the system. It is False if only the system lists the block."""
         if "composes_nothing" in self.variant.quirks:
             return False
         shared = "double_allocates" in self.variant.quirks
         return shared or block in self.rack.hosts or self.rack.devices[block].attached_to == made.host
 
     def compose(self, name: str, description: str, blocks: Sequence[str]) -> Made:
-        """Raises RedfishRefusal with nothing changed."""
+        """Compose a system of one host and devices.
+
+        Raises RedfishRefusal if the blocks or the name cannot be used. Nothing is changed then.
+        """
         hosts = [block for block in blocks if block in self.rack.hosts]
         if len(hosts) != 1:
             raise RedfishRefusal(400, _INVALID, f"{len(hosts)} compute blocks, 1 is needed", hosts)
@@ -142,7 +162,7 @@ class Machine:
         self._check(hosts[0], devices)
         if "composes_nothing" not in self.variant.quirks:
             for device in devices:
-                if self.rack.devices[device].attached_to is None:  # else the hardware stays where it is
+                if self.rack.devices[device].attached_to is None:  # an attached device stays where it is
                     self._attach(device, hosts[0])
         self._number += 1
         names = self.variant.names
@@ -158,13 +178,14 @@ class Machine:
         return made
 
     def _attach(self, device: str, host: str) -> None:
+        """Attach a device to a host in the rack. Raises RedfishRefusal if the rack refuses it."""
         try:
             self.rack.attach(device, host)
         except RackError as error:
             raise RedfishRefusal(409, "Composition.1.1.ResourceBlockInUse", str(error), (device,)) from error
 
     def _check(self, host: str, devices: Sequence[str]) -> None:
-        """Raises RedfishRefusal when these cannot be one system."""
+        """Check that a host and devices can form one system. Raises RedfishRefusal if they cannot."""
         if len(set(devices)) != len(devices):
             raise RedfishRefusal(400, _INVALID, "a block is named twice", devices)
         zones = set(self.zones_of(host))
@@ -189,7 +210,7 @@ class Machine:
                 )
 
     def decompose(self, made: Made) -> None:
-        """The blocks are free again; that they are Reserved is not changed."""
+        """Delete a system and detach its devices. Reserved marks of its blocks are kept."""
         if self.variant.powered_off and made.power != "Off":
             raise RedfishRefusal(400, "CampaignEmulator.1.0.MustBeOff", f"system {made.id} is on", (made.id,))
         if "deletes_nothing" in self.variant.quirks:

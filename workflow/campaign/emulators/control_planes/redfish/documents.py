@@ -19,7 +19,10 @@ Find = Callable[[str], Document | None]
 
 
 class RedfishRefusal(Exception):
-    """What a service answers to what it will not do. message_id: of the registry `Base` where none is named."""
+    """Error answer of a service that refuses a request.
+
+    `message_id` belongs to the registry `Base` if it names no other registry.
+    """
 
     def __init__(self, status: int, message_id: str, text: str, arguments: Sequence[str] = ()) -> None:
         super().__init__(text)
@@ -28,6 +31,7 @@ class RedfishRefusal(Exception):
         self.arguments = list(arguments)
 
     def reply(self) -> Reply:
+        """Convert the refusal to an HTTP reply with a Redfish error body."""
         message = {
             "@odata.type": "#Message.v1_1_2.Message",
             "MessageId": self.message_id,
@@ -42,23 +46,28 @@ class RedfishRefusal(Exception):
 
 
 def missing(path: str) -> RedfishRefusal:
+    """Build the error for a path without a resource."""
     return RedfishRefusal(404, "ResourceMissingAtURI", f"no {path}", (path,))
 
 
 def ref(path: str) -> dict[str, str]:
+    """Build a reference to a resource."""
     return {"@odata.id": path}
 
 
 def refs(place: str, names: Iterable[str]) -> list[dict[str, str]]:
+    """Build references to resources under a path."""
     return [ref(f"{place}/{name}") for name in names]
 
 
 def resource(path: str, kind: str, version: str, **properties: Any) -> Document:
+    """Build a resource document from its path, type and properties."""
     name = path.rstrip("/").rpartition("/")[2]
     return {"@odata.id": path, "@odata.type": f"#{kind}.{version}.{kind}", "Id": name, "Name": name, **properties}
 
 
 def collection(path: str, kind: str, names: Iterable[str]) -> Document:
+    """Build a collection document with references to its members."""
     members = refs(path, names)
     return {
         "@odata.id": path,
@@ -70,7 +79,10 @@ def collection(path: str, kind: str, names: Iterable[str]) -> Document:
 
 
 def pages(found: Document, path: str, query: Mapping[str, str], page: int | None) -> Document:
-    """A collection cut to what $skip and $top ask for, and to the service's own page with a link to the next."""
+    """Cut a collection to the requested $skip and $top, and to the page size of the service.
+
+    If members remain, a link to the next page is added.
+    """
     holder = found if "Members" in found else found["Links"]
     skip, top = int(query.get("$skip", "0")), int(query["$top"]) if "$top" in query else None
     rest = holder["Members"][skip:][:top]
@@ -84,13 +96,23 @@ def pages(found: Document, path: str, query: Mapping[str, str], page: int | None
 
 
 def expansion(text: str) -> tuple[str, int] | None:
-    """(sign, levels) of an $expand; None for what is no such thing."""
+    """Parse the value of $expand to (sign, levels), or return None if it is invalid."""
     found = _EXPAND.fullmatch(text)
     return (found[1], int(found[2] or 1)) if found else None
 
 
 def expanded(value: Any, find: Find, sign: str, levels: int, within: str = "") -> Any:
-    """A document with what it refers to in its place, so many levels deep; `.` leaves alone what is under Links, `~` all else."""
+    """Replace references in a document by the resources, up to a number of levels.
+
+    The sign `.` leaves out references under Links, `~` leaves out all others, and `*` expands both.
+
+    Args:
+        value: document or part of one.
+        find: function that returns the resource of a path.
+        sign: references to expand.
+        levels: remaining number of levels.
+        parent_member: "Links" inside a member Links, else "".
+    """
     if levels <= 0:
         return value
     if isinstance(value, list):

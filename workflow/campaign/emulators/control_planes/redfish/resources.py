@@ -1,4 +1,4 @@
-"""Blocks and their parts, zones and systems of the emulated service, as JSON, and what requests do to them (DSP2050)."""
+"""Resource blocks, zones and systems of the emulated service as JSON, and the effects of requests on them (DSP2050)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _CREATE = {"Name", "Description", "Links", "@odata.type"}
 
 
 class Resources:
-    """What the service is about. `begin` is called before each request: what is looked up often is computed once."""
+    """Resources of the composition service.
+
+    Call `refresh_systems` before each request: it computes once which systems have each block.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -41,20 +44,24 @@ class Resources:
         self._having: dict[str, list[str]] = {}
 
     def begin(self) -> None:
+        """Compute the systems that have each block, for one request."""
         self._having = self.machine.having()
 
     def root(self) -> Document:
+        """Build the links of the service root to these resources."""
         composes = {"CompositionService": ref(COMPOSITION)} if self.variant.composes else {}
         return {"Systems": ref(SYSTEMS), "Chassis": ref(CHASSIS)} | (
             composes or {"ResourceBlocks": ref(self.blocks_at)}
         )
 
     def allowed(self, path: str) -> str:
+        """Return the methods that a path allows besides GET and HEAD, as a suffix of the Allow header."""
         if path == SYSTEMS:
             return ", POST"
         return ", DELETE" if path.startswith(f"{SYSTEMS}/") else ""
 
     def find(self, path: str) -> Document | None:
+        """Return the resource of a path, or None if there is none."""
         for place, build in (
             (self.blocks_at, self._blocks),
             (ZONES, self._zones),
@@ -78,6 +85,7 @@ class Resources:
         )
 
     def _blocks(self, path: str, parts: list[str]) -> Document | None:
+        """Return the collection of blocks, one block, or a part of a block."""
         rack = self.machine.rack
         match parts:
             case [""]:
@@ -89,11 +97,13 @@ class Resources:
         return None
 
     def _listed(self, found: Document) -> Document:
+        """Return a collection, with its members under Links if the variant requires it."""
         if "linked_members" in self.variant.quirks:
             found["Links"] = {"Members": found.pop("Members")}
         return found
 
     def _block(self, path: str, name: str) -> Document:
+        """Build the document of a resource block."""
         machine = self.machine
         systems, category, device = self._having.get(name, []), machine.category(name), machine.rack.devices.get(name)
         chassis = refs(CHASSIS, [device.drawer] if device else [])
@@ -115,6 +125,7 @@ class Resources:
         return body
 
     def _composition(self, name: str, systems: list[str]) -> Document:
+        """Build the CompositionStatus of a block."""
         machine, quirks = self.machine, self.variant.quirks
         device = machine.rack.devices.get(name)
         attached = bool(systems) or (device is not None and device.attached_to is not None)
@@ -131,6 +142,7 @@ class Resources:
 
     @staticmethod
     def _part(path: str, device: RackDevice, place: str) -> Document:
+        """Build the document of the drive, network interface or processor in a block."""
         common = {"Name": device.name, "Status": _status(device)}
         if place == "EthernetInterfaces":
             mac = ":".join(device.serial[index : index + 2] for index in range(0, 12, 2))
@@ -145,6 +157,7 @@ class Resources:
         return resource(path, "Processor", "v1_16_0", **common, **names, SystemInterface=link)
 
     def _zones(self, path: str, parts: list[str]) -> Document | None:
+        """Return the collection of zones, or one zone."""
         machine = self.machine
         match parts:
             case [""]:
@@ -156,6 +169,7 @@ class Resources:
         return None
 
     def _offers(self, zone: str) -> Document:
+        """Build the links of a zone to the capabilities of composed systems."""
         offer = {
             "CapabilitiesObject": ref(CAPABILITIES),
             "UseCase": self.variant.use_case,
@@ -165,6 +179,7 @@ class Resources:
         return {"@Redfish.CollectionCapabilities": {"@odata.type": kind, "Capabilities": [offer]}}
 
     def _chassis(self, path: str, parts: list[str]) -> Document | None:
+        """Return the collection of chassis, or one chassis."""
         drawers = dict.fromkeys(device.drawer for device in self.machine.rack.devices.values())
         if parts == [""]:
             return collection(path, "Chassis", drawers)
@@ -172,6 +187,7 @@ class Resources:
         return resource(path, "Chassis", "v1_23_0", ChassisType="Drawer", Status=WELL) if found else None
 
     def _systems(self, path: str, parts: list[str]) -> Document | None:
+        """Return the collection of systems, its capabilities, or one system."""
         match parts:
             case [""]:
                 zone = next(iter(self.machine.zones))
@@ -184,6 +200,7 @@ class Resources:
         return None
 
     def _capabilities(self, path: str) -> Document:
+        """Build the document of the properties that a new system may have."""
         marks = ("Name@Redfish.RequiredOnCreate", "Name@Redfish.SetOnlyOnCreate", "Links@Redfish.RequiredOnCreate")
         return {
             **resource(path, "ComputerSystem", "v1_20_0", Name="Capabilities of the systems that can be composed"),
@@ -193,6 +210,7 @@ class Resources:
         }
 
     def _system(self, path: str, made: Made) -> Document:
+        """Build the document of a composed system."""
         reset = {"ResetType@Redfish.AllowableValues": ["On", "ForceOff"]}
         body = resource(
             path,
@@ -206,11 +224,12 @@ class Resources:
             Links={"ResourceBlocks": refs(self.blocks_at, (made.host, *made.devices))},
             Actions={"#ComputerSystem.Reset": {"target": f"{path}/Actions/ComputerSystem.Reset", **reset}},
         )
-        if made.power_next is not None:  # it takes one look longer
+        if made.power_next is not None:  # the new power state shows at the next read
             made.power, made.power_next = made.power_next, None
         return body
 
     def change(self, path: str, asked: HttpRequest) -> Callable[[], Reply] | None:
+        """Return a function that carries out the change of a request, or None if the path does not allow it."""
         body, composes = asked.body, self.variant.composes
         if path == SYSTEMS and asked.method == "POST" and composes:
             return lambda: self._create(body)
@@ -223,6 +242,7 @@ class Resources:
         return None
 
     def _created(self, path: str) -> Reply:
+        """Build the reply to a POST that created a system, in the form of the variant."""
         self.begin()
         found, how = self.find(path) or {}, self.variant.creates
         if how == "object":
@@ -231,6 +251,7 @@ class Resources:
         return Reply(204 if empty else 201, None if empty else found, HEADERS | {"Location": path})
 
     def _create(self, body: Document) -> Reply:
+        """Create a system from the body of a POST. Raises RedfishRefusal if the body is invalid."""
         _only(body, _CREATE)
         if "no_description" in self.variant.quirks and "Description" in body:
             raise RedfishRefusal(400, "PropertyUnknown", "no property Description", ("Description",))
@@ -242,7 +263,7 @@ class Resources:
         return self._created(f"{SYSTEMS}/{made.id}")
 
     def _named_blocks(self, body: Document) -> list[str]:
-        """Names of the blocks that Links.ResourceBlocks refers to. Raises RedfishRefusal for anything else in there."""
+        """Return the names of the blocks in Links.ResourceBlocks. Raises RedfishRefusal if there is anything else."""
         links = body.get("Links")
         listing = links.get("ResourceBlocks") if isinstance(links, dict) else None
         if not isinstance(listing, list) or not listing:
@@ -250,6 +271,7 @@ class Resources:
         return [self._named_block(one) for one in listing]
 
     def _named_block(self, reference: Any) -> str:
+        """Return the name of the block that a reference points to. Raises RedfishRefusal if there is none."""
         path = str(reference.get("@odata.id") if isinstance(reference, dict) else None)
         place, _, name = path.rpartition("/")
         if place != self.blocks_at or not self.machine.known(name):
@@ -257,10 +279,12 @@ class Resources:
         return name
 
     def _delete(self, made: Made) -> Reply:
+        """Delete a system."""
         self.machine.decompose(made)
         return Reply(204, None, HEADERS)
 
     def _act(self, system: str, action: str, body: Document) -> Reply:
+        """Run a reset action of a system. Raises RedfishRefusal if the action is not supported."""
         made = self.machine.systems.get(system)
         if made is None:
             raise missing(f"{SYSTEMS}/{system}")
@@ -274,13 +298,16 @@ class Resources:
 
 
 def _only(body: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raise RedfishRefusal if the body has properties other than the named ones."""
     if unknown := sorted(set(body) - set(names)):
         raise RedfishRefusal(400, "PropertyUnknown", f"no property {unknown[0]}", unknown)
 
 
 def _place(device: RackDevice) -> str:
+    """Return the member of a block that lists parts of this kind."""
     return _PLACES.get(device.kind, "Processors")
 
 
 def _status(device: RackDevice | None) -> Document:
+    """Return the Status of a device. It is critical if the device is broken."""
     return {**WELL, "Health": "Critical"} if device is not None and "broken" in device.quirks else WELL

@@ -1,4 +1,4 @@
-"""The emulated service over HTTP: who asks, reads with pages and $expand, changes, and tasks."""
+"""Emulated service over HTTP: access, reads with pages and $expand, changes, and tasks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _METADATA = """<?xml version="1.0" encoding="UTF-8"?>
 
 @dataclass
 class Task:
-    """An operation that was accepted. result: None while it runs."""
+    """Accepted operation that is carried out later. `result` is None while it runs."""
 
     looks_left: int
     change: Callable[[], Reply]
@@ -68,7 +68,7 @@ class Task:
 
 
 class Redfish:
-    """See `server.Emulator`."""
+    """Emulated Redfish service; see `server.Emulator`."""
 
     def __init__(self, rack: Rack, variant: Variant) -> None:
         self.rack = rack
@@ -80,11 +80,12 @@ class Redfish:
         self._accepted = 0
 
     def answer(self, asked: HttpRequest) -> Reply:
+        """Answer a request, with the quirks of the variant."""
         self._resources.begin()
         return self._as_odd_peers(asked, self._answer(replace(asked, path=unquote(asked.path))))
 
     def _as_odd_peers(self, asked: HttpRequest, reply: Reply) -> Reply:
-        """The answer in the words of peers that are not as the specification has it, where the variant is one."""
+        """Change an answer according to the quirks of the variant."""
         quirks = self.variant.quirks
         if "errors_with_200" in quirks and reply.status >= 400 and reply.status not in (401, 405):
             return Reply(200, "404" if reply.status == 404 else "500", _BARE)
@@ -104,8 +105,9 @@ class Redfish:
         return reply
 
     def _answer(self, asked: HttpRequest) -> Reply:
+        """Answer a request as the specification defines it."""
         path = asked.path.rstrip("/") or "/"
-        if asked.method == "POST":  # to the members is to the collection
+        if asked.method == "POST":  # a POST to the members is a POST to the collection
             path = path.removesuffix("/Members")
         try:
             if asked.header("OData-Version") not in (None, "4.0"):
@@ -121,17 +123,18 @@ class Redfish:
             return Reply(reply.status, reply.body, {**reply.headers, **allow})
 
     def _admit(self, asked: HttpRequest, path: str, reads: bool) -> None:
-        """Raises RedfishRefusal for who may not ask this."""
+        """Check that the client may send this request. Raises RedfishRefusal if it may not."""
         if not self.variant.auth or (reads and path in _OPEN) or (asked.method == "POST" and path == SESSIONS):
             return
         if not self.access.admits(asked):
             raise RedfishRefusal(401, "NoValidSession", "log in first")
 
     def find(self, path: str) -> Document | None:
-        """A resource as others refer to it."""
+        """Return the resource of a path, or None if there is none."""
         return self._fixed(path) or self._resources.find(path) or self.access.find(path) or self._task(path)
 
     def _read(self, path: str, asked: HttpRequest) -> Reply:
+        """Answer a GET or HEAD request, with paging and $expand."""
         if path == f"{ROOT}/$metadata":
             headers = {"Content-Type": "application/xml;charset=utf-8", "Allow": "GET, HEAD"}
             return Reply(200, _METADATA, HEADERS | headers)
@@ -151,6 +154,7 @@ class Redfish:
         return Reply(200, found, HEADERS | headers)
 
     def _expanded(self, found: Document, text: str, wanted: set[str]) -> Document:
+        """Expand the references of a document. Raises RedfishRefusal if the query is not supported."""
         if not self.variant.expand or wanted != {"$expand"}:
             name = min(wanted)
             raise RedfishRefusal(501, "QueryNotSupported", f"{name} is not supported", (name,))
@@ -163,6 +167,7 @@ class Redfish:
         return whole
 
     def _allowed(self, path: str) -> str:
+        """Build the Allow header of a path."""
         more = self._resources.allowed(path)
         if path == SESSIONS:
             more = ", POST"
@@ -171,6 +176,7 @@ class Redfish:
         return f"GET, HEAD{more}"
 
     def _fixed(self, path: str) -> Document | None:
+        """Return the resource of a path whose content never changes, or None."""
         if path == "/redfish":
             return {"v1": f"{ROOT}/"}
         if path == ROOT:
@@ -193,6 +199,7 @@ class Redfish:
         return None
 
     def _root(self) -> Document:
+        """Build the service root."""
         offers: dict[str, Any] = dict.fromkeys(_EXPANDS, self.variant.expand)
         if self.variant.expand:
             offers["MaxLevels"] = _LEVELS
@@ -214,6 +221,7 @@ class Redfish:
         )
 
     def _changed(self, path: str, asked: HttpRequest) -> Reply:
+        """Answer a request that changes something, with a task if the variant has tasks."""
         kind = asked.header("Content-Type") or "application/json"
         if asked.text and (asked.body is None or not kind.startswith("application/json")):
             raise RedfishRefusal(400, "MalformedJSON", "the body is no JSON")
@@ -235,6 +243,7 @@ class Redfish:
         return self._waiting(name)
 
     def _change_session(self, path: str, asked: HttpRequest) -> Reply:
+        """Open or close a session."""
         name = path.removeprefix(f"{SESSIONS}/")
         if asked.method == "POST" and path == SESSIONS:
             name = self.access.log_in(asked.body)
@@ -246,11 +255,12 @@ class Redfish:
         raise _not_allowed(path, asked)
 
     def _waiting(self, name: str) -> Reply:
+        """Build the reply that refers to a task in progress."""
         headers = {"Location": f"{_MONITORS}/{name}", "Retry-After": "0"}
         return Reply(202, self._task(f"{_TASKS}/{name}"), HEADERS | headers)
 
     def _look(self, path: str) -> Reply:
-        """What the operation would have answered."""
+        """Poll a task, and return the reply of its operation once it is done."""
         name = path.rpartition("/")[2]
         task = self._tasks.get(name)
         if task is None:
@@ -267,6 +277,7 @@ class Redfish:
         return task.result
 
     def _task(self, path: str) -> Document | None:
+        """Return the resource of a task path, or None for any other path."""
         if path == _TASK_SERVICE:
             return resource(path, "TaskService", "v1_2_1", ServiceEnabled=True, Tasks=ref(_TASKS))
         if path == _TASKS:
@@ -280,4 +291,5 @@ class Redfish:
 
 
 def _not_allowed(path: str, asked: HttpRequest) -> RedfishRefusal:
+    """Build the error for a method that the path does not allow."""
     return RedfishRefusal(405, "OperationNotAllowed", f"{asked.method} is not allowed for {path}")

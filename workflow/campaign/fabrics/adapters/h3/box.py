@@ -1,9 +1,10 @@
-"""One GPU box: reading it, and one allocation at a time. Its answers are never believed, only two readings that agree.
+"""Client of one GPU box, which reads its devices and sends one allocation at a time.
 
-Everything is sent as public clients of real boxes send it, byte for byte, because the answers look like those of shell scripts.
+A single answer is never trusted, only two readings that agree. Every request has the exact bytes that public clients send to
+real boxes, because the answers look like the output of shell scripts.
 
-Records of several kinds stand in one list, and a kind is told by its keys. All that is known of them is what public clients of two
-boxes read; everything else is passed over, never guessed.
+One list contains records of several kinds, which are distinguished by their keys. Only the records that public clients of two
+boxes read are known. All other records are skipped, and nothing is guessed.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ _PLAIN = {"Content-Type": "text/plain"}
 
 
 NOBODY = ("", "na", "n/a", "none", "null")
-"""What `Host_Port#` may say of a device that nobody has, in lower case and without signs. Assumed: no recording shows one."""
+"""Values of `Host_Port#` for a device without a host, in lower case and without signs. Assumed: no recording shows one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Gpu:
-    """One GPU of a box. gid: how a box is told of it, good for the moment only; port: `Host_Port#`, None: nobody's."""
+    """One GPU in the list of a box.
+
+    gid: identifier (`Dev_GID`) used in requests, valid only at this moment. port: `Host_Port#`, or None if no host has the GPU.
+    """
 
     uuid: str
     gid: str
@@ -42,16 +46,19 @@ class Gpu:
 
     @property
     def slot(self) -> int:
-        """A number for its place: what is before the low byte of its Dev_GID, which is 00 wherever it was seen."""
+        """Number that stands for the position of the GPU.
+
+        It is the Dev_GID without its low byte, which is 00 in every recording.
+        """
         number = int(self.gid, 16)
         return number if number & 0xFF else number >> 8
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A box at one moment. ports: Port_GID by `Port#`; skipped: records of no known kind, which equality passes over.
+    """Devices and ports of an H3 box at one moment.
 
-    unreadable: how many of these seem to be GPUs, so that one that is not listed may be among them.
+    ports: Port_GID by `Port#`. skipped_records: number of records of an unknown kind, ignored in comparisons.
     """
 
     gpus: tuple[Gpu, ...]
@@ -60,15 +67,19 @@ class Listing:
     unreadable: int = field(default=0, compare=False)
 
     def gpu(self, uuid: str) -> Gpu | None:
+        """Return the GPU with this UUID, or None if the box does not list it."""
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
 
     def called(self, gid: str) -> list[str]:
-        """UUIDs of what has this Dev_GID."""
+        """Return the UUIDs of all GPUs with this Dev_GID. More than one means that the listing is ambiguous."""
         return [gpu.uuid for gpu in self.gpus if gpu.gid == gid]
 
 
 def listing(body: Any) -> Listing | None:
-    """The listing that an answer is; None for what is none: no list of objects, or one without any port."""
+    """Parse the list of devices and ports that an H3 box answers, or return None if the JSON is not such a list.
+
+    A listing is a list of objects with at least one port.
+    """
     if not isinstance(body, list) or not all(isinstance(record, dict) for record in body):
         return None
     gpus, ports, skipped, unreadable = list[Gpu](), dict[str, str](), 0, 0
@@ -87,13 +98,23 @@ def listing(body: Any) -> Listing | None:
 
 
 def _port(told: str) -> str | None:
+    """Parse the `Host_Port#` of a GPU. Return None for a value that means no host."""
     return None if re.sub(r"[^a-z0-9/]", "", told.lower()) in NOBODY else told
 
 
 class Box:
-    """A box of GPUs. name: the drawer that it is. state_dir: beside the state file, for the lock that all campaigns share."""
+    """Client of one H3 GPU box, which takes turns with all other clients of this program."""
 
     def __init__(self, name: str, client: Client, state_dir: Path, *, poll_s: float, reads_max: int) -> None:
+        """Create the client of an H3 box.
+
+        Args:
+            name: drawer of the pool that the box is.
+            client: HTTP client of the box.
+            state_dir: directory of the state file, also used for the lock that all campaigns share.
+            poll_s: poll interval in seconds.
+            reads_max: maximum number of readings until two in a row agree.
+        """
         self.name = name
         self.client = client
         self._lock_file = state_dir / f"h3-{re.sub(r'[^A-Za-z0-9.-]', '_', name)}.lock"
@@ -101,9 +122,10 @@ class Box:
         self._poll_s, self._reads_max = poll_s, reads_max
 
     def read(self) -> Listing:
-        """The box as two readings in a row agree on it.
+        """Read an H3 box until two readings in a row agree, and return that listing.
 
-        Raises FabricError for a box that is not there or never agrees with itself, ProtocolViolation for what is no reading.
+        Raises FabricError if the box cannot be reached or its readings never agree, ProtocolViolation if the last answer is not
+        a listing.
         """
         last: Listing | ProtocolViolation | None = None
         for number in range(self._reads_max):
@@ -126,7 +148,10 @@ class Box:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Ask nothing of the box while anybody of this program does. Raises Busy when that takes longer than the operation may."""
+        """Lock an H3 box within the `with` block, so that no other client of this program sends it a request.
+
+        Raises Busy if the lock is not free before the time limit of the operation.
+        """
         with self._thread_lock:
             held = acquire_lock(self._lock_file, attempts=max(1, int(100 * self.client.left_s())))
             if held is None:
@@ -139,6 +164,10 @@ class Box:
                 os.close(held)
 
     def read_once(self) -> Listing:
+        """Read the devices and ports of an H3 box, without confirmation by a second reading.
+
+        Raises ProtocolViolation if the answer is not a listing, FabricError if the box demands a login.
+        """
         with self.alone():
             answer = self.client.get(RESOURCES)
         found = listing(answer.body)
@@ -147,6 +176,7 @@ class Box:
         return found
 
     def _no_list(self, answer: Answer) -> FabricError:
+        """Build the error for an answer of a box that is not a listing."""
         where = f"{self.name}: GET {self.client.base}{RESOURCES}"
         if answer.status in (401, 403):
             return Refused(f"{where}: {answer.words()}; the box demands a login, and none is known for its interface")
@@ -155,14 +185,21 @@ class Box:
         return ProtocolViolation(f"{where}: no list of devices and ports: {answer.words()}")
 
     def attach(self, gid: str, port_gid: str) -> str:
-        """Have a device attached; gives what the box said of it, which proves nothing. OutcomeUnknown: it said nothing."""
+        """Send the request that attaches a device of an H3 box to a port, and return the reported result ("true" or "false").
+
+        The result proves nothing. Raises OutcomeUnknown if the box reports none.
+        """
         return self._allocate("POST", f'{{"gep" : "0", "port_gid" : "{port_gid}", "dev_gid" : "{gid}"}}')
 
     def detach(self, gid: str) -> str:
-        """Have a device taken from whoever has it; see `attach`."""
+        """Send the request that detaches a device of an H3 box, and return the reported result ("true" or "false").
+
+        The result proves nothing. Raises OutcomeUnknown if the box reports none.
+        """
         return self._allocate("DELETE", f'{{"gep" : "0", "dev_gid" : "{gid}"}}')
 
     def _allocate(self, method: str, body: str) -> str:
+        """Send a request that changes an allocation, and return the result that the box reports."""
         with self.alone():
             answer = self.client.change(method, ALLOCATION, body.encode(), headers=_PLAIN, assumed={"result": [True]})
         told = values(answer.body, "result")

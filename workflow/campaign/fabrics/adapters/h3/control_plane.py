@@ -1,8 +1,9 @@
-"""GPU boxes as one control plane: nothing joins them, so each is read and ordered by itself.
+"""Control plane of several GPU boxes. The boxes are independent: each is read and changed by itself.
 
-A box has no call that moves a device: it is detached, and then attached. In between it is nobody's and may not be listed, so that
-what it was called is written into the state file before (`State.detached`). What a call answers says nothing: the box is read right
-before each one, as ids of devices change, and after it; a device has moved when the box shows it so.
+A box has no request that moves a device: the device is detached and then attached. In between it has no host and may not be
+listed. Its identifier is therefore written into the state file first (`State.detached`). Answers prove nothing. A box is read
+right before each request, because identifiers of devices change, and again after it. A device has moved when the box shows it on
+the new port.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NOTE = (
     "that only the state file says whose a device is"
 )
 JUST_BEFORE_S = 5.0
-"""How old a reading may be by which a device is addressed, where nothing was ordered since."""
+"""Maximum age of the reading that gives the address of a device. A box that was changed since is always read again."""
 PORT_RULE = "a host has a port in the box of each of its devices"
 
 
@@ -44,8 +45,11 @@ _UUID = re.compile(r"GPU-[0-9A-Fa-f-]+")
 
 
 class H3Options(WithoutLogin):
-    """Falcon boxes as one fabric; each box is a drawer of the pool. `hosts`: number of a host's port (`Port#`), the same in every
-    box unless `ports` says otherwise. `models`: model of a device by its UUID, where a box has several."""
+    """Options of a fabric of H3 Falcon boxes. Each box is a drawer of the pool.
+
+    `hosts`: port number (`Port#`) of each host, the same in every box unless `ports` differs. `models`: model of a device by its
+    UUID, for boxes with several models.
+    """
 
     url: Literal[""] = Field(default="", description="not used: each box has an address, see `boxes`")
     boxes: dict[str, str] = Field(
@@ -83,6 +87,7 @@ class H3Options(WithoutLogin):
     @field_validator("boxes")
     @classmethod
     def _addresses(cls, boxes: dict[str, str]) -> dict[str, str]:
+        """Check that each box has a valid address."""
         for name, url in boxes.items():
             try:
                 Connection(url=url)
@@ -91,19 +96,23 @@ class H3Options(WithoutLogin):
         return boxes
 
     def connection(self, box: str) -> Connection:
-        """How one box is reached."""
+        """Build the connection settings of one H3 box."""
         shared = {name: getattr(self, name) for name in Connection.model_fields if name != "url"}
         return Connection(url=self.boxes[box], **shared)
 
     def model(self, told: str) -> str:
+        """Return the system file's name of a device model, or the fabric's own name if the system file has none."""
         return self.models.get(told, told)
 
     def port(self, box: str, host: str) -> str | None:
-        """The port of a host in a box; None where it is not cabled to it."""
+        """Return the port number of a host in an H3 box, or None if the host is not cabled to it."""
         return self.ports.get(box, self.hosts).get(host)
 
     def fit(self, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec]) -> None:
-        """Raises ConfigError for names that are no box or host of the system, and for two hosts on one port."""
+        """Check the host and box names in the options against the hosts and pool of the system file.
+
+        Raises ConfigError for a name that is neither a box nor a host of the system, and for two hosts on one port.
+        """
         names = [host.name for host in hosts]
         movable = [each for each in self.movable if not _UUID.fullmatch(each)]
         told: list[tuple[str, Iterable[str], Collection[str], str]] = [
@@ -128,41 +137,49 @@ class H3Options(WithoutLogin):
 
 
 UNNAMED = "gpu"
-"""Model of what the system file does not say: a box tells none."""
+"""Model of a device without a model in the system file. Boxes do not report models."""
 
 
 @dataclass(frozen=True)
 class BoxLayout:
-    """options: those of the system file, which fit its hosts (names) and its pool."""
+    """Boxes, hosts and devices of a system file, for the interpretation of the boxes' lists.
+
+    The options have been checked against the hosts (names) and the pool.
+    """
 
     options: H3Options
     hosts: tuple[str, ...]
     pool: tuple[PoolSpec, ...]
 
     def port(self, box: str, host: str) -> str | None:
+        """Return the port number of a host in an H3 box, or None if the host is not cabled to it."""
         return self.options.port(box, host)
 
     def end(self, box: str, port: str) -> str:
-        """Who is on a port of a box, as messages name them."""
+        """Return the host on a port of a box for messages, or a description of the port if its host is unknown."""
         return next((host for host in self.hosts if self.port(box, host) == port), f"port {port} of {box}")
 
     def split(self, fabric_id: str) -> tuple[str, str]:
-        """Box and UUID of a device."""
+        """Split a fabric id (`BOX/UUID`) into box and UUID."""
         box, _, uuid = fabric_id.rpartition("/")
         return box, uuid
 
     def model(self, box: str, kind: str) -> str | None:
-        """The model of a kind in a box, as the system file says; None where it says several, or none."""
+        """Return the model of a kind of device in a box, or None if the system file has several or none."""
         found = {spec.model for spec in self.pool if spec.kind == kind and spec.drawer in (None, box)}
         return found.pop() if len(found) == 1 else None
 
     def view(
         self, listings: Mapping[str, Listing], detached: Mapping[str, Detached], slots: Mapping[str, Slot]
     ) -> View:
-        """What the boxes list, and what this program detached and they do not list.
+        """Build the view of devices that boxes list, and of unlisted devices that this program detached.
 
-        Raises ProtocolViolation for boxes that are one, and for a box that lists GPUs in an unknown form while it does not list one
-        that a lease has: nothing shows that such a device is gone.
+        Raises ProtocolViolation if two boxes list the same device, which means that they are one box.
+
+        Args:
+            listings: listing by box.
+            detached_devices: devices that this program detached, by fabric id.
+            slots: entries of the state file, by fabric id.
         """
         shown: dict[str, str] = {}
         for box, listing in listings.items():
@@ -194,12 +211,16 @@ class BoxLayout:
         return View(tuple(devices), dict(self._holders(devices, movable, slots)), movable=movable)
 
     def _attached(self, box: str, gpu: Gpu, listing: Listing, detached: Mapping[str, Detached]) -> str | None:
-        """What a listed device is attached to. What this program detached, and is on no port that there is, is nobody's."""
+        """Return the host or port that a listed device is attached to, or None if it is free.
+
+        A device that this program detached is free if its port does not exist.
+        """
         if gpu.port is None or (f"{box}/{gpu.uuid}" in detached and gpu.port not in listing.ports):
             return None
         return self.end(box, gpu.port)
 
     def _device(self, box: str, gpu: Gpu, attached: str | None, doubtful: bool) -> Device:
+        """Build the device of a view from a GPU in the list of a box."""
         model = gpu.uuid if gpu.uuid in self.options.models else self.model(box, "gpu") or UNNAMED
         return Device(
             f"{box}/{gpu.uuid}",
@@ -213,7 +234,10 @@ class BoxLayout:
         )
 
     def _movable(self, device: Device) -> bool:
-        """Whether the system file gives it to the campaign where it is; never from a port of which nobody here knows the host."""
+        """Return True if the system file allows the campaign to take a device from its current host.
+
+        A device on a port with an unknown host is never movable.
+        """
         box, uuid = self.split(device.fabric_id)
         known = device.attached_to in self.hosts and device.state != "unknown"
         return known and not {box, uuid, str(device.attached_to)}.isdisjoint(self.options.movable)
@@ -221,22 +245,29 @@ class BoxLayout:
     def _holders(
         self, devices: Sequence[Device], movable: frozenset[str], slots: Mapping[str, Slot]
     ) -> Iterator[tuple[str, str]]:
-        """Hosts with devices that are neither a lease's nor movable: they are somebody's."""
+        """Yield (host, holder) for hosts with devices that belong to no lease and are not movable."""
         for host in self.hosts:
             there = [d.fabric_id for d in devices if d.attached_to == host and d.fabric_id not in movable]
             if foreign := [name for name in there if not _ours(slots.get(name), host)]:
                 yield host, f"somebody with {', '.join(foreign)} on {host} (see `movable`)"
 
     def banks(self, devices: Sequence[Device]) -> tuple[Bank, ...]:
-        """A bank a box. Nothing is known of places in it, so that any host that has a port takes any of its devices."""
+        """Build one bank of slots per H3 box, with the limit of hosts of its mode.
+
+        Nothing is known about positions in a box, so any host with a port can use any of its devices.
+        """
 
         def hosts(box: str) -> tuple[str, ...]:
+            """Return the hosts that have a port in a box."""
             return tuple(host for host in self.hosts if self.port(box, host) is not None)
 
         return banks_by_mode((device.location for device in devices), hosts, self.options.modes)
 
     def planned(self) -> tuple[tuple[Device, ...], tuple[Bank, ...]]:
-        """The pool of the system file; devices that name no box are spread evenly."""
+        """Build the devices and banks that a plan is based on, from the pool of the system file.
+
+        Devices without a box are distributed evenly.
+        """
         boxes = list(self.options.boxes)
         counts: Counter[tuple[DeviceKind, str, str]] = Counter()
         for spec in self.pool:
@@ -249,19 +280,30 @@ class BoxLayout:
 
 
 def _slot(device: Device) -> int:
+    """Return the slot number in the location of a device."""
     return int(device.location.rpartition("slot")[2])
 
 
 def _ours(slot: Slot | None, host: str) -> bool:
+    """Return True if a device is on a host because of a lease, or is still on the host where it was found."""
     return slot is not None and ((slot.lease is not None and slot.host == host) or slot.found == host)
 
 
 class H3Plane(ControlPlane):
+    """Control plane of H3 Falcon boxes.
+
+    Boxes have no field for a tag, so only the state file shows which lease has a device.
+    """
+
     marks_leases = False
 
     def __init__(
         self, options: H3Options, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile
     ) -> None:
+        """Create the clients of all boxes without sending a request.
+
+        Raises ConfigError if names in the options do not match the hosts and the pool.
+        """
         options.fit(hosts, pool)
         self._layout = BoxLayout(options, tuple(host.name for host in hosts), tuple(pool))
         self._state = state
@@ -277,37 +319,46 @@ class H3Plane(ControlPlane):
         self._rehearsed: set[str] = set()
 
     def capabilities(self) -> Capabilities:
+        """Return the capabilities of the boxes, with the number of listed GPUs as the limit per host."""
         seen = sum(len(listing.gpus) for _, listing in self._read.values())
         return Capabilities(max_devices_per_host=max(1, seen), gives_host_id=True, tells_models=False, note=NOTE)
 
     def view(self) -> View:
+        """Read all H3 boxes in parallel and return the view of their devices.
+
+        The reading after the last change is used once, if it is recent, to read back the new composition.
+        """
         before = self._state.read().detached
         self._rehearsed = set()
         with self.client.operation(), ThreadPoolExecutor(len(self._boxes)) as threads:
-            # What a box showed after the last order will do once, to read back what was composed.
+            # The reading after the last change is used once, to read back what was composed.
             just, self._ordered_last = self._ordered_last, set()
             asked = {box: self._just_before if box in just else self._reading for box in self._boxes}
             listings = dict(zip(asked, threads.map(lambda box: asked[box](box), asked), strict=True))
-        state = self._state.read()  # anew: what was detached meanwhile is not listed
+        state = self._state.read()  # read again: devices that were detached meanwhile are not listed
         return self._layout.view(listings, {**before, **state.detached}, state.devices)
 
     def _reading(self, box: str) -> Listing:
+        """Read an H3 box and keep the listing and its time."""
         listing = self._boxes[box].read()
         self._read[box] = (time.monotonic(), listing)
         return listing
 
     def _just_before(self, box: str) -> Listing:
-        """The box as it is now, by a reading after the last order of this program."""
+        """Return the last listing of an H3 box if it is recent and still valid, otherwise read the box again."""
         when, listing = self._read.get(box, (0.0, None))
         return listing if listing is not None and time.monotonic() - when < JUST_BEFORE_S else self._reading(box)
 
     def banks(self, view: View) -> Sequence[Bank]:
+        """Return one bank of slots per H3 box, with the limit of hosts of its mode."""
         return self._layout.banks(view.devices)
 
     def planned(self, pool: Sequence[PoolSpec], hosts: Sequence[str]) -> tuple[Sequence[Device], Sequence[Bank]]:
+        """Return the devices and banks that a plan is based on, from the system file alone."""
         return self._layout.planned()
 
     def out_of_reach(self) -> Mapping[tuple[str, str], str]:
+        """Return the reason, by box and host, for each host whose port the box does not list."""
         found: dict[tuple[str, str], str] = {}
         for box, (_, listing) in self._read.items():
             there = ", ".join(sorted(listing.ports))
@@ -319,11 +370,17 @@ class H3Plane(ControlPlane):
         return found
 
     def objection(self, change: Change, view: View) -> str | None:
+        """Return the reason why a host cannot reach the box of one of its new devices, or None if all are reachable."""
         unreached = self.out_of_reach()
         wanted = {(self._layout.split(name)[0], host) for host, names in change.hosts.items() for name in names}
         return next((unreached[each] for each in sorted(wanted) if each in unreached), None)
 
     def attach(self, change: Change, remember: Remember) -> None:
+        """Attach the devices of a lease to their hosts, one after another.
+
+        Raises Conflict if another host has the first device, PartialFailure if some devices cannot be attached, OutcomeUnknown
+        if all devices are attached but answers were lost.
+        """
         done, failed, lost = list[str](), dict[str, FabricError](), list[str]()
         for host, names in change.hosts.items():
             for name in names:
@@ -343,7 +400,12 @@ class H3Plane(ControlPlane):
             )
 
     def _attach(self, name: str, host: str) -> list[str]:
-        """Attach one device that nobody has, with a second try where the box said nothing; gives the answers that were lost."""
+        """Attach one free device of an H3 box to a host, and return the errors of answers that were lost.
+
+        If the box gave no result, the request is sent once more. Raises Conflict if a host has the device, Incompatible if the
+        port of the host does not exist, ProtocolViolation if the box reports a result but does not show the device there,
+        OutcomeUnknown if both answers were lost.
+        """
         (box, uuid), lost = self._layout.split(name), list[str]()
         port = self._layout.port(box, host)
         for _ in range(2):
@@ -373,6 +435,10 @@ class H3Plane(ControlPlane):
         raise OutcomeUnknown(f"{'; '.join(lost)}; ordered twice, and {box} does not show it on port {port} of {host}")
 
     def detach(self, change: Change) -> tuple[str, ...]:
+        """Detach the devices of a lease one after another, and return the fabric ids of devices that are still attached.
+
+        Raises PartialFailure if a request fails.
+        """
         done, failed, stuck = list[str](), dict[str, FabricError](), list[str]()
         for host, names in change.hosts.items():
             for name in names:
@@ -387,7 +453,11 @@ class H3Plane(ControlPlane):
         return tuple(stuck)
 
     def _detach(self, name: str, host: str) -> bool:
-        """Take one device from a host; True when the box shows it there no more. Again where the box said nothing."""
+        """Detach one device of an H3 box from a host, and return True if the box no longer shows it there.
+
+        If the box gave no result, the request is sent once more. Raises OutcomeUnknown if both answers were lost and the device
+        is still there.
+        """
         (box, uuid), lost = self._layout.split(name), list[str]()
         port = self._layout.port(box, host)
         for _ in range(2):
@@ -410,11 +480,21 @@ class H3Plane(ControlPlane):
         raise OutcomeUnknown(f"{'; '.join(lost)}; ordered twice, and {box} still shows it on port {port} of {host}")
 
     def _read_back(self, box: str) -> Listing:
+        """Read a box after a change, timed as `read_back`."""
         with timing("read_back", "gpu", box):
             return self._reading(box)
 
     def _ordered(self, what: Operation, box: str, order: Callable[[], str], lost: list[str]) -> str:
-        """What the box answered; "" where it said nothing, which is then added to `lost`."""
+        """Send a changing request to an H3 box, time it, and return the result that the box reports.
+
+        Return "" if the box gave no result. The error is then added to `lost_answers`.
+
+        Args:
+            operation: operation that is timed.
+            box: name of the box.
+            send: function that sends the request.
+            lost_answers: list that receives the error of a lost answer.
+        """
         if not self.client.rehearses:
             self._read.pop(box, None)
             self._ordered_last.add(box)
@@ -427,7 +507,12 @@ class H3Plane(ControlPlane):
             return ""
 
     def _gid(self, name: str, now: Listing) -> str:
-        """What a device is called at this moment. Raises FabricError where that cannot be known with certainty."""
+        """Return the current Dev_GID of a device, its identifier in requests.
+
+        A device that is not listed is addressed by the Dev_GID that it had when this program detached it. Raises
+        ProtocolViolation if several devices have that Dev_GID. Raises FabricError if this program did not detach the device, or
+        if Dev_GIDs have changed since.
+        """
         box, uuid = self._layout.split(name)
         gpu = now.gpu(uuid)
         if gpu is not None:
@@ -446,11 +531,13 @@ class H3Plane(ControlPlane):
         return told.called
 
     def _remember(self, name: str, gpu: Gpu, now: Listing) -> None:
+        """Write the identifiers of a device and its neighbours into the state file before the device is detached."""
         others = {each.uuid: each.gid for each in now.gpus if each.uuid != gpu.uuid}
         with self._state.change() as state:
             state.detached[name] = Detached(called=gpu.gid, port=str(gpu.port), others=others)
 
     def _forget(self, name: str) -> None:
+        """Remove a device that is attached again from the detached devices in the state file."""
         if name in self._state.read().detached:
             with self._state.change() as state:
                 del state.detached[name]
@@ -459,5 +546,6 @@ class H3Plane(ControlPlane):
 def _partial(
     change: Change, what: str, done: Sequence[str], failed: Mapping[str, FabricError], more: Sequence[str] = ()
 ) -> PartialFailure:
+    """Build the error for a change that succeeded for some devices only, with the error of each failed device."""
     words = "; ".join(f"{name}: {error}" for name, error in failed.items())
     return PartialFailure(f"{change.tag.lease_id}: could not be {what}: {words}", done, (*failed, *more))

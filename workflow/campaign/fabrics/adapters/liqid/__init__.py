@@ -1,7 +1,8 @@
-"""Liqid Matrix, REST v2: a machine for each host of a lease, in the campaign's group, of the host's compute device and its devices.
+"""Adapter for a Liqid Matrix (REST v2). A lease gets one machine per host, with the compute device of the host and its devices.
 
-Unverified: a real Matrix. The addresses, words and records of Liqid's public SDKs are written down in
-`tests/data/fabrics/liqid/sdk.json`, and judge the requests of this adapter and every answer of its emulator.
+Machines belong to the campaign's group. The adapter has not been run against a real Matrix. The addresses, words and records of
+Liqid's public SDKs are written down in `tests/data/fabrics/liqid/sdk.json`. Requests of this adapter and all answers of its
+emulator are checked against them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""One Matrix as it is talked to: a session by digest key, the envelope, edits, and commits that are done by and by.
+"""Requests to one Matrix: session by digest key, envelopes, edits, and commits that finish later.
 
-An edit that fails is cancelled, which reverts it. Only one machine of a Matrix is edited at a time, and a group by one at a time.
+An edit that fails is cancelled, which reverts it. Only one machine of a Matrix can be edited at a time, and a group by one
+client at a time.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from campaign.fabrics.protocol import AttachMode
 RESERVED_LABELS = ("slurm",)
 BASE = "/liqid/api/v2"
 _LOGINS = 6
-"""Processes that share a label end each other's sessions: whoever finds his gone begins a new one, this often for one request."""
+"""Maximum number of logins per request. Processes with the same label end each other's sessions and must then log in again."""
 _LOGIN_AGAIN_S = 0.05
 _SILENT_POLLS = 5
 _TAKEN = re.compile(r"exist|in use|duplicate", re.IGNORECASE)
 
 
 class LiqidOptions(ControlPlaneOptions):
-    """A Liqid Matrix. `hosts` says which compute device a host is, where it is not named like the host."""
+    """Options of a Liqid Matrix. `hosts` names the compute device of a host if its name differs from the host's."""
 
     group: str = Field(
         default="campaign", min_length=1, description="the group that machines are made in; nobody else should use it"
@@ -59,6 +60,7 @@ class LiqidOptions(ControlPlaneOptions):
     @field_validator("label")
     @classmethod
     def _not_reserved(cls, label: str) -> str:
+        """Reject a session label that Liqid's own software uses."""
         if label.lower() in RESERVED_LABELS:
             raise ValueError(
                 f"the label {label!r} is reserved for Liqid's own Slurm plugin, whose session would be ended; choose another"
@@ -67,14 +69,15 @@ class LiqidOptions(ControlPlaneOptions):
 
 
 class MatrixRefused(FabricError):
-    """The Matrix answered that it does not do this; this request changed nothing."""
+    """Refusal of a request by the Liqid Matrix. The request changed nothing."""
 
     @property
     def busy(self) -> bool:
+        """True if another edit on the Matrix is the reason of the refusal."""
         return snapshot.is_busy(str(self))
 
     def names(self, number: object) -> bool:
-        """True when the refusal is about the machine or group of this number."""
+        """Return True if the refusal mentions the machine or group with this number."""
         return snapshot.number(number) in snapshot.numbers(str(self).partition(": ")[2])
 
 
@@ -84,23 +87,34 @@ class ReadRefused(MatrixRefused, Refused):
 
 @dataclass(frozen=True, slots=True)
 class MatrixPlace:
-    """Where this Matrix is: what never changes, and is part of many requests."""
+    """Coordinates and fabric id of a Liqid Matrix. They never change and many requests need them."""
 
     coordinates: Any
     fabr_id: int
 
 
 class Api:
-    """See the module. Every method raises FabricError; `change` raises MatrixRefused or OutcomeUnknown."""
+    """Client of one Liqid Matrix that logs in when necessary.
+
+    Every method raises FabricError. `send_change` raises MatrixRefusal or OutcomeUnknown.
+    """
 
     def __init__(self, options: LiqidOptions) -> None:
+        """Create the client without sending a request."""
         self.client = Client(options)
         self._options = options
         self._place: MatrixPlace | None = None
         self._base = "" if self.client.base.endswith(BASE) else BASE
 
     def get(self, path: str, **params: Any) -> tuple[Any, ...]:
-        """The data of a list. Raises MatrixRefused where the Matrix says no, ProtocolViolation when it is no list."""
+        """Send a GET request to the Liqid Matrix and return the data of the answer.
+
+        Raises MatrixRefusal if the Matrix refuses the request, ProtocolViolation if the answer is not a list.
+
+        Args:
+            path: path below the base path of the interface.
+            **params: query parameters.
+        """
         answer = self._sent(lambda: self.client.get(f"{self._base}/{path}", params or None))
         found = snapshot.envelope(answer.body)
         if found is not None and not found.ok:
@@ -114,14 +128,17 @@ class Api:
         return found.data
 
     def place(self) -> MatrixPlace:
-        """Read once."""
+        """Return the coordinates and fabric id of the Liqid Matrix, which are read once."""
         if self._place is None:
             coordinates = next(iter(self.get("coordinates")), {"rack": 0, "shelf": 0, "node": 0})
             self._place = MatrixPlace(coordinates, snapshot.first_number(self.get("fabric/id")) or 1)
         return self._place
 
     def change(self, method: str, path: str, body: Any = None) -> tuple[Any, ...]:
-        """Ask for a change and wait until it is done; gives whatever the answer says. In a rehearsal nothing is waited for."""
+        """Send a change to the Liqid Matrix, wait until it is done, and return the data of the answer.
+
+        A rehearsal does not wait. Raises MatrixRefusal or OutcomeUnknown.
+        """
         answer = self._sent(lambda: self.client.change(method, f"{self._base}/{path}", body))
         what = f"{method} {path}"
         if answer.status >= 500:
@@ -133,23 +150,26 @@ class Api:
             raise MatrixRefused(f"{what}: {answer.words()}")
         data = () if found is None else found.data
         if answer.status == 202 and (href := snapshot.link_of(data)) is not None:
-            # Wherever else the link points, the session's key does not go there.
+            # Only the path of the link is used, so that the session key is sent to this Matrix only.
             _, base, below = (path := urlsplit(href).path).partition(BASE)
             self._wait(what, self._base + (below if base else f"/{path.lstrip('/')}"))
         return data
 
     def quietly(self, method: str, path: str, body: Any = None) -> None:
-        """Try a change that only tidies up: that it fails is nothing new."""
+        """Send a change that only cleans up, and ignore a failure."""
         with suppress(FabricError):
             self.change(method, path, body)
 
     def describe(self, device: LiqidDevice, text: str) -> None:
-        """Set a device's user description; "": take it away."""
+        """Set the user description of a device on the Liqid Matrix, or delete it if the text is empty."""
         path = f"device/udesc/{snapshot.DESCRIBED[device.path]}/{device.device_id}"
         self.change("PUT", path, {"udesc": text}) if text else self.change("DELETE", path)
 
     def statuses(self, devices: Iterable[LiqidDevice]) -> dict[str, Raw]:
-        """The status objects of devices, whole, by name: what changes are asked with. Raises FabricError for one that has none."""
+        """Return the complete status objects of devices, by name. Requests that change devices must contain them.
+
+        Raises FabricError if a device has none.
+        """
         wanted = list(devices)
         found: dict[str, Raw] = {}
         for path in dict.fromkeys(device.path for device in wanted):
@@ -160,7 +180,7 @@ class Api:
         return found
 
     def pool_body(self, group: Raw) -> dict[str, Any]:
-        """What is sent to begin, finish and cancel the editing of a group's pool."""
+        """Build the body of the requests that begin, finish and cancel an edit of a group's pool."""
         where = self.place()
         return {
             "coordinates": where.coordinates,
@@ -170,10 +190,13 @@ class Api:
 
     @contextmanager
     def pool_edit(self, group: Raw, *, takes_over: bool) -> Iterator[None]:
-        """Edit a group's pool; what is asked within happens when the block ends well.
+        """Edit the device pool of a group within the `with` block. Changes take effect when the block ends without an error.
 
-        takes_over: an edit that is there already is one that this lease left behind when it died, and is cancelled first.
-        Raises MatrixRefused when somebody else edits it.
+        Raises MatrixRefusal if another client edits the pool.
+
+        Args:
+            group: the group, as the Matrix lists it.
+            cancel_existing: cancel an edit that already exists, because a dead process of this lease left it.
         """
         body = self.pool_body(group)
         self._begin("pool/edit", "pool/cancel", body, lambda error: takes_over)
@@ -186,9 +209,9 @@ class Api:
 
     @contextmanager
     def machine_edit(self, machine: Raw) -> Iterator[None]:
-        """Edit a machine of ours; what is related within is connected when the block ends well.
+        """Edit a machine of this program within the `with` block. Devices are connected when the block ends without an error.
 
-        Raises MatrixRefused when another machine is edited, OutcomeUnknown for whatever goes wrong while it is connected.
+        Raises MatrixRefusal if another machine is being edited, OutcomeUnknown if connecting the devices fails.
         """
         cancel, ours = "fabric/edit/cancel", at(machine, "mach_id")
         self._begin("fabric/edit", cancel, machine, lambda error: bool(ours) and error.names(ours))
@@ -204,7 +227,14 @@ class Api:
             raise OutcomeUnknown(f"{error}; which devices are connected now is unknown") from error
 
     def _begin(self, begin: str, cancel: str, body: Any, takes_over: Callable[[MatrixRefused], bool]) -> None:
-        """takes_over: whether the edit that is in the way may be cancelled."""
+        """Begin an edit on the Liqid Matrix. If a cancellable edit is in the way, cancel it and begin again.
+
+        Args:
+            begin_path: path of the request that begins the edit.
+            cancel_path: path of the request that cancels it.
+            body: body of both requests.
+            may_cancel: function that decides, from the refusal, if the existing edit may be cancelled.
+        """
         try:
             try:
                 self.change("POST", begin, body)
@@ -218,6 +248,7 @@ class Api:
             raise
 
     def _sent(self, send: Callable[[], Answer]) -> Answer:
+        """Send a request, and log in before it or again after it if the Matrix does not accept the session."""
         if not self.client.authorization:
             self._login()
         answer = send()
@@ -233,12 +264,15 @@ class Api:
         return answer
 
     def _pause(self, turn: int) -> None:
-        """Not all at once: who else logs in with this label does so a moment earlier or later."""
+        """Wait for a random time before a repeated login.
+
+        Processes with the same session label thus do not log in at the same time.
+        """
         if turn:
             self.client.sleep(random.uniform(0, _LOGIN_AGAIN_S * 2**turn))
 
     def _login(self) -> None:
-        """A new digest key; an older one of the same label ends with it."""
+        """Create a new digest key for the session and use it from now on. This ends an older session with the same label."""
         found = login(self._options)
         if found is None or self.client.rehearses:
             return
@@ -253,12 +287,15 @@ class Api:
         raise FabricError(f"{self.client.base}: login as {found.user!r} ({self._options.label}): {words}")
 
     def _digest(self, found: Login) -> tuple[str, str]:
-        """What the Matrix said, and the key; "" where it gave none."""
+        """Replace the digest key of the session label, and return (message of the Matrix, new key).
+
+        The key is empty if the Matrix gave none.
+        """
         self.client.authorization = {}
         self.client.hide(found.password)
         basic = base64.b64encode(f"{found.user}:{found.password}".encode()).decode()
         headers, path = {"Authorization": f"Basic {basic}"}, f"{self._base}/digest/{self._options.label}"
-        with suppress(OutcomeUnknown):  # there may be none to delete: making the new one tells
+        with suppress(OutcomeUnknown):  # there may be no key to delete; creating the new one shows any problem
             self.client.change("DELETE", path, headers=headers, secret=True)
         try:
             answer = self.client.change("POST", path, headers=headers, secret=True)
@@ -272,6 +309,14 @@ class Api:
         return words, key if made is not None and made.ok and isinstance(key, str) else ""
 
     def _wait(self, what: str, path: str) -> None:
+        """Poll an operation that the Liqid Matrix has accepted until it is done.
+
+        Raises MatrixRefusal if the operation failed, OutcomeUnknown if it cannot be followed.
+
+        Args:
+            operation: name of the operation, for messages.
+            path: path of its status.
+        """
         silent = 0
         while silent < _SILENT_POLLS:
             try:
@@ -280,7 +325,7 @@ class Api:
             except FabricError as error:
                 raise OutcomeUnknown(f"{what}: begun, and then: {error}") from error
             if answer.status == 404:
-                return  # what is done is forgotten
+                return  # the Matrix forgets operations that are done
             found = snapshot.envelope(answer.body)
             state = snapshot.state_of(found.data).upper() if found is not None else ""
             if state == "SUCCESS":
@@ -293,5 +338,6 @@ class Api:
 
 
 def _unknown_session(answer: Answer) -> bool:
+    """Return True if an answer shows that the Matrix does not accept the session."""
     found = snapshot.envelope(answer.body)
     return answer.status in (401, 403) or (found is not None and not found.ok and found.code == 401)

@@ -1,8 +1,11 @@
-"""Composing on a Matrix (marks, machines, devices into the group, devices into the machines, and commits), and releasing.
+"""Composition and release of a lease's devices on a Matrix.
 
-The order is that of Liqid's own SDK. Every step looks whether it was done before, so a dead process's work is gone on with.
-A machine that is deleted leaves its devices in the group: devices are released from both, or they leak there. Marks go last, and
-only from what the Matrix shows as free again, so that whatever stops this half way is found by them.
+Composing marks the devices, creates machines, moves devices into the group and then into the machines, and commits. The order is
+that of Liqid's own SDK. Every step first checks if it was already done, so that the work of a dead process is continued.
+
+A deleted machine leaves its devices in the group. Devices are therefore released from both, or they would never become free.
+Marks are removed last, and only from devices that the Matrix shows as free again. Whatever interrupts a release can thus be
+found by the marks.
 """
 
 from __future__ import annotations
@@ -38,12 +41,15 @@ from campaign.fabrics.errors import (
 from campaign.fabrics.http.response import at
 
 EDITED = "pool/edit"
-"""Handle of a lease that edits its group's pool, or did: an edit that is found there later may be its own."""
+"""Handle of a lease that edits or has edited its group's pool. A later edit of this pool may be its own."""
 
 
 @dataclass
 class HostPart:
-    """What one host gets: its compute device first, then its devices. machine: where it exists already, or was made just now."""
+    """Devices that one host of a lease gets, with the Liqid machine that holds them.
+
+    devices: compute device of the host first. machine: existing or newly created machine, or None.
+    """
 
     host: str
     name: str
@@ -53,6 +59,7 @@ class HostPart:
 
     @property
     def ids(self) -> tuple[str, ...]:
+        """Names of the assigned devices, without the compute device of the host."""
         return tuple(device.name for device in self.devices if not device.computes)
 
     @property
@@ -63,7 +70,15 @@ class HostPart:
 
 
 def plan(change: Change, snapshot: Snapshot, group: Raw | None) -> list[HostPart]:
-    """What is to be done, pure. Raises NoMatch, or Conflict naming who has what."""
+    """Assign the devices of a lease to Liqid machines, one machine per host. Pure.
+
+    Raises NoMatch if the Matrix lacks a device, Conflict, with the holders, if other users have devices.
+
+    Args:
+        change: devices by host.
+        snapshot: current state of the Matrix.
+        group: the campaign's group, or None if it does not exist.
+    """
     lease_id, parts = change.tag.lease_id, []
     taken: dict[str, str] = {}
     for host, names in change.hosts.items():
@@ -83,7 +98,7 @@ def plan(change: Change, snapshot: Snapshot, group: Raw | None) -> list[HostPart
 
 
 def _other(device: LiqidDevice, part: HostPart, snapshot: Snapshot, lease_id: str, group: Raw | None) -> str | None:
-    """Who has a device that this lease wants; None when it may take it, or has it."""
+    """Return the holder that prevents a lease from taking a device, or None if the lease can take it or has it already."""
     tag = device.tag
     if tag is not None and tag.lease_id != lease_id:
         return tag.lease_id
@@ -95,10 +110,13 @@ def _other(device: LiqidDevice, part: HostPart, snapshot: Snapshot, lease_id: st
 
 
 class Attachment:
-    """One change under way. done: fabric ids that are connected."""
+    """Composition of one lease on a Liqid Matrix, in progress.
+
+    attached_ids: names of devices that are connected. assignments: devices and machine of each host.
+    """
 
     def __init__(self, api: Api, options: LiqidOptions, snapshot: Snapshot, change: Change, remember: Remember) -> None:
-        """Raises Incompatible where the group is missing and must not be made."""
+        """Prepare the composition. Raises Incompatible if the group is missing and must not be created."""
         self.api, self.options, self.snapshot, self.change, self.remember = api, options, snapshot, change, remember
         self.done: list[str] = []
         self.parts: list[HostPart] = []
@@ -109,7 +127,11 @@ class Attachment:
             raise Incompatible(f"{rule}. Name one of them (`group`), or set `create_group: true`", rule)
 
     def run(self) -> None:
-        """See `ControlPlane.attach`; what was begun before Busy is raised is the caller's to take back."""
+        """Mark the devices of the lease, create its machines and connect the devices.
+
+        Raises Busy if another edit is in the way before any device is connected; the caller must then undo the steps done so
+        far. Raises PartialFailure if the Matrix refuses a step later.
+        """
         lease_id = self.change.tag.lease_id
         self.parts = plan(self.change, self.snapshot, self._group)
         try:
@@ -125,13 +147,17 @@ class Attachment:
             raise PartialFailure(f"{lease_id}: {error}", self.done, failed) from error
 
     def _editors(self, error: MatrixRefused) -> list[str]:
-        """Whose edit is in the way, by the name of the machine or group that the Matrix names."""
+        """Return the holders of the edit that caused a refusal, for messages.
+
+        They are the machines that the refusal names, or a user who edits the group.
+        """
         told = numbers(str(error).partition(": ")[2])
         machines = [f"machine {self.snapshot.name_of(n)}" for n in told if n in self.snapshot.machines]
         about_machine = machines and "machine" in str(error).lower()
         return machines if about_machine else [f"somebody who edits group {self.options.group}"]
 
     def _compose(self) -> None:
+        """Create missing machines, move devices into the group, and connect them machine by machine."""
         for part in self.parts:
             if part.machine is None:
                 self._make_machine(part)
@@ -141,7 +167,7 @@ class Attachment:
             self._connect(part, group, statuses)
 
     def _made_group(self) -> Raw:
-        """The group; it is made where it is missing."""
+        """Return the campaign's group on the Liqid Matrix, and create it if it is missing."""
         if self._group is None:
             where, name = self.api.place(), self.options.group
             new = first_number(self.api.get("group/nextid"))
@@ -154,10 +180,11 @@ class Attachment:
         return self._group
 
     def _make_machine(self, part: HostPart) -> None:
+        """Create the Liqid machine of a host in the campaign's group, and remember its number."""
         mach_id = first_number(self.api.get("machine/nextid"))
         if mach_id is None:
             raise ProtocolViolation("GET machine/nextid: no number in the answer")
-        if self.api.client.rehearses:  # no machine is made, so the number that comes next stays the same
+        if self.api.client.rehearses:  # no machine is created, so the next number stays the same
             mach_id += sum(part.machine is not None for part in self.parts)
         body: dict[str, Any] = {
             "index": None,
@@ -179,7 +206,11 @@ class Attachment:
         self.remember(part.host, str(at(part.machine, "mach_id")))
 
     def _pooled(self, group: Raw) -> dict[str, Raw]:
-        """Bring what is in the system's free pool into the group; gives the status of everything that moves."""
+        """Move devices from the free pool of the Liqid Matrix into the campaign's group.
+
+        Returns:
+            Status objects, by name, of all devices that must still be connected.
+        """
         moving = [device for part in self.parts for device in part.missing]
         outside = [device for device in moving if device.group is None]
         if not outside:
@@ -193,11 +224,17 @@ class Attachment:
                     body = {"deviceStatus": statuses[device.name], "group": group}
                     self.api.change("POST", f"predevice/{device.path}", body)
         except MatrixRefused:
-            self.remember(EDITED, before)  # it never began, or was cancelled: an edit that is there is somebody else's
+            self.remember(
+                EDITED, before
+            )  # the edit never began or was cancelled, so an existing edit belongs to another client
             raise
         return statuses
 
     def _connect(self, part: HostPart, group: Raw, statuses: dict[str, Raw]) -> None:
+        """Connect the missing devices to the machine of a host.
+
+        The power action of the attach mode follows, and peer-to-peer is enabled if the change requests it.
+        """
         if moving := part.missing:
             part.machine = machine = self._whole(part)
             with self.api.machine_edit(machine):
@@ -213,14 +250,20 @@ class Attachment:
         self.done.extend(part.ids)
 
     def _join(self, part: HostPart, group: Raw) -> None:
-        """Let the machine's devices reach each other; a Matrix refuses to set what is set."""
+        """Enable peer-to-peer between the devices of a machine, if it is off.
+
+        A Matrix refuses to set a value that is already set.
+        """
         machine = self._whole(part)
         if str(at(machine, "p2p")).lower() != "on":
             self.api.change("POST", "machine/p2p", {**machine, "p2p": "on"})
 
     def _whole(self, part: HostPart) -> Raw:
-        """The machine as the Matrix has it, with everything that this program does not know."""
-        assert part.machine is not None  # made, or found
+        """Read the complete object of a machine from the Liqid Matrix, including members that this program does not use.
+
+        Raises Incompatible if the Matrix gave a new machine another name, ProtocolViolation if the Matrix does not list it.
+        """
+        assert part.machine is not None  # created or found before
         if self.api.client.rehearses:
             return part.machine
         mach_id = at(part.machine, "mach_id")
@@ -228,7 +271,7 @@ class Attachment:
             if (name := at(listed, "mach_name")) == part.name:
                 return cast(Raw, listed)
             if part.made and number(at(listed, "mach_id")) == number(mach_id):
-                # It is empty yet, and by its name nobody would find that it is ours.
+                # The machine is still empty, and its name would not show that it belongs to this lease.
                 self.api.quietly("DELETE", f"machine/{mach_id}")
                 rule = f"the Matrix calls machine {part.name}, which it made, {name!r}; leases are found by these names"
                 raise Incompatible(f"{self.change.tag.lease_id}: {rule}", rule)
@@ -236,13 +279,20 @@ class Attachment:
 
 
 def assumed(change: Change, snapshot: Snapshot, group: str, parts: list[HostPart]) -> Snapshot:
-    """What the Matrix would show after the change: what a rehearsal goes on with."""
+    """Predict the snapshot of a Liqid Matrix after a change, so that a rehearsal can continue.
+
+    Args:
+        change: change that was rehearsed.
+        snapshot: snapshot before the change.
+        group_name: name of the campaign's group.
+        assignments: devices and machine of each host.
+    """
     devices, machines, groups = dict(snapshot.devices), dict(snapshot.machines), snapshot.groups
     if snapshot.group(group) is None:
         groups = (*groups, {"group_name": group, "grp_id": max((_id(each) for each in groups), default=0) + 1})
     raw = next(each for each in groups if at(each, "group_name") == group)
     for part in parts:
-        assert part.machine is not None  # each has one by now
+        assert part.machine is not None  # every assignment has a machine by now
         mach_id = _id(part.machine, "mach_id")
         machines[mach_id] = part.machine
         for device in part.devices:
@@ -254,23 +304,25 @@ def assumed(change: Change, snapshot: Snapshot, group: str, parts: list[HostPart
 
 
 def _id(raw: Raw, name: str = "grp_id") -> int:
+    """Return the integer in a member of an object, or 0 if it has none."""
     return number(at(raw, name)) or 0
 
 
 class Detachment:
-    """One release under way. stuck: devices that the Matrix would not let go."""
+    """Release of one lease on a Liqid Matrix, in progress.
+
+    stuck_names: names of devices that the Matrix did not release.
+    """
 
     def __init__(self, api: Api, options: LiqidOptions, snapshot: Snapshot, change: Change) -> None:
+        """Prepare the release of the lease of a change."""
         self.api, self.options, self.snapshot, self.change = api, options, snapshot, change
         self.stuck: set[str] = set()
         self._group = snapshot.group(options.group)
         self._edited = bool(change.handles.get(EDITED))
 
     def run(self) -> tuple[str, ...]:
-        """See `ControlPlane.detach`.
-
-        Raises ProtocolViolation if a device is in a machine or group that the Matrix does not list.
-        """
+        """Release all devices of the lease, and return the sorted names of devices that the Matrix did not release."""
         group, machines = self._group, self._machines()
         ours = {device.name: device for device in self._ours(machines)}
         groups = {number(at(each, "grp_id")) for each in self.snapshot.groups}
@@ -292,19 +344,23 @@ class Detachment:
         if group is not None and pooled:
             self._out(pooled, group)
         elif group is not None and self._edited:
-            # It was edited, and nothing came of it: whoever did may have died within.
+            # The pool was edited without a result: the process that edited it may have died.
             self.api.quietly("POST", "pool/cancel", self.api.pool_body(group))
         self._unmark(ours.values(), machines)
         return tuple(sorted(self.stuck))
 
     def _machines(self) -> dict[int, Raw]:
-        """The machines of this lease: by their names, which nobody else gives."""
+        """Return the Liqid machines of this lease by number. Their names identify them, because no other user gives such names."""
         hosts = dict.fromkeys((*self.change.hosts, *self.snapshot.hosts.values()))
         names = {machine_name(self.change.tag.lease_id, host) for host in hosts}
         return {n: raw for n, raw in self.snapshot.machines.items() if str(at(raw, "mach_name")) in names}
 
     def _ours(self, machines: Iterable[int]) -> list[LiqidDevice]:
-        """What carries this lease's mark, and what was claimed, or computes, in its machines without any mark."""
+        """Return the devices of this lease.
+
+        They carry its mark. Without any mark, devices in its machines count if the lease claimed them or if they are compute
+        devices.
+        """
         lease_id, inside = self.change.tag.lease_id, set(machines)
         named = {name for names in self.change.hosts.values() for name in names}
         return [
@@ -315,6 +371,10 @@ class Detachment:
         ]
 
     def _empty(self, mach_id: int, machine: Raw, ours: dict[str, LiqidDevice]) -> None:
+        """Remove this lease's devices from one of its machines.
+
+        The machine is deleted if it has no other devices. Raises Busy if another edit is in the way.
+        """
         inside = self.snapshot.inside(mach_id)
         foreign = [device for device in inside if device.name not in ours]
         mine = [device for device in inside if device.name in ours]
@@ -331,18 +391,22 @@ class Detachment:
             self.stuck.update(device.name for device in mine)
 
     def _delete(self, machine: Raw) -> None:
+        """Delete a machine of this lease. If an edit of a dead process is in the way, cancel it first."""
         path = f"machine/{at(machine, 'mach_id')}"
         try:
             self.api.change("DELETE", path)
         except MatrixRefused as error:
             if not (error.busy and error.names(at(machine, "mach_id"))):
                 raise
-            # It is ours, and so is its edit: a dead process left it.
+            # The machine is of this lease, and so is its edit: a dead process left it.
             self.api.quietly("POST", "fabric/edit/cancel", machine)
             self.api.change("DELETE", path)
 
     def _unrelate(self, mine: list[LiqidDevice], machine: Raw, group: Raw) -> None:
-        """Take ours out one by one: deleting the machine would move what somebody else put there."""
+        """Disconnect devices from a machine one by one.
+
+        Deleting the machine would also move devices that other users added to it.
+        """
         statuses = self.api.statuses(mine)
         with self.api.machine_edit(machine):
             for device in mine:
@@ -350,10 +414,14 @@ class Detachment:
                 self.api.change("DELETE", f"relate/{device.path}", {"groupDeviceRelator": relator, "machine": machine})
 
     def _pooled(self, device: LiqidDevice) -> bool:
-        """True for a device that is in our group."""
+        """Return True if a device is in the campaign's group."""
         return device.group is not None and device.group == number(at(self._group, "grp_id"))
 
     def _out(self, devices: list[LiqidDevice], group: Raw) -> None:
+        """Move devices from the campaign's group into the free pool of the Liqid Matrix.
+
+        Raises Busy if another client edits the group.
+        """
         try:
             with self.api.pool_edit(group, takes_over=self._edited):
                 statuses = self.api.statuses(devices)
@@ -369,11 +437,14 @@ class Detachment:
             self.stuck.update(device.name for device in devices)
 
     def _unmark(self, ours: Iterable[LiqidDevice], machines: dict[int, Raw]) -> None:
-        """Take our marks away from what is free, or somebody else's by now; the rest is stuck, and keeps them."""
+        """Remove this lease's marks from devices that are free or belong to other users by now.
+
+        All other devices are stuck and keep their marks.
+        """
         now = self._now()
         for device in ours:
             is_now = now.get(device.name, device)
-            # What somebody took into another group is no longer ours to remove.
+            # A device that another user moved into another group must not be removed any more.
             if is_now.machine in machines or (is_now.machine is None and self._pooled(is_now)):
                 self.stuck.add(device.name)
             if device.name in self.stuck or device.tag is None:
@@ -384,6 +455,10 @@ class Detachment:
                 self.stuck.add(device.name)
 
     def _now(self) -> dict[str, LiqidDevice]:
+        """Read the current group and machine of every device, by name of the device.
+
+        In a rehearsal, all devices are assumed to be free. Raises OutcomeUnknown if the Matrix does not answer.
+        """
         if self.api.client.rehearses:
             return {name: replace(device, group=None, machine=None) for name, device in self.snapshot.devices.items()}
         try:

@@ -1,8 +1,8 @@
-"""A Liqid Matrix as a control plane.
+"""Control plane of a Liqid Matrix.
 
-Unverified: no real Matrix was at hand. Inferred, and to be looked at first on one: the words for broken devices, that deleting a
-machine disconnects at once, and that devices show their machine only after it was reprogrammed. Links are not told: what `lanes`
-counts is not documented, so it does not say that a link is degraded.
+No real Matrix was available. These assumptions must be checked first on one: the words for broken devices, that deleting a
+machine disconnects its devices at once, and that devices show their machine only after it was reprogrammed. Links are not
+reported: the meaning of `lanes` is not documented, so it does not show if a link is degraded.
 """
 
 from __future__ import annotations
@@ -36,11 +36,15 @@ from campaign.spec.site_hardware import HostSpec, PoolSpec
 
 
 class LiqidPlane(ControlPlane):
-    """What was viewed is used by the next change and then forgotten: nothing is read twice in a row."""
+    """Control plane of a Liqid Matrix.
+
+    The snapshot of a view is used by the next change and then dropped, so that nothing is read twice in a row.
+    """
 
     def __init__(
         self, options: LiqidOptions, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile
     ) -> None:
+        """Create the client of the Matrix without sending a request."""
         self._api = Api(options)
         self.client = self._api.client
         self._options = options
@@ -49,32 +53,40 @@ class LiqidPlane(ControlPlane):
         self._groups: tuple[Raw, ...] = ()
 
     def capabilities(self) -> Capabilities:
+        """Return the capabilities of a Liqid Matrix, with the attach mode of the options."""
         return Capabilities(
             attach_mode=self._options.attach_mode,
             note="written from Liqid's public SDKs (3.4); not run against a real Matrix",
         )
 
     def view(self) -> View:
+        """Read the Liqid Matrix and return the view of its devices."""
         self._viewed = snapshot = self._read()
         return shown(snapshot)
 
     def _read(self) -> Snapshot:
+        """Read a snapshot of the Liqid Matrix. Known groups are reused once the campaign's group is among them."""
         found = read(self._api, self._hosts, self._groups)
-        # Groups come and go by hand, and rarely; while ours is missing they are looked for every time.
+        # Groups are created and deleted rarely, and by hand. They are read every time while the campaign's group is missing.
         self._groups = found.groups if found.group(self._options.group) else ()
         return found
 
     def banks(self, view: View) -> Sequence[Bank]:
-        """Every host of a Matrix reaches every device; drawers are its shelves."""
+        """Return one bank of slots per shelf. Every host of a Liqid Matrix reaches every device."""
         return open_banks(sorted(device.location for device in view.devices), tuple(self._hosts.values()))
 
     def attach(self, change: Change, remember: Remember) -> None:
+        """Compose the Liqid machines of a lease and connect its devices.
+
+        If the Matrix is busy, the steps of a first attempt are undone before Busy is raised again.
+        """
         snapshot = self._taken()
         tags = (device.tag for device in snapshot.devices.values())
         fresh = all(tag is None or tag.lease_id != change.tag.lease_id for tag in tags)
         handles: dict[str, str] = {}
 
         def kept(name: str, handle: str) -> None:
+            """Remember a handle both in the state file and for undoing this composition."""
             handles[name] = handle
             remember(name, handle)
 
@@ -89,7 +101,10 @@ class LiqidPlane(ControlPlane):
             self._viewed = assumed(change, snapshot, self._options.group, attachment.parts)
 
     def _take_back(self, change: Change, busy: Busy) -> None:
-        """Busy means that nothing was changed, so whatever was begun goes. Raises PartialFailure where it does not."""
+        """Undo the steps of a composition that was refused because another client edits the Matrix.
+
+        Busy means that nothing was changed. Raises PartialFailure if the steps cannot be undone.
+        """
         ids = tuple(name for names in change.hosts.values() for name in names)
         try:
             stuck = Detachment(self._api, self._options, self._read(), change).run()
@@ -99,18 +114,23 @@ class LiqidPlane(ControlPlane):
             raise PartialFailure(f"{busy}; and not taken back: {', '.join(stuck)}", (), ids) from busy
 
     def detach(self, change: Change) -> tuple[str, ...]:
+        """Release the devices of a lease, and return the names of devices that the Matrix did not release."""
         return Detachment(self._api, self._options, self._taken(), change).run()
 
     def _taken(self) -> Snapshot:
+        """Return the snapshot of the last view once, or read a new one."""
         viewed, self._viewed = self._viewed, None
         return viewed if viewed is not None else self._read()
 
     def close(self) -> None:
-        """The session stays: another process of this campaign may use its label, and logging in anew ends it."""
+        """Keep the session open.
+
+        Another process of this campaign may use its label, and a new login would end that session.
+        """
 
 
 def shown(snapshot: Snapshot) -> View:
-    """The view of a snapshot. Pure."""
+    """Build the view of all devices in a snapshot of a Liqid Matrix. Pure."""
     slots: dict[tuple[int, int], int] = {}
     devices: list[Device] = []
     for device in sorted(snapshot.devices.values(), key=lambda one: (number(one.device_id) or 0, one.name)):
@@ -119,26 +139,30 @@ def shown(snapshot: Snapshot) -> View:
             slots[shelf] = slots.get(shelf, 0) + 1
             location = f"rack{device.rack}-shelf{device.shelf}/slot{slots[shelf]}"
             devices += [_device(device, snapshot, location, attached) for attached in _ends(device, snapshot)]
-    # Also leases whose marks are on what somebody took from them meanwhile, so that those can be taken away.
+    # Includes leases whose marked devices other users have taken meanwhile, so that these marks can be removed.
     tags = lease_tag.by_lease((one.tag for one in snapshot.devices.values()), devices)
     return View(tuple(devices), _host_holders(snapshot), tags, p2p=_p2p(snapshot))
 
 
 def _p2p(snapshot: Snapshot) -> dict[str, bool]:
-    """Whether devices of a machine reach each other, by the host in it."""
+    """Return, by host, True or False for peer-to-peer between the devices of its machine. Unknown values are left out."""
     words = {"on": True, "off": False}
     told = {number: words.get(str(at(raw, "p2p")).lower()) for number, raw in snapshot.machines.items()}
     return {host: p2p for number, p2p in told.items() if p2p is not None for host in snapshot.hosts_in(number)}
 
 
 def _ends(seen: LiqidDevice, snapshot: Snapshot) -> Sequence[str | None]:
-    """What a device is attached to: every host in its machine."""
+    """Return the hosts in the machine of a device, or a description of the machine if it has no host.
+
+    The result is [None] if the device is in no machine or its records are contradictory.
+    """
     if seen.machine is None or seen.name in snapshot.odd:
         return [None]
     return snapshot.hosts_in(seen.machine) or [f"machine {snapshot.name_of(seen.machine)}"]
 
 
 def _device(seen: LiqidDevice, snapshot: Snapshot, location: str, attached: str | None) -> Device:
+    """Build the device of a view from a device of a Liqid Matrix."""
     odd = seen.name in snapshot.odd
     holder = snapshot.holder(seen)
     return Device(
@@ -156,6 +180,7 @@ def _device(seen: LiqidDevice, snapshot: Snapshot, location: str, attached: str 
 
 
 def _state(seen: LiqidDevice, holder: str | None) -> DeviceState:
+    """Derive the state of a device from its machine, group, holder and health."""
     if seen.machine is not None:
         return "in_use"
     if seen.group is not None:
@@ -166,6 +191,10 @@ def _state(seen: LiqidDevice, holder: str | None) -> DeviceState:
 
 
 def _host_holders(snapshot: Snapshot) -> dict[str, str]:
+    """Return the holder of each host that is held, by host.
+
+    A host without a compute device on the Matrix gets an explanation as its holder.
+    """
     found: dict[str, str] = {}
     for compute, host in snapshot.hosts.items():
         seen = snapshot.devices.get(compute)
@@ -181,9 +210,14 @@ def _host_holders(snapshot: Snapshot) -> dict[str, str]:
 
 
 def read(api: Api, hosts: Mapping[str, str], groups: Sequence[Any] = ()) -> Snapshot:
-    """Read everything: as many requests for two devices as for two thousand, and one more for each machine of ours.
+    """Read all machines, groups and devices of a Matrix into a snapshot.
 
-    groups: those known from before; they are listed anew only when a device is in one that is not among them.
+    The number of requests does not depend on the number of devices. It takes one more request per machine of this program.
+
+    Args:
+        api: client of the Matrix.
+        hosts: host name by the name of its compute device.
+        groups: groups known from an earlier reading; they are read again only if a device is in an unknown group.
     """
     machines, predevices = (api.get(path) for path in ("machine", "predevice"))
     found = [device for each in predevices if (device := seen(each, None)) is not None]
@@ -202,7 +236,7 @@ def read(api: Api, hosts: Mapping[str, str], groups: Sequence[Any] = ()) -> Snap
 
 
 def _details(api: Api, machine: Raw) -> Raw | None:
-    """A machine's own account of what is in it; None for one that is gone since it was listed."""
+    """Read the contents of a Liqid machine as the machine reports them, or return None if it no longer exists."""
     try:
         data = api.get(f"machine/details/{at(machine, 'mach_id')}")
     except MatrixRefused:

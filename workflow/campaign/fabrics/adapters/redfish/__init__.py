@@ -1,8 +1,9 @@
-"""DMTF Redfish composition (DSP2050): systems are composed of a host's block and exact devices, and read back.
+"""Adapter for DMTF Redfish composition (DSP2050). Systems are composed of a host's block and exact devices, and read back.
 
-Unverified: against any vendor's service. It was run against this project's emulator, judged by foreign Redfish clients, and against
-foreign servers of Redfish trees. Only specific composition is here, as public services have it: none was found that chooses by
-constraints or expands physical systems. `service` and `answers` know no composition.
+The adapter has not been run against any vendor's service. It was run against this project's emulator, which foreign Redfish
+clients checked, and against foreign servers of Redfish trees. It supports only specific composition, like the public services:
+none was found that chooses devices by constraints or expands physical systems. `service` and `answers` are independent of
+composition.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a Redfish service answers, whatever its version: references, collections, refusals and tasks (DSP0266). Pure.
+"""Interpretation of Redfish answers of any version: references, collections, refusals and tasks (DSP0266). Pure.
 
-Refusals are known by message ids of any registry (Base 1.x, Composition 1.1), of which only the last dotted word counts, and by
-other shapes that peers send. A task's monitor is opaque; services that give a Task in its place are followed by its TaskState.
+Refusals are identified by message ids of any registry (Base 1.x, Composition 1.1), of which only the last dotted word counts,
+and by other forms that services send. The monitor of a task is opaque. If a service sends a Task in its place, its TaskState is
+followed.
 """
 
 from __future__ import annotations
@@ -40,29 +41,41 @@ _PAUSE_MIN_S, _PAUSE_MAX_S = 0.05, 60.0
 
 
 class Missing(FabricError):
-    """The service has no such resource (404, 410)."""
+    """Answer that the service does not have a resource (404, 410)."""
 
 
 def local(uri: str) -> str:
-    """An address without its scheme and host: services name themselves as they please, and the token goes to nobody else."""
+    """Remove scheme and host from the address of a Redfish resource.
+
+    Services use any name for themselves, and the session token must not be sent to another host.
+    """
     split = urlsplit(uri)
     return split.path + (f"?{split.query}" if split.query else "")
 
 
 def uri(reference: Any) -> str | None:
-    """The path of {"@odata.id": ..}, with `href` for what old services have; None for anything else."""
+    """Return the path in a Redfish reference {"@odata.id": ..}, or None for anything else.
+
+    `href`, which old services use, is accepted.
+    """
     found = at(reference, "@odata.id") or at(reference, "href")
     return local(found) if isinstance(found, str) and found else None
 
 
 def uris(references: Any) -> tuple[str, ...]:
-    """The paths of a list of references; of one, where a service gives that in place of a list."""
+    """Return the paths in a list of Redfish references.
+
+    A single reference, which some services send in place of a list, is accepted.
+    """
     found = references if isinstance(references, list) else [references]
     return tuple(path for path in map(uri, found) if path is not None)
 
 
 def listed(collection: Json) -> list[Json]:
-    """Members of a collection's page, at the top or under `Links`. Raises ProtocolViolation when there is no such list."""
+    """Return the members on a page of a Redfish collection, at its top or under `Links`.
+
+    Raises ProtocolViolation if the page has no list of members.
+    """
     for place in (collection, mapping(collection, "Links")):
         if isinstance(place.get("Members"), list):
             return mappings(place, "Members")
@@ -71,6 +84,7 @@ def listed(collection: Json) -> list[Json]:
 
 
 def next_page(collection: Json) -> str | None:
+    """Return the path of the next page of a Redfish collection, or None for the last page."""
     for place in (collection, mapping(collection, "Links")):
         for name in ("Members@odata.nextLink", "@odata.nextLink"):
             found = place.get(name)
@@ -81,7 +95,10 @@ def next_page(collection: Json) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One message. token: the last word of its id, such as `ResourceBlockInUse`; "" where the peer sends only text."""
+    """One message in an answer of a Redfish service.
+
+    token: last word of its id, such as `ResourceBlockInUse`, or "" if the service sent only text.
+    """
 
     token: str
     text: str
@@ -89,12 +106,20 @@ class Said:
 
 
 def said(body: Any, text: str = "") -> tuple[Said, ...]:
-    """Every message of an answer, or of a task: extended information first, then the code of the error, then plain words."""
+    """Parse all messages of a Redfish answer or task.
+
+    Extended information comes first, then the code of the error, then plain text.
+
+    Args:
+        body: parsed JSON.
+        text: body as text, used if the JSON has no message.
+    """
     words = " ".join(text.split())
     return tuple(_said(body)) or ((Said("", words[:300]),) if words else ())
 
 
 def _said(body: Any) -> Iterator[Said]:
+    """Yield the messages in the JSON of a Redfish answer or task."""
     error = at(body, "error")
     if isinstance(error, str):
         yield Said("", error)
@@ -109,6 +134,7 @@ def _said(body: Any) -> Iterator[Said]:
 
 
 def _messages(found: Any) -> Iterator[Said]:
+    """Yield the messages in a member with extended information, which is one object or a list of them."""
     for one in found if isinstance(found, list) else [found]:
         if isinstance(one, Mapping):
             arguments = tuple(map(str, listing(one, "MessageArgs")))
@@ -116,24 +142,35 @@ def _messages(found: Any) -> Iterator[Said]:
 
 
 def _last_word(message_id: Any) -> str:
-    """`Composition.1.1.ResourceBlockInUse` -> `ResourceBlockInUse`: prefix and version differ between services."""
+    """Return the last word of a Redfish message id, because prefix and version differ between services."""
     return message_id.rpartition(".")[2] if isinstance(message_id, str) else ""
 
 
 def meant(answer: Answer) -> Answer:
-    """The answer with the status that it means: some services answer 200 with a bare status, or with a list that ends with one."""
+    """Return the answer with the HTTP status that its body contains, if any.
+
+    Some services answer 200 with a bare status code, or with a list that ends with one.
+    """
     told = answer.body[-1] if isinstance(answer.body, list) and answer.body else answer.body
     return replace(answer, status=told) if answer.ok and type(told) is int and 400 <= told <= 599 else answer
 
 
 def needs_login(answer: Answer) -> bool:
-    """True when to log in again may help: the service does not know the session (some answer 403 to that)."""
+    """Return True if an answer shows that the session is not valid, so that a new login may help.
+
+    Some services answer 403 in this case.
+    """
     tokens = {message.token for message in said(answer.body)}
     return answer.status == 401 or (answer.status == 403 and "InsufficientPrivilege" not in tokens)
 
 
 def refusal(answer: Answer, what: str) -> FabricError:
-    """The error that an answer other than 2xx to a change is. `what`: the request, for the message."""
+    """Convert an unsuccessful answer to a changing request into the matching FabricError.
+
+    Args:
+        answer: answer with a status other than 2xx.
+        operation: method and address of the request, for the message.
+    """
     messages, status = said(answer.body, answer.text), answer.status
     tokens = {message.token for message in messages}
     text = f"{what}: HTTP {status}: {_words(messages)}"
@@ -157,7 +194,12 @@ def refusal(answer: Answer, what: str) -> FabricError:
 
 
 def not_changed(answer: Answer, what: str) -> FabricError:
-    """The refusal of a request whose outcome nobody waits for: it read, or logged in."""
+    """Convert an unsuccessful answer to a read or a login into the matching FabricError, never OutcomeUnknown.
+
+    Args:
+        answer: answer with a status other than 2xx.
+        operation: method and address of the request, for the message.
+    """
     error = refusal(answer, what)
     if isinstance(error, Incompatible):
         return Refused(str(error))
@@ -165,30 +207,46 @@ def not_changed(answer: Answer, what: str) -> FabricError:
 
 
 def _holders(messages: tuple[Said, ...]) -> dict[str, None]:
+    """Return the holders that messages name, which are their second and further arguments, in order and without repetition."""
     return dict.fromkeys(argument for message in messages for argument in message.arguments[1:])
 
 
 def _words(messages: tuple[Said, ...]) -> str:
+    """Join the messages of an answer to one line, without repetition."""
     words = [": ".join(part for part in (message.token, message.text) if part) for message in messages]
     return "; ".join(dict.fromkeys(word for word in words if word)) or "(empty)"
 
 
 def task_of(accepted: Answer) -> str | None:
-    """Where to ask how an accepted operation (202) goes: the Location, else what the body says; None when neither does."""
+    """Return the path of the task monitor of an accepted Redfish operation (202), or None if the answer has none.
+
+    It is the Location header, or else a reference in the body.
+    """
     found = accepted.header("Location") or at(accepted.body, "TaskMonitor") or at(accepted.body, "@odata.id")
     return local(found) if isinstance(found, str) and found else None
 
 
 def retry_after_s(answer: Answer, otherwise_s: float) -> float:
-    """Seconds to wait before asking again."""
+    """Return the seconds to wait before the next poll of a Redfish task, between 0.05 and 60 s.
+
+    Args:
+        answer: answer that may have a Retry-After header.
+        default_s: seconds to wait without the header.
+    """
     told_s = answer.retry_after_s
     return min(max(otherwise_s if told_s is None else told_s, _PAUSE_MIN_S), _PAUSE_MAX_S)
 
 
 def outcome(answer: Answer, what: str, monitor: str) -> Answer | None:
-    """The operation's own answer, or None while it runs.
+    """Return the final answer of an operation from its Redfish task monitor, or None while the task runs.
 
-    Raises OutcomeUnknown when the monitor is gone (404, 410: it ended and was forgotten) or failing, else what refused it.
+    Raises OutcomeUnknown if the monitor is gone (404, 410: the task ended and was forgotten) or fails, otherwise the error of
+    the refusal.
+
+    Args:
+        answer: answer of the task monitor.
+        operation: method and address of the request, for messages.
+        monitor: path of the task monitor.
     """
     if answer.status in (202, 429, 503):
         return None
@@ -209,13 +267,13 @@ def outcome(answer: Answer, what: str, monitor: str) -> Answer | None:
 
 
 def _task_state(body: Any) -> str | None:
-    """TaskState, when the body is a Task; None for anything else."""
+    """Return the TaskState of a Redfish Task, or None for a body that is not a Task."""
     state, kind = at(body, "TaskState"), mapping(body).get("@odata.type", "#Task.")
     return state if isinstance(state, str) and isinstance(kind, str) and kind.startswith("#Task.") else None
 
 
 def _completed(answer: Answer) -> Answer:
-    """A Task that is done says where what it made is among its HTTP headers, if at all."""
+    """Return the answer of a completed task with the Location header of its payload, if there is one."""
     for line in listing(answer.body, "Payload", "HttpHeaders"):
         name, _, value = str(line).partition(":")
         if name.strip().lower() == "location":
@@ -224,7 +282,7 @@ def _completed(answer: Answer) -> Answer:
 
 
 def _task_failure(task: Json, what: str) -> FabricError:
-    """The error that a task in TaskState Exception, Killed or Cancelled is; by its Messages."""
+    """Convert a failed Redfish task (Exception, Killed or Cancelled) into the matching FabricError, using its Messages."""
     messages = said(task) or (Said("", "no message"),)
     tokens = {message.token for message in messages}
     text = f"{what}: its task ended as {task.get('TaskState')}: {_words(messages)}"
@@ -236,5 +294,5 @@ def _task_failure(task: Json, what: str) -> FabricError:
         return NoMatch(text)
     if "IncompatibleZone" in tokens:
         return Incompatible(text, "zones: blocks must share a zone")
-    # A task that failed midway may have changed some of what it was to change.
+    # A task that failed midway may have done a part of its changes.
     return OutcomeUnknown(text)

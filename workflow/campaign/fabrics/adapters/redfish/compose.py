@@ -1,6 +1,7 @@
-"""Changing what hosts have: a system is composed of exact blocks, its address remembered, and deleted (DSP2050).
+"""Composition and deletion of systems on a Redfish service (DSP2050).
 
-Only a system that a lease composed is deleted. Nothing is marked as `Reserved`: the mark protects nothing, and outlives the system.
+A system is composed of exact blocks, and its address is remembered. Only systems that a lease composed are deleted. Nothing is
+marked as `Reserved`, because the mark protects nothing and outlives the system.
 """
 
 from __future__ import annotations
@@ -31,21 +32,35 @@ from campaign.fabrics.http.response import at, mapping
 
 
 class Power:
-    """Hosts off before their devices change, and on after (ComputerSystem.Reset); nothing unless `attach_mode` is powered_off."""
+    """Switching of hosts off before their devices change, and on after it (ComputerSystem.Reset).
+
+    It does nothing unless `attach_mode` is `powered_off`.
+    """
 
     def __init__(self, service: Service, options: RedfishOptions) -> None:
+        """Prepare the switching, which is enabled by the attach mode `powered_off`."""
         self._service = service
         self._wanted = options.attach_mode == "powered_off"
         self._poll_s = options.poll_s
 
     def off(self, path: str) -> None:
+        """Switch off the Redfish system at a path and wait until it is off."""
         self._reset(path, "ForceOff", "Off")
 
     def on(self, path: str) -> None:
+        """Switch on the Redfish system at a path and wait until it is on."""
         self._reset(path, "On", "On")
 
     def _reset(self, path: str, kind: str, until: str) -> None:
-        """Raises OutcomeUnknown when it is not so before the operation's time is over."""
+        """Send a ComputerSystem.Reset and wait for the power state.
+
+        Raises OutcomeUnknown if the system does not reach the state before the time limit of the operation.
+
+        Args:
+            path: path of the system.
+            reset_type: ResetType of the request.
+            target_state: PowerState to wait for.
+        """
         if not self._wanted:
             return
         rehearses = self._service.client.rehearses
@@ -62,16 +77,22 @@ class Power:
 
 
 class Composing:
-    """One change of one lease."""
+    """Composition and deletion of the systems of one lease's change, host by host."""
 
     def __init__(self, service: Service, seen: ServiceView, options: RedfishOptions, change: Change) -> None:
+        """Prepare the composition or deletion of the systems of one change."""
         self._service, self._seen, self._change = service, seen, change
         self._power = Power(service, options)
 
     def attach(self, host: str, own: Block, remember: Remember) -> None:
-        """Compose a system of a host's own block and its devices, unless a former try has left one.
+        """Compose a Redfish system of a host's block and its devices, unless an earlier attempt has composed it.
 
-        Raises PartialFailure where that one lacks devices.
+        Raises PartialFailure if the earlier system lacks devices.
+
+        Args:
+            host: name of the host.
+            host_block: block that is composed for the host.
+            remember: function that writes the address of the new system into the state file.
         """
         names = self._change.hosts[host]
         blocks = {self._seen.blocks[name].uri: self._seen.blocks[name] for name in names}
@@ -99,20 +120,23 @@ class Composing:
             self._power.on(path)
 
     def _address(self, answer: Answer) -> str | None:
-        """Where the answer says that the new system is; what was there before is none, whatever it says."""
+        """Return the path of the newly composed system from an answer, or None if the answer has none.
+
+        A path that existed before is never that of the new system.
+        """
         location, known = answer.header("Location"), self._seen.reading
         path = local(location).rstrip("/") if location else uri(answer.body)
         return None if path is None or path in known.systems or path == known.systems_at else path
 
     def _made(self, path: str, body: Any) -> resources.System | None:
-        """The system as the service has made it; None where it does not show it."""
+        """Return the new system as the service shows it, or None if the service does not show it."""
         if at(body, "SystemType") is None and not self._service.client.rehearses:
             with suppress(FabricError):
                 body = self._service.find(path)
         return None if at(body, "SystemType") is None else resources.system(mapping(body))
 
     def detach(self, host: str) -> None:
-        """Delete the system that this lease composed for a host, unless it is gone."""
+        """Delete the Redfish system that this lease composed for a host, if it still exists."""
         system = self._seen.system_of(self._change.tag.lease_id, host)
         path = system.uri if system is not None else self._unlisted(host)
         if path is None:
@@ -124,7 +148,10 @@ class Composing:
             return
 
     def _unlisted(self, host: str) -> str | None:
-        """The address of a system that the service made and does not list; None where it has none, or somebody else's by now."""
+        """Return the path of this lease's system if the service has it but does not list it, otherwise None.
+
+        None means that there is no such system, or that its address now belongs to another one.
+        """
         handle = self._change.handles.get(handle_of(host), "")
         path = address_of(handle)
         if path is None or self._service.client.rehearses:
@@ -135,6 +162,10 @@ class Composing:
         return path if found is not None and is_at(resources.system(found), handle, wanted) else None
 
     def _compose(self, host: str, blocks: Collection[str]) -> Answer:
+        """Send the request that composes a Redfish system of the blocks at these paths, and return the answer.
+
+        If the service refuses the Description, the request is sent again without it.
+        """
         where, name = self._seen.reading.systems_at, name_of(self._change.tag.lease_id, host)
         links = {"ResourceBlocks": [{"@odata.id": path} for path in blocks]}
         body = {"Links": links, "Name": name, "Description": encode(self._change.tag)}
@@ -144,6 +175,6 @@ class Composing:
         except Incompatible as error:
             if "Description" not in str(error):
                 raise
-            # The Name says whose it is as well; campaign and owner are in the state file.
+            # The Name also identifies the lease. Campaign and owner are in the state file.
             del body["Description"]
             return self._service.change("POST", where, body, assumed=assumed)

@@ -1,4 +1,4 @@
-"""The adapter as `ControlPlane`: what a service shows, and how a change is spread over its hosts (`Composing` for each of them)."""
+"""Control plane of a Redfish service, which reads a view of its devices and distributes each change over its hosts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from campaign.spec.site_hardware import HostSpec, PoolSpec
 
 
 class RedfishPlane(ControlPlane):
-    """What was read last is kept: a change is planned on the view that came just before it."""
+    """Control plane of a Redfish service.
+
+    The last reading is kept, because a change is planned on the view right before it.
+    """
 
     def __init__(
         self, options: RedfishOptions, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile
     ) -> None:
+        """Create the client of the service without sending a request."""
         self.client = Client(options)
         self._options = options
         self._hosts = tuple(host.name for host in hosts)
@@ -34,6 +38,7 @@ class RedfishPlane(ControlPlane):
         self._seen: ServiceView | None = None
 
     def capabilities(self) -> Capabilities:
+        """Return the capabilities of the service, with limits from its zones as far as they were read."""
         zones = self._seen.reading.zones if self._seen is not None else ()
         limits = [limit for zone in zones if (limit := dict(zone.limits).get("MaxProcessor")) is not None]
         return Capabilities(
@@ -45,21 +50,29 @@ class RedfishPlane(ControlPlane):
         )
 
     def view(self) -> View:
+        """Read the Redfish service and return the view of its devices."""
         return self._read().view
 
     def _read(self) -> ServiceView:
-        # Claims first: a system that is composed while the service is read is then no more than one that is not shown yet.
+        # Read claims first: a system that is composed during the reading then merely counts as not shown yet.
+        """Read the Redfish service and the claims of leases, and return both combined."""
         claimed = self._state.read()
         self._seen = ownership.service_view(self._reader.read(), self._hosts, self._options, claimed)
         return self._seen
 
     def banks(self, view: View) -> Sequence[Bank]:
+        """Return one bank of slots per group of zones, with the hosts that share a zone with its devices."""
         return ownership.banks(self._seen or self._read(), view)
 
     def objection(self, change: Change, view: View) -> str | None:
+        """Return the rule of the Redfish service that a change breaks, or None if the change is allowed."""
         return ownership.objection(self._seen or self._read(), change)
 
     def attach(self, change: Change, remember: Remember) -> None:
+        """Compose one Redfish system per host of a lease.
+
+        Raises Incompatible if a rule forbids the change, and PartialFailure if a host fails after another one was done.
+        """
         seen = self._seen or self._read()
         if rule := ownership.objection(seen, change):
             raise Incompatible(f"{change.tag.lease_id}: {rule}", rule)
@@ -67,7 +80,7 @@ class RedfishPlane(ControlPlane):
         done: list[str] = []
         for host, names in change.hosts.items():
             own = seen.hosts.get(host)
-            if own is None:  # no pooled devices, and nothing on the fabric to hold it by
+            if own is None:  # the host has no pooled devices and no block that could be held
                 continue
             try:
                 composing.attach(host, own, remember)
@@ -78,6 +91,10 @@ class RedfishPlane(ControlPlane):
             done.extend(names)
 
     def detach(self, change: Change) -> tuple[str, ...]:
+        """Delete the Redfish systems of a lease, and return the fabric ids of devices that the service did not release.
+
+        Raises Busy if the service is busy at the first host, when nothing was changed yet.
+        """
         seen = self._seen or self._read()
         composing = Composing(self._service, seen, self._options, change)
         stuck: list[str] = []
@@ -91,4 +108,5 @@ class RedfishPlane(ControlPlane):
         return tuple(dict.fromkeys(stuck))
 
     def close(self) -> None:
+        """End the session of the service."""
         self._service.close()

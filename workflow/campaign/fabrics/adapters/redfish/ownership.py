@@ -1,11 +1,11 @@
-"""From what a service says to what campaigns need: which block is which host, who holds what, which host reaches what. Pure.
+"""Derivation of hosts, holders and reachable devices from a reading of a Redfish service. Pure.
 
-A device is in use when three things agree: the system lists the block, the block lists the system, and the state is Composed. Where
-they do not, it is `unknown`.
+A device is in use when three things agree: the system lists the block, the block lists the system, and the state is Composed. If
+they disagree, the device is `unknown`.
 
-Which systems are our leases', is told by the address that the service answered, by their blocks, or by name. The address is the
-evidence: services rename what they are asked to name, or cut it. Where the answer was lost, a system of the blocks that were asked
-for is ours. Names tell where nothing was remembered, such as when the state file was lost.
+A system is a lease's by the address that the service answered, by its blocks, or by its name. The address is the evidence,
+because services change or truncate the names that they receive. If the answer was lost, a system of the requested blocks is the
+lease's. Names decide if nothing was remembered, for example if the state file was lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _WORSE: tuple[Health, ...] = ("ok", "warning", "critical")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One use of a block. others: who has it too, and is no system that both ends name."""
+    """Use of a resource block by one system.
+
+    other_holders: further holders of the block, other than systems that both ends name.
+    """
 
     state: DeviceState
     host: str | None = None
@@ -46,9 +49,9 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class ServiceView:
-    """One reading, understood for the hosts of one system file.
+    """One reading of a Redfish service, interpreted for the hosts of one system file.
 
-    hosts: the block that is composed for each host; blocks: by fabric id of a device; leased: by address.
+    hosts: block that is composed for each host. blocks: by fabric id of a device. leased_systems: by path of the system.
     """
 
     reading: ServiceReading
@@ -58,22 +61,29 @@ class ServiceView:
     leased: Mapping[str, SystemOwner]
 
     def system_of(self, lease_id: str, host: str) -> System | None:
-        """The system that a lease has composed for a host."""
+        """Return the system that a lease has composed for a host, or None if there is none."""
         ours = (path for path, leased in self.leased.items() if (leased.tag.lease_id, leased.host) == (lease_id, host))
         return next((self.reading.systems[path] for path in ours), None)
 
     def hosts_of(self, lease_id: str) -> tuple[str, ...]:
-        """Every host that a lease has a system for, also where the system itself says nothing of its block."""
+        """Return all hosts for which a lease has a system, even if the system does not list the host's block."""
         return tuple(leased.host for leased in self.leased.values() if leased.tag.lease_id == lease_id)
 
     def common(self, blocks: Iterable[Block]) -> tuple[Zone, ...]:
-        """The zones that blocks share."""
+        """Return the zones that contain all of these blocks."""
         found = [self.reading.zones_of(block) for block in blocks]
         return tuple(zone for zone in self.reading.zones if all(zone.uri in one for one in found))
 
 
 def service_view(reading: ServiceReading, hosts: Sequence[str], options: RedfishOptions, state: State) -> ServiceView:
-    """state: what this program's leases have claimed."""
+    """Interpret a reading of a Redfish service for the hosts of a system file.
+
+    Args:
+        reading: blocks, systems and zones of the service.
+        hosts: names of the hosts in the system file.
+        options: options of the fabric.
+        state: claims of this program's leases.
+    """
     found = {host: block for host in hosts if (block := _host_block(reading, host, options)) is not None}
     parts = dict(_pooled_parts(reading, {block.uri for block in found.values()}))
     blocks = {name: block for name, (block, _) in parts.items()}
@@ -93,20 +103,23 @@ def service_view(reading: ServiceReading, hosts: Sequence[str], options: Redfish
 
 
 def _host_block(reading: ServiceReading, host: str, options: RedfishOptions) -> Block | None:
-    """None for a host that the service does not know: it has no pooled devices."""
+    """Return the resource block of a host, or None if the service does not have it.
+
+    A host without a block has no pooled devices.
+    """
     blocks = _by_name(reading.blocks.values(), options.hosts.get(host, host))
-    # A site that names a block as a host knows better than its type; one without a type is a host by its name alone.
+    # A block that the options name as a host is one whatever its type. A block without a type is a host by its name alone.
     return next((b for b in blocks if b.is_host or not b.types or host in options.hosts), None)
 
 
 def _by_name(blocks: Iterable[Block], wanted: str) -> list[Block]:
-    """What has the wanted Id, then what has it as its Name, which may be there twice."""
+    """Return the resource blocks with this Id, followed by those with this Name, which may occur twice."""
     listing = list(blocks)
     return [one for one in listing if one.id == wanted] + [one for one in listing if one.name == wanted]
 
 
 def _host_of(system: System, hosts: Mapping[str, Block], leased: Mapping[str, SystemOwner]) -> str:
-    """The host that a system is, as the system file names it; else as the service does."""
+    """Return the system file's name of the host that a Redfish system is, or a description of the system if it has none."""
     found = next((host for host, block in hosts.items() if block.uri in system.blocks), None)
     if found is not None:
         return found
@@ -114,16 +127,20 @@ def _host_of(system: System, hosts: Mapping[str, Block], leased: Mapping[str, Sy
 
 
 def _called(system: System) -> str:
+    """Describe a Redfish system by its name or Id, for messages."""
     return f"system {system.name or system.id}"
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """gpu2 before gpu10."""
+    """Return a sort key that puts gpu2 before gpu10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part]
 
 
 def _pooled_parts(reading: ServiceReading, hosts: Collection[str]) -> Iterator[tuple[str, tuple[Block, Part]]]:
-    """Devices by fabric id: one for each part of a block; a block of two GPUs is two devices, which come and go together."""
+    """Yield (fabric id, (block, part)) for each part of a block that is not a host.
+
+    A block of two GPUs is two devices, which are attached and detached together.
+    """
     for block in sorted(reading.blocks.values(), key=lambda block: _natural(block.id)):
         if block.is_host or block.uri in hosts:
             continue
@@ -133,6 +150,7 @@ def _pooled_parts(reading: ServiceReading, hosts: Collection[str]) -> Iterator[t
 
 
 def _device(name: str, block: Block, part: Part, standing: Standing, location: str) -> Device:
+    """Build the device of a view from a part of a block and one use of the block."""
     return Device(
         fabric_id=name,
         kind=part.kind,
@@ -152,7 +170,14 @@ def _device(name: str, block: Block, part: Part, standing: Standing, location: s
 def _standings(
     reading: ServiceReading, block: Block, whose: Mapping[str, str], leased: Mapping[str, SystemOwner]
 ) -> Sequence[Standing]:
-    """How a block is used, from both ends: one for each system that has it, those of leases first."""
+    """Return all uses of a resource block, one per system that has it, those by leases first.
+
+    Args:
+        reading: reading of the service.
+        block: the block.
+        host_by_system: name of the host by path of the system.
+        leases_by_system: systems of leases, by path.
+    """
     listing, named = reading.listing(block), frozenset(block.systems)
     if not listing and not named:
         return [Standing(_unattached(block))]
@@ -167,13 +192,17 @@ def _standings(
 
 
 def _unattached(block: Block) -> DeviceState:
+    """Return the state of a resource block that no system has."""
     if block.state in (None, "Unused"):
         return "unavailable" if not block.enabled else "reserved" if block.reserved else "free"
     return _STATES.get(block.state, "unknown")
 
 
 def _holder(reading: ServiceReading, path: str, leased: Mapping[str, SystemOwner]) -> str | None:
-    """Whoever holds what a system has; nobody in particular for a physical one, which is a host with what is attached to it."""
+    """Return the lease or system that holds the devices of the Redfish system at a path.
+
+    The result is None for a physical system, which is a host with its own devices.
+    """
     if path in leased:
         return leased[path].tag.lease_id
     system = reading.systems.get(path)
@@ -185,9 +214,10 @@ def _holder(reading: ServiceReading, path: str, leased: Mapping[str, SystemOwner
 def _host_holders(
     reading: ServiceReading, hosts: Mapping[str, Block], leased: Mapping[str, SystemOwner]
 ) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """Who holds hosts that are composed already, or kept by somebody; and who holds them beside those.
+    """Return the holder of each held host, and further holders of hosts that have several.
 
-    This program reserves nothing: a mark is somebody else's.
+    Hosts are held if they are composed, reserved or unavailable. This program reserves nothing, so a reservation is another
+    client's.
     """
     holders: dict[str, str] = {}
     shared: dict[str, tuple[str, ...]] = {}
@@ -208,7 +238,7 @@ def _host_holders(
 
 
 def banks(seen: ServiceView, view: View) -> tuple[Bank, ...]:
-    """Devices by the zones that they are in, and the hosts that share one of those."""
+    """Build one bank of slots per group of zones, with the hosts that share a zone with its devices."""
     reach = {
         device.location.rpartition("/slot")[0]: seen.reading.zones_of(block)
         for device in view.devices
@@ -224,7 +254,10 @@ def banks(seen: ServiceView, view: View) -> tuple[Bank, ...]:
 
 
 def objection(seen: ServiceView, change: Change) -> str | None:
-    """The rule that a change breaks: whole blocks, one zone for everything in a system, the limits of that zone."""
+    """Return the rule of the Redfish service that a change breaks, or None if the change is allowed.
+
+    Blocks must be used as a whole, all blocks of a system must share a zone, and the limits of that zone apply.
+    """
     if seen.reading.read_only:
         return f"read only: {seen.reading.read_only}"
     for host, names in change.hosts.items():
@@ -251,6 +284,7 @@ def objection(seen: ServiceView, change: Change) -> str | None:
 
 
 def _exceeded(zone: Zone, counts: Mapping[str, int]) -> str | None:
+    """Return the limit of a zone that these numbers of blocks by type break, or None if they are allowed."""
     limits = dict(zone.limits)
     for kind, count in counts.items():
         if count > limits.get(f"Max{kind}", count):
@@ -261,51 +295,61 @@ def _exceeded(zone: Zone, counts: Mapping[str, int]) -> str | None:
 
 
 ASKED = "?"
-"""What is remembered in place of an address while nobody has answered."""
+"""Handle that is remembered in place of an address until the service answers."""
 _NAME = re.compile(r"composable-campaign lease=(\S+) host=(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
 class SystemOwner:
-    """The owner of a composed system. host: the host that it was composed for."""
+    """Lease to which a composed system belongs.
+
+    host: host that the system was composed for.
+    """
 
     tag: Tag
     host: str
 
 
 def name_of(lease_id: str, host: str) -> str:
-    """The Name of the system that a lease composes for a host."""
+    """Build the Name of the Redfish system that a lease composes for a host."""
     return f"composable-campaign lease={quote(lease_id, safe='-_.+')} host={quote(host, safe='-_.+')}"
 
 
 def read_name(name: str) -> tuple[str, str] | None:
-    """(lease id, host) of such a Name; None for any other."""
+    """Parse (lease id, host) from the Name of a Redfish system, or return None if this program did not give the name."""
     found = _NAME.fullmatch(name.strip())
     return (unquote(found[1]), unquote(found[2])) if found else None
 
 
 def handle_of(host: str) -> str:
-    """What the address of a host's system is remembered as."""
+    """Build the name of the handle that stores the address of a host's composed system."""
     return f"system:{host}"
 
 
 def made(path: str, system: System) -> str:
-    """What is remembered of a system that was composed: its address, and what tells it from a later one at this address."""
+    """Build the handle that stores the path and identity of a composed system.
+
+    The identity distinguishes it from a later system at the same path.
+    """
     return f"{path}\t{_identity(system)}"
 
 
 def _identity(system: System) -> str:
+    """Return the type and UUID of a Redfish system as one text."""
     return f"{system.type or ''}/{system.uuid or ''}"
 
 
 def address_of(handle: str) -> str | None:
-    """The address in what is remembered; None while it is not known."""
+    """Return the path that the handle of a composed system stores, or None if it is not known yet."""
     path = handle.partition("\t")[0]
     return None if path in ("", ASKED) else path
 
 
 def named(system: System) -> SystemOwner | None:
-    """The lease that Name or Id say. Physical systems are nobody's, whatever they say."""
+    """Return the lease in the Name or Id of a Redfish system, or None if there is none.
+
+    Physical systems never belong to a lease, even if their name has one.
+    """
     found = read_name(system.name) or read_name(unquote(system.id))
     if found is None or system.type not in (None, "Composed"):
         return None
@@ -321,7 +365,14 @@ def leased_systems(
     blocks: Mapping[str, Block],
     state: State,
 ) -> dict[str, SystemOwner]:
-    """Leased systems by address. hosts: their blocks; blocks: of each device, by fabric id."""
+    """Find the Redfish systems that leases of this program composed, by path.
+
+    Args:
+        systems: all systems of the service, by path.
+        hosts: block of each host.
+        blocks: block of each device, by fabric id.
+        state: claims of this program's leases.
+    """
     found = {path: leased for path, system in systems.items() if (leased := named(system)) is not None}
     tags = state.tags()
     for lease_id, holding in state.leases.items():
@@ -332,7 +383,7 @@ def leased_systems(
             names = (name for name in (*held.devices, *held.storage) if name in blocks)
             wanted = {own.uri, *(blocks[name].uri for name in names)}
             candidates = (system for system in systems.values() if system.uri not in found)
-            # Where the answer was lost, it is one of everything that was asked for; somebody may have added to it since.
+            # If the answer was lost, the system is one with all requested blocks. Another client may have added blocks since.
             fitting = (
                 one
                 for one in candidates
@@ -344,7 +395,15 @@ def leased_systems(
 
 
 def is_at(system: System, handle: str, wanted: set[str]) -> bool:
-    """Whether it is the system that was remembered, not one that somebody else composed there later: addresses are given anew."""
+    """Return True if a system has the path and identity that a handle stores.
+
+    Services reuse addresses, so another client's system may be at the same path later.
+
+    Args:
+        system: system of the service.
+        handle: remembered path and identity.
+        block_paths: paths of the blocks that the lease claimed for the host.
+    """
     path, _, identity = handle.partition("\t")
     same = identity == _identity(system)
     return system.uri == path and same and (not system.blocks or not wanted.isdisjoint(system.blocks))

@@ -1,7 +1,8 @@
-"""What resource blocks, zones, systems and their parts say, whoever wrote them. Pure, but for `ServiceReader`.
+"""Parsing of resource blocks, zones, systems and their parts from any Redfish service. Pure, except for `ServiceReader`.
 
-Sources: the schemas ResourceBlock, Zone, ComputerSystem, Processor, Drive, EthernetInterface; DSP2050 (composability). Tolerated,
-as peers were seen to send it: `Reserved` as text, ResourceBlockType as one word or missing, unknown types, no CompositionStatus.
+Sources: the schemas ResourceBlock, Zone, ComputerSystem, Processor, Drive, EthernetInterface; DSP2050 (composability).
+Deviations that were seen in services are accepted: `Reserved` as text, ResourceBlockType as one word or missing, unknown types,
+no CompositionStatus.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ _KIND_OF_TYPE = {"Processor": "gpu", "Storage": STORAGE_KIND, "Network": NETWORK
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One resource block. parts: (kind, reference or whole resource); compositions: how many systems have it."""
+    """Resource block of a Redfish service.
+
+    parts: (kind, reference or complete resource). composition_count: number of systems that have the block.
+    """
 
     uri: str
     id: str
@@ -55,17 +59,21 @@ class Block:
 
     @property
     def is_host(self) -> bool:
+        """True for a block that is the compute block of a host."""
         return bool(HOST_TYPES & set(self.types)) or (not self.types and bool(self.own_systems))
 
     @property
     def kind(self) -> str:
-        """The kind of a block whose parts do not say: by its type."""
+        """Kind of a block whose parts do not show it, derived from its type."""
         return next((_KIND_OF_TYPE.get(one, one.lower()) for one in self.types), "block")
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One computer system. blocks: addresses of those that it says it has."""
+    """Computer system of a Redfish service.
+
+    blocks: addresses of the blocks that the system lists. reset_path: address of its reset action.
+    """
 
     uri: str
     id: str
@@ -79,12 +87,17 @@ class System:
 
     @property
     def physical(self) -> bool:
+        """True for a physical system, in contrast to a composed one."""
         return self.type == "Physical"
 
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """One resource zone. limits: `MaxProcessor`.. of one system; cases: what can be asked for; capabilities: where more is said."""
+    """Resource zone of a Redfish service.
+
+    limits: minimum and maximum number of blocks in one system, such as `MaxProcessor`. use_cases: kinds of requests that it
+    accepts. capability_paths: addresses of objects with further details.
+    """
 
     uri: str
     id: str
@@ -97,7 +110,7 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What composes with a block: one GPU, drive or network interface."""
+    """Part of a resource block that becomes one device, such as a GPU, drive or network interface."""
 
     kind: str
     model: str | None
@@ -107,11 +120,12 @@ class Part:
 
 
 def truth(value: Any) -> bool:
-    """Whether what should be a boolean is true; the text "false" is not."""
+    """Convert a JSON value to a boolean. The text "true" counts as true, any other text as false."""
     return value is True or (isinstance(value, str) and value.strip().lower() == "true")
 
 
 def block(body: Json) -> Block:
+    """Parse a resource block from the JSON object of a Redfish service."""
     links, status, composition = (mapping(body, name) for name in ("Links", "Status", "CompositionStatus"))
     types = body.get("ResourceBlockType")
     number = composition.get("NumberOfCompositions")
@@ -131,13 +145,16 @@ def block(body: Json) -> Block:
 
 
 def _named(body: Json) -> tuple[str, str, str]:
-    """(address, Id, Name), the address without the slash that some services end it with."""
+    """Return (address, Id, Name) of a Redfish resource. A slash at the end of the address is removed."""
     path = (uri(body) or "").rstrip("/")
     return path, str(body.get("Id") or path.rpartition("/")[2]), text(body, "Name") or ""
 
 
 def _parts(body: Json) -> tuple[tuple[str, Json], ...]:
-    """Parts in the first property that has any: a network card is listed as two kinds of interface, a drive in its controller."""
+    """Return the parts of a resource block, from the first property that has any.
+
+    A network card is listed as two kinds of interface, and a drive also in its controller.
+    """
     for name, kind in _PARTS:
         if found := mappings(body, name) or mappings(body, name, "Members"):
             return tuple((kind, one) for one in found)
@@ -145,6 +162,7 @@ def _parts(body: Json) -> tuple[tuple[str, Json], ...]:
 
 
 def system(body: Json) -> System:
+    """Parse a computer system from the JSON object of a Redfish service."""
     links, actions = mapping(body, "Links"), mapping(body, "Actions")
     return System(
         *_named(body),
@@ -158,18 +176,22 @@ def system(body: Json) -> System:
 
 
 def zone(body: Json) -> Zone:
+    """Parse a resource zone from the JSON object of a Redfish service."""
     return Zone(*_named(body), paths(at(body, "Links", "ResourceBlocks")), *capabilities(body))
 
 
 def capabilities(body: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(use cases, addresses of the objects that describe them) of a zone, or of the collection of systems."""
+    """Return (use cases, addresses of the objects that describe them) of a zone or of the collection of systems."""
     found = mappings(body, "@Redfish.CollectionCapabilities", "Capabilities")
     objects = tuple(path for one in found if (path := uri(one.get("CapabilitiesObject"))))
     return tuple(str(one.get("UseCase")) for one in found), objects
 
 
 def limits(body: Json) -> tuple[tuple[str, int], ...]:
-    """`@Redfish.ResourceBlockLimits` of a capabilities object, wherever in it."""
+    """Return the limits in a capabilities object, as pairs such as ("MaxProcessor", 4).
+
+    They are in `@Redfish.ResourceBlockLimits`, at any of its usual places.
+    """
     for place in (body, mapping(body, "Links"), mapping(body, "Links@Redfish.RequiredOnCreate")):
         for name in ("@Redfish.ResourceBlockLimits", "ResourceBlocks@Redfish.ResourceBlockLimits"):
             found = place.get(name)
@@ -179,10 +201,15 @@ def limits(body: Json) -> tuple[tuple[str, int], ...]:
 
 
 def part(kind: str, body: Json) -> Part:
-    """A part of a block. A processor that is no GPU is named by its own type (`fpga`)."""
+    """Parse a part of a resource block. The type of a processor that is not a GPU becomes its kind (such as `fpga`).
+
+    Args:
+        kind: kind of the property that lists the part.
+        body: JSON object of the part.
+    """
     if kind == "gpu" and (processor := text(body, "ProcessorType")) is not None:
         kind = processor.lower()
-    # What the host knows it by: a drive's serial number, a card's address, a GPU's UUID.
+    # Identity of the part on the host: serial number of a drive, address of a card, UUID of a GPU.
     identities = {
         STORAGE_KIND: ("SerialNumber", "UUID"),
         NETWORK_KIND: ("PermanentMACAddress", "MACAddress", "SerialNumber"),
@@ -195,7 +222,10 @@ def part(kind: str, body: Json) -> Part:
 
 
 def link(body: Json) -> Link | None:
-    """The PCIe link of a part, where it says how it is trained (PCIeInterface, as Processor, Drive and PCIeDevice have it)."""
+    """Parse the PCIe link of a part. Return None if the service does not report its trained width and generation.
+
+    The link is in a PCIeInterface, as in Processor, Drive and PCIeDevice.
+    """
     interface, controllers = mapping(body, "SystemInterface"), mappings(body, "Controllers")
     first = mapping(controllers[0], "PCIeInterface") if controllers else {}
     for place in (mapping(interface, "PCIe"), mapping(body, "PCIeInterface"), first, interface):
@@ -207,19 +237,22 @@ def link(body: Json) -> Link | None:
 
 
 def generation(text: Any) -> int:
-    """`Gen4` -> 4; 0 for whatever says nothing."""
+    """Convert a PCIe type such as `Gen4` to its number, or return 0 for anything else."""
     found = re.fullmatch(r"Gen(\d+)", text) if isinstance(text, str) else None
     return int(found[1]) if found else 0
 
 
 def health(status: Json) -> Health:
-    """Critical where a service says Critical, warning for Warning; a service that does not say means well."""
+    """Convert a Redfish Status object to `ok`, `warning` or `critical`. A missing value means `ok`."""
     told = str(status.get("Health") or "OK").lower()
     return "critical" if told == "critical" else "warning" if told == "warning" else "ok"
 
 
 def paths(references: Any) -> tuple[str, ...]:
-    """Addresses of references, each once, without the slash that some services end them with."""
+    """Return the addresses in Redfish references, without repetition.
+
+    A slash at their end, which some services add, is removed.
+    """
     members = references.get("Members") if isinstance(references, Mapping) and "Members" in references else references
     return tuple(dict.fromkeys(path.rstrip("/") for path in uris(members)))
 
@@ -229,9 +262,10 @@ _WELL_KNOWN_SYSTEMS = "/redfish/v1/Systems"
 
 @dataclass(frozen=True)
 class ServiceReading:
-    """A service at one moment; blocks and systems by address.
+    """Blocks, systems and zones of a Redfish service at one moment, by address.
 
-    read_only: why nothing can be composed, such as by a chassis that only shows what it has; "" where it can.
+    read_only: reason why nothing can be composed, for example on a chassis that only shows its devices; "" if composing is
+    possible.
     """
 
     blocks: Mapping[str, Block]
@@ -244,23 +278,29 @@ class ServiceReading:
 
     @cached_property
     def _zones(self) -> Mapping[str, frozenset[str]]:
+        """Addresses of the zones of each block, as listed by blocks or zones."""
         told = ((path, zone) for path, block in self.blocks.items() for zone in block.zones)
         return _grouped((*told, *((path, zone.uri) for zone in self.zones for path in zone.blocks)))
 
     @cached_property
     def _systems_by_block(self) -> Mapping[str, frozenset[str]]:
+        """Addresses of the systems that list each block."""
         return _grouped((path, system.uri) for system in self.systems.values() for path in system.blocks)
 
     def zones_of(self, block: Block) -> frozenset[str]:
-        """Addresses of the zones that a block is in, by whichever of the two says so."""
+        """Return the addresses of the zones of a resource block, as listed by the block or the zones."""
         return self._zones.get(block.uri, frozenset())
 
     def listing(self, block: Block) -> frozenset[str]:
-        """Addresses of the systems that say they have a block: the other end of the block's own `systems`."""
+        """Return the addresses of the systems that list a resource block.
+
+        `systems` of the block is the opposite direction.
+        """
         return self._systems_by_block.get(block.uri, frozenset())
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
+    """Group pairs of texts by their first element."""
     found: dict[str, set[str]] = {}
     for one, other in pairs:
         found.setdefault(one, set()).add(other)
@@ -268,15 +308,22 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
 
 
 class ServiceReader:
-    """Reads one service again and again: all blocks and systems in two requests where it expands, what cannot change only once."""
+    """Repeated reader of one Redfish service.
+
+    If the service supports $expand, all blocks and systems take two requests. Data that cannot change are read only once.
+    """
 
     def __init__(self, service: Service) -> None:
+        """Prepare the reader without sending a request."""
         self._service = service
         self._empty: ServiceReading | None = None
         self._parts: dict[str, Json] = {}
 
     def read(self) -> ServiceReading:
-        """Everything as it is now. Raises FabricError for a service that has no resource blocks, or has them switched off."""
+        """Read the current blocks and systems of the Redfish service.
+
+        Raises FabricError if the service has no resource blocks or its composition is switched off.
+        """
         if self._empty is None:
             self._empty = self._found()
         empty = self._empty
@@ -290,7 +337,10 @@ class ServiceReader:
         )
 
     def _part(self, kind: str, body: Json) -> Part:
-        """A part as it was expanded; else as it was read first, without what may have changed since."""
+        """Return a part of a block, as expanded by the service or as first read.
+
+        A part as first read has no link and health, because they may have changed since.
+        """
         path = uri(body)
         if path is None or set(body) - {"@odata.id", "@odata.type"}:
             return part(kind, body)
@@ -299,7 +349,10 @@ class ServiceReader:
         return replace(part(kind, self._parts[path]), link=None, health="ok")
 
     def _found(self) -> ServiceReading:
-        """Where blocks are, and what is said of them once and for all."""
+        """Read the data of the Redfish service that do not change, namely the addresses of blocks and systems, and the zones.
+
+        Raises FabricError if the service has no resource blocks or its composition is switched off.
+        """
         root, where = self._service.root(), self._service.client.base
         systems_at = uri(root.get("Systems")) or _WELL_KNOWN_SYSTEMS
         service_at = uri(root.get("CompositionService"))
@@ -325,7 +378,10 @@ class ServiceReader:
         return ServiceReading({}, {}, zones, {}, blocks_at=blocks_at, systems_at=systems_at, read_only=read_only)
 
     def _described(self, zones: tuple[Zone, ...], systems_at: str) -> tuple[Zone, ...]:
-        """Zones with the limits that their capabilities state; where zones state none, those of the collection of systems."""
+        """Return the zones of a Redfish service with the limits in their capabilities.
+
+        If no zone has capabilities, those of the collection of systems are used.
+        """
         if zones and not any(zone.cases for zone in zones):
             cases, objects = capabilities(self._service.find(systems_at) or {})
             zones = tuple(replace(zone, cases=cases, capabilities=objects) for zone in zones)

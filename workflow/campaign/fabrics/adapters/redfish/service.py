@@ -1,6 +1,7 @@
-"""A Redfish service: resources, collections with paging and $expand, logins, tasks (DSP0266). Knows no composition.
+"""Client of a Redfish service: resources, collections with paging and $expand, logins and tasks (DSP0266).
 
-Everything that speaks Redfish is built on `Service`. Paths are those of the service (`/redfish/v1/...`), with or without a host.
+The client is independent of composition, and all code that uses Redfish is built on it. Paths are those of the service
+(`/redfish/v1/...`), with or without a host.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ Authentication = Literal["session", "basic", "none"]
 
 
 class RedfishOptions(ControlPlaneOptions):
-    """A Redfish service with resource blocks. `hosts`: Id or Name of the compute block of a host; also of a block that does not
-    say that it is a host."""
+    """Options of a Redfish service with resource blocks.
+
+    `hosts`: Id or Name of the compute block of a host. It may also be a block that is not marked as a host.
+    """
 
     auth: Literal["session", "basic"] = Field(
         default="session", description="how to log in: a session, which is ended at close, or Basic with every request"
@@ -56,11 +59,19 @@ class RedfishOptions(ControlPlaneOptions):
 
 
 class Service:
-    """One service, asked through `client`. It logs in with the first request that is not the service root, and again once when
-    the service no longer knows the session."""
+    """Client of one Redfish service.
+
+    It logs in before the first request other than the service root, and once more when the session is not valid any more.
+    """
 
     def __init__(self, client: Client, auth: Authentication = "session", *, poll_s: float = 1.0) -> None:
-        """poll_s: seconds between two looks at a task that says nothing about it (Retry-After)."""
+        """Create the client, which sends nothing yet.
+
+        Args:
+            client: HTTP client of the service.
+            auth: kind of login.
+            poll_s: poll interval of a task in seconds, if the service sends no Retry-After header.
+        """
         self.client = client
         self._auth = auth
         self._open = False
@@ -70,7 +81,10 @@ class Service:
         self._expands = 2
 
     def root(self) -> dict[str, Any]:
-        """The service root, read once; the only resource that needs no session, except where a service wants one for it too."""
+        """Return the Redfish service root, which is read once.
+
+        It is the only resource that needs no session, except on services that demand one for it too.
+        """
         if self._root is None:
             answer = meant(self.client.get(ROOT))
             if needs_login(answer) and not self._open:
@@ -80,33 +94,49 @@ class Service:
                 root = self._read(answer, ROOT)
             except Missing as error:
                 raise Refused(f"{error}; no Redfish service is at this address (`fabric: url`)") from error
-            self._root = {**mapping(root, "Links"), **root}  # where some services have their collections
+            self._root = {**mapping(root, "Links"), **root}  # some services have their collections there
         return self._root
 
     def get(self, path: str) -> dict[str, Any]:
-        """A resource. Raises Missing (404), FabricError (any other refusal), ProtocolViolation (no JSON object)."""
+        """Return a Redfish resource as a JSON object.
+
+        Raises ResourceMissingError (404), FabricError for any other refusal, ProtocolViolation if the answer is not a JSON
+        object.
+        """
         path = local(path)
         return self._read(self._get(path), path)
 
     def find(self, path: str) -> dict[str, Any] | None:
-        """A resource, or None where the service has none of that name."""
+        """Return a Redfish resource as a JSON object, or None if the service does not have it."""
         try:
             return self.get(path)
         except Missing:
             return None
 
     def collection(self, resource: Json, name: str) -> list[dict[str, Any]]:
-        """The members of a collection that a property refers to; none where there is no such property, or nothing there."""
+        """Return the members of the Redfish collection that a property of a resource refers to.
+
+        The list is empty if the property or the collection is missing.
+
+        Args:
+            resource: resource with the property.
+            name: name of the property.
+        """
         path = uri(resource.get(name))
         with suppress(Missing):
             return self.members(path) if path else []
         return []
 
     def members(self, path: str, *, levels: int = 1) -> list[dict[str, Any]]:
-        """Every member of a collection, whole, over all its pages; in one request where the service expands ($expand).
+        """Return the complete members of a Redfish collection, from all its pages.
 
-        levels: 2 also expands what the members refer to outside of `Links`, where the service can (it is not read one by one:
-        what is not expanded stays a reference). Members may be at the top, or under `Links`, where some services have them.
+        If the service supports $expand, one request reads a whole page. Members may be at the top of a page or under `Links`, as
+        on some services. Raises ProtocolViolation if the collection has too many pages.
+
+        Args:
+            path: path of the collection.
+            levels: 2 also expands references of the members outside of `Links`, if the service can; otherwise they stay
+                references.
         """
         query = self._expansion(levels)
         found: list[dict[str, Any]] = []
@@ -116,7 +146,7 @@ class Service:
                 return found
             answer = self._get(page)
             if query and not found and answer.status in (400, 501):
-                # Advertised and not done; less deep may be, and plain reading always is.
+                # $expand is advertised but refused. Fewer levels may work, and a plain read always does.
                 self._expands = 1 if "levels" in query else 0
                 return self.members(path, levels=levels)
             body = self._read(answer, page)
@@ -125,7 +155,10 @@ class Service:
         raise ProtocolViolation(f"{self.client.base}{path}: the collection has no end after {PAGES_MAX} pages")
 
     def _whole(self, member: Json) -> dict[str, Any] | None:
-        """A member as it is when the service expanded it, else read; None when it is gone since it was listed."""
+        """Return a complete member of a Redfish collection, or None if it was deleted since the collection was read.
+
+        A member that the service did not expand is read.
+        """
         path = uri(member)
         if path is None:
             raise ProtocolViolation(f"a member without @odata.id: {str(member)[:200]}")
@@ -134,7 +167,7 @@ class Service:
         return self.find(path)
 
     def _expansion(self, levels: int) -> str:
-        """The query that makes this service expand members; empty where it does not say that it can."""
+        """Build the query that makes the service expand members, or "" if the service does not advertise it."""
         can = mapping(self.root(), "ProtocolFeaturesSupported", "ExpandQuery")
         sign = "." if can.get("NoLinks") is True else "*" if can.get("ExpandAll") is True else None
         if not self._expands or sign is None:
@@ -148,9 +181,11 @@ class Service:
         return f"?$expand={sign}($levels={levels})" if deep else f"?$expand={sign}"
 
     def _get(self, path: str) -> Answer:
+        """Send a GET request, with a login if necessary, and return the answer."""
         return self._asked(lambda: self.client.get(path))
 
     def _asked(self, send: Callable[[], Answer]) -> Answer:
+        """Send a request, and log in before it or again after it if the session is not valid."""
         if not self._open:
             self._log_in(self.root())
         answer = meant(send())
@@ -160,6 +195,10 @@ class Service:
         return answer
 
     def _read(self, answer: Answer, path: str) -> dict[str, Any]:
+        """Return the JSON object in the answer to a GET request.
+
+        Raises ResourceMissingError if the object is an error, and the error of a refusal.
+        """
         what = f"GET {self.client.base}{path}"
         if not answer.ok:
             raise not_changed(answer, what)
@@ -169,10 +208,17 @@ class Service:
         return body
 
     def change(self, method: str, path: str, body: Any = None, *, assumed: Any = None) -> Answer:
-        """Send a change and wait until it is done: a 2xx answer, that of the operation itself where it ran as a task.
+        """Send a change to the Redfish service, wait until it is done, and return its final answer (2xx).
 
-        A service that wants a version of what is deleted (428) is told that any will do. A 2xx is no evidence that anything was
-        done. Raises what `answers.refusal` makes of the answer, OutcomeUnknown when it was lost, or when the task was.
+        If the operation ran as a task, the final answer is that of the operation, not of the task. A service that demands a
+        version for a deletion (428) is sent `If-Match: *`. A 2xx is no evidence of a change. Raises the error of a refusal (see
+        `answers`), or OutcomeUnknown if the answer or the task was lost.
+
+        Args:
+            method: HTTP method.
+            path: path of the resource.
+            body: JSON value.
+            rehearsal_body: body of the answer in a rehearsal.
         """
         path = local(path)
         answer = self._send(method, path, body, {}, assumed)
@@ -185,10 +231,18 @@ class Service:
         return answer
 
     def _send(self, method: str, path: str, body: Any, headers: dict[str, str], assumed: Any) -> Answer:
+        """Send a changing request once, with a login if necessary, and return the answer."""
         return self._asked(lambda: self.client.change(method, path, body, headers=headers, assumed=assumed))
 
     def _wait(self, accepted: Answer, what: str) -> Answer:
-        """Follow a task to its end. The operation was accepted, so that whatever is lost from here on is OutcomeUnknown."""
+        """Follow a Redfish task to its end and return the final answer of the operation.
+
+        The operation was accepted, so every problem from here on is OutcomeUnknown.
+
+        Args:
+            first_answer: answer that accepted the operation (202).
+            operation: method and address of the request, for messages.
+        """
         monitor = task_of(accepted)
         if monitor is None:
             raise OutcomeUnknown(f"{what}: accepted (202), but the answer does not say where its task is")
@@ -201,7 +255,7 @@ class Service:
             try:
                 answer = self._get(monitor)
             except FabricError as error:
-                # A request that ends at the limit of the operation says nothing against the service.
+                # A request that ends at the time limit of the operation is no fault of the service.
                 ending = "cannot be followed" if self.client.left_s() > 0 else "was not done in time (operation_s)"
                 raise OutcomeUnknown(f"{what}: its task {monitor} {ending} ({error})") from error
             done = outcome(answer, what, monitor)
@@ -209,12 +263,16 @@ class Service:
                 return done
 
     def _log_in(self, root: Json) -> None:
-        """Log in; anew when a session was open, as the service no longer knows it. root: the service root, which tells where.
+        """Log in to the Redfish service with the configured kind of authentication. An earlier session is replaced.
 
-        Raises ConfigError for missing credentials, Busy when the service has no session left, FabricError when it refuses.
+        Raises ConfigError if credentials are missing, Busy if the service has no session left, FabricError if it refuses the
+        login.
+
+        Args:
+            root: service root, which has the address of the sessions.
         """
         found = None if self._auth == "none" else login(self.client.connection)
-        if found is not None:  # else there is nobody to log in as: some services have no authentication, others say 401
+        if found is not None:  # otherwise there is no account: some services have no authentication, others answer 401
             if self._auth == "basic":
                 word = b64encode(f"{found.user}:{found.password}".encode()).decode()
                 self.client.authorization = {"Authorization": f"Basic {word}"}
@@ -223,6 +281,7 @@ class Service:
         self._open = True
 
     def _begin_session(self, found: Login, root: Json) -> None:
+        """Open a Redfish session and use its token from now on. Raises FabricError if the service refuses the login."""
         where = self.client.base
         if self.client.rehearses:
             raise FabricError(f"{where}: the session has ended during the rehearsal; start it again")
@@ -232,7 +291,7 @@ class Service:
             body = {"UserName": found.user, "Password": found.password}
             answer = self.client.change("POST", path if isinstance(path, str) else SESSIONS, body, secret=True)
         except OutcomeUnknown as error:
-            # Not the outcome of what was asked for: nobody was logged in to ask for it.
+            # The outcome of the change is not unknown: it was not sent, because there was no session.
             raise FabricError(f"{where}: cannot log in ({error})") from error
         token, what = answer.header("X-Auth-Token"), f"{where}: logging in as a session"
         if answer.ok and not token:
@@ -247,7 +306,10 @@ class Service:
         self.client.authorization = {"X-Auth-Token": token}
 
     def close(self) -> None:
-        """End the session, of which services have few; never raises. A service that is gone ends it by its own time-out."""
+        """End the Redfish session, because services have few of them. Never raises an error.
+
+        A service that cannot be reached ends the session by its own timeout.
+        """
         session, self._session, self._open = self._session, None, False
         if session is not None and not self.client.rehearses:
             with suppress(FabricError):
