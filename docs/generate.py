@@ -20,13 +20,13 @@ from typing import Any
 import click
 
 from campaign.analysis.tables.columns import COLUMNS, ROWS
-from campaign.archive.layout import INDEX, MEANINGS, SCHEMA, Index
-from campaign.cli.main import GROUPS
+from campaign.archive.layout import INDEX, PART_DESCRIPTIONS, SCHEMA, ArchiveIndex
+from campaign.cli.main import COMMAND_GROUPS
 from campaign.cli.main import main as campaign
 from campaign.common.accelerators import ACCELERATORS
 from campaign.common.errors import ConfigError
-from campaign.common.paths import CONFIG, ROOT
-from campaign.fabrics import fabric_kinds
+from campaign.common.paths import CONFIG_DIRECTORY, ROOT
+from campaign.fabrics import load_fabric_kinds
 from campaign.plan.campaign.json_schemas import NOUNS, options_schema, schema_of
 from campaign.plan.request import key_meanings
 from campaign.spec.cell import AXES
@@ -81,7 +81,7 @@ def _commands() -> Iterator[str]:
         "An error ends a command with exit code 1 and one message that names the file, the key and what to do."
     )
     yield from _described(campaign, "campaign", 2)
-    for group, names in GROUPS.items():
+    for group, names in COMMAND_GROUPS.items():
         yield f"## {group}"
         for name in names:
             yield from _command(campaign.commands[name], f"campaign {name}", 3)
@@ -155,9 +155,10 @@ def _formats() -> Iterator[str]:
         "`README.md` describes them for people. The directories are:"
     )
     yield table(
-        ("Directory", "Content"), ((f"`{part}/`", _escaped(sentence(words))) for part, words in MEANINGS.items())
+        ("Directory", "Content"),
+        ((f"`{part}/`", _escaped(sentence(words))) for part, words in PART_DESCRIPTIONS.items()),
     )
-    keys = ", ".join(f"`{key}`" for key in Index("").document())
+    keys = ", ".join(f"`{key}`" for key in ArchiveIndex("").to_dict())
     yield (f"`{INDEX}` is the index, with the keys {keys}. `sha256` maps every other member to its checksum.")
 
 
@@ -183,13 +184,13 @@ def _packages() -> Iterator[str]:
 def _fabrics() -> Iterator[str]:
     rows = (
         (f"[`{name}`](fabric-options.md#{name})", *map(sentence, (kind.summary, kind.tested, kind.unverified)))
-        for name, kind in fabric_kinds().items()
+        for name, kind in load_fabric_kinds().items()
     )
     yield table(("`fabric.kind`", "Fabric", "Tested with", "Unverified"), rows)
 
 
 def _fabric_options() -> Iterator[str]:
-    for name, kind in fabric_kinds().items():
+    for name, kind in load_fabric_kinds().items():
         unverified = f"\n\n**Unverified**: {kind.unverified}." if kind.unverified else ""
         yield f"## {name}\n\n{sentence(kind.summary)}{unverified}"
         options = options_schema(name)
@@ -202,7 +203,7 @@ def _accelerators() -> Iterator[str]:
             f"`{kind}`",
             each.title,
             f"`{each.torch_type}`, `{each.backend}`",
-            ", ".join(f"`{mask}`" for mask in each.masks[:1]),
+            ", ".join(f"`{mask}`" for mask in each.mask_variables[:1]),
             f"`{' '.join(each.list_command)}`" if each.list_command else "",
             each.telemetry,
             sentence(each.unverified) if each.unverified else "",
@@ -219,7 +220,7 @@ def _workload_kinds() -> Iterator[str]:
 
 
 def _shipped_workloads() -> Iterator[str]:
-    files = {path.stem: read_yaml(path).data for path in sorted((CONFIG / "workloads").glob("*.yaml"))}
+    files = {path.stem: read_yaml(path).data for path in sorted((CONFIG_DIRECTORY / "workloads").glob("*.yaml"))}
     rows = (
         (
             f"`{name}`",

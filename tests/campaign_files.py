@@ -73,7 +73,7 @@ def write_files(directory: Path, changes: Mapping[str, Any] | None = None) -> Pa
 
 
 def load(directory: Path, changes: Mapping[str, Any] | None = None) -> Campaign:
-    """`write_files` and read it back."""
+    """`write_site_files` and read it back."""
     return load_campaign(write_files(directory, changes))
 
 

@@ -19,7 +19,7 @@ from campaign.analysis import compare as comparing
 from campaign.analysis.recommend.advise import advise
 from campaign.analysis.recommend.objectives import parse_request
 from campaign.analysis.tables.io import Tables
-from campaign.common.intervals import SIGNIFICANT
+from campaign.common.intervals import SIGNIFICANCE_LEVEL
 from campaign.plan.matrix import expand
 from campaign.report import plot
 from campaign.report.figure import Drawing, Figure, FigureData, data_of, load_figure
@@ -146,7 +146,7 @@ def of_ratios(rows: pd.DataFrame, speeds: Mapping[str, float], scaled: bool = Fa
 
 
 def _told(true: np.ndarray, none: np.ndarray, low: pd.Series, high: pd.Series, p_holm: pd.Series) -> Told:
-    tie, differs = np.isclose(true, none), (p_holm < SIGNIFICANT).to_numpy()
+    tie, differs = np.isclose(true, none), (p_holm < SIGNIFICANCE_LEVEL).to_numpy()
     inside = (low <= true * (1 + 1e-12)) & (true <= high * (1 + 1e-12))
     half = (50 * (high - low) / true).tolist()
     wrong = bool((tie & differs).any())

@@ -11,7 +11,7 @@ from random import Random
 from statistics import median
 
 from campaign.common.paths import ROOT
-from campaign.fabrics.operations import Operations
+from campaign.fabrics.operations import OperationCounts
 from campaign.plan.cost import CostModel, Work
 from campaign.plan.past_costs import CellCost, Costs, LeaseCost, parse_costs
 from campaign.spec.cell import Cell, Configuration
@@ -105,7 +105,9 @@ def hold_recordings(times: OperationTimes | None = None) -> list[Outcome]:
             if not devices:
                 continue
             configuration = Configuration("", 1, devices, 0, devices, "gpu", "fabric", "local")
-            work = Work(configuration, [(Cell("c", configuration, "w", 1, "fp32"), 1)], Operations.counted(group))
+            work = Work(
+                configuration, [(Cell("c", configuration, "w", 1, "fp32"), 1)], OperationCounts.from_timed(group)
+            )
             model = CostModel(
                 {"": "h3"}, [Costs("a", "s", (), tuple(leases), fabric="h3")], {"w": 1.0}, lambda _, o=others: o
             )  # type: ignore[misc]

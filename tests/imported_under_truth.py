@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from campaign.analysis.tables.io import Tables
 from campaign.cli.main import main
-from campaign.report.sources import tables_from
+from campaign.report.sources import load_tables
 from tests.planted_campaigns import Truth, noise
 
 
@@ -67,4 +67,4 @@ def tables(truth: Truth, random: np.random.Generator, name: str = "planted") -> 
     """Of one campaign, as `tests.planted_campaigns.tables` makes it from records."""
     with TemporaryDirectory(prefix="imported-") as place:
         file = imported(truth, random, name, Path(place))
-        return tables_from(file, Path(place) / "results")
+        return load_tables(file, Path(place) / "results")

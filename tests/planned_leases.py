@@ -26,7 +26,7 @@ def plans_of(campaign: Campaign) -> dict[str, LeasePlan]:
 def written_plan(campaign: Campaign, results: Results, lease: str) -> Path:
     """The file of one lease's plan."""
     document = plans_of(campaign)[lease]
-    path = results.lease_plan(lease)
+    path = results.lease_plan_file(lease)
     write_atomic(path, document.text())
     return path
 

@@ -1,7 +1,7 @@
 """The published studies as campaigns: what each prints, made into runs from which every stated ratio must come out again.
 
 `tables(name)` are those of config/campaigns/<name>-study.yaml with throughputs that are relative only: the documents print no
-absolute ones. What a document leaves open is filled with plain values (`_RATE`). Noise: 0.01 % (normal, seeded), so that an
+absolute ones. What a document leaves open is filled with plain values (`_RATE_LIKE`). Noise: 0.01 % (normal, seeded), so that an
 interval is narrower than the digits that are printed.
 """
 

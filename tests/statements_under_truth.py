@@ -28,7 +28,7 @@ from campaign.analysis.statistics.combined_cells import combine_cells
 from campaign.analysis.statistics.ratios import LogRatios
 from campaign.analysis.statistics.slow_hosts import compare_hosts
 from campaign.analysis.tables.io import Tables
-from campaign.common.intervals import SIGNIFICANT, holm
+from campaign.common.intervals import SIGNIFICANCE_LEVEL, adjust_p_values
 from campaign.report.site import history
 from tests import planted_campaigns as planted
 from tests.planted_campaigns import Truth
@@ -54,7 +54,7 @@ def _said(
 ) -> Statements:
     _, low, high = ratios.of.bounds()
     p = ratios.p().reshape(figures, -1)
-    differs = np.nan_to_num(np.array([holm(row) for row in p]), nan=1.0) < 0.05
+    differs = np.nan_to_num(np.array([adjust_p_values(row) for row in p]), nan=1.0) < 0.05
     none = np.isclose(truth_of, 1).reshape(figures, -1)
     half = 100 * np.log(high / low) / 2
     return Statements(
@@ -121,7 +121,9 @@ def least_detected(truth: Truth, campaigns: int = 300, seed: int = 9) -> Stateme
     least = stated.least_detectable_pct(tests)
     moved = replace(other, of=replace(other.of, ratio=other.of.ratio * (1 + least / 100)))
     nan = float("nan")
-    return Statements(nan, nan, 100 * float((moved.p() * tests < SIGNIFICANT).mean()), float(np.median(least)), 100.0)
+    return Statements(
+        nan, nan, 100 * float((moved.p() * tests < SIGNIFICANCE_LEVEL).mean()), float(np.median(least)), 100.0
+    )
 
 
 def lent(truth: Truth, earlier: Truth, campaigns: int = 300, seed: int = 1) -> Statements:
@@ -299,7 +301,7 @@ def changed_between_campaigns(
         spread = estimate_campaign_spread(before[before["campaign"] < earlier])
         of = spread.widen(of) if with_spread else of
         tested = 100.0 * (spread.is_known or not with_spread)
-        differs = (holm(of.p()) < SIGNIFICANT) & (tested > 0)
+        differs = (adjust_p_values(of.p()) < SIGNIFICANCE_LEVEL) & (tested > 0)
         wrong.append(bool((differs & ~changed).any()))
         named.append(float(differs[changed].mean()) if changed.any() else np.nan)
         half.append(float(np.median(50 * np.log(of.bounds()[2] / of.bounds()[1]))))

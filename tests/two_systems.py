@@ -30,12 +30,12 @@ TWO: Mapping[str, Any] = {
 
 
 def write_files(directory: Path, changes: Mapping[str, Any] | None = None) -> Path:
-    """As `campaign_files.write_files`, with systems/plain.yaml beside."""
+    """As `campaign_files.write_site_files`, with systems/plain.yaml beside."""
     path = campaign_files.write_files(directory, {**TWO, **(changes or {})})
     (directory / "systems" / "plain.yaml").write_text(yaml.safe_dump(dict(PLAIN), sort_keys=False))
     return path
 
 
 def load(directory: Path, changes: Mapping[str, Any] | None = None) -> Campaign:
-    """`write_files` and read it back."""
+    """`write_site_files` and read it back."""
     return load_campaign(write_files(directory, changes))

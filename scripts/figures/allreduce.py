@@ -27,45 +27,45 @@ PLACE = 130
 UNITS = {"sizes": ""}
 
 _CURVE_POINTS = 80
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def draw(data: FigureData) -> Drawing:
     """Draw the measured bus bandwidth of all-reduces by message size, with one panel per number of devices."""
-    every = [each for each in shown(data.links) if each.document["allreduce"]]
-    if not every:
+    selected_links = [links for links in shown(data.links) if links.document["allreduce"]]
+    if not selected_links:
         return nothing(
             "links of compositions were not measured over two devices or more; all-reduce programs are workloads, in the figures "
             "of their metrics"
         )
-    rows = _rows(every)
-    measured = [each["lease_id"] for each in data.links if each["document"]["allreduce"]]
+    rows = _tabulate_bandwidths(selected_links)
+    lease_ids = [links["lease_id"] for links in data.links if links["document"]["allreduce"]]
     return plot.drawn(
         data,
         rows,
-        lambda: _picture(every),
+        lambda: _draw_panels(selected_links),
         {
             "Configuration": columns.text("configuration"),
             "Devices": lambda row: str(row["ranks"]),
             "Latency alpha, µs": columns.number("alpha_us"),
             "95 % interval": columns.between("alpha_low_us", "alpha_high_us"),
             "Bandwidth B, GB/s": columns.number("gb_per_s"),
-            "95 % interval ": lambda row: _from_to(row["low_gb_per_s"], row["high_gb_per_s"]),
+            "95 % interval ": lambda row: _format_bounds(row["low_gb_per_s"], row["high_gb_per_s"]),
             "Residual": columns.percent("residual_pct", 0),
             "Highest bus bandwidth, GB/s": columns.number("busbw_max_gb_per_s"),
             "at": lambda row: size_words(row["busbw_max_at_bytes"]),
             "Sizes": lambda row: str(row["sizes"]),
-            "Left out": columns.text("left_out", wording.NONE),
+            "Left out": columns.text("left_out", wording.NO_VALUE),
         },
-        caption=f"{_caption(every)}",
-        findings=_findings(rows, data.links),
-        coverage=coverage_of_leases(data.leases, measured, "had all-reduce measured"),
+        caption=f"{_format_caption(selected_links)}",
+        findings=_describe_extremes(rows, data.links),
+        coverage=coverage_of_leases(data.leases, lease_ids, "had all-reduce measured"),
     )
 
 
-def _caption(every: list[LinksOf]) -> str:
+def _format_caption(selected_links: list[LinksOf]) -> str:
     """Format the caption, which explains markers, lines and panels."""
-    repeats = min(each.document["settings"]["repeats"] for each in every)
+    repeats = min(links.document["settings"]["repeats"] for links in selected_links)
     return (
         f"Bus bandwidth by bytes that each device contributes (fp32); markers: medians of {repeats} repeats or "
         f"more of the slowest "
@@ -76,53 +76,53 @@ def _caption(every: list[LinksOf]) -> str:
 _MODEL = ("alpha_us", "alpha_low_us", "alpha_high_us", "gb_per_s", "low_gb_per_s", "high_gb_per_s", "residual_pct")
 
 
-def _rows(every: list[LinksOf]) -> pd.DataFrame:
+def _tabulate_bandwidths(selected_links: list[LinksOf]) -> pd.DataFrame:
     """Build one row per configuration with the parameters of the model and the bus bandwidth of each message size."""
-    found = []
-    for each in every:
-        measured, model = each.document["allreduce"], each.document["model"]["allreduce"] or {}
-        sizes, rates = measured["size_bytes"], measured["busbw_gb_per_s"]
+    rows = []
+    for links in selected_links:
+        allreduce, model = links.document["allreduce"], links.document["model"]["allreduce"] or {}
+        sizes, rates = allreduce["size_bytes"], allreduce["busbw_gb_per_s"]
         best = int(np.argmax(rates))
-        found.append(
+        rows.append(
             {
-                "configuration": each.configuration,
-                "ranks": measured["ranks"],
+                "configuration": links.configuration,
+                "ranks": allreduce["ranks"],
                 **{name: np.nan if model.get(name) is None else model[name] for name in _MODEL},
                 "busbw_max_gb_per_s": rates[best],
                 "busbw_max_at_bytes": sizes[best],
                 "sizes": len(sizes),
                 "largest_bytes": max(sizes),
-                "left_out": ", ".join(size_words(size["size_bytes"]) for size in each.document["left_out"]),
+                "left_out": ", ".join(size_words(size["size_bytes"]) for size in links.document["left_out"]),
                 **{f"busbw_{size}_gb_per_s": rate for size, rate in zip(sizes, rates, strict=True)},
             }
         )
-    return pd.DataFrame(found)
+    return pd.DataFrame(rows)
 
 
-def _from_to(low: float, high: float) -> str:
+def _format_bounds(low: float, high: float) -> str:
     """Format an interval. An infinite upper bound is written as 'or more'."""
     if np.isfinite(low) and not np.isfinite(high):
-        return f"{wording.number(low)} or more"
-    return wording.between(low, high)
+        return f"{wording.format_number(low)} or more"
+    return wording.format_range(low, high)
 
 
-def _findings(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, ...]:
+def _describe_extremes(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, ...]:
     """Return a sentence per number of devices on the fastest and the slowest configuration, at the largest message size."""
-    said = []
-    for ranks, own in rows.groupby("ranks", sort=True):
-        size = own["largest_bytes"].max()
-        ordered = own[own["largest_bytes"] == size].sort_values(
+    sentences = []
+    for ranks, group in rows.groupby("ranks", sort=True):
+        size = group["largest_bytes"].max()
+        ranking = group[group["largest_bytes"] == size].sort_values(
             f"busbw_{size}_gb_per_s", ascending=False, kind="stable"
         )
-        ends = first_and_last(ordered)
-        words = ", ".join(f"{row['configuration']} {_at(row, size)}" for row in ends)
+        ends = first_and_last(ranking)
+        words = ", ".join(f"{row['configuration']} {_format_bandwidth(row, size)}" for row in ends)
         names = [str(row["configuration"]) for row in ends]
         times = f"; the first has {allreduce_ratio(links, *names, size)} the bandwidth" if len(ends) == 2 else ""
-        said.append(f"{wording.plural(int(ranks), 'device')}: {words}{times}.")
-    return tuple(said)
+        sentences.append(f"{wording.pluralize(int(ranks), 'device')}: {words}{times}.")
+    return tuple(sentences)
 
 
-def _at(row: Any, size: int) -> str:
+def _format_bandwidth(row: Any, size: int) -> str:
     """Format the bus bandwidth at a message size.
 
     The parameters of the model follow if their intervals are bounded. Otherwise only the table shows them.
@@ -134,49 +134,49 @@ def _at(row: Any, size: int) -> str:
     bounds = ("alpha_low_us", "alpha_high_us", "low_gb_per_s", "high_gb_per_s")
     model = ""
     if all(np.isfinite(row[name]) and row[name] > 0 for name in bounds):
-        latency = f"{wording.number(row['alpha_us'])} [{wording.between(row['alpha_low_us'], row['alpha_high_us'])}] µs"
-        bandwidth = f"{wording.number(row['gb_per_s'])} [{_from_to(row['low_gb_per_s'], row['high_gb_per_s'])}] GB/s"
+        latency = f"{wording.format_number(row['alpha_us'])} [{wording.format_range(row['alpha_low_us'], row['alpha_high_us'])}] µs"
+        bandwidth = f"{wording.format_number(row['gb_per_s'])} [{_format_bounds(row['low_gb_per_s'], row['high_gb_per_s'])}] GB/s"
         model = f" (model: {latency} and {bandwidth})"
-    return f"{wording.number(row[f'busbw_{size}_gb_per_s'])} GB/s at {size_words(size)}{model}"
+    return f"{wording.format_number(row[f'busbw_{size}_gb_per_s'])} GB/s at {size_words(size)}{model}"
 
 
-def _picture(every: list[LinksOf]) -> str:
+def _draw_panels(selected_links: list[LinksOf]) -> str:
     """Draw one panel per number of devices, because only equal numbers are comparable. Return SVG."""
-    ranks = pd.Series([each.document["allreduce"]["ranks"] for each in every])
+    ranks = pd.Series([entry.document["allreduce"]["ranks"] for entry in selected_links])
     panels = [
-        plot.Panel(wording.plural(int(count), "device"), pd.DataFrame({"place": of.index}))
-        for count, of in ranks.groupby(ranks, sort=True)
+        plot.Panel(wording.pluralize(int(count), "device"), pd.DataFrame({"place": group.index}))
+        for count, group in ranks.groupby(ranks, sort=True)
     ][: plot.MOST_PANELS]
-    looks = plot.looks(every[place].configuration for panel in panels for place in panel.rows["place"])
+    looks = plot.looks(selected_links[place].configuration for panel in panels for place in panel.rows["place"])
 
-    def paint(axes: Any, rows: pd.DataFrame) -> None:
+    def draw_panel(axes: Any, rows: pd.DataFrame) -> None:
         """Draw all configurations with the same number of devices."""
-        for each in (every[place] for place in rows["place"]):
-            _draw(axes, each, looks[each.configuration])
+        for links in (selected_links[place] for place in rows["place"]):
+            _draw_configuration(axes, links, looks[links.configuration])
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.xaxis.set_major_locator(LogLocator(base=2**5, numticks=9))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_words(size)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: _tick(rate)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: _format_tick(rate)))
 
-    handles = [key for name, each in looks.items() for key in plot.keys({name: each}, linestyle=each.dashes)]
+    handles = [key for name, entry in looks.items() for key in plot.keys({name: entry}, linestyle=entry.dashes)]
     return plot.multiples(
-        plot.Panels(tuple(panels), "", 0), paint, handles, "message size", "bus bandwidth (GB/s)", height_in=2.9
+        plot.Panels(tuple(panels), "", 0), draw_panel, handles, "message size", "bus bandwidth (GB/s)", height_in=2.9
     )
 
 
-def _tick(rate: float) -> str:
+def _format_tick(rate: float) -> str:
     """Format a power of ten for the axis of bandwidths."""
     power = round(np.log10(rate))
-    return f"{rate:g}" if power >= -3 else "10" + str(power).translate(_RAISED)
+    return f"{rate:g}" if power >= -3 else "10" + str(power).translate(_SUPERSCRIPTS)
 
 
-def _draw(axes: Any, each: LinksOf, look: plot.Look) -> None:
+def _draw_configuration(axes: Any, links: LinksOf, look: plot.Look) -> None:
     """Draw the measured points of a configuration, and the line of its model."""
-    measured, model = each.document["allreduce"], each.document["model"]["allreduce"]
-    sizes, ranks = measured["size_bytes"], measured["ranks"]
-    axes.plot(sizes, measured["busbw_gb_per_s"], color=look.colour, marker=look.marker, linestyle="", zorder=3)
+    allreduce, model = links.document["allreduce"], links.document["model"]["allreduce"]
+    sizes, ranks = allreduce["size_bytes"], allreduce["ranks"]
+    axes.plot(sizes, allreduce["busbw_gb_per_s"], color=look.colour, marker=look.marker, linestyle="", zorder=3)
     if model is None or len(sizes) < 2:
         return
     curve = np.geomspace(sizes[0], sizes[-1], _CURVE_POINTS)

@@ -22,7 +22,7 @@ _PHASES = {
     "readying_s": "ready for runs",
     "release_s": "release",
 }
-_MOST_BARS = 40
+_MAX_BARS = 40
 
 
 def draw(data: FigureData) -> Drawing:
@@ -31,84 +31,88 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty:
         return nothing("no lease has recorded when its composition was ready")
     leases = int(rows["leases"].sum())
-    more = (
-        f" {wording.plural(len(rows) - _MOST_BARS, 'further configuration')} in the table."
-        if len(rows) > _MOST_BARS
+    remainder_text = (
+        f" {wording.pluralize(len(rows) - _MAX_BARS, 'further configuration')} in the table."
+        if len(rows) > _MAX_BARS
         else ""
     )
     caption = (
-        f"Mean time of each phase over {wording.plural(leases, 'lease')}; each dot is one composition, and the "
+        f"Mean time of each phase over {wording.pluralize(leases, 'lease')}; each dot is one composition, and the "
         f"line spans the shortest "
-        f"and the longest.{more} Leases that never became ready are left out."
+        f"and the longest.{remainder_text} Leases that never became ready are left out."
     )
     ready = data.leases["compose_s"].notna()
     return plot.drawn(
         data,
         rows,
-        lambda: _picture(rows.head(_MOST_BARS), data.leases),
+        lambda: _draw_phases(rows.head(_MAX_BARS), data.leases),
         {
             "Configuration": columns.text("configuration"),
             "Leases": columns.count("leases"),
             "Fabric": columns.seconds("fabric_s"),
             "Host sees devices": lambda row: (
-                wording.seconds(row["visible_s"]) if row["visible_s"] >= 0 else "not looked at"
+                wording.format_seconds(row["visible_s"]) if row["visible_s"] >= 0 else "not looked at"
             ),
             "Ready for runs": columns.seconds("readying_s"),
             "Composed in": columns.seconds("compose_s"),
-            "Shortest to longest": columns.between("compose_min_s", "compose_max_s", wording.seconds),
+            "Shortest to longest": columns.between("compose_min_s", "compose_max_s", wording.format_seconds),
             "Held": columns.seconds("held_s"),
             "Release": columns.seconds("release_s"),
             "Operations": columns.number("operations"),
             "Retries": columns.number("retries"),
         },
         caption=caption,
-        findings=_findings(rows),
+        findings=_describe_slowest_and_fastest(rows),
         coverage=coverage_of_leases(data.leases, data.leases.loc[ready, "lease_id"], "became ready"),
     )
 
 
-def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+def _describe_slowest_and_fastest(rows: pd.DataFrame) -> tuple[str, ...]:
     """Return a sentence on the slowest and the fastest configuration, and on the phase that takes most of the time."""
-    ordered = rows.sort_values("compose_s", kind="stable")
-    slow, fast = ordered.iloc[-1], ordered.iloc[0]
-    said = f"Composing takes {wording.seconds(slow['compose_s'])} on average for {slow['configuration']}"
+    ranking = rows.sort_values("compose_s", kind="stable")
+    slow, fast = ranking.iloc[-1], ranking.iloc[0]
+    sentence = f"Composing takes {wording.format_seconds(slow['compose_s'])} on average for {slow['configuration']}"
     if len(rows) > 1:
-        said += f", the slowest, and {wording.seconds(fast['compose_s'])} for {fast['configuration']}, the fastest"
+        sentence += (
+            f", the slowest, and {wording.format_seconds(fast['compose_s'])} for {fast['configuration']}, the fastest"
+        )
     largest = max(list(_PHASES)[:3], key=lambda phase: float(rows[phase].sum()))
     share = 100 * rows[largest].sum() / rows["compose_s"].sum()
-    return (f"{said}; {wording.percent(share, 0)} of the composition time is the phase “{_PHASES[largest]}”.",)
+    return (
+        f"{sentence}; {wording.format_percent(share, 0)} of the composition time is the phase “{_PHASES[largest]}”.",
+    )
 
 
-def _picture(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
+def _draw_phases(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
     """Draw a bar per configuration with its phases, and a dot per composition. Return SVG."""
-    took = {name: group.dropna() for name, group in leases.groupby("configuration")["compose_s"]}
+    durations = {name: group.dropna() for name, group in leases.groupby("configuration")["compose_s"]}
     looks = {phase: plot.look(position) for position, phase in enumerate(_PHASES)}
-    drawn = [phase for phase in _PHASES if rows[phase].notna().any()]
+    phases = [phase for phase in _PHASES if rows[phase].notna().any()]
     figure, [[axes]] = plot.grid(1, height_in=0.9 + 0.36 * max(2, len(rows)))
     for place, row in enumerate(rows.to_dict("records")):
         start = 0.0
-        for phase in drawn:
+        for phase in phases:
             if pd.isna(row[phase]):
                 continue
-            released = phase == "release_s"
+            is_release = phase == "release_s"
             # The release is not part of composing, so it has a bar of its own below.
-            y, height, left = (place + 0.33, 0.14, 0.0) if released else (place, 0.46, start)
-            axes.barh(y, row[phase], height, left=left, **_fill(looks[phase]))
-            start += 0.0 if released else row[phase]
+            y, height, start_s = (place + 0.33, 0.14, 0.0) if is_release else (place, 0.46, start)
+            axes.barh(y, row[phase], height, left=start_s, **_bar_style(looks[phase]))
+            start += 0.0 if is_release else row[phase]
         if row["leases"] > 1:
             ends = [row["compose_min_s"], row["compose_max_s"]]
             axes.plot(ends, [place - 0.34] * 2, color=plot.INK, marker="", linewidth=0.8)
-            each = took[row["configuration"]]
+            values = durations[row["configuration"]]
             dots = {"color": plot.INK, "marker": "o", "markersize": 2.5, "linestyle": "", "alpha": 0.7}
-            axes.plot(each, [place - 0.34] * len(each), **dots)
+            axes.plot(values, [place - 0.34] * len(values), **dots)
     plot.label_lines(axes, [f"{row['configuration']} (n = {row['leases']})" for row in rows.to_dict("records")])
     axes.set_xlabel("time (s)")
     axes.set_ylabel("configuration (n leases)")
-    handles = [Patch(label=_PHASES[phase], **_fill(looks[phase])) for phase in drawn]
+    handles = [Patch(label=_PHASES[phase], **_bar_style(looks[phase])) for phase in phases]
     plot.legend(figure, handles)
     return plot.to_svg(figure)
 
 
-def _fill(look: plot.Look) -> dict[str, Any]:
+def _bar_style(look: plot.Look) -> dict[str, Any]:
     """Return the bar style for a look."""
     return {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": plot.INK, "linewidth": 0.7}

@@ -17,7 +17,7 @@ QUANTITIES = (
     Quantity("host_energy_per_sample_j", "energy of the processors for a sample", "J"),
     Quantity("device_power_mean_w", "power of a device", "W"),
 )
-_WHAT = "Energies are of the time that was measured."
+_DESCRIPTION = "Energies are of the time that was measured."
 _REMARKS = "A step is one of all devices together. Hosts, fabric and cooling are not in the energy of devices. "
 
 
@@ -26,9 +26,9 @@ def draw(data: FigureData) -> Drawing:
     runs = data.runs
     if "energy_per_sample_j" not in runs or not runs["energy_per_sample_j"].notna().any():
         return nothing("no device or program reported power or energy")
-    derived = {"energy_per_step_j": runs["energy_per_sample_j"] * runs["batch_global"]}
+    derived_columns = {"energy_per_step_j": runs["energy_per_sample_j"] * runs["batch_global"]}
     if "host_energy_j" in runs and "energy_j" in runs:
         samples = runs["energy_j"] / runs["energy_per_sample_j"].where(runs["energy_per_sample_j"] > 0)
-        derived["host_energy_per_sample_j"] = runs["host_energy_j"] / samples
-    rows = bars.rows_of(replace(data, runs=runs.assign(**derived)), QUANTITIES)
-    return bars.drawing(data, rows, _WHAT, _REMARKS)
+        derived_columns["host_energy_per_sample_j"] = runs["host_energy_j"] / samples
+    rows = bars.rows_of(replace(data, runs=runs.assign(**derived_columns)), QUANTITIES)
+    return bars.drawing(data, rows, _DESCRIPTION, _REMARKS)

@@ -17,7 +17,7 @@ PART = APPARATUS
 PLACE = 200
 UNITS = {"runs_expected": "", "uses": ""}
 
-_MOST = 40
+_MAX_LEASES = 40
 _SECONDS = ["expected_s", "low_s", "high_s", "actual_s"]
 _COLUMNS = ["lease", "configuration", "runs_expected", "runs", "uses", "basis", "resumed", *_SECONDS]
 
@@ -39,59 +39,64 @@ def draw(data: FigureData) -> Drawing:
     rows = rows.sort_values(["longest", "lease"], ascending=[False, True], kind="stable", ignore_index=True).drop(
         columns="longest"
     )
-    apart = int((~rows["judged"]).sum())
-    marked = f" {wording.plural(apart, 'lease')} marked *: resumed, composed again or incomplete, not judged."
-    caption = (
-        f"Expected duration with its interval (line) and actual duration (open) of {wording.plural(len(rows), 'lease')}, the "
-        f"longest first. Expected durations are medians. Intervals show how far earlier forecasts were off."
-        f"{marked if apart else ''}{f' {len(rows) - _MOST} more in the table.' if len(rows) > _MOST else ''}"
+    excluded_count = int((~rows["judged"]).sum())
+    exclusion_text = (
+        f" {wording.pluralize(excluded_count, 'lease')} marked *: resumed, composed again or incomplete, not judged."
     )
-    planned = pd.DataFrame({"lease_id": data.cells["lease"].unique() if "lease" in data.cells else ()})
+    omission_text = f" {len(rows) - _MAX_LEASES} more in the table."
+    caption = (
+        f"Expected duration with its interval (line) and actual duration (open) of {wording.pluralize(len(rows), 'lease')}, the "
+        f"longest first. Expected durations are medians. Intervals show how far earlier forecasts were off."
+        f"{exclusion_text if excluded_count else ''}{omission_text if len(rows) > _MAX_LEASES else ''}"
+    )
+    planned_leases = pd.DataFrame({"lease_id": data.cells["lease"].unique() if "lease" in data.cells else ()})
     return plot.drawn(
         data,
         rows,
-        lambda: _picture(rows.head(_MOST).to_dict("records")),
+        lambda: _draw_forecasts(rows.head(_MAX_LEASES).to_dict("records")),
         {
             "Lease": columns.text("lease"),
             "Runs": columns.count("runs"),
             "Expected": columns.seconds("expected_s"),
             "Interval": lambda row: (
-                "unknown" if pd.isna(row["low_s"]) else wording.between(row["low_s"], row["high_s"], wording.seconds)
+                "unknown"
+                if pd.isna(row["low_s"])
+                else wording.format_range(row["low_s"], row["high_s"], wording.format_seconds)
             ),
             "Actual": columns.seconds("actual_s"),
             "Error": columns.percent("error_pct", 0),
             "Expected from": columns.text("basis"),
         },
         caption=caption,
-        findings=_findings(rows[rows["judged"]]),
+        findings=_describe_accuracy(rows[rows["judged"]]),
         coverage=coverage_of_leases(
-            planned, rows.loc[rows["expected_s"].notna(), "lease"], "were measured with a forecast"
+            planned_leases, rows.loc[rows["expected_s"].notna(), "lease"], "were measured with a forecast"
         ),
     )
 
 
-def _picture(rows: Sequence[Mapping[Any, Any]]) -> str:
+def _draw_forecasts(rows: Sequence[Mapping[Any, Any]]) -> str:
     """Draw one line per lease, the first on top, over a logarithmic time axis. Return SVG."""
     figure, [[axes]] = plot.grid(1, height_in=0.9 + 0.26 * max(3, len(rows)))
-    expected, actual = plot.look(0), plot.look(1)
+    expected_look, actual_look = plot.look(0), plot.look(1)
     for place, row in enumerate(rows):
         if not math.isnan(row["low_s"]):
-            axes.plot([row["low_s"], row["high_s"]], [place, place], color=expected.colour, linewidth=1.6)
-        axes.plot([row["expected_s"]], [place], **_dot(expected, filled=True))
-        axes.plot([row["actual_s"]], [place], **_dot(actual, filled=False))
+            axes.plot([row["low_s"], row["high_s"]], [place, place], color=expected_look.colour, linewidth=1.6)
+        axes.plot([row["expected_s"]], [place], **_dot_style(expected_look, is_filled=True))
+        axes.plot([row["actual_s"]], [place], **_dot_style(actual_look, is_filled=False))
     plot.logarithmic(axes)
-    plot.label_lines(axes, [_label(row) for row in rows])
+    plot.label_lines(axes, [_format_label(row) for row in rows])
     axes.set_xlabel("duration of the lease (s)")
     axes.set_ylabel("lease")
     handles = [
-        plot.ink_key("expected, with interval", **{**_dot(expected, filled=True), "linestyle": "-"}),
-        plot.ink_key("actual", **_dot(actual, filled=False)),
+        plot.ink_key("expected, with interval", **{**_dot_style(expected_look, is_filled=True), "linestyle": "-"}),
+        plot.ink_key("actual", **_dot_style(actual_look, is_filled=False)),
     ]
     plot.legend(figure, handles)
     return plot.to_svg(figure)
 
 
-def _dot(look: plot.Look, *, filled: bool) -> dict[str, Any]:
+def _dot_style(look: plot.Look, *, is_filled: bool) -> dict[str, Any]:
     """Return the marker style for a look."""
     return {
         "color": look.colour,
@@ -99,34 +104,35 @@ def _dot(look: plot.Look, *, filled: bool) -> dict[str, Any]:
         "zorder": 3,
         "marker": look.marker,
         "markersize": 5,
-        "markerfacecolor": look.colour if filled else "none",
+        "markerfacecolor": look.colour if is_filled else "none",
     }
 
 
-def _findings(judged: pd.DataFrame) -> tuple[str, ...]:
+def _describe_accuracy(judged_rows: pd.DataFrame) -> tuple[str, ...]:
     """Return sentences on how many forecasts were correct, and on leases without a forecast.
 
     Args:
         judged_rows: rows of leases that were measured without interruption.
     """
-    if judged.empty:
+    if judged_rows.empty:
         return ("No lease was measured without interruption, so no forecast can be judged.",)
-    said = []
-    known = judged[judged["low_s"].notna()]
-    if len(known):
-        inside = int(known["inside"].astype(bool).sum())
-        error = wording.percent(float(known["error_pct"].abs().median()), 0)
-        said.append(
-            f"{inside} of {wording.plural(len(known), 'forecast')} correct: the actual duration is within the interval. Median "
+    sentences = []
+    forecasts = judged_rows[judged_rows["low_s"].notna()]
+    if len(forecasts):
+        inside = int(forecasts["inside"].astype(bool).sum())
+        error = wording.format_percent(float(forecasts["error_pct"].abs().median()), 0)
+        sentences.append(
+            f"{inside} of {wording.pluralize(len(forecasts), 'forecast')} "
+            "correct: the actual duration is within the interval. Median "
             f"error: {error} of the expected duration."
         )
-    if unknown := len(judged) - len(known):
-        said.append(
-            f"Nothing was known of the duration of {wording.plural(unknown, 'lease')} before they were measured."
+    if unknown_count := len(judged_rows) - len(forecasts):
+        sentences.append(
+            f"Nothing was known of the duration of {wording.pluralize(unknown_count, 'lease')} before they were measured."
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
-def _label(row: Mapping[Any, Any]) -> str:
+def _format_label(row: Mapping[Any, Any]) -> str:
     """Format the label of a lease with its number of runs. A star marks leases that are not judged."""
-    return f"{row['lease']} ({wording.plural(int(row['runs']), 'run')}){'' if row['judged'] else ' *'}"
+    return f"{row['lease']} ({wording.pluralize(int(row['runs']), 'run')}){'' if row['judged'] else ' *'}"

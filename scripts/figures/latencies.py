@@ -38,20 +38,21 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no valid run has a median or 99th percentile of TTFT, TPOT or end-to-end latency")
     rows[["percentile", "latency"]] = rows["quantity"].str.split(" ", expand=True)
     options = [name for name in comparable_cells.option_columns(rows) if name != comparable_cells.RATE]
-    by = ["workload", "precision", *options]
-    panels = plot.panels(rows, ["latency", *by])
+    panel_columns = ["workload", "precision", *options]
+    panels = plot.panels(rows, ["latency", *panel_columns])
     cut = next((words for panel in panels.shown if (words := plot.cut(panel.rows, plot.RATE))), "")
     caption = (
         "Latency against the rate of requests: median (dashed) and 99th percentile (solid) as the client reports them. "
         "TTFT: time to first token; TPOT: time per output token after it; E2E: time to the end of the answer. "
-        f"{wording.runs_behind(rows['n_ok'])} a point, {wording.interval_of(rows['interval_method'])}.{panels.sentence()}"
+        f"{wording.format_run_counts(rows['n_ok'])} a point, "
+        f"{wording.describe_intervals(rows['interval_method'])}.{panels.sentence()}"
     )
     return plot.drawn(
         data,
         rows,
-        lambda: _picture(panels),
+        lambda: _draw_panels(panels),
         {
-            "Cell": columns.described(telling(rows, ["configuration", *by])),
+            "Cell": columns.described(telling(rows, ["configuration", *panel_columns])),
             "Requests/s": columns.number("rate_per_s"),
             "Latency": lambda row: f"{row['quantity']} (ms)",
             "Mean": columns.number("mean"),
@@ -60,40 +61,45 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         limits=(*panels.limits(), cut),
-        findings=_findings(rows, telling(rows, ["configuration", *by])),
+        findings=_describe_latency_ranges(rows, telling(rows, ["configuration", *panel_columns])),
         coverage=coverage_of_cells(cells, rows["cell_id"].unique()),
     )
 
 
-def _findings(rows: pd.DataFrame, named: list[str]) -> tuple[str, ...]:
+def _describe_latency_ranges(rows: pd.DataFrame, label_columns: list[str]) -> tuple[str, ...]:
     """Return a sentence per latency on the range of its highest percentile, at the highest rate that most configurations have."""
     sentences = []
-    for _, of_latency in rows.groupby("latency", sort=False):
-        quantity = str(of_latency["quantity"].iloc[-1])
-        own = of_latency[of_latency["quantity"] == quantity]
-        configurations = own.groupby("rate_per_s")["configuration"].nunique()
+    for _, latency_rows in rows.groupby("latency", sort=False):
+        quantity = str(latency_rows["quantity"].iloc[-1])
+        quantity_rows = latency_rows[latency_rows["quantity"] == quantity]
+        configurations = quantity_rows.groupby("rate_per_s")["configuration"].nunique()
         rate = configurations[configurations == configurations.max()].index.max()
-        ordered = own[own["rate_per_s"] == rate].sort_values("mean", kind="stable").to_dict("records")
+        ranking = (
+            quantity_rows[quantity_rows["rate_per_s"] == rate].sort_values("mean", kind="stable").to_dict("records")
+        )
         ends = [
-            f"{wording.number(row['mean'])} ms ({wording.describe(row, named)})" for row in (ordered[0], ordered[-1])
+            f"{wording.format_number(row['mean'])} ms ({wording.format_axes(row, label_columns)})"
+            for row in (ranking[0], ranking[-1])
         ]
-        values = f"from {ends[0]} to {ends[1]}" if len(ordered) > 1 else ends[0]
-        sentences.append(f"{quantity} at {wording.number(rate)} requests/s: {values}.")
+        values = f"from {ends[0]} to {ends[1]}" if len(ranking) > 1 else ends[0]
+        sentences.append(f"{quantity} at {wording.format_number(rate)} requests/s: {values}.")
     return tuple(sentences)
 
 
-def _picture(panels: plot.Panels) -> str:
+def _draw_panels(panels: plot.Panels) -> str:
     """Draw one panel per latency and workload, with a line per configuration and percentile. Return SVG."""
     looks = plot.looks(list(dict.fromkeys(plot.in_panels(panels, "configuration")))[: plot.MOST_SERIES])
 
-    def paint(axes: Axes, rows: pd.DataFrame) -> None:
+    def draw_panel(axes: Axes, rows: pd.DataFrame) -> None:
         """Draw a line per configuration and percentile of one latency."""
         for name, look in looks.items():
             for percentile, dashes in _DASHES.items():
-                own = rows[(rows["configuration"] == name) & (rows["percentile"] == percentile)]
-                own = own.sort_values("rate_per_s", kind="stable")
-                axes.plot(own["rate_per_s"], own["mean"], color=look.colour, linestyle=dashes, linewidth=1.2)
-                plot.points(axes, own, own["rate_per_s"], plot.RATE, look)
+                line_rows = rows[(rows["configuration"] == name) & (rows["percentile"] == percentile)]
+                line_rows = line_rows.sort_values("rate_per_s", kind="stable")
+                axes.plot(
+                    line_rows["rate_per_s"], line_rows["mean"], color=look.colour, linestyle=dashes, linewidth=1.2
+                )
+                plot.points(axes, line_rows, line_rows["rate_per_s"], plot.RATE, look)
         low, high = plot.range_of(rows, plot.RATE)
         if rows["mean"].max() / rows["mean"].min() >= _DECADE:
             axes.set_yscale("log")
@@ -105,4 +111,4 @@ def _picture(panels: plot.Panels) -> str:
         axes.set_ylabel(f"{rows['latency'].iloc[0]} (ms)")
 
     keys = [plot.ink_key(percentile, linestyle=dashes) for percentile, dashes in _DASHES.items()]
-    return plot.multiples(panels, paint, [*plot.keys(looks), *keys], "offered requests/s", height_in=2.6)
+    return plot.multiples(panels, draw_panel, [*plot.keys(looks), *keys], "offered requests/s", height_in=2.6)

@@ -29,29 +29,29 @@ COUNTERPARTS = {
 }
 
 _COLOURS = colormaps["cividis"].resampled(48)  # its lightness rises monotonically, so that it is readable in grey
-_MOST_NUMBERS = 8  # numbers would not fit into the cells of more devices
-_MOST_SHAPES = 16  # the cells of more devices are one bitmap instead of vector shapes
-_MOST_LABELS = 16
-_LABEL_CHARACTERS = 16
-_TITLE_CHARACTERS = 22  # the unit of the colours is beside the title
+_MAX_DEVICES_WITH_NUMBERS = 8  # numbers would not fit into the cells of more devices
+_MAX_DEVICES_AS_SHAPES = 16  # the cells of more devices are one bitmap instead of vector shapes
+_MAX_DEVICES_WITH_LABELS = 16
+_MAX_LABEL_CHARS = 16
+_MAX_TITLE_CHARS = 22  # the unit of the colours is beside the title
 _NUMBER_PT = 6.5
-_LETTERS = {kind: "".join(part[0].upper() for part in kind.split(" + ")) for kind in KINDS}
+_KIND_LETTERS = {kind: "".join(part[0].upper() for part in kind.split(" + ")) for kind in KINDS}
 _BANDWIDTH, _LATENCY = "unidirectional_gb_per_s", "latency_us"
 _ALARM_PCT = 10.0  # below the median of its type; such a link is the first finding
 
 
 def draw(data: FigureData) -> Drawing:
     """Draw a matrix of bandwidths and a matrix of latencies between the devices of each composition."""
-    every = [each for each in shown(data.links) if each.document["matrices"]]
-    if not every:
+    selected_links = [links for links in shown(data.links) if links.document["matrices"]]
+    if not selected_links:
         return nothing("no links between devices were measured")
-    rows = _rows(every)
-    drawn = every[: plot.MOST_PANELS]
-    measured = [each["lease_id"] for each in data.links if each["document"]["matrices"]]
+    rows = _tabulate_pairs(selected_links)
+    drawn_links = selected_links[: plot.MOST_PANELS]
+    lease_ids = [links["lease_id"] for links in data.links if links["document"]["matrices"]]
     return plot.drawn(
         data,
         rows,
-        lambda: _picture(drawn),
+        lambda: _draw_matrices(drawn_links),
         {
             "Configuration": columns.text("configuration"),
             "From": columns.text("from"),
@@ -60,15 +60,15 @@ def draw(data: FigureData) -> Drawing:
             "One way, GB/s": columns.number("unidirectional_gb_per_s"),
             "Both ways, sum, GB/s": columns.number("bidirectional_gb_per_s"),
             "Latency, µs": columns.number("latency_us"),
-            "Peer access": lambda row: wording.NONE if row["p2p"] is None else ("yes" if row["p2p"] else "no"),
+            "Peer access": lambda row: wording.NO_VALUE if row["p2p"] is None else ("yes" if row["p2p"] else "no"),
         },
-        caption=f"{_caption(every, drawn)}",
-        findings=_findings(rows, data.links),
-        coverage=coverage_of_leases(data.leases, measured, "had their links measured"),
+        caption=f"{_format_caption(selected_links, drawn_links)}",
+        findings=_describe_link_types(rows, data.links),
+        coverage=coverage_of_leases(data.leases, lease_ids, "had their links measured"),
     )
 
 
-def _caption(every: list[LinksOf], drawn: list[LinksOf]) -> str:
+def _format_caption(selected_links: list[LinksOf], drawn_links: list[LinksOf]) -> str:
     """Format the caption, which explains the matrices and the types of links, and reports problems of the measurement.
 
     Args:
@@ -76,132 +76,143 @@ def _caption(every: list[LinksOf], drawn: list[LinksOf]) -> str:
         drawn_links: links of the configurations that are drawn.
     """
     letters = ", ".join(
-        f"{_LETTERS[kind]} {kind}"
+        f"{_KIND_LETTERS[kind]} {kind}"
         for kind in KINDS
-        if any(kind in row for each in drawn for row in each.document["kinds"])
+        if any(kind in row for links in drawn_links for row in links.document["kinds"])
     )
-    sizes = sorted({each.document["matrix_size_bytes"] for each in every})
-    said = " to ".join(dict.fromkeys(size_words(size) for size in (sizes[0], sizes[-1])))
-    repeats = min(each.document["settings"]["repeats"] for each in every)
-    more = only_in_table(len(every) - len(drawn), "configuration", "table")
+    sizes = sorted({links.document["matrix_size_bytes"] for links in selected_links})
+    size_text = " to ".join(dict.fromkeys(size_words(size) for size in (sizes[0], sizes[-1])))
+    repeats = min(links.document["settings"]["repeats"] for links in selected_links)
+    remainder_text = only_in_table(len(selected_links) - len(drawn_links), "configuration", "table")
     return (
-        f"Above, bandwidth of one direction ({said}); below, half a round trip of the smallest message; medians "
+        f"Above, bandwidth of one direction ({size_text}); below, half a round trip of the smallest message; medians "
         f"of {repeats} repeats or "
-        f"more. Lines separate hosts; F: behind the fabric. Types: {letters}.{_untold(every)}{more}{_problems(every)}"
+        "more. Lines separate hosts; F: behind the fabric. Types: "
+        f"{letters}.{_describe_small_messages(selected_links)}{remainder_text}{_describe_problems(selected_links)}"
     )
 
 
-def _untold(every: list[LinksOf]) -> str:
+def _describe_small_messages(selected_links: list[LinksOf]) -> str:
     """Return a sentence on configurations without a bandwidth because their messages were too small, or an empty string."""
-    short = [each.configuration for each in every if each.document["matrix_size_bytes"] < TELLING_BYTES]
+    short = [links.configuration for links in selected_links if links.document["matrix_size_bytes"] < TELLING_BYTES]
     return f" No bandwidth of {', '.join(short)}: only messages under 64 KiB fitted into its time." if short else ""
 
 
-def _problems(every: list[LinksOf]) -> str:
+def _describe_problems(selected_links: list[LinksOf]) -> str:
     """Return a sentence with the first problem of the measurement and the number of further ones, or an empty string."""
-    found = [f"{each.configuration}: {problem}" for each in every for problem in each.document["problems"]]
-    if not found:
+    problems = [
+        f"{links.configuration}: {problem}" for links in selected_links for problem in links.document["problems"]
+    ]
+    if not problems:
         return ""
-    more = f", and {wording.plural(len(found) - 1, 'further problem')}" if len(found) > 1 else ""
-    return f" Not all went well: {found[0]}{more}."
+    remainder_text = f", and {wording.pluralize(len(problems) - 1, 'further problem')}" if len(problems) > 1 else ""
+    return f" Not all went well: {problems[0]}{remainder_text}."
 
 
-def _rows(every: list[LinksOf]) -> pd.DataFrame:
+def _tabulate_pairs(selected_links: list[LinksOf]) -> pd.DataFrame:
     """Build one row per pair of devices with its type of link, bandwidths, latency and peer access."""
-    found = []
-    for each in every:
-        document, names = each.document, [device["name"] for device in each.document["devices"]]
-        for out, ways in enumerate(document["kinds"]):
-            for to, kind in enumerate(ways):
+    pairs = []
+    for links in selected_links:
+        document, names = links.document, [device["name"] for device in links.document["devices"]]
+        for sender, kinds in enumerate(document["kinds"]):
+            for receiver, kind in enumerate(kinds):
                 if kind is not None:
-                    values = {name: _values(each, name)[out][to] for name in document["matrices"]}
-                    ends = {"configuration": each.configuration, "from": names[out], "to": names[to], "kind": kind}
-                    found.append({**ends, "size_bytes": document["matrix_size_bytes"], **values})
-    rows = pd.DataFrame(found)
+                    values = {name: _select_matrix(links, name)[sender][receiver] for name in document["matrices"]}
+                    ends = {
+                        "configuration": links.configuration,
+                        "from": names[sender],
+                        "to": names[receiver],
+                        "kind": kind,
+                    }
+                    pairs.append({**ends, "size_bytes": document["matrix_size_bytes"], **values})
+    rows = pd.DataFrame(pairs)
     numbers = ["unidirectional_gb_per_s", "bidirectional_gb_per_s", "latency_us"]
     return rows.astype(dict.fromkeys(numbers, float)).astype({"p2p": object})
 
 
-def _values(each: LinksOf, name: str) -> Any:
+def _select_matrix(links: LinksOf, name: str) -> Any:
     """Return a matrix of measured values. Bandwidths are None if no message was large enough to measure them."""
-    matrix = each.document["matrices"][name]
-    if name.endswith("gb_per_s") and each.document["matrix_size_bytes"] < TELLING_BYTES:
+    matrix = links.document["matrices"][name]
+    if name.endswith("gb_per_s") and links.document["matrix_size_bytes"] < TELLING_BYTES:
         return [[None] * len(row) for row in matrix]
     return matrix
 
 
-def _findings(rows: pd.DataFrame, links: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _describe_link_types(rows: pd.DataFrame, links: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return sentences on the types of links.
 
     They give the median of each type from the fastest to the slowest, the ratio of local to fabric links inside a composition,
     and the slowest link for its type. A slow link comes first if it is far below its median.
     """
-    measured = rows[rows[_BANDWIDTH].notna()]
-    if measured.empty:
+    pairs = rows[rows[_BANDWIDTH].notna()]
+    if pairs.empty:
         return ("No bandwidth could be measured.",)
-    kinds = measured.groupby("kind")[[_BANDWIDTH, _LATENCY]].median().sort_values(_BANDWIDTH, ascending=False)
-    counts = measured["kind"].value_counts()
+    kinds = pairs.groupby("kind")[[_BANDWIDTH, _LATENCY]].median().sort_values(_BANDWIDTH, ascending=False)
+    counts = pairs["kind"].value_counts()
     words = [
-        f"{kind} {wording.number(row[_BANDWIDTH])} GB/s and {wording.number(row[_LATENCY])} µs "
-        f"({wording.plural(int(counts[kind]), 'pair')})"
+        f"{kind} {wording.format_number(row[_BANDWIDTH])} GB/s and {wording.format_number(row[_LATENCY])} µs "
+        f"({wording.pluralize(int(counts[kind]), 'pair')})"
         for kind, row in kinds.iterrows()
     ]
-    said = [f"Median of one direction, by type of link: {'; '.join(words)}."]
-    for configuration, own in measured.groupby("configuration", sort=False):
-        medians = own.groupby("kind")[_BANDWIDTH].median()
+    sentences = [f"Median of one direction, by type of link: {'; '.join(words)}."]
+    for configuration, group in pairs.groupby("configuration", sort=False):
+        medians = group.groupby("kind")[_BANDWIDTH].median()
         if {"local", "fabric"} <= set(medians.index):
             times = kinds_ratio(links, str(configuration), ("local", "fabric"))
-            said.append(f"{configuration}: local links have {times} the bandwidth of fabric links.")
+            sentences.append(f"{configuration}: local links have {times} the bandwidth of fabric links.")
             break
-    spread = measured[_BANDWIDTH] / measured.groupby(["configuration", "kind"])[_BANDWIDTH].transform("median")
-    slowest = measured.loc[spread.idxmin()]
+    spread = pairs[_BANDWIDTH] / pairs.groupby(["configuration", "kind"])[_BANDWIDTH].transform("median")
+    slowest = pairs.loc[spread.idxmin()]
     alarming = 100 * (1 - spread.min()) >= _ALARM_PCT
-    said.insert(
-        0 if alarming else len(said),
+    sentences.insert(
+        0 if alarming else len(sentences),
         f"Slowest link for its type: {slowest['from']} to {slowest['to']} of {slowest['configuration']}, "
-        f"{wording.number(slowest[_BANDWIDTH])} GB/s, {wording.percent(100 * (1 - spread.min()), 0)} below the median of its "
+        f"{wording.format_number(slowest[_BANDWIDTH])} GB/s, "
+        f"{wording.format_percent(100 * (1 - spread.min()), 0)} below the median of its "
         f"{slowest['kind']} links (one measurement, not tested).",
     )
-    return tuple(said)
+    return tuple(sentences)
 
 
-def _picture(drawn: list[LinksOf]) -> str:
+def _draw_matrices(drawn_links: list[LinksOf]) -> str:
     """Draw a bandwidth matrix above a latency matrix for each configuration. Return SVG."""
-    most = max(len(each.document["devices"]) for each in drawn)
-    figure, panels = plot.grid(len(drawn), height_in=5.0 if most > 4 else 4.4, heights=(1.0, 1.0))
+    max_devices = max(len(links.document["devices"]) for links in drawn_links)
+    figure, panels = plot.grid(len(drawn_links), height_in=5.0 if max_devices > 4 else 4.4, heights=(1.0, 1.0))
     for row, (name, unit) in enumerate(((_BANDWIDTH, "GB/s"), (_LATENCY, "µs"))):
-        norm = _norm(drawn, name)
-        for position, (each, axes) in enumerate(zip(drawn, panels, strict=True)):
-            painted = _heat(axes[row], each, name, norm, names=row == 1, left=plot.is_left(position))
+        norm = _build_colour_norm(drawn_links, name)
+        for position, (links, axes) in enumerate(zip(drawn_links, panels, strict=True)):
+            mesh = _draw_matrix(axes[row], links, name, norm, has_names=row == 1, is_leftmost=plot.is_left(position))
             # One colour bar per panel: a shared one would make the panel beside it smaller than the others.
-            _scale(figure.colorbar(painted, ax=axes[row], aspect=25, pad=0.03), norm, unit)
-    for each, axes in zip(drawn, panels, strict=True):
-        plot.title(axes[0], each.configuration, _TITLE_CHARACTERS)
+            _format_colour_bar(figure.colorbar(mesh, ax=axes[row], aspect=25, pad=0.03), norm, unit)
+    for links, axes in zip(drawn_links, panels, strict=True):
+        plot.title(axes[0], links.configuration, _MAX_TITLE_CHARS)
     return plot.to_svg(figure)
 
 
-def _scale(bar: Any, norm: LogNorm, unit: str) -> None:
+def _format_colour_bar(colour_bar: Any, norm: LogNorm, unit: str) -> None:
     """Label a colour bar with three numbers and the unit. Other values are read off the cells."""
     ticks = np.geomspace(norm.vmin, norm.vmax, 3)
-    bar.set_ticks(ticks, labels=[wording.number(tick, 2) for tick in ticks])
-    bar.minorticks_off()
-    bar.outline.set_visible(False)
+    colour_bar.set_ticks(ticks, labels=[wording.format_number(tick, 2) for tick in ticks])
+    colour_bar.minorticks_off()
+    colour_bar.outline.set_visible(False)
     # As bitmaps, equal colour bars would have the same id in the page.
-    bar.solids.set_rasterized(False)
-    bar.solids.set_edgecolor("face")
-    bar.ax.tick_params(labelsize=7)
-    bar.ax.set_title(unit, fontsize=7.5, fontweight="normal", loc="left")
+    colour_bar.solids.set_rasterized(False)
+    colour_bar.solids.set_edgecolor("face")
+    colour_bar.ax.tick_params(labelsize=7)
+    colour_bar.ax.set_title(unit, fontsize=7.5, fontweight="normal", loc="left")
 
 
-def _norm(drawn: list[LinksOf], name: str) -> LogNorm:
+def _build_colour_norm(drawn_links: list[LinksOf], name: str) -> LogNorm:
     """Build the logarithmic colour scale that all matrices of a quantity share."""
-    values = [value for each in drawn for row in _values(each, name) for value in row if value is not None]
+    values = [
+        value for links in drawn_links for row in _select_matrix(links, name) for value in row if value is not None
+    ]
     low, high = (min(values), max(values)) if values else (1.0, 1.0)
     # A scale over a tiny range would show noise in all colours.
     return LogNorm(min(low, high / 2), high)
 
 
-def _heat(axes: Any, each: LinksOf, name: str, norm: LogNorm, *, names: bool, left: bool) -> Any:
+def _draw_matrix(axes: Any, links: LinksOf, name: str, norm: LogNorm, *, has_names: bool, is_leftmost: bool) -> Any:
     """Draw one matrix as coloured cells, with lines between hosts. Return the mesh for its colour bar.
 
     Args:
@@ -212,56 +223,60 @@ def _heat(axes: Any, each: LinksOf, name: str, norm: LogNorm, *, names: bool, le
         has_names: whether the columns are labelled with the devices.
         is_leftmost: whether the rows are labelled 'from'.
     """
-    matrix = _values(each, name)
+    matrix = _select_matrix(links, name)
     values = np.array([[np.nan if value is None else value for value in row] for row in matrix], dtype=float)
     count = len(values)
-    painted = axes.pcolormesh(
-        np.ma.masked_invalid(values), cmap=_COLOURS, norm=norm, rasterized=count > _MOST_SHAPES, edgecolor="none"
+    mesh = axes.pcolormesh(
+        np.ma.masked_invalid(values),
+        cmap=_COLOURS,
+        norm=norm,
+        rasterized=count > _MAX_DEVICES_AS_SHAPES,
+        edgecolor="none",
     )
-    if count <= _MOST_NUMBERS:
-        _numbers(axes, each, values, painted)
-    hosts = [device["host"] for device in each.document["devices"]]
+    if count <= _MAX_DEVICES_WITH_NUMBERS:
+        _annotate_cells(axes, links, values, mesh)
+    hosts = [device["host"] for device in links.document["devices"]]
     for position in (place for place in range(1, count) if hosts[place] != hosts[place - 1]):
         axes.axhline(position, color=plot.INK, linewidth=1.6)
         axes.axvline(position, color=plot.INK, linewidth=1.6)
     axes.set_ylim(count, 0)
     axes.set_aspect("equal")
     axes.grid(visible=False)
-    _labels(axes, each, names)
-    if left:
+    _label_axes(axes, links, has_names)
+    if is_leftmost:
         axes.set_ylabel("from")
-    if names:
+    if has_names:
         axes.set_xlabel("to")
-    return painted
+    return mesh
 
 
-def _numbers(axes: Any, each: LinksOf, values: Any, painted: Any) -> None:
+def _annotate_cells(axes: Any, links: LinksOf, values: Any, mesh: Any) -> None:
     """Write the value and the type of link into each cell, in black or white by the brightness of the cell."""
-    how = {"ha": "center", "va": "center", "fontsize": _NUMBER_PT}
-    for out, ways in enumerate(each.document["kinds"]):
-        for to, kind in enumerate(ways):
-            if kind is None or np.isnan(values[out, to]):
+    text_style = {"ha": "center", "va": "center", "fontsize": _NUMBER_PT}
+    for sender, kinds in enumerate(links.document["kinds"]):
+        for receiver, kind in enumerate(kinds):
+            if kind is None or np.isnan(values[sender, receiver]):
                 continue
-            red, green, blue, _ = painted.cmap(painted.norm(values[out, to]))
+            red, green, blue, _ = mesh.cmap(mesh.norm(values[sender, receiver]))
             dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-            words = f"{wording.number(values[out, to], 2)}\n{_LETTERS[kind]}"
-            axes.text(to + 0.5, out + 0.5, words, color="#ffffff" if dark else "#000000", **how)
+            words = f"{wording.format_number(values[sender, receiver], 2)}\n{_KIND_LETTERS[kind]}"
+            axes.text(receiver + 0.5, sender + 0.5, words, color="#ffffff" if dark else "#000000", **text_style)
 
 
-def _labels(axes: Any, each: LinksOf, names: bool) -> None:
+def _label_axes(axes: Any, links: LinksOf, has_names: bool) -> None:
     """Label rows, and optionally columns, with the devices. Matrices of many devices have no labels."""
-    devices = each.document["devices"]
-    if len(devices) > _MOST_LABELS:
+    devices = links.document["devices"]
+    if len(devices) > _MAX_DEVICES_WITH_LABELS:
         axes.set_xticks([])
         axes.set_yticks([])
         return
-    words = [_short(device["name"]) + (" F" if device["attach"] == "fabric" else "") for device in devices]
+    words = [_shorten_name(device["name"]) + (" F" if device["attach"] == "fabric" else "") for device in devices]
     places = np.arange(len(words)) + 0.5
-    axes.set_xticks(places, words if names else [""] * len(words), rotation=90)
+    axes.set_xticks(places, words if has_names else [""] * len(words), rotation=90)
     axes.set_yticks(places, words)
     axes.tick_params(length=0, labelsize=7)
 
 
-def _short(name: str) -> str:
+def _shorten_name(name: str) -> str:
     """Shorten a device name to its end."""
-    return name if len(name) <= _LABEL_CHARACTERS else f"…{name[1 - _LABEL_CHARACTERS :]}"
+    return name if len(name) <= _MAX_LABEL_CHARS else f"…{name[1 - _MAX_LABEL_CHARS :]}"

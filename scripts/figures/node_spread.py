@@ -28,7 +28,7 @@ COUNTERPARTS = {
 }
 
 
-_DROP = ("drop_pct", "drop_low", "drop_high")
+_DROP_COLUMNS = ("drop_pct", "drop_low", "drop_high")
 
 
 def draw(data: FigureData) -> Drawing:
@@ -36,14 +36,14 @@ def draw(data: FigureData) -> Drawing:
     rows = comparable_cells.node_spread(data.cells, data.design)
     if rows.empty:
         return nothing("no number of devices was measured on two numbers of hosts that are otherwise equal")
-    by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
-    panels = plot.panels(rows, by, series=("batch", "ranks"))
-    found = spread_sources(data.runs, data.metric.higher)
-    answers = [found.explains(str(name), ratio) for name, ratio in zip(rows["workload"], rows["ratio"], strict=True)]
+    panel_columns = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
+    panels = plot.panels(rows, panel_columns, series=("batch", "ranks"))
+    sources = spread_sources(data.runs, data.metric.higher)
+    answers = [sources.explains(str(name), ratio) for name, ratio in zip(rows["workload"], rows["ratio"], strict=True)]
     rows = rows.assign(hosts_explain=pd.Series(answers, index=rows.index, dtype="str"))
     caption = (
-        f"{data.metric.label.capitalize()} of equally many devices; {wording.runs_behind(rows['n_ok'])} a bar, "
-        f"{wording.interval_of(rows['interval_method'])}. Above a bar: its drop against the first of the group."
+        f"{data.metric.label.capitalize()} of equally many devices; {wording.format_run_counts(rows['n_ok'])} a bar, "
+        f"{wording.describe_intervals(rows['interval_method'])}. Above a bar: its drop against the first of the group."
         f"{panels.sentence()}"
     )
     hosts = sorted(set(plot.in_panels(panels, "hosts")))
@@ -51,30 +51,32 @@ def draw(data: FigureData) -> Drawing:
     return plot.drawn(
         data,
         rows,
-        lambda: Bars(hosts, _drop, lambda count: wording.axis("hosts", count)).multiples(
+        lambda: Bars(hosts, _format_drop, lambda count: wording.format_axis_value("hosts", count)).multiples(
             panels,
-            _groups,
-            lambda cells: "devices in use\nbatch per device (samples)" if _several(cells) else "devices in use",
+            _group_bars,
+            lambda cells: (
+                "devices in use\nbatch per device (samples)" if _has_several_batches(cells) else "devices in use"
+            ),
             data.metric.axis,
         ),
         {
-            "Workload": columns.described(telling(rows, [*by, "batch"])),
+            "Workload": columns.described(telling(rows, [*panel_columns, "batch"])),
             "Devices": columns.count("ranks"),
             "Hosts": columns.count("hosts"),
             **columns.rate(data.metric.heading),
             "Against": lambda row: (
-                wording.axis("hosts", row["against_hosts"]) if row["against_n"] > 0 else wording.NONE
+                wording.format_axis_value("hosts", row["against_hosts"]) if row["against_n"] > 0 else wording.NO_VALUE
             ),
             "Drop": columns.percent("drop_pct"),
-            "95 % interval ": columns.between("drop_low", "drop_high", wording.percent),
+            "95 % interval ": columns.between("drop_low", "drop_high", wording.format_percent),
             **verdict.P,
-            **({"Host-to-host spread explains it": _explains} if set(answers) != {_UNKNOWN} else {}),
+            **({"Host-to-host spread explains it": _format_host_explanation} if set(answers) != {_UNKNOWN} else {}),
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,
-        glance=lambda: _glance(rows),
+        glance=lambda: _draw_overview(rows),
         limits=(*panels.limits(), plot.cut(rows, plot.RATE)),
-        findings=_findings(rows, by, found, data.design, data.metric.performance),
+        findings=_describe_drops(rows, panel_columns, sources, data.design, data.metric.performance),
         coverage=coverage_of_cells(comparable_cells.varied(data.cells, equal, "hosts")),
     )
 
@@ -82,24 +84,29 @@ def draw(data: FigureData) -> Drawing:
 _UNKNOWN = "not known"
 
 
-def _explains(row: Any) -> str:
+def _format_host_explanation(row: Any) -> str:
     """Return whether host-to-host spread explains the drop of a row, as text. It is empty for drops that are not tested."""
     return str(row["hosts_explain"]) if row["p"] == row["p"] else ""
 
 
-def _glance(rows: pd.DataFrame) -> str:
+def _draw_overview(rows: pd.DataFrame) -> str:
     """Draw the overview of drops on more hosts, for the largest number of devices of each workload. Return SVG."""
     spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
-    most = spread[spread["ranks"] == spread.groupby("workload")["ranks"].transform("max")]
-    most = most.drop_duplicates(["workload", "hosts"])
+    largest = spread[spread["ranks"] == spread.groupby("workload")["ranks"].transform("max")]
+    largest = largest.drop_duplicates(["workload", "hosts"])
     dots = [
-        (f"{row['workload']}, {wording.axis('hosts', row['hosts'])}", *(row[name] for name in _DROP))
-        for row in most.to_dict("records")
+        (
+            f"{row['workload']}, {wording.format_axis_value('hosts', row['hosts'])}",
+            *(row[name] for name in _DROP_COLUMNS),
+        )
+        for row in largest.to_dict("records")
     ]
-    return plot.glance_dots(dots, f"drop against {most['against_hosts'].min():.0f} host, %", 0.0)
+    return plot.glance_dots(dots, f"drop against {largest['against_hosts'].min():.0f} host, %", 0.0)
 
 
-def _findings(rows: pd.DataFrame, by: list[str], found: SpreadSources, design: Design, measure: str) -> tuple[str, ...]:
+def _describe_drops(
+    rows: pd.DataFrame, panel_columns: list[str], sources: SpreadSources, design: Design, measure: str
+) -> tuple[str, ...]:
     """Return a sentence on the drop of the only comparison, or with the mean and the range of all drops.
 
     A second sentence follows if the variation between hosts is unknown.
@@ -114,59 +121,67 @@ def _findings(rows: pd.DataFrame, by: list[str], found: SpreadSources, design: D
     spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
     if spread.empty:
         return ()
-    named = telling(spread, [*by, "batch"])
-    known = any(found.between_hosts(str(name)) for name in spread["workload"].unique())
-    unknown = () if known else ("Host-to-host variation is unknown: every cell ran on one set of hosts.",)
+    label_columns = telling(spread, [*panel_columns, "batch"])
+    is_known = any(sources.between_hosts(str(name)) for name in spread["workload"].unique())
+    unknown_note = () if is_known else ("Host-to-host variation is unknown: every cell ran on one set of hosts.",)
     if len(spread) > 1:
-        named = [*named, *(name for name in ("ranks", "hosts") if name not in named)]
-        effect = verdict.summarize_effects(spread, design, named, lambda ratio: 100 * (1 - ratio), wording.percent)
+        label_columns = [*label_columns, *(name for name in ("ranks", "hosts") if name not in label_columns)]
+        effect = verdict.summarize_effects(
+            spread, design, label_columns, lambda ratio: 100 * (1 - ratio), wording.format_percent
+        )
         return (
-            f"Equally many devices on more hosts lower {measure} by {effect}{_explained_of_several(spread)}.",
-            *unknown,
+            f"Equally many devices on more hosts lower {measure} by {effect}{_describe_unexplained_drops(spread)}.",
+            *unknown_note,
         )
     row = spread.to_dict("records")[0]
-    lost = verdict.measured(row, tuple(row[name] for name in _DROP), wording.percent, wording.describe(row, named))
-    none = verdict.doubt(row, row["drop_low"], row["drop_high"])
-    said = (
-        f"{wording.axis('ranks', row['ranks'])} on {wording.axis('hosts', row['hosts'])} instead of "
-        f"{row['against_hosts']:.0f} lower {measure} by {lost}{none or _explained(row, found)}."
+    drop_text = verdict.measured(
+        row, tuple(row[name] for name in _DROP_COLUMNS), wording.format_percent, wording.format_axes(row, label_columns)
     )
-    return (said, *unknown)
+    doubt = verdict.doubt(row, row["drop_low"], row["drop_high"])
+    sentence = (
+        f"{wording.format_axis_value('ranks', row['ranks'])} on {wording.format_axis_value('hosts', row['hosts'])} instead of "
+        f"{row['against_hosts']:.0f} lower {measure} by {drop_text}{doubt or _describe_host_variation(row, sources)}."
+    )
+    return (sentence, *unknown_note)
 
 
-def _explained_of_several(spread: pd.DataFrame) -> str:
+def _describe_unexplained_drops(spread: pd.DataFrame) -> str:
     """Return a clause with the number of drops that exceed host-to-host variation, or an empty string if there are none."""
     larger = int((spread["hosts_explain"] == NOT).sum())
     return f"; {larger:,} of {len(spread):,} are more than host-to-host variation could explain" if larger else ""
 
 
-def _explained(row: Any, found: SpreadSources) -> str:
+def _describe_host_variation(row: Any, sources: SpreadSources) -> str:
     """Return a clause on whether host-to-host variation can explain a drop, or an empty string if it is unknown."""
-    part = found.between_hosts(str(row["workload"]))
+    part = sources.between_hosts(str(row["workload"]))
     if part is None:
         return ""
-    size = f"(standard deviation {wording.percent(part.sd_pct, 2)})"
+    size = f"(standard deviation {wording.format_percent(part.sd_pct, 2)})"
     # With few hosts the estimate may be zero, which does not show that they are equal. The upper bound is reported instead.
-    most = f"(standard deviation up to {wording.percent(part.high_pct, 2)})" if math.isfinite(part.high_pct) else ""
+    upper_bound = (
+        f"(standard deviation up to {wording.format_percent(part.high_pct, 2)})" if math.isfinite(part.high_pct) else ""
+    )
     return {
         COULD: f"; equal cells differ as much from host to host {size}",
-        MAY: f"; too few hosts were compared to say that they do not differ as much {most}".rstrip(),
+        MAY: f"; too few hosts were compared to say that they do not differ as much {upper_bound}".rstrip(),
         NOT: f", more than host-to-host variation {size} could explain",
     }.get(row["hosts_explain"], "")
 
 
-def _several(cells: pd.DataFrame) -> bool:
+def _has_several_batches(cells: pd.DataFrame) -> bool:
     """Return whether a panel has cells of more than one batch."""
     return cells["batch"].nunique() > 1
 
 
-def _groups(cells: pd.DataFrame) -> BarGroups:
+def _group_bars(cells: pd.DataFrame) -> BarGroups:
     """Group the bars of a panel by number of devices and batch, with one bar per number of hosts."""
-    several = _several(cells)
-    ordered = cells.sort_values(["ranks", "batch"], kind="stable")
-    return grouped(ordered, ["ranks", "batch"], "hosts", lambda key: f"{key[0]}\n{key[1]}" if several else str(key[0]))
+    has_batches = _has_several_batches(cells)
+    sorted_cells = cells.sort_values(["ranks", "batch"], kind="stable")
+    return grouped(
+        sorted_cells, ["ranks", "batch"], "hosts", lambda key: f"{key[0]}\n{key[1]}" if has_batches else str(key[0])
+    )
 
 
-def _drop(row: Any) -> str:
+def _format_drop(row: Any) -> str:
     """Format the drop above a bar. The reference of a group has none."""
-    return wording.percent(-row["drop_pct"]) if row["hosts"] > row["against_hosts"] else ""
+    return wording.format_percent(-row["drop_pct"]) if row["hosts"] > row["against_hosts"] else ""

@@ -27,17 +27,19 @@ _NAMES = {
     "request": "change the fabric",
     "rest": "rest of composing",
 }
-_MOST_POINTS = 400
-_HEIGHT = 0.3
+_MAX_POINTS = 400
+_POINT_SPREAD = 0.3
 
 
 def draw(data: FigureData) -> Drawing:
     """Draw the durations of each fabric operation as dots, with median and 5 to 95 % range."""
     if data.operations.empty:
         return nothing("no lease has recorded what operations of its fabric took")
-    recorded = (data.context.get("system") or {}).get("times") or {}
-    rows = by_operation(data.operations, recorded.get("operations", ()))
-    source = f" Grey, recorded elsewhere: {recorded['source']}." if rows["recorded_median_s"].notna().any() else ""
+    recorded_times = (data.context.get("system") or {}).get("times") or {}
+    rows = by_operation(data.operations, recorded_times.get("operations", ()))
+    source = (
+        f" Grey, recorded elsewhere: {recorded_times['source']}." if rows["recorded_median_s"].notna().any() else ""
+    )
     caption = (
         "Each dot is one operation; the line spans 5 to 95 % of them, the tick is the median. The rest of composing is "
         f"what it took beside operations.{source}"
@@ -45,47 +47,47 @@ def draw(data: FigureData) -> Drawing:
     return plot.drawn(
         data,
         rows,
-        lambda: _picture(rows, data.operations),
+        lambda: _draw_operations(rows, data.operations),
         {
-            "Operation": _named,
+            "Operation": _format_operation,
             "Operations": columns.count("operations"),
             "Median": columns.seconds("median_s"),
-            "5 to 95 %": columns.between("low_s", "high_s", wording.seconds),
+            "5 to 95 %": columns.between("low_s", "high_s", wording.format_seconds),
             "Longest": columns.seconds("longest_s"),
             "Recorded elsewhere: median": columns.seconds("recorded_median_s"),
             "Recorded elsewhere: 5 to 95 %": lambda row: (
-                wording.between(row["recorded_low_s"], row["recorded_high_s"], wording.seconds)
+                wording.format_range(row["recorded_low_s"], row["recorded_high_s"], wording.format_seconds)
                 if row["recorded_median_s"] >= 0
-                else wording.NONE
+                else wording.NO_VALUE
             ),
         },
         caption=caption,
-        findings=_findings(rows),
+        findings=_describe_device_operations(rows),
         coverage=coverage_of_leases(data.leases, data.operations["lease_id"].unique(), "had recorded operations"),
     )
 
 
-def _named(row: Mapping[Any, Any]) -> str:
+def _format_operation(row: Mapping[Any, Any]) -> str:
     """Format the name of an operation, with the kind of device if it is not a GPU."""
     name = _NAMES.get(row["operation"], row["operation"])
     return f"{name} ({row['device']})" if row["device"] not in ("", "gpu") else name
 
 
-def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+def _describe_device_operations(rows: pd.DataFrame) -> tuple[str, ...]:
     """Return a sentence with the median time to attach and to detach a device."""
-    said = []
+    phrases = []
     for row in rows[rows["operation"].isin(["attach", "detach"])].to_dict("records"):
         kind = "device" if row["device"] in ("", "gpu") else row["device"]
-        spread = wording.between(row["low_s"], row["high_s"], wording.seconds)
-        said.append(
-            f"{row['operation']}ing a {kind} took {wording.seconds(row['median_s'])} (median; 5 to 95 %: {spread}; "
+        spread = wording.format_range(row["low_s"], row["high_s"], wording.format_seconds)
+        phrases.append(
+            f"{row['operation']}ing a {kind} took {wording.format_seconds(row['median_s'])} (median; 5 to 95 %: {spread}; "
             f"n = {row['operations']:,})"
         )
-    words = ", ".join(said)
-    return (f"{words[0].upper()}{words[1:]}.",) if said else ()
+    words = ", ".join(phrases)
+    return (f"{words[0].upper()}{words[1:]}.",) if phrases else ()
 
 
-def _picture(rows: pd.DataFrame, operations: pd.DataFrame) -> str:
+def _draw_operations(rows: pd.DataFrame, operations: pd.DataFrame) -> str:
     """Draw a row of dots per operation. Return SVG.
 
     Args:
@@ -96,20 +98,20 @@ def _picture(rows: pd.DataFrame, operations: pd.DataFrame) -> str:
     look = plot.look(0)
     tick: dict[str, Any] = {"color": plot.INK, "marker": "|", "markersize": 8, "linestyle": ""}
     for place, row in enumerate(rows.to_dict("records")):
-        same = (operations["operation"] == row["operation"]) & (operations["device"] == row["device"])
-        values = np.sort(operations.loc[same, "seconds"].to_numpy(dtype=float))
-        values = values[np.linspace(0, len(values) - 1, min(len(values), _MOST_POINTS)).round().astype(int)]
+        is_operation = (operations["operation"] == row["operation"]) & (operations["device"] == row["device"])
+        values = np.sort(operations.loc[is_operation, "seconds"].to_numpy(dtype=float))
+        values = values[np.linspace(0, len(values) - 1, min(len(values), _MAX_POINTS)).round().astype(int)]
         # The golden ratio spreads the dots over the height: neighbours in time do not overlap, and the picture is deterministic.
-        apart = (np.arange(len(values)) * 0.618034) % 1 - 0.5
+        offsets = (np.arange(len(values)) * 0.618034) % 1 - 0.5
         dots = {"color": look.colour, "marker": "o", "markersize": 2.5, "linestyle": "", "alpha": 0.7}
-        axes.plot(values, place + _HEIGHT * apart, **dots)
+        axes.plot(values, place + _POINT_SPREAD * offsets, **dots)
         axes.plot([row["low_s"], row["high_s"]], [place - 0.28] * 2, color=plot.INK, marker="", linewidth=1.2)
         axes.plot([row["median_s"]], [place - 0.28], **tick)
         if row["recorded_median_s"] >= 0:
             width = row["recorded_high_s"] - row["recorded_low_s"]
             axes.barh(place + 0.28, width, 0.13, left=row["recorded_low_s"], color="#999999", linewidth=0)
             axes.plot([row["recorded_median_s"]], [place + 0.28], **tick)
-    plot.label_lines(axes, [f"{_named(row)} (n = {row['operations']:,})" for row in rows.to_dict("records")])
+    plot.label_lines(axes, [f"{_format_operation(row)} (n = {row['operations']:,})" for row in rows.to_dict("records")])
     axes.set_xlim(left=0.0)
     axes.set_xlabel("time (s)")
     axes.set_ylabel("operation")

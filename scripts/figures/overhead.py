@@ -26,9 +26,9 @@ COUNTERPARTS = {
 
 
 # Maximum number of lines per panel. Readers do not follow more.
-_MOST_LINES = 30
+_MAX_LINES = 30
 _OVERHEAD = plot.Columns("overhead_pct", "overhead_low", "overhead_high")
-_DRAWN = ("treatment", "state", "n_ok", "n_failed", "failures", "overhead_pct", "overhead_low", "overhead_high")
+_LINE_COLUMNS = ("treatment", "state", "n_ok", "n_failed", "failures", "overhead_pct", "overhead_low", "overhead_high")
 
 
 def draw(data: FigureData) -> Drawing:
@@ -38,52 +38,56 @@ def draw(data: FigureData) -> Drawing:
     rows = comparable_cells.in_words(comparable_cells.overhead(data.cells, data.baseline, data.design))
     if rows.empty:
         return nothing("every configuration is attached and stored as the baseline is")
-    unpaired = int((rows["n_ok"] > 0).sum() - rows["overhead_pct"].notna().sum())
-    kept = rows[rows["against_n"] > 0].reset_index(drop=True)
-    if not kept["overhead_pct"].notna().any():
+    unpaired_count = int((rows["n_ok"] > 0).sum() - rows["overhead_pct"].notna().sum())
+    paired_rows = rows[rows["against_n"] > 0].reset_index(drop=True)
+    if not paired_rows["overhead_pct"].notna().any():
         return nothing("no measured cell has an otherwise equal cell attached as the baseline configuration is")
-    several = data.cells["storage"].nunique() > 1
-    kept = kept.assign(treatment=[wording.treatment(row, several) for row in kept.to_dict("records")])
-    by = ["precision", "shape", "device", *comparable_cells.option_columns(rows)]
-    panels = plot.panels(kept, by)
-    alone = (
-        f" {wording.plural(unpaired, 'measured cell')} without an equal cell at the baseline not shown."
-        if unpaired
+    has_several_storages = data.cells["storage"].nunique() > 1
+    paired_rows = paired_rows.assign(
+        treatment=[
+            wording.describe_attachment_and_storage(row, has_several_storages) for row in paired_rows.to_dict("records")
+        ]
+    )
+    panel_columns = ["precision", "shape", "device", *comparable_cells.option_columns(rows)]
+    panels = plot.panels(paired_rows, panel_columns)
+    unpaired_text = (
+        f" {wording.pluralize(unpaired_count, 'measured cell')} without an equal cell at the baseline not shown."
+        if unpaired_count
         else ""
     )
     caption = (
-        f"Increase of time over {data.baseline}'s kind of attachment; {wording.runs_behind(kept['n_ok'])} a point, "
-        f"{wording.interval_of(kept['method'], '95 % interval')}. Zero: as fast as the baseline.{panels.sentence()}"
+        f"Increase of time over {data.baseline}'s kind of attachment; {wording.format_run_counts(paired_rows['n_ok'])} a point, "
+        f"{wording.describe_intervals(paired_rows['method'], '95 % interval')}. Zero: as fast as the baseline.{panels.sentence()}"
     )
-    named = ["workload", *_row_names(kept), *by]
+    label_columns = ["workload", *_list_row_columns(paired_rows), *panel_columns]
     return plot.drawn(
         data,
-        kept,
-        lambda: _picture(panels, _row_names(kept)),
+        paired_rows,
+        lambda: _draw_overheads(panels, _list_row_columns(paired_rows)),
         {
-            "Workload": columns.described(telling(kept, named)),
+            "Workload": columns.described(telling(paired_rows, label_columns)),
             "Attached": columns.text("treatment"),
-            data.metric.heading: lambda row: wording.rate(row["mean"]),
-            f"Baseline {data.metric.heading.lower()}": lambda row: wording.rate(row["against_mean"]),
+            data.metric.heading: lambda row: wording.format_rate(row["mean"]),
+            f"Baseline {data.metric.heading.lower()}": lambda row: wording.format_rate(row["against_mean"]),
             "Overhead": columns.percent("overhead_pct"),
-            "95 % interval": columns.between("overhead_low", "overhead_high", wording.percent),
+            "95 % interval": columns.between("overhead_low", "overhead_high", wording.format_percent),
             **verdict.P,
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,
-        glance=lambda: _glance(kept),
-        limits=(*panels.limits(), alone, plot.cut(kept, _OVERHEAD)),
-        findings=_findings(kept, by, data.design),
-        coverage=coverage_of_cells(rows, kept.loc[kept["overhead_pct"].notna(), "cell_id"]),
+        glance=lambda: _draw_overview(paired_rows),
+        limits=(*panels.limits(), unpaired_text, plot.cut(paired_rows, _OVERHEAD)),
+        findings=_describe_overheads(paired_rows, panel_columns, data.design),
+        coverage=coverage_of_cells(rows, paired_rows.loc[paired_rows["overhead_pct"].notna(), "cell_id"]),
     )
 
 
-def _row_names(rows: pd.DataFrame) -> list[str]:
+def _list_row_columns(rows: pd.DataFrame) -> list[str]:
     """Return the columns that distinguish rows of a panel, in addition to the workload."""
     return [column for column in ["batch"] if rows[column].nunique() > 1]
 
 
-def _glance(rows: pd.DataFrame) -> str:
+def _draw_overview(rows: pd.DataFrame) -> str:
     """Draw the overview of overheads, one dot per workload and kind of attachment. Return SVG."""
     first = rows[rows["overhead_pct"].notna()].drop_duplicates(["treatment", "workload"])
     dots = [
@@ -93,17 +97,22 @@ def _glance(rows: pd.DataFrame) -> str:
     return plot.glance_dots(dots, "overhead, % of baseline time", 0.0)
 
 
-def _findings(rows: pd.DataFrame, by: list[str], design: Design) -> tuple[str, ...]:
+def _describe_overheads(rows: pd.DataFrame, panel_columns: list[str], design: Design) -> tuple[str, ...]:
     """Return a sentence per kind of attachment with the mean and the range of its overheads."""
-    said = []
-    named = ["workload", *(column for column in [*by, *_row_names(rows)] if rows[column].nunique() > 1)]
+    sentences = []
+    label_columns = [
+        "workload",
+        *(column for column in [*panel_columns, *_list_row_columns(rows)] if rows[column].nunique() > 1),
+    ]
     for treatment, cells in rows[rows["overhead_pct"].notna()].groupby("treatment", sort=False):
-        effect = verdict.summarize_effects(cells, design, named, lambda ratio: 100 * (1 / ratio - 1), wording.percent)
-        said.append(f"Overhead of {treatment}: {effect}.")
-    return tuple(said)
+        effect = verdict.summarize_effects(
+            cells, design, label_columns, lambda ratio: 100 * (1 / ratio - 1), wording.format_percent
+        )
+        sentences.append(f"Overhead of {treatment}: {effect}.")
+    return tuple(sentences)
 
 
-def _picture(panels: plot.Panels, names: list[str]) -> str:
+def _draw_overheads(panels: plot.Panels, row_columns: list[str]) -> str:
     """Draw one panel per group of cells, with a line per workload and a marker per kind of attachment. Return SVG.
 
     Args:
@@ -111,39 +120,39 @@ def _picture(panels: plot.Panels, names: list[str]) -> str:
         row_columns: columns that distinguish lines, in addition to the workload.
     """
     looks = plot.looks(plot.in_panels(panels, "treatment"))
-    lines = max(panel.rows.groupby(["workload", *names], sort=False).ngroups for panel in panels.shown)
+    lines = max(panel.rows.groupby(["workload", *row_columns], sort=False).ngroups for panel in panels.shown)
 
-    def paint(axes: Any, own: pd.DataFrame) -> None:
+    def draw_panel(axes: Any, panel_rows: pd.DataFrame) -> None:
         """Draw a line per workload, with a marker per kind of attachment."""
         labels = []
-        here = {name: each for name, each in looks.items() if name in set(own["treatment"])}
-        for place, (_, rows) in enumerate(own.groupby(["workload", *names], sort=False)):
-            if place == _MOST_LINES:
+        panel_looks = {name: look for name, look in looks.items() if name in set(panel_rows["treatment"])}
+        for place, (_, rows) in enumerate(panel_rows.groupby(["workload", *row_columns], sort=False)):
+            if place == _MAX_LINES:
                 labels.append("more in the table")
                 break
-            labels.append(wording.describe(rows.iloc[0], ["workload", *names]))
-            _line(axes, place, rows[list(_DRAWN)].to_dict("records"), here)
-        if own["overhead_pct"].notna().any():
-            low, high = plot.range_of(own, _OVERHEAD)
+            labels.append(wording.format_axes(rows.iloc[0], ["workload", *row_columns]))
+            _draw_line(axes, place, rows[list(_LINE_COLUMNS)].to_dict("records"), panel_looks)
+        if panel_rows["overhead_pct"].notna().any():
+            low, high = plot.range_of(panel_rows, _OVERHEAD)
             low, high = min(low, 0.0), max(high, 0.0)
             room = 0.06 * (high - low) or 1.0
-            axes.set_xlim(low - room, high + room + _for_gaps(own) * (high - low + 2 * room))
+            axes.set_xlim(low - room, high + room + _compute_gap_width(panel_rows) * (high - low + 2 * room))
         axes.axvline(0, color=plot.INK, linewidth=0.9)
         plot.label_lines(axes, labels, grid="both")
 
-    height_in = 1.0 + 0.3 * max(2, min(lines, _MOST_LINES))
+    height_in = 1.0 + 0.3 * max(2, min(lines, _MAX_LINES))
     handles = plot.keys(looks, linestyle="")
-    return plot.multiples(panels, paint, handles, "overhead (%)", "cell", height_in)
+    return plot.multiples(panels, draw_panel, handles, "overhead (%)", "cell", height_in)
 
 
-def _for_gaps(rows: pd.DataFrame) -> float:
+def _compute_gap_width(rows: pd.DataFrame) -> float:
     """Return the additional width of a panel, as a share of its width, for texts about cells without a value."""
     longest = max((len(plot.why_not(row)) for row in rows[rows["n_ok"] == 0].to_dict("records")), default=0)
     share = min(0.68, 0.08 + 0.025 * longest) if longest else 0.0
     return share / (1 - share)
 
 
-def _line(axes: Any, place: int, rows: list[Any], looks: dict[str, plot.Look]) -> None:
+def _draw_line(axes: Any, place: int, rows: list[Any], looks: dict[str, plot.Look]) -> None:
     """Draw one line of a panel, with the overheads of its cells, or the reason for a missing value at the right edge.
 
     Args:
@@ -157,11 +166,18 @@ def _line(axes: Any, place: int, rows: list[Any], looks: dict[str, plot.Look]) -
         y = place + (position - (len(looks) - 1) / 2) * 0.7 / max(1, len(looks))
         look = looks[row["treatment"]]
         if not row["n_ok"]:
-            across = axes.get_yaxis_transform()
-            axes.plot([0.97], [y], marker="x", color=look.colour, markersize=5, transform=across, clip_on=False)
-            axes.text(0.93, y, plot.why_not(row), transform=across, ha="right", va="center", fontsize=plot.small_pt())
+            transform = axes.get_yaxis_transform()
+            axes.plot([0.97], [y], marker="x", color=look.colour, markersize=5, transform=transform, clip_on=False)
+            axes.text(
+                0.93, y, plot.why_not(row), transform=transform, ha="right", va="center", fontsize=plot.small_pt()
+            )
             continue
-        below, above = plot.errors(row, "overhead_pct", "overhead_low", "overhead_high")
+        error_low, error_high = plot.errors(row, "overhead_pct", "overhead_low", "overhead_high")
         axes.errorbar(
-            row["overhead_pct"], y, xerr=[[below], [above]], color=look.colour, marker=look.marker, markersize=4.5
+            row["overhead_pct"],
+            y,
+            xerr=[[error_low], [error_high]],
+            color=look.colour,
+            marker=look.marker,
+            markersize=4.5,
         )

@@ -35,64 +35,68 @@ _SIZES = (
     ("parameters", "parameters of the model (million)", 1e6, "100 million parameters", 100.0),
     ("allreduce_bytes_per_step", "all-reduced a step (MB)", 1e6, "100 MB all-reduced a step", 100.0),
 )
-_LEAST_SIZES = 3
-_MARKS = 200  # more would be a cloud of points, and a large page
-_POINTS = plot.Columns("overhead_pct", "overhead_low", "overhead_high")
+_MIN_SIZES = 3
+_MAX_MARKS_PER_LINE = 200  # more would be a cloud of points, and a large page
+_OVERHEAD_COLUMNS = plot.Columns("overhead_pct", "overhead_low", "overhead_high")
 
 
 def draw(data: FigureData) -> Drawing:
     """Draw the overhead of other attachments against the size of the model and the bytes of its all-reduces."""
-    rows = _rows(data)
+    rows = _tabulate_overheads(data)
     if rows.empty:
         return nothing("no two workloads have both a known overhead and a known size")
-    by = ["size_kind", *_splits(rows)]
-    rows = _comparable(rows, by)
+    panel_columns = ["size_kind", *_list_panel_columns(rows)]
+    rows = _select_comparable(rows, panel_columns)
     if rows.empty:
         return nothing("no two comparable workloads have both a known overhead and a known size")
-    rows, fits = _fitted(rows, by)
+    rows, fits = _fit_lines(rows, panel_columns)
     if rows["slope"].isna().all():
-        return nothing(f"no comparable workloads have a known overhead at {_LEAST_SIZES} sizes")
-    panels = plot.panels(rows, by, of_axes=["size_kind"])
-    many = bool((rows.groupby([*by, "treatment"], sort=False, dropna=False).size() > _MARKS).any())
-    thinned = " Of very many cells, only some are drawn." if many else ""
+        return nothing(f"no comparable workloads have a known overhead at {_MIN_SIZES} sizes")
+    panels = plot.panels(rows, panel_columns, of_axes=["size_kind"])
+    is_thinned = bool(
+        (rows.groupby([*panel_columns, "treatment"], sort=False, dropna=False).size() > _MAX_MARKS_PER_LINE).any()
+    )
+    thinning_text = " Of very many cells, only some are drawn." if is_thinned else ""
     caption = (
-        f"{wording.runs_behind(list(rows['n_ok']))} a mark, which is a cell, "
-        f"{wording.interval_of(rows['method'], '95 % interval')}. The line goes through the mean of each workload; "
+        f"{wording.format_run_counts(list(rows['n_ok']))} a mark, which is a cell, "
+        f"{wording.describe_intervals(rows['method'], '95 % interval')}. The line goes through the mean of each workload; "
         f"r: Pearson's correlation.{panels.sentence()}"
     )
-    options = [name for name in comparable_cells.option_columns(rows) if name not in by]
+    options = [name for name in comparable_cells.option_columns(rows) if name not in panel_columns]
     overheads = comparable_cells.overhead(data.cells, data.baseline, data.design)
     return plot.drawn(
         data,
         rows,
-        lambda: _picture(panels, fits, by),
+        lambda: _draw_overheads(panels, fits, panel_columns),
         {
             "Against": columns.text("size_kind"),
             "Size": columns.number("size"),
-            "Cell": columns.described(telling(rows, ["workload", "shape", "batch", *by[1:], *options])),
+            "Cell": columns.described(telling(rows, ["workload", "shape", "batch", *panel_columns[1:], *options])),
             "Attached": columns.text("treatment"),
             "Overhead": columns.percent("overhead_pct"),
-            "95 % interval": columns.between("overhead_low", "overhead_high", wording.percent),
-            "Slope of the line": _slope,
+            "95 % interval": columns.between("overhead_low", "overhead_high", wording.format_percent),
+            "Slope of the line": _format_slope,
             "95 % interval ": columns.between("slope_low", "slope_high"),
             "p (Holm)": lambda row: verdict.p_value(row["slope_p_holm"]),
             "r": columns.number("correlation", 2),
             **columns.RUNS,
         },
         caption=caption,
-        limits=(*panels.limits(), thinned, plot.cut(rows, _POINTS)),
-        findings=_findings(rows, fits, by),
+        limits=(*panels.limits(), thinning_text, plot.cut(rows, _OVERHEAD_COLUMNS)),
+        findings=_describe_slopes(rows, fits, panel_columns),
         data=rows.rename(columns={"size_kind": "size_unit"}),
         coverage=coverage_of_cells(overheads, rows["cell_id"]),
     )
 
 
-def _slope(row: Any) -> str:
+def _format_slope(row: Any) -> str:
     """Format the slope of the line that a row belongs to, in percentage points."""
-    return wording.NONE if pd.isna(row["slope"]) else f"{wording.number(row['slope'])} points for {row['per']}"
+    return (
+        wording.NO_VALUE if pd.isna(row["slope"]) else f"{wording.format_number(row['slope'])} points for {row['per']}"
+    )
 
 
-def _splits(rows: pd.DataFrame) -> list[str]:
+def _list_panel_columns(rows: pd.DataFrame) -> list[str]:
     """Return the columns that make panels of their own.
 
     Options that only some workloads have are left out, because they would separate these workloads from the others.
@@ -101,34 +105,34 @@ def _splits(rows: pd.DataFrame) -> list[str]:
     return ["precision", "device", *common]
 
 
-def _rows(data: FigureData) -> pd.DataFrame:
+def _tabulate_overheads(data: FigureData) -> pd.DataFrame:
     """Build one row per cell and known size, with the overhead in percent and the size in the unit of its axis."""
     if not data.cells["configuration"].isin(data.baseline.split(", ")).any():
         return pd.DataFrame()
     rows = comparable_cells.overhead(data.cells, data.baseline, data.design)
     rows = comparable_cells.in_words(rows[rows["overhead_pct"].notna()].reset_index(drop=True))
-    several = data.cells["storage"].nunique() > 1
-    words = [wording.treatment(row, several) for row in rows.to_dict("records")]
+    has_several_storages = data.cells["storage"].nunique() > 1
+    words = [wording.describe_attachment_and_storage(row, has_several_storages) for row in rows.to_dict("records")]
     rows = rows.assign(treatment=pd.Series(words, index=rows.index, dtype="str"))
     ok = data.runs[data.runs["status"] == "ok"].groupby("cell_id", sort=False)
-    found: list[pd.DataFrame] = []
-    for column, says, divisor, per, _ in _SIZES:
+    tables: list[pd.DataFrame] = []
+    for column, size_kind, divisor, per, _ in _SIZES:
         if column in data.runs:
             size = rows["cell_id"].map(ok[column].first()).astype(float) / divisor
-            known = rows.assign(size=size, size_kind=says, per=per)[size.notna()]
-            found.append(known)
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+            known_rows = rows.assign(size=size, size_kind=size_kind, per=per)[size.notna()]
+            tables.append(known_rows)
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def _comparable(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def _select_comparable(rows: pd.DataFrame, panel_columns: list[str]) -> pd.DataFrame:
     """Return the rows of attachments that were measured with several workloads under equal conditions."""
-    keys = [rows[name] for name in (*by, "treatment")]
+    keys = [rows[name] for name in (*panel_columns, "treatment")]
     return rows[rows["workload"].groupby(keys, sort=False, dropna=False).transform("nunique") > 1].reset_index(
         drop=True
     )
 
 
-def _fitted(rows: pd.DataFrame, by: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _fit_lines(rows: pd.DataFrame, panel_columns: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Fit a line per panel and kind of attachment.
 
     Return the rows with the parameters of their line, and a table with one line per row.
@@ -138,20 +142,22 @@ def _fitted(rows: pd.DataFrame, by: list[str]) -> tuple[pd.DataFrame, pd.DataFra
         panel_columns: columns that identify a panel.
     """
     lines = []
-    for key, group in rows.groupby([*by, "treatment"], sort=False, dropna=False):
+    for key, group in rows.groupby([*panel_columns, "treatment"], sort=False, dropna=False):
         means = group.groupby("workload", sort=False)[["size", "overhead_pct"]].mean()
-        alone = any(verdict.untested(row) for row in group.to_dict("records"))
-        per = next(factor for _, says, _, _, factor in _SIZES if says == group["size_kind"].iloc[0])
+        is_untested = any(verdict.untested(row) for row in group.to_dict("records"))
+        per = next(factor for _, size_kind, _, _, factor in _SIZES if size_kind == group["size_kind"].iloc[0])
         ends = {"least": means["size"].min(), "most": means["size"].max(), "per": group["per"].iloc[0]}
-        fitted = {**line(means, per), **({"slope_p": np.nan} if alone else {}), "untested": alone}
-        lines.append({**dict(zip([*by, "treatment"], key, strict=True)), **ends, **fitted})
+        fit = {**fit_line(means, per), **({"slope_p": np.nan} if is_untested else {}), "untested": is_untested}
+        lines.append({**dict(zip([*panel_columns, "treatment"], key, strict=True)), **ends, **fit})
     fits = pd.DataFrame(lines)
-    fits["slope_p_holm"] = intervals.holm(fits["slope_p"])
-    with_line = rows.merge(fits.drop(columns=["least", "most", "per", "untested"]), on=[*by, "treatment"], how="left")
+    fits["slope_p_holm"] = intervals.adjust_p_values(fits["slope_p"])
+    with_line = rows.merge(
+        fits.drop(columns=["least", "most", "per", "untested"]), on=[*panel_columns, "treatment"], how="left"
+    )
     return with_line, fits
 
 
-def line(means: pd.DataFrame, per: float) -> dict[str, float]:
+def fit_line(means: pd.DataFrame, per: float) -> dict[str, float]:
     """Fit overhead_pct to size by least squares.
 
     Return intercept, slope with its 95 % interval, p-value of a zero slope, correlation, and number of workloads. With fewer
@@ -163,19 +169,19 @@ def line(means: pd.DataFrame, per: float) -> dict[str, float]:
     """
     n = means["size"].nunique()
     names = ("intercept", "slope", "slope_low", "slope_high", "slope_p", "correlation")
-    if n < _LEAST_SIZES:
+    if n < _MIN_SIZES:
         return {**dict.fromkeys(names, np.nan), "workloads": float(len(means))}
     from scipy.stats import linregress  # imported late, as it is slow to load and few campaigns have a line
 
-    found = linregress(means["size"], means["overhead_pct"])
-    reach = intervals.student_quantile(len(means) - 2) * found.stderr
-    slopes = [per * each for each in (found.slope, found.slope - reach, found.slope + reach)]
-    flat = bool(means["overhead_pct"].nunique() < 2)
-    values = (found.intercept, *slopes, found.pvalue, np.nan if flat else found.rvalue)
+    fit = linregress(means["size"], means["overhead_pct"])
+    half_width = intervals.student_quantile(len(means) - 2) * fit.stderr
+    slopes = [per * slope for slope in (fit.slope, fit.slope - half_width, fit.slope + half_width)]
+    is_flat = bool(means["overhead_pct"].nunique() < 2)
+    values = (fit.intercept, *slopes, fit.pvalue, np.nan if is_flat else fit.rvalue)
     return {**dict(zip(names, values, strict=True)), "workloads": float(len(means))}
 
 
-def _findings(rows: pd.DataFrame, fits: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+def _describe_slopes(rows: pd.DataFrame, fits: pd.DataFrame, panel_columns: list[str]) -> tuple[str, ...]:
     """Return a sentence per line on its slope, or on the lack of a significant trend.
 
     Without any line, the mean overheads are listed from the smallest model to the largest.
@@ -185,37 +191,44 @@ def _findings(rows: pd.DataFrame, fits: pd.DataFrame, by: list[str]) -> tuple[st
         fits: lines, one per row.
         panel_columns: columns that identify a panel.
     """
-    said, short = [], 0
-    named = [column for column in by[1:] if fits[column].nunique() > 1]
+    sentences, short_count = [], 0
+    label_columns = [column for column in panel_columns[1:] if fits[column].nunique() > 1]
     for row in fits.to_dict("records"):
         if pd.isna(row["slope"]):
-            short += 1
+            short_count += 1
             continue
-        about = ", ".join([str(row["treatment"]), *(wording.axis(column, row[column]) for column in named)])
-        size = f"{wording.number(abs(row['slope']))} percentage points for {row['per']}"
-        interval = f"95\u202f% interval {wording.between(row['slope_low'], row['slope_high'])}"
-        basis = f"{interval}; r = {wording.number(row['correlation'], 2)}, {wording.plural(int(row['workloads']), 'workload')}"
-        slope = f"{wording.number(row['slope'])} percentage points for {row['per']}"
+        subject = ", ".join(
+            [str(row["treatment"]), *(wording.format_axis_value(column, row[column]) for column in label_columns)]
+        )
+        size = f"{wording.format_number(abs(row['slope']))} percentage points for {row['per']}"
+        interval = f"95\u202f% interval {wording.format_range(row['slope_low'], row['slope_high'])}"
+        basis = (
+            f"{interval}; r = {wording.format_number(row['correlation'], 2)}, "
+            f"{wording.pluralize(int(row['workloads']), 'workload')}"
+        )
+        slope = f"{wording.format_number(row['slope'])} percentage points for {row['per']}"
         if row["untested"]:
-            said.append(f"Overhead of {about} by size: {slope} ({basis}); {verdict.ONE_EACH}.")
-        elif row["slope_p_holm"] < intervals.SIGNIFICANT:
-            said.append(f"Overhead of {about} {'grows' if row['slope'] > 0 else 'falls'} by {size} ({basis}).")
+            sentences.append(f"Overhead of {subject} by size: {slope} ({basis}); {verdict.ONE_EACH}.")
+        elif row["slope_p_holm"] < intervals.SIGNIFICANCE_LEVEL:
+            sentences.append(f"Overhead of {subject} {'grows' if row['slope'] > 0 else 'falls'} by {size} ({basis}).")
         else:
-            said.append(
-                f"Overhead of {about} shows no sure trend: {slope} ({basis}; p = {verdict.p_value(row['slope_p_holm'])})."
+            sentences.append(
+                f"Overhead of {subject} shows no sure trend: {slope} ({basis}; p = {verdict.p_value(row['slope_p_holm'])})."
             )
-    if not said:
+    if not sentences:
         first = rows[rows["size_kind"] == rows["size_kind"].iloc[0]]
         for treatment, group in first.groupby("treatment", sort=False):
             means = group.groupby("workload", sort=False)[["size", "overhead_pct"]].mean().sort_values("size")
-            words = ", ".join(f"{wording.percent(row['overhead_pct'])} of {name}" for name, row in means.iterrows())
-            said.append(f"Mean overhead of {treatment}, from the smallest model to the largest: {words}.")
-    if short:
-        said.append(f"{wording.plural(short, 'comparison')} with fewer than {_LEAST_SIZES} sizes: no line.")
-    return tuple(said)
+            words = ", ".join(
+                f"{wording.format_percent(row['overhead_pct'])} of {name}" for name, row in means.iterrows()
+            )
+            sentences.append(f"Mean overhead of {treatment}, from the smallest model to the largest: {words}.")
+    if short_count:
+        sentences.append(f"{wording.pluralize(short_count, 'comparison')} with fewer than {_MIN_SIZES} sizes: no line.")
+    return tuple(sentences)
 
 
-def _picture(panels: plot.Panels, fits: pd.DataFrame, by: list[str]) -> str:
+def _draw_overheads(panels: plot.Panels, fits: pd.DataFrame, panel_columns: list[str]) -> str:
     """Draw the overheads by size and the fitted lines, with one panel per kind of size. Return SVG.
 
     Args:
@@ -225,19 +238,19 @@ def _picture(panels: plot.Panels, fits: pd.DataFrame, by: list[str]) -> str:
     """
     looks = plot.looks(plot.in_panels(panels, "treatment"))
 
-    def paint(axes: Any, rows: pd.DataFrame) -> None:
+    def draw_panel(axes: Any, rows: pd.DataFrame) -> None:
         """Draw the overheads of one kind of size, with a fitted line per kind of attachment."""
-        here = fits.merge(rows[by].drop_duplicates(), on=by)
-        for row in here.to_dict("records"):
-            each = looks[row["treatment"]]
+        panel_fits = fits.merge(rows[panel_columns].drop_duplicates(), on=panel_columns)
+        for row in panel_fits.to_dict("records"):
+            look = looks[row["treatment"]]
             points = rows[rows["treatment"] == row["treatment"]]
-            points = points.iloc[:: -(-len(points) // _MARKS)]
-            plot.points(axes, points, points["size"], _POINTS, each)
+            points = points.iloc[:: -(-len(points) // _MAX_MARKS_PER_LINE)]
+            plot.points(axes, points, points["size"], _OVERHEAD_COLUMNS, look)
             if pd.notna(row["slope"]):
                 ends = np.array([row["least"], row["most"]])
                 line = row["intercept"] + row["slope"] / 100.0 * ends
-                axes.plot(ends, line, color=each.colour, linestyle=each.dashes, linewidth=1.1, zorder=1)
-        low, high = plot.range_of(rows, _POINTS)
+                axes.plot(ends, line, color=look.colour, linestyle=look.dashes, linewidth=1.1, zorder=1)
+        low, high = plot.range_of(rows, _OVERHEAD_COLUMNS)
         room = 0.06 * (max(high, 0.0) - min(low, 0.0)) or 1.0
         axes.set_ylim(min(low, 0.0) - room, max(high, 0.0) + room)
         axes.axhline(0, color=plot.INK, linewidth=0.9)
@@ -245,5 +258,5 @@ def _picture(panels: plot.Panels, fits: pd.DataFrame, by: list[str]) -> str:
         axes.set_xlabel(rows["size_kind"].iloc[0])
         axes.set_ylabel("overhead (% of baseline time)")
 
-    handles = [key for name, each in looks.items() for key in plot.keys({name: each}, linestyle=each.dashes)]
-    return plot.multiples(panels, paint, handles, height_in=2.7)
+    handles = [key for name, look in looks.items() for key in plot.keys({name: look}, linestyle=look.dashes)]
+    return plot.multiples(panels, draw_panel, handles, height_in=2.7)

@@ -24,53 +24,60 @@ UNITS = {"front": ""}
 
 _DEVICE_HOURS, _ENERGY = "device-hours for 1 M samples", "energy for 1 M samples (kWh)"
 _UNITS = {_DEVICE_HOURS: "device-hours for 1 M samples", _ENERGY: "kWh for 1 M samples"}
-_COST = plot.Columns("cost", "cost_low", "cost_high")
-_NAMED = 8  # more numbers in a panel would overlap
+_COST_COLUMNS = plot.Columns("cost", "cost_low", "cost_high")
+_MAX_NUMBERS_PER_PANEL = 8  # more numbers in a panel would overlap
 _J_PER_KWH = 3.6e6
 _POINTS_WITH_BARS = 200
-_ALONE = (intervals.RUNS_OF_ONE, intervals.ONE_RUN)
-_MARKS = 300  # per attachment and panel; more would be a cloud of points, and a large page
-_ROOM = 0.12  # margin beyond the outermost markers, as a share of the axis
-_WORK = ("seq_len", "image_px")  # options that change what a sample is
+_UNTESTED_METHODS = (intervals.T_OVER_RUNS_OF_COMPOSITION, intervals.NO_INTERVAL_ONE_RUN)
+_MAX_MARKS = 300  # per attachment and panel; more would be a cloud of points, and a large page
+_MARGIN_SHARE = 0.12  # margin beyond the outermost markers, as a share of the axis
+_WORK_OPTIONS = ("seq_len", "image_px")  # options that change what a sample is
 
 
 def draw(data: FigureData) -> Drawing:
     """Draw the throughput of each cell against the cost of a million samples, with one panel per workload and kind of cost."""
     if data.metric != THROUGHPUT:
         return nothing(f"cells are compared by {data.metric.label}, and the cost of a sample follows from throughput")
-    rows = _rows(data)
+    rows = _tabulate_costs(data)
     if rows.empty:
         return nothing("no workload was measured in two cells whose cost could be compared")
-    work = _same_work(rows)
-    by = ["cost_kind", "workload", *work]
-    rows = _with_front(rows, by)
-    panels = plot.panels(rows, by, of_axes=["cost_kind"])
-    shown = [
+    work_options = _list_work_options(rows)
+    panel_columns = ["cost_kind", "workload", *work_options]
+    rows = _mark_front(rows, panel_columns)
+    panels = plot.panels(rows, panel_columns, of_axes=["cost_kind"])
+    cell_columns = [
         "configuration",
         "batch",
         "precision",
-        *(o for o in comparable_cells.option_columns(rows) if o not in work),
+        *(o for o in comparable_cells.option_columns(rows) if o not in work_options),
     ]
-    named = [column for column in shown if rows[column].nunique() > 1 or column == "configuration"]
+    label_columns = [column for column in cell_columns if rows[column].nunique() > 1 or column == "configuration"]
     cut = plot.cut(rows, plot.RATE) or next(
-        (said for _, group in rows.groupby("cost_kind", sort=False) if (said := plot.cut(group, _COST))), ""
+        (
+            cut_text
+            for _, group in rows.groupby("cost_kind", sort=False)
+            if (cut_text := plot.cut(group, _COST_COLUMNS))
+        ),
+        "",
     )
-    many = bool((rows.groupby([*by, "attach", "near"], sort=False, dropna=False).size() > _MARKS).any())
-    thinned = " Of very many cells, only some are drawn, and all of the front." if many else ""
+    is_thinned = bool(
+        (rows.groupby([*panel_columns, "attach", "near"], sort=False, dropna=False).size() > _MAX_MARKS).any()
+    )
+    thinning_text = " Of very many cells, only some are drawn, and all of the front." if is_thinned else ""
     caption = (
-        f"{wording.runs_behind(list(rows['n_ok']))} a mark, which is a cell, "
-        f"{wording.interval_of(rows['interval_method'])}. The line joins the front; "
+        f"{wording.format_run_counts(list(rows['n_ok']))} a mark, which is a cell, "
+        f"{wording.describe_intervals(rows['interval_method'])}. The line joins the front; "
         f"hollow: surely behind it.{panels.sentence()}"
     )
-    told = ["front", "near", "mean", "ci_low", "ci_high", "cost", "cost_low", "cost_high", "n_ok"]
+    value_columns = ["front", "near", "mean", "ci_low", "ci_high", "cost", "cost_low", "cost_high", "n_ok"]
     return plot.drawn(
         data,
-        rows[list(dict.fromkeys([*by, *named, *told]))],
-        lambda: _picture(panels),
+        rows[list(dict.fromkeys([*panel_columns, *label_columns, *value_columns]))],
+        lambda: _draw_panels(panels),
         {
             "Cost": columns.text("cost_kind"),
-            "Workload": columns.described(telling(rows, ["workload", *work])),
-            "Cell": columns.described(named),
+            "Workload": columns.described(telling(rows, ["workload", *work_options])),
+            "Cell": columns.described(label_columns),
             "Front": lambda row: f"no. {row['front']}" if row["front"] else "within noise" if row["near"] else "behind",
             **columns.rate("Samples/s"),
             "Cost of 1 M samples": columns.number("cost"),
@@ -79,18 +86,18 @@ def draw(data: FigureData) -> Drawing:
         },
         data=rows,
         caption=caption,
-        limits=(*panels.limits(), thinned, cut),
-        findings=_findings(rows, by, named),
+        limits=(*panels.limits(), thinning_text, cut),
+        findings=_describe_fronts(rows, panel_columns, label_columns),
         coverage=coverage_of_cells(data.cells, rows["cell_id"]),
     )
 
 
-def _same_work(rows: pd.DataFrame) -> list[str]:
+def _list_work_options(rows: pd.DataFrame) -> list[str]:
     """Return the options that change what a sample is. Cells that differ in one of them do not compete."""
-    return [name for name in comparable_cells.option_columns(rows) if name.removeprefix("option_") in _WORK]
+    return [name for name in comparable_cells.option_columns(rows) if name.removeprefix("option_") in _WORK_OPTIONS]
 
 
-def _rows(data: FigureData) -> pd.DataFrame:
+def _tabulate_costs(data: FigureData) -> pd.DataFrame:
     """Build one row per measured cell and known kind of cost.
 
     The columns cost, cost_low and cost_high refer to a million samples. Cells without a competitor are left out.
@@ -105,28 +112,28 @@ def _rows(data: FigureData) -> pd.DataFrame:
         cost_low=hours / cells["ci_high"],
         cost_high=hours / low,
     )
-    found = [by_time, *_by_price(by_time, str(data.context.get("system", {}).get("currency", "")))]
+    tables = [by_time, *_tabulate_by_price(by_time, str(data.context.get("system", {}).get("currency", "")))]
     ok = data.runs[data.runs["status"] == "ok"]
     if "energy_per_sample_j" in ok and ok["energy_per_sample_j"].notna().any():
-        found.append(_by_energy(cells, ok, data.protocol))
-    rows = pd.concat(found, ignore_index=True)
-    keys = ["cost_kind", "workload", *_same_work(rows)]
+        tables.append(_tabulate_by_energy(cells, ok, data.protocol))
+    rows = pd.concat(tables, ignore_index=True)
+    keys = ["cost_kind", "workload", *_list_work_options(rows)]
     several = rows.groupby(keys, sort=False, dropna=False)["cell_id"].transform("size") > 1
     return rows[several].reset_index(drop=True)
 
 
-def _by_price(by_time: pd.DataFrame, currency: str) -> list[pd.DataFrame]:
+def _tabulate_by_price(by_time: pd.DataFrame, currency: str) -> list[pd.DataFrame]:
     """Return the cells whose devices all have a price, with the price as cost. The list has one table, or none."""
     if "price_per_h" not in by_time or not by_time["price_per_h"].notna().any():
         return []
     rows = by_time[by_time["price_per_h"].notna()]
-    an_hour = rows["price_per_h"] / rows["devices"]
-    costs = {name: rows[name] * an_hour for name in ("cost", "cost_low", "cost_high")}
+    price_per_device_h = rows["price_per_h"] / rows["devices"]
+    costs = {name: rows[name] * price_per_device_h for name in ("cost", "cost_low", "cost_high")}
     kind = f"price of 1 M samples ({currency})"
     return [rows.assign(cost_kind=kind, cost_unit=f"{currency} for 1 M samples", **costs)]
 
 
-def _by_energy(cells: pd.DataFrame, ok: pd.DataFrame, protocol: Mapping[str, Any]) -> pd.DataFrame:
+def _tabulate_by_energy(cells: pd.DataFrame, ok: pd.DataFrame, protocol: Mapping[str, Any]) -> pd.DataFrame:
     """Return the cells with the energy of a million samples as cost, in kWh.
 
     Args:
@@ -138,33 +145,33 @@ def _by_energy(cells: pd.DataFrame, ok: pd.DataFrame, protocol: Mapping[str, Any
     table = pd.DataFrame(
         {"cell_id": groups.mean().index, "mean": groups.mean(), "sd": groups.std(), "n_ok": groups.count()}
     )
-    by = comparisons.design(ok, protocol, column="energy_per_sample_j", higher=False)
-    told = bars.with_interval(table[table["n_ok"] > 0].reset_index(drop=True), by)
-    told = told.rename(columns={"mean": "cost", "ci_low": "cost_low", "ci_high": "cost_high"})
-    costs = told[["cell_id", "cost", "cost_low", "cost_high"]]
+    design = comparisons.design(ok, protocol, column="energy_per_sample_j", higher=False)
+    energy_costs = bars.with_interval(table[table["n_ok"] > 0].reset_index(drop=True), design)
+    energy_costs = energy_costs.rename(columns={"mean": "cost", "ci_low": "cost_low", "ci_high": "cost_high"})
+    costs = energy_costs[["cell_id", "cost", "cost_low", "cost_high"]]
     return cells.merge(costs, on="cell_id").assign(cost_kind=_ENERGY, cost_unit=_UNITS[_ENERGY])
 
 
-def _with_front(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def _mark_front(rows: pd.DataFrame, panel_columns: list[str]) -> pd.DataFrame:
     """Add the columns `front` and `near` to the rows.
 
     `front` is the position on the front of the panel, counted from the cheapest cell, and 0 for other cells. `near` is true on
     the front, and for cells that are not clearly dominated.
     """
     front, near = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool)
-    for places in rows.groupby(by, sort=False, dropna=False).indices.values():
+    for places in rows.groupby(panel_columns, sort=False, dropna=False).indices.values():
         group = rows.iloc[places]
-        front[places] = front_of(group["mean"].to_numpy(), group["cost"].to_numpy())
+        front[places] = rank_pareto_front(group["mean"].to_numpy(), group["cost"].to_numpy())
         low, high = (group[name].fillna(group["mean"]).to_numpy() for name in ("ci_low", "ci_high"))
-        cheap, dear = (group[name].fillna(group["cost"]).to_numpy() for name in ("cost_low", "cost_high"))
+        cost_low, cost_high = (group[name].fillna(group["cost"]).to_numpy() for name in ("cost_low", "cost_high"))
         # Without the spread of compositions, the distance between two cells has no interval.
-        alone = group["interval_method"].isin(_ALONE).to_numpy()
-        low, high = np.where(alone, -np.inf, low), np.where(alone, np.inf, high)
-        near[places] = ~surely_behind(low, high, cheap, dear) | (front[places] > 0)
+        is_untested = group["interval_method"].isin(_UNTESTED_METHODS).to_numpy()
+        low, high = np.where(is_untested, -np.inf, low), np.where(is_untested, np.inf, high)
+        near[places] = ~find_clearly_dominated(low, high, cost_low, cost_high) | (front[places] > 0)
     return rows.assign(front=front, near=near)
 
 
-def front_of(rate: np.ndarray, cost: np.ndarray) -> np.ndarray:
+def rank_pareto_front(rate: np.ndarray, cost: np.ndarray) -> np.ndarray:
     """Rank the points on the Pareto front, from 1 for the cheapest. Other points get 0.
 
     A point is on the front if no other one equals or beats it in both rate and cost.
@@ -181,7 +188,9 @@ def front_of(rate: np.ndarray, cost: np.ndarray) -> np.ndarray:
     return number
 
 
-def surely_behind(low: np.ndarray, high: np.ndarray, cheap: np.ndarray, dear: np.ndarray) -> np.ndarray:
+def find_clearly_dominated(
+    low: np.ndarray, high: np.ndarray, cost_low: np.ndarray, cost_high: np.ndarray
+) -> np.ndarray:
     """Return which points are dominated with confidence, as a boolean array.
 
     Another point must have a lower bound of its rate above `high`, and an upper bound of its cost below `cost_low`.
@@ -193,59 +202,64 @@ def surely_behind(low: np.ndarray, high: np.ndarray, cheap: np.ndarray, dear: np
         cost_high: upper bounds of the costs.
     """
     order = np.argsort(-low, kind="stable")
-    least_cost = np.minimum.accumulate(dear[order])
+    lowest_cost = np.minimum.accumulate(cost_high[order])
     faster = np.searchsorted(-low[order], -high, side="left")
-    return (faster > 0) & (least_cost[np.maximum(faster - 1, 0)] < cheap)
+    return (faster > 0) & (lowest_cost[np.maximum(faster - 1, 0)] < cost_low)
 
 
-def _findings(rows: pd.DataFrame, by: list[str], named: list[str]) -> tuple[str, ...]:
+def _describe_fronts(rows: pd.DataFrame, panel_columns: list[str], label_columns: list[str]) -> tuple[str, ...]:
     """Return a sentence per front on its cheapest and its fastest cell."""
-    said = []
-    for _, group in rows.groupby(by, sort=False, dropna=False):
+    sentences = []
+    for _, group in rows.groupby(panel_columns, sort=False, dropna=False):
         front = group[group["front"] > 0].sort_values("front")
         first, last = front.iloc[0], front.iloc[-1]
         unit = str(first["cost_unit"]).partition(" ")[0]
         words = [
-            f"{wording.describe(row, named)} ({wording.rate(row['mean'])} samples/s, {wording.number(row['cost'])} {unit} for 1 M)"
+            f"{wording.format_axes(row, label_columns)} ({wording.format_rate(row['mean'])} "
+            f"samples/s, {wording.format_number(row['cost'])} {unit} for 1 M)"
             for row in (first, last)
         ]
-        about = wording.describe(first, by[1:])
-        alone = f"{words[0]} is fastest and cheapest"
-        both = f"cheapest {words[0]}, fastest {words[1]}; {wording.plural(len(front), 'cell')} on the Pareto front"
+        subject = wording.format_axes(first, panel_columns[1:])
+        single_text = f"{words[0]} is fastest and cheapest"
+        ends_text = (
+            f"cheapest {words[0]}, fastest {words[1]}; {wording.pluralize(len(front), 'cell')} on the Pareto front"
+        )
         close = int((group["near"] & (group["front"] == 0)).sum())
-        noise = f", {wording.plural(close, 'further cell')} perhaps" if close else ""
-        noise += f"; not tested: {verdict.ONE_COMPOSITION}" if group["interval_method"].isin(_ALONE).all() else ""
-        said.append(f"{about}, {unit}: {alone if len(front) == 1 else both}{noise}.")
-    return tuple(said[: plot.MOST_PANELS])
+        noise = f", {wording.pluralize(close, 'further cell')} perhaps" if close else ""
+        noise += (
+            f"; not tested: {verdict.ONE_COMPOSITION}" if group["interval_method"].isin(_UNTESTED_METHODS).all() else ""
+        )
+        sentences.append(f"{subject}, {unit}: {single_text if len(front) == 1 else ends_text}{noise}.")
+    return tuple(sentences[: plot.MOST_PANELS])
 
 
-def _picture(panels: plot.Panels) -> str:
+def _draw_panels(panels: plot.Panels) -> str:
     """Draw one panel per workload and kind of cost, with a marker per cell and the front as a line. Return SVG."""
     looks = plot.looks(plot.in_panels(panels, "attach"))
 
-    def paint(axes: Any, own: pd.DataFrame) -> None:
+    def draw_panel(axes: Any, panel_rows: pd.DataFrame) -> None:
         """Draw a marker per cell and the front of one workload and kind of cost."""
-        for name, rows in own.groupby("attach", sort=False):
+        for name, rows in panel_rows.groupby("attach", sort=False):
             for near, marks in rows.groupby("near", sort=True):
-                step = -(-len(marks) // _MARKS)
-                kept = (np.arange(len(marks)) % step == 0) | (marks["front"].to_numpy() > 0)
-                _marks(axes, marks[kept], looks[name], filled=bool(near))
-        front = own[own["front"] > 0].sort_values("front")
+                step = -(-len(marks) // _MAX_MARKS)
+                is_drawn = (np.arange(len(marks)) % step == 0) | (marks["front"].to_numpy() > 0)
+                _draw_marks(axes, marks[is_drawn], looks[name], is_filled=bool(near))
+        front = panel_rows[panel_rows["front"] > 0].sort_values("front")
         axes.plot(front["cost"], front["mean"], color=plot.INK, linewidth=0.9, zorder=1)
-        how = {"textcoords": "offset points", "ha": "left", "fontsize": plot.small_pt()}
-        for row in front.iloc[:: -(-len(front) // _NAMED)].to_dict("records"):
-            axes.annotate(str(row["front"]), (row["cost"], row["mean"]), xytext=(4, 3), **how)
-        wide = bool(own["mean"].max() > 12 * own["mean"].min())
-        axes.set_xlim(_limits(own, _COST, logarithmic=True))
-        axes.set_ylim(_limits(own, plot.RATE, logarithmic=wide))
-        plot.logarithmic(axes, "xy" if wide else "x")
-        axes.set_xlabel(own["cost_kind"].iloc[0])
+        text_style = {"textcoords": "offset points", "ha": "left", "fontsize": plot.small_pt()}
+        for row in front.iloc[:: -(-len(front) // _MAX_NUMBERS_PER_PANEL)].to_dict("records"):
+            axes.annotate(str(row["front"]), (row["cost"], row["mean"]), xytext=(4, 3), **text_style)
+        is_logarithmic = bool(panel_rows["mean"].max() > 12 * panel_rows["mean"].min())
+        axes.set_xlim(_compute_axis_limits(panel_rows, _COST_COLUMNS, logarithmic=True))
+        axes.set_ylim(_compute_axis_limits(panel_rows, plot.RATE, logarithmic=is_logarithmic))
+        plot.logarithmic(axes, "xy" if is_logarithmic else "x")
+        axes.set_xlabel(panel_rows["cost_kind"].iloc[0])
 
     handles = [*plot.keys(looks, linestyle=""), plot.ink_key("front", linewidth=0.9)]
-    return plot.multiples(panels, paint, handles, y="throughput (samples/s)", height_in=3.0)
+    return plot.multiples(panels, draw_panel, handles, y="throughput (samples/s)", height_in=3.0)
 
 
-def _limits(rows: pd.DataFrame, columns: plot.Columns, *, logarithmic: bool) -> tuple[float, float]:
+def _compute_axis_limits(rows: pd.DataFrame, columns: plot.Columns, *, logarithmic: bool) -> tuple[float, float]:
     """Return the limits of an axis.
 
     They span all values and their intervals, except very long ones, with a margin for markers and numbers.
@@ -258,21 +272,21 @@ def _limits(rows: pd.DataFrame, columns: plot.Columns, *, logarithmic: bool) -> 
     low, high = plot.range_of(rows, columns)
     if logarithmic:
         low = max(low, 0.5 * float(rows[columns.value].min()))
-        room = max(1.1, (high / low) ** _ROOM)
+        room = max(1.1, (high / low) ** _MARGIN_SHARE)
         return low / room, high * room
-    room = _ROOM * (high - low) or _ROOM * high
+    room = _MARGIN_SHARE * (high - low) or _MARGIN_SHARE * high
     return max(low, 0.0) - (room if low > room else 0.0), high + room
 
 
-def _marks(axes: Any, rows: pd.DataFrame, look: plot.Look, *, filled: bool) -> None:
+def _draw_marks(axes: Any, rows: pd.DataFrame, look: plot.Look, *, is_filled: bool) -> None:
     """Draw the markers of cells, with their intervals if there are few."""
-    how = {"color": look.colour, "marker": look.marker, "linestyle": "", "markersize": 4.5}
-    how["markerfacecolor"] = look.colour if filled else "none"
-    if len(rows) > _POINTS_WITH_BARS or not filled:
-        axes.plot(rows["cost"], rows["mean"], **how)
+    marker_style = {"color": look.colour, "marker": look.marker, "linestyle": "", "markersize": 4.5}
+    marker_style["markerfacecolor"] = look.colour if is_filled else "none"
+    if len(rows) > _POINTS_WITH_BARS or not is_filled:
+        axes.plot(rows["cost"], rows["mean"], **marker_style)
         return
     bars = [
         [(rows[value] - rows[low]).clip(lower=0), (rows[high] - rows[value]).clip(lower=0)]
         for value, low, high in (("mean", "ci_low", "ci_high"), ("cost", "cost_low", "cost_high"))
     ]
-    axes.errorbar(rows["cost"], rows["mean"], yerr=bars[0], xerr=bars[1], elinewidth=0.8, capsize=0, **how)
+    axes.errorbar(rows["cost"], rows["mean"], yerr=bars[0], xerr=bars[1], elinewidth=0.8, capsize=0, **marker_style)

@@ -27,27 +27,27 @@ def draw(data: FigureData) -> Drawing:
     rows = comparable_cells.in_words(comparable_cells.precision(data.cells, data.design))
     if rows.empty:
         return nothing("no cell was planned in two precisions and measured in one")
-    by = ["workload", "shape", "attached", "storage", "device", *comparable_cells.option_columns(rows)]
-    panels = plot.panels(_most_telling_first(rows, by, data.baseline), by, series=("batch",))
+    panel_columns = ["workload", "shape", "attached", "storage", "device", *comparable_cells.option_columns(rows)]
+    panels = plot.panels(_order_panels(rows, panel_columns, data.baseline), panel_columns, series=("batch",))
     first = " Drawn: compositions like the baseline, then the largest." if panels.left_out else ""
     reference = rows["reference"].iloc[0]
     caption = (
-        f"{data.metric.label.capitalize()} by batch and precision; {wording.runs_behind(rows['n_ok'])} a bar, "
-        f"{wording.interval_of(rows['interval_method'])}. Above a bar: its speed-up over {reference}.{panels.sentence()}"
+        f"{data.metric.label.capitalize()} by batch and precision; {wording.format_run_counts(rows['n_ok'])} a bar, "
+        f"{wording.describe_intervals(rows['interval_method'])}. Above a bar: its speed-up over {reference}.{panels.sentence()}"
     )
     names = sorted(set(plot.in_panels(panels, "precision")), key=comparable_cells.precision_rank)
     equal = [*comparable_cells.SHAPE, *comparable_cells.option_columns(data.cells), "workload", "batch"]
     return plot.drawn(
         data,
         rows,
-        lambda: Bars(names, _speedup).multiples(
+        lambda: Bars(names, _format_speedup).multiples(
             panels,
             lambda cells: grouped(cells, "batch", "precision", sort=True),
             "batch per device (samples)",
             data.metric.axis,
         ),
         {
-            "Workload": columns.described(telling(rows, by)),
+            "Workload": columns.described(telling(rows, panel_columns)),
             "Batch": columns.count("batch"),
             "Precision": columns.text("precision"),
             **columns.rate(data.metric.heading),
@@ -56,14 +56,14 @@ def draw(data: FigureData) -> Drawing:
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,
-        glance=lambda: _glance(rows),
+        glance=lambda: _draw_overview(rows),
         limits=(*panels.limits(), first, plot.cut(rows, plot.RATE)),
-        findings=_findings(rows, by, data.design),
+        findings=_describe_speedups(rows, panel_columns, data.design),
         coverage=coverage_of_cells(comparable_cells.varied(data.cells, equal, "precision")),
     )
 
 
-def _most_telling_first(rows: pd.DataFrame, by: list[str], baseline: str) -> pd.DataFrame:
+def _order_panels(rows: pd.DataFrame, panel_columns: list[str], baseline: str) -> pd.DataFrame:
     """Order the rows so that the most informative panels are drawn if there are too many.
 
     Compositions like the baseline come first, then the largest. Otherwise the rows stay as they are.
@@ -73,19 +73,19 @@ def _most_telling_first(rows: pd.DataFrame, by: list[str], baseline: str) -> pd.
         panel_columns: columns that identify a panel.
         baseline: names of the baseline configurations, separated by commas.
     """
-    if rows.groupby(by, sort=False, dropna=False).ngroups <= plot.MOST_PANELS:
+    if rows.groupby(panel_columns, sort=False, dropna=False).ngroups <= plot.MOST_PANELS:
         return rows
     shape = ["shape", "attached", "storage", "device"]
-    like = rows.groupby(shape, sort=False, dropna=False).ngroup()
-    known = like[rows["configuration"].isin(baseline.split(", "))]
-    order = rows.assign(_other=~like.isin(known), _devices=-rows["ranks"])
+    shape_numbers = rows.groupby(shape, sort=False, dropna=False).ngroup()
+    baseline_numbers = shape_numbers[rows["configuration"].isin(baseline.split(", "))]
+    order = rows.assign(_other=~shape_numbers.isin(baseline_numbers), _devices=-rows["ranks"])
     return order.sort_values(["_other", "_devices"], kind="stable").drop(columns=["_other", "_devices"])
 
 
-def _glance(rows: pd.DataFrame) -> str:
+def _draw_overview(rows: pd.DataFrame) -> str:
     """Draw the overview of speed-ups, one dot per workload and precision on the fewest devices. Return SVG."""
-    compared = rows[rows["ratio"].notna() & (rows["precision"] != rows["reference"])]
-    first = compared.sort_values(["ranks", "hosts"], kind="stable").drop_duplicates(["workload", "precision"])
+    compared_rows = rows[rows["ratio"].notna() & (rows["precision"] != rows["reference"])]
+    first = compared_rows.sort_values(["ranks", "hosts"], kind="stable").drop_duplicates(["workload", "precision"])
     dots = [
         (f"{row['workload']}, {row['precision']}", row["ratio"], row["ratio_low"], row["ratio_high"])
         for row in first.to_dict("records")
@@ -93,23 +93,27 @@ def _glance(rows: pd.DataFrame) -> str:
     return plot.glance_dots(dots, f"speed-up over {rows['reference'].iloc[0]}", 1.0)
 
 
-def _findings(rows: pd.DataFrame, by: list[str], design: Design) -> tuple[str, ...]:
+def _describe_speedups(rows: pd.DataFrame, panel_columns: list[str], design: Design) -> tuple[str, ...]:
     """Return a sentence per precision with the mean and the range of its speed-ups, and one on cells without a value."""
-    said = []
+    sentences = []
     reference = rows["reference"].iloc[0]
-    named = telling(rows, [*by, "batch"])
+    label_columns = telling(rows, [*panel_columns, "batch"])
     for name in sorted(set(rows["precision"]) - {reference}, key=comparable_cells.precision_rank):
-        compared = rows[(rows["precision"] == name) & rows["ratio"].notna()]
-        if len(compared):
-            said.append(f"{name} against {reference}: {verdict.summarize_effects(compared, design, named)}.")
+        compared_rows = rows[(rows["precision"] == name) & rows["ratio"].notna()]
+        if len(compared_rows):
+            sentences.append(
+                f"{name} against {reference}: {verdict.summarize_effects(compared_rows, design, label_columns)}."
+            )
     gaps = rows[rows["n_ok"] == 0]
     if len(gaps):
         row: Any = gaps.iloc[0]
-        classes = wording.describe(row, ["precision", *named])
-        said.append(f"{wording.plural(len(gaps), 'cell')} without a value, the first {classes}: {plot.why_not(row)}.")
-    return tuple(said)
+        classes = wording.format_axes(row, ["precision", *label_columns])
+        sentences.append(
+            f"{wording.pluralize(len(gaps), 'cell')} without a value, the first {classes}: {plot.why_not(row)}."
+        )
+    return tuple(sentences)
 
 
-def _speedup(row: Any) -> str:
+def _format_speedup(row: Any) -> str:
     """Format the speed-up above a bar. The reference precision has none."""
-    return wording.times(row["ratio"]) if row["precision"] != row["reference"] and pd.notna(row["ratio"]) else ""
+    return wording.format_ratio(row["ratio"]) if row["precision"] != row["reference"] and pd.notna(row["ratio"]) else ""

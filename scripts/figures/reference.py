@@ -22,63 +22,66 @@ UNITS = {"relative": "", "deviation": ""}
 
 def draw(data: FigureData) -> Drawing:
     """Draw the speed of the reference over the time of the campaign, with its trend."""
-    asked = data.protocol.get("reference")
-    if not asked:
+    reference = data.protocol.get("reference")
+    if not reference:
         return nothing("the campaign measures no reference (protocol: reference)")
-    found = drift(data.reference, higher=data.metric.higher)
-    rows = found.leases
+    estimate = drift(data.reference, higher=data.metric.higher)
+    rows = estimate.leases
     if rows.empty:
         return nothing("no run of the reference is valid")
     rows = rows.assign(relative=np.exp(-rows["deviation"]))
     runs, kinds = int(rows["runs"].sum()), rows["hardware"].nunique()
     caption = (
-        f"{data.metric.label.capitalize()} of {asked['workload']} (batch {asked['batch']}, {asked['precision']}) on one device: "
-        f"{wording.plural(runs, 'run')} in {wording.plural(len(rows), 'composition')}, each against the middle of the "
-        f"campaign{_kinds(kinds)}. Line: straight trend with its 95 % interval."
+        f"{data.metric.label.capitalize()} of {reference['workload']} (batch "
+        f"{reference['batch']}, {reference['precision']}) on one device: "
+        f"{wording.pluralize(runs, 'run')} in {wording.pluralize(len(rows), 'composition')}, each against the middle of the "
+        f"campaign{_format_kinds(kinds)}. Line: straight trend with its 95 % interval."
     )
     return plot.drawn(
         data,
         rows,
-        lambda: _picture(rows, found, data.reference),
+        lambda: _draw_drift(rows, estimate, data.reference),
         {
             "Composition": columns.text("lease_id"),
             "Attached": columns.text("attach"),
             "Hours after the first": lambda row: f"{row['time_h']:.2f}",
             "Runs": columns.count("runs"),
-            "Against the middle of the campaign": lambda row: wording.percent(100 * (row["relative"] - 1), 2),
+            "Against the middle of the campaign": lambda row: wording.format_percent(100 * (row["relative"] - 1), 2),
         },
         data=rows.assign(time_s=3600 * rows["time_h"]).drop(columns=["cost", "time_h"]),
         caption=caption,
-        findings=(_finding(found, data),),
+        findings=(_describe_drift(estimate, data),),
         coverage=coverage_of_leases(data.leases, rows["lease_id"], "measured the reference"),
-        alarm=found.found,
+        alarm=estimate.found,
     )
 
 
-def _kinds(kinds: int) -> str:
+def _format_kinds(count: int) -> str:
     """Return a clause on how many kinds of device are compared separately, or an empty string for one."""
-    return "" if kinds == 1 else f", each of {kinds} kinds of device for itself"
+    return "" if count == 1 else f", each of {count} kinds of device for itself"
 
 
-def _finding(found: Drift, data: FigureData) -> str:
+def _describe_drift(estimate: Drift, data: FigureData) -> str:
     """Return a sentence on whether the system drifted, by how much, and which drift would have been detected."""
-    number = f"{wording.plural(len(found.leases), 'composition')} in {wording.seconds(3600 * found.span_h)}"
-    if not found.known:
+    number = (
+        f"{wording.pluralize(len(estimate.leases), 'composition')} in {wording.format_seconds(3600 * estimate.span_h)}"
+    )
+    if not estimate.known:
         return f"Too few compositions measured the reference ({number}) to tell whether the system drifted."
-    value, low, high = (wording.percent(each, 1) for each in found.change_pct)
-    if not found.found:
+    value, low, high = (wording.format_percent(change_pct, 1) for change_pct in estimate.change_pct)
+    if not estimate.found:
         return (
             f"No drift is seen: the speed of the reference changed by {value} [{low}, {high}] over {number}. A change of "
-            f"{wording.percent(found.detectable_pct, 1)} would be found in 80 of 100 such campaigns."
+            f"{wording.format_percent(estimate.detectable_pct, 1)} would be found in 80 of 100 such campaigns."
         )
-    noise = wording.percent(100 * found.noise, 1)
+    noise = wording.format_percent(100 * estimate.noise, 1)
     return (
         f"The system drifted: the speed of the reference changed by {value} [{low}, {high}] over {number}, beyond its "
-        f"noise of {noise} from composition to composition. {_meaning(data)}"
+        f"noise of {noise} from composition to composition. {_describe_consequence(data)}"
     )
 
 
-def _meaning(data: FigureData) -> str:
+def _describe_consequence(data: FigureData) -> str:
     """Return a sentence on how a drift affects comparisons of this campaign."""
     if is_adjusted({"protocol": data.protocol}):
         return "Comparisons between compositions are adjusted for it."
@@ -87,7 +90,7 @@ def _meaning(data: FigureData) -> str:
     return f"{verdict.LEASES_IN_ORDER} 'protocol: reference: adjust' removes it."
 
 
-def _picture(rows: pd.DataFrame, found: Drift, runs: pd.DataFrame) -> str:
+def _draw_drift(rows: pd.DataFrame, estimate: Drift, runs: pd.DataFrame) -> str:
     """Draw the speed of the reference per composition, with the trend and its interval. Return SVG.
 
     Every other composition is shaded, from its first to its last run of the reference.
@@ -110,9 +113,9 @@ def _picture(rows: pd.DataFrame, found: Drift, runs: pd.DataFrame) -> str:
         axes.plot(
             group["time_h"], 100 * (group["relative"] - 1), look.marker, color=look.colour, label=f"{attach} device"
         )
-    if found.known:
+    if estimate.known:
         time = np.linspace(rows["time_h"].min(), rows["time_h"].max(), 50)
-        middle, low, high = (100 * (each - 1) for each in found.line(time))
+        middle, low, high = (100 * (values - 1) for values in estimate.line(time))
         axes.plot(time, middle, color=plot.INK, linewidth=1.2, label="trend")
         axes.fill_between(time, low, high, color=plot.INK, alpha=0.15, linewidth=0)
     axes.axhline(0, color=plot.INK, linewidth=0.6, linestyle=":")

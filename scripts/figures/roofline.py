@@ -35,40 +35,40 @@ def draw(data: FigureData) -> Drawing:
         )
     if "allreduce_bytes_per_step" not in data.runs:
         return nothing("no workload reported the bytes that a step all-reduces")
-    rows = _rows(data)
+    rows = _tabulate_efficiencies(data)
     if rows.empty:
         return nothing("no cell has both a measured all-reduce and an equal cell on one device")
     panels = plot.panels(rows, ["workload", *comparable_cells.option_columns(rows)])
     caption = (
-        f"Efficiency against one device; {wording.runs_behind(rows['n_ok'])} a point, "
-        f"{wording.interval_of(rows['method'], '95 % interval')}. Across: the all-reduce of a "
+        f"Efficiency against one device; {wording.format_run_counts(rows['n_ok'])} a point, "
+        f"{wording.describe_intervals(rows['method'], '95 % interval')}. Across: the all-reduce of a "
         f"step's gradients over a device's computing. "
         f"Solid: all of it hides behind computing; dashed: none does.{panels.sentence()}"
     )
-    named = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
+    label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
     return plot.drawn(
         data,
         rows,
-        lambda: _picture(panels),
+        lambda: _draw_panels(panels),
         {
-            "Cell": columns.described(named),
+            "Cell": columns.described(label_columns),
             "Computing (ms)": columns.number("compute", factor=1e3),
             "All-reduce (ms)": columns.number("allreduce", factor=1e3),
             "Ratio": columns.number("intensity"),
             "Bound by links": columns.percent("bound"),
             "Without overlap": columns.percent("unoverlapped"),
             "Efficiency": columns.percent("efficiency_pct"),
-            "95 % interval": columns.between("efficiency_low", "efficiency_high", wording.percent),
+            "95 % interval": columns.between("efficiency_low", "efficiency_high", wording.format_percent),
             **columns.RUNS,
         },
         caption=caption,
         limits=panels.limits(),
-        findings=_findings(rows),
+        findings=_describe_link_bounds(rows),
         coverage=coverage_of_cells(data.cells, rows["cell_id"]),
     )
 
 
-def _rows(data: FigureData) -> pd.DataFrame:
+def _tabulate_efficiencies(data: FigureData) -> pd.DataFrame:
     """Build one row per measured cell of several ranks, with its efficiency and its bound.
 
     The efficiency is against one local device. The bound follows from the measured links.
@@ -77,7 +77,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
     cells = data.cells[data.cells["n_ok"] > 0].reset_index(drop=True)
     single = (cells["ranks"] == 1) & (cells["attach"] == "local") & (cells["devices_per_host"] == 1)
     rows = comparable_cells.against(cells, equal, single, data.design, scaled=True)
-    models = {each.configuration: (each.document["model"] or {}).get("allreduce") for each in shown(data.links)}
+    models = {links.configuration: (links.document["model"] or {}).get("allreduce") for links in shown(data.links)}
     models = {name: model for name, model in models.items() if model}
     size = data.runs[data.runs["status"] == "ok"].groupby("cell_id")["allreduce_bytes_per_step"].first()
     rows = rows.assign(size_bytes=rows["cell_id"].map(size))
@@ -101,47 +101,57 @@ def _rows(data: FigureData) -> pd.DataFrame:
     )
 
 
-def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+def _describe_link_bounds(rows: pd.DataFrame) -> tuple[str, ...]:
     """Return sentences on the number of cells that links bound, and on cells below the rate without overlap."""
-    bound = rows[rows["intensity"] > 1]
+    bound_rows = rows[rows["intensity"] > 1]
     worst: Any = rows.loc[rows["intensity"].idxmax()]
-    named = ["configuration", *(name for name in ("workload", "batch", "precision") if rows[name].nunique() > 1)]
-    which = f"{wording.number(worst['intensity'])} times as long as computing in {wording.describe(worst, named)}"
-    said = [
-        f"Links bound {len(bound):,} of {wording.plural(len(rows), 'cell')}: the all-reduce of a step takes up to {which}."
+    label_columns = [
+        "configuration",
+        *(name for name in ("workload", "batch", "precision") if rows[name].nunique() > 1),
     ]
-    below = rows[rows["tested"] & (rows["efficiency_high"] < rows["unoverlapped"])]
-    if len(below):
-        case: Any = below.loc[(below["efficiency_pct"] / below["unoverlapped"]).idxmin()]
-        size = f"{wording.percent(case['efficiency_pct'])} instead of {wording.percent(case['unoverlapped'])}"
-        said.append(
-            f"{wording.plural(len(below), 'cell')} {'is' if len(below) == 1 else 'are'} slower than computing and all-reduce one "
-            f"after the other explain: most of all {wording.describe(case, named)} "
+    worst_text = (
+        f"{wording.format_number(worst['intensity'])} times as long as "
+        f"computing in {wording.format_axes(worst, label_columns)}"
+    )
+    sentences = [
+        f"Links bound {len(bound_rows):,} of "
+        f"{wording.pluralize(len(rows), 'cell')}: the all-reduce of a step takes up to {worst_text}."
+    ]
+    slow_rows = rows[rows["tested"] & (rows["efficiency_high"] < rows["unoverlapped"])]
+    if len(slow_rows):
+        case: Any = slow_rows.loc[(slow_rows["efficiency_pct"] / slow_rows["unoverlapped"]).idxmin()]
+        size = f"{wording.format_percent(case['efficiency_pct'])} instead of {wording.format_percent(case['unoverlapped'])}"
+        sentences.append(
+            f"{wording.pluralize(len(slow_rows), 'cell')} "
+            f"{'is' if len(slow_rows) == 1 else 'are'} slower than computing and all-reduce one "
+            f"after the other explain: most of all {wording.format_axes(case, label_columns)} "
             f"({size}; {verdict.basis(case)}). "
             "Shared cores, input or waiting for the slowest rank cost time beside the links."
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
-def _picture(panels: plot.Panels) -> str:
+def _draw_panels(panels: plot.Panels) -> str:
     """Draw one panel per workload, with a marker per cell and the bounds as lines. Return SVG."""
     looks = plot.looks(sorted(set(plot.in_panels(panels, "configuration"))))
 
-    def paint(axes: Any, own: pd.DataFrame) -> None:
+    def draw_panel(axes: Any, panel_rows: pd.DataFrame) -> None:
         """Draw the cells of one workload, and the bounds with and without overlap."""
-        ends = own["intensity"].min() / 2, max(2.0, own["intensity"].max() * 2)
+        ends = panel_rows["intensity"].min() / 2, max(2.0, panel_rows["intensity"].max() * 2)
         across = np.geomspace(*ends, _CURVE_POINTS)
         axes.plot(across, 100 / np.maximum(1.0, across), color=plot.INK, linewidth=1.1)
         axes.plot(across, 100 / (1.0 + across), color=plot.INK, linestyle="--", linewidth=0.9)
-        for name, rows in own.groupby("configuration", sort=False):
+        for name, rows in panel_rows.groupby("configuration", sort=False):
             plot.points(axes, rows, rows["intensity"], _EFFICIENCY, looks[name])
         axes.set_xlim(*ends)
         plot.logarithmic(axes)
-        axes.set_ylim(0, max(110.0, 1.05 * plot.range_of(own, _EFFICIENCY)[1]))
+        axes.set_ylim(0, max(110.0, 1.05 * plot.range_of(panel_rows, _EFFICIENCY)[1]))
 
     handles = [
         *plot.keys(looks, linestyle=""),
         plot.ink_key("bound of the links", linewidth=1.1),
         plot.ink_key("without overlap", linestyle="--", linewidth=0.9),
     ]
-    return plot.multiples(panels, paint, handles, "all-reduce time / compute time", "efficiency (%)", height_in=2.9)
+    return plot.multiples(
+        panels, draw_panel, handles, "all-reduce time / compute time", "efficiency (%)", height_in=2.9
+    )

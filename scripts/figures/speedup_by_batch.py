@@ -32,20 +32,20 @@ def draw(data: FigureData) -> Drawing:
     rows = comparable_cells.speedup_by_batch(data.cells, data.design, data.metric)
     if rows.empty:
         return nothing("no two batches were measured at the same two numbers of devices")
-    by = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
-    panels = plot.panels(rows, by, series=("batch", "ranks"))
+    panel_columns = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
+    panels = plot.panels(rows, panel_columns, series=("batch", "ranks"))
     rows, effects = comparable_cells.one_family(rows, comparable_cells.batch_effect(rows, data.design))
     caption = (
-        f"Speed-up over the smallest number of devices at the same batch; {wording.runs_behind(rows['n_ok'])} a point, ratio "
-        f"of means{_interval(rows)}. Dotted: ideal.{panels.sentence()}"
+        f"Speed-up over the smallest number of devices at the same batch; {wording.format_run_counts(rows['n_ok'])} a point, ratio "
+        f"of means{_format_interval(rows)}. Dotted: ideal.{panels.sentence()}"
     )
     series = comparable_cells.scaling(data.cells, data.design, data.metric)
     return plot.drawn(
         data,
         rows,
-        lambda: _picture(panels),
+        lambda: _draw_panels(panels),
         {
-            "Workload": columns.described(telling(rows, by)),
+            "Workload": columns.described(telling(rows, panel_columns)),
             "Batch": columns.count("batch"),
             "Devices": columns.count("ranks"),
             "Against": columns.number("against_ranks"),
@@ -55,47 +55,60 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         limits=(*panels.limits(), plot.cut(rows, _SPEEDUP)),
-        findings=_findings(effects, by, data.design),
-        coverage=coverage_of_cells(comparable_cells.varied(series[series["compact"]], [*by, "ranks"], "batch")),
+        findings=_describe_batch_effect(effects, panel_columns, data.design),
+        coverage=coverage_of_cells(
+            comparable_cells.varied(series[series["compact"]], [*panel_columns, "ranks"], "batch")
+        ),
     )
 
 
-def _interval(rows: pd.DataFrame) -> str:
+def _format_interval(rows: pd.DataFrame) -> str:
     """Return a clause on the interval of speed-ups, or on its absence."""
     return " with 95 % interval" if rows["ratio_low"].notna().any() else "; one run each, so no interval"
 
 
-def _findings(effects: pd.DataFrame, by: list[str], design: Design) -> tuple[str, ...]:
+def _describe_batch_effect(effects: pd.DataFrame, panel_columns: list[str], design: Design) -> tuple[str, ...]:
     """Return a sentence on how speed-ups change from the smallest to the largest batch."""
     if effects.empty:
         return ()
-    named = [column for column in [*by, "ranks"] if effects[column].nunique() > 1 or column in ("workload", "ranks")]
+    label_columns = [
+        column
+        for column in [*panel_columns, "ranks"]
+        if effects[column].nunique() > 1 or column in ("workload", "ranks")
+    ]
     bounds = {"ratio": "change_pct", "ratio_low": "change_low", "ratio_high": "change_high"}
     changes = effects.assign(**{name: 1 + effects[column] / 100 for name, column in bounds.items()})
-    effect = verdict.summarize_effects(changes, design, named, lambda ratio: 100 * (ratio - 1), wording.percent)
+    effect = verdict.summarize_effects(
+        changes, design, label_columns, lambda ratio: 100 * (ratio - 1), wording.format_percent
+    )
     return (f"Change of the speed-up from the smallest to the largest batch: {effect}.",)
 
 
-def _picture(panels: plot.Panels) -> str:
+def _draw_panels(panels: plot.Panels) -> str:
     """Draw one panel per workload, with a line per number of devices and its ideal. Return SVG."""
     looks = plot.looks(sorted(set(plot.in_panels(panels, "ranks"))))
 
-    def paint(axes: Any, rows: pd.DataFrame) -> None:
+    def draw_panel(axes: Any, rows: pd.DataFrame) -> None:
         """Draw a line per number of devices over the batches, and its ideal."""
         batches = sorted(rows["batch"].unique())
         place = {batch: index for index, batch in enumerate(batches)}
-        for count, of_count in rows.groupby("ranks", sort=True):
+        for count, device_rows in rows.groupby("ranks", sort=True):
             look = looks[count]
-            ordered = of_count.sort_values("batch")
-            line = ordered[ordered["ratio"].notna()]
-            axes.axhline(ordered["ideal"].iloc[0], color=look.colour, linestyle=":", linewidth=0.9)
+            sorted_rows = device_rows.sort_values("batch")
+            line = sorted_rows[sorted_rows["ratio"].notna()]
+            axes.axhline(sorted_rows["ideal"].iloc[0], color=look.colour, linestyle=":", linewidth=0.9)
             axes.plot(line["batch"].map(place), line["ratio"], color=look.colour)
             plot.points(axes, line, line["batch"].map(place), _SPEEDUP, look)
-        for batch, lost in rows[rows["n_ok"] == 0].groupby("batch", sort=True):
-            plot.gap(axes, place[batch], ", ".join(dict.fromkeys(plot.why_not(row) for row in lost.to_dict("records"))))
+        for batch, gap_rows in rows[rows["n_ok"] == 0].groupby("batch", sort=True):
+            plot.gap(
+                axes, place[batch], ", ".join(dict.fromkeys(plot.why_not(row) for row in gap_rows.to_dict("records")))
+            )
         axes.set_xticks(range(len(batches)), [str(batch) for batch in batches])
         axes.set_xlim(-0.4, len(batches) - 0.6)
         axes.set_ylim(0, 1.05 * max(rows["ideal"].max(), plot.range_of(rows, _SPEEDUP)[1]))
 
-    handles = [*plot.keys(looks, lambda count: wording.axis("ranks", count)), plot.ink_key("ideal", linestyle=":")]
-    return plot.multiples(panels, paint, handles, "batch per device (samples)", "speed-up (×)")
+    handles = [
+        *plot.keys(looks, lambda count: wording.format_axis_value("ranks", count)),
+        plot.ink_key("ideal", linestyle=":"),
+    ]
+    return plot.multiples(panels, draw_panel, handles, "batch per device (samples)", "speed-up (×)")

@@ -19,7 +19,7 @@ UNITS = {"tail": ""}
 
 _NAMES = [f"p{percent:g}" for percent in PERCENTILES]
 
-_LEAST_ROOM = 0.005
+_MIN_MARGIN_SHARE = 0.005
 """Minimum margin beside the shortest and the longest step, as a share of the longest. It keeps an axis around equal steps."""
 
 
@@ -29,40 +29,40 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no program told the times of single steps")
     keys = ["cell_id", "repetition"]
     runs = data.runs[[*keys, "composition", "lease_id"]].merge(data.steps[keys].drop_duplicates(), on=keys)
-    several = runs.groupby("cell_id")["lease_id"].transform("nunique") > 1
-    runs["cluster"] = pd.factorize(runs["lease_id"].where(several, runs["repetition"].astype("str")))[0]
+    has_several_leases = runs.groupby("cell_id")["lease_id"].transform("nunique") > 1
+    runs["cluster"] = pd.factorize(runs["lease_id"].where(has_several_leases, runs["repetition"].astype("str")))[0]
     steps = data.steps.merge(runs.drop(columns="lease_id"), on=keys)
-    rows = _rows(data, steps)
-    drawn = rows.sort_values("tail", ascending=False, kind="stable").head(plot.MOST_PANELS)
-    drawn = rows[rows["cell_id"].isin(drawn["cell_id"])]
-    more = len(rows) - len(drawn)
-    left_out = f" Drawn: the {len(drawn)} cells with the longest tails." if more else ""
-    interval = wording.interval_of(wording.by_runs(rows["n_ok"]), "percentiles with 95 % interval")
+    rows = _tabulate_percentiles(data, steps)
+    drawn_rows = rows.sort_values("tail", ascending=False, kind="stable").head(plot.MOST_PANELS)
+    drawn_rows = rows[rows["cell_id"].isin(drawn_rows["cell_id"])]
+    hidden_count = len(rows) - len(drawn_rows)
+    left_out = f" Drawn: the {len(drawn_rows)} cells with the longest tails." if hidden_count else ""
+    interval = wording.describe_intervals(wording.list_interval_methods(rows["n_ok"]), "percentiles with 95 % interval")
     caption = (
         "Share of steps of the slowest rank that take at most so long; a line a run, a colour a composition; "
-        f"{wording.runs_behind(rows['n_ok'])} a cell, {interval}.{left_out}"
+        f"{wording.format_run_counts(rows['n_ok'])} a cell, {interval}.{left_out}"
     )
-    named = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
+    label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
     return plot.drawn(
         data,
         rows,
-        lambda: _picture(drawn, steps[steps["cell_id"].isin(drawn["cell_id"])]),
+        lambda: _draw_distributions(drawn_rows, steps[steps["cell_id"].isin(drawn_rows["cell_id"])]),
         {
-            "Cell": columns.described(named),
-            **{f"{name} (ms)": _percentile(name) for name in _NAMES},
-            "p99 over p50": lambda row: wording.times(row["tail"]),
-            "Trend in the window": _trend,
+            "Cell": columns.described(label_columns),
+            **{f"{name} (ms)": _build_percentile_column(name) for name in _NAMES},
+            "p99 over p50": lambda row: wording.format_ratio(row["tail"]),
+            "Trend in the window": _format_trend,
             "Error of a window": columns.percent("error_pct", 2),
             "Steps": columns.count("n_steps"),
             **columns.RUNS,
         },
         caption=caption,
-        findings=(*_unsteady(rows), *_short(rows), _longest_tail(rows)),
+        findings=(*_describe_unsteady_windows(rows), *_describe_short_windows(rows), _describe_longest_tail(rows)),
         coverage=coverage_of_cells(data.cells, rows["cell_id"]),
     )
 
 
-def _rows(data: FigureData, steps: pd.DataFrame) -> pd.DataFrame:
+def _tabulate_percentiles(data: FigureData, steps: pd.DataFrame) -> pd.DataFrame:
     """Build one row per cell with step times, in the order of the plan.
 
     It has percentiles with their intervals, the trend in the window, and the error of a window.
@@ -71,12 +71,21 @@ def _rows(data: FigureData, steps: pd.DataFrame) -> pd.DataFrame:
         data: data of the figure.
         steps: times of single steps, with the lease or run that each belongs to.
     """
-    found = percentiles(steps)
-    wide = found.pivot(index="cell_id", columns="percent", values=["time_s", "low_s", "high_s"])
-    wide.columns = pd.Index([f"p{percent:g}_{name}".replace("_time_", "_") for name, percent in wide.columns])
-    counts = found.drop_duplicates("cell_id").set_index("cell_id")["n_steps"]
-    named = ["cell_id", "configuration", "workload", "batch", "precision", *comparable_cells.option_columns(data.cells)]
-    rows = data.cells[[*named, "n_ok", "state", "failures"]].merge(wide.reset_index(), on="cell_id")
+    quantiles = percentiles(steps)
+    wide_table = quantiles.pivot(index="cell_id", columns="percent", values=["time_s", "low_s", "high_s"])
+    wide_table.columns = pd.Index(
+        [f"p{percent:g}_{name}".replace("_time_", "_") for name, percent in wide_table.columns]
+    )
+    counts = quantiles.drop_duplicates("cell_id").set_index("cell_id")["n_steps"]
+    cell_columns = [
+        "cell_id",
+        "configuration",
+        "workload",
+        "batch",
+        "precision",
+        *comparable_cells.option_columns(data.cells),
+    ]
+    rows = data.cells[[*cell_columns, "n_ok", "state", "failures"]].merge(wide_table.reset_index(), on="cell_id")
     ids = rows["cell_id"]
     return rows.assign(
         tail=rows["p99_s"] / rows["p50_s"],
@@ -84,90 +93,104 @@ def _rows(data: FigureData, steps: pd.DataFrame) -> pd.DataFrame:
     ).join(windows(data.runs), on="cell_id")
 
 
-def _percentile(name: str) -> Any:
+def _build_percentile_column(name: str) -> Any:
     """Return a function that formats a percentile of a row in ms, with its interval."""
 
-    def said(row: Any) -> str:
+    def format_percentile(row: Any) -> str:
         """Format the percentile in ms, with its interval if that is known."""
         value, low, high = (1e3 * row[f"{name}{end}_s"] for end in ("", "_low", "_high"))
-        return wording.number(value) + (f" [{wording.number(low)}, {wording.number(high)}]" if high == high else "")
+        return wording.format_number(value) + (
+            f" [{wording.format_number(low)}, {wording.format_number(high)}]" if high == high else ""
+        )
 
-    return said
+    return format_percentile
 
 
-def _trend(row: Any) -> str:
+def _format_trend(row: Any) -> str:
     """Format the trend in the measured window, and mark windows that are not steady."""
     if row["trend_pct"] != row["trend_pct"]:
-        return wording.NONE
-    return wording.percent(row["trend_pct"]) + ("" if row["trend_low_pct"] != row["trend_low_pct"] else ", not steady")
+        return wording.NO_VALUE
+    return wording.format_percent(row["trend_pct"]) + (
+        "" if row["trend_low_pct"] != row["trend_low_pct"] else ", not steady"
+    )
 
 
-def _where(row: Any, rows: pd.DataFrame) -> str:
+def _describe_cell(row: Any, rows: pd.DataFrame) -> str:
     """Describe a cell by its configuration and by the axes in which the rows differ."""
-    named = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
-    return wording.describe(row, [name for name in named if name == "configuration" or rows[name].nunique() > 1])
+    label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
+    return wording.format_axes(
+        row, [name for name in label_columns if name == "configuration" or rows[name].nunique() > 1]
+    )
 
 
-def _unsteady(rows: pd.DataFrame) -> tuple[str, ...]:
+def _describe_unsteady_windows(rows: pd.DataFrame) -> tuple[str, ...]:
     """Return a sentence on cells whose measured window was not steady, or an empty tuple if there are none."""
-    found = rows[rows["trend_low_pct"].notna()].sort_values("trend_pct", key=abs, ascending=False, kind="stable")
-    if found.empty:
+    unsteady_rows = rows[rows["trend_low_pct"].notna()].sort_values(
+        "trend_pct", key=abs, ascending=False, kind="stable"
+    )
+    if unsteady_rows.empty:
         return ()
-    worst = found.iloc[0]
-    said = wording.with_interval(worst["trend_pct"], worst["trend_low_pct"], worst["trend_high_pct"], wording.percent)
+    worst = unsteady_rows.iloc[0]
+    change_text = wording.format_with_interval(
+        worst["trend_pct"], worst["trend_low_pct"], worst["trend_high_pct"], wording.format_percent
+    )
     return (
-        f"The measured window was not steady in {wording.plural(len(found), 'cell')}: from its first to its last quarter, steps "
-        f"change by {said} ({_where(worst, rows)}). More warmup_steps, or warmup_steps_max, help where steps "
+        "The measured window was not steady in "
+        f"{wording.pluralize(len(unsteady_rows), 'cell')}: from its first to its last quarter, steps "
+        f"change by {change_text} ({_describe_cell(worst, rows)}). More warmup_steps, or warmup_steps_max, help where steps "
         f"still become shorter.",
     )
 
 
-def _short(rows: pd.DataFrame) -> tuple[str, ...]:
+def _describe_short_windows(rows: pd.DataFrame) -> tuple[str, ...]:
     """Return sentences on cells with too few steps for their noise, and on cells with steps too short for the clock."""
-    noisy = rows[rows["window"].str.contains(SHORT)]
-    coarse = rows[rows["window"].str.contains(COARSE)]
-    said = []
-    if len(noisy):
-        worst = noisy.loc[noisy["error_pct"].idxmax()]
-        said.append(
-            f"The measured window is short for the noise of its steps in {wording.plural(len(noisy), 'cell')}: the mean of one "
-            f"run is uncertain by {wording.percent(worst['error_pct'])} ({_where(worst, rows)}). More measured_steps help."
+    noisy_rows = rows[rows["window"].str.contains(SHORT)]
+    coarse_rows = rows[rows["window"].str.contains(COARSE)]
+    sentences = []
+    if len(noisy_rows):
+        worst = noisy_rows.loc[noisy_rows["error_pct"].idxmax()]
+        sentences.append(
+            "The measured window is short for the noise of its steps in "
+            f"{wording.pluralize(len(noisy_rows), 'cell')}: the mean of one "
+            f"run is uncertain by {wording.format_percent(worst['error_pct'])} "
+            f"({_describe_cell(worst, rows)}). More measured_steps help."
         )
-    if len(coarse):
-        said.append(
-            f"Steps are too short for the clock that timed them in {wording.plural(len(coarse), 'cell')} "
-            f"(such as {_where(coarse.iloc[0], rows)}): their percentiles are those of its digits."
+    if len(coarse_rows):
+        sentences.append(
+            f"Steps are too short for the clock that timed them in {wording.pluralize(len(coarse_rows), 'cell')} "
+            f"(such as {_describe_cell(coarse_rows.iloc[0], rows)}): their percentiles are those of its digits."
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
-def _longest_tail(rows: pd.DataFrame) -> str:
+def _describe_longest_tail(rows: pd.DataFrame) -> str:
     """Return a sentence on the cell with the largest ratio of 99th percentile to median."""
     row = rows.loc[rows["tail"].idxmax()]
     steady = (
         "" if rows["trend_low_pct"].notna().any() else f" No measured window has a trend of {UNSTEADY_PCT:g} % or more."
     )
     return (
-        f"Longest tail: the 99th percentile of {wording.plural(int(row['n_steps']), 'step')} is {wording.times(row['tail'])} "
-        f"the median ({_where(row, rows)}).{steady}"
+        "Longest tail: the 99th percentile of "
+        f"{wording.pluralize(int(row['n_steps']), 'step')} is {wording.format_ratio(row['tail'])} "
+        f"the median ({_describe_cell(row, rows)}).{steady}"
     )
 
 
-def _picture(rows: pd.DataFrame, steps: pd.DataFrame) -> str:
+def _draw_distributions(rows: pd.DataFrame, steps: pd.DataFrame) -> str:
     """Draw one panel per cell, with the cumulative distribution of the step times of each run. Return SVG."""
     looks = plot.looks(sorted(steps["composition"].unique()))
-    of_cells = dict(list(steps.groupby("cell_id")))
-    panels = [plot.Panel(_where(row, rows), of_cells[row["cell_id"]]) for row in rows.to_dict("records")]
+    steps_by_cell = dict(list(steps.groupby("cell_id")))
+    panels = [plot.Panel(_describe_cell(row, rows), steps_by_cell[row["cell_id"]]) for row in rows.to_dict("records")]
 
-    def paint(axes: Any, own: pd.DataFrame) -> None:
+    def draw_panel(axes: Any, panel_steps: pd.DataFrame) -> None:
         """Draw one curve per run of a cell, in the look of its composition."""
-        for (composition, _), times_s in own.groupby(["composition", "repetition"])["time_s"]:
+        for (composition, _), times_s in panel_steps.groupby(["composition", "repetition"])["time_s"]:
             plot.shares(axes, 1e3 * times_s, looks[composition], linewidth=1.0)
-        low, high = 1e3 * float(own["time_s"].min()), 1e3 * float(own["time_s"].max())
-        room = max(0.05 * (high - low), _LEAST_ROOM * high)
+        low, high = 1e3 * float(panel_steps["time_s"].min()), 1e3 * float(panel_steps["time_s"].max())
+        room = max(0.05 * (high - low), _MIN_MARGIN_SHARE * high)
         axes.set_xlim(max(0.0, low - room), high + room)
         axes.xaxis.set_major_locator(MaxNLocator(4))  # times that differ little have many digits
 
     handles = plot.dashed_keys(looks, "composition {}".format)
-    shown = plot.Panels(tuple(panels), "", 0)
-    return plot.multiples(shown, paint, handles, "time of a step (ms)", "share of steps", height_in=2.3)
+    panel_set = plot.Panels(tuple(panels), "", 0)
+    return plot.multiples(panel_set, draw_panel, handles, "time of a step (ms)", "share of steps", height_in=2.3)

@@ -23,85 +23,96 @@ def draw(data: FigureData) -> Drawing:
     if data.cells["system"].nunique() < 2:
         return nothing("the campaign has cells on one system only")
     options = comparable_cells.option_columns(data.cells)
-    by = ["workload", "precision", "storage", *options, "batch"]
+    panel_columns = ["workload", "precision", "storage", *options, "batch"]
     rows = comparable_cells.across_systems(data.cells, data.design)
     if rows.empty or not rows["ratio"].notna().any():
         return nothing("no number of devices was measured on two systems that is otherwise equal")
-    matched = data.cells[by].apply(tuple, axis=1).isin(set(rows[by].itertuples(index=False, name=None)))
+    is_matched = (
+        data.cells[panel_columns].apply(tuple, axis=1).isin(set(rows[panel_columns].itertuples(index=False, name=None)))
+    )
     # Among compositions with as many hosts, the one with the fewest idle devices is drawn, as in scaling.
-    lines = data.cells[matched].sort_values(["ranks", "hosts", "devices_per_host"], kind="stable")
-    lines = lines.drop_duplicates(["system", "attach", "ranks", "hosts", *by]).reset_index(drop=True)
+    lines = data.cells[is_matched].sort_values(["ranks", "hosts", "devices_per_host"], kind="stable")
+    lines = lines.drop_duplicates(["system", "attach", "ranks", "hosts", *panel_columns]).reset_index(drop=True)
     first = str(rows["against_system"].iloc[0])
-    panels = plot.panels(lines, by)
+    panels = plot.panels(lines, panel_columns)
     caption = (
-        f"{data.metric.label.capitalize()} against devices in use; {wording.runs_behind(lines['n_ok'])} a point, "
-        f"{wording.interval_of(lines['interval_method'])}. Lines join compositions on the fewest hosts. Ratios are to {first}."
+        f"{data.metric.label.capitalize()} against devices in use; {wording.format_run_counts(lines['n_ok'])} a point, "
+        f"{wording.describe_intervals(lines['interval_method'])}. Lines join "
+        f"compositions on the fewest hosts. Ratios are to {first}."
         f"{panels.sentence()}"
     )
     return plot.drawn(
         data,
         rows,
-        lambda: _picture(panels, data.metric.axis),
+        lambda: _draw_panels(panels, data.metric.axis),
         {
-            "Cell": columns.described(telling(rows, by)),
+            "Cell": columns.described(telling(rows, panel_columns)),
             "Devices": columns.count("ranks"),
             "Composition": columns.text("configuration"),
             "Against": columns.text("against_configuration"),
             "Hosts": lambda row: (
                 "as many" if row["same_hosts"] else f"{row['hosts']:.0f} against {row['against_hosts']:.0f}"
             ),
-            data.metric.heading: lambda row: wording.rate(row["mean"]),
-            f"{data.metric.heading} of {first}": lambda row: wording.rate(row["against_mean"]),
+            data.metric.heading: lambda row: wording.format_rate(row["mean"]),
+            f"{data.metric.heading} of {first}": lambda row: wording.format_rate(row["against_mean"]),
             **columns.ratio("Ratio", "95 % interval"),
             **verdict.P,
             **columns.RUNS_AND_FAILURES,
         },
         caption=caption,
         limits=(*panels.limits(), plot.cut(lines, plot.RATE)),
-        findings=_findings(rows, telling(rows, [*by, "ranks"]), data.design),
+        findings=_describe_ratios(rows, telling(rows, [*panel_columns, "ranks"]), data.design),
         coverage=coverage_of_cells(rows, rows.loc[rows["ratio"].notna(), "cell_id"]),
     )
 
 
-def _findings(rows: pd.DataFrame, named: list[str], design: Design) -> tuple[str, ...]:
+def _describe_ratios(rows: pd.DataFrame, label_columns: list[str], design: Design) -> tuple[str, ...]:
     """Return a sentence per system with the mean and the range of its ratios, for equal and for different numbers of hosts."""
-    said = []
-    compared = rows[rows["ratio"].notna()]
-    for (system, same), group in compared.groupby(["system", "same_hosts"], sort=False):
-        where = "on as many hosts" if same else "on other numbers of hosts"
+    sentences = []
+    compared_rows = rows[rows["ratio"].notna()]
+    for (system, has_same_hosts), group in compared_rows.groupby(["system", "same_hosts"], sort=False):
+        hosts_text = "on as many hosts" if has_same_hosts else "on other numbers of hosts"
         first = group["against_system"].iloc[0]
-        said.append(
-            f"{system} against {first}, equally many devices {where}: {verdict.summarize_effects(group, design, named)}."
+        sentences.append(
+            f"{system} against {first}, equally many devices {hosts_text}: "
+            f"{verdict.summarize_effects(group, design, label_columns)}."
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
-def _picture(panels: plot.Panels, value: str) -> str:
+def _draw_panels(panels: plot.Panels, y_label: str) -> str:
     """Draw one panel per workload, with a line per system and attachment. Return SVG.
 
     Args:
         panels: panels with the cells of all systems.
         y_label: label of the vertical axes.
     """
-    shown = pd.concat([panel.rows for panel in panels.shown])
-    names = list(dict.fromkeys(shown[["system", "attach"]].itertuples(index=False, name=None)))
-    several = shown.groupby("system")["attach"].nunique() > 1
-    labels = {(system, attach): f"{system}, {attach}" if several[system] else str(system) for system, attach in names}
+    all_rows = pd.concat([panel.rows for panel in panels.shown])
+    names = list(dict.fromkeys(all_rows[["system", "attach"]].itertuples(index=False, name=None)))
+    has_several_attachments = all_rows.groupby("system")["attach"].nunique() > 1
+    labels = {
+        (system, attach): f"{system}, {attach}" if has_several_attachments[system] else str(system)
+        for system, attach in names
+    }
     looks = plot.looks(names)
 
-    def paint(axes: Any, own: pd.DataFrame) -> None:
+    def draw_panel(axes: Any, panel_rows: pd.DataFrame) -> None:
         """Draw a line per system and attachment. Compositions on more than the fewest hosts are hollow markers."""
-        for name, rows in own.groupby(["system", "attach"], sort=False):
-            measured = rows[rows["n_ok"] > 0]
-            compact = ~measured.duplicated("ranks")
-            line: Any = measured[compact]
+        for name, rows in panel_rows.groupby(["system", "attach"], sort=False):
+            measured_rows = rows[rows["n_ok"] > 0]
+            compact = ~measured_rows.duplicated("ranks")
+            line: Any = measured_rows[compact]
             axes.plot(line["ranks"], line["mean"], color=looks[name].colour, linewidth=1.2)
             plot.points(axes, line, line["ranks"], plot.RATE, looks[name])
-            plot.points(axes, measured[~compact], measured.loc[~compact, "ranks"], plot.RATE, looks[name], hollow=True)
+            plot.points(
+                axes, measured_rows[~compact], measured_rows.loc[~compact, "ranks"], plot.RATE, looks[name], hollow=True
+            )
         axes.set_xscale("log", base=2)
-        counts = sorted({int(count) for count in own["ranks"]})
+        counts = sorted({int(count) for count in panel_rows["ranks"]})
         axes.set_xticks(counts, [str(count) for count in counts])
         axes.minorticks_off()
         axes.set_ylim(bottom=0)
 
-    return plot.multiples(panels, paint, plot.keys(looks, labels.__getitem__), "devices in use", value, height_in=2.7)
+    return plot.multiples(
+        panels, draw_panel, plot.keys(looks, labels.__getitem__), "devices in use", y_label, height_in=2.7
+    )

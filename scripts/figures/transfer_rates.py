@@ -31,8 +31,8 @@ QUANTITIES = (
     Quantity("disk_written_mean_gb_per_s", "written to disks of a host", "GB/s"),
     Quantity("input_gb_per_s", "samples from storage, all devices", "GB/s"),
 )
-_WHAT = "Rates are means over the time that was measured."
-_LOOKS = "telemetry: PCIe rates are from looks of 20 ms"
+_DESCRIPTION = "Rates are means over the time that was measured."
+_SHORT_SAMPLE_FLAG = "telemetry: PCIe rates are from looks of 20 ms"
 
 
 def draw(data: FigureData) -> Drawing:
@@ -48,13 +48,17 @@ def draw(data: FigureData) -> Drawing:
     rows = bars.rows_of(replace(data, runs=runs), QUANTITIES)
     if rows.empty:
         return nothing("no run was sampled with a counter of PCIe, NVLink, network or storage")
-    looks = bool(runs["flags"].str.contains(_LOOKS, regex=False).any())
-    remarks = "PCIe rates of some runs are from looks of 20 ms at each sample, not from counters. " if looks else ""
-    by = comparisons.design(runs, data.protocol, column="pcie_all_gb_per_s")
-    return bars.drawing(data, rows, _WHAT, remarks, _by_size(rows, by))
+    has_short_samples = bool(runs["flags"].str.contains(_SHORT_SAMPLE_FLAG, regex=False).any())
+    remarks = (
+        "PCIe rates of some runs are from looks of 20 ms at each sample, not from counters. "
+        if has_short_samples
+        else ""
+    )
+    design = comparisons.design(runs, data.protocol, column="pcie_all_gb_per_s")
+    return bars.drawing(data, rows, _DESCRIPTION, remarks, _describe_traffic_ratio(rows, design))
 
 
-def _by_size(rows: pd.DataFrame, by: Design) -> tuple[str, ...]:
+def _describe_traffic_ratio(rows: pd.DataFrame, design: Design) -> tuple[str, ...]:
     """Return a sentence on the ratio of PCIe traffic between the busiest and the least busy workload.
 
     It refers to the configuration with the highest traffic, and is left out if that ran a single workload.
@@ -63,15 +67,15 @@ def _by_size(rows: pd.DataFrame, by: Design) -> tuple[str, ...]:
         rows: rates with their intervals.
         design: design of the experiment for ratios of PCIe traffic.
     """
-    drawn = bars.chosen(rows)
-    pcie = drawn[drawn["quantity"] == QUANTITIES[0].says]
-    if pcie.empty:
+    chosen_rows = bars.chosen(rows)
+    pcie_rows = chosen_rows[chosen_rows["quantity"] == QUANTITIES[0].says]
+    if pcie_rows.empty:
         return ()
-    busiest = pcie.loc[pcie["mean"].idxmax(), "configuration"]
-    group = pcie[(pcie["configuration"] == busiest) & (pcie["mean"] > 0)]
+    busiest = pcie_rows.loc[pcie_rows["mean"].idxmax(), "configuration"]
+    group = pcie_rows[(pcie_rows["configuration"] == busiest) & (pcie_rows["mean"] > 0)]
     if group["workload"].nunique() < 2:
         return ()
-    most, least = group.loc[group["mean"].idxmax()], group.loc[group["mean"].idxmin()]
-    found = comparisons.ratios(pd.Series([most["cell_id"]]), pd.Series([least["cell_id"]]), by)
-    ratio = verdict.extremes(found, len(group))
-    return (f"On {busiest}, {most['workload']} moves {ratio} as much over PCIe as {least['workload']}.",)
+    highest, lowest = group.loc[group["mean"].idxmax()], group.loc[group["mean"].idxmin()]
+    comparison = comparisons.ratios(pd.Series([highest["cell_id"]]), pd.Series([lowest["cell_id"]]), design)
+    ratio = verdict.extremes(comparison, len(group))
+    return (f"On {busiest}, {highest['workload']} moves {ratio} as much over PCIe as {lowest['workload']}.",)

@@ -27,7 +27,7 @@ QUANTITIES = (
     Quantity("cpu_socket_utilisation_max_pct", "CPU utilisation, busiest socket", "%"),
     Quantity("host_memory_used_peak_mib", "host memory, peak", "GiB", 1024.0),
 )
-_WHAT = "Of one device or one host, over the time that was measured."
+_DESCRIPTION = "Of one device or one host, over the time that was measured."
 
 
 def draw(data: FigureData) -> Drawing:
@@ -35,4 +35,4 @@ def draw(data: FigureData) -> Drawing:
     rows = bars.rows_of(data, QUANTITIES)
     if rows.empty:
         return nothing("no run was sampled for long enough")
-    return bars.drawing(data, rows, _WHAT)
+    return bars.drawing(data, rows, _DESCRIPTION)

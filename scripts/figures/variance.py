@@ -39,70 +39,84 @@ COUNTERPARTS = {
     "FASTER: Fig. 5 (hosts)": "how hosts differ by themselves",
 }
 
-_SERIES = (RUN, LEASE, HOST, TOGETHER)
+_COMPONENTS = (RUN, LEASE, HOST, TOGETHER)
 _DIFFERENCE = plot.Columns("value_pct", "low_pct", "high_pct")
-_MOST_HOSTS = 40
-_CELLS_NAMED = 4
-_MOST_TIMES = 5.0  # longest axis, in multiples of the largest value; longer intervals are cut
-_MOST_VALUES = 24  # texts beside more bars would overlap
+_MAX_HOSTS = 40
+_MAX_LISTED_CELLS = 4
+_MAX_AXIS_RATIO = 5.0  # longest axis, in multiples of the largest value; longer intervals are cut
+_MAX_LABELLED_BARS = 24  # texts beside more bars would overlap
 
 
 def draw(data: FigureData) -> Drawing:
     """Draw the components of variation of equal cells, and each host in comparison with the others."""
-    found = spread_sources(data.runs, data.metric.higher)
-    parts = _parts(found)
+    sources = spread_sources(data.runs, data.metric.higher)
+    parts = _tabulate_components(sources)
     if not parts["value_pct"].notna().any():
         return nothing("no cell has two valid runs on one lease, so the run-to-run spread is unknown")
-    hosts = _hosts(found, data.cells)
+    hosts = _tabulate_hosts(sources, data.cells)
     rows = pd.concat([parts, hosts], ignore_index=True) if len(hosts) else parts
-    counts = data.cells.loc[data.cells["workload"].isin(found.by_workload), "n_ok"]
+    counts = data.cells.loc[data.cells["workload"].isin(sources.by_workload), "n_ok"]
     findings = (
-        *_slow(found, data.cells, data.metric.performance),
-        *_spreads(parts, data.metric.label),
-        *_none_slow(found),
+        *_describe_slow_hosts(sources, data.cells, data.metric.performance),
+        *_describe_spreads(parts, data.metric.label),
+        *_describe_equal_hosts(sources),
     )
     caption = (
-        f"Left: standard deviation of {data.metric.label} inside of cells; {wording.runs_behind(list(counts))} a cell, 95 % "
-        f"interval. A cross: unknown. {_caption_of(found)}"
+        f"Left: standard deviation of {data.metric.label} inside of cells; {wording.format_run_counts(list(counts))} a cell, 95 % "
+        f"interval. A cross: unknown. {_format_host_caption(sources)}"
     )
     return plot.drawn(
         data,
         rows,
-        lambda: _picture(parts, hosts, data.metric),
+        lambda: _draw_spreads_and_hosts(parts, hosts, data.metric),
         {
             "What": columns.text("what"),
             "Of": columns.text("of"),
             f"Spread, or less {data.metric.performance}": columns.percent("value_pct", 2),
-            "95 % interval": columns.between("low_pct", "high_pct", lambda value: wording.percent(value, 2)),
+            "95 % interval": columns.between("low_pct", "high_pct", lambda value: wording.format_percent(value, 2)),
             "p (Holm)": lambda row: verdict.p_value(row["p_holm"]),
             "Cells": columns.count("n_cells"),
             "Runs": columns.count("n_runs"),
-            "Independent differences": lambda row: wording.count(row["freedom"]) if row["freedom"] else wording.NONE,
+            "Independent differences": lambda row: (
+                wording.format_count(row["freedom"]) if row["freedom"] else wording.NO_VALUE
+            ),
             "Remark": columns.text("remark"),
         },
         caption=caption,
-        limits=(_cut(parts),),
+        limits=(_describe_cut_intervals(parts),),
         findings=findings,
         coverage=coverage_of_cells(data.cells),
     )
 
 
-def _parts(found: SpreadSources) -> pd.DataFrame:
+def _tabulate_components(sources: SpreadSources) -> pd.DataFrame:
     """Build one row per workload and component of the variation.
 
     Lease and host share a row if they cannot be separated.
     """
     rows = []
-    for workload, parts in found.by_workload.items():
-        told = (parts.run, parts.together) if parts.together.known else (parts.run, parts.lease, parts.host)
-        rows += [_part_row(workload, part, parts.runs, parts.cells) for part in told]
-    return pd.DataFrame(rows, columns=_COLUMNS)
+    for workload, parts in sources.by_workload.items():
+        components = (parts.run, parts.together) if parts.together.known else (parts.run, parts.lease, parts.host)
+        rows += [_build_component_row(workload, part, parts.runs, parts.cells) for part in components]
+    return pd.DataFrame(rows, columns=_TABLE_COLUMNS)
 
 
-_COLUMNS = ["what", "of", "value_pct", "low_pct", "high_pct", "p", "p_holm", "n_cells", "n_runs", "freedom", "remark"]
+_TABLE_COLUMNS = [
+    "what",
+    "of",
+    "value_pct",
+    "low_pct",
+    "high_pct",
+    "p",
+    "p_holm",
+    "n_cells",
+    "n_runs",
+    "freedom",
+    "remark",
+]
 
 
-def _part_row(workload: str, part: Component, runs: int, cells: int) -> list[Any]:
+def _build_component_row(workload: str, part: Component, runs: int, cells: int) -> list[Any]:
     """Build the table row of a component of variation.
 
     Args:
@@ -111,109 +125,117 @@ def _part_row(workload: str, part: Component, runs: int, cells: int) -> list[Any
         runs: number of runs.
         cells: number of cells.
     """
-    together = "every lease of a cell was on other hosts" if part.known and part.name == TOGETHER else ""
+    remark = "every lease of a cell was on other hosts" if part.known and part.name == TOGETHER else ""
     nan = float("nan")
     numbers = [part.sd_pct, part.low_pct, part.high_pct, nan, nan]
-    return [part.name, workload, *numbers, cells, runs, part.freedom, part.why or together]
+    return [part.name, workload, *numbers, cells, runs, part.freedom, part.why or remark]
 
 
-def _hosts(found: SpreadSources, cells: pd.DataFrame) -> pd.DataFrame:
+def _tabulate_hosts(sources: SpreadSources, cells: pd.DataFrame) -> pd.DataFrame:
     """Build one row per host with its slowdown against the other hosts."""
     rows = []
-    for each in found.hosts:
-        numbers = (each.slowdown_pct, each.low_pct, each.high_pct, each.p, each.p_holm)
-        counts = (len(each.cells), each.runs, 0)
-        rows.append(["host against the others", each.host, *numbers, *counts, _remark(each, cells)])
-    return pd.DataFrame(rows, columns=_COLUMNS)
+    for result in sources.hosts:
+        numbers = (result.slowdown_pct, result.low_pct, result.high_pct, result.p, result.p_holm)
+        counts = (len(result.cells), result.runs, 0)
+        rows.append(["host against the others", result.host, *numbers, *counts, _describe_host_result(result, cells)])
+    return pd.DataFrame(rows, columns=_TABLE_COLUMNS)
 
 
-def _remark(each: HostResult, cells: pd.DataFrame) -> str:
+def _describe_host_result(result: HostResult, cells: pd.DataFrame) -> str:
     """Return the remark of a host, either its cells if it is slow, or why it could not be compared."""
-    if not each.slow:
-        return each.why
-    return f"slow, in {_cells(each, cells)}{_doubt(each)}"
+    if not result.slow:
+        return result.why
+    return f"slow, in {_describe_cells(result, cells)}{_describe_other_causes(result)}"
 
 
-def _doubt(each: HostResult) -> str:
+def _describe_other_causes(result: HostResult) -> str:
     """Return a clause with other possible causes of a slowdown than the host, or an empty string if there are none."""
-    others = f"; always used together with {', '.join(each.together)}: either may be the cause" if each.together else ""
-    if each.error_of == WITH_LEASES:
-        return others
-    return f"{others}; it was compared in {wording.plural(each.leases, 'lease')}, so the cause may be the lease or the host"
+    together_text = (
+        f"; always used together with {', '.join(result.together)}: either may be the cause" if result.together else ""
+    )
+    if result.error_of == WITH_LEASES:
+        return together_text
+    return (
+        f"{together_text}; it was compared in "
+        f"{wording.pluralize(result.leases, 'lease')}, so the cause may be the lease or the host"
+    )
 
 
-def _cells(each: HostResult, cells: pd.DataFrame) -> str:
+def _describe_cells(result: HostResult, cells: pd.DataFrame) -> str:
     """Describe the cells in which a host was compared, the first few by name."""
-    rows = cells[cells["cell_id"].isin(each.cells)]
+    rows = cells[cells["cell_id"].isin(result.cells)]
     names = [
-        wording.describe(row, ("configuration", "workload", "batch", "precision")) for row in rows.to_dict("records")
+        wording.format_axes(row, ("configuration", "workload", "batch", "precision")) for row in rows.to_dict("records")
     ]
-    more = f" and {len(names) - _CELLS_NAMED:,} more" if len(names) > _CELLS_NAMED else ""
-    return f"{wording.plural(len(each.cells), 'cell')}: {'; '.join(names[:_CELLS_NAMED])}{more}"
+    remainder_text = f" and {len(names) - _MAX_LISTED_CELLS:,} more" if len(names) > _MAX_LISTED_CELLS else ""
+    return f"{wording.pluralize(len(result.cells), 'cell')}: {'; '.join(names[:_MAX_LISTED_CELLS])}{remainder_text}"
 
 
-def _spreads(parts: pd.DataFrame, measure: str) -> Iterable[str]:
+def _describe_spreads(parts: pd.DataFrame, measure: str) -> Iterable[str]:
     """Yield a sentence per component on the workload that varies most, and one per component that is unknown.
 
     Args:
         parts: rows of components.
         measure: name of the metric.
     """
-    for name in _SERIES:
-        known = parts[(parts["what"] == name) & parts["value_pct"].notna()]
-        if known.empty:
+    for name in _COMPONENTS:
+        known_rows = parts[(parts["what"] == name) & parts["value_pct"].notna()]
+        if known_rows.empty:
             continue
-        row = known.sort_values("value_pct", kind="stable").iloc[-1]
-        what = "With another lease on other hosts" if name == TOGETHER else name.capitalize()
+        row = known_rows.sort_values("value_pct", kind="stable").iloc[-1]
+        label = "With another lease on other hosts" if name == TOGETHER else name.capitalize()
         numbers = (row["value_pct"], row["low_pct"], row["high_pct"])
-        said = wording.with_interval(*numbers, lambda value: wording.percent(value, 2))
+        spread_text = wording.format_with_interval(*numbers, lambda value: wording.format_percent(value, 2))
         # An estimate: the true value is bounded by the interval, not by the number.
-        most = f"most for {row['of']}:" if len(known) > 1 else f"for {row['of']} by"
-        yield f"{what}, {measure} varies {most} {said}."
-    unknown = parts[parts["value_pct"].isna()]
-    for (name, why), rows in unknown.groupby(["what", "remark"], sort=False):
-        whose = "" if len(rows) == parts["of"].nunique() else f" of {', '.join(rows['of'].head(3))}"
-        yield f"The {name} spread{whose} is unknown: {why}."
+        subject = f"most for {row['of']}:" if len(known_rows) > 1 else f"for {row['of']} by"
+        yield f"{label}, {measure} varies {subject} {spread_text}."
+    unknown_rows = parts[parts["value_pct"].isna()]
+    for (name, reason), rows in unknown_rows.groupby(["what", "remark"], sort=False):
+        workloads_text = "" if len(rows) == parts["of"].nunique() else f" of {', '.join(rows['of'].head(3))}"
+        yield f"The {name} spread{workloads_text} is unknown: {reason}."
 
 
-def _slow(found: SpreadSources, cells: pd.DataFrame, measure: str) -> Iterable[str]:
+def _describe_slow_hosts(sources: SpreadSources, cells: pd.DataFrame, measure: str) -> Iterable[str]:
     """Yield a sentence per slow host, with its slowdown, and the command that repeats its runs."""
-    for each in found.slow:
-        size = wording.with_interval(each.slowdown_pct, each.low_pct, each.high_pct, wording.percent)
+    for result in sources.slow:
+        size = wording.format_with_interval(
+            result.slowdown_pct, result.low_pct, result.high_pct, wording.format_percent
+        )
         yield (
-            f"{each.host} is slower than the other hosts: {size} less {measure} (p {_p(each.p_holm)} by Holm) in "
-            f"{_cells(each, cells)}{_doubt(each)}. To repeat these runs: "
-            f"campaign run --where \"host == '{each.host}'\" with this campaign's file."
+            f"{result.host} is slower than the other hosts: {size} less {measure} (p {_format_p_value(result.p_holm)} by Holm) in "
+            f"{_describe_cells(result, cells)}{_describe_other_causes(result)}. To repeat these runs: "
+            f"campaign run --where \"host == '{result.host}'\" with this campaign's file."
         )
 
 
-def _none_slow(found: SpreadSources) -> Iterable[str]:
+def _describe_equal_hosts(sources: SpreadSources) -> Iterable[str]:
     """Yield a sentence that no host is slow, with the largest difference that is compatible with the data."""
-    compared = [host for host in found.hosts if not host.why]
-    if compared and not found.slow:
-        widest = max(max(abs(each.low_pct), abs(each.high_pct)) for each in compared)
+    compared_hosts = [host for host in sources.hosts if not host.why]
+    if compared_hosts and not sources.slow:
+        widest = max(max(abs(result.low_pct), abs(result.high_pct)) for result in compared_hosts)
         yield (
-            f"None of {wording.plural(len(compared), 'host')} is slower than the others (5\u202f% for all together, Holm); no "
-            f"difference is larger than {wording.percent(widest)} (each at 95\u202f%)."
+            f"None of {wording.pluralize(len(compared_hosts), 'host')} is slower "
+            "than the others (5\u202f% for all together, Holm); no "
+            f"difference is larger than {wording.format_percent(widest)} (each at 95\u202f%)."
         )
 
 
-def _p(value: float) -> str:
+def _format_p_value(value: float) -> str:
     """Format a p-value with its relation, as in '= 0.03'."""
-    said = verdict.p_value(value)
-    return said if said.startswith("<") else f"= {said}"
+    text = verdict.p_value(value)
+    return text if text.startswith("<") else f"= {text}"
 
 
-def _caption_of(found: SpreadSources) -> str:
+def _format_host_caption(sources: SpreadSources) -> str:
     """Return the part of the caption on hosts, or the reason why hosts cannot be compared."""
-    compared = sum(not host.why for host in found.hosts)
-    if not compared:
+    compared_count = sum(not host.why for host in sources.hosts)
+    if not compared_count:
         return "Hosts cannot be compared: no cell was run on two of them."
-    left_out = f" The {_MOST_HOSTS} slowest are drawn." if compared > _MOST_HOSTS else ""
-    return f"Right: each of {wording.plural(compared, 'host')} against the others in the same cells.{left_out}"
+    left_out = f" The {_MAX_HOSTS} slowest are drawn." if compared_count > _MAX_HOSTS else ""
+    return f"Right: each of {wording.pluralize(compared_count, 'host')} against the others in the same cells.{left_out}"
 
 
-def _picture(parts: pd.DataFrame, hosts: pd.DataFrame, metric: Metric) -> str:
+def _draw_spreads_and_hosts(parts: pd.DataFrame, hosts: pd.DataFrame, metric: Metric) -> str:
     """Draw standard deviations by workload and component on the left, and hosts on the right. Return SVG.
 
     Args:
@@ -221,39 +243,39 @@ def _picture(parts: pd.DataFrame, hosts: pd.DataFrame, metric: Metric) -> str:
         hosts: rows of hosts; empty if hosts were not compared.
         metric: metric of the campaign.
     """
-    drawn = hosts[hosts["value_pct"].notna()].sort_values("value_pct", ascending=False, kind="stable")
-    figure, axes = plot.grid(2 if len(drawn) else 1, height_in=3.0)
-    ((left,), *others) = axes
-    series = [name for name in _SERIES if (parts["what"] == name).any()]
-    bars = Bars(series)
-    known = parts["value_pct"].notna()
+    host_rows = hosts[hosts["value_pct"].notna()].sort_values("value_pct", ascending=False, kind="stable")
+    figure, axes = plot.grid(2 if len(host_rows) else 1, height_in=3.0)
+    ((spread_axes,), *host_panels) = axes
+    series = [name for name in _COMPONENTS if (parts["what"] == name).any()]
+    bar_chart = Bars(series)
+    is_known = parts["value_pct"].notna()
     cells = parts.assign(
-        mean=parts["value_pct"], ci_low=parts["low_pct"], ci_high=parts["high_pct"], n_ok=known.astype(int)
+        mean=parts["value_pct"], ci_low=parts["low_pct"], ci_high=parts["high_pct"], n_ok=is_known.astype(int)
     )
     groups = grouped(cells.assign(failures="unknown", state="missing"), "of", "what")
-    bars.draw(left, groups)
-    _values(left, groups, _highest(parts))
-    left.set_ylabel(f"standard deviation (% of {metric.label})")
-    left.set_xlabel("workload")
-    plot.title(left, "Spread of equal cells")
-    plot.legend(figure, bars.handles())
-    for (right,) in others:
-        _draw_hosts(right, drawn.head(_MOST_HOSTS).reset_index(drop=True), metric.performance)
+    bar_chart.draw(spread_axes, groups)
+    _annotate_bars(spread_axes, groups, _compute_axis_top(parts))
+    spread_axes.set_ylabel(f"standard deviation (% of {metric.label})")
+    spread_axes.set_xlabel("workload")
+    plot.title(spread_axes, "Spread of equal cells")
+    plot.legend(figure, bar_chart.handles())
+    for (host_axes,) in host_panels:
+        _draw_hosts(host_axes, host_rows.head(_MAX_HOSTS).reset_index(drop=True), metric.performance)
     return plot.to_svg(figure)
 
 
-def _highest(parts: pd.DataFrame) -> float:
+def _compute_axis_top(parts: pd.DataFrame) -> float:
     """Return the upper end of the axis, which is that of the intervals unless those would flatten the values."""
-    return min(float(parts["high_pct"].max()), _MOST_TIMES * float(parts["value_pct"].max()))
+    return min(float(parts["high_pct"].max()), _MAX_AXIS_RATIO * float(parts["value_pct"].max()))
 
 
-def _cut(parts: pd.DataFrame) -> str:
+def _describe_cut_intervals(parts: pd.DataFrame) -> str:
     """Return a sentence for the caption if intervals are longer than the axis, or an empty string."""
-    wider = bool((parts["high_pct"] > _highest(parts)).any())
+    wider = bool((parts["high_pct"] > _compute_axis_top(parts)).any())
     return " An arrow: the interval ends beyond the picture, and is whole in the table." if wider else ""
 
 
-def _values(axes: Any, groups: BarGroups, highest: float) -> None:
+def _annotate_bars(axes: Any, groups: BarGroups, highest: float) -> None:
     """Write values beside the bars, and draw arrows for intervals that are longer than the axis.
 
     Args:
@@ -263,25 +285,25 @@ def _values(axes: Any, groups: BarGroups, highest: float) -> None:
     """
     axes.set_ylim(0, 1.12 * highest)
     width = 0.84 / max(len(pairs) for _, pairs in groups)
-    legible = sum(len(pairs) for _, pairs in groups) <= _MOST_VALUES
+    is_legible = sum(len(pairs) for _, pairs in groups) <= _MAX_LABELLED_BARS
     for position, (_, pairs) in enumerate(groups):
         for index, (_, row) in enumerate(pairs):
             x = position + (index - (len(pairs) - 1) / 2) * width
             if row["ci_high"] > highest:
                 axes.plot([x], [1.09 * highest], marker="^", markersize=4, color=plot.INK, linestyle="", zorder=5)
-            if legible and pd.notna(row["mean"]):
-                how = {"rotation": 90, "ha": "left", "va": "bottom", "fontsize": plot.small_pt()}
-                words = wording.percent(row["mean"], 2)
-                axes.annotate(words, (x, row["mean"]), xytext=(4, 2), textcoords="offset points", **how)
+            if is_legible and pd.notna(row["mean"]):
+                text_style = {"rotation": 90, "ha": "left", "va": "bottom", "fontsize": plot.small_pt()}
+                words = wording.format_percent(row["mean"], 2)
+                axes.annotate(words, (x, row["mean"]), xytext=(4, 2), textcoords="offset points", **text_style)
 
 
 def _draw_hosts(axes: Any, rows: pd.DataFrame, measure: str) -> None:
     """Draw the slowdown of each host with its interval. Slow hosts are filled, others hollow."""
-    slow = rows["p_holm"] < intervals.SIGNIFICANT
+    slow = rows["p_holm"] < intervals.SIGNIFICANCE_LEVEL
     axes.axhline(0, color=plot.INK, linestyle=":", linewidth=0.9)
-    for look, hollow, which in ((plot.look(5), False, slow), (plot.look(0), True, ~slow)):
-        marked = rows[which]
-        plot.points(axes, marked, marked.index.to_numpy(), _DIFFERENCE, look, hollow)
+    for look, hollow, mask in ((plot.look(5), False, slow), (plot.look(0), True, ~slow)):
+        marker_rows = rows[mask]
+        plot.points(axes, marker_rows, marker_rows.index.to_numpy(), _DIFFERENCE, look, hollow)
     low, high = plot.range_of(rows, _DIFFERENCE)
     room = 0.12 * (high - low or 1.0)
     axes.set_ylim(low - room, high + room)

@@ -19,41 +19,41 @@ UNITS = {"parameters": ""}
 
 # Counted by the workload, equal for all runs of a cell.
 _COUNTS = ("parameters", "flops_per_step", "allreduce_bytes_per_step", "flops_per_allreduce_byte")
-_GFLOPS = 1e3  # GFLOP per TFLOP
+_GFLOP_PER_TFLOP = 1e3  # GFLOP per TFLOP
 
 
 def draw(data: FigureData) -> Drawing:
     """Draw the arithmetic rate that each device reaches at the largest batch, with its share of the dense peak."""
     if "achieved_tflops" not in data.runs or not data.runs["achieved_tflops"].notna().any():
         return nothing("no workload reported the arithmetic of its steps")
-    rows = comparable_cells.in_words(_rows(data))
-    by = ["workload", *comparable_cells.option_columns(rows)]
-    panels = plot.panels(rows, by)
+    rows = comparable_cells.in_words(_tabulate_arithmetic(data))
+    panel_columns = ["workload", *comparable_cells.option_columns(rows)]
+    panels = plot.panels(rows, panel_columns)
     caption = (
-        f"Arithmetic that each device reaches at the largest batch; {wording.runs_behind(rows['n_ok'])} a bar, "
-        f"{wording.interval_of(rows['interval_method'])}. Above a bar: the share "
+        f"Arithmetic that each device reaches at the largest batch; {wording.format_run_counts(rows['n_ok'])} a bar, "
+        f"{wording.describe_intervals(rows['interval_method'])}. Above a bar: the share "
         f"of the device's dense peak, where that is known.{panels.sentence()}"
     )
     names = sorted(set(plot.in_panels(panels, "precision")), key=comparable_cells.precision_rank)
     return plot.drawn(
         data,
         rows,
-        lambda: Bars(names, _of_the_peak).multiples(
+        lambda: Bars(names, _format_peak_share).multiples(
             panels,
-            _groups,
+            _group_bars,
             lambda cells: f"configuration (batch {cells['batch'].max()})",
             "GFLOP/s a device",
             bars.tall_enough(2.4, set(plot.in_panels(panels, "configuration"))),
             rotation=60,
         ),
         {
-            "Workload": columns.described(telling(rows, by)),
+            "Workload": columns.described(telling(rows, panel_columns)),
             "Configuration": columns.text("configuration"),
             "Batch": columns.count("batch"),
             "Precision": columns.text("precision"),
-            "Parameters": lambda row: wording.number(row["parameters"] / 1e6) + " M",
+            "Parameters": lambda row: wording.format_number(row["parameters"] / 1e6) + " M",
             "GFLOP a step": columns.number("flops_per_step", factor=1e-9),
-            "All-reduced a step": lambda row: _mb(row["allreduce_bytes_per_step"]),
+            "All-reduced a step": lambda row: _format_megabytes(row["allreduce_bytes_per_step"]),
             "FLOP a byte": columns.number("flops_per_allreduce_byte"),
             "GFLOP/s a device": columns.number("mean"),
             "95 % interval": columns.between("ci_low", "ci_high"),
@@ -62,53 +62,53 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         limits=(*panels.limits(), plot.cut(rows, plot.RATE)),
-        findings=_findings(rows, by),
+        findings=_describe_arithmetic(rows, panel_columns),
         coverage=coverage_of_cells(data.cells, rows["cell_id"]),
     )
 
 
-def _rows(data: FigureData) -> pd.DataFrame:
+def _tabulate_arithmetic(data: FigureData) -> pd.DataFrame:
     """Build one row per cell with known arithmetic. It has the counts per step, and the mean rate in GFLOP/s with its interval."""
     ok = data.runs[(data.runs["status"] == "ok") & data.runs["achieved_tflops"].notna()]
     groups = ok.groupby("cell_id", sort=False)
-    rate = _GFLOPS * groups["achieved_tflops"].mean()
+    rate = _GFLOP_PER_TFLOP * groups["achieved_tflops"].mean()
     cells = data.cells[data.cells["cell_id"].isin(rate.index)].drop(columns=["mean", "sd", "ci_low", "ci_high"])
     ids = cells["cell_id"]
-    cells = cells.assign(mean=ids.map(rate), sd=ids.map(_GFLOPS * groups["achieved_tflops"].std()))
-    by = comparisons.design(ok, data.protocol, column="achieved_tflops", higher=False)
-    counted = {name: ids.map(groups[name].first()) if name in ok else float("nan") for name in (*_COUNTS, "mfu_pct")}
-    return bars.with_interval(cells.assign(unit="GFLOP/s", **counted).reset_index(drop=True), by)
+    cells = cells.assign(mean=ids.map(rate), sd=ids.map(_GFLOP_PER_TFLOP * groups["achieved_tflops"].std()))
+    design = comparisons.design(ok, data.protocol, column="achieved_tflops", higher=False)
+    counts = {name: ids.map(groups[name].first()) if name in ok else float("nan") for name in (*_COUNTS, "mfu_pct")}
+    return bars.with_interval(cells.assign(unit="GFLOP/s", **counts).reset_index(drop=True), design)
 
 
-def _findings(rows: pd.DataFrame, by: list[str]) -> tuple[str, ...]:
+def _describe_arithmetic(rows: pd.DataFrame, panel_columns: list[str]) -> tuple[str, ...]:
     """Return sentences on the highest arithmetic rate, and on the range of arithmetic per byte exchanged."""
     best: Any = rows.loc[rows["mean"].idxmax()]
-    axes = [*by, "configuration", "batch", "precision"]
-    said = [
-        f"The most arithmetic a device reaches: {wording.number(best['mean'])} GFLOP/s ({wording.describe(best, axes)})."
+    axes = [*panel_columns, "configuration", "batch", "precision"]
+    sentences = [
+        f"The most arithmetic a device reaches: {wording.format_number(best['mean'])} GFLOP/s ({wording.format_axes(best, axes)})."
     ]
     dense = rows.dropna(subset=["flops_per_allreduce_byte"])
     if dense["workload"].nunique() > 1:
-        ordered = dense.sort_values("flops_per_allreduce_byte", kind="stable")
-        ends: list[Any] = [ordered.iloc[0], ordered.iloc[-1]]
-        least, most = (
-            f"{wording.number(row['flops_per_allreduce_byte'])} FLOP a byte ({row['workload']}, batch {row['batch']})"
+        ranking = dense.sort_values("flops_per_allreduce_byte", kind="stable")
+        ends: list[Any] = [ranking.iloc[0], ranking.iloc[-1]]
+        low_text, high_text = (
+            f"{wording.format_number(row['flops_per_allreduce_byte'])} FLOP a byte ({row['workload']}, batch {row['batch']})"
             for row in ends
         )
-        said.append(f"Arithmetic for each byte all-reduced: from {least} to {most}.")
-    return tuple(said)
+        sentences.append(f"Arithmetic for each byte all-reduced: from {low_text} to {high_text}.")
+    return tuple(sentences)
 
 
-def _groups(cells: pd.DataFrame) -> BarGroups:
+def _group_bars(cells: pd.DataFrame) -> BarGroups:
     """Group the bars of the largest batch by configuration, with one bar per precision."""
     return grouped(cells[cells["batch"] == cells["batch"].max()], "configuration", "precision")
 
 
-def _of_the_peak(row: Any) -> str:
+def _format_peak_share(row: Any) -> str:
     """Format the share of the peak above a bar, or an empty string if the peak is unknown."""
-    return wording.percent(row["mfu_pct"]) if pd.notna(row["mfu_pct"]) else ""
+    return wording.format_percent(row["mfu_pct"]) if pd.notna(row["mfu_pct"]) else ""
 
 
-def _mb(size_bytes: float) -> str:
+def _format_megabytes(size_bytes: float) -> str:
     """Format bytes in MB, or a placeholder if the number is unknown."""
-    return wording.NONE if pd.isna(size_bytes) else f"{wording.number(size_bytes / 1e6)} MB"
+    return wording.NO_VALUE if pd.isna(size_bytes) else f"{wording.format_number(size_bytes / 1e6)} MB"

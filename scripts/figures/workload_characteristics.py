@@ -43,15 +43,21 @@ _DOMAIN = {
     "bert": "language",
     "gpt": "language",
 }
-_NAMED = 4  # workloads without a size that a sentence lists
-_TRAINING = 3.0  # arithmetic of training, in forward passes
-_NUMBERS = ("depth_layers", "parameters", "train_gflop_per_sample", "allreduce_mb_per_step", "gflop_per_allreduce_mb")
+_MAX_LISTED_WORKLOADS = 4  # workloads without a size that a sentence lists
+_TRAINING_FLOP_FACTOR = 3.0  # arithmetic of training, in forward passes
+_NUMBER_COLUMNS = (
+    "depth_layers",
+    "parameters",
+    "train_gflop_per_sample",
+    "allreduce_mb_per_step",
+    "gflop_per_allreduce_mb",
+)
 
 
 def draw(data: FigureData) -> Drawing:
     """List size, depth, arithmetic, traffic, domain and input of each workload."""
-    rows = _rows(data)
-    if rows.empty or not rows[[*_NUMBERS, "domain", "description"]].replace("", None).notna().any(axis=None):
+    rows = _tabulate_workloads(data)
+    if rows.empty or not rows[[*_NUMBER_COLUMNS, "domain", "description"]].replace("", None).notna().any(axis=None):
         return nothing("only the names of the planned workloads are known")
     caption = (
         "Parameters, arithmetic and bytes are exact counts. GFLOP for each MB: a device's arithmetic in a step over what it "
@@ -63,32 +69,34 @@ def draw(data: FigureData) -> Drawing:
         None,
         {
             "Workload": columns.text("workload"),
-            "Domain": columns.text("domain", wording.NONE),
-            "Parameters": lambda row: _millions(row["parameters"]),
-            "Layers": lambda row: wording.NONE if pd.isna(row["depth_layers"]) else wording.count(row["depth_layers"]),
+            "Domain": columns.text("domain", wording.NO_VALUE),
+            "Parameters": lambda row: _format_millions(row["parameters"]),
+            "Layers": lambda row: (
+                wording.NO_VALUE if pd.isna(row["depth_layers"]) else wording.format_count(row["depth_layers"])
+            ),
             "Training GFLOP a sample": columns.number("train_gflop_per_sample"),
             "All-reduced a step (MB)": columns.number("allreduce_mb_per_step"),
             "GFLOP for each MB": columns.number("gflop_per_allreduce_mb"),
-            "A sample": columns.text("sample", wording.NONE),
+            "A sample": columns.text("sample", wording.NO_VALUE),
             "Batch per device": columns.text("batches"),
             "Precision": columns.text("precisions"),
             "Valid runs": columns.count("n_ok"),
-            "What it is": columns.text("description", wording.NONE),
+            "What it is": columns.text("description", wording.NO_VALUE),
         },
         caption=caption,
-        findings=_findings(rows),
+        findings=_describe_sizes(rows),
         coverage=coverage_of_cells(data.cells),
     )
 
 
-def _millions(parameters: float) -> str:
+def _format_millions(parameters: float) -> str:
     """Format a number of parameters in millions, or a placeholder if it is unknown."""
-    return wording.NONE if pd.isna(parameters) else f"{wording.number(parameters / 1e6)} M"
+    return wording.NO_VALUE if pd.isna(parameters) else f"{wording.format_number(parameters / 1e6)} M"
 
 
-def _rows(data: FigureData) -> pd.DataFrame:
+def _tabulate_workloads(data: FigureData) -> pd.DataFrame:
     """Build one row per planned workload, in the order of the plan. Unknown values are NaN or an empty string."""
-    files = _files(data.context)
+    files = _read_workload_files(data.context)
     ok = data.runs[data.runs["status"] == "ok"]
     rows = []
     for name, cells in data.cells.groupby("workload", sort=False):
@@ -97,8 +105,8 @@ def _rows(data: FigureData) -> pd.DataFrame:
         rows.append(
             {
                 "workload": str(name),
-                **_known(files.get(str(name), {})),
-                **_counted(runs),
+                **_derive_characteristics(files.get(str(name), {})),
+                **_collect_counts(runs),
                 "batches": ", ".join(str(batch) for batch in sorted(cells["batch"].unique())),
                 "precisions": ", ".join(precisions),
                 "n_ok": len(runs),
@@ -108,7 +116,7 @@ def _rows(data: FigureData) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _files(context: Mapping[str, Any]) -> Mapping[str, Any]:
+def _read_workload_files(context: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the workload files of the campaign as it was used, by name. Return an empty mapping if they cannot be read."""
     try:
         document = yaml.safe_load(context.get("campaign_yaml") or "")
@@ -117,70 +125,79 @@ def _files(context: Mapping[str, Any]) -> Mapping[str, Any]:
     return document.get("workloads", {}) if isinstance(document, dict) else {}
 
 
-def _known(file: Mapping[str, Any]) -> dict[str, Any]:
+def _derive_characteristics(file: Mapping[str, Any]) -> dict[str, Any]:
     """Derive characteristics from a workload file and its model. Unknown ones are NaN or an empty string.
 
     Counts of a model hold for its default options only, so they are left out with other options.
     """
     model = str(file.get("model") or "")
-    known: dict[str, Any] = {
+    characteristics: dict[str, Any] = {
         "description": str(file.get("description") or ""),
         "model": model,
         "domain": "",
         "sample": "",
     }
-    known |= dict.fromkeys(_NUMBERS, float("nan")) | {"depth_layers": float(_DEPTH.get(model, float("nan")))}
+    characteristics |= dict.fromkeys(_NUMBER_COLUMNS, float("nan")) | {
+        "depth_layers": float(_DEPTH.get(model, float("nan")))
+    }
     if not model:
-        return known
+        return characteristics
     try:
         info = model_info(model)
     except ConfigError:  # a model of another version
-        return known
+        return characteristics
     options = file.get("options") or {}
-    default = all(
+    has_default_options = all(
         info.default_options.get(name) == value for name, value in options.items() if name in ("image_px", "seq_len")
     )
-    known |= {"description": known["description"] or info.description, "domain": _DOMAIN.get(info.family, "")}
-    known["sample"] = info.input_description if model in MODELS and default else _sample(options)
+    characteristics |= {
+        "description": characteristics["description"] or info.description,
+        "domain": _DOMAIN.get(info.family, ""),
+    }
+    characteristics["sample"] = (
+        info.input_description if model in MODELS and has_default_options else _describe_sample(options)
+    )
     if info.parameters is not None:
-        known["parameters"] = float(info.parameters)
-    if info.forward_flops_per_sample is not None and default:
-        known["train_gflop_per_sample"] = _TRAINING * info.forward_flops_per_sample / 1e9
-    return known
+        characteristics["parameters"] = float(info.parameters)
+    if info.forward_flops_per_sample is not None and has_default_options:
+        characteristics["train_gflop_per_sample"] = _TRAINING_FLOP_FACTOR * info.forward_flops_per_sample / 1e9
+    return characteristics
 
 
-def _sample(options: Mapping[str, Any]) -> str:
+def _describe_sample(options: Mapping[str, Any]) -> str:
     """Describe a sample by the options that differ from the defaults of the model."""
-    said = {"image_px": "image 3 x {0} x {0}", "seq_len": "{0} tokens"}
-    return ", ".join(words.format(options[name]) for name, words in said.items() if name in options)
+    templates = {"image_px": "image 3 x {0} x {0}", "seq_len": "{0} tokens"}
+    return ", ".join(words.format(options[name]) for name, words in templates.items() if name in options)
 
 
-def _counted(runs: pd.DataFrame) -> dict[str, float]:
+def _collect_counts(runs: pd.DataFrame) -> dict[str, float]:
     """Return the counts that runs reported, as a mapping. Unknown ones are absent.
 
     Parameters and arithmetic are those of the model. Traffic is that of a step at the largest batch on several devices.
     """
-    found = {}
+    counts = {}
     if "parameters" in runs and runs["parameters"].notna().any():
-        found["parameters"] = float(runs["parameters"].max())
+        counts["parameters"] = float(runs["parameters"].max())
     if "flops_per_step" in runs and runs["flops_per_step"].notna().any():
-        found["train_gflop_per_sample"] = float((runs["flops_per_step"] / runs["batch_global"]).median() / 1e9)
+        counts["train_gflop_per_sample"] = float((runs["flops_per_step"] / runs["batch_global"]).median() / 1e9)
     if "allreduce_bytes_per_step" in runs and runs["allreduce_bytes_per_step"].notna().any():
         largest = runs[runs["allreduce_bytes_per_step"].notna()]
         largest = largest[largest["batch"] == largest["batch"].max()]
-        found["allreduce_mb_per_step"] = float(largest["allreduce_bytes_per_step"].max() / 1e6)
+        counts["allreduce_mb_per_step"] = float(largest["allreduce_bytes_per_step"].max() / 1e6)
         if "flops_per_allreduce_byte" in largest:
-            found["gflop_per_allreduce_mb"] = float(largest["flops_per_allreduce_byte"].median() / 1e3)
-    return {name: number for name, number in found.items() if not pd.isna(number)}
+            counts["gflop_per_allreduce_mb"] = float(largest["flops_per_allreduce_byte"].median() / 1e3)
+    return {name: number for name, number in counts.items() if not pd.isna(number)}
 
 
-def _findings(rows: pd.DataFrame) -> tuple[str, ...]:
+def _describe_sizes(rows: pd.DataFrame) -> tuple[str, ...]:
     """Return a sentence with the number of workloads and the range of their sizes."""
-    sized = rows.dropna(subset=["parameters"]).sort_values("parameters", kind="stable")
-    if len(sized):
-        words = " to ".join(f"{_millions(row['parameters'])} ({row['workload']})" for row in first_and_last(sized))
+    sized_rows = rows.dropna(subset=["parameters"]).sort_values("parameters", kind="stable")
+    if len(sized_rows):
+        words = " to ".join(
+            f"{_format_millions(row['parameters'])} ({row['workload']})" for row in first_and_last(sized_rows)
+        )
         unknown = [str(name) for name in rows.loc[rows["parameters"].isna(), "workload"]]
-        named = f"{', '.join(unknown[:_NAMED])}{' and others' if len(unknown) > _NAMED else ''}"
-        rest = f"; the size of {named} is unknown" if unknown else ""
-        return (f"{wording.plural(len(rows), 'workload')}, of {words} parameters{rest}.",)
-    return (f"{wording.plural(len(rows), 'workload')}; sizes are unknown.",)
+        names_text = f"{', '.join(unknown[:_MAX_LISTED_WORKLOADS])}{' and others' if len(unknown) > _MAX_LISTED_WORKLOADS else ''}"
+        unknown_text = f"; the size of {names_text} is unknown" if unknown else ""
+        return (f"{wording.pluralize(len(rows), 'workload')}, of {words} parameters{unknown_text}.",)
+    return (f"{wording.pluralize(len(rows), 'workload')}; sizes are unknown.",)

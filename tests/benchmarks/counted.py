@@ -33,7 +33,7 @@ def main(campaign_path: Path, root: Path) -> None:
     driver = Driver(
         DriverRequest(plan, str(results.root), campaign.name, lease, "counted.1", composition.document(), (), "a1")
     )
-    results.progress.parent.mkdir(parents=True, exist_ok=True)
+    results.progress_file.parent.mkdir(parents=True, exist_ok=True)
     counts: Counter[str] = Counter()
     forced = os.fsync
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from campaign.emulators.catalog import open_emulator, reached
-from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.catalog import build_connection_options, open_emulator
+from campaign.emulators.control_planes.hardware import build_rack
 from campaign.emulators.control_planes.server import ControlPlaneServer
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.http.connection import HttpConnection
-from campaign.fabrics.protocol import Request
-from campaign.lease.lifecycle import acquire, release
+from campaign.fabrics.protocol import LeaseRequest
+from campaign.lease.lifecycle import acquire_lease, release_lease
 from campaign.spec.cell import Configuration
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 from tests.benchmarks.figure import Figure
@@ -68,9 +68,9 @@ class Composed:
 def emulated(kind: str, directory: Path, gpus: int) -> Iterator[tuple[ControlledFabric, ControlPlaneServer]]:
     """A pool of `gpus` devices behind an emulated control plane over TLS, and its adapter."""
     hosts = ("host1", "host2")
-    hardware = rack(hosts, [("gpu", "a100", gpus)], drawers=2)
+    hardware = build_rack(hosts, [("gpu", "a100", gpus)], drawers=2)
     with ControlPlaneServer(open_emulator(kind, hardware), directory / "tls") as server:
-        options = {**options_of(kind), **reached(kind, server)}
+        options = {**options_of(kind), **build_connection_options(kind, server)}
         del options["agent"]
         specs = tuple(HostSpec(name=name, cores=8, memory_gib=32.0) for name in hosts)
         fabric = open_fabric(kind, options, specs, (PoolSpec(kind="gpu", model="a100", count=gpus),), directory)
@@ -85,7 +85,7 @@ def emulated(kind: str, directory: Path, gpus: int) -> Iterator[tuple[Controlled
 def asking() -> Iterator[list[float]]:
     """Seconds of each request that is sent within."""
     spent: list[float] = []
-    exchange = HttpConnection.exchange
+    exchange = HttpConnection.send_request
 
     def timed(*args: Any, **named: Any) -> Any:
         started = time.perf_counter()
@@ -95,24 +95,24 @@ def asking() -> Iterator[list[float]]:
             spent.append(time.perf_counter() - started)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HttpConnection, "exchange", timed)
+        patch.setattr(HttpConnection, "send_request", timed)
         yield spent
 
 
 def composed(kind: str, directory: Path) -> Composed:
     """One host with 8 GPUs: composed, verified, released; signed in before, and long enough apart for nothing to be remembered."""
     with emulated(kind, directory, DEVICES) as (fabric, server):
-        fabric.inventory()
+        fabric.read_inventory()
         before = len(server.log)
         configuration = Configuration("c", 1, DEVICES, 0, DEVICES, "a100", "fabric", "local")
-        request = Request("bench", "bench", "bench", configuration)
+        request = LeaseRequest("bench", "bench", "bench", configuration)
         with asking() as asked_s:
             started = time.perf_counter()
-            lease = acquire(fabric, request, directory / "leases", wait_s=0, poll_s=0)
+            lease = acquire_lease(fabric, request, directory / "leases", wait_s=0, poll_s=0)
             total_s = time.perf_counter() - started
             time.sleep(1.1)
             started = time.perf_counter()
-            document = release(fabric, lease, poll_s=0)
+            document = release_lease(fabric, lease, poll_s=0)
             total_s += time.perf_counter() - started
         assert document["state"] == "RELEASED"
         return Composed(len(server.log) - before, total_s, sum(asked_s))
@@ -122,7 +122,7 @@ def inventory_s(kind: str, directory: Path, gpus: int) -> float:
     """Looking at a pool, signing in included."""
     with emulated(kind, directory, gpus) as (fabric, _):
         started = time.perf_counter()
-        assert len(fabric.inventory().devices) == gpus
+        assert len(fabric.read_inventory().devices) == gpus
         return time.perf_counter() - started
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from campaign.emulators.control_planes.h3 import Boxes, open_emulator
-from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.control_planes.h3 import EmulatedBoxes, open_emulator
+from campaign.emulators.control_planes.hardware import build_rack
 from campaign.emulators.control_planes.server import ControlPlaneServer
-from campaign.emulators.serve_control_plane import system_document
+from campaign.emulators.serve_control_plane import build_system_document
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import COMMAND, Project
 
@@ -53,7 +53,7 @@ class Composed:
 def falcon(project: Project) -> Iterable[Figure]:
     """Composing over two emulated Falcon boxes at recorded speed: forecast beside what it took (about half an hour)."""
     with served(project.directory) as (server, boxes):
-        document = system_document("falcon", "h3", server, boxes.rack, HOSTS)
+        document = build_system_document("falcon", "h3", server, boxes.rack, HOSTS)
         (project.directory / "systems" / "falcon.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
         project.command("brief", COMMAND, run_s=1.0)
         for name, basis in CAMPAIGNS.items():
@@ -62,13 +62,13 @@ def falcon(project: Project) -> Iterable[Figure]:
 
 
 @contextmanager
-def served(directory: Path, factor: float = 1.0) -> Iterator[tuple[ControlPlaneServer, Boxes]]:
+def served(directory: Path, factor: float = 1.0) -> Iterator[tuple[ControlPlaneServer, EmulatedBoxes]]:
     """Two boxes of four GPUs, all of them on a third host at first, while somebody else polls the boxes too."""
-    hardware = rack(["host1", "host2", "host3"], [("gpu", "cpu-rank", 8)])
+    hardware = build_rack(["host1", "host2", "host3"], [("gpu", "cpu-rank", 8)])
     for device in hardware.devices:
         hardware.attach(device, "host3")
     emulator = open_emulator(hardware, factor=factor, attached="all", disturbed="always", seed=29)
-    assert isinstance(emulator, Boxes)
+    assert isinstance(emulator, EmulatedBoxes)
     with ControlPlaneServer(emulator, directory / "emulator") as server:
         yield server, emulator
 

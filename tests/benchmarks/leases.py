@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from campaign.common.processes.marked import live, memory_mib, words_of
+from campaign.common.processes.marked import list_pids, measure_memory_mib, read_process_words
 from tests.benchmarks import floors
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import Project
@@ -84,11 +84,16 @@ def _waiting(project: Project) -> Iterator[Figure]:
         if len(slurm.jobs()) < _WAITING:
             raise RuntimeError((project.directory / "output.txt").read_text(errors="replace")[-3000:])
         time.sleep(1.0)
-        pids = [pid for pid in live() if f"{_MARK}={project.directory}".encode() in words_of(pid, "environ")]
+        pids = [
+            pid for pid in list_pids() if f"{_MARK}={project.directory}".encode() in read_process_words(pid, "environ")
+        ]
         pids.remove(snakemake.pid)
         calls = {name: len(slurm.calls(name)) for name in ("sbatch", "squeue")}
         yield Figure(
-            f"{_WAITING} waiting leases: memory, what processes share counted once", memory_mib(pids), "MiB", 3000
+            f"{_WAITING} waiting leases: memory, what processes share counted once",
+            measure_memory_mib(pids),
+            "MiB",
+            3000,
         )
         # With bash and Slurm's commands.
         yield Figure(f"{_WAITING} waiting leases: processor time of one", sum(map(_cpu_s, pids)) / _WAITING, "s", 0.8)

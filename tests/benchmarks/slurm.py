@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from campaign.common.errors import LaunchError
-from campaign.common.processes.marked import memory_mib
+from campaign.common.processes.marked import measure_memory_mib
 from campaign.emulators.hosts.cluster_spec import ClusterSpec
 from campaign.emulators.slurm.cluster import down, up
 from campaign.emulators.slurm.daemons import check
@@ -143,7 +143,7 @@ def _waiting(project: Project, here: ClusterProject) -> Iterator[Figure]:
         before_s = {pid: _cpu_s(pid) for pid in pids}
         time.sleep(_WATCHED_S)
         cpu_s = [(_cpu_s(pid) - before_s[pid]) * _MINUTE_S / _WATCHED_S for pid in pids]
-        own_mib = memory_mib(pids) / _HOSTS
+        own_mib = measure_memory_mib(pids) / _HOSTS
         if running.wait(_PATIENCE_S):
             raise RuntimeError(here.said())
     finally:
@@ -161,7 +161,7 @@ def _waiting(project: Project, here: ClusterProject) -> Iterator[Figure]:
 
 def _calls(here: ClusterProject, name: str, what: str) -> Iterator[Figure]:
     """Of Slurm's commands but sbatch; those of drivers for their steps are not of the login node, and not in this log."""
-    lines = map(json.loads, (here.results(name).slurm / "commands.jsonl").read_text().splitlines())
+    lines = map(json.loads, (here.results(name).slurm_state / "commands.jsonl").read_text().splitlines())
     times_s = [line["time_s"] for line in lines if line["argv"][0] != "sbatch"]
     yield Figure(f"calls of Slurm's commands in the worst minute, {what}", calls_in_a_minute(times_s), "", 6)
 

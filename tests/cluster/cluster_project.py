@@ -78,6 +78,6 @@ class ClusterProject(Project):
 
     def calls(self, campaign: str = "c") -> Counter[str]:
         """How often each of Slurm's commands was called for a campaign."""
-        path = self.results(campaign).slurm / "commands.jsonl"
+        path = self.results(campaign).slurm_state / "commands.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         return Counter(json.loads(line)["argv"][0] for line in lines)

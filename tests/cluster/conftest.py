@@ -71,7 +71,7 @@ def slurm_installed() -> None:
                 f"not installed: {', '.join(missing)} (apt-get install {' '.join(PACKAGES)}; done here when CI is set)"
             )
         # Each worker of pytest asks.
-        with files.lock(Path(tempfile.gettempdir()) / "campaign-tests-install.lock"):
+        with files.hold_lock(Path(tempfile.gettempdir()) / "campaign-tests-install.lock"):
             if missing_programs():
                 _install()
     if reason := availability().reason:

@@ -19,7 +19,7 @@ from campaign.emulators.hosts.cluster_spec import Cluster, ClusterSpec
 from campaign.emulators.slurm import daemons
 from campaign.emulators.slurm.cluster import down, up
 from campaign.emulators.slurm.daemons import Daemon
-from campaign.lease.journal import Journal, journaled
+from campaign.lease.journal import Journal, list_journaled_leases
 from tests.cluster.cluster_project import ClusterProject, equal_hosts
 from tests.warm_start import Started
 
@@ -114,7 +114,7 @@ class FaultSite(ClusterProject):
 
     def accepted(self, campaign: str = "c") -> int:
         """How often Slurm took a job of the campaign."""
-        path = self.results(campaign).slurm / "commands.jsonl"
+        path = self.results(campaign).slurm_state / "commands.jsonl"
         calls = [json.loads(line) for line in path.read_text().splitlines()]
         return sum(call["argv"][0] == "sbatch" and call["code"] == 0 for call in calls)
 
@@ -127,12 +127,12 @@ class FaultSite(ClusterProject):
         return {job_id: state for job_id, name, state in self.queue() if name.startswith(f"{campaign}/")}
 
     def job(self, lease: str, campaign: str = "c") -> str:
-        document = json.loads((self.results(campaign).work(lease) / "job.json").read_text())
+        document = json.loads((self.results(campaign).work_directory(lease) / "job.json").read_text())
         return str(document["job_id"])
 
     def log_of(self, job_id: str, campaign: str = "c") -> str:
         """What the driver said."""
-        return "".join(path.read_text() for path in self.results(campaign).slurm.glob(f"jobs/*/{job_id}_0_log.*"))
+        return "".join(path.read_text() for path in self.results(campaign).slurm_state.glob(f"jobs/*/{job_id}_0_log.*"))
 
     def host_of(self, job_id: str) -> str:
         return self.slurm("squeue", "--noheader", f"--jobs={job_id}", "--format=%N").strip()
@@ -212,9 +212,9 @@ class FaultSite(ClusterProject):
         self.until(lambda: not self.jobs(campaign))
         self.await_quiet()
         directories = list(self.results_root.glob(".systems/*/leases"))
-        states = {name: Journal(place, name).state for place in directories for name in journaled(place)}
+        states = {name: Journal(place, name).state for place in directories for name in list_journaled_leases(place)}
         assert set(states.values()) == {"RELEASED"}, states
-        assert not list((self.results(campaign).slurm / "changed").glob("*"))
+        assert not list((self.results(campaign).slurm_state / "changed").glob("*"))
 
     def status(self) -> str:
         """What `campaign status` prints."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.common.errors import LaunchError
-from campaign.common.processes.marked import marked
+from campaign.common.processes.marked import find_marked_processes
 from campaign.run.local_launcher import LocalLauncher
 from campaign.spec.hardware import Composition
 from campaign.workloads.launcher import Limits
@@ -119,7 +119,7 @@ def training(directory: Path) -> dict[str, Any]:
     stopped = bench.train(steps=1_000_000, limits=Limits(3.0))
     hungry = bench.train(steps=1_000_000, limits=Limits(30.0, memory_limit_mib=20))
     bench.launcher.close()
-    left = list(marked(_MARK))
+    left = list(find_marked_processes(_MARK))
     return {
         "codes": ended.codes,
         "statuses": statuses,
@@ -143,7 +143,7 @@ def failing(directory: Path) -> dict[str, Any]:
         "absent": absent,
         "forbidden": forbidden,
         "stopped": [stopped.timed_out, *stopped.codes],
-        "left": list(marked(_MARK)),
+        "left": list(find_marked_processes(_MARK)),
         "gone": gone,
     }
 

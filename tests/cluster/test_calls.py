@@ -44,4 +44,4 @@ def test_each_of_many_small_leases_is_submitted_once(project: ClusterProject) ->
 
 def called(project: ClusterProject) -> list[dict[str, Any]]:
     """The log of Slurm's commands."""
-    return [json.loads(line) for line in (project.results().slurm / "commands.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (project.results().slurm_state / "commands.jsonl").read_text().splitlines()]

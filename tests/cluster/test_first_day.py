@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from campaign.emulators.catalog import open_emulator
-from campaign.emulators.control_planes.hardware import Rack, rack
+from campaign.emulators.control_planes.hardware import Rack, build_rack
 from campaign.emulators.control_planes.server import ControlPlaneServer
-from campaign.emulators.serve_control_plane import system_document
+from campaign.emulators.serve_control_plane import build_system_document
 from campaign.emulators.slurm.cluster import down, up
 from campaign.emulators.slurm.spec_from_system import cluster_of
 from campaign.plan.campaign.load import read_system
@@ -61,9 +61,12 @@ def day(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[ClusterProject, Rack, dict[str, Any]]]:
     """A cluster, two boxes, and the system file that is right for them."""
-    hardware, directory = rack(["host1", "host2", "host3"], [("gpu", "cpu-rank", 6)]), tmp_path_factory.mktemp("day")
+    hardware, directory = (
+        build_rack(["host1", "host2", "host3"], [("gpu", "cpu-rank", 6)]),
+        tmp_path_factory.mktemp("day"),
+    )
     with ControlPlaneServer(open_emulator("h3", hardware, attached="all", factor=0.001), tmp_path / "boxes") as server:
-        right: dict[str, Any] = system_document("lab", "h3", server, hardware, "host[1-3]")
+        right: dict[str, Any] = build_system_document("lab", "h3", server, hardware, "host[1-3]")
         right["fabric"]["poll_s"] = 0.01
         right |= {"launcher": "slurm", "slurm": {**SLURM, "partition": "composed"}}
         right["hosts"] = [{"name": "host[1-3]", "cores": 6, "memory_gib": 2}]

@@ -16,7 +16,7 @@ import pytest
 from campaign.emulators.hosts.cluster_spec import Cluster, environment
 from campaign.emulators.slurm.cluster import down, status, up
 from campaign.emulators.slurm.spec_from_system import cluster_of
-from campaign.lease.manual import verify
+from campaign.lease.manual import verify_compositions
 from campaign.plan.campaign.load import read_system
 from tests import campaign_files
 
@@ -84,7 +84,7 @@ class Site:
 
     def composed(self) -> dict[str, set[str]]:
         """Hosts of every composition that the fabric has, by what it is kept as."""
-        found = verify(self.campaign, self.results)
+        found = verify_compositions(self.campaign, self.results)
         return {lease["lease"].split(".")[1]: {device["host"] for device in lease["devices"]} for lease in found}
 
     def down(self) -> set[str]:

@@ -120,7 +120,7 @@ def test_a_cluster_belongs_to_the_checkout_that_started_it(tmp_path: Path) -> No
     # As its keeper does; the number is of a process that has ended at once.
     ended = subprocess.Popen(["true"])
     ended.wait()
-    with files.lock(tmp_path / "keeper.lock", holder=f"{ended.pid}"):
+    with files.hold_lock(tmp_path / "keeper.lock", holder=f"{ended.pid}"):
         with pytest.raises(LaunchError, match="the cluster of /home/ann/campaign is running here"):
             lock(tmp_path)
         with pytest.raises(LaunchError, match=rf"another checkout; .*campaign cluster down --directory {tmp_path}"):

@@ -427,10 +427,16 @@ def test_a_directory_that_somebody_else_made_is_refused(directory: Path) -> None
         up(directory, SMALL)
     assert list(directory.iterdir()) == []
     # Its owner has a process of somebody else hold the lock, and wants it killed.
-    with files.lock(directory / "keeper.lock", holder="1"), pytest.raises(LaunchError, match="belongs to another user"):
+    with (
+        files.hold_lock(directory / "keeper.lock", holder="1"),
+        pytest.raises(LaunchError, match="belongs to another user"),
+    ):
         down(directory)
     os.chown(directory, 0, 0)
-    with files.lock(directory / "keeper.lock", holder="1"), pytest.raises(LaunchError, match="in another container"):
+    with (
+        files.hold_lock(directory / "keeper.lock", holder="1"),
+        pytest.raises(LaunchError, match="in another container"),
+    ):
         down(directory)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from campaign.common.errors import LaunchError
-from campaign.common.processes.marked import live, words_of
+from campaign.common.processes.marked import list_pids, read_process_words
 from campaign.emulators.hosts.cluster_spec import Cluster
 from campaign.emulators.slurm import daemons
 from campaign.slurm.excluded_hosts import ExcludedHosts
@@ -144,7 +144,7 @@ def test_an_excluded_host_is_used_again_when_it_is_healthy(site: FaultSite) -> N
     site.ends(process)
     assert excluded(site) == {host}
     site.repair()
-    notes = ExcludedHosts(site.results().slurm)
+    notes = ExcludedHosts(site.results().slurm_state)
     document = json.loads(notes.path(host).read_text())
     notes.path(host).write_text(json.dumps({**document, "time_s": document["time_s"] - 60}))
     site.campaign(batch=[1, 2])
@@ -307,7 +307,7 @@ def untold(lonely: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Begun:
 def _has_ended(site: FaultSite) -> bool:
     """Whether the first run's rank has."""
     with suppress(FileNotFoundError):
-        ends = site.results().work("1x1-local.c1").glob("runs/*/rank.0")
+        ends = site.results().work_directory("1x1-local.c1").glob("runs/*/rank.0")
         return any("ended" in end.read_text() for end in ends)
     return False
 
@@ -371,7 +371,7 @@ def states(site: FaultSite) -> str:
 
 
 def excluded(site: FaultSite) -> set[str]:
-    return set(ExcludedHosts(site.results().slurm).current())
+    return set(ExcludedHosts(site.results().slurm_state).current())
 
 
 SERVER = """trap '' TERM; setsid sleep 4711 & sleep 4711 & env -i setsid sleep 4711 &
@@ -380,11 +380,11 @@ exec python3 -m http.server {port} --bind 127.0.0.1"""
 
 
 def sleepers() -> list[int]:
-    return [pid for pid in live() if words_of(pid, "cmdline")[:2] == [b"sleep", b"4711"]]
+    return [pid for pid in list_pids() if read_process_words(pid, "cmdline")[:2] == [b"sleep", b"4711"]]
 
 
 def drivers() -> list[int]:
-    return [pid for pid in live() if b"submitit.core._submit" in words_of(pid, "cmdline")]
+    return [pid for pid in list_pids() if b"submitit.core._submit" in read_process_words(pid, "cmdline")]
 
 
 @contextmanager

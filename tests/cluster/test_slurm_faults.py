@@ -164,5 +164,5 @@ def wrapped(site: FaultSite, program: str, lines: str) -> Path:
 
 def report_context(site: FaultSite) -> str:
     tables = site.results().tables
-    collect(gather_planned(site.results().plan_document), tables)
+    collect(gather_planned(site.results().plan_file), tables)
     return (tables / "context.json").read_text()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from campaign.common.errors import CampaignError, HostFailed, LaunchError
-from campaign.common.processes.marked import live, marked, words_of
+from campaign.common.processes.marked import find_marked_processes, list_pids, read_process_words
 from campaign.emulators.hosts.cluster_spec import Cluster
 from campaign.emulators.slurm import daemons
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE
@@ -184,19 +184,19 @@ def test_a_step_ends_at_its_time_limit_with_all_that_it_started(job: Job) -> Non
     result = ended(job.done(), "time")
     assert result.timed_out
     assert result.codes == (None,) * 4
-    assert list(marked(f"{job.done().mark}/time")) == []
+    assert list(find_marked_processes(f"{job.done().mark}/time")) == []
 
 
 def test_what_ranks_leave_behind_is_ended_and_delays_nothing(job: Job) -> None:
     result = ended(job.done(), "daemon")
     assert result.codes == (0,) * 4
     assert result.ended - result.started < 20
-    assert list(marked(f"{job.done().mark}/daemon")) == []
+    assert list(find_marked_processes(f"{job.done().mark}/daemon")) == []
 
 
 def test_a_daemon_that_cleans_its_environment_is_ended_with_its_run(job: Job) -> None:
     assert ended(job.done(), "escaped").codes == (0,) * 4
-    assert not [pid for pid in live() if words_of(pid, "cmdline")[:2] == [b"sleep", b"4711"]]
+    assert not [pid for pid in list_pids() if read_process_words(pid, "cmdline")[:2] == [b"sleep", b"4711"]]
 
 
 def test_a_rank_that_is_stopped_disturbs_its_run(job: Job) -> None:
@@ -237,7 +237,7 @@ def test_one_program_for_all_ranks_can_start_them_itself(job: Job) -> None:
 
 def test_steps_inside_a_step_end_with_it(job: Job) -> None:
     assert ended(job.done(), "inner").timed_out
-    assert list(marked(f"{job.done().mark}/inner")) == []
+    assert list(find_marked_processes(f"{job.done().mark}/inner")) == []
 
 
 def test_ranks_that_wait_for_a_failed_one_are_ended_and_not_blamed(job: Job) -> None:
@@ -249,7 +249,7 @@ def test_ranks_that_wait_for_a_failed_one_are_ended_and_not_blamed(job: Job) -> 
 def test_the_job_can_go_on_after_all_that(job: Job) -> None:
     assert ended(job.done(), "after").codes == (0,) * 4
     assert sorted(job.log("after").split()) == ["0", "1", "2", "3"]
-    assert list(marked(job.done().mark)) == []
+    assert list(find_marked_processes(job.done().mark)) == []
 
 
 @pytest.mark.parametrize("how", [(), ("--signal=KILL",), ("--signal=TERM",)])
@@ -263,7 +263,7 @@ def test_a_step_that_somebody_cancels_is_no_measurement(
     assert isinstance(found, LaunchError)
     assert "outside" in str(found)
     assert ended(job.done(), "after").codes == (0, 0)
-    assert list(marked(job.done().mark)) == []
+    assert list(find_marked_processes(job.done().mark)) == []
 
 
 def test_a_run_whose_job_is_suspended_is_disturbed(cluster: Cluster, start: Callable[..., Job]) -> None:
@@ -278,7 +278,7 @@ def test_a_run_whose_job_is_suspended_is_disturbed(cluster: Cluster, start: Call
     assert not result.timed_out
     after = ended(job.done(), "after")
     assert (after.codes, after.disturbed) == ((0, 0), "")
-    assert list(marked(job.done().mark)) == []
+    assert list(find_marked_processes(job.done().mark)) == []
 
 
 def test_a_driver_that_is_told_to_stop_leaves_nothing_of_its_run(cluster: Cluster, start: Callable[..., Job]) -> None:
@@ -290,7 +290,7 @@ def test_a_driver_that_is_told_to_stop_leaves_nothing_of_its_run(cluster: Cluste
     done = job.done()
     assert "run" not in done.results
     assert ended(done, "after").codes == (0, 0)
-    assert list(marked(done.mark)) == []
+    assert list(find_marked_processes(done.mark)) == []
 
 
 def test_a_job_that_is_cancelled_leaves_nothing(cluster: Cluster, start: Callable[..., Job]) -> None:
@@ -299,7 +299,7 @@ def test_a_job_that_is_cancelled_leaves_nothing(cluster: Cluster, start: Callabl
     job.step("run", 1)
     slurm(cluster, "scancel", job.id)
     until(lambda: not job.runs(), 30, lambda: "the job stays")
-    assert list(marked(job.work.directory.name)) == []
+    assert list(find_marked_processes(job.work.directory.name)) == []
     done = job.file.with_suffix(".done")
     assert not done.exists() or isinstance(job.done().results["run"], LaunchError)
 
@@ -350,7 +350,7 @@ def test_a_host_that_dies_under_a_run_is_not_the_runs_failure(cluster: Cluster, 
             found = error(job.done(), "run")
             assert isinstance(found, HostFailed)
             assert list(found.hosts) == ["host4"]
-        assert list(marked(job.work.directory.name)) == []
+        assert list(find_marked_processes(job.work.directory.name)) == []
     finally:
         back(cluster, "host4")
 

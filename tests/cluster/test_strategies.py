@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from campaign.common.errors import HostFailed, LaunchError
-from campaign.common.processes.command import Finished
+from campaign.common.processes.command import CompletedCommand
 from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
 from campaign.emulators.slurm import daemons
 from campaign.emulators.slurm.cluster import down, up
 from campaign.emulators.slurm.spec_from_system import cluster_of
-from campaign.lease.fabric_calls import ATTEMPTS
-from campaign.lease.manual import verify
+from campaign.lease.fabric_calls import MAX_ATTEMPTS
+from campaign.lease.manual import verify_compositions
 from campaign.plan.campaign.load import read_system
 from campaign.slurm.commands import Slurm
 from campaign.slurm.strategies import SlurmStrategy, open_strategy
@@ -385,7 +385,7 @@ def test_a_host_that_an_administrator_drained_is_named_and_stays_drained(strateg
 class Nobody(Slurm):
     """Slurm's commands in the name of a user without rights."""
 
-    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Finished:
+    def __call__(self, *argv: str, timeout_s: float = 60.0) -> CompletedCommand:
         return super().__call__(*_NOBODY, *argv, timeout_s=timeout_s)
 
 
@@ -468,7 +468,7 @@ def test_a_failing_fabric_under_resume_puts_the_job_back_and_leaves_nothing(
         "system.launcher": "slurm",
         "system.slurm": {"strategy": "resume"},
         # As often as one composition is tried.
-        "system.fabric": {"kind": "simulated", "faults": [{"kind": "lost_request", "times": ATTEMPTS}]},
+        "system.fabric": {"kind": "simulated", "faults": [{"kind": "lost_request", "times": MAX_ATTEMPTS}]},
         "campaign.configurations": [{"hosts": [1], "devices_per_host": [2], "attach": ["fabric"]}],
     }
     campaign, results = campaign_files.write_files(tmp_path / "config", changes), tmp_path / "results"
@@ -481,13 +481,15 @@ def test_a_failing_fabric_under_resume_puts_the_job_back_and_leaves_nothing(
         job = submit("host1", "sleep 1000", "--exclusive", "--gres=gpu:2", "--comment", names)
         power = cloud.log("power")
         until(lambda: power.exists() and "attempt 1 of" in power.read_text(), "the fabric did not fail")
-        assert verify(campaign, results) == []
+        assert verify_compositions(campaign, results) == []
         # slurmctld looks twice a minute at jobs that wait for their hosts.
         until(lambda: state(job) == "RUNNING", "the job does not run", 90)
-        assert {device["host"] for lease in verify(campaign, results) for device in lease["devices"]} == {"host1"}
+        assert {device["host"] for lease in verify_compositions(campaign, results) for device in lease["devices"]} == {
+            "host1"
+        }
         # What a campaign says to this strategy is of no consequence to a job that runs.
         opened.begin(["host1"], LEASE)
         opened.end(["host1"], LEASE)
         assert state(job) == "RUNNING"
         slurm("scancel", job)
-        until(lambda: verify(campaign, results) == [], "what was composed for the job is not released")
+        until(lambda: verify_compositions(campaign, results) == [], "what was composed for the job is not released")

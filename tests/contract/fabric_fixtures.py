@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from campaign.emulators import catalog
-from campaign.emulators.control_planes.hardware import Rack, rack
+from campaign.emulators.control_planes.hardware import Rack, build_rack
 from campaign.emulators.control_planes.server import ControlPlaneServer
-from campaign.fabrics import fabric_kind, fabric_modules, open_fabric
-from campaign.fabrics.control_plane.protocol import WithoutLogin
+from campaign.fabrics import list_fabric_modules, load_fabric_kind, open_fabric
+from campaign.fabrics.control_plane.protocol import OptionsWithoutLogin
 from campaign.fabrics.errors import Busy, Conflict
-from campaign.fabrics.protocol import Fabric, Request, Selection
-from campaign.lease.lifecycle import acquire
+from campaign.fabrics.protocol import Fabric, LeaseRequest, Selection
+from campaign.lease.lifecycle import acquire_lease
 from campaign.spec.cell import Configuration
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 
@@ -59,7 +59,7 @@ class System:
     @property
     def composes(self) -> tuple[str, str]:
         """The request that composes."""
-        found: tuple[str, str] = catalog.emulator_module(self.fabric).COMPOSES
+        found: tuple[str, str] = catalog.load_emulator_module(self.fabric).COMPOSES
         return found
 
     def open(self, state_dir: Path, **options: Any) -> Fabric:
@@ -70,11 +70,11 @@ class System:
     def rack(self) -> Rack:
         """The hardware that its emulated control plane stands before."""
         devices = [(spec.kind, spec.model, spec.count) for spec in self.pool]
-        return rack([host.name for host in self.hosts], devices)
+        return build_rack([host.name for host in self.hosts], devices)
 
-    def request(self, lease_id: str = "demo.c.1", **changes: Any) -> Request:
+    def request(self, lease_id: str = "demo.c.1", **changes: Any) -> LeaseRequest:
         fields = {"campaign": "demo", "owner": "tester", "configuration": self.fits_once} | changes
-        return Request(lease_id=lease_id, **fields)
+        return LeaseRequest(lease_id=lease_id, **fields)
 
 
 def reached(system: System, state_dir: Path) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def reached(system: System, state_dir: Path) -> dict[str, Any]:
         server = SERVERS[state_dir] = ControlPlaneServer(
             catalog.open_emulator(system.fabric, system.rack(), **system.variant), state_dir / "tls"
         )
-        note.write_text(json.dumps(catalog.reached(system.fabric, server)))
+        note.write_text(json.dumps(catalog.build_connection_options(system.fabric, server)))
     found: dict[str, Any] = json.loads(note.read_text())
     return found
 
@@ -103,21 +103,21 @@ CREDENTIALS = {"user_env": "FABRIC_USER", "password_env": "FABRIC_PASSWORD"}
 
 def options_of(name: str) -> dict[str, Any]:
     """What a system file says under `fabric`, but for the address: the example's options, quick ones, and credentials."""
-    kind = fabric_kind(name)
+    kind = load_fabric_kind(name)
     quick = {key: value for key, value in QUICK.items() if key in kind.options.model_fields}
-    asks = kind.emulator and not issubclass(kind.options, WithoutLogin)
+    asks = kind.emulator and not issubclass(kind.options, OptionsWithoutLogin)
     return {**kind.example.options, **quick, **({"credentials": CREDENTIALS} if asks else {})}
 
 
 def system_of(name: str) -> System:
     """The example of a kind."""
-    kind = fabric_kind(name)
+    kind = load_fabric_kind(name)
     example = kind.example
     options = options_of(name)
     return System(name, example.hosts, example.pool, example.configuration, options, bool(kind.emulator), name)
 
 
-SYSTEMS = {name: system_of(name) for name in fabric_modules()}
+SYSTEMS = {name: system_of(name) for name in list_fabric_modules()}
 """Every kind there is, those of other installed packages included; and a Redfish service as odd as public ones are together."""
 ODD = {
     "quirks": ["linked_root", "linked_members", "untyped", "text_reserved", "errors_with_200"],
@@ -144,7 +144,7 @@ class DiesInCompose:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dies_in_its_changes(fabric: Any, request: Request) -> None:
+def dies_in_its_changes(fabric: Any, request: LeaseRequest) -> None:
     """Let the process be killed when its second request that attaches is answered, or the only one."""
     composing, _ = fabric.controlled.rehearse(fabric.select(request, fabric.inventory()))
     plane, most, changes = fabric.plane, min(2, len(composing)), list[Any]()
@@ -231,7 +231,7 @@ def _live(says: Connection, action: str, name: str, directory: str, lease_id: st
         while not (state_dir / "go").exists():
             time.sleep(0.001)
     try:
-        acquire(fabric, system.request(lease_id), state_dir / "leases", wait_s=0, poll_s=0)
+        acquire_lease(fabric, system.request(lease_id), state_dir / "leases", wait_s=0, poll_s=0)
     except (Busy, Conflict) as error:
         says.send(f"{type(error).__name__}: {error}")
         sys.exit(3)

@@ -17,15 +17,15 @@ import pytest
 
 from campaign.common.errors import ConfigError, FabricError
 from campaign.emulators.control_planes.server import HttpFaultKind, WireFault
-from campaign.fabrics import fabric_kind, fabric_modules, open_fabric
+from campaign.fabrics import list_fabric_modules, load_fabric_kind, open_fabric
 from campaign.fabrics.errors import Conflict, NoMatch, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.protocol import Fabric
 from campaign.lease.journal import Journal, is_owned
-from campaign.lease.lifecycle import acquire, release
-from campaign.lease.reconcile import reconcile
+from campaign.lease.lifecycle import acquire_lease, release_lease
+from campaign.lease.reconcile import reconcile_leases
 from tests.contract.fabric_fixtures import SERVERS, SYSTEMS, System, configuration, start, stop_emulators
 
-WITH_FAULTS = [name for name in SYSTEMS if "faults" in fabric_kind(SYSTEMS[name].fabric).options.model_fields]
+WITH_FAULTS = [name for name in SYSTEMS if "faults" in load_fabric_kind(SYSTEMS[name].fabric).options.model_fields]
 COMPOSING = {name: system.composes for name, system in SYSTEMS.items() if system.emulated}
 
 
@@ -48,42 +48,42 @@ def fabric(system: System, tmp_path: Path) -> Fabric:
 
 
 def composed(fabric: Fabric, system: System, lease_id: str) -> None:
-    fabric.compose(fabric.select(system.request(lease_id), fabric.inventory()))
+    fabric.compose(fabric.select_devices(system.request(lease_id), fabric.read_inventory()))
 
 
 def holders(fabric: Fabric) -> set[str | None]:
-    inventory = fabric.inventory()
+    inventory = fabric.read_inventory()
     return {device.holder for device in inventory.devices} | {host.holder for host in inventory.hosts}
 
 
 def test_selecting_changes_nothing(fabric: Fabric, system: System) -> None:
-    inventory = fabric.inventory()
-    first = fabric.select(system.request(), inventory)
-    assert fabric.select(system.request(), inventory) == first
-    assert fabric.inventory() == inventory
-    assert not fabric.held()
+    inventory = fabric.read_inventory()
+    first = fabric.select_devices(system.request(), inventory)
+    assert fabric.select_devices(system.request(), inventory) == first
+    assert fabric.read_inventory() == inventory
+    assert not fabric.list_lease_tags()
 
 
 def test_composing_twice_is_composing_once(fabric: Fabric, system: System) -> None:
-    selection = fabric.select(system.request("one"), fabric.inventory())
+    selection = fabric.select_devices(system.request("one"), fabric.read_inventory())
     fabric.compose(selection)
     before = fabric.read_back("one")
     fabric.compose(selection)
     assert before is not None
     assert fabric.read_back("one") == before
-    assert list(fabric.held()) == ["one"]
+    assert list(fabric.list_lease_tags()) == ["one"]
 
 
 def test_what_was_obtained_is_read_back_from_both_ends(fabric: Fabric, system: System) -> None:
-    selection = fabric.select(system.request("one"), fabric.inventory())
+    selection = fabric.select_devices(system.request("one"), fabric.read_inventory())
     fabric.compose(selection)
     composition = fabric.read_back("one")
     assert composition is not None
     assert composition.mismatches(system.fits_once) == ()
-    assert {device.fabric_id for device in composition.devices} == set(selection.ids)
-    assert fabric.host_sees(composition) == set(selection.ids)
+    assert {device.fabric_id for device in composition.devices} == set(selection.fabric_ids)
+    assert fabric.find_visible_devices(composition) == set(selection.fabric_ids)
     assert {(device.holder, device.state) for device in composition.devices} == {("one", "in_use")}
-    assert all(device.host_id for device in composition.devices) or not fabric.capabilities().gives_host_id
+    assert all(device.host_id for device in composition.devices) or not fabric.describe_capabilities().gives_host_id
 
 
 def test_a_composition_differs_from_another_configuration(fabric: Fabric, system: System) -> None:
@@ -96,23 +96,23 @@ def test_a_composition_differs_from_another_configuration(fabric: Fabric, system
 
 
 def test_composition_document_is_the_same_for_two_leases_of_the_same_hardware(fabric: Fabric, system: System) -> None:
-    documents, empty = [], fabric.inventory()
+    documents, empty = [], fabric.read_inventory()
     for lease_id in ("one", "two"):
-        fabric.compose(fabric.select(system.request(lease_id), fabric.inventory()))
+        fabric.compose(fabric.select_devices(system.request(lease_id), fabric.read_inventory()))
         composition = fabric.read_back(lease_id)
         assert composition is not None
         documents.append(composition.document())
         assert fabric.release(lease_id) == ()
         assert fabric.read_back(lease_id) is None
-        assert not fabric.held()
+        assert not fabric.list_lease_tags()
     assert documents[0] == documents[1]
-    fabric.bring_home()
-    assert fabric.inventory() == empty
+    fabric.return_displaced_devices()
+    assert fabric.read_inventory() == empty
 
 
 def test_the_tag_says_whose_it_is(fabric: Fabric, system: System) -> None:
     composed(fabric, system, "one")
-    tag = fabric.held()["one"]
+    tag = fabric.list_lease_tags()["one"]
     assert (tag.campaign, tag.owner) == ("demo", "tester")
     assert abs(tag.since_s - time.time()) < 60
     composition = fabric.read_back("one")
@@ -121,48 +121,48 @@ def test_the_tag_says_whose_it_is(fabric: Fabric, system: System) -> None:
 
 
 def test_releasing_twice_is_harmless_and_frees_everything(fabric: Fabric, system: System) -> None:
-    before = fabric.inventory()
+    before = fabric.read_inventory()
     composed(fabric, system, "one")
-    assert fabric.inventory() != before
+    assert fabric.read_inventory() != before
     assert fabric.release("one") == ()
     assert fabric.release("one") == ()
     assert fabric.release("never heard of") == ()
-    assert fabric.inventory() == before
+    assert fabric.read_inventory() == before
     assert fabric.read_back("one") is None
 
 
 def test_selecting_what_is_held_names_the_holder(fabric: Fabric, system: System) -> None:
     composed(fabric, system, "one")
     with pytest.raises(Conflict, match="held by one") as caught:
-        fabric.select(system.request("two"), fabric.inventory())
+        fabric.select_devices(system.request("two"), fabric.read_inventory())
     assert "one" in caught.value.holders
 
 
 def test_composing_what_was_taken_meanwhile_names_the_holder_and_changes_nothing(
     fabric: Fabric, system: System
 ) -> None:
-    stale = fabric.inventory()
+    stale = fabric.read_inventory()
     composed(fabric, system, "one")
     with pytest.raises(Conflict, match="one") as caught:
-        fabric.compose(fabric.select(system.request("two"), stale))
+        fabric.compose(fabric.select_devices(system.request("two"), stale))
     assert caught.value.holders == ("one",)
-    assert list(fabric.held()) == ["one"]
+    assert list(fabric.list_lease_tags()) == ["one"]
 
 
 def test_what_could_never_fit_is_not_a_conflict(fabric: Fabric, system: System) -> None:
     composed(fabric, system, "one")
     with pytest.raises(NoMatch):
-        fabric.select(
+        fabric.select_devices(
             system.request("two", configuration=configuration(hosts=9, devices_per_host=0, attach="local")),
-            fabric.inventory(),
+            fabric.read_inventory(),
         )
 
 
 def test_hosts_that_are_not_allowed_are_not_used(fabric: Fabric, system: System) -> None:
     with pytest.raises(NoMatch, match="mars"):
-        fabric.select(system.request(allowed_hosts=("mars",)), fabric.inventory())
+        fabric.select_devices(system.request(allowed_hosts=("mars",)), fabric.read_inventory())
     last = system.hosts[-1].name
-    selection = fabric.select(system.request(allowed_hosts=(last,)), fabric.inventory())
+    selection = fabric.select_devices(system.request(allowed_hosts=(last,)), fabric.read_inventory())
     assert [host.host for host in selection.hosts] == [last]
 
 
@@ -170,7 +170,7 @@ def test_another_process_sees_what_is_held(fabric: Fabric, system: System, tmp_p
     composed(fabric, system, "one")
     fabric.close()
     again = system.open(tmp_path)
-    assert again.inventory() == fabric.inventory()
+    assert again.read_inventory() == fabric.read_inventory()
     assert again.release("one") == ()
     assert holders(fabric) == {None}
 
@@ -180,7 +180,7 @@ def test_a_damaged_state_file_is_named(fabric: Fabric, system: System, tmp_path:
     (state,) = tmp_path.glob("*.json")
     state.write_text(state.read_text()[:40])
     with pytest.raises(ProtocolViolation, match=state.name):
-        fabric.inventory()
+        fabric.read_inventory()
 
 
 def test_two_processes_that_race_for_the_last_device_get_one_lease(system: System, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_two_processes_that_race_for_the_last_device_get_one_lease(system: Syste
         assert [racer.poll() for racer in lost] == [3], lost[0].says()
         (won,) = (racer for racer in racers if racer not in lost)
         assert won.says() == "READY"
-        assert list(system.open(tmp_path).held()) == [f"racer{racers.index(won)}"]
+        assert list(system.open(tmp_path).list_lease_tags()) == [f"racer{racers.index(won)}"]
     finally:
         for racer in racers:
             racer.end()
@@ -205,7 +205,7 @@ def test_two_processes_that_race_for_the_last_device_get_one_lease(system: Syste
 
 @pytest.mark.parametrize("moment", ["die_before", "die_amid", "die_after"])
 def test_a_killed_owner_leaves_nothing_after_reconciliation(moment: str, system: System, tmp_path: Path) -> None:
-    if moment == "die_amid" and system.open(tmp_path).capabilities().atomic:
+    if moment == "die_amid" and system.open(tmp_path).describe_capabilities().atomic:
         moment = "die_after"  # nothing is in its midst
     owner = start(moment, system.name, tmp_path, "one")
     assert owner.wait() == -signal.SIGKILL, owner.says()
@@ -214,13 +214,13 @@ def test_a_killed_owner_leaves_nothing_after_reconciliation(moment: str, system:
     assert Journal(journals, "one").state == "COMPOSING"
     assert not is_owned(journals, "one")
 
-    clean = partial(reconcile, fabric, journals, is_alive=partial(is_owned, journals), poll_s=0)
+    clean = partial(reconcile_leases, fabric, journals, is_alive=partial(is_owned, journals), poll_s=0)
     (orphan,) = clean(dry_run=True)
     assert (orphan.lease_id, orphan.campaign, orphan.outcome) == ("one", "demo", "would_release")
     assert bool(orphan.devices) == (moment != "die_before")
     (orphan,) = clean(dry_run=False)
     assert orphan.outcome == "released"
-    assert not fabric.held()
+    assert not fabric.list_lease_tags()
     assert holders(fabric) == {None}
     assert Journal(journals, "one").state == "RELEASED"
     assert clean(dry_run=False) == []
@@ -231,16 +231,16 @@ def test_a_full_disk_keeps_no_device(system: System, tmp_path: Path, monkeypatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     fabric, journals = system.open(tmp_path), tmp_path / "journals"
-    free = fabric.inventory()
-    lease = acquire(fabric, system.request("one"), journals, wait_s=5, poll_s=0.01)
+    free = fabric.read_inventory()
+    lease = acquire_lease(fabric, system.request("one"), journals, wait_s=5, poll_s=0.01)
     with monkeypatch.context() as disk:
         disk.setattr("campaign.lease.journal.append_json", full)
         disk.setattr("campaign.fabrics.state_file.write_atomic", full)
-        assert release(fabric, lease, poll_s=0.01)["leaked"] == []
-        assert not system.open(tmp_path).held()
-    reconcile(fabric, journals, is_alive=partial(is_owned, journals), dry_run=False)
+        assert release_lease(fabric, lease, poll_s=0.01)["leaked"] == []
+        assert not system.open(tmp_path).list_lease_tags()
+    reconcile_leases(fabric, journals, is_alive=partial(is_owned, journals), dry_run=False)
     assert Journal(journals, "one").state == "RELEASED"
-    assert fabric.inventory() == free
+    assert fabric.read_inventory() == free
 
 
 def test_a_lease_of_a_killed_owner_is_taken_over(system: System, tmp_path: Path) -> None:
@@ -249,15 +249,15 @@ def test_a_lease_of_a_killed_owner_is_taken_over(system: System, tmp_path: Path)
         assert owner.says() == "READY"
         fabric, journals = system.open(tmp_path), tmp_path / "leases"
         assert is_owned(journals, "one")
-        assert reconcile(fabric, journals, is_alive=partial(is_owned, journals), dry_run=False) == []
+        assert reconcile_leases(fabric, journals, is_alive=partial(is_owned, journals), dry_run=False) == []
         with pytest.raises(Conflict, match=f"process {owner.pid} .* alive"):
-            acquire(fabric, system.request("one"), journals, wait_s=0, poll_s=0)
+            acquire_lease(fabric, system.request("one"), journals, wait_s=0, poll_s=0)
     finally:
         owner.end()
-    held = fabric.held()["one"]
-    lease = acquire(fabric, system.request("one", owner="heir"), journals, wait_s=0, poll_s=0)
+    held = fabric.list_lease_tags()["one"]
+    lease = acquire_lease(fabric, system.request("one", owner="heir"), journals, wait_s=0, poll_s=0)
     assert {device.fabric_id for device in lease.composition.devices} == set(held.devices)
-    document = release(fabric, lease, poll_s=0)
+    document = release_lease(fabric, lease, poll_s=0)
     assert (document["state"], document["adoptions"], document["owner"]) == ("RELEASED", 1, "heir")
     # composed by the dead process, released by this one: nothing was composed twice
     assert document["operations"] == 2
@@ -268,15 +268,15 @@ def test_a_lease_of_a_killed_owner_is_taken_over(system: System, tmp_path: Path)
 def test_a_partial_failure_is_itemised_and_releasable(name: str, tmp_path: Path) -> None:
     system = SYSTEMS[name]
     fabric = system.open(tmp_path, faults=[{"kind": "partial_attach", "device": "*slot2"}])
-    selection = fabric.select(system.request("one"), fabric.inventory())
+    selection = fabric.select_devices(system.request("one"), fabric.read_inventory())
     with pytest.raises(PartialFailure) as caught:
         fabric.compose(selection)
-    assert set(caught.value.done) | set(caught.value.failed) == set(selection.ids)
-    assert len(caught.value.failed) == 1
+    assert set(caught.value.completed_ids) | set(caught.value.failed_ids) == set(selection.fabric_ids)
+    assert len(caught.value.failed_ids) == 1
     composition = fabric.read_back("one")
     assert composition is not None
-    assert {device.fabric_id for device in composition.devices} == set(caught.value.done)
-    assert set(fabric.held()["one"].devices) == set(selection.ids)
+    assert {device.fabric_id for device in composition.devices} == set(caught.value.completed_ids)
+    assert set(fabric.list_lease_tags()["one"].devices) == set(selection.fabric_ids)
     assert fabric.release("one") == ()
     assert holders(fabric) == {None}
 
@@ -286,7 +286,7 @@ def test_a_partial_failure_is_itemised_and_releasable(name: str, tmp_path: Path)
 def test_an_unknown_outcome_is_told_by_reading_back(name: str, kind: str, happened: bool, tmp_path: Path) -> None:
     system = SYSTEMS[name]
     fabric = system.open(tmp_path, faults=[{"kind": kind}])
-    selection = fabric.select(system.request("one"), fabric.inventory())
+    selection = fabric.select_devices(system.request("one"), fabric.read_inventory())
     with pytest.raises(OutcomeUnknown):
         fabric.compose(selection)
     assert (fabric.read_back("one") is not None) == happened
@@ -302,38 +302,40 @@ def test_a_lost_answer_is_told_by_reading_back(name: str, kind: HttpFaultKind, t
     system = SYSTEMS[name]
     fabric = system.open(tmp_path)
     (server,) = SERVERS.values()
-    selection = fabric.select(system.request("one"), fabric.inventory())
-    server.faults.add(WireFault(kind, *COMPOSING[name]))
+    selection = fabric.select_devices(system.request("one"), fabric.read_inventory())
+    server.faults.add_fault(WireFault(kind, *COMPOSING[name]))
     with pytest.raises(OutcomeUnknown):
         fabric.compose(selection)
-    assert "one" in fabric.held()
+    assert "one" in fabric.list_lease_tags()
     fabric.compose(selection)
     composition = fabric.read_back("one")
     assert composition is not None
     assert composition.mismatches(system.fits_once) == ()
-    assert {device.fabric_id for device in composition.devices} == set(selection.ids)
-    assert sum(device.attached_to is not None for device in server.emulator.rack.devices.values()) == len(selection.ids)
+    assert {device.fabric_id for device in composition.devices} == set(selection.fabric_ids)
+    assert sum(device.attached_to is not None for device in server.emulator.rack.devices.values()) == len(
+        selection.fabric_ids
+    )
     assert fabric.release("one") == ()
-    assert server.emulator.rack.free() == list(server.emulator.rack.devices)
+    assert server.emulator.rack.list_free_devices() == list(server.emulator.rack.devices)
 
 
 @pytest.mark.parametrize("name", COMPOSING)
 def test_a_rehearsal_sends_nothing_and_shows_what_is_then_sent(name: str, tmp_path: Path) -> None:
     system = SYSTEMS[name]
     fabric = system.open(tmp_path)
-    assert fabric.controlled is not None
+    assert fabric.control_plane_access is not None
     (server,) = SERVERS.values()
-    selection = fabric.select(system.request("one"), fabric.inventory())
-    before = len(server.changing())
-    composing, releasing = fabric.controlled.rehearse(selection)
-    assert len(server.changing()) == before
-    assert not fabric.held()
+    selection = fabric.select_devices(system.request("one"), fabric.read_inventory())
+    before = len(server.list_changes())
+    composing, releasing = fabric.control_plane_access.preview_requests(selection)
+    assert len(server.list_changes()) == before
+    assert not fabric.list_lease_tags()
     fabric.compose(selection)
-    sent = server.changing()[before:]
+    sent = server.list_changes()[before:]
     shown = [(one.method, urlsplit(one.url).path) for one in composing]
     assert sorted(shown) == sorted((asked.method, asked.path) for asked in sent)
     assert fabric.release("one") == ()
-    assert [one.method for one in releasing] == [asked.method for asked in server.changing()[before + len(sent) :]]
+    assert [one.method for one in releasing] == [asked.method for asked in server.list_changes()[before + len(sent) :]]
 
 
 @pytest.mark.parametrize("name", COMPOSING)
@@ -342,26 +344,26 @@ def test_a_success_that_is_none_is_no_lease(name: str, tmp_path: Path) -> None:
     system = SYSTEMS[name]
     fabric = system.open(tmp_path)
     (server,) = SERVERS.values()
-    fabric.inventory()
-    server.faults.add(WireFault("lie", *COMPOSING[name], times=-1))
+    fabric.read_inventory()
+    server.faults.add_fault(WireFault("lie", *COMPOSING[name], times=-1))
     with pytest.raises(FabricError):
-        acquire(fabric, system.request("one"), tmp_path / "leases", wait_s=0, poll_s=0, attempts=1)
-    server.faults.clear()
-    reconcile(fabric, tmp_path / "leases", is_alive=lambda _: False, dry_run=False, poll_s=0)
-    assert not fabric.held()
-    assert server.emulator.rack.free() == list(server.emulator.rack.devices)
+        acquire_lease(fabric, system.request("one"), tmp_path / "leases", wait_s=0, poll_s=0, max_attempts=1)
+    server.faults.clear_faults()
+    reconcile_leases(fabric, tmp_path / "leases", is_alive=lambda _: False, dry_run=False, poll_s=0)
+    assert not fabric.list_lease_tags()
+    assert server.emulator.rack.list_free_devices() == list(server.emulator.rack.devices)
     assert Journal(tmp_path / "leases", "one").state == "RELEASED"
 
 
 def test_a_row_says_what_others_need(system: System) -> None:
     """A new kind is one module with `FABRIC = FabricKind(..)`; this names what its row lacks."""
-    kind = fabric_kind(system.fabric)
-    where = f"FABRIC of {fabric_modules()[system.fabric]}"
+    kind = load_fabric_kind(system.fabric)
+    where = f"FABRIC of {list_fabric_modules()[system.fabric]}"
     assert kind.summary, f"{where}: give `summary`, one line for lists"
     assert kind.options.model_config.get("extra") == "forbid", f"{where}: `options` must be closed (extra='forbid')"
     assert kind.options.__doc__, f"{where}: `options` needs a docstring; it is in the reference of all keys"
     fabric = system.open(Path("/nonexistent")) if not system.emulated else None
-    verified = fabric is None or fabric.capabilities().verified
+    verified = fabric is None or fabric.describe_capabilities().verified
     assert (kind.unverified == "") == (verified and not system.emulated), (
         f"{where}: `unverified` says what was not tried on the real product, and `verified=False` in its capabilities"
     )
@@ -376,29 +378,31 @@ def test_a_row_says_what_others_need(system: System) -> None:
 
 
 def test_an_example_fits_exactly_once(fabric: Fabric, system: System) -> None:
-    where = f"FABRIC of {fabric_modules()[system.fabric]}: `example`"
+    where = f"FABRIC of {list_fabric_modules()[system.fabric]}: `example`"
     try:
         composed(fabric, system, "one")
     except FabricError as error:
         pytest.fail(f"{where}: its configuration must fit into its hosts and pool: {error}")
     with pytest.raises(Conflict):
-        pytest.fail(f"{where}: must fit once only: {fabric.select(system.request('two'), fabric.inventory())}")
+        pytest.fail(
+            f"{where}: must fit once only: {fabric.select_devices(system.request('two'), fabric.read_inventory())}"
+        )
 
 
 def test_a_control_plane_is_offered_where_there_is_one(fabric: Fabric, system: System) -> None:
-    assert (fabric.controlled is not None) == system.emulated
+    assert (fabric.control_plane_access is not None) == system.emulated
 
 
 def test_planning_needs_no_control_plane(system: System, tmp_path: Path) -> None:
     away = {"url": "http://127.0.0.1:1"} if system.emulated and "boxes" not in system.options else {}
     fabric = open_fabric(system.fabric, {**system.options, **away}, system.hosts, system.pool, tmp_path)
-    selection = fabric.select_planned(system.request())
+    selection = fabric.select_planned_devices(system.request())
     assert len(selection.hosts) == system.fits_once.hosts
 
 
 def test_unknown_names_and_options_are_refused_with_what_there_is(system: System, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="static, simulated"):
-        fabric_kind("liquid")
+        load_fabric_kind("liquid")
     with pytest.raises(ConfigError, match=f"'{system.fabric}': .*colour"):
         open_fabric(system.fabric, {**system.options, "colour": "blue"}, system.hosts, system.pool, tmp_path)
 

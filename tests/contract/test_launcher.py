@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from campaign.common.errors import ConfigError, LaunchError
-from campaign.common.processes.marked import marked
+from campaign.common.processes.marked import find_marked_processes
 from campaign.run.launchers import LAUNCHERS, open_launcher
 from campaign.workloads.launcher import Launcher, Limits
 from campaign.workloads.protocol import Step
@@ -35,7 +35,7 @@ def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
 def mark() -> Iterator[str]:
     mark = f"test-{uuid.uuid4().hex}"
     yield mark
-    assert list(marked(mark)) == []
+    assert list(find_marked_processes(mark)) == []
 
 
 def step(code: str, ranks: int = 2, per_rank: bool = True) -> Step:
@@ -68,7 +68,7 @@ time.sleep(60)
     ended = launcher.run(step(code), mark, tmp_path / "log", tmp_path, Limits(0.5))
     assert ended.timed_out
     assert ended.codes == (-signal.SIGKILL,) * 2
-    assert list(marked(mark)) == []
+    assert list(find_marked_processes(mark)) == []
 
 
 def test_one_launcher_starts_many_steps(launcher: Launcher, mark: str, tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.fabrics import fabric_kind, registry
+from campaign.fabrics import load_fabric_kind, registry
 from campaign.fabrics.errors import PartialFailure
-from campaign.fabrics.protocol import Request
+from campaign.fabrics.protocol import LeaseRequest
 from campaign.fabrics.registry import ENTRY_POINTS, Example
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,14 +54,14 @@ def test_a_device_that_cannot_be_attached_is_itemised_and_released(
     script = tmp_path / "panel"
     script.write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/log\ntest $2 != pool/slot2\n")
     script.chmod(0o755)
-    example: Example = fabric_kind("patch-panel").example
+    example: Example = load_fabric_kind("patch-panel").example
     fabric = registry.open_fabric("patch-panel", {"script": str(script)}, example.hosts, example.pool, tmp_path)
-    selection = fabric.select(Request("one", "demo", "me", example.configuration), fabric.inventory())
+    selection = fabric.select_devices(LeaseRequest("one", "demo", "me", example.configuration), fabric.read_inventory())
     with pytest.raises(PartialFailure) as caught:
         fabric.compose(selection)
-    assert (caught.value.done, caught.value.failed) == (("pool/slot1", "pool/slot3"), ("pool/slot2",))
+    assert (caught.value.completed_ids, caught.value.failed_ids) == (("pool/slot1", "pool/slot3"), ("pool/slot2",))
     assert fabric.release("one") == ("pool/slot2",)
-    assert set(fabric.held()["one"].devices) == {"pool/slot2"}
+    assert set(fabric.list_lease_tags()["one"].devices) == {"pool/slot2"}
     script.write_text("#!/bin/sh\n")
     assert fabric.release("one") == ()
-    assert not fabric.held()
+    assert not fabric.list_lease_tags()

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from campaign.common.processes.marked import marked
+from campaign.common.processes.marked import find_marked_processes
 from campaign.plan.campaign.load import validate
 from campaign.run.launched_run import until_undisturbed
 from campaign.run.launchers import open_launcher
@@ -88,7 +88,7 @@ def measured(
         return ended, workload.read(run, ended, Log(log))
 
     _, outcome = until_undisturbed(cell.workload, launch)
-    assert list(marked(mark)) == []
+    assert list(find_marked_processes(mark)) == []
     return outcome
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from campaign.common import errors
-from campaign.common.errors import ConfigError, needs_extra
+from campaign.common.errors import ConfigError, require_extra
 from campaign.common.paths import ROOT
 from campaign.emulators.control_planes.server import ControlPlaneServer
 
@@ -58,5 +58,5 @@ def test_every_extra_that_the_package_names_is_declared_and_in_all() -> None:
 
 
 def test_needs_extra_lets_other_errors_pass() -> None:
-    with pytest.raises(ZeroDivisionError), needs_extra("emulate"):
+    with pytest.raises(ZeroDivisionError), require_extra("emulate"):
         1 / 0  # noqa: B018

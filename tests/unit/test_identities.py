@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from campaign.common.files import content_hash
-from campaign.common.paths import CONFIG
+from campaign.common.files import hash_document
+from campaign.common.paths import CONFIG_DIRECTORY
 from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.lease_plans import campaign_of
 from campaign.plan.matrix import expand, run_set_digest
@@ -20,8 +20,11 @@ from campaign.spec.lease_plan import read_lease_plan
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CAMPAIGNS = {
-    "demo": CONFIG / "campaign.yaml",
-    **{name: CONFIG / "campaigns" / f"{name}.yaml" for name in ("falcon-study", "faster-study", "remote-study")},
+    "demo": CONFIG_DIRECTORY / "campaign.yaml",
+    **{
+        name: CONFIG_DIRECTORY / "campaigns" / f"{name}.yaml"
+        for name in ("falcon-study", "faster-study", "remote-study")
+    },
 }
 
 
@@ -30,7 +33,7 @@ def compute_identities(name: str) -> dict[str, Any]:
     cells = expand(load_campaign(CAMPAIGNS[name])).cells
     return {
         "cells": len(cells),
-        "cell_ids": content_hash(sorted(cell.id for cell in cells)),
+        "cell_ids": hash_document(sorted(cell.id for cell in cells)),
         "run_set": run_set_digest(cells),
         "first": {cell.label(): cell.id for cell in cells[:5]},
     }

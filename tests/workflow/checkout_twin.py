@@ -175,8 +175,8 @@ class Project:
         for name in figures:
             (scripts / "figures" / f"{name}.py").symlink_to(ROOT / "scripts" / "figures" / f"{name}.py")
         draw_figures(results.tables, results.figures, scripts)
-        render_report(results.tables, results.figures, results.report, scripts)
-        return results.report.read_text()
+        render_report(results.tables, results.figures, results.report_file, scripts)
+        return results.report_file.read_text()
 
     def measure(self, *arguments: str, **keys: Any) -> str:
         """Only the measuring part of the DAG: what most of these tests are about."""

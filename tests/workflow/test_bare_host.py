@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 from campaign.cli.main import main
 from campaign.common.paths import ROOT
-from campaign.report.sources import tables_from
+from campaign.report.sources import load_tables
 from tests import bare_environment
 
 _EXTRA = [
@@ -92,7 +92,7 @@ def test_a_lease_is_measured_with_torch_and_four_packages_and_its_records_come_h
     )
     run("verify", "results/c")
     assert "2 runs, 0 without a record" in run("plan", "c.yaml")
-    tables = tables_from(home / "c.yaml")
+    tables = load_tables(home / "c.yaml")
     assert sorted(tables.runs["configuration"]) == ["1x1-local", "1x2-local"]
     assert set(tables.runs["status"]) == {"ok"}
     of_both = tables.telemetry.groupby("cell_id")["quantity"].nunique()

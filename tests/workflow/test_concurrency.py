@@ -74,7 +74,7 @@ def test_leases_start_in_the_order_of_the_plan_and_none_passes_a_larger_one(proj
     project.workload("logged", sleep_s=LONG_S / 4)
     project.campaign(hosts=[1, 2, 4], compositions=2, repetitions=2, isolation="none")
     project.measure("--cores", "16")
-    planned = [lease["lease"] for lease in json.loads(project.results().plan_document.read_text())["leases"]]
+    planned = [lease["lease"] for lease in json.loads(project.results().plan_file.read_text())["leases"]]
     documents = {re.sub(r"^c\.|\.\w+\.\d+$", "", document["lease_id"]): document for document in project.leases()}
     assert set(documents) == set(planned)
     whole = [number for number, name in enumerate(planned) if len(documents[name]["obtained"]["hosts"]) == 4]

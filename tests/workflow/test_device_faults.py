@@ -7,11 +7,11 @@ import os
 
 import pytest
 
-from campaign.fabrics.simulated import host_id
+from campaign.fabrics.simulated import make_host_id
 from tests.workflow.checkout_twin import Project
 
 SLOTS = [f"falcon1/drawer1/slot{number}" for number in (1, 2, 3)]
-UUIDS = [host_id("gpu", slot) for slot in SLOTS]
+UUIDS = [make_host_id("gpu", slot) for slot in SLOTS]
 BAD = UUIDS[0]
 ECC = "CUDA error: uncorrectable ECC error encountered"
 ILLEGAL = "CUDA error: an illegal memory access was encountered"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from campaign.emulators.catalog import emulator_module, open_emulator
-from campaign.emulators.control_planes.h3 import Boxes
-from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.catalog import load_emulator_module, open_emulator
+from campaign.emulators.control_planes.h3 import EmulatedBoxes
+from campaign.emulators.control_planes.hardware import build_rack
 from campaign.emulators.control_planes.server import ControlPlaneServer, WireFault
-from campaign.emulators.serve_control_plane import PASSWORD, USER, system_document
+from campaign.emulators.serve_control_plane import PASSWORD, USER, build_system_document
 from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.matrix import expand
 from tests.workflow.checkout_twin import ROOT, Project
@@ -36,13 +36,13 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
     counts = {each: sum(e["count"] for e in falcon["pool"] if (e["kind"], e["model"]) == each) for each in pool}
     h3 = request.param == "h3"
     devices = [(kind, model, n) for (kind, model), n in counts.items() if kind == "gpu" or not h3]
-    hardware = rack([f"host{n}" for n in range(1, 5)], devices)
+    hardware = build_rack([f"host{n}" for n in range(1, 5)], devices)
     with ControlPlaneServer(open_emulator(request.param, hardware, **(H3 if h3 else {})), tmp_path / "tls") as server:
         (tmp_path / "tls").mkdir(exist_ok=True)
         (tmp_path / "tls" / "credentials").write_text(f"{USER}\n{PASSWORD}\n")
         (tmp_path / "tls" / "credentials").chmod(0o600)
         project = Project(tmp_path / "project")
-        system: dict[str, Any] = system_document("falcon-demo", request.param, server, hardware, HOSTS)
+        system: dict[str, Any] = build_system_document("falcon-demo", request.param, server, hardware, HOSTS)
         if h3:
             system["fabric"]["poll_s"] = 0.01
             system["times_factor"] = H3["factor"]
@@ -58,7 +58,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Proje
             project.synthetic(name, precisions=["fp32", "bf16"])
         project.write("c.yaml", demo | {"name": "c", "axes": axes, "overrides": [], "protocol": short})
         # The first answer to a request that composes is lost.
-        server.faults.add(WireFault("drop_after", *emulator_module(request.param).COMPOSES))
+        server.faults.add_fault(WireFault("drop_after", *load_emulator_module(request.param).COMPOSES))
         yield project, server
 
 
@@ -85,9 +85,14 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Cont
         assert sum(not device["local"] for device in devices) == pooled.get(lease["configuration"], 0)
     assert sum(lease["retries"] for lease in leases) >= 1
     assert {device.name: device.attached_to for device in server.emulator.rack.devices.values()} == before
-    if isinstance(server.emulator, Boxes):
+    if isinstance(server.emulator, EmulatedBoxes):
         assert server.emulator.violations == []
-        assert {took.operation for took in server.emulator.took} == {"detach", "attach", "inventory", "read_back"}
+        assert {took.operation for took in server.emulator.timed_operations} == {
+            "detach",
+            "attach",
+            "inventory",
+            "read_back",
+        }
         plan = json.loads((project.results().directory / "plan" / "plan.json").read_text())
         for lease in (one for one in leases if one["configuration"] in pooled):
             (planned,) = (one for one in plan["leases"] if one["configuration"] == lease["configuration"])
@@ -105,12 +110,12 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Cont
 
 
 def test_what_is_measured_inherits_no_secret(tmp_path: Path) -> None:
-    hardware = rack(["host1", "host2"], [("gpu", "cpu-rank", 2)])
+    hardware = build_rack(["host1", "host2"], [("gpu", "cpu-rank", 2)])
     with ControlPlaneServer(open_emulator("redfish", hardware), tmp_path / "tls") as server:
         project = Project(tmp_path / "project")
         project.environment |= {"SITE_USER": USER, "SITE_PASSWORD": PASSWORD, "SITE_OTHER": "inherited"}
         project.environment.pop("FABRIC_PASSWORD", None)  # of other tests
-        system: dict[str, Any] = system_document("bench", "redfish", server, hardware, "host[1-2]")
+        system: dict[str, Any] = build_system_document("bench", "redfish", server, hardware, "host[1-2]")
         system["fabric"]["credentials"] = {"user_env": "SITE_USER", "password_env": "SITE_PASSWORD"}
         project.write("systems/bench.yaml", system)
         project.workload("logged", body='env > "$STARTS.env"; echo rate: 10')

@@ -166,7 +166,7 @@ def test_a_permanent_fault_is_named_the_campaign_completes_once_it_is_gone_and_a
     assert said.count("attempt 2 of 2 failed") == 1, "it is the apparatus that failed, no process"
     assert not (project.results().directory / "summary.txt").exists()
     assert {record.cell.attach for record in project.records()} == {"local"}
-    page = project.results().report.read_text()
+    page = project.results().report_file.read_text()
     assert "could not be attached" in page, "the report does not say why runs are missing"
     assert "ended with ValueError" in page, "the report does not show a failed run"
     assert any(document["faults"] for document in project.leases())
@@ -177,7 +177,7 @@ def test_a_permanent_fault_is_named_the_campaign_completes_once_it_is_gone_and_a
     assert len(project.records()) == 8
     assert set(project.started().values()) == {1}
     assert "could not be attached" not in (project.results().tables / "cells.csv").read_text()
-    assert project.results().report.stat().st_size > 10_000
+    assert project.results().report_file.stat().st_size > 10_000
     assert list(project.home.rglob("*")) == []
     assert "Nothing to be done" in project.run()
 

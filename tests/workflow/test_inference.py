@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from campaign.common.processes.marked import live, words_of
+from campaign.common.processes.marked import list_pids, read_process_words
 from tests.workflow.checkout_twin import ROOT, Project, until
 
 PROGRAMS = ROOT / "tests" / "unit" / "workloads"
@@ -45,7 +45,7 @@ def write_service(project: Project, requests: int, **axes: Any) -> None:
 
 
 def servers() -> list[int]:
-    return [pid for pid in live() if SERVER.encode() in words_of(pid, "cmdline")]
+    return [pid for pid in list_pids() if SERVER.encode() in read_process_words(pid, "cmdline")]
 
 
 def test_latencies_of_a_service_are_drawn_against_the_rate_of_its_client(project: Project) -> None:

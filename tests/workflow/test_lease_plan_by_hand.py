@@ -77,7 +77,7 @@ def test_a_program_that_other_leases_need_may_be_missing(project: Project) -> No
     assert len(project.records()) == 1
     said = project.run_campaign("measure", str(others), expect=1)
     assert "error: 1 of 1 runs have no record: workload other: command: 'no-such-program' was not found" in said
-    manifest = json.loads(project.results().manifest(others.stem).read_text())
+    manifest = json.loads(project.results().manifest_file(others.stem).read_text())
     assert "'no-such-program' was not found on this machine" in manifest["reason"]
     assert len(manifest["missing"]) == 1
     assert len(project.leases()) == 1, "nothing was composed for it"

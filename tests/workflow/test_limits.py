@@ -108,7 +108,7 @@ def test_repetitions_end_where_the_target_is_reached(
     cell = pd.read_csv(tmp_path / "tables" / "cells.csv").loc[0]
     assert (cell["n_planned"], cell["n_ok"], cell["n_missing"]) == (6, 6, 0)
     (line,) = [
-        line for line in map(json.loads, project.results().progress.read_text().splitlines()) if line["cell_done"]
+        line for line in map(json.loads, project.results().progress_file.read_text().splitlines()) if line["cell_done"]
     ]
     assert (line["repetition"], line["left_out"]) == (6, 3)
 

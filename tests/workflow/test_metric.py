@@ -21,4 +21,4 @@ def test_a_campaign_of_step_times_has_a_report_of_its_scaling(project: Project) 
     assert "4 devices give 4" in drawn["findings"][0]
     assert "the work per second of 1 device" in drawn["findings"][0]
     assert "an efficiency of 100" in drawn["findings"][0]
-    assert project.results().report.is_file()
+    assert project.results().report_file.is_file()

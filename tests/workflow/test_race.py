@@ -28,7 +28,7 @@ def begin(project: Project) -> Started:
 
 
 def race_of(project: Project) -> RaceDocument:
-    race = read_race(project.results().race)
+    race = read_race(project.results().race_file)
     assert race is not None
     return race
 
@@ -81,7 +81,7 @@ def test_a_race_goes_on_after_ctrl_c_and_kill_9_and_ends_with_the_same_answer(pr
 
     with (project.results().tables / "cells.csv").open(newline="") as file:
         assert all(row["n_missing"] == "0" for row in csv.DictReader(file))
-    page, summary = project.results().report.read_text(), (project.results().directory / "summary.txt").read_text()
+    page, summary = project.results().report_file.read_text(), (project.results().directory / "summary.txt").read_text()
     for text in (page, summary):
         assert "is known, after" in text
         assert "cannot be within 5\u202f% of the best" in text
@@ -96,4 +96,4 @@ def test_a_race_goes_on_after_ctrl_c_and_kill_9_and_ends_with_the_same_answer(pr
     project.measure()  # without the race: the rest
     assert before.items() < project.record_files().items()
     assert len(project.record_files()) == 32
-    assert not project.results().race.exists()
+    assert not project.results().race_file.exists()

@@ -30,12 +30,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = [entry for entry in synthetic.planned() if entry.cell.batch != 16 and entry.cell.workload == "bert"]
     runs = runs_table(synthetic.records(plan))
     of = Tables(runs, cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document())
-    results = Results.at(tmp_path_factory.mktemp("results"))
+    results = Results.from_directory(tmp_path_factory.mktemp("results"))
     tableset.write(of, results.tables)
     outputs.draw_figures(results.tables, results.figures)
     outputs.write_recommendation(results.tables, results.recommendation)
-    outputs.render_report(results.tables, results.figures, results.report)
-    return Path(shutil.move(results.report, tmp_path_factory.mktemp("page")))
+    outputs.render_report(results.tables, results.figures, results.report_file)
+    return Path(shutil.move(results.report_file, tmp_path_factory.mktemp("page")))
 
 
 @pytest.fixture(scope="module")

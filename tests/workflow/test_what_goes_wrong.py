@@ -19,7 +19,7 @@ from campaign.common.errors import LaunchError, RecordError
 from campaign.fabrics.simulated import FaultKind
 from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.request import PlanRequest
-from campaign.report.sources import report_from
+from campaign.report.sources import write_report
 from campaign.run import measure_lease as measuring
 from campaign.run.driver import Driver
 from campaign.run.submitters import DriverStatus
@@ -118,7 +118,9 @@ def test_a_job_that_a_restarted_controller_has_lost_costs_no_attempt(
 def test_a_device_that_no_host_ever_sees_is_reported(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, because nobody wants to wait for the minutes that real hosts are given."""
     monkeypatch.setenv("STARTS", project.environment["STARTS"])
-    monkeypatch.setattr(measuring, "acquire", functools.partial(measuring.acquire, visible_s=0.2))
+    monkeypatch.setattr(
+        measuring, "acquire_lease", functools.partial(measuring.acquire_lease, visibility_timeout_s=0.2)
+    )
     project.campaign(attach=["fabric"], attempts=2)
     project.system(faults=[{"kind": "device_never_visible", "times": 2}])
     manifest = measure_here(project, "1x1-fabric.c1")
@@ -143,9 +145,9 @@ def test_a_run_that_slurm_took_away_is_missing_and_the_report_names_its_log(
     (name,) = re.findall(r"\(log: (.*?)\)", manifest["reason"])
     assert preempted in (project.results().directory / name).read_text()
     assert str(project.directory) not in manifest["reason"]
-    write(project.results().manifest("1x1-local.c1"), manifest)
+    write(project.results().manifest_file("1x1-local.c1"), manifest)
     campaign, page = load_campaign(project.campaigns / "c.yaml"), project.directory / "page.html"
-    report_from(campaign, project.results().directory, None, project.temporary, page)
+    write_report(campaign, project.results().directory, None, project.temporary, page)
     assert f"(log: {name})" in page.read_text()
 
 

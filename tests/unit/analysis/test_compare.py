@@ -27,7 +27,7 @@ from campaign.analysis.tables import io
 from campaign.analysis.tables.cells import cells_table
 from campaign.analysis.tables.io import Tables
 from campaign.analysis.tables.runs import runs_table
-from campaign.cli.compare import _gate_of_claims, _renamed
+from campaign.cli.compare import _check_claim_rule, _rename_workloads
 from campaign.cli.main import main
 from campaign.common.errors import ConfigError
 from campaign.report.compare_page import claims_page, compare_page, findings
@@ -322,13 +322,13 @@ def test_another_program_of_the_same_name_is_named(
 def test_programs_under_two_names_are_compared_where_they_are_matched(before: Tables) -> None:
     other = with_program(before, ["python", "train.py"], "b" * 64)
     renamed = replace(
-        _renamed(other, other, ()),
+        _rename_workloads(other, other, ()),
         context={**other.context, "campaign_yaml": other.context["campaign_yaml"].replace("bert:", "own-bert:")},
         runs=other.runs.assign(workload=other.runs["workload"].replace("bert", "own-bert")),
         cells=other.cells.assign(workload=other.cells["workload"].replace("bert", "own-bert")),
     )
     base = with_program(before, ["python", "train.py"])
-    assert compare(base, _renamed(base, renamed, ["bert=own-bert"])).programs == {"bert": ("input train.py",)}
+    assert compare(base, _rename_workloads(base, renamed, ["bert=own-bert"])).programs == {"bert": ("input train.py",)}
 
 
 def test_a_mean_over_cells_that_are_not_tested_is_not_tested(before: Tables) -> None:
@@ -474,13 +474,13 @@ def test_the_command_holds_a_campaign_against_published_claims(directories: tupl
 
 def test_the_gate_of_claims_says_what_differs_and_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
     claim = {"id": "a.one", "says": "it is so", "here": "9 %", "verdict": "differs", "other": ["device b instead of a"]}
-    _gate_of_claims([claim, {**claim, "verdict": "agrees"}])
+    _check_claim_rule([claim, {**claim, "verdict": "agrees"}])
     assert (
         "1 claim differs under other conditions or with another program, which does not count"
         in capsys.readouterr().err
     )
     with pytest.raises(click.exceptions.Exit):
-        _gate_of_claims([claim, {**claim, "other": []}])
+        _check_claim_rule([claim, {**claim, "other": []}])
     assert "fails: differs: a.one" in capsys.readouterr().err
 
 
@@ -554,7 +554,7 @@ def test_workloads_with_different_names_are_matched_on_request(before: Tables, a
     )
     renamed = replace(after, runs=runs, cells=cells)
     assert "bert" not in set(compare(before, renamed).rows["workload"])
-    found = compare(before, _renamed(before, renamed, ["bert=own-bert"]))
+    found = compare(before, _rename_workloads(before, renamed, ["bert=own-bert"]))
     assert found.rows.equals(compare(before, after).rows)
     with pytest.raises(ConfigError, match="no workload 'bret'"):
-        _renamed(before, renamed, ["bert=bret"])
+        _rename_workloads(before, renamed, ["bert=bret"])

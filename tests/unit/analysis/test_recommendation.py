@@ -428,7 +428,7 @@ def test_a_document_of_another_form_is_an_error_that_names_the_key(written: Path
 
 
 def test_a_document_of_an_earlier_version_is_made_anew_from_the_tables(written: Path, tmp_path: Path) -> None:
-    results = Results.at(shutil.copytree(written, tmp_path / "results"))
+    results = Results.from_directory(shutil.copytree(written, tmp_path / "results"))
     earlier = {"schema_version": "recommendation/1", "answers": [], "models": [], "figure": None}
     (results.recommendation / "recommendation.json").write_text(json.dumps(earlier))
     assert read_recommendation(results.recommendation) is None

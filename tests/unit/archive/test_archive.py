@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from campaign.archive.read import opened
+from campaign.archive.read import open_archive
 from campaign.archive.write import write_archive
 from campaign.common.errors import ArchiveError
 from campaign.plan.campaign.resolve import Campaign
 from campaign.report import figure
-from campaign.report.sources import as_planned, report_from, report_from_archive
+from campaign.report.sources import find_planned_campaign, write_archive_report, write_report
 from campaign.spec.plan import PLAN_SCHEMA
 from campaign.spec.record import Store
 from tests import campaign_files
@@ -40,11 +40,11 @@ def test_the_report_from_the_archive_alone_is_the_same_bytes(
     # That every figure draws the same from the same tables is tested with the figures.
     some = ["composition_times", "precision"]
     monkeypatch.setattr(figure, "figure_names", lambda *arguments: some)
-    report_from(campaign, results, None, tmp_path / "live", tmp_path / "live.html")
+    write_report(campaign, results, None, tmp_path / "live", tmp_path / "live.html")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     shutil.move(there, elsewhere / "copy.zip")
-    report_from_archive(elsewhere / "copy.zip", elsewhere / "page.html")
+    write_archive_report(elsewhere / "copy.zip", elsewhere / "page.html")
     page = (elsewhere / "page.html").read_bytes()
     assert page == (tmp_path / "live.html").read_bytes()
     assert str(tmp_path).encode() not in page
@@ -57,7 +57,7 @@ def test_the_same_results_give_the_same_archive(campaign: Campaign, results: Pat
 
 
 def test_it_holds_config_records_and_checksums(there: Path, campaign: Campaign) -> None:
-    with opened(there) as content:
+    with open_archive(there) as content:
         assert content.campaign.document() == campaign.document()
         assert len(Store(content.directory).index()) == 31
         assert [path.name for path in (content.directory / "slurm").rglob("*.json*")] == ["host2.json"]
@@ -144,7 +144,7 @@ def test_every_damage_is_named(
 ) -> None:
     rewritten(there, change)
     with pytest.raises(ArchiveError) as caught:
-        report_from_archive(there, tmp_path / "page.html")
+        write_archive_report(there, tmp_path / "page.html")
     assert words in str(caught.value)
     assert str(there) in str(caught.value)
     assert not (tmp_path / "page.html").exists()
@@ -155,7 +155,7 @@ def test_every_damage_is_named(
 def test_what_is_no_archive_or_a_part_of_one_says_so(there: Path, tmp_path: Path, content: bytes | None) -> None:
     there.write_bytes(there.read_bytes()[:-200] if content is None else content)
     with pytest.raises(ArchiveError, match="is not a complete archive"):
-        report_from_archive(there, tmp_path / "page.html")
+        write_archive_report(there, tmp_path / "page.html")
 
 
 def test_nothing_to_archive_says_so(campaign: Campaign, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_nothing_to_archive_says_so(campaign: Campaign, tmp_path: Path) -> None:
 def test_what_a_profile_said_when_it_was_planned_is_in_the_archive(tmp_path: Path) -> None:
     campaign, directory = campaign_files.load(tmp_path), tmp_path / "results" / "small"
     by_profile = replace(campaign, systems={campaign.part: campaign.system.model_copy(update={"launcher": "slurm"})})
-    assert as_planned(campaign, directory) is campaign
+    assert find_planned_campaign(campaign, directory) is campaign
     plan = {
         "schema_version": PLAN_SCHEMA,
         "campaign_hash": Store(directory).share(by_profile.document()),
@@ -175,6 +175,6 @@ def test_what_a_profile_said_when_it_was_planned_is_in_the_archive(tmp_path: Pat
     }
     (directory / "plan").mkdir()
     (directory / "plan" / "plan.json").write_text(json.dumps(plan))
-    assert as_planned(campaign, directory).document() == by_profile.document()
+    assert find_planned_campaign(campaign, directory).document() == by_profile.document()
     edited = campaign_files.load(tmp_path, {"campaign.title": "Another"})
-    assert as_planned(edited, directory) is edited
+    assert find_planned_campaign(edited, directory) is edited

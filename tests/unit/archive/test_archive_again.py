@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from campaign.archive.read import opened
-from campaign.archive.write import Wishes, write_archive
+from campaign.archive.read import open_archive
+from campaign.archive.write import ArchiveOptions, write_archive
 from campaign.common.errors import ArchiveError
 from campaign.plan.campaign.resolve import Campaign
 from campaign.spec.record import Store
@@ -31,10 +31,10 @@ def test_what_only_the_archive_has_stays(campaign: Campaign, results: Path, ther
     shutil.rmtree(results / "telemetry")
     before = set(contents(there))
     written = write_archive(campaign, results, there)
-    assert names <= set(written.kept)
-    assert any(name.startswith("telemetry/") for name in written.kept)
+    assert names <= set(written.kept_members)
+    assert any(name.startswith("telemetry/") for name in written.kept_members)
     assert set(contents(there)) == before
-    with opened(there) as archive:
+    with open_archive(there) as archive:
         assert len(Store(archive.directory).index()) == 31
     runs = contents(there)["tables/runs.csv"].decode().splitlines()
     assert len(runs) == 1 + 31, "tables are of all records"
@@ -47,7 +47,7 @@ def test_a_record_that_was_measured_again_replaces_the_old_one_and_keeps_it(
     old, name = path.read_bytes(), path.relative_to(results).as_posix()
     campaign_records.change(path)
     written = write_archive(campaign, results, there)
-    assert (written.kept, written.superseded) == ((), (name,))
+    assert (written.kept_members, written.superseded_records) == ((), (name,))
     members = contents(there)
     assert members[name] == path.read_bytes()
     assert [content for key, content in members.items() if key.startswith("superseded/") and key.endswith(name)] == [
@@ -61,23 +61,23 @@ def test_a_record_that_was_set_aside_does_not_come_back(campaign: Campaign, resu
     aside.parent.mkdir(parents=True)
     shutil.move(path, aside)
     written = write_archive(campaign, results, there)
-    assert written.kept == ()
+    assert written.kept_members == ()
     assert path.relative_to(results).as_posix() not in contents(there)
     assert aside.relative_to(results).as_posix() in contents(there)
 
 
 def test_what_was_said_of_it_stays_until_something_else_is_said(campaign: Campaign, results: Path, there: Path) -> None:
-    write_archive(campaign, results, there, wishes=Wishes("CC-BY-4.0", "Ada"))
+    write_archive(campaign, results, there, options=ArchiveOptions("CC-BY-4.0", "Ada"))
     write_archive(campaign, results, there)
-    with opened(there) as archive:
+    with open_archive(there) as archive:
         assert (archive.index.license, archive.index.creator) == ("CC-BY-4.0", "Ada")
-    write_archive(campaign, results, there, wishes=Wishes(license="CC0-1.0"))
-    with opened(there) as archive:
+    write_archive(campaign, results, there, options=ArchiveOptions(license="CC0-1.0"))
+    with open_archive(there) as archive:
         assert (archive.index.license, archive.index.creator) == ("CC0-1.0", "Ada")
 
 
 def test_without_samples(campaign: Campaign, results: Path, tmp_path: Path) -> None:
-    write_archive(campaign, results, tmp_path / "a.zip", wishes=Wishes(telemetry=False))
+    write_archive(campaign, results, tmp_path / "a.zip", options=ArchiveOptions(telemetry=False))
     assert not any(name.startswith("telemetry/") for name in contents(tmp_path / "a.zip"))
 
 
@@ -119,7 +119,7 @@ def test_the_newest_manifest_still_says_why(
     from campaign.analysis.tables.collect import gather
 
     write_archive(campaign, results, tmp_path / "a.zip")
-    with opened(tmp_path / "a.zip") as archive:
+    with open_archive(tmp_path / "a.zip") as archive:
         assert gather(campaign, archive.directory).reasons == {"1x1-local": "the fabric did not answer"}
 
 
@@ -129,7 +129,7 @@ def test_a_plan_stays_until_there_is_another(campaign: Campaign, results: Path, 
     plan.write_text('{"plan": 1}')
     write_archive(campaign, results, there)
     plan.unlink()
-    assert write_archive(campaign, results, there).kept == ("plan/plan.json",)
+    assert write_archive(campaign, results, there).kept_members == ("plan/plan.json",)
     (results / "plan" / "budget.json").write_text('{"plan": 2}')
     write_archive(campaign, results, there)
     assert [name for name in contents(there) if name.startswith("plan/")] == ["plan/budget.json"]

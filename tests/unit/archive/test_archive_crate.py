@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 from rocrate.rocrate import ROCrate
 
-from campaign.archive.crate import problems
+from campaign.archive.crate import find_crate_problems
 from campaign.archive.layout import CRATE, FileFacts
-from campaign.archive.read import check, extract, opened
-from campaign.archive.write import Wishes, write_archive
+from campaign.archive.read import check_archive, extract_to_directory, open_archive
+from campaign.archive.write import ArchiveOptions, write_archive
 from campaign.common.errors import ArchiveError
 from campaign.plan.campaign.resolve import Campaign, load_campaign
 from tests.unit.archive import archive_data
@@ -31,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Campaign, Path, Path
     root = tmp_path_factory.mktemp("crate")
     campaign = archive_data.campaign_in(root / "config")
     results = archive_data.fill(campaign, root / "results")
-    write_archive(campaign, results, root / "a.zip", wishes=Wishes("CC-BY-4.0", "Ada Lovelace"))
+    write_archive(campaign, results, root / "a.zip", options=ArchiveOptions("CC-BY-4.0", "Ada Lovelace"))
     return campaign, results, root / "a.zip"
 
 
@@ -44,8 +44,8 @@ def document(made: tuple[Campaign, Path, Path]) -> Document:
 
 @pytest.fixture(scope="module")
 def files(made: tuple[Campaign, Path, Path]) -> dict[str, FileFacts]:
-    with opened(made[2]) as archive:
-        return archive.facts(CRATE)
+    with open_archive(made[2]) as archive:
+        return archive.select_facts(CRATE)
 
 
 def entity(document: Document, identifier: str) -> dict[str, Any]:
@@ -83,9 +83,9 @@ def test_foreign_software_reads_what_the_profile_asks_for(made: tuple[Campaign, 
 def test_every_file_is_described_with_its_size_and_checksum(
     made: tuple[Campaign, Path, Path], document: Document
 ) -> None:
-    with opened(made[2]) as archive:
-        files = archive.facts(CRATE)
-        assert problems(document, files) == []
+    with open_archive(made[2]) as archive:
+        files = archive.select_facts(CRATE)
+        assert find_crate_problems(document, files) == []
         described = {each["@id"]: each for each in document["@graph"] if "sha256" in each}
         assert set(described) == set(files)
         for name, entry in described.items():
@@ -165,19 +165,19 @@ def test_what_is_wrong_with_a_description_is_named(
 ) -> None:
     wrong = copy.deepcopy(document)
     change(wrong)
-    assert words in "; ".join(problems(wrong, files))
+    assert words in "; ".join(find_crate_problems(wrong, files))
 
 
 def test_it_goes_on_as_a_results_directory_with_its_config(made: tuple[Campaign, Path, Path], tmp_path: Path) -> None:
     campaign, _, path = made
-    directory = extract(path, tmp_path / "results").directory
+    directory = extract_to_directory(path, tmp_path / "results").directory
     assert directory == tmp_path / "results" / "small"
     again = load_campaign(directory / "config" / "campaign.yaml")
     assert again.document() == campaign.document()
-    write_archive(again, directory, tmp_path / "b.zip", wishes=Wishes("CC-BY-4.0", "Ada Lovelace"))
+    write_archive(again, directory, tmp_path / "b.zip", options=ArchiveOptions("CC-BY-4.0", "Ada Lovelace"))
     assert (tmp_path / "b.zip").read_bytes() == path.read_bytes()
     with pytest.raises(ArchiveError, match="already exists and is not replaced"):
-        extract(path, tmp_path / "results")
+        extract_to_directory(path, tmp_path / "results")
     assert [each.name for each in (tmp_path / "results").iterdir()] == ["small"]
 
 
@@ -185,7 +185,7 @@ def test_a_damaged_archive_leaves_nothing_extracted(made: tuple[Campaign, Path, 
     damaged = tmp_path / "x.zip"
     damaged.write_bytes(made[2].read_bytes()[:-300])
     with pytest.raises(ArchiveError):
-        extract(damaged, tmp_path / "results")
+        extract_to_directory(damaged, tmp_path / "results")
     assert list((tmp_path / "results").iterdir()) == []
 
 
@@ -198,4 +198,4 @@ def test_an_archive_whose_description_is_gone_is_not_whole(made: tuple[Campaign,
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content)
-    assert check(tmp_path / "x.zip")[1] == [f"there is no {CRATE}"]
+    assert check_archive(tmp_path / "x.zip")[1] == [f"there is no {CRATE}"]

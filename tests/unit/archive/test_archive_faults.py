@@ -22,13 +22,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from campaign.archive import read, zip_file
-from campaign.archive.read import check, opened
-from campaign.archive.write import parts_of, write_archive
+from campaign.archive.read import check_archive, open_archive
+from campaign.archive.write import collect_members, write_archive
 from campaign.cli.main import main
 from campaign.common.errors import ArchiveError, RecordError
 from campaign.common.paths import Results
 from campaign.plan.campaign.resolve import Campaign
-from campaign.report.sources import tables_from
+from campaign.report.sources import load_tables
 from campaign.run.check_results import problems
 from campaign.spec.record import Store
 from tests.unit.archive.archive_data import contents
@@ -48,7 +48,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing(
     content[int(where * len(content))] ^= 1 << bit
     (tmp_path / "x.zip").write_bytes(content)
     # What is left unchecked of a zip file are times, comments and the like: of every member, every byte counts.
-    with suppress(ArchiveError), opened(tmp_path / "x.zip") as archive:
+    with suppress(ArchiveError), open_archive(tmp_path / "x.zip") as archive:
         assert len(Store(archive.directory).index()) == 31
         assert (archive.directory / "ro-crate-metadata.json").read_bytes() == crate_of(whole[1])
 
@@ -57,7 +57,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing(
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_torn_archive_is_never_believed(whole: tuple[Path, bytes], tmp_path: Path, share: float) -> None:
     (tmp_path / "x.zip").write_bytes(whole[1][: int(share * len(whole[1]))])
-    with pytest.raises(ArchiveError, match="is not a complete archive"), opened(tmp_path / "x.zip"):
+    with pytest.raises(ArchiveError, match="is not a complete archive"), open_archive(tmp_path / "x.zip"):
         pass
 
 
@@ -80,13 +80,13 @@ def test_a_bomb_is_refused_before_anything_is_written(
 ) -> None:
     swollen(contents(there), tmp_path / "bomb.zip")
     written: list[str] = []
-    monkeypatch.setattr(read, "_write", lambda *arguments: written.append("all of it"))
-    with pytest.raises(ArchiveError, match="more than it can hold"), opened(tmp_path / "bomb.zip"):
+    monkeypatch.setattr(read, "_write_members", lambda *arguments: written.append("all of it"))
+    with pytest.raises(ArchiveError, match="more than it can hold"), open_archive(tmp_path / "bomb.zip"):
         pass
-    monkeypatch.setattr(read, "_MAX_RATIO", 10_000)
+    monkeypatch.setattr(read, "_MAX_COMPRESSION_RATIO", 10_000)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10 * 2**20))
-    with pytest.raises(ArchiveError, match=r"are free in .*TMPDIR"), opened(tmp_path / "bomb.zip"):
+    with pytest.raises(ArchiveError, match=r"are free in .*TMPDIR"), open_archive(tmp_path / "bomb.zip"):
         pass
     assert not written
 
@@ -108,7 +108,7 @@ def test_members_that_share_their_bytes_are_refused(there: Path, tmp_path: Path)
             archive.filelist.append(again)
             index["sha256"][again.filename] = index["sha256"]["campaign.json"]
         archive.writestr("archive.json", json.dumps(index))
-    with pytest.raises(ArchiveError, match=r"more than it can hold|is not a complete archive"), opened(path):
+    with pytest.raises(ArchiveError, match=r"more than it can hold|is not a complete archive"), open_archive(path):
         pass
 
 
@@ -131,7 +131,7 @@ def test_an_order_of_other_files_touches_none(whole: tuple[Path, bytes], tmp_pat
     os.utime(victim, (5, 5))
     path = rewritten(whole, tmp_path / "x.zip", {}, order=[name.format(victim=victim)])
     with pytest.raises(ArchiveError, match="which is no manifest in it; do not trust this file"):
-        check(path)
+        check_archive(path)
     assert victim.stat().st_mtime == 5
 
 
@@ -157,7 +157,7 @@ def test_a_hostile_archive_is_refused_in_words(
     whole: tuple[Path, bytes], tmp_path: Path, members: dict[str, bytes], index: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ArchiveError) as caught:
-        check(rewritten(whole, tmp_path / "x.zip", members, **index))
+        check_archive(rewritten(whole, tmp_path / "x.zip", members, **index))
     assert words in str(caught.value)
 
 
@@ -171,7 +171,7 @@ def test_a_hostile_archive_is_refused_in_words(
     ],
 )
 def test_a_crate_that_is_none_is_a_problem(whole: tuple[Path, bytes], tmp_path: Path, crate: bytes, words: str) -> None:
-    assert words in check(rewritten(whole, tmp_path / "x.zip", {"ro-crate-metadata.json": crate}))[1][0]
+    assert words in check_archive(rewritten(whole, tmp_path / "x.zip", {"ro-crate-metadata.json": crate}))[1][0]
 
 
 ODD: tuple[Any, ...] = (
@@ -219,7 +219,7 @@ def test_no_value_in_a_document_of_an_archive_ends_in_a_traceback(
             rewritten(whole, path, {}, **content)
         else:
             rewritten(whole, path, {document: json.dumps(content).encode()})
-        check(path)
+        check_archive(path)
     except ArchiveError:
         pass
     except Exception as error:
@@ -250,7 +250,7 @@ def test_killed_while_writing_leaves_the_old_archive_and_the_next_writes_it(
     (results / "leases" / "new.json").write_text('{"lease_id": "new", "lease": "new"}')
 
     def killed() -> None:
-        added, real = 0, zip_file.add
+        added, real = 0, zip_file.write_member
 
         def add(*arguments: object, **options: object) -> None:
             nonlocal added
@@ -259,7 +259,7 @@ def test_killed_while_writing_leaves_the_old_archive_and_the_next_writes_it(
             added += 1
             real(*arguments, **options)  # type: ignore[arg-type]
 
-        zip_file.add = add
+        zip_file.write_member = add
         write_archive(campaign, results, there)
 
     assert in_a_child(killed, tmp_path / "told") == -signal.SIGKILL
@@ -300,7 +300,7 @@ def test_no_space_to_unpack_is_no_fault_of_the_archive(there: Path, tmp_path: Pa
     def limited() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-        with opened(there):
+        with open_archive(there):
             pass
 
     assert in_a_child(limited, tmp_path / "told") == 1
@@ -315,7 +315,7 @@ def test_errors_about_a_member_name_the_archive_and_the_member(
         name = next(each for each in archive.namelist() if each.startswith("records/"))
     path = rewritten(whole, tmp_path / "x.zip", {name: b"{"})
     with pytest.raises(RecordError) as raised:
-        tables_from(path)
+        load_tables(path)
     assert str(raised.value).startswith(f"{path}/{name}: ")
     # An archive that is written anew keeps what the results lack, and makes tables of it.
     (results / name).unlink()
@@ -324,7 +324,7 @@ def test_errors_about_a_member_name_the_archive_and_the_member(
     assert str(raised.value).startswith(f"{path}/{name}: ")
     long = f"records/{'x' * 300}.json"
     with pytest.raises(ArchiveError, match=r"is not a complete archive") as refused:
-        check(rewritten(whole, tmp_path / "long.zip", {long: b"{}"}))
+        check_archive(rewritten(whole, tmp_path / "long.zip", {long: b"{}"}))
     assert f"{tmp_path}/long.zip/{long}" in str(refused.value)
 
 
@@ -373,15 +373,15 @@ def test_manifests_that_readers_read_are_those_that_are_packed(results: Path, tm
     manifests.rename(tmp_path / "elsewhere")
     manifests.symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / ".half-written.json").write_text("{")
-    read = Results.at(results).list_manifests()
+    read = Results.from_directory(results).list_manifests()
     assert [path.name for path in read] == ["0a1b.json"]
-    packed = {name for name in parts_of(results) if name.startswith("manifests/")}
+    packed = {name for name in collect_members(results) if name.startswith("manifests/")}
     assert {path.relative_to(results).as_posix() for path in read} == packed
     (tmp_path / "elsewhere" / "torn.json").write_text("{")
-    assert any("torn.json" in problem for problem in problems(Results.at(results)))
+    assert any("torn.json" in problem for problem in problems(Results.from_directory(results)))
     (tmp_path / "elsewhere" / "torn.json").unlink()
     (tmp_path / "elsewhere" / "round").symlink_to(results / "manifests")
-    assert Results.at(results).list_manifests() == read
+    assert Results.from_directory(results).list_manifests() == read
 
 
 def _make_directory(path: Path) -> None:
@@ -442,8 +442,8 @@ def test_two_at_once_do_not_write_into_each_other(campaign: Campaign, results: P
         if not told:
             told.append(name)
             with pytest.raises(ArchiveError, match="another process is writing it"):
-                zip_file.pack(there, {}, lambda written: iter(()))
+                zip_file.write_zip(there, {}, lambda written: iter(()))
 
-    zip_file.pack(there, {"a": b"1", "b": b"2"}, lambda written: iter(()), second)
+    zip_file.write_zip(there, {"a": b"1", "b": b"2"}, lambda written: iter(()), second)
     assert told
     assert contents(there) == {"a": b"1", "b": b"2"}

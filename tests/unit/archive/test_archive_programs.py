@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from campaign.archive.read import check, extract, opened
-from campaign.archive.write import Wishes, Written, write_archive
+from campaign.archive.read import check_archive, extract_to_directory, open_archive
+from campaign.archive.write import ArchiveOptions, WrittenArchive, write_archive
 from campaign.cli.main import main
 from campaign.common.errors import ArchiveError, CampaignError
 from campaign.plan.campaign.resolve import load_campaign
@@ -52,9 +52,11 @@ def there(tmp_path: Path) -> Path:
     return tmp_path / "there"
 
 
-def packed(there: Path, out: Path, **wishes: Any) -> Written:
+def packed(there: Path, out: Path, **wishes: Any) -> WrittenArchive:
     campaign = load_campaign(there / "config" / "campaign.yaml", results=there / "results")
-    return write_archive(campaign, there / "results" / "small", out, wishes=Wishes(**wishes), inputs=campaign.inputs)
+    return write_archive(
+        campaign, there / "results" / "small", out, options=ArchiveOptions(**wishes), current_inputs=campaign.inputs
+    )
 
 
 def run(*words: object) -> str:
@@ -71,7 +73,7 @@ def test_an_extracted_archive_says_what_the_archive_says(
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "a.zip"
     written = packed(there, out, inputs_mib=inputs_mib)
-    assert list(written.programs.packed) == (["config/workloads/bench.py"] if inputs_mib else [])
+    assert list(written.programs.files_by_member) == (["config/workloads/bench.py"] if inputs_mib else [])
     assert written.programs.left_out == (
         () if inputs_mib else ("bench.py of program: no file is packed by --inputs-mib 0",)
     )
@@ -126,20 +128,20 @@ def test_programs_go_from_archive_to_archive(tmp_path: Path, absolute: bool) -> 
     path = scripted(there / "config", [str(program)] if absolute else ["python3", "bench.py"])
     archive_data.fill(load_campaign(path), there / "results" / "small")
     first = packed(there, tmp_path / "a.zip")
-    (place,) = first.programs.packed
+    (place,) = first.programs.files_by_member
     assert place.startswith("config/inputs/") == absolute
     shutil.rmtree(there)
-    directory = extract(tmp_path / "a.zip", tmp_path / "here").directory
+    directory = extract_to_directory(tmp_path / "a.zip", tmp_path / "here").directory
     assert os.access(directory / place, os.X_OK)
     again = load_campaign(directory / "config" / "campaign.yaml", results=tmp_path / "here")
     assert [file.path for file in again.inputs["program"].values()] == [str(directory / place)]
     assert not missing_inputs(again)
-    with opened(tmp_path / "a.zip") as archive:
+    with open_archive(tmp_path / "a.zip") as archive:
         as_used = archive.campaign
     write_archive(as_used, directory, tmp_path / "b.zip")
     assert (tmp_path / "b.zip").read_bytes() == (tmp_path / "a.zip").read_bytes()
     shutil.rmtree(directory / "config")
-    assert list(write_archive(as_used, directory, tmp_path / "b.zip").programs.packed) == [place], (
+    assert list(write_archive(as_used, directory, tmp_path / "b.zip").programs.files_by_member) == [place], (
         "the older one has it"
     )
     assert (tmp_path / "b.zip").read_bytes() == (tmp_path / "a.zip").read_bytes()
@@ -188,7 +190,7 @@ def test_a_program_that_was_not_measured_is_refused(there: Path, name: str) -> N
     packed(there, there / "a.zip")
     replant(there / "a.zip", lambda members: members.update({name: b"import os"}))
     with pytest.raises(ArchiveError, match=rf"'{name}' is no program or input file that was measured; do not trust"):
-        check(there / "a.zip")
+        check_archive(there / "a.zip")
 
 
 def test_results_that_may_only_be_read_give_a_report(
@@ -208,7 +210,7 @@ def test_results_that_may_only_be_read_give_a_report(
 
 def test_the_crate_says_which_lease_ran_which_program(there: Path) -> None:
     packed(there, there / "a.zip")
-    assert check(there / "a.zip")[1] == []
+    assert check_archive(there / "a.zip")[1] == []
     with zipfile.ZipFile(there / "a.zip") as archive:
         graph = json.loads(archive.read("ro-crate-metadata.json"))["@graph"]
     actions = [entity for entity in graph if entity["@type"] == "CreateAction" and entity["@id"].startswith("#lease")]

@@ -19,10 +19,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from campaign.archive.read import check, extract
+from campaign.archive.read import check_archive, extract_to_directory
 from campaign.plan.matrix import expand
 from campaign.report import figure
-from campaign.report.sources import report_from_archive, tables_from
+from campaign.report.sources import load_tables, write_archive_report
 from tests.unit.archive.archive_data import ARCHIVES
 
 
@@ -100,13 +100,13 @@ def test_golden_archives_stay_as_they_were_made() -> None:
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_golden_archive_has_no_problem(name: str) -> None:
-    index, problems = check(path_of(name))
+    index, problems = check_archive(path_of(name))
     assert (index.schema_version, index.campaign, problems) == ("archive/3", GOLDEN[name].campaign, [])
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_tables_of_a_golden_archive_have_the_numbers_of_then(name: str) -> None:
-    golden, tables = GOLDEN[name], tables_from(path_of(name))
+    golden, tables = GOLDEN[name], load_tables(path_of(name))
     assert {table: len(getattr(tables, table)) for table in golden.rows} == golden.rows
     cells = tables.cells.set_index(["configuration", "batch"])
     for cell, numbers in golden.means.items():
@@ -131,7 +131,7 @@ def test_the_report_of_a_golden_archive_has_the_numbers_of_then(
 ) -> None:
     # All figures together are drawn elsewhere.
     monkeypatch.setattr(figure, "figure_names", lambda *arguments: ["scaling", "overhead", "memory_frontier"])
-    report_from_archive(path_of(name), tmp_path / "page.html")
+    write_archive_report(path_of(name), tmp_path / "page.html")
     words = html.unescape(re.sub(r"<[^>]+>", " ", (tmp_path / "page.html").read_text()))
     page = re.sub(r"\s+", " ", words)
     for text in GOLDEN[name].shown:
@@ -140,7 +140,7 @@ def test_the_report_of_a_golden_archive_has_the_numbers_of_then(
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_golden_archive_is_unpacked_with_its_samples(name: str, tmp_path: Path) -> None:
-    archive = extract(path_of(name), tmp_path)
+    archive = extract_to_directory(path_of(name), tmp_path)
     recorded = {record.name.split(".")[0] for record in (archive.directory / "records").rglob("*.json")}
     assert recorded == {cell.id for cell in expand(archive.campaign).cells}
     assert list((archive.directory / "telemetry").rglob("*.parquet"))

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from campaign.cli.main import GROUPS, main
+from campaign.cli.main import COMMAND_GROUPS, main
 from campaign.common.files import acquire_lock
-from campaign.common.paths import CONFIG, Results
+from campaign.common.paths import CONFIG_DIRECTORY, Results
 from campaign.report import figure
 from tests import campaign_files
 from tests.unit.archive import archive_data
@@ -127,7 +127,7 @@ def test_logs_show_the_end_of_a_log_the_evidence_without_one_and_what_is_named()
 def test_systems_are_those_that_a_campaign_can_name() -> None:
     rows = json.loads(run("systems", "--format", "json").output)
     assert rows[0]["system"] == "bench"
-    assert {path.stem for path in (CONFIG / "systems").glob("*.yaml")} <= {row["system"] for row in rows}
+    assert {path.stem for path in (CONFIG_DIRECTORY / "systems").glob("*.yaml")} <= {row["system"] for row in rows}
     assert "falcon-demo" in run("systems").output
     assert "Hosts of bench" in run("inventory", "config/systems/bench.yaml").output
 
@@ -136,11 +136,11 @@ def test_results_are_removed_after_a_question_and_not_while_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     campaign = archive_data.campaign_in(tmp_path / "config")
-    results = Results.at(archive_data.fill(campaign, tmp_path / "results" / "small"))
+    results = Results.from_directory(archive_data.fill(campaign, tmp_path / "results" / "small"))
     monkeypatch.chdir(tmp_path)
     assert "would delete results/small: 31 records in " in run("remove", "--dry-run").output
     assert run("remove").exit_code == 1  # nobody answers
-    lock = acquire_lock(results.measure_lock("1x1-local.c1"))
+    lock = acquire_lock(results.measure_lock_file("1x1-local.c1"))
     assert lock is not None
     assert "results/small: 1x1-local.c1 is being measured now" in run("remove", "--yes").output
     os.close(lock)
@@ -172,7 +172,7 @@ def test_results_that_may_not_be_removed_are_named_with_their_directory(tmp_path
 
 def test_help_shows_commands_in_groups_and_stages_last() -> None:
     output = run("--help").output
-    places = [output.index(f"\n{group}:") for group in GROUPS]
+    places = [output.index(f"\n{group}:") for group in COMMAND_GROUPS]
     assert places == sorted(places)
-    assert next(iter(GROUPS)) == "Start"
-    assert set(list(GROUPS.values())[-1]) == {"measure", "measured", "collect"}
+    assert next(iter(COMMAND_GROUPS)) == "Start"
+    assert set(list(COMMAND_GROUPS.values())[-1]) == {"measure", "measured", "collect"}

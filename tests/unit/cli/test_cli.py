@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from campaign.cli import practice_cluster
 from campaign.cli.main import main
 from campaign.common.files import acquire_lock
-from campaign.common.paths import PUBLISHED, Results
+from campaign.common.paths import PUBLISHED_DATA_DIRECTORY, Results
 from campaign.plan.campaign.resolve import load_campaign
 from tests import campaign_files
 from tests.campaign_records import fill
@@ -163,7 +163,7 @@ def test_validate_says_what_nobody_has_tried(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("noun", ["systems/bench.yaml", "workloads/program.yaml", "claims"])
 def test_a_system_workload_or_claims_file_is_validated_alone(run: Run, campaign: Path, noun: str) -> None:
-    file = PUBLISHED / "falcon.yaml" if noun == "claims" else campaign.parent / noun
+    file = PUBLISHED_DATA_DIRECTORY / "falcon.yaml" if noun == "claims" else campaign.parent / noun
     result = run("validate", str(file), results=False)
     assert (result.exit_code, result.output) == (0, f"{file}: valid; a {noun.split('s/')[0]} file\n")
 
@@ -322,7 +322,7 @@ def test_every_listing_is_also_a_json_document(
 def test_a_practice_cluster_is_found_without_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CONF", "set, so that it is restored")
     monkeypatch.delenv("SLURM_CONF")
-    monkeypatch.setattr(practice_cluster, "_OF_SITE", tmp_path / "none")
+    monkeypatch.setattr(practice_cluster, "_SITE_SLURM_CONF", tmp_path / "none")
     monkeypatch.setattr(practice_cluster, "default_directory", lambda: tmp_path / "cluster")
     conf = tmp_path / "cluster" / "etc" / "slurm.conf"
     conf.parent.mkdir(parents=True)
@@ -332,7 +332,7 @@ def test_a_practice_cluster_is_found_without_a_variable(tmp_path: Path, monkeypa
     lock = acquire_lock(tmp_path / "cluster" / "keeper.lock")
     assert lock is not None
     for there in (tmp_path, tmp_path / "none"):
-        monkeypatch.setattr(practice_cluster, "_OF_SITE", there)
+        monkeypatch.setattr(practice_cluster, "_SITE_SLURM_CONF", there)
         practice_cluster.use_practice_cluster()
         assert os.environ.get("SLURM_CONF") == (None if there == tmp_path else str(conf))
     os.close(lock)
@@ -362,7 +362,7 @@ def test_the_campaign_of_another_user_is_shown() -> None:
         options = [str(campaign), "--results", str(results)]
         assert CliRunner().invoke(main, ["compose", "1x1-fabric", "--campaign", *options]).exit_code == 0
         directories = Results(results, "small")
-        lock = acquire_lock(directories.driver_lock("1x1-local.c1"))
+        lock = acquire_lock(directories.driver_lock_file("1x1-local.c1"))
         assert lock is not None
         for command, says in (
             ("status", "measuring, no run finished yet"),

@@ -18,17 +18,17 @@ from click.testing import CliRunner, Result
 
 from campaign.cli.cluster import read_system_file
 from campaign.cli.main import main
-from campaign.emulators.catalog import emulated_kinds, open_emulator
-from campaign.emulators.control_planes.hardware import rack
-from campaign.emulators.control_planes.replay import served
+from campaign.emulators.catalog import list_emulated_kinds, open_emulator
+from campaign.emulators.control_planes.hardware import build_rack
+from campaign.emulators.control_planes.replay import open_replay_server
 from campaign.emulators.control_planes.server import ControlPlaneServer, WireFault
-from campaign.emulators.serve_control_plane import ControlPlaneEmulation, serve, system_document
-from campaign.fabrics import fabric_kind
+from campaign.emulators.serve_control_plane import EmulatorRequest, build_system_document, serve_control_plane
+from campaign.fabrics import load_fabric_kind
 from campaign.fabrics.http import client
 from campaign.lease import lifecycle
 from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal
-from campaign.lease.record_site import walk
+from campaign.lease.record_site import walk_control_plane
 from campaign.spec.operation_times import from_document, read_times
 from tests.campaign_files import CAMPAIGN, WORKLOADS
 from tests.contract.fabric_fixtures import QUICK
@@ -49,14 +49,14 @@ class Place:
         **variant: Any,
     ) -> None:
         self.directory = directory
-        self.rack = rack(["host1", "host2"], devices)
+        self.rack = build_rack(["host1", "host2"], devices)
         self.server = ControlPlaneServer(open_emulator(kind, self.rack, **variant), directory / "tls", tls=tls)
         (directory / "tls").mkdir(exist_ok=True)
         (directory / "tls" / "credentials").write_text(f"campaign\n{SECRET}\n")
         (directory / "tls" / "credentials").chmod(0o600)
         self.path = directory / "systems" / "bench.yaml"
         self.path.parent.mkdir()
-        self.document: dict[str, Any] = system_document("bench", kind, self.server, self.rack, "host[1-2]")
+        self.document: dict[str, Any] = build_system_document("bench", kind, self.server, self.rack, "host[1-2]")
         self.write()
         (directory / "workloads").mkdir()
         (directory / "workloads" / "steps.yaml").write_text(yaml.safe_dump({"name": "steps", **WORKLOADS["steps"]}))
@@ -105,7 +105,7 @@ def test_a_site_that_is_as_its_file_says_is_ready(place: Place) -> None:
     assert "nothing is left" in done.output
     assert "unverified" in done.output
     assert done.output.rstrip().splitlines()[-1].startswith("Ready")
-    assert len(place.rack.free()) == 4
+    assert len(place.rack.list_free_devices()) == 4
     assert place.rack.changes >= 2
     times = from_document(yaml.safe_load(place.fabric("times").output))
     assert min(len(times.seconds(each)) for each in ("request", "inventory", "rest")) >= 1
@@ -138,9 +138,9 @@ def test_a_control_plane_that_fails_at_any_request_is_never_called_ready(place: 
     count = sum(asked.method == "GET" and not asked.path.startswith("/_hosts") for asked in place.server.log)
     assert count > 5
     for done in range(count):
-        place.server.faults.add(WireFault("status", "GET", "*", -1, after=done, status=500))
+        place.server.faults.add_fault(WireFault("status", "GET", "*", -1, after=done, status=500))
         result = place.run("check", str(place.path))
-        place.server.faults.clear()
+        place.server.faults.clear_faults()
         assert result.exit_code == 1, f"failed after {done} of {count} requests: {result.output}"
         assert "Not ready" in result.output
 
@@ -177,7 +177,7 @@ def test_a_control_plane_that_is_not_there_is_told(place: Place) -> None:
 def test_a_dry_run_prints_the_exact_requests_and_sends_none(place: Place) -> None:
     done = place.compose("--dry-run")
     assert done.exit_code == 0, done.output
-    login = [asked for asked in place.server.changing() if not re.search("(?i)session|digest", asked.path)]
+    login = [asked for asked in place.server.list_changes() if not re.search("(?i)session|digest", asked.path)]
     assert login == []
     assert place.rack.changes == 0
     assert place.fabric("reconcile", "--grace", "0").output == "no lease was left behind\n"
@@ -202,12 +202,12 @@ def test_what_was_left_behind_is_listed_and_released_when_told_so(place: Place) 
     journal.with_suffix(".kept").unlink()  # nobody owns it any more
     done = place.fabric("reconcile", "--grace", "0")
     assert "would release" in done.output
-    assert len(place.rack.free()) == 2
+    assert len(place.rack.list_free_devices()) == 2
     assert "too young" in place.fabric("reconcile", "--release").output
     done = place.fabric("reconcile", "--grace", "0", "--release")
     assert done.exit_code == 0, done.output
     assert ": released: " in done.output
-    assert len(place.rack.free()) == 4
+    assert len(place.rack.list_free_devices()) == 4
     assert Journal(journal.parent, journal.stem).state == "RELEASED"
 
 
@@ -222,8 +222,8 @@ def test_a_check_of_what_cannot_be_opened_goes_on_with_the_rest(system: str, tmp
 def test_a_host_that_cannot_be_asked_is_the_cause_until_it_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifecycle, "DEAD_S", 0.0)
-    monkeypatch.setattr(client, "RETRY_S", ())
+    monkeypatch.setattr(lifecycle, "DEAD_LEASE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(client, "RETRY_DELAYS_S", ())
     place = Place(tmp_path, "h3")
     agent, wrong = place.document["fabric"]["agent"], "http://127.0.0.1:1/{host}"
     try:
@@ -243,10 +243,10 @@ def test_a_host_that_cannot_be_asked_is_the_cause_until_it_is_mended(
         ):
             assert done.exit_code == 1
             assert "http://127.0.0.1:1: cannot be reached" in done.output
-        assert len(place.rack.free()) == 2
+        assert len(place.rack.list_free_devices()) == 2
         done = place.fabric("reconcile", "--release", "--grace", "0", "--force")
         assert done.exit_code == 0, done.output
-        assert len(place.rack.free()) == 4
+        assert len(place.rack.list_free_devices()) == 4
     finally:
         place.server.close()
 
@@ -255,11 +255,11 @@ def test_a_fault_of_the_trial_is_told_and_leaves_nothing(place: Place) -> None:
     place.fabric("check", "--look-only")
     place.rack.devices["gpu1"].quirks.add("degraded_link")
     for method in ("POST", "PATCH"):
-        place.server.faults.add(WireFault("drop_after", method, after=1))
+        place.server.faults.add_fault(WireFault("drop_after", method, after=1))
     done = place.fabric("check", "--yes")
-    place.server.faults.clear()
+    place.server.faults.clear_faults()
     place.fabric("reconcile", "--grace", "0", "--release")
-    assert len(place.rack.free()) == 4, done.output
+    assert len(place.rack.list_free_devices()) == 4, done.output
 
 
 def test_a_live_lease_of_other_results_is_released_only_by_the_name_of_its_owner(place: Place) -> None:
@@ -269,11 +269,11 @@ def test_a_live_lease_of_other_results_is_released_only_by_the_name_of_its_owner
     release = ("reconcile", "--grace", "0", "--release", "--unjournaled")
     done = place.fabric(*release)
     assert re.search(r"^\S+ of (\S+): other owner: .* may be using it, .* add --of \1$", done.output, re.MULTILINE)
-    assert len(place.rack.free()) == 2
+    assert len(place.rack.list_free_devices()) == 2
     done = place.fabric(*release[:-1], "--of", getpass.getuser())
     assert (done.exit_code, "add --unjournaled" in done.output) == (1, True)
     done = place.fabric(*release, "--of", getpass.getuser())
-    assert (done.exit_code, len(place.rack.free())) == (0, 4)
+    assert (done.exit_code, len(place.rack.list_free_devices())) == (0, 4)
 
 
 @pytest.mark.parametrize(
@@ -282,10 +282,10 @@ def test_a_live_lease_of_other_results_is_released_only_by_the_name_of_its_owner
 def test_an_emulator_serves_a_person(kind: str, option: str, tmp_path: Path) -> None:
     end, said = threading.Event(), []
     directory = tmp_path / "learn"
-    wanted = ControlPlaneEmulation(
+    wanted = EmulatorRequest(
         kind, directory, 0, "host[1-2]", ("gpu:h100-sim:3",), ("html,POST,/nowhere",), option.split()
     )
-    thread = threading.Thread(target=serve, args=(wanted, said.append, end))
+    thread = threading.Thread(target=serve_control_plane, args=(wanted, said.append, end))
     thread.start()
     try:
         path = directory / "systems" / "learn.yaml"
@@ -301,8 +301,8 @@ def test_an_emulator_serves_a_person(kind: str, option: str, tmp_path: Path) -> 
             assert "take recorded times: logs" in path.read_text()
             (took,) = re.findall(r"composed h100-sim onto host\d: fabric ([\d.]+) s", done.output)
             assert float(took) >= 0.05
-        with Site(read_system_file(str(path)), tmp_path).fabric() as fabric:
-            assert len(fabric.inventory().devices) == 3
+        with Site(read_system_file(str(path)), tmp_path).open_fabric() as fabric:
+            assert len(fabric.read_inventory().devices) == 3
     finally:
         end.set()
         thread.join()
@@ -329,28 +329,30 @@ def test_what_cannot_be_emulated_is_told(words: list[str], told: str, tmp_path: 
     assert told in done.output
 
 
-@pytest.mark.parametrize("kind", emulated_kinds())
+@pytest.mark.parametrize("kind", list_emulated_kinds())
 def test_every_emulator_is_checked_without_a_complaint(kind: str, tmp_path: Path) -> None:
     place = Place(tmp_path, kind)
-    place.write(**{name: value for name, value in QUICK.items() if name in fabric_kind(kind).options.model_fields})
+    place.write(**{name: value for name, value in QUICK.items() if name in load_fabric_kind(kind).options.model_fields})
     try:
         done = place.fabric("check", "--yes")
         assert done.exit_code == 0, done.output
-        assert len(place.rack.free()) == 4
+        assert len(place.rack.list_free_devices()) == 4
     finally:
         place.server.close()
 
 
-@pytest.mark.parametrize(("kind", "variant"), [*((kind, {}) for kind in emulated_kinds()), ("h3", {"attached": "all"})])
+@pytest.mark.parametrize(
+    ("kind", "variant"), [*((kind, {}) for kind in list_emulated_kinds()), ("h3", {"attached": "all"})]
+)
 def test_a_recording_names_nobody_and_replays_to_the_same_verdicts(
     kind: str, variant: dict[str, Any], tmp_path: Path
 ) -> None:
     place = Place(tmp_path, kind, **variant)
-    place.write(**{name: value for name, value in QUICK.items() if name in fabric_kind(kind).options.model_fields})
+    place.write(**{name: value for name, value in QUICK.items() if name in load_fabric_kind(kind).options.model_fields})
     site, file = Site(read_system_file(str(place.path)), tmp_path / "results"), tmp_path / "recording.yaml"
     try:
-        with site.fabric() as fabric:
-            device = next(one.fabric_id for one in fabric.inventory().devices if one.state == "free")
+        with site.open_fabric() as fabric:
+            device = next(one.fabric_id for one in fabric.read_inventory().devices if one.state == "free")
         asked = ("--output", str(file), "--trial", device, "host1")
         done = place.fabric("record", *asked, answer="n\n")
         assert done.exit_code == 0, done.output
@@ -359,7 +361,7 @@ def test_a_recording_names_nobody_and_replays_to_the_same_verdicts(
         done = place.fabric("record", *asked, "--yes")
         assert done.exit_code == 0, done.output
         assert "FAIL" not in done.output
-        assert len(place.rack.free()) == (0 if variant else 4)
+        assert len(place.rack.list_free_devices()) == (0 if variant else 4)
     finally:
         place.server.close()
     text = file.read_text()
@@ -369,20 +371,22 @@ def test_a_recording_names_nobody_and_replays_to_the_same_verdicts(
     recorded, ended = yaml.safe_load(text), threading.Event()
     assert [one["verdict"] for one in recorded["findings"]] == ["ok"] * 7
     ended.set()
-    serve(ControlPlaneEmulation(str(file), tmp_path / "again", 0, ""), lambda line: None, ended)
-    server, replay = served(file)
+    serve_control_plane(EmulatorRequest(str(file), tmp_path / "again", 0, ""), lambda line: None, ended)
+    server, replay = open_replay_server(file)
     with server:
         system = tmp_path / "again" / "systems" / "again.yaml"
-        system.write_text(yaml.safe_dump(replay.system("again", tmp_path / "again")))
-        with Site(read_system_file(str(system)), tmp_path / "results2").fabric() as fabric:
-            assert fabric.controlled is not None
-            fabric.controlled.force = True  # nobody looks on the hosts of a recording
-            found = [asdict(one) for one in walk(fabric, tmp_path / "journals", tuple(recorded["trial"]))]
+        system.write_text(yaml.safe_dump(replay.build_system_document("again", tmp_path / "again")))
+        with Site(read_system_file(str(system)), tmp_path / "results2").open_fabric() as fabric:
+            assert fabric.control_plane_access is not None
+            fabric.control_plane_access.force = True  # nobody looks on the hosts of a recording
+            found = [asdict(one) for one in walk_control_plane(fabric, tmp_path / "journals", tuple(recorded["trial"]))]
         assert found == recorded["findings"]
 
 
 def test_a_site_where_it_fails_is_told_why_and_its_recording_has_no_names(place: Place) -> None:
-    place.server.faults.add(WireFault("status", "GET", "*", -1, status=500, body="cn17.site: power supply 7 of rack9b"))
+    place.server.faults.add_fault(
+        WireFault("status", "GET", "*", -1, status=500, body="cn17.site: power supply 7 of rack9b")
+    )
     done = place.fabric("record", "--yes", "--output", str(place.directory / "recording.yaml"))
     assert done.exit_code == 1
     assert "FAIL  answer     FabricError" in done.output
@@ -396,17 +400,17 @@ def test_a_trial_that_cannot_detach_says_how_to_and_does_not_replace_a_file_unas
     place = Place(tmp_path, "h3")
     place.write(poll_s=0)
     try:
-        with Site(read_system_file(str(place.path)), tmp_path / "results").fabric() as fabric:
-            device = fabric.inventory().devices[0].fabric_id
+        with Site(read_system_file(str(place.path)), tmp_path / "results").open_fabric() as fabric:
+            device = fabric.read_inventory().devices[0].fabric_id
         (tmp_path / "kept").write_text("mine")
-        place.server.faults.add(WireFault("status", "DELETE", "*", -1, status=500))
+        place.server.faults.add_fault(WireFault("status", "DELETE", "*", -1, status=500))
         done = place.fabric("record", "--trial", device, "host1", "--output", str(tmp_path / "kept"), answer="\n")
         assert (done.exit_code, (tmp_path / "kept").read_text()) == (1, "mine")
         assert f"Replace {tmp_path / 'kept'}?" in done.output
         assert "FAIL  detach     still attached: 'campaign fabric reconcile SYSTEM --release --grace 0'" in done.output
-        place.server.faults.clear()
+        place.server.faults.clear_faults()
         assert place.fabric("reconcile", "--release", "--grace", "0").exit_code == 0
-        assert len(place.rack.free()) == 4
+        assert len(place.rack.list_free_devices()) == 4
     finally:
         place.server.close()
 

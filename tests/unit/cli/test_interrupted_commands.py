@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from campaign.cli.cluster import read_system_file
-from campaign.common.processes.signals import ENDING
+from campaign.common.processes.signals import ENDING_SIGNALS
 from campaign.emulators.control_planes.server import WireFault
 from campaign.lease.campaign_leases import Site
 from tests.unit.cli.test_fabric_commands import Place
@@ -43,8 +43,8 @@ def started(place: Place, *words: str) -> subprocess.Popen[str]:
 def words_of(place: Place, command: str) -> list[str]:
     """Return the arguments of a command; what must be held before it is composed here."""
     system, campaign = str(place.path), ["--campaign", str(place.campaign)]
-    with Site(read_system_file(system), place.directory / "results").fabric() as fabric:
-        device = next(d.fabric_id for d in fabric.inventory().devices if d.attached_to != "host1")
+    with Site(read_system_file(system), place.directory / "results").open_fabric() as fabric:
+        device = next(d.fabric_id for d in fabric.read_inventory().devices if d.attached_to != "host1")
     if command in ("release", "release --orphans", "fabric reconcile"):
         assert place.compose().exit_code == 0
     if command in ("release --orphans", "fabric reconcile"):  # the lease is one that nobody keeps
@@ -63,7 +63,7 @@ def words_of(place: Place, command: str) -> list[str]:
 COMMANDS = ["compose", "release", "release --orphans", "fabric check", "fabric record", "fabric reconcile"]
 
 
-@pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
+@pytest.mark.parametrize("number", ENDING_SIGNALS, ids=lambda number: number.name)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_that_is_ended_leaves_each_device_where_it_was(
     command: str, number: signal.Signals, place: Place
@@ -71,10 +71,10 @@ def test_a_command_that_is_ended_leaves_each_device_where_it_was(
     before = attachments(place)
     words = words_of(place, command)
     for method in ("POST", "PUT", "PATCH", "DELETE"):
-        place.server.faults.add(WireFault("delay", method, "*", -1, delay_s=0.3))
-    count, until = len(place.server.changing()), time.monotonic() + SLOW_S
+        place.server.faults.add_fault(WireFault("delay", method, "*", -1, delay_s=0.3))
+    count, until = len(place.server.list_changes()), time.monotonic() + SLOW_S
     with started(place, *words) as process:
-        while len(place.server.changing()) <= count:
+        while len(place.server.list_changes()) <= count:
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < until
             time.sleep(0.005)
@@ -83,7 +83,7 @@ def test_a_command_that_is_ended_leaves_each_device_where_it_was(
     assert process.returncode == 128 + number, said
     assert f"ended by {number.name}" in said
     assert attachments(place) == before, said
-    place.server.faults.clear()
+    place.server.faults.clear_faults()
     assert place.fabric("reconcile", "--grace", "0").output == "no lease was left behind\n"
 
 
@@ -93,7 +93,7 @@ def test_what_a_killed_command_leaves_is_found_and_given_back(command: str, plac
     before = attachments(place)
     words = words_of(place, command)
     for method in ("POST", "PUT", "PATCH", "DELETE"):
-        place.server.faults.add(WireFault("delay", method, "*", -1, delay_s=0.3))
+        place.server.faults.add_fault(WireFault("delay", method, "*", -1, delay_s=0.3))
     until = time.monotonic() + SLOW_S
     with started(place, *words) as process:
         while attachments(place) == before:
@@ -102,7 +102,7 @@ def test_what_a_killed_command_leaves_is_found_and_given_back(command: str, plac
             time.sleep(0.005)
         process.kill()
         process.communicate(timeout=SLOW_S)
-    place.server.faults.clear()
+    place.server.faults.clear_faults()
     assert "would release" in place.fabric("reconcile", "--grace", "0").output
     done = place.fabric("reconcile", "--release", "--grace", "0")
     assert done.exit_code == 0, done.output

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.common.credentials import find, find_in, is_secret, masked, names_secret, secrets_of
+from campaign.common.credentials import (
+    collect_secrets,
+    find_secrets,
+    find_secrets_in_document,
+    is_secret,
+    is_secret_name,
+    mask_secrets,
+)
 
 HF = "hf_" + "aB3" * 11
 SECRET_NAMES = [
@@ -31,8 +38,8 @@ SHAPES = [
 def test_a_secret_is_known_by_its_shape(secret, around):
     text = around.format(secret)
 
-    assert masked(text) == around.format("***")
-    assert all(secret not in each.what for each in find(text))
+    assert mask_secrets(text) == around.format("***")
+    assert all(secret not in each.description for each in find_secrets(text))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +55,7 @@ def test_a_secret_is_known_by_its_shape(secret, around):
     ],
 )
 def test_a_secret_is_known_by_its_name(text, hidden):
-    assert masked(text) == text.replace(hidden, "***")
+    assert mask_secrets(text) == text.replace(hidden, "***")
 
 
 @pytest.mark.parametrize(
@@ -69,12 +76,12 @@ def test_a_secret_is_known_by_its_name(text, hidden):
     ],
 )
 def test_what_programs_print_of_tokens_and_keys_is_no_secret(text):
-    assert masked(text) == text
+    assert mask_secrets(text) == text
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
 def test_names_of_secrets(name):
-    assert names_secret(name)
+    assert is_secret_name(name)
     assert is_secret(name, "swordfish")
     assert not is_secret(name, "$OTHER")
     assert not is_secret(name, 5)
@@ -99,23 +106,23 @@ def test_documents_are_searched_by_key_option_and_shape():
         "axes": {"options": {"api_key": ["swordfish", "none"]}},
     }
 
-    assert [place for place, _ in find_in(document)] == [
+    assert [place for place, _ in find_secrets_in_document(document)] == [
         ("environment", "HF_TOKEN"),
         ("command", 1),
         ("command", 3),
         ("command", 4),
         ("axes", "options", "api_key", 0),
     ]
-    assert not any("swordfish" in what for _, what in find_in(document))
+    assert not any("swordfish" in what for _, what in find_secrets_in_document(document))
 
 
 def test_values_of_the_environment_are_masked_wherever_they_stand():
-    known = secrets_of({"HF_TOKEN": "swordfish", "USER": "somebody", "DB_PASSWORD": "pw"})
+    known = collect_secrets({"HF_TOKEN": "swordfish", "USER": "somebody", "DB_PASSWORD": "pw"})
 
     assert known == ["swordfish"]
-    assert masked("refused: swordfish, of somebody", known) == "refused: ***, of somebody"
+    assert mask_secrets("refused: swordfish, of somebody", known) == "refused: ***, of somebody"
 
 
 def test_long_texts_take_no_long_time():
     for unit in ("token ", "a-", "-----BEGIN PRIVATE KEY-----", "https://", "password:", "--token="):
-        assert len(masked(unit * 20_000)) > 0
+        assert len(mask_secrets(unit * 20_000)) > 0

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from campaign.common import files
-from campaign.common.errors import RecordError, unwritable
+from campaign.common.errors import RecordError, convert_os_error
 from campaign.common.files import (
     acquire_lock,
     append_json,
-    file_system,
+    find_file_system,
+    hold_lock,
     is_locked,
-    lock,
     read_json,
     read_json_lines,
-    replacing,
+    replace_atomically,
     require_json,
     share_directories,
     try_lock,
@@ -56,7 +56,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def test_is_held_only_while_somebody_holds_it(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "x.lock"
     assert not is_locked(path)
-    with lock(path):
+    with hold_lock(path):
         assert is_locked(path)
     assert path.exists()
     assert not is_locked(path)
@@ -72,7 +72,7 @@ def test_death_of_the_holder_frees_it_and_waiting_names_who_has_it(tmp_path: Pat
         _end(holder)
 
     try:
-        with lock(path, on_wait):
+        with hold_lock(path, on_wait):
             assert is_locked(path)
     finally:
         _end(holder)
@@ -82,7 +82,7 @@ def test_death_of_the_holder_frees_it_and_waiting_names_who_has_it(tmp_path: Pat
 
 def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
-    with lock(path):
+    with hold_lock(path):
         child = subprocess.Popen(
             [sys.executable, "-c", "print('runs', flush=True); input()"],
             stdin=subprocess.PIPE,
@@ -102,7 +102,7 @@ def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path: Path) -> None:
 
 def test_an_exception_inside_frees_it(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
-    with pytest.raises(RuntimeError, match="inside"), lock(path):
+    with pytest.raises(RuntimeError, match="inside"), hold_lock(path):
         raise RuntimeError("inside")
     assert not is_locked(path)
 
@@ -144,7 +144,7 @@ def test_writing_replaces_the_whole_file_or_nothing(tmp_path: Path, monkeypatch:
     path = tmp_path / "deep" / "x.json"
     write_json(path, {"a": 1})
     assert read_json(path) == {"a": 1}
-    with pytest.raises(TypeError), replacing(path) as file:
+    with pytest.raises(TypeError), replace_atomically(path) as file:
         file.writelines([b"half", 0])  # type: ignore[list-item]
     monkeypatch.setattr(os, "fsync", _full)
     with pytest.raises(OSError, match="No space left"):
@@ -205,7 +205,7 @@ def private(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "open_it", [lambda path: lock(path).__enter__(), lambda path: append_json(path, {}), is_locked]
+    "open_it", [lambda path: hold_lock(path).__enter__(), lambda path: append_json(path, {}), is_locked]
 )
 def test_what_is_opened_by_a_known_name_is_never_a_link(
     tmp_path: Path, private: Path, open_it: Callable[[Path], object]
@@ -237,7 +237,7 @@ def as_user(user: int, umask: int, do: Callable[[], object]) -> str:
             try:
                 do()
             except OSError as error:
-                said.write(str(unwritable(error, "?")))
+                said.write(str(convert_os_error(error, "?")))
                 said.flush()
             finally:
                 os._exit(0)
@@ -251,7 +251,7 @@ ANNA, BERT, TEAM = 65001, 65002, 65010
 
 def work(root: Path) -> None:
     """What a campaign does with files that several write."""
-    with lock(root / "c" / "work" / "x.lock"):
+    with hold_lock(root / "c" / "work" / "x.lock"):
         append_json(root / ".systems" / "bench" / "x.jsonl", {})
         write_json(root / "c" / "x.json", {})
         with (root / "c" / "work" / "x.log").open("a") as file:
@@ -327,7 +327,7 @@ def test_only_regular_files_are_opened_and_to_a_limit(tmp_path: Path, kind: str)
             path.symlink_to(path)
         case "too long":
             with path.open("wb") as file:
-                file.truncate(10 * files.DOCUMENT_BYTES)  # a hole
+                file.truncate(10 * files.MAX_DOCUMENT_BYTES)  # a hole
 
     for read in (files.read_bytes, files.read_text, files.load_json):
         with pytest.raises(OSError, match=r"regular file|at most are read|symbolic links"):
@@ -352,11 +352,11 @@ def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(tmp_path: Path) 
         f"37 22 0:7 / {tmp_path}/a\\040b rw - nfs host:/y rw,local_lock=all\n"
     )
     (tmp_path / "mounts").write_text(mounts)
-    found = {name: file_system(tmp_path / name, tmp_path / "mounts") for name in ("..", "x", "a b/c")}
+    found = {name: find_file_system(tmp_path / name, tmp_path / "mounts") for name in ("..", "x", "a b/c")}
     assert [kind for kind, _ in found.values()] == ["ext4", "nfs4", "nfs"]
     assert "local_lock=all" in found["a b/c"][1]
     (tmp_path / "mounts").write_text("")
-    assert file_system(tmp_path, tmp_path / "mounts") == ("unknown", frozenset())
+    assert find_file_system(tmp_path, tmp_path / "mounts") == ("unknown", frozenset())
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
@@ -366,8 +366,8 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("campaign.common.files.fcntl.flock", refuse)
     path = tmp_path / "x.lock"
-    kind = file_system(tmp_path)[0]
-    for use in (lambda: lock(path).__enter__(), lambda: acquire_lock(path), lambda: is_locked(path)):
+    kind = find_file_system(tmp_path)[0]
+    for use in (lambda: hold_lock(path).__enter__(), lambda: acquire_lock(path), lambda: is_locked(path)):
         with pytest.raises(
             RecordError, match=rf"x.lock: its file system \({kind}\) has no locks \({os.strerror(number)}\)"
         ):

@@ -20,29 +20,29 @@ from typing import Any
 
 import pytest
 
-from campaign.emulators.control_planes.hardware import rack
-from campaign.emulators.control_planes.redfish import Redfish, Variant, open_emulator
+from campaign.emulators.control_planes.hardware import build_rack
+from campaign.emulators.control_planes.redfish import RedfishEmulator, ServiceVariant, open_emulator
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest
 from campaign.fabrics import open_fabric
-from campaign.fabrics.adapters.redfish.compose import Power
-from campaign.fabrics.adapters.redfish.service import RedfishOptions, Service
-from campaign.fabrics.http.client import Client
-from campaign.fabrics.protocol import Request
+from campaign.fabrics.adapters.redfish.compose import HostPower
+from campaign.fabrics.adapters.redfish.service import RedfishOptions, RedfishService
+from campaign.fabrics.http.client import HttpClient
+from campaign.fabrics.protocol import LeaseRequest
 from campaign.spec.site_hardware import HostSpec
 from tests.unit.fabrics.redfish_bench import wanted
 
 BLOCKS = "/redfish/v1/CompositionService/ResourceBlocks"
 SYSTEMS = "/redfish/v1/Systems"
-PASSWORD = Variant().password
+PASSWORD = ServiceVariant().password
 
 
 @pytest.fixture
-def emulator() -> Redfish:
-    return open_emulator(rack(["host1", "host2"], [("gpu", "a100", 4), ("nvme", "ssd", 1)]), sessions_max=64)
+def emulator() -> RedfishEmulator:
+    return open_emulator(build_rack(["host1", "host2"], [("gpu", "a100", 4), ("nvme", "ssd", 1)]), sessions_max=64)
 
 
 @pytest.fixture
-def server(emulator: Redfish, tmp_path: Path) -> Iterator[ControlPlaneServer]:
+def server(emulator: RedfishEmulator, tmp_path: Path) -> Iterator[ControlPlaneServer]:
     with ControlPlaneServer(emulator, tmp_path) as running:
         yield running
 
@@ -51,7 +51,7 @@ def links(*names: str) -> dict[str, Any]:
     return {"ResourceBlocks": [{"@odata.id": f"{BLOCKS}/{name}"} for name in names]}
 
 
-def test_the_client_of_the_standards_body_composes(server: ControlPlaneServer, emulator: Redfish) -> None:
+def test_the_client_of_the_standards_body_composes(server: ControlPlaneServer, emulator: RedfishEmulator) -> None:
     redfish = pytest.importorskip("redfish")
     client = redfish.redfish_client(
         base_url=server.url, username="campaign", password=PASSWORD, cafile=str(server.ca_file)
@@ -66,22 +66,24 @@ def test_the_client_of_the_standards_body_composes(server: ControlPlaneServer, e
     assert again.status == 409
     assert again.dict["error"]["@Message.ExtendedInfo"][0]["MessageId"].endswith(".ResourceBlockInUse")
     assert client.delete(at).status == 204
-    assert emulator.rack.free() == list(emulator.rack.devices)
+    assert emulator.rack.list_free_devices() == list(emulator.rack.devices)
     client.logout()
     assert emulator.access.sessions == {}
 
 
-def test_a_client_of_an_openstack_project_reads_and_switches(server: ControlPlaneServer, emulator: Redfish) -> None:
+def test_a_client_of_an_openstack_project_reads_and_switches(
+    server: ControlPlaneServer, emulator: RedfishEmulator
+) -> None:
     sushy = pytest.importorskip("sushy")
     resourceblock = pytest.importorskip("sushy.resources.compositionservice.resourceblock")
-    emulator.machine.compose("theirs", "", ["host1", "gpu1"])
+    emulator.composition.compose_system("theirs", "", ["host1", "gpu1"])
     # With a session it would end it whenever it is collected as garbage, and wait half a minute for a server that is gone.
     auth = pytest.importorskip("sushy.auth").BasicAuth("campaign", PASSWORD)
     root = sushy.Sushy(server.url, auth=auth, verify=str(server.ca_file))
     (system,) = root.get_system_collection().get_members()
     assert (system.name, system.power_state) == ("theirs", sushy.POWER_STATE_ON)
     system.reset_system(sushy.RESET_FORCE_OFF)
-    assert emulator.machine.systems["1"].power_next == "Off"
+    assert emulator.composition.systems["1"].power_next == "Off"
     service = root.get_composition_service()
     assert service.service_enabled
     # Its own property for the collection of blocks cannot be read in release 5.14.
@@ -129,7 +131,7 @@ def test_the_protocol_validator_finds_no_fault(server: ControlPlaneServer, tmp_p
 # -- a server of others ----------------------------------------------------------------------------------------------------
 
 
-def tree(emulator: Redfish, directory: Path) -> None:
+def tree(emulator: RedfishEmulator, directory: Path) -> None:
     """Everything that the emulator answers to a GET, as the files that servers of trees serve."""
     waiting, seen = ["/redfish/v1"], set[str]()
     while waiting:
@@ -162,12 +164,12 @@ def references(value: Any) -> Iterator[str]:
 
 
 @pytest.fixture
-def static(tmp_path: Path) -> Iterator[tuple[str, Redfish]]:
+def static(tmp_path: Path) -> Iterator[tuple[str, RedfishEmulator]]:
     """A foreign server of a tree that the emulator has written, with one system composed."""
     pytest.importorskip("sushy_tools")
-    emulator = open_emulator(rack(["host1", "host2"], [("gpu", "a100", 4), ("nvme", "ssd", 1)]), auth=False)
-    emulator.machine.compose("theirs", "", ["host2", "gpu2"])
-    emulator.machine.reserved.add("gpu3")
+    emulator = open_emulator(build_rack(["host1", "host2"], [("gpu", "a100", 4), ("nvme", "ssd", 1)]), auth=False)
+    emulator.composition.compose_system("theirs", "", ["host2", "gpu2"])
+    emulator.composition.reserved.add("gpu3")
     tree(emulator, tmp_path / "tree")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -223,13 +225,13 @@ def machine(tmp_path: Path) -> Iterator[str]:
 def test_a_machine_of_others_is_switched_off(machine: str) -> None:
     """It takes up to eleven seconds, by chance; switching on is the same request."""
     options = RedfishOptions(url=machine, attach_mode="powered_off", poll_s=0.05, auth="basic")
-    service = Service(Client(options), options.auth)
-    (system,) = service.members(SYSTEMS)
+    service = RedfishService(HttpClient(options), options.auth)
+    (system,) = service.read_members(SYSTEMS)
     path = system["@odata.id"]
-    power = Power(service, options)
-    with service.client.operation(60):
-        power.off(path)
-        assert service.get(path)["PowerState"] == "Off"
+    power = HostPower(service, options)
+    with service.client.limit_time(60):
+        power.switch_off(path)
+        assert service.get_resource(path)["PowerState"] == "Off"
     service.client.close()
 
 
@@ -247,14 +249,14 @@ def await_answer(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
             time.sleep(0.05)
 
 
-def test_a_server_of_others_is_read_as_our_own(static: tuple[str, Redfish], tmp_path: Path) -> None:
+def test_a_server_of_others_is_read_as_our_own(static: tuple[str, RedfishEmulator], tmp_path: Path) -> None:
     url, emulator = static
     hosts = [HostSpec(name=name, cores=8, memory_gib=32.0) for name in ("host1", "host2")]
     theirs = open_fabric("redfish", {"url": url}, hosts, [], tmp_path / "theirs")
-    found = theirs.inventory()
+    found = theirs.read_inventory()
     with ControlPlaneServer(emulator, tls=False) as server:
         ours = open_fabric("redfish", {"url": server.url}, hosts, [], tmp_path / "ours")
-        expected = ours.inventory()
+        expected = ours.read_inventory()
         ours.close()
     theirs.close()
     # A service without $expand is asked for parts once, and what changes of them is not told: links.
@@ -271,13 +273,15 @@ def test_a_server_of_others_is_read_as_our_own(static: tuple[str, Redfish], tmp_
     }
 
 
-def test_a_server_that_says_yes_and_does_nothing_is_not_believed(static: tuple[str, Redfish], tmp_path: Path) -> None:
+def test_a_server_that_says_yes_and_does_nothing_is_not_believed(
+    static: tuple[str, RedfishEmulator], tmp_path: Path
+) -> None:
     url, _ = static  # it answers 204 to every POST and PATCH
     fabric = open_fabric(
         "redfish", {"url": url}, [HostSpec(name="host1", cores=8, memory_gib=32.0)], [], tmp_path / "theirs"
     )
-    request = Request("one", "demo", "tester", wanted(1))
-    fabric.compose(fabric.select(request, fabric.inventory()))
+    request = LeaseRequest("one", "demo", "tester", wanted(1))
+    fabric.compose(fabric.select_devices(request, fabric.read_inventory()))
     composition = fabric.read_back("one")
     assert composition is not None
     assert composition.shortfall(request.configuration) == ("host1: 0 devices obtained, 1 requested",)

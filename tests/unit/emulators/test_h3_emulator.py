@@ -20,9 +20,9 @@ import pytest
 import scipy
 import yaml
 
-from campaign.emulators.control_planes.h3 import Boxes, open_emulator
-from campaign.emulators.control_planes.h3.habits import READS, WRONG_LISTS, BoxOptions, Habits
-from campaign.emulators.control_planes.hardware import Rack, rack
+from campaign.emulators.control_planes.h3 import EmulatedBoxes, open_emulator
+from campaign.emulators.control_planes.h3.habits import RECORDED_READS, WRONG_LIST_COUNTS, BoxBehaviour, BoxOptions
+from campaign.emulators.control_planes.hardware import Rack, build_rack
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply
 from campaign.spec.operation_times import Operation, published_times
 
@@ -32,14 +32,16 @@ TEXT = {"Content-Type": "text/plain"}
 
 
 def hardware() -> Rack:
-    return rack(["hostA", "hostB"], [("gpu", "a100", 8)])
+    return build_rack(["hostA", "hostB"], [("gpu", "a100", 8)])
 
 
-def boxes(**options: Any) -> Boxes:
+def boxes(**options: Any) -> EmulatedBoxes:
     return open_emulator(hardware(), **{"attached": "all", "disturbed": "never", "answers": "true"} | options)
 
 
-def ask(emulator: Boxes, method: str, body: str = "", *, box: int = 0, path: str = "", **headers: str) -> Reply | None:
+def ask(
+    emulator: EmulatedBoxes, method: str, body: str = "", *, box: int = 0, path: str = "", **headers: str
+) -> Reply | None:
     try:
         parsed = json.loads(body) if body else None
     except ValueError:
@@ -64,7 +66,7 @@ def records(reply: Reply | None) -> list[dict[str, str]]:
     return found
 
 
-def held(emulator: Boxes, box: int = 0) -> dict[str, str]:
+def held(emulator: EmulatedBoxes, box: int = 0) -> dict[str, str]:
     """Host_Port# by Dev_GID."""
     listed = records(ask(emulator, "GET", box=box))
     return {one["Dev_GID"]: one["Host_Port#"] for one in listed if one.get("dev_type") == "GPU" and "Host_Port#" in one}
@@ -83,7 +85,7 @@ def test_a_recorded_session_is_answered_as_it_was(session: dict[str, Any]) -> No
     emulator = boxes()
     by_number = list(emulator.boxes.values())
     for number, said in session["answers"].items():
-        habits = by_number[int(number)].habits
+        habits = by_number[int(number)].behaviour
         habits.options = habits.options.model_copy(update={"answers": said})
     first = session["steps"][0]["inventory"]
     for box in by_number:
@@ -143,11 +145,11 @@ def emulated() -> Mapping[tuple[str, str], list[float]]:
     for number, emulator in product(range(16), all_boxes):
         box, port = number % 2, ("00h", "30h")[number // 8]
         gid = ("000500", "000C00", "001300", "001800")[number // 2 % 4]
-        emulator.took.clear()
+        emulator.timed_operations.clear()
         for method, body in (("DELETE", detach(gid)), ("POST", attach(gid, port)), ("GET", ""), ("GET", "")):
             ask(emulator, method, body, box=box)
         ask(emulator, "GET", box=1 - box)
-        first, second, third, *both = emulator.took
+        first, second, third, *both = emulator.timed_operations
         found["detach", "true"].append(first.seconds)
         found["attach", second.answer].append(second.seconds)
         found["read_back", ""].append(third.seconds)
@@ -170,8 +172,8 @@ def test_times_are_distributed_as_the_recorded_ones(
 def test_no_test_tells_emulated_times_from_recorded_ones(operation: Operation, answer: str) -> None:
     random = Random(1)
     options = BoxOptions(answers=answer or "true")  # type: ignore[arg-type]
-    fresh = (Habits(options.model_copy(update={"seed": seed}), seed % 2) for seed in range(500))
-    drawn = [one.attach()[1] if operation == "attach" else one.seconds(operation) for one in fresh]
+    fresh = (BoxBehaviour(options.model_copy(update={"seed": seed}), seed % 2) for seed in range(500))
+    drawn = [one.draw_attach()[1] if operation == "attach" else one.draw_duration_s(operation) for one in fresh]
     logged = [int(random.random() + each) for each in drawn]  # the difference of two times printed in whole seconds
     recorded = published_times("h3").seconds(operation, answer=answer)
     assert scipy.stats.ks_2samp(logged, recorded).pvalue > 0.05
@@ -211,9 +213,9 @@ def test_lists_are_wrong_as_often_as_recorded_and_right_at_the_next_read() -> No
             assert all(lacked in ({"000500", "001300"}, {"000C00", "001800"}) for lacked in [lacking] if lacking)
             moved = [gid for gid in found if found[gid] != right[gid]]
             kinds["lacking" if lacking else {1: "more", 2: "swapped"}[len(moved)]] += 1
-    for kind, count in (WRONG_LISTS | {"eof": 4, "shell": 1}).items():
-        assert kinds[kind] / 5000 == pytest.approx(count / READS, abs=0.007), kinds
-    assert emulator.rack.free() == []
+    for kind, count in (WRONG_LIST_COUNTS | {"eof": 4, "shell": 1}).items():
+        assert kinds[kind] / 5000 == pytest.approx(count / RECORDED_READS, abs=0.007), kinds
+    assert emulator.rack.list_free_devices() == []
 
 
 def held_of(reply: Reply) -> dict[str, str]:
@@ -242,13 +244,13 @@ def test_a_read_waits_for_the_attach_and_another_box_does_not() -> None:
         began = time.monotonic()
         attaching = threading.Thread(target=over_http, args=(one, "POST", attach("000500", "30h")))
         attaching.start()
-        while not emulator.boxes["drawer1"].busy:
+        while not emulator.boxes["drawer1"].is_busy:
             time.sleep(0.001)
         records(Reply(200, over_http(two, "GET")))
         elsewhere_s = time.monotonic() - began
         listed = records(Reply(200, over_http(one, "GET")))
         attaching.join()
-        attach_s = next(took.seconds for took in emulator.took if took.operation == "attach") * 0.03
+        attach_s = next(took.seconds for took in emulator.timed_operations if took.operation == "attach") * 0.03
     assert time.monotonic() - began > attach_s > elsewhere_s
     assert next(record for record in listed if record.get("Dev_GID") == "000500")["Host_Port#"] == "48"
     assert emulator.violations == []
@@ -334,7 +336,7 @@ def test_an_answer_to_an_attach_that_breaks_off_says_nothing_of_what_happened() 
 
 # -- strict --------------------------------------------------------------------------------------------------------------
 
-NEVER_SENT: dict[str, Callable[[Boxes], Reply | None]] = {
+NEVER_SENT: dict[str, Callable[[EmulatedBoxes], Reply | None]] = {
     "another method": lambda d: ask(d, "PATCH", detach("000500")),
     "another path": lambda d: ask(d, "GET", path=f"{P}/resources/"),
     "Redfish": lambda d: ask(d, "GET", path="/redfish/v1"),
@@ -383,14 +385,14 @@ def test_two_allocations_at_once_are_noted() -> None:
     ]
     for thread in boxes_at_work:
         thread.start()
-    while not all(box.busy for box in emulator.boxes.values()):
+    while not all(box.is_busy for box in emulator.boxes.values()):
         time.sleep(0.001)
     assert emulator.violations == []
     ask(emulator, "DELETE", detach("000C00"))
     for thread in boxes_at_work:
         thread.join()
     assert ["another runs on this box" in one for one in emulator.violations] == [True]
-    assert len(emulator.rack.free()) == 3
+    assert len(emulator.rack.list_free_devices()) == 3
 
 
 # -- what nobody has published -------------------------------------------------------------------------------------------
@@ -428,7 +430,7 @@ def test_a_box_may_have_limits_and_says_no_to_what_is_beyond(limit: str) -> None
     assert result(ask(emulator, "POST", attach("000500", "00h"))) == [True]
     beyond = ("000C00", "00h") if limit == "devices_max" else ("000C00", "30h")
     assert ask(emulator, "POST", attach(*beyond)).status == 409  # type: ignore[union-attr]
-    assert len(emulator.rack.free()) == 7
+    assert len(emulator.rack.list_free_devices()) == 7
     assert result(ask(emulator, "POST", attach(*beyond), box=1)) == [True]
     assert emulator.violations == []
 
@@ -444,7 +446,7 @@ def test_a_box_can_number_its_devices_anew() -> None:
     ask(emulator, "POST", attach("000C00", "00h"))
     assert uuids().keys() == {"000500", "001A00", "002F00", "004200"}
     assert set(uuids().values()) == set(before.values())
-    emulator.boxes["drawer1"].renumber()
+    emulator.boxes["drawer1"].renumber_devices()
     assert uuids().keys() == before.keys()
     assert uuids() != before
 
@@ -459,6 +461,6 @@ def test_status_and_strange_records_are_switches() -> None:
 
 def test_what_does_not_fit_in_a_box_is_no_box() -> None:
     with pytest.raises(ValueError, match="only GPUs are known"):
-        open_emulator(rack(["host1"], [("nvme", "ssd", 1)]))
+        open_emulator(build_rack(["host1"], [("nvme", "ssd", 1)]))
     with pytest.raises(ValueError, match="8 host ports"):
-        open_emulator(rack([f"host{n}" for n in range(9)], [("gpu", "a100", 1)]))
+        open_emulator(build_rack([f"host{n}" for n in range(9)], [("gpu", "a100", 1)]))

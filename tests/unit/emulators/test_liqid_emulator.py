@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from campaign.emulators.catalog import open_emulator
-from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.control_planes.hardware import build_rack
 from campaign.emulators.control_planes.liqid import LiqidEmulator
 from campaign.emulators.control_planes.server import ControlPlaneServer
 from tests.unit.fabrics import liqid_sdk
@@ -25,7 +25,7 @@ class Matrix:
     """A client that knows the envelope, and nothing else."""
 
     def __init__(self, parts: Sequence[tuple[str, str, int]] = PARTS, **behaviour: Any) -> None:
-        emulator = open_emulator("liqid", rack(["host1", "host2"], parts), **behaviour)
+        emulator = open_emulator("liqid", build_rack(["host1", "host2"], parts), **behaviour)
         assert isinstance(emulator, LiqidEmulator)
         self.emulator = emulator
         self.server = ControlPlaneServer(emulator, tls=False)
@@ -219,8 +219,8 @@ def test_the_vendors_client_understands_every_answer_and_composes(behaviour: dic
         sdk.ask("DELETE", f"group/{number}")
         assert sdk.ask("GET", "machine") == []
         assert {each["grp_id"] for each in sdk.ask("GET", "predevice")} == {0}
-        assert matrix.emulator.rack.free() == list(matrix.emulator.rack.devices)
-        assert matrix.emulator.matrix.quiet
+        assert matrix.emulator.rack.list_free_devices() == list(matrix.emulator.rack.devices)
+        assert matrix.emulator.matrix.is_idle
     finally:
         matrix.close()
 
@@ -263,7 +263,7 @@ def test_what_is_cancelled_did_not_happen(matrix: Matrix) -> None:
     assert matrix.ask("POST", "pool/cancel", POOL) == [{}]
     assert matrix.ask("POST", "pool/cancel", POOL) == "Group 1 is not in edit mode"
     assert matrix.emulator.matrix.devices["gpu1"].group is None
-    assert matrix.emulator.matrix.quiet
+    assert matrix.emulator.matrix.is_idle
 
 
 def test_a_device_is_in_one_group(matrix: Matrix) -> None:
@@ -310,10 +310,10 @@ def test_nothing_is_connected_before_the_machine_is_reprogrammed(matrix: Matrix)
     matrix.ask("POST", "fabric/edit", matrix.machine())
     matrix.relate("compute", "host1")
     matrix.relate("gpu", "gpu1")
-    assert matrix.emulator.rack.attached("host1") == []
+    assert matrix.emulator.rack.list_attached_devices("host1") == []
     assert matrix.ask("GET", "predevice?mach_id=1") == []
     matrix.ask("POST", "fabric/reprogram", matrix.machine())
-    assert [device.name for device in matrix.emulator.rack.attached("host1")] == ["gpu1"]
+    assert [device.name for device in matrix.emulator.rack.list_attached_devices("host1")] == ["gpu1"]
     assert {each["name"] for each in matrix.ask("GET", "predevice?mach_id=1")} == {"host1", "gpu1"}
     assert matrix.ask("GET", "machine/details/1")[0]["gpu-count"] == 1
 
@@ -328,7 +328,7 @@ def test_one_machine_is_edited_at_a_time_and_cancelling_reverts(matrix: Matrix) 
     assert matrix.ask("DELETE", "machine/1") == "Machine 0x0001 is already being edited"
     assert matrix.ask("POST", "fabric/edit/cancel", matrix.machine()) == [matrix.machine()]
     assert matrix.ask("GET", "predevice?mach_id=1") == []
-    assert matrix.emulator.matrix.quiet
+    assert matrix.emulator.matrix.is_idle
 
 
 def test_objects_must_come_back_whole_and_may_have_more(matrix: Matrix) -> None:
@@ -357,7 +357,7 @@ def test_a_machine_has_one_compute_device(matrix: Matrix) -> None:
 def test_deleting_a_machine_leaves_its_devices_in_the_group(matrix: Matrix) -> None:
     matrix.composed()
     assert matrix.ask("DELETE", "machine/1") == [{}]
-    assert matrix.emulator.rack.attached("host1") == []
+    assert matrix.emulator.rack.list_attached_devices("host1") == []
     assert {each["name"] for each in matrix.ask("GET", "predevice?grp_id=1")} == {"host1", "gpu1"}
     assert matrix.ask("DELETE", "machine/1") == "Machine 1 does not exist"
 
@@ -366,9 +366,9 @@ def test_devices_are_taken_out_one_by_one_too(matrix: Matrix) -> None:
     matrix.composed()
     matrix.ask("POST", "fabric/edit", matrix.machine())
     assert matrix.relate("gpu", "gpu1", "DELETE") == [{}]
-    assert len(matrix.emulator.rack.attached("host1")) == 1
+    assert len(matrix.emulator.rack.list_attached_devices("host1")) == 1
     matrix.ask("POST", "fabric/reprogram", matrix.machine())
-    assert matrix.emulator.rack.attached("host1") == []
+    assert matrix.emulator.rack.list_attached_devices("host1") == []
     assert {each["name"] for each in matrix.ask("GET", "predevice?mach_id=1")} == {"host1"}
 
 

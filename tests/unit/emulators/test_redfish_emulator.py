@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from campaign.emulators.control_planes.hardware import Rack, rack
-from campaign.emulators.control_planes.redfish import Redfish, Variant, open_emulator
+from campaign.emulators.control_planes.hardware import Rack, build_rack
+from campaign.emulators.control_planes.redfish import RedfishEmulator, ServiceVariant, open_emulator
 from campaign.emulators.control_planes.server import HttpRequest, Reply
 
 BLOCKS = "/redfish/v1/CompositionService/ResourceBlocks"
 SYSTEMS = "/redfish/v1/Systems"
-LOGIN = f"{Variant().user}:{Variant().password}"
+LOGIN = f"{ServiceVariant().user}:{ServiceVariant().password}"
 
 
 @pytest.fixture
 def hardware() -> Rack:
-    return rack({"host1": ["drawer1", "drawer2"], "host2": ["drawer2"]}, [("gpu", "a100", 4), ("nvme", "ssd", 2)])
+    return build_rack({"host1": ["drawer1", "drawer2"], "host2": ["drawer2"]}, [("gpu", "a100", 4), ("nvme", "ssd", 2)])
 
 
-def ask(emulator: Redfish, method: str, path: str, body: Any = None, **headers: str) -> Reply:
+def ask(emulator: RedfishEmulator, method: str, path: str, body: Any = None, **headers: str) -> Reply:
     split, _, query = path.partition("?")
     pairs = dict(pair.split("=", 1) for pair in query.split("&")) if query else {}
     login = {"Authorization": f"Basic {b64encode(LOGIN.encode()).decode()}"}
@@ -66,7 +66,7 @@ def test_composing_moves_hardware_and_both_ends_say_so(hardware: Rack) -> None:
     assert block["CompositionStatus"]["CompositionState"] == "Composed"
     assert block["Links"]["ComputerSystems"] == [{"@odata.id": f"{SYSTEMS}/1"}]
     assert ask(emulator, "DELETE", f"{SYSTEMS}/1").status == 204
-    assert hardware.free() == list(hardware.devices)
+    assert hardware.list_free_devices() == list(hardware.devices)
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_composing_moves_hardware_and_both_ends_say_so(hardware: Rack) -> None:
 def test_what_is_refused_changes_nothing(hardware: Rack, body: Any, status: int, word: str) -> None:
     emulator = open_emulator(hardware, limits={"MaxProcessor": 1})
     hardware.hosts["host3"] = hardware.hosts["host1"]
-    emulator.machine.compose("theirs", "", ["host3", "gpu2"])
+    emulator.composition.compose_system("theirs", "", ["host3", "gpu2"])
     changes = hardware.changes
     reply = ask(emulator, "POST", SYSTEMS, body)
     assert (reply.status, message(reply)) == (status, word)
-    assert (hardware.changes, list(emulator.machine.systems)) == (changes, ["1"])
+    assert (hardware.changes, list(emulator.composition.systems)) == (changes, ["1"])
 
 
 def test_nobody_gets_in_without_a_login(hardware: Rack) -> None:
@@ -105,7 +105,7 @@ def test_nobody_gets_in_without_a_login(hardware: Rack) -> None:
     sessions = "/redfish/v1/SessionService/Sessions"
     wrong = ask(emulator, "POST", sessions, {"UserName": "campaign", "Password": "wrong"}, Authorization="")
     assert wrong.status == 401
-    right = {"UserName": "campaign", "Password": Variant().password}
+    right = {"UserName": "campaign", "Password": ServiceVariant().password}
     token = ask(emulator, "POST", sessions, right, Authorization="").headers["X-Auth-Token"]
     assert ask(emulator, "GET", SYSTEMS, Authorization="", X_Auth_Token=token).status == 200
     assert message(ask(emulator, "POST", sessions, right)) == "SessionLimitExceeded"
@@ -113,7 +113,7 @@ def test_nobody_gets_in_without_a_login(hardware: Rack) -> None:
 
 def test_decomposing_leaves_the_mark(hardware: Rack) -> None:
     emulator = open_emulator(hardware)
-    emulator.machine.reserved.add("gpu1")
+    emulator.composition.reserved.add("gpu1")
     ask(emulator, "POST", SYSTEMS, system("host1", "gpu1"))
     ask(emulator, "DELETE", f"{SYSTEMS}/1")
     status = ask(emulator, "GET", f"{BLOCKS}/gpu1").body["CompositionStatus"]

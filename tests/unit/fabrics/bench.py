@@ -12,7 +12,7 @@ from campaign.emulators.control_planes.server import ControlPlaneServer
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
-from campaign.fabrics.protocol import Fabric, Request, Selection
+from campaign.fabrics.protocol import Fabric, LeaseRequest, Selection
 from campaign.spec.hardware import Composition
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import CREDENTIALS, configuration
@@ -53,8 +53,8 @@ class Bench:
         return cast(ControlledFabric, open_fabric(self.kind, told, hosts, self.pool, state_dir or self.state_dir))
 
     def selection(self, lease_id: str = "one", devices: int = 2, **changes: Any) -> Selection:
-        request = Request(lease_id, "demo", "tester", configuration(devices_per_host=devices, **changes))
-        return self.fabric.select(request, self.fabric.inventory())
+        request = LeaseRequest(lease_id, "demo", "tester", configuration(devices_per_host=devices, **changes))
+        return self.fabric.select_devices(request, self.fabric.read_inventory())
 
     def compose(self, lease_id: str = "one", devices: int = 2, **changes: Any) -> Selection:
         selection = self.selection(lease_id, devices, **changes)
@@ -75,7 +75,7 @@ class Bench:
         return {one.name: one.attached_to for one in devices if one.attached_to}
 
     def gave_back(self, lease_id: str = "one", *, tries: int = 1, left: Mapping[str, str] | None = None) -> bool:
-        """Release, again where the outcome is unknown as `operation.give_back` does: nothing stays attached but `left`."""
+        """Release, again where the outcome is unknown as `operation.release_all` does: nothing stays attached but `left`."""
         for _ in range(tries):
             try:
                 if self.fabric.release(lease_id) == () and self.fabric.read_back(lease_id) is None:
@@ -83,4 +83,4 @@ class Bench:
             except (Busy, OutcomeUnknown, PartialFailure):
                 if tries == 1:
                     raise
-        return self.attached() == (left or {}) and self.fabric.held() == {}
+        return self.attached() == (left or {}) and self.fabric.list_lease_tags() == {}

@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from campaign.fabrics.host_agents.drain import Done, RunCommand, Terms
+from campaign.fabrics.host_agents.drain import HostCommandResult, HostSettings, RunCommand
 from campaign.fabrics.host_agents.protocol import HostDevice
-from campaign.fabrics.host_agents.shell import ShellAgent, run_here
+from campaign.fabrics.host_agents.shell import ShellAgent, run_locally
 
 MODULES = ("nvidia_drm", "nvidia_modeset", "nvidia_uvm")
 LINK = {
@@ -85,7 +85,7 @@ class EmulatedHost:
         self.processes = directory / "processes"
         self.changes: list[str] = []
         self.dies_at: int | None = None
-        self.way: RunCommand = run_here
+        self.way: RunCommand = run_locally
         for path in (self.state / "gpus", self.state / "keep", self.bin, self.processes, self.root / "dev"):
             path.mkdir(parents=True)
         (self.root / "sys/bus/pci/devices").mkdir(parents=True)
@@ -188,9 +188,9 @@ class EmulatedHost:
     def agent(self, *, processes: Path | None = None, sudo: tuple[str, ...] = (), detach_s: float = 0.05) -> ShellAgent:
         virtual = (self.state / "virtual").exists()
         where = str(processes or self.processes)
-        return ShellAgent(self.run, Terms(sudo, virtual, detach_s, 20, 0.01, str(self.root), where))
+        return ShellAgent(self.run, HostSettings(sudo, virtual, detach_s, 20, 0.01, str(self.root), where))
 
-    def run(self, host: str, command: Sequence[str], timeout_s: float) -> Done:
+    def run(self, host: str, command: Sequence[str], timeout_s: float) -> HostCommandResult:
         words = " ".join(command).replace(str(self.root), "")
         if command[:2] == ("sh", "-c"):
             words = " ".join(command[3:]).replace(str(self.root), "")
@@ -232,4 +232,4 @@ Hosts = Callable[..., EmulatedHost]
 
 
 def one(host: EmulatedHost, identity: str) -> HostDevice:
-    return next(device for device in host.agent().devices("c1") if device.identity == identity)
+    return next(device for device in host.agent().list_devices("c1") if device.identity == identity)

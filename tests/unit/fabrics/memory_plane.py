@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from campaign.emulators.control_planes.hardware import Rack
 from campaign.fabrics.banks import Bank
-from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
+from campaign.fabrics.control_plane.protocol import ControlPlane, FabricView, LeaseChange, RememberHandle
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
-from campaign.fabrics.http.client import Client
-from campaign.fabrics.http.options import Connection
+from campaign.fabrics.http.client import HttpClient
+from campaign.fabrics.http.options import ConnectionOptions
 from campaign.fabrics.protocol import Capabilities, Tag
 from campaign.spec.hardware import Device, Link
 
@@ -24,17 +24,17 @@ class MemoryPlane(ControlPlane):
     """faults: what goes wrong next, in order, each once (see `attach` and `detach`)."""
 
     def __init__(self, rack: Rack, *, tags: bool = True) -> None:
-        self.client = Client(Connection(url="http://127.0.0.1:1"))
+        self.client = HttpClient(ConnectionOptions(url="http://127.0.0.1:1"))
         self.rack = rack
         self.marks: dict[str, Tag] = {}
         self.tagging = tags
         self.faults: list[str] = []
         self.log: list[str] = []
 
-    def capabilities(self) -> Capabilities:
+    def describe_capabilities(self) -> Capabilities:
         return Capabilities(gives_host_id=True)
 
-    def view(self) -> View:
+    def read_view(self) -> FabricView:
         devices = tuple(
             Device(
                 fabric_id=device.name,
@@ -55,22 +55,22 @@ class MemoryPlane(ControlPlane):
         for name, tag in self.marks.items():
             before = tags.get(tag.lease_id, replace(tag, devices=()))
             tags[tag.lease_id] = replace(before, devices=(*before.devices, name))
-        return View(devices, {}, tags)
+        return FabricView(devices, {}, tags)
 
-    def banks(self, view: View) -> Sequence[Bank]:
+    def list_banks(self, view: FabricView) -> Sequence[Bank]:
         drawers: dict[str, set[int]] = {}
         for device in self.rack.devices.values():
             drawers.setdefault(device.drawer, set()).add(device.slot)
         hosts = tuple(self.rack.hosts)
         return [Bank(name, name, "advanced", frozenset(slots), hosts, len(hosts)) for name, slots in drawers.items()]
 
-    def objection(self, change: Change, view: View) -> str | None:
+    def find_rule_violation(self, change: LeaseChange, view: FabricView) -> str | None:
         return None
 
     def _strikes(self, *faults: str) -> str | None:
         return self.faults.pop(0) if self.faults and self.faults[0] in faults else None
 
-    def attach(self, change: Change, remember: Remember) -> None:
+    def attach(self, change: LeaseChange, remember: RememberHandle) -> None:
         fault = self._strikes("busy", "partial", "lost_before", "lost_after", "killed_amid", "lie")
         if fault == "busy":
             raise Busy("another transaction", ("another",))
@@ -93,7 +93,7 @@ class MemoryPlane(ControlPlane):
         if fault == "lost_after":
             raise OutcomeUnknown("the answer was lost")
 
-    def detach(self, change: Change) -> tuple[str, ...]:
+    def detach(self, change: LeaseChange) -> tuple[str, ...]:
         fault = self._strikes("busy", "lost_before", "lost_after", "killed_amid", "stuck", "silent")
         if fault == "busy":
             raise Busy("another transaction", ("another",))
@@ -128,14 +128,14 @@ class RackAgent:
         self.plane = plane
         self.busy: Mapping[str, str] = {}
 
-    def devices(self, host: str) -> tuple[HostDevice, ...]:
+    def list_devices(self, host: str) -> tuple[HostDevice, ...]:
         return tuple(
             HostDevice(d["identity"], d["address"], d["kind"], d["model"], Link(**d["link"]))
-            for d in self.plane.rack.enumerated(host)
+            for d in self.plane.rack.list_visible_devices(host)
         )
 
     def rescan(self, host: str) -> None:
-        self.plane.rack.rescan(host)
+        self.plane.rack.rescan_host(host)
 
     def detach(self, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
         if host in self.busy and not force:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from campaign.fabrics.http import client as http_client
-from campaign.fabrics.http.client import Client
-from campaign.fabrics.http.options import Connection
+from campaign.fabrics.http.client import HttpClient
+from campaign.fabrics.http.options import ConnectionOptions
 
 Talk = Callable[[socket.socket, bytes], None]
 """What a server does with one request (its head and body, as they came); it closes the connection by raising OSError."""
@@ -108,11 +108,11 @@ def drips(answer: bytes, pause_s: float = 0.02) -> Talk:
 OK = says(reply())
 
 
-def client(server: RawServer, **options: Any) -> Client:
-    return Client(Connection(url=options.pop("url", server.url), **({"request_s": 5.0} | options)))
+def client(server: RawServer, **options: Any) -> HttpClient:
+    return HttpClient(ConnectionOptions(url=options.pop("url", server.url), **({"request_s": 5.0} | options)))
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Does not wait long before a read is tried again; for all tests of a module that imports it."""
-    monkeypatch.setattr(http_client, "RETRY_S", (0.01, 0.01))
+    monkeypatch.setattr(http_client, "RETRY_DELAYS_S", (0.01, 0.01))

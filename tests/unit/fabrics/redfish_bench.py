@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from campaign.emulators.control_planes.hardware import Rack, rack
-from campaign.emulators.control_planes.redfish import Redfish
+from campaign.emulators.control_planes.hardware import Rack, build_rack
+from campaign.emulators.control_planes.redfish import RedfishEmulator
 from campaign.emulators.control_planes.redfish import open_emulator as open_redfish
-from campaign.emulators.control_planes.redfish.composition import Made
+from campaign.emulators.control_planes.redfish.composition import ComposedSystem
 from campaign.emulators.control_planes.server import ControlPlaneServer, WireFault
 from campaign.fabrics.protocol import Selection
 from campaign.spec.cell import Configuration
@@ -45,8 +45,8 @@ class RedfishBench(Bench):
     """A bench before an emulated Redfish service."""
 
     @property
-    def emulator(self) -> Redfish:
-        return cast(Redfish, self.server.opened)
+    def emulator(self) -> RedfishEmulator:
+        return cast(RedfishEmulator, self.server.original_emulator)
 
     def asked(self, method: str) -> list[tuple[str, Any]]:
         """(path, body) of the requests of a method, without those that log in and out."""
@@ -64,7 +64,7 @@ def bench(
     tmp_path: Path, *, built: Rack | None = None, adapter: Mapping[str, Any] | None = None, **variant: Any
 ) -> Iterator[RedfishBench]:
     """Two hosts and eight a100 unless a rack is given; plain HTTP, no time between two looks."""
-    hardware = built or rack(["host1", "host2"], [("gpu", "a100", 8), ("nvme", "ssd", 2)])
+    hardware = built or build_rack(["host1", "host2"], [("gpu", "a100", 8), ("nvme", "ssd", 2)])
     with ControlPlaneServer(open_redfish(hardware, **variant), tls=False) as server:
         agent = {"kind": "http", "url": f"{server.url}/_hosts/{{host}}/devices"}
         options = {"agent": agent, "operation_s": 20.0, "poll_s": 0.01, **(adapter or {})}
@@ -76,16 +76,16 @@ def bench(
 
 def meanwhile(b: RedfishBench, method: str, path: str, happens: Callable[[], Any]) -> None:
     """Let something happen once, right before such a request is served."""
-    real, left = b.server.faults.strike, [happens]
+    real, left = b.server.faults.take_fault, [happens]
 
     def strike(asked: str, at: str) -> WireFault | None:
         if (asked, at) == (method, path) and left:
             left.pop()()
         return real(asked, at)
 
-    b.server.faults.strike = strike  # type: ignore[method-assign]
+    b.server.faults.take_fault = strike  # type: ignore[method-assign]
 
 
-def foreign(b: RedfishBench, name: str = "theirs", blocks: tuple[str, ...] = ("host2", "gpu3")) -> Made:
+def foreign(b: RedfishBench, name: str = "theirs", blocks: tuple[str, ...] = ("host2", "gpu3")) -> ComposedSystem:
     """A system that somebody else has composed."""
-    return b.emulator.machine.compose(name, "", blocks)
+    return b.emulator.composition.compose_system(name, "", blocks)

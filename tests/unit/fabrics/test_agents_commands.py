@@ -12,8 +12,8 @@ import pytest
 
 from campaign.common.errors import ConfigError, FabricError
 from campaign.fabrics.host_agents import AgentOptions, open_agent, shell
-from campaign.fabrics.host_agents.drain import Done
-from campaign.fabrics.host_agents.shell import ShellAgent, run_here, through
+from campaign.fabrics.host_agents.drain import HostCommandResult
+from campaign.fabrics.host_agents.shell import ShellAgent, build_remote_runner, run_locally
 from campaign.spec.hardware import Link
 from tests.unit.fabrics.emulated_host import EmulatedHost
 
@@ -41,7 +41,7 @@ def ssh(host: EmulatedHost) -> Path:
 
 def test_a_host_with_everything(host: EmulatedHost) -> None:
     uuid, serial, mac = host.gpu(1), host.drive(), host.card()
-    seen = host.agent().devices("c1")
+    seen = host.agent().list_devices("c1")
     assert [(d.kind, d.identity, d.address, d.model, d.ready) for d in seen] == [
         ("gpu", uuid, "0000:31:00.0", "NVIDIA A100", True),
         ("nvme", serial, "0000:5e:00.0", "SAMSUNG MZQL23T8", True),
@@ -58,7 +58,7 @@ def test_a_degraded_link_is_seen_against_what_device_and_port_can_do(host: Emula
     (host.root / path / "nvme/nvme1/device").symlink_to(host.root / path)
     (host.root / "sys/class/nvme").mkdir(parents=True)
     (host.root / "sys/class/nvme/nvme1").symlink_to(host.root / path / "nvme/nvme1")
-    (drive,) = host.agent().devices("c1")
+    (drive,) = host.agent().list_devices("c1")
     assert drive.link == Link(2, 4, 4, 4)
 
 
@@ -66,7 +66,7 @@ def test_a_card_in_a_bond_keeps_its_own_address(host: EmulatedHost) -> None:
     host.card()
     host.write("sys/class/net/eth7/address", "aa:aa:aa:aa:aa:aa\n")
     host.write("sys/class/net/eth7/bonding_slave/perm_hwaddr", "0c:42:a1:00:00:01\n")
-    assert [device.identity for device in host.agent().devices("c1")] == ["0c:42:a1:00:00:01"]
+    assert [device.identity for device in host.agent().list_devices("c1")] == ["0c:42:a1:00:00:01"]
 
 
 def test_gpus_of_a_host_whose_tool_fails_are_not_missing(host: EmulatedHost) -> None:
@@ -75,7 +75,7 @@ def test_gpus_of_a_host_whose_tool_fails_are_not_missing(host: EmulatedHost) -> 
         "#!/bin/sh\necho 'Unable to determine the device handle: GPU is lost'\nexit 15\n"
     )
     with pytest.raises(FabricError, match=r"c1: its devices cannot be listed: nvidia-smi ended with 15: .*GPU is lost"):
-        host.agent().devices("c1")
+        host.agent().list_devices("c1")
 
 
 def test_rescan_writes_where_the_kernel_reads(host: EmulatedHost) -> None:
@@ -93,20 +93,20 @@ def test_through_ssh_as_here_with_one_connection_a_look(host: EmulatedHost, ssh:
     host.drive()
     options = AgentOptions(kind="ssh", sudo=(), detach_s=0.05)
     agent = shell.open_agent(options, root=host.root, processes=host.processes)
-    seen = agent.devices("c1.example")
-    assert seen == host.agent().devices("c1")
+    seen = agent.list_devices("c1.example")
+    assert seen == host.agent().list_devices("c1")
     assert ssh.read_text().splitlines() == ["4", "-o", "BatchMode=yes", "c1.example"]
     agent.rescan("c1.example")
     assert (host.root / "sys/bus/pci/rescan").read_text() == "1\n"
-    host.way = through(options.command)
+    host.way = build_remote_runner(options.command)
     host.agent().detach("c1.example", seen[:1])
     assert (host.functions, host.wounds) == (["0000:32:00.0", "0000:5e:00.0"], [])
 
 
 def test_arguments_arrive_as_they_were(ssh: Path) -> None:
-    run = through(("ssh", "-o", "BatchMode=yes", "{host}"))
+    run = build_remote_runner(("ssh", "-o", "BatchMode=yes", "{host}"))
     odd = ["a b", "", "$HOME", "`id`", "it's", "x;y", "*", "-n", "line\nbreak"]
-    assert run("c1", ["printf", "[%s]", *odd], 9) == Done(0, "".join(f"[{word}]" for word in odd))
+    assert run("c1", ["printf", "[%s]", *odd], 9) == HostCommandResult(0, "".join(f"[{word}]" for word in odd))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_arguments_arrive_as_they_were(ssh: Path) -> None:
 )
 def test_what_is_no_host_is_not_given_to_ssh(name: str, ssh: Path) -> None:
     with pytest.raises(FabricError, match=r"is not a valid name for ssh"):
-        shell.open_agent(AgentOptions(kind="ssh")).devices(name)
+        shell.open_agent(AgentOptions(kind="ssh")).list_devices(name)
     assert not ssh.exists()
 
 
@@ -122,7 +122,7 @@ def test_a_host_that_cannot_be_reached(ssh: Path) -> None:
     with pytest.raises(
         FabricError, match=r"down: cannot be reached by `ssh -o BatchMode=yes down`: .*Connection refused"
     ):
-        shell.open_agent(AgentOptions(kind="ssh")).devices("down")
+        shell.open_agent(AgentOptions(kind="ssh")).list_devices("down")
 
 
 @pytest.mark.parametrize("code", [0, 1, 137, 255])
@@ -137,8 +137,8 @@ def test_the_exit_code_of_ssh_proves_nothing(code: int, host: EmulatedHost, ssh:
     program.write_text(f'#!/bin/sh\nsh -c "$4"; exit {code}\n')
     agent.rescan("c1")
     assert (host.root / "sys/bus/pci/rescan").read_text() == "1\n"
-    run = through(("ssh", "-o", "BatchMode=yes", "{host}"))
-    assert run("c1", ["sh", "-c", "echo said; exit 255"], 9) == Done(255, "said\n")
+    run = build_remote_runner(("ssh", "-o", "BatchMode=yes", "{host}"))
+    assert run("c1", ["sh", "-c", "echo said; exit 255"], 9) == HostCommandResult(255, "said\n")
 
 
 def test_a_command_without_a_host_is_refused() -> None:
@@ -159,7 +159,7 @@ def test_what_does_not_end_is_ended_with_what_it_started_and_told(tmp_path: Path
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     words = ["sh", "-c", f"echo begun > {shlex.quote(str(pipe))}; sleep 600 > {shlex.quote(str(pipe))}\n:"]
     with pytest.raises(FabricError, match=r"c1: `sh -c \.\.\.` did not end within 0\.5 s"):
-        run_here("c1", words, 0.5)
+        run_locally("c1", words, 0.5)
     found = b""
     while select.select([reader], [], [], 10)[0] and (part := os.read(reader, 99)):
         found += part
@@ -170,18 +170,20 @@ def test_what_does_not_end_is_ended_with_what_it_started_and_told(tmp_path: Path
 
 def test_a_program_that_is_not_there_is_told() -> None:
     with pytest.raises(FabricError, match="c1: no-such-program cannot be run: No such file"):
-        run_here("c1", ["no-such-program"], 9)
+        run_locally("c1", ["no-such-program"], 9)
 
 
 def test_this_machine_shows_its_cards() -> None:
     """Only looks. Whatever the machine has, its cards are those that have a MAC and a PCI function."""
     agent = open_agent(AgentOptions(kind="local"), 1)
     assert isinstance(agent, ShellAgent)
-    cards = {device.identity for device in agent.devices("here") if device.kind == "nic"}
+    cards = {device.identity for device in agent.list_devices("here") if device.kind == "nic"}
     real = [path for path in Path("/sys/class/net").glob("*/device") if "/pci" in str(path.resolve())]
     bonded = [path for path in real if (path.parent / "bonding_slave").exists()]
     assert cards >= {(path.parent / "address").read_text().strip() for path in real if path not in bonded}
-    assert all(re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", d.address) for d in agent.devices("here"))
+    assert all(
+        re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", d.address) for d in agent.list_devices("here")
+    )
 
 
 def test_nobody_is_nobody() -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from campaign.common.errors import FabricError
 from campaign.fabrics.host_agents import drain
-from campaign.fabrics.host_agents.drain import Done
-from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice, pair
-from campaign.fabrics.host_agents.shell import run_here
+from campaign.fabrics.host_agents.drain import HostCommandResult
+from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice, match_devices
+from campaign.fabrics.host_agents.shell import run_locally
 from campaign.spec.hardware import Device
 from tests.unit.fabrics.emulated_host import MODULES, Hosts, Stopped, one
 
@@ -92,11 +92,11 @@ def test_stopped_anywhere_and_begun_again_it_ends_the_same(case: str, emulated: 
         host.dies_at = None
         # As whoever comes next does it: with the fabric's identities, and what the host shows now.
         agent = host.agent()
-        agent.detach("c1", list(pair(fabric, agent.devices("c1")).values()))
+        agent.detach("c1", list(match_devices(fabric, agent.list_devices("c1")).values()))
         assert (host.functions, host.wounds) == ([] if case == "all go" else ["0000:33:00.0"], []), host.changes
         if dies_at == first:  # later it is the same host as then
             done = len(host.changes)
-            agent.detach("c1", list(pair(fabric, agent.devices("c1")).values()))
+            agent.detach("c1", list(match_devices(fabric, agent.list_devices("c1")).values()))
             assert len(host.changes) == done, "what is off the bus is left alone"
         dies_at += 1
     assert dies_at >= {"others remain": 5, "all go": 12, "virtual machine": 5}[case]
@@ -169,8 +169,8 @@ def test_who_comes_between_the_look_and_the_drain_is_found(emulated: Hosts) -> N
     (host.bin / "rm").write_text("#!/bin/sh\n")  # the file stays, so that it can be found by itself
     (host.bin / "rm").chmod(0o755)
 
-    def way(name: str, command: Sequence[str], timeout_s: float) -> Done:
-        done = run_here(name, command, timeout_s)
+    def way(name: str, command: Sequence[str], timeout_s: float) -> HostCommandResult:
+        done = run_locally(name, command, timeout_s)
         if command[-2:] == ("-m", "1"):
             host.process(4711, "python3 late.py")
             host.opens(4711, "dev/nvidia1")
@@ -231,7 +231,7 @@ def test_a_module_that_is_in_use_keeps_the_last_gpu(emulated: Hosts) -> None:
 def test_a_gpu_that_another_driver_has_is_not_taken(emulated: Hosts) -> None:
     host = emulated()
     host.gpu(1, driver="vfio-pci")
-    (device,) = host.agent().devices("c1")
+    (device,) = host.agent().list_devices("c1")
     assert (device.identity, device.ready) == ("0000:31:00.0", False)
     with pytest.raises(HostBusy, match="driver vfio-pci"):
         host.agent().detach("c1", [device])

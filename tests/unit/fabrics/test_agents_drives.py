@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.fabrics.host_agents.drain import Done, script
+from campaign.fabrics.host_agents.drain import HostCommandResult, build_script_command
 from campaign.fabrics.host_agents.protocol import HostBusy
-from campaign.fabrics.host_agents.shell import run_here
+from campaign.fabrics.host_agents.shell import run_locally
 from tests.unit.fabrics.emulated_host import EmulatedHost, Hosts, one
 
 
@@ -47,8 +47,8 @@ def test_modules_are_unloaded_again_while_the_removal_of_the_last_gpu_hangs(emul
     device = one(host, host.gpu(1))
     (host.state / "keep/nvidia_uvm").touch()
 
-    def way(name: str, command: Sequence[str], timeout_s: float) -> Done:
-        done = run_here(name, command, timeout_s)
+    def way(name: str, command: Sequence[str], timeout_s: float) -> HostCommandResult:
+        done = run_locally(name, command, timeout_s)
         if "campaign-remove" in command:
             assert done.code == 75
             (host.state / "keep/nvidia_uvm").unlink()
@@ -67,11 +67,11 @@ def test_modules_are_unloaded_again_while_the_removal_of_the_last_gpu_hangs(emul
 def test_watching_a_removal_ends_when_it_ends(tmp_path: Path) -> None:
     file = tmp_path / "remove"
     file.touch()
-    assert run_here("c1", script("remove", str(file), "9"), 20) == Done(0)
+    assert run_locally("c1", build_script_command("remove", str(file), "9"), 20) == HostCommandResult(0)
     assert file.read_text() == "1\n"
-    assert run_here("c1", script("remove", str(tmp_path / "gone"), "9"), 20) == Done(0)
+    assert run_locally("c1", build_script_command("remove", str(tmp_path / "gone"), "9"), 20) == HostCommandResult(0)
     (tmp_path / "directory").mkdir()
-    refused = run_here("c1", script("remove", str(tmp_path / "directory"), "9"), 20)
+    refused = run_locally("c1", build_script_command("remove", str(tmp_path / "directory"), "9"), 20)
     assert refused.code not in (0, 75)
     assert "directory" in refused.err
 
@@ -179,7 +179,7 @@ def test_of_two_without_an_identity_the_one_at_the_address_goes(emulated: Hosts)
     host = emulated()
     host.gpu(1, driver="")
     host.gpu(2, driver="")
-    first, second = host.agent().devices("c1")
+    first, second = host.agent().list_devices("c1")
     assert (first.identity, second.identity) == ("", "")
     host.agent().detach("c1", [second])
     assert host.functions == [first.address]

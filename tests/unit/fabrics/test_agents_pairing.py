@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.fabrics.host_agents.protocol import HostDevice, pair
+from campaign.fabrics.host_agents.protocol import HostDevice, match_devices
 from campaign.spec.hardware import Device, normal
 
 
@@ -29,17 +29,17 @@ def named(found: dict[str, HostDevice]) -> dict[str, str]:
 )
 def test_the_same_identity_in_other_words(fabric: str, host: str) -> None:
     assert normal(fabric) == normal(host)
-    assert named(pair([device("a", fabric)], [HostDevice("other"), HostDevice(host)])) == {"a": host}
+    assert named(match_devices([device("a", fabric)], [HostDevice("other"), HostDevice(host)])) == {"a": host}
 
 
 def test_other_identities_are_others() -> None:
-    assert pair([device("a", "GPU-1")], [HostDevice("GPU-11"), HostDevice("GPU-2")]) == {}
+    assert match_devices([device("a", "GPU-1")], [HostDevice("GPU-11"), HostDevice("GPU-2")]) == {}
     assert normal("0001:3b:00.0") != normal("0000:3b:00.0")
 
 
 def test_a_pci_address_is_an_identity_as_well() -> None:
     seen = [HostDevice("GPU-1", "0000:3b:00.0"), HostDevice("GPU-2", "0000:3c:00.0")]
-    assert named(pair([device("a", "00000000:3C:00.0")], seen)) == {"a": "GPU-2"}
+    assert named(match_devices([device("a", "00000000:3C:00.0")], seen)) == {"a": "GPU-2"}
 
 
 def test_what_the_fabric_does_not_name_is_taken_in_order_from_what_is_left_of_its_kind() -> None:
@@ -52,22 +52,22 @@ def test_what_the_fabric_does_not_name_is_taken_in_order_from_what_is_left_of_it
         device("e"),
         device("f", kind="nic"),
     ]
-    assert named(pair(devices, seen)) == {"b": "GPU-1", "a": "GPU-2", "c": "GPU-3", "d": "S1"}
+    assert named(match_devices(devices, seen)) == {"b": "GPU-1", "a": "GPU-2", "c": "GPU-3", "d": "S1"}
 
 
 def test_no_device_is_paired_twice() -> None:
-    assert named(pair([device("a", "GPU-1"), device("b", "GPU-1"), device("c")], [HostDevice("GPU-1")])) == {
+    assert named(match_devices([device("a", "GPU-1"), device("b", "GPU-1"), device("c")], [HostDevice("GPU-1")])) == {
         "a": "GPU-1"
     }
 
 
 def test_a_gpu_that_lost_its_driver_stands_for_one_that_is_missed() -> None:
     bare = HostDevice("", "0000:3b:00.0", ready=False)
-    assert pair([device("a", "GPU-1"), device("b", "GPU-2")], [HostDevice("GPU-2"), bare]) == {
+    assert match_devices([device("a", "GPU-1"), device("b", "GPU-2")], [HostDevice("GPU-2"), bare]) == {
         "b": HostDevice("GPU-2"),
         "a": bare,
     }
     more = [bare, HostDevice("", "0000:3c:00.0", ready=False)]
-    assert pair([device("a", "GPU-1")], more) == {}, "which of them cannot be told"
-    assert pair([device("a", "S1", "nvme")], [bare]) == {}
-    assert pair([device("a", "GPU-1")], [HostDevice("", "0000:3b:00.0")]) == {}
+    assert match_devices([device("a", "GPU-1")], more) == {}, "which of them cannot be told"
+    assert match_devices([device("a", "S1", "nvme")], [bare]) == {}
+    assert match_devices([device("a", "GPU-1")], [HostDevice("", "0000:3b:00.0")]) == {}

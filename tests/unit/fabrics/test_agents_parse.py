@@ -19,21 +19,21 @@ def sample(name: str) -> str:
 
 @pytest.mark.parametrize("text", ["0000:3b:00.0", "00000000:3B:00.0", "3b:00.0", " 0000:3B:00.0\n", "0:3b:00.0"])
 def test_addresses_are_written_as_sysfs_does(text: str) -> None:
-    assert parse.pci_address(text) == "0000:3b:00.0"
+    assert parse.normalize_pci_address(text) == "0000:3b:00.0"
 
 
 def test_a_domain_is_kept() -> None:
-    assert parse.pci_address("00000001:1A:00.1") == "0001:1a:00.1"
+    assert parse.normalize_pci_address("00000001:1A:00.1") == "0001:1a:00.1"
 
 
 @pytest.mark.parametrize("text", ["", "GPU-1", "0000:3b:00", "0000:3b:00.8", "../../x", "0000:3b:00.0; rm -rf /"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(FabricError, match="not a PCI address"):
-        parse.pci_address(text)
+        parse.normalize_pci_address(text)
 
 
 def test_gpus_as_nvidia_smi_lists_them() -> None:
-    found = {gpu.address: gpu for gpu in parse.gpus(sample("nvidia-smi.csv").splitlines())}
+    found = {gpu.address: gpu for gpu in parse.parse_gpus(sample("nvidia-smi.csv").splitlines())}
     assert [(g.identity[:12], g.model, g.link) for g in found.values()] == [
         ("GPU-5e2c1a7b", "NVIDIA A100-PCIE-40GB", Link(16, 4, 16, 4)),
         ("GPU-0b1c2d3e", "NVIDIA A100-PCIE-40GB", Link(8, 3, 16, 4)),
@@ -46,16 +46,16 @@ def test_gpus_as_nvidia_smi_lists_them() -> None:
 
 @pytest.mark.parametrize("name", ["nvidia-smi-none.txt", "nvidia-smi-no-driver.txt"])
 def test_no_device_and_no_driver_are_no_gpus(name: str) -> None:
-    assert parse.gpus(sample(name).splitlines(), 9) == ()
+    assert parse.parse_gpus(sample(name).splitlines(), 9) == ()
 
 
 def test_any_other_failure_of_nvidia_smi_is_not_taken_for_no_gpus() -> None:
     with pytest.raises(FabricError, match=r"ended with 15: Unable to determine .* GPU is lost"):
-        parse.gpus(sample("nvidia-smi-lost.txt").splitlines(), 15)
+        parse.parse_gpus(sample("nvidia-smi-lost.txt").splitlines(), 15)
 
 
 def test_devices_of_a_host() -> None:
-    found = {device.address: device for device in parse.devices(sample("look.txt"))}
+    found = {device.address: device for device in parse.parse_devices(sample("look.txt"))}
     gpus = [device for device in found.values() if device.kind == "gpu"]
     assert [(d.address, d.identity[:12], d.ready) for d in gpus] == [
         ("0000:3b:00.0", "GPU-5e2c1a7b", True),
@@ -79,7 +79,7 @@ def test_half_an_answer_is_not_few_devices() -> None:
     text = sample("look.txt")
     for cut in range(0, len(text) - len("== end\n"), 97):
         with pytest.raises(FabricError, match="output is incomplete"):
-            parse.devices(text[:cut])
+            parse.parse_devices(text[:cut])
 
 
 @pytest.mark.parametrize(
@@ -94,22 +94,24 @@ def test_half_an_answer_is_not_few_devices() -> None:
     ],
 )
 def test_generations(speed: str, generation: int) -> None:
-    assert parse.generation(speed) == generation
+    assert parse.parse_generation(speed) == generation
 
 
 @pytest.mark.parametrize("speed", ["", "Unknown", "Unknown speed"])
 def test_an_unknown_speed_is_no_generation(speed: str) -> None:
-    assert parse.generation(speed) == 0
-    assert parse.sysfs_link(["16", "16", "8.0 GT/s PCIe", speed, "", ""]) is None
+    assert parse.parse_generation(speed) == 0
+    assert parse.parse_sysfs_link(["16", "16", "8.0 GT/s PCIe", speed, "", ""]) is None
 
 
 def test_lanes_that_no_link_has_are_no_link() -> None:
-    assert parse.sysfs_link(["255", "16", "8.0 GT/s PCIe", "8.0 GT/s PCIe"]) is None
-    assert parse.sysfs_link(["8", "16", "8.0 GT/s PCIe", "16.0 GT/s PCIe", "8", "8.0 GT/s PCIe"]) == Link(8, 3, 8, 3)
+    assert parse.parse_sysfs_link(["255", "16", "8.0 GT/s PCIe", "8.0 GT/s PCIe"]) is None
+    assert parse.parse_sysfs_link(["8", "16", "8.0 GT/s PCIe", "16.0 GT/s PCIe", "8", "8.0 GT/s PCIe"]) == Link(
+        8, 3, 8, 3
+    )
 
 
 def test_users_of_a_gpu() -> None:
-    seen = parse.usage(sample("users-gpu.txt"))
+    seen = parse.parse_usage(sample("users-gpu.txt"))
     assert (seen.present, seen.driver, seen.draining, seen.persistent) == (True, "nvidia", False, True)
     assert seen.gpus == ("0000:3b:00.0", "0000:3c:00.0")
     assert (seen.modules, seen.nodes) == (("nvidia_modeset", "nvidia_uvm"), ("/dev/nvidia0",))
@@ -122,7 +124,7 @@ def test_users_of_a_gpu() -> None:
 
 
 def test_users_of_a_drive() -> None:
-    seen = parse.usage(sample("users-drive.txt"))
+    seen = parse.parse_usage(sample("users-drive.txt"))
     assert seen.claimed == (
         "mounted on /scratch",
         "mounted on /var/lib/containers/x/merged",
@@ -134,7 +136,7 @@ def test_users_of_a_drive() -> None:
 
 
 def test_users_of_a_card() -> None:
-    seen = parse.usage(sample("users-card.txt"))
+    seen = parse.parse_usage(sample("users-card.txt"))
     assert seen.claimed == ("ib0 is part of bond0", "default route through eth2")
     assert seen.addresses == (
         "eth2 has address fd00:0000:0000:0000:0000:0000:0000:0002",
@@ -145,15 +147,17 @@ def test_users_of_a_card() -> None:
 def test_half_an_answer_is_not_no_users() -> None:
     text = sample("users-gpu.txt")
     with pytest.raises(FabricError, match="output is incomplete"):
-        parse.usage(text[: text.index("== files")])
+        parse.parse_usage(text[: text.index("== files")])
 
 
 def test_a_failed_look_for_load_is_not_no_load() -> None:
-    assert parse.computing(["No devices were found"], 6) == ()
-    assert parse.computing([], 0) == ()
-    assert parse.computing(["[N/A], [Insufficient Permissions]"]) == ("pid [N/A] [Insufficient Permissions] computing",)
+    assert parse.parse_computing_processes(["No devices were found"], 6) == ()
+    assert parse.parse_computing_processes([], 0) == ()
+    assert parse.parse_computing_processes(["[N/A], [Insufficient Permissions]"]) == (
+        "pid [N/A] [Insufficient Permissions] computing",
+    )
     with pytest.raises(FabricError, match="ended with 255: Unknown Error"):
-        parse.computing(["Unknown Error"], 255)
+        parse.parse_computing_processes(["Unknown Error"], 255)
 
 
 @pytest.mark.parametrize(

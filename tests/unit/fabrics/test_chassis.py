@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from campaign.common.errors import ConfigError
-from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, violation
-from campaign.fabrics.simulated import ChassisOptions, banks, fill, find_host_ports
+from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, find_violation
+from campaign.fabrics.simulated import ChassisOptions, build_banks, find_host_ports, place_devices
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 
 
@@ -29,18 +29,18 @@ ONE, TWO, ADVANCED = {"mode": "standard_one_host"}, {"mode": "standard_two_hosts
 
 
 def test_by_default_every_host_reaches_both_drawers() -> None:
-    assert reach(banks([chassis()], hosts(3))) == {
+    assert reach(build_banks([chassis()], hosts(3))) == {
         "falcon1/drawer1": ("host1", "host2", "host3"),
         "falcon1/drawer2": ("host1", "host2", "host3"),
     }
 
 
 def test_standard_modes_give_each_drawer_its_own_pair_of_ports() -> None:
-    assert reach(banks([chassis(ONE, ONE)], hosts(4))) == {
+    assert reach(build_banks([chassis(ONE, ONE)], hosts(4))) == {
         "falcon1/drawer1": ("host1",),
         "falcon1/drawer2": ("host3",),
     }
-    assert reach(banks([chassis(TWO, TWO)], hosts(4))) == {
+    assert reach(build_banks([chassis(TWO, TWO)], hosts(4))) == {
         "falcon1/drawer1/connection1": ("host1",),
         "falcon1/drawer1/connection2": ("host2",),
         "falcon1/drawer2/connection1": ("host3",),
@@ -49,17 +49,17 @@ def test_standard_modes_give_each_drawer_its_own_pair_of_ports() -> None:
 
 
 def test_both_drawers_may_serve_one_host() -> None:
-    found = banks([chassis(ONE, ONE)], hosts(1))
+    found = build_banks([chassis(ONE, ONE)], hosts(1))
     assert reach(found) == {"falcon1/drawer1": ("host1",), "falcon1/drawer2": ("host1",)}
     assert sum(len(bank.slots) for bank in found) == 16
 
 
 def test_a_drawer_without_ports_of_its_own_takes_the_next_host() -> None:
-    assert reach(banks([chassis(ONE, ONE)], hosts(2))) == {
+    assert reach(build_banks([chassis(ONE, ONE)], hosts(2))) == {
         "falcon1/drawer1": ("host1",),
         "falcon1/drawer2": ("host2",),
     }
-    assert reach(banks([chassis(ONE, ONE)], [])) == {"falcon1/drawer1": (), "falcon1/drawer2": ()}
+    assert reach(build_banks([chassis(ONE, ONE)], [])) == {"falcon1/drawer1": (), "falcon1/drawer2": ()}
 
 
 def test_hosts_are_cabled_in_order_over_several_chassis() -> None:
@@ -75,7 +75,7 @@ def test_hosts_are_cabled_in_order_over_several_chassis() -> None:
 
 
 def test_one_host_may_take_both_connections_of_a_drawer() -> None:
-    found = banks([chassis(TWO | {"ports": ["H1", "H2"]}, ports={"H1": "host1", "H2": "host1"})], hosts(1))
+    found = build_banks([chassis(TWO | {"ports": ["H1", "H2"]}, ports={"H1": "host1", "H2": "host1"})], hosts(1))
     assert reach(found) == {"falcon1/drawer1/connection1": ("host1",), "falcon1/drawer1/connection2": ("host1",)}
 
 
@@ -91,7 +91,7 @@ def test_one_host_may_take_both_connections_of_a_drawer() -> None:
 )
 def test_impossible_cabling_is_refused(options: ChassisOptions, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        banks([options], hosts(4))
+        build_banks([options], hosts(4))
     assert says in str(caught.value)
 
 
@@ -109,19 +109,19 @@ def test_impossible_cabling_is_refused(options: ChassisOptions, says: str) -> No
     ],
 )
 def test_mode_rules(drawer: dict[str, Any], attached: dict[int, str], rule: str | None) -> None:
-    found = banks([chassis(drawer)], hosts(4))
-    broken = violation(found, {f"falcon1/drawer1/slot{slot}": host for slot, host in attached.items()})
+    found = build_banks([chassis(drawer)], hosts(4))
+    broken = find_violation(found, {f"falcon1/drawer1/slot{slot}": host for slot, host in attached.items()})
     assert (broken is None) if rule is None else (broken is not None and rule in broken)
 
 
 def test_the_limit_of_hosts_is_per_drawer() -> None:
-    found = banks([chassis(ADVANCED, ADVANCED)], hosts(4))
+    found = build_banks([chassis(ADVANCED, ADVANCED)], hosts(4))
     spread = {f"falcon1/drawer{1 + number // 2}/slot{number + 1}": f"host{number + 1}" for number in range(4)}
-    assert violation(found, spread) is None
+    assert find_violation(found, spread) is None
 
 
 def test_a_hosts_own_devices_break_no_rule() -> None:
-    assert violation(banks([chassis(ONE)], hosts(2)), {"host2": "host2"}) is None
+    assert find_violation(build_banks([chassis(ONE)], hosts(2)), {"host2": "host2"}) is None
 
 
 def test_the_pool_fills_slots_in_order_after_the_drawers_it_names() -> None:
@@ -130,7 +130,7 @@ def test_the_pool_fills_slots_in_order_after_the_drawers_it_names() -> None:
         PoolSpec(kind="nvme", model="ssd", count=2, drawer="drawer1"),
         PoolSpec(kind="nic", model="cx6", count=1, drawer="falcon1/drawer2"),
     ]
-    placed = {slotted.location: slotted.model for slotted in fill([chassis()], pool)}
+    placed = {slotted.location: slotted.model for slotted in place_devices([chassis()], pool)}
     assert [placed[f"falcon1/drawer1/slot{slot}"] for slot in range(1, 9)] == ["ssd"] * 2 + ["a100"] * 6
     assert [placed[f"falcon1/drawer2/slot{slot}"] for slot in range(1, 3)] == ["cx6", "a100"]
     assert len(placed) == 10
@@ -146,4 +146,4 @@ def test_the_pool_fills_slots_in_order_after_the_drawers_it_names() -> None:
 )
 def test_a_pool_that_does_not_fit_is_refused(pool: PoolSpec, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        fill([chassis()], [pool])
+        place_devices([chassis()], [pool])

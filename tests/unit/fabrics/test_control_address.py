@@ -23,12 +23,12 @@ def test_redirections_are_followed_within_the_control_plane_and_not_for_ever() -
     with RawServer(says(reply(307, b"", "Location: /b?c=d")), says(reply(301, b"", "Location: e")), OK) as server:
         asking = client(server)
         asking.authorization["X-Auth-Token"] = "t0ken-of-ours"
-        assert asking.get("/a").ok
+        assert asking.get("/a").is_success
         assert paths(server) == ["/a", "/b?c=d", "/e"]
         assert all(b"t0ken-of-ours" in request for request in server.asked)
     with RawServer(says(reply(302, b"", "Location: /a"))) as server:
         assert client(server).get("/a").status == 302
-        assert len(server.asked) == 1 + http_client.REDIRECTS_MAX
+        assert len(server.asked) == 1 + http_client.MAX_REDIRECTS
 
 
 @pytest.mark.parametrize("scheme", ["http", "https", "HTTP"])
@@ -45,7 +45,7 @@ def test_nobody_else_is_told_who_we_are(scheme: str) -> None:
 
 def test_a_change_is_not_redirected() -> None:
     with RawServer(says(reply(307, b"", "Location: /b"))) as server:
-        assert client(server).change("POST", "/a", {}).status == 307
+        assert client(server).send_change("POST", "/a", {}).status == 307
         assert paths(server) == ["/a"]
 
 
@@ -81,7 +81,7 @@ def test_the_environments_proxy_is_not_used(monkeypatch: pytest.MonkeyPatch) -> 
     with RawServer(OK) as proxy, RawServer(OK) as server:
         for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
-        assert client(server).get("/x").ok
+        assert client(server).get("/x").is_success
         assert proxy.connections == 0
 
 
@@ -91,7 +91,7 @@ def test_an_address_that_is_none_is_a_violation(path: Any) -> None:
         with pytest.raises(ProtocolViolation, match="address was expected"):
             client(server).get(path)
         with pytest.raises(ProtocolViolation, match="address was expected"):
-            client(server).change("DELETE", path)
+            client(server).send_change("DELETE", path)
 
 
 @pytest.mark.parametrize("token", ["a\r\nX-Injected: 1", "tökèn", 98765432, None, "\x00"])
@@ -100,7 +100,7 @@ def test_a_token_that_cannot_be_sent_is_a_violation_that_does_not_show_it(token:
         asking = client(server)
         asking.authorization["X-Auth-Token"] = token
         with pytest.raises(ProtocolViolation, match="X-Auth-Token") as caught:
-            asking.change("POST", "/x", {})
+            asking.send_change("POST", "/x", {})
         assert str(token) not in str(caught.value)
         assert server.asked == []
 
@@ -111,17 +111,17 @@ def test_a_body_that_cannot_be_sent_is_a_violation(body: Any) -> None:
         for _ in range(10_000):
             body = [body]
     with RawServer(OK) as server, pytest.raises(ProtocolViolation, match="JSON"):
-        client(server).change("POST", "/x", {"a": body})
+        client(server).send_change("POST", "/x", {"a": body})
 
 
 def test_what_is_sent() -> None:
     with RawServer(OK) as server:
         asking = client(server)
         asking.authorization = {"X-Auth-Token": "abc"}
-        asking.change("POST", "/x", {"a": ["ü"]}, headers={"If-Match": 'W/"1"', "x-auth-token": "other"})
-        asking.change("POST", "/x", form={"user": "a b", "p": "&"})
-        asking.change("POST", "/x")
-        asking.change("DELETE", "/x")
+        asking.send_change("POST", "/x", {"a": ["ü"]}, headers={"If-Match": 'W/"1"', "x-auth-token": "other"})
+        asking.send_change("POST", "/x", form={"user": "a b", "p": "&"})
+        asking.send_change("POST", "/x")
+        asking.send_change("DELETE", "/x")
         heads = [request.decode() for request in server.asked]
     assert heads[0].endswith('\r\n\r\n{"a":["\\u00fc"]}')
     assert "Content-Type: application/json" in heads[0]
@@ -153,14 +153,14 @@ def test_a_certificate_is_verified_and_the_message_says_what_to_do(authority: tr
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     ca_file = str(tmp_path / "ca.pem")
     with RawServer(OK, tls=server_tls(authority, "127.0.0.1")) as server:
-        assert client(server, ca_file=ca_file).get("/x").ok
-        assert client(server, verify_tls=False).change("POST", "/x", {}).ok
+        assert client(server, ca_file=ca_file).get("/x").is_success
+        assert client(server, verify_tls=False).send_change("POST", "/x", {}).is_success
         asking = client(server)
         with pytest.raises(FabricError, match=r"ca_file.*verify_tls"):
             asking.get("/x")
-        assert asking.retries == 0
+        assert asking.retry_count == 0
         with pytest.raises(FabricError, match=r"ca_file.*verify_tls") as caught:
-            asking.change("POST", "/x", {})
+            asking.send_change("POST", "/x", {})
         assert not isinstance(caught.value, OutcomeUnknown)
     other = server_tls(authority, "other.example")
     with RawServer(OK, tls=other) as server, pytest.raises(FabricError, match=r"127\.0\.0\.1' ?"):

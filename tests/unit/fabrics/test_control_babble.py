@@ -82,8 +82,8 @@ def test_whatever_bytes_come_there_is_an_answer_or_a_fabric_error(
     asking = client(babbler, request_s=5.0, operation_s=5.0)
     for _ in range(2):
         try:
-            answer = asking.get("/x") if method == "GET" else asking.change(method, "/x", {"a": 1})
-            assert answer.words()
+            answer = asking.get("/x") if method == "GET" else asking.send_change(method, "/x", {"a": 1})
+            assert answer.summarize()
             assert answer.retry_after_s is None
         except OutcomeUnknown:
             assert method == "PUT"

@@ -15,8 +15,8 @@ from campaign.common.errors import FabricError
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http import client as http_client
 from campaign.fabrics.http import connection as http_connection
-from campaign.fabrics.http.response import Answer, parsed, retry_after_s
-from campaign.fabrics.operations import recording, timing
+from campaign.fabrics.http.response import Answer, parse_json, parse_retry_after
+from campaign.fabrics.operations import record_operations, timing
 from tests.unit.fabrics.raw_server import OK, RawServer, Talk, client, drips, hangs_up, impatient, reply, says
 
 __all__ = ["impatient"]
@@ -29,18 +29,18 @@ def test_a_read_is_tried_again_until_it_is_answered() -> None:
     with RawServer(hangs_up, says(reply(503)), says(reply(429)), OK) as server:
         asking = client(server)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(http_client, "RETRY_S", (0.01,) * 3)
+            patch.setattr(http_client, "RETRY_DELAYS_S", (0.01,) * 3)
             assert asking.get("/x").body == {}
-        assert (asking.requests, asking.retries, len(server.asked)) == (4, 3, 4)
+        assert (asking.request_count, asking.retry_count, len(server.asked)) == (4, 3, 4)
 
 
 def test_changes_are_timed_but_logins_and_parts_of_other_operations_are_not() -> None:
-    with RawServer(OK) as server, recording() as timed:
+    with RawServer(OK) as server, record_operations() as timed:
         asking = client(server)
-        asking.change("POST", "/login", {"password": "secret-1"}, secret=True)
-        asking.change("POST", "/x", {})
+        asking.send_change("POST", "/login", {"password": "secret-1"}, secret=True)
+        asking.send_change("POST", "/x", {})
         with timing("attach", "gpu", "box1") as answered:
-            asking.change("POST", "/y", {})
+            asking.send_change("POST", "/y", {})
             answered.answer = "false"
         with pytest.raises(FabricError), timing("detach"):
             raise FabricError("refused")
@@ -54,7 +54,7 @@ def test_changes_are_timed_but_logins_and_parts_of_other_operations_are_not() ->
 def test_a_service_that_stays_unavailable_gets_its_answer_through() -> None:
     with RawServer(says(reply(503, b"maintenance"))) as server:
         asking = client(server)
-        assert (asking.get("/x").words(), asking.requests) == ("HTTP 503 maintenance", 3)
+        assert (asking.get("/x").summarize(), asking.request_count) == ("HTTP 503 maintenance", 3)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 500, 501])
@@ -69,14 +69,14 @@ def test_a_change_is_sent_once_and_a_lost_answer_is_an_unknown_outcome(answer: T
     with RawServer(answer, OK) as server:
         asking = client(server)
         with pytest.raises(OutcomeUnknown, match=f"POST {server.url}/x: sent"):
-            asking.change("POST", "/x", {"a": 1})
+            asking.send_change("POST", "/x", {"a": 1})
         assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_change_that_is_told_to_wait_is_the_adapters(status: int) -> None:
     with RawServer(says(reply(status, b"", "Retry-After: 7"))) as server:
-        answer = client(server).change("PATCH", "/x", {})
+        answer = client(server).send_change("PATCH", "/x", {})
         assert (answer.status, answer.retry_after_s, len(server.asked)) == (status, 7.0, 1)
 
 
@@ -84,7 +84,7 @@ def test_a_change_that_could_not_be_sent_did_not_happen() -> None:
     with RawServer(OK) as server:
         asking = client(server)
     with pytest.raises(FabricError, match=r"cannot be reached .*refused") as caught:
-        asking.change("POST", "/x", {})
+        asking.send_change("POST", "/x", {})
     assert not isinstance(caught.value, OutcomeUnknown)
 
 
@@ -98,24 +98,24 @@ def test_a_change_does_not_use_a_connection_that_idled(monkeypatch: pytest.Monke
         seen.append(peer)
         peer.sendall(reply())
 
-    monkeypatch.setattr(http_client, "IDLE_CHANGE_S", 0.0)
+    monkeypatch.setattr(http_client, "MAX_IDLE_BEFORE_CHANGE_S", 0.0)
     with RawServer(once) as server:
         asking = client(server)
         asking.get("/x")
-        assert asking.change("POST", "/x", {}).ok
-        assert asking.get("/x").ok  # sent again
-        assert asking.retries == 1
+        assert asking.send_change("POST", "/x", {}).is_success
+        assert asking.get("/x").is_success  # sent again
+        assert asking.retry_count == 1
 
 
 def test_a_connection_that_the_server_closed_is_not_used() -> None:
     with RawServer(says(reply(), close=True)) as server:
         asking = client(server)
         for _ in range(3):
-            assert asking.get("/x").ok
+            assert asking.get("/x").is_success
             time.sleep(0.4)  # its end arrives, also on a busy machine
-            assert asking.change("POST", "/x", {}).ok
+            assert asking.send_change("POST", "/x", {}).is_success
             time.sleep(0.4)
-        assert asking.retries == 0
+        assert asking.retry_count == 0
 
 
 def test_a_connection_is_kept_while_it_is_used() -> None:
@@ -123,7 +123,7 @@ def test_a_connection_is_kept_while_it_is_used() -> None:
         asking = client(server)
         for _ in range(3):
             asking.get("/x")
-            asking.change("POST", "/x", {})
+            asking.send_change("POST", "/x", {})
         assert server.connections == 1
 
 
@@ -131,7 +131,7 @@ def test_a_connection_is_kept_while_it_is_used() -> None:
 def test_what_is_said_beyond_an_answer_is_not_the_next_answer(surplus: bytes) -> None:
     with RawServer(says(b"HTTP/1.1 204 No\r\n\r\n" + surplus), OK) as server:
         asking = client(server)
-        assert asking.change("DELETE", "/x").body is None
+        assert asking.send_change("DELETE", "/x").body is None
         assert asking.get("/y").body == {}
 
 
@@ -148,7 +148,7 @@ def test_what_is_promised_and_comes_late_is_not_the_next_answer() -> None:
     with RawServer(late) as server:
         asking = client(server)
         for _ in range(2):
-            assert asking.change("DELETE", "/x").status == 204
+            assert asking.send_change("DELETE", "/x").status == 204
 
 
 @pytest.mark.parametrize("moment", ["seconds", "date"])
@@ -170,7 +170,7 @@ def test_retry_after_neither_outlasts_the_operation_nor_a_maximum(monkeypatch: p
         assert client(server, operation_s=20.0).get("/x").status == 503
         assert waits == []
         assert client(server, operation_s=3600.0).get("/x").status == 503
-        assert waits == [http_client.RETRY_AFTER_MAX_S] * 2
+        assert waits == [http_client.MAX_RETRY_AFTER_S] * 2
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_retry_after_neither_outlasts_the_operation_nor_a_maximum(monkeypatch: p
     ],
 )
 def test_what_retry_after_says(text: str, found: float | None) -> None:
-    assert retry_after_s(text, now_s=10.0) == found
+    assert parse_retry_after(text, now_s=10.0) == found
 
 
 # -- time ----------------------------------------------------------------------------------------------------------------------
@@ -214,29 +214,29 @@ def test_a_server_that_drips_holds_nobody(part: str, method: str) -> None:
     with RawServer(silent) as server:
         asking = client(server, request_s=0.6, operation_s=0.8)
         with pytest.raises(OutcomeUnknown if method == "POST" else FabricError, match=r"within 0\.\d+ s"):
-            asking.get("/x") if method == "GET" else asking.change(method, "/x", {})
+            asking.get("/x") if method == "GET" else asking.send_change(method, "/x", {})
 
 
 def test_a_silent_handshake_holds_nobody() -> None:
     with RawServer(OK) as server:
         asking = client(server, url=server.url.replace("http", "https"), request_s=0.6, operation_s=0.8)
         with pytest.raises(FabricError, match="TLS handshake failed: no connection within"):
-            asking.change("POST", "/x", {})
+            asking.send_change("POST", "/x", {})
 
 
 def test_when_the_operation_is_over_nothing_is_sent() -> None:
     with RawServer(OK) as server:
         asking = client(server)
-        with asking.operation(0.01):
+        with asking.limit_time(0.01):
             time.sleep(0.02)
-            for ask in (lambda: asking.get("/x"), lambda: asking.change("POST", "/x", {})):
+            for ask in (lambda: asking.get("/x"), lambda: asking.send_change("POST", "/x", {})):
                 with pytest.raises(FabricError, match="operation_s") as caught:
                     ask()
                 assert not isinstance(caught.value, OutcomeUnknown)
             with pytest.raises(FabricError, match="operation_s"):
                 asking.sleep(1)
-        assert (server.asked, asking.requests) == ([], 0)
-        assert asking.get("/x").ok
+        assert (server.asked, asking.request_count) == ([], 0)
+        assert asking.get("/x").is_success
 
 
 # -- what is no answer ---------------------------------------------------------------------------------------------------------
@@ -264,17 +264,17 @@ _BROKEN = {
 def test_what_is_no_answer_is_named(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with RawServer(says(_BROKEN[what], close=True)) as server:
         asking = client(server)
-        asking._wire._content_max = 1000
+        asking._wire._max_content_bytes = 1000
         with pytest.raises(ProtocolViolation, match=f"GET {server.url}/x"):
             asking.get("/x")
         with pytest.raises(OutcomeUnknown):
-            asking.change("PUT", "/x", {})
+            asking.send_change("PUT", "/x", {})
 
 
 def test_an_answer_that_is_too_long_is_not_asked_for_again() -> None:
     with RawServer(says(_BROKEN["endless"], close=True)) as server:
         asking = client(server)
-        asking._wire._content_max = 1000
+        asking._wire._max_content_bytes = 1000
         with pytest.raises(ProtocolViolation, match="larger than 1000 bytes"):
             asking.get("/x")
         assert len(server.asked) == 1
@@ -295,7 +295,7 @@ def test_an_answer_that_is_too_long_is_not_asked_for_again() -> None:
 )
 def test_odd_answers_are_answers(answer: bytes, status: int, text: str) -> None:
     with RawServer(says(answer, close=True)) as server:
-        for got in (client(server).get("/x"), client(server).change("POST", "/x")):
+        for got in (client(server).get("/x"), client(server).send_change("POST", "/x")):
             assert (got.status, got.text, got.body) == (status, text, None)
 
 
@@ -330,15 +330,15 @@ def test_encodings_are_declined_and_a_packed_body_stays_packed() -> None:
     ],
 )
 def test_json_that_can_be_worked_on(content: bytes, value: Any) -> None:
-    assert parsed(content)[0] == value
+    assert parse_json(content)[0] == value
 
 
 def test_words_are_one_printable_line() -> None:
     answer = Answer(200, {}, None, "a\r\n b\x1b[31m\x00 c" + "d" * 500)
-    assert answer.words() == "HTTP 200 a b\ufffd[31m\ufffd c" + "d" * 189
+    assert answer.summarize() == "HTTP 200 a b\ufffd[31m\ufffd c" + "d" * 189
     with pytest.raises(ProtocolViolation, match="JSON object was expected"):
-        answer.members()
-    assert Answer(204, {}, None, "").words() == "HTTP 204 (empty)"
+        answer.require_object()
+    assert Answer(204, {}, None, "").summarize() == "HTTP 204 (empty)"
 
 
 def test_a_request_is_not_begun_while_another_is_under_way() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from campaign.emulators.control_planes.hardware import Rack, rack
+from campaign.emulators.control_planes.hardware import Rack, build_rack
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
-from campaign.fabrics.control_plane.protocol import ControlPlaneOptions, View
+from campaign.fabrics.control_plane.protocol import ControlPlaneOptions, FabricView
 from campaign.fabrics.errors import (
     Busy,
     Conflict,
@@ -21,10 +21,10 @@ from campaign.fabrics.errors import (
     Unhealthy,
 )
 from campaign.fabrics.host_agents.protocol import HostBusy
-from campaign.fabrics.protocol import Request, Tag
+from campaign.fabrics.protocol import LeaseRequest, Tag
 from campaign.lease.journal import Journal, is_owned
-from campaign.lease.lifecycle import acquire, check, release
-from campaign.lease.reconcile import reconcile
+from campaign.lease.lifecycle import acquire_lease, check_lease, release_lease
+from campaign.lease.reconcile import reconcile_leases
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.bench import obtained
@@ -35,7 +35,7 @@ POOL = (PoolSpec(kind="gpu", model="a100", count=4, drawer="drawer1"),)
 
 
 def hardware() -> Rack:
-    return rack(["host1", "host2"], [("gpu", "a100", 4), ("nvme", "ssd", 1)])
+    return build_rack(["host1", "host2"], [("gpu", "a100", 4), ("nvme", "ssd", 1)])
 
 
 def opened(directory: Path, plane: MemoryPlane, *, looks: bool = True) -> ControlledFabric:
@@ -52,48 +52,48 @@ def fabric(plane: MemoryPlane, tmp_path: Path) -> ControlledFabric:
     return opened(tmp_path, plane)
 
 
-def asked(lease_id: str = "one", devices: int = 2) -> Request:
-    return Request(lease_id, "demo", "tester", configuration(devices_per_host=devices))
+def asked(lease_id: str = "one", devices: int = 2) -> LeaseRequest:
+    return LeaseRequest(lease_id, "demo", "tester", configuration(devices_per_host=devices))
 
 
-def composed(fabric: ControlledFabric, request: Request) -> None:
-    fabric.compose(fabric.select(request, fabric.inventory()))
+def composed(fabric: ControlledFabric, request: LeaseRequest) -> None:
+    fabric.compose(fabric.select_devices(request, fabric.read_inventory()))
 
 
 def test_what_somebody_else_attached_is_named_and_never_taken_or_detached(
     fabric: ControlledFabric, plane: MemoryPlane
 ) -> None:
     plane.rack.attach("gpu1", "host1")
-    (foreign,) = [device for device in fabric.inventory().devices if device.fabric_id == "gpu1"]
+    (foreign,) = [device for device in fabric.read_inventory().devices if device.fabric_id == "gpu1"]
     assert foreign.holder == "somebody, on host1"
     composed(fabric, asked(devices=3))
     fabric.release("one")
     assert plane.rack.devices["gpu1"].attached_to == "host1"
     with pytest.raises(Conflict, match="somebody, on host1"):
-        fabric.select(asked(devices=4), fabric.inventory())
+        fabric.select_devices(asked(devices=4), fabric.read_inventory())
 
 
 def test_what_was_taken_between_selection_and_composing_is_not_touched(
     fabric: ControlledFabric, plane: MemoryPlane
 ) -> None:
-    selection = fabric.select(asked(), fabric.inventory())
-    plane.rack.attach(selection.ids[0], "host2")
+    selection = fabric.select_devices(asked(), fabric.read_inventory())
+    plane.rack.attach(selection.fabric_ids[0], "host2")
     before = plane.rack.changes
     with pytest.raises(Conflict, match="somebody, on host2"):
         fabric.compose(selection)
     assert plane.rack.changes == before
-    assert not fabric.held()
+    assert not fabric.list_lease_tags()
 
 
 def test_what_broke_or_vanished_between_selection_and_composing_is_not_composed(
     fabric: ControlledFabric, plane: MemoryPlane
 ) -> None:
-    selection = fabric.select(asked(), fabric.inventory())
-    plane.rack.devices[selection.ids[0]].quirks.add("broken")
+    selection = fabric.select_devices(asked(), fabric.read_inventory())
+    plane.rack.devices[selection.fabric_ids[0]].quirks.add("broken")
     with pytest.raises(Unhealthy):
         fabric.compose(selection)
-    del plane.rack.devices[selection.ids[0]]
-    with pytest.raises(NoMatch, match=selection.ids[0]):
+    del plane.rack.devices[selection.fabric_ids[0]]
+    with pytest.raises(NoMatch, match=selection.fabric_ids[0]):
         fabric.compose(selection)
 
 
@@ -101,7 +101,7 @@ def test_a_busy_fabric_leaves_no_claim(fabric: ControlledFabric, plane: MemoryPl
     plane.faults = ["busy"]
     with pytest.raises(Busy):
         composed(fabric, asked())
-    assert not fabric.held()
+    assert not fabric.list_lease_tags()
     assert fabric.read_back("one") is None
 
 
@@ -116,7 +116,7 @@ def test_whatever_ends_composing_can_be_given_back(
     assert again.read_back("one") is not None
     assert again.release("one") == ()
     assert again.read_back("one") is None
-    assert len(plane.rack.free()) == 5
+    assert len(plane.rack.list_free_devices()) == 5
     assert not plane.marks
 
 
@@ -124,20 +124,20 @@ def test_a_claim_alone_is_known_to_reconciliation(fabric: ControlledFabric, plan
     """Killed after the claim and before the first request."""
     plane.faults = ["killed_amid"]
     with pytest.raises(Killed):
-        acquire(fabric, asked(devices=1), tmp_path / "leases", wait_s=0, poll_s=0)
+        acquire_lease(fabric, asked(devices=1), tmp_path / "leases", wait_s=0, poll_s=0)
     journals = tmp_path / "leases"
     assert Journal(journals, "one").state in ("COMPOSING", "ABORTING", "FABRIC_FREE", "RELEASED")
-    for orphan in reconcile(fabric, journals, is_alive=lambda _: False, dry_run=False, poll_s=0):
+    for orphan in reconcile_leases(fabric, journals, is_alive=lambda _: False, dry_run=False, poll_s=0):
         assert orphan.outcome == "released"
-    assert not fabric.held()
+    assert not fabric.list_lease_tags()
     assert not is_owned(journals, "one")
 
 
 def test_a_lie_is_never_a_lease(fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path) -> None:
     plane.faults = ["lie", "lie", "lie"]
     with pytest.raises(Exception, match="read back less than composed"):
-        acquire(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0)
-    assert len(plane.rack.free()) == 5
+        acquire_lease(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0)
+    assert len(plane.rack.list_free_devices()) == 5
     assert Journal(tmp_path / "leases", "one").state == "RELEASED"
 
 
@@ -147,10 +147,10 @@ def test_without_the_state_file_the_marks_on_the_fabric_are_enough(
     composed(fabric, asked())
     before = fabric.read_back("one")
     (tmp_path / "memory.json").unlink()
-    assert set(fabric.held()["one"].devices) == {d.fabric_id for d in before.devices} if before else False
+    assert set(fabric.list_lease_tags()["one"].devices) == {d.fabric_id for d in before.devices} if before else False
     assert fabric.read_back("one") == before
     assert fabric.release("one") == ()
-    assert len(plane.rack.free()) == 5
+    assert len(plane.rack.list_free_devices()) == 5
 
 
 def test_without_marks_the_claims_are_enough(tmp_path: Path) -> None:
@@ -166,7 +166,9 @@ def test_without_marks_the_claims_are_enough(tmp_path: Path) -> None:
     plane.rack.attach(taken.fabric_id, other)
     left = obtained(fabric)
     assert len(left.devices) == 1
-    assert {d.holder for d in fabric.inventory().devices if d.fabric_id == taken.fabric_id} == {f"somebody, on {other}"}
+    assert {d.holder for d in fabric.read_inventory().devices if d.fabric_id == taken.fabric_id} == {
+        f"somebody, on {other}"
+    }
     assert fabric.release("one") == ()
     assert plane.rack.devices[taken.fabric_id].attached_to == other
 
@@ -182,40 +184,40 @@ def test_what_carries_another_mark_by_now_is_not_detached(fabric: ControlledFabr
 def test_what_the_host_does_not_see_is_no_lease(fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path) -> None:
     plane.rack.devices["gpu1"].quirks.add("never_visible")
     with pytest.raises(Exception, match="not seen by the host"):
-        acquire(fabric, asked(devices=4), tmp_path / "leases", wait_s=0, poll_s=0, visible_s=0.05)
-    assert len(plane.rack.free()) == 5
+        acquire_lease(fabric, asked(devices=4), tmp_path / "leases", wait_s=0, poll_s=0, visibility_timeout_s=0.05)
+    assert len(plane.rack.list_free_devices()) == 5
 
 
 def test_a_rescan_shows_what_the_host_then_tells_of_its_links(
     fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path
 ) -> None:
     plane.rack.devices["gpu1"].quirks |= {"needs_rescan", "degraded_link"}
-    lease = acquire(fabric, asked(devices=4), tmp_path / "leases", wait_s=0, poll_s=0, visible_s=0.05)
+    lease = acquire_lease(fabric, asked(devices=4), tmp_path / "leases", wait_s=0, poll_s=0, visibility_timeout_s=0.05)
     assert lease.mismatches == ("gpu1: link x8 gen 4, x16 gen 4 possible",)
-    release(fabric, lease, poll_s=0)
+    release_lease(fabric, lease, poll_s=0)
 
 
 def test_where_nobody_looks_on_the_hosts_nothing_is_said_to_be_seen(plane: MemoryPlane, tmp_path: Path) -> None:
     for looks in (True, False):
         fabric = opened(tmp_path / str(looks), plane, looks=looks)
-        lease = acquire(fabric, asked(), tmp_path / str(looks), wait_s=0, poll_s=0)
-        assert bool(fabric.looked_for(lease.composition)) == looks
-        assert (lease.document()["times"]["host_visible_s"] is not None) == looks
-        release(fabric, lease, poll_s=0)
+        lease = acquire_lease(fabric, asked(), tmp_path / str(looks), wait_s=0, poll_s=0)
+        assert bool(fabric.devices_to_verify(lease.composition)) == looks
+        assert (lease.make_document()["times"]["host_visible_s"] is not None) == looks
+        release_lease(fabric, lease, poll_s=0)
 
 
 def test_models_have_the_names_of_the_system_file_and_what_the_fabric_calls_them_is_kept(tmp_path: Path) -> None:
-    plane = MemoryPlane(rack(["host1"], [("gpu", "NVIDIA A100 80GB", 1), ("gpu", "Weird  GPU", 1)]))
+    plane = MemoryPlane(build_rack(["host1"], [("gpu", "NVIDIA A100 80GB", 1), ("gpu", "Weird  GPU", 1)]))
     model = ControlPlaneOptions(url="http://x", models={"NVIDIA A100 80GB": "a100"}).model
-    fabric = ControlledFabric(plane, HOSTS, tmp_path / "memory.json", model=model)
-    told = [(device.model, device.called) for device in fabric.inventory().devices]
+    fabric = ControlledFabric(plane, HOSTS, tmp_path / "memory.json", map_model=model)
+    told = [(device.model, device.called) for device in fabric.read_inventory().devices]
     assert told == [("a100", "NVIDIA A100 80GB"), ("weird-gpu", "Weird  GPU")]
-    assert "called" not in fabric.inventory().devices[0].document()
+    assert "called" not in fabric.read_inventory().devices[0].document()
 
 
 def test_a_link_below_what_the_site_expects_is_told(fabric: ControlledFabric, tmp_path: Path) -> None:
-    request = Request("one", "demo", "tester", configuration(devices_per_host=1), links={"a100": (16, 5)})
-    lease = acquire(fabric, request, tmp_path / "leases", wait_s=0, poll_s=0)
+    request = LeaseRequest("one", "demo", "tester", configuration(devices_per_host=1), links={"a100": (16, 5)})
+    lease = acquire_lease(fabric, request, tmp_path / "leases", wait_s=0, poll_s=0)
     assert lease.mismatches == ("gpu1: link x16 gen 4, x16 gen 5 expected of 'a100'",)
 
 
@@ -225,7 +227,7 @@ class Shared(MemoryPlane):
     doubled: str | None = None
     hosts: dict[str, tuple[str, ...]] | None = None
 
-    def view(self) -> View:
+    def read_view(self) -> FabricView:
         view = super().view()
         second = [replace(d, attached_to="host9", holder=None) for d in view.devices if d.fabric_id == self.doubled]
         return replace(view, devices=(*second, *view.devices), shared_hosts=self.hosts or {})
@@ -255,24 +257,24 @@ def test_hosts_let_go_before_the_fabric_takes_away(fabric: ControlledFabric, pla
 def test_what_a_host_still_uses_is_not_detached_and_said_to_be_leaked(
     fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path
 ) -> None:
-    lease = acquire(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0)
+    lease = acquire_lease(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0)
     agent = fabric._host_view._agent
     assert isinstance(agent, RackAgent)
     agent.busy = {"host1": "pid 4711 python"}
     with pytest.raises(HostBusy, match="4711"):
         fabric.release("one")
-    document = release(fabric, lease, poll_s=0)
+    document = release_lease(fabric, lease, poll_s=0)
     assert document["state"] == "LEAKED"
     assert "4711" in str(document["faults"])
     assert plane.rack.devices["gpu1"].attached_to == "host1"
     again = opened(tmp_path, plane)
     again._host_view._agent = agent
-    (orphan,) = reconcile(again, tmp_path / "leases", is_alive=lambda _: False, dry_run=False, poll_s=0)
+    (orphan,) = reconcile_leases(again, tmp_path / "leases", is_alive=lambda _: False, dry_run=False, poll_s=0)
     assert orphan.outcome == "leaked"
     again.force = True
-    (orphan,) = reconcile(again, tmp_path / "leases", is_alive=lambda _: False, dry_run=False, poll_s=0)
+    (orphan,) = reconcile_leases(again, tmp_path / "leases", is_alive=lambda _: False, dry_run=False, poll_s=0)
     assert orphan.outcome == "released"
-    assert len(plane.rack.free()) == 5
+    assert len(plane.rack.list_free_devices()) == 5
 
 
 @pytest.mark.parametrize("tags", [True, False])
@@ -283,19 +285,19 @@ def test_what_is_stuck_stays_with_its_lease(fault: str, tags: bool, tmp_path: Pa
     composed(fabric, asked())
     plane.faults = [fault]
     (stuck,) = fabric.release("one")
-    assert set(fabric.held()["one"].devices) == {stuck}
+    assert set(fabric.list_lease_tags()["one"].devices) == {stuck}
     assert fabric.release("one") == ()
-    assert not fabric.held()
+    assert not fabric.list_lease_tags()
 
 
 def test_a_device_that_goes_away_degrades_the_lease(
     fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path
 ) -> None:
-    lease = acquire(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0)
-    assert check(fabric, lease) == ()
+    lease = acquire_lease(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0)
+    assert check_lease(fabric, lease) == ()
     plane.rack.detach("gpu1")
-    assert check(fabric, lease) == ("gpu1: no longer attached",)
-    assert release(fabric, lease, poll_s=0)["state"] == "RELEASED"
+    assert check_lease(fabric, lease) == ("gpu1: no longer attached",)
+    assert release_lease(fabric, lease, poll_s=0)["state"] == "RELEASED"
 
 
 @pytest.mark.parametrize("where", ["host1", "a host of nobody"])
@@ -303,7 +305,7 @@ def test_what_the_fabric_contradicts_itself_about_is_not_dropped(where: str, tmp
     class Doubtful(MemoryPlane):
         doubts = False
 
-        def view(self) -> View:
+        def view(self) -> FabricView:
             view = super().view()
             if not self.doubts:
                 return view
@@ -315,10 +317,10 @@ def test_what_the_fabric_contradicts_itself_about_is_not_dropped(where: str, tmp
     composed(fabric, asked())
     plane.doubts = True
     assert fabric.release("one") == ("gpu1",)
-    assert fabric.held()["one"].devices == ("gpu1",)
+    assert fabric.list_lease_tags()["one"].devices == ("gpu1",)
     plane.doubts = False
     assert fabric.release("one") == ()
-    assert len(plane.rack.free()) == 5
+    assert len(plane.rack.list_free_devices()) == 5
 
 
 @pytest.mark.parametrize(
@@ -326,16 +328,16 @@ def test_what_the_fabric_contradicts_itself_about_is_not_dropped(where: str, tmp
 )
 def test_what_no_adapter_foresaw_is_the_fabrics_fault(error: type[Exception], tmp_path: Path) -> None:
     class Odd(MemoryPlane):
-        def view(self) -> View:
+        def view(self) -> FabricView:
             raise error("odd")
 
     with pytest.raises(ProtocolViolation, match=f"unexpected data.*{error.__name__}"):
-        opened(tmp_path, Odd(hardware())).inventory()
+        opened(tmp_path, Odd(hardware())).read_inventory()
 
 
 def test_what_somebody_reserved_is_not_free_and_named(tmp_path: Path) -> None:
     class Reserving(MemoryPlane):
-        def view(self) -> View:
+        def view(self) -> FabricView:
             view = super().view()
             return replace(
                 view,
@@ -345,18 +347,18 @@ def test_what_somebody_reserved_is_not_free_and_named(tmp_path: Path) -> None:
             )
 
     fabric = opened(tmp_path, Reserving(hardware()))
-    assert {d.fabric_id for d in fabric.inventory().devices if d.holder} == {"gpu1", "gpu2"}
+    assert {d.fabric_id for d in fabric.read_inventory().devices if d.holder} == {"gpu1", "gpu2"}
     with pytest.raises(Conflict, match="another client that reserved it"):
-        fabric.select(asked(devices=3), fabric.inventory())
+        fabric.select_devices(asked(devices=3), fabric.read_inventory())
     composed(fabric, asked(devices=2))
 
 
 def test_a_fabric_that_chooses_may_swap_devices_between_hosts_of_a_lease(
     fabric: ControlledFabric, plane: MemoryPlane
 ) -> None:
-    request = Request("one", "demo", "tester", configuration(hosts=2, devices_per_host=2))
+    request = LeaseRequest("one", "demo", "tester", configuration(hosts=2, devices_per_host=2))
     composed(fabric, request)
-    first, second = (plane.rack.attached(name)[0].name for name in ("host1", "host2"))
+    first, second = (plane.rack.list_attached_devices(name)[0].name for name in ("host1", "host2"))
     for name, host in ((first, "host2"), (second, "host1")):
         plane.rack.detach(name)
         plane.rack.attach(name, host)
@@ -364,13 +366,13 @@ def test_a_fabric_that_chooses_may_swap_devices_between_hosts_of_a_lease(
     assert found.mismatches(request.configuration) == ()
     assert {d.fabric_id for host in found.hosts if host.name == "host2" for d in host.devices} >= {first}
     assert fabric.release("one") == ()
-    assert len(plane.rack.free()) == 5
+    assert len(plane.rack.list_free_devices()) == 5
 
 
 def test_a_mark_without_an_owner_is_completed_by_the_claim(fabric: ControlledFabric, plane: MemoryPlane) -> None:
     composed(fabric, asked())
     plane.marks = {name: replace(tag, campaign="", owner="") for name, tag in plane.marks.items()}
-    assert fabric.held()["one"].owner == "tester"
+    assert fabric.list_lease_tags()["one"].owner == "tester"
 
 
 def test_planning_needs_no_control_plane(tmp_path: Path) -> None:
@@ -379,15 +381,17 @@ def test_planning_needs_no_control_plane(tmp_path: Path) -> None:
             raise AssertionError("a plan asked the control plane")
 
     fabric = opened(tmp_path, Gone(hardware()))
-    assert len(fabric.select_planned(asked(devices=4)).ids) == 4
+    assert len(fabric.select_planned_devices(asked(devices=4)).fabric_ids) == 4
     with pytest.raises(NoMatch):
-        fabric.select_planned(asked(devices=5))
+        fabric.select_planned_devices(asked(devices=5))
 
 
 @pytest.mark.parametrize("words", ["plain", "mit Ümlaut und = Zeichen", "a b\tc", "", "x" * 200])
 def test_a_tag_survives_its_text(words: str) -> None:
     tag = Tag("demo.c.1", words, words, 1_700_000_000.0, ())
-    text = lease_tag.encode(tag)
+    text = lease_tag.encode_tag(tag)
     assert text.isascii()
-    assert lease_tag.decode(f"  {text}\n") == tag
-    assert all(lease_tag.decode(other) is None for other in (None, 3, "", "somebody's", text[:-12], f"{text} and more"))
+    assert lease_tag.decode_tag(f"  {text}\n") == tag
+    assert all(
+        lease_tag.decode_tag(other) is None for other in (None, 3, "", "somebody's", text[:-12], f"{text} and more")
+    )

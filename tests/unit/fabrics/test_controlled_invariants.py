@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from campaign.common.errors import FabricError
-from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.control_planes.hardware import build_rack
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
-from campaign.fabrics.protocol import Request
-from campaign.lease.lifecycle import HeldLease, acquire, release
-from campaign.lease.reconcile import reconcile
+from campaign.fabrics.protocol import LeaseRequest
+from campaign.lease.lifecycle import HeldLease, acquire_lease, release_lease
+from campaign.lease.reconcile import reconcile_leases
 from campaign.spec.cell import Configuration
 from campaign.spec.site_hardware import HostSpec
 from tests.contract.fabric_fixtures import configuration
@@ -40,7 +40,7 @@ class Site(RuleBasedStateMachine):
         self.number = 0
 
     def open_plane(self) -> MemoryPlane:
-        return MemoryPlane(rack([host.name for host in HOSTS], [("gpu", "a100", DEVICES)]))
+        return MemoryPlane(build_rack([host.name for host in HOSTS], [("gpu", "a100", DEVICES)]))
 
     def open(self) -> ControlledFabric:
         return ControlledFabric(self.plane, HOSTS, self.directory / "state.json", RackAgent(self.plane))
@@ -48,29 +48,29 @@ class Site(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.plane.faults = []
         for name in list(self.leases):
-            release(self.fabric, self.leases.pop(name), poll_s=0)
+            release_lease(self.fabric, self.leases.pop(name), poll_s=0)
         self.reconcile_all()
         try:
             held = [d.name for d in self.plane.rack.devices.values() if d.attached_to is not None]
             assert sorted(held) == sorted(self.foreign), (held, self.foreign)
-            assert not self.fabric.held()
+            assert not self.fabric.list_lease_tags()
         finally:
             self.plane.close()
             shutil.rmtree(self.directory)
 
     def reconcile_all(self) -> None:
-        reconcile(
+        reconcile_leases(
             self.fabric,
             self.journals,
             is_alive=lambda name: name in self.leases,
             dry_run=False,
-            unjournaled=["tester"],
+            unjournaled_owners=["tester"],
             wait_s=0,
             poll_s=0,
         )
 
-    def request(self, name: str, wanted: Configuration) -> Request:
-        return Request(name, "demo", "tester", wanted)
+    def request(self, name: str, wanted: Configuration) -> LeaseRequest:
+        return LeaseRequest(name, "demo", "tester", wanted)
 
     @rule(devices=st.integers(1, 4), hosts=st.integers(1, 2), faults=FAULTS)
     def compose(self, devices: int, hosts: int, faults: list[str]) -> None:
@@ -79,7 +79,9 @@ class Site(RuleBasedStateMachine):
         request = self.request(name, configuration(hosts=hosts, devices_per_host=devices))
         self.plane.faults = list(faults)
         try:
-            lease = acquire(self.fabric, request, self.journals, wait_s=0, poll_s=0, visible_s=0, attempts=2)
+            lease = acquire_lease(
+                self.fabric, request, self.journals, wait_s=0, poll_s=0, visibility_timeout_s=0, max_attempts=2
+            )
         except (FabricError, Killed):
             self.fabric = self.open()
             return
@@ -95,13 +97,13 @@ class Site(RuleBasedStateMachine):
         lease = self.leases.pop(name)
         self.plane.faults = list(faults)
         try:
-            document = release(self.fabric, lease, wait_s=0, poll_s=0)
+            document = release_lease(self.fabric, lease, wait_s=0, poll_s=0)
         except Killed:
             lease.ownership.close()  # the kernel does this for a dead process
             return
         assert document["state"] in ("RELEASED", "LEAKED")
         if document["state"] == "RELEASED":
-            assert name not in self.fabric.held()
+            assert name not in self.fabric.list_lease_tags()
 
     @rule(faults=FAULTS)
     def clean_up(self, faults: list[str]) -> None:
@@ -145,7 +147,7 @@ class Site(RuleBasedStateMachine):
     @invariant()
     def every_device_is_somewhere(self) -> None:
         self.plane.faults = []
-        devices = self.fabric.inventory().devices
+        devices = self.fabric.read_inventory().devices
         free = [d for d in devices if d.state == "free" and d.holder is None]
         held = [d for d in devices if d.holder is not None]
         assert len(free) + len(held) == DEVICES

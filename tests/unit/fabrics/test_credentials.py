@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from campaign.common.errors import ConfigError
-from campaign.fabrics.http.options import Connection, Login, login, needed_login, withheld
+from campaign.fabrics.http.options import ConnectionOptions, Login, read_login, require_login, withhold_secrets
 
 URL = "https://Fabric.example:8443/api"
 
 
-def connection(**credentials: Any) -> Connection:
-    return Connection(url=URL, credentials=credentials)
+def connection(**credentials: Any) -> ConnectionOptions:
+    return ConnectionOptions(url=URL, credentials=credentials)
 
 
 def private(path: Path, text: str | bytes, mode: int = 0o600) -> Path:
@@ -25,9 +25,9 @@ def private(path: Path, text: str | bytes, mode: int = 0o600) -> Path:
 
 
 def test_no_source_is_no_login_and_an_adapter_that_needs_one_says_how_to_give_it() -> None:
-    assert login(connection()) is None
+    assert read_login(connection()) is None
     with pytest.raises(ConfigError, match=r"user_env.*password_env.*file"):
-        needed_login(connection())
+        require_login(connection())
 
 
 def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -35,8 +35,8 @@ def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("FABRIC_USER", "ada")
     monkeypatch.setenv("FABRIC_PASSWORD", "pa ss:wörd")
     chosen = connection(user_env="FABRIC_USER", password_env="FABRIC_PASSWORD", file=str(file))
-    assert login(chosen) == Login("ada", "pa ss:wörd")
-    assert login(connection(password_env="FABRIC_PASSWORD")) == Login("", "pa ss:wörd")
+    assert read_login(chosen) == Login("ada", "pa ss:wörd")
+    assert read_login(connection(password_env="FABRIC_PASSWORD")) == Login("", "pa ss:wörd")
 
 
 @pytest.mark.parametrize("value", [None, ""])
@@ -48,7 +48,7 @@ def test_a_source_that_gives_nothing_is_no_reason_to_log_in_as_somebody_else(
     if value is not None:
         monkeypatch.setenv("FABRIC_PASSWORD", value)
     with pytest.raises(ConfigError, match="FABRIC_PASSWORD is not set; export"):
-        login(connection(password_env="FABRIC_PASSWORD", file=str(file)))
+        read_login(connection(password_env="FABRIC_PASSWORD", file=str(file)))
 
 
 def test_a_user_without_a_password_is_refused_at_the_door() -> None:
@@ -65,14 +65,14 @@ def test_a_user_without_a_password_is_refused_at_the_door() -> None:
     ],
 )
 def test_a_file_has_two_lines(text: str, found: Login, tmp_path: Path) -> None:
-    assert login(connection(file=str(private(tmp_path / "login", text)))) == found
+    assert read_login(connection(file=str(private(tmp_path / "login", text)))) == found
 
 
 @pytest.mark.parametrize("text", ["", "ada\n", "ada\n\n", "ada\nhunter2\nmore\n", b"ada\n\xff\xfe", "x" * 70_000])
 def test_another_file_is_refused_without_quoting_it(text: str | bytes, tmp_path: Path) -> None:
     file = private(tmp_path / "login", text)
     with pytest.raises(ConfigError, match=str(file)) as caught:
-        login(connection(file=str(file)))
+        read_login(connection(file=str(file)))
     assert "hunter2" not in str(caught.value)
     assert "ada" not in str(caught.value)
 
@@ -81,18 +81,18 @@ def test_another_file_is_refused_without_quoting_it(text: str | bytes, tmp_path:
 def test_what_others_may_open_is_refused_with_what_to_do(mode: int, tmp_path: Path) -> None:
     path = private(tmp_path / "login", "ada\nhunter2\n", mode)
     with pytest.raises(ConfigError, match=f"chmod 600 {path}"):
-        login(connection(file=str(path)))
+        read_login(connection(file=str(path)))
 
 
 def test_a_stricter_mode_is_fine(tmp_path: Path) -> None:
-    assert login(connection(file=str(private(tmp_path / "login", "ada\nx", 0o400)))) == Login("ada", "x")
+    assert read_login(connection(file=str(private(tmp_path / "login", "ada\nx", 0o400)))) == Login("ada", "x")
 
 
 def test_a_file_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = private(tmp_path / "login", "ada\nhunter2\n")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(ConfigError, match="belongs to another user"):
-        login(connection(file=str(file)))
+        read_login(connection(file=str(file)))
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
         ("~nobody-of-this-name/login", "nobody-of-this-name"),
     ):
         with pytest.raises(ConfigError, match=problem):
-            login(connection(file=str(path)))
+            read_login(connection(file=str(path)))
 
 
 def test_a_login_does_not_show_its_password() -> None:
@@ -119,21 +119,21 @@ def test_a_login_does_not_show_its_password() -> None:
 )
 def test_an_address_that_is_none_is_refused_at_the_door(url: str) -> None:
     with pytest.raises(ValueError, match="url"):
-        Connection(url=url)
+        ConnectionOptions(url=url)
 
 
 def test_certificates_that_are_none_are_named(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     for name in ("ca.pem", "missing.pem"):
         with pytest.raises(ConfigError, match=f"ca_file: .*{name}.*PEM"):
-            Connection(url=URL, ca_file=str(tmp_path / name)).tls()
+            ConnectionOptions(url=URL, ca_file=str(tmp_path / name)).create_tls_context()
 
 
 def test_what_is_started_does_not_inherit_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FABRIC_A", "FABRIC_B", "FABRIC_C"):
         monkeypatch.setenv(name, "secret")
     options = {"credentials": {"user_env": "FABRIC_A", "password_env": "FABRIC_B"}, "client_secret_env": "NOT_SET"}
-    with withheld(options):
+    with withhold_secrets(options):
         assert not {"FABRIC_A", "FABRIC_B", "NOT_SET"} & set(os.environ)
         assert "FABRIC_C" in os.environ
     assert {os.environ.get(name) for name in ("FABRIC_A", "FABRIC_B", "FABRIC_C")} == {"secret"}

@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from campaign.common.errors import CampaignError, FabricError
-from campaign.emulators.catalog import emulated_kinds, open_emulator, reached
+from campaign.emulators.catalog import build_connection_options, list_emulated_kinds, open_emulator
 from campaign.emulators.control_planes.hardware import Rack
 from campaign.emulators.control_planes.server import ControlPlaneServer, Emulator, HttpRequest, Reply
 from campaign.fabrics import open_fabric
 from campaign.fabrics.http import client as http_client
-from campaign.fabrics.http.client import Client
-from campaign.fabrics.protocol import Fabric, Request, Selection
+from campaign.fabrics.http.client import HttpClient
+from campaign.fabrics.protocol import Fabric, LeaseRequest, Selection
 from campaign.spec.hardware import Composition
 from tests.contract.fabric_fixtures import SYSTEMS, System
 
@@ -104,7 +104,7 @@ class Mad:
         return replace(told, body=mutated(told.body, chance, self._rate))
 
 
-@pytest.fixture(params=emulated_kinds())
+@pytest.fixture(params=list_emulated_kinds())
 def kind(request: pytest.FixtureRequest) -> str:
     """What there is of adapters with an emulated control plane to them."""
     return str(request.param)
@@ -114,13 +114,13 @@ def kind(request: pytest.FixtureRequest) -> str:
 def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ControlPlaneServer]:
     """Serves whatever emulator is put into it; its clients do not really wait, though the time of their operations goes by."""
 
-    def sleep(client: Client, seconds: float) -> None:
-        if client.left_s() <= seconds or client._shared.until is None:
+    def sleep(client: HttpClient, seconds: float) -> None:
+        if client.remaining_s() <= seconds or client._state.deadline_s is None:
             raise FabricError("not done in time")
-        client._shared.until -= seconds
+        client._state.deadline_s -= seconds
 
-    monkeypatch.setattr(Client, "sleep", sleep)
-    monkeypatch.setattr(http_client, "RETRY_S", ())
+    monkeypatch.setattr(HttpClient, "sleep", sleep)
+    monkeypatch.setattr(http_client, "RETRY_DELAYS_S", ())
     with ControlPlaneServer(_honest(kind), tls=False) as served:
         yield served
 
@@ -138,7 +138,7 @@ def _honest(kind: str) -> Emulator:
 
 def _open(kind: str, server: ControlPlaneServer, state_dir: Path) -> Fabric:
     system = _site(kind)
-    own = {**reached(system.fabric, server), "operation_s": 60.0, "request_s": 20.0}
+    own = {**build_connection_options(system.fabric, server), "operation_s": 60.0, "request_s": 20.0}
     return open_fabric(system.fabric, {**system.options, **own}, system.hosts, system.pool, state_dir)
 
 
@@ -152,18 +152,20 @@ def _tried(action: Callable[[], Any]) -> Any:
     return None
 
 
-def _believed(fabric: Fabric, request: Request, composition: Composition | None) -> bool:
+def _believed(fabric: Fabric, request: LeaseRequest, composition: Composition | None) -> bool:
     """What makes a lease ready: all that was asked for, and seen by the hosts."""
     if composition is None or composition.shortfall(request.configuration):
         return False
-    seen = _tried(lambda: fabric.host_sees(composition)) or frozenset()
+    seen = _tried(lambda: fabric.find_visible_devices(composition)) or frozenset()
     return {device.fabric_id for device in composition.devices} <= seen
 
 
 def _has(hardware: Rack, composition: Composition) -> bool:
     """True when each device of a composition is attached to its host, as many as it says."""
     for host in composition.hosts:
-        if len(hardware.attached(host.name)) < len({device.fabric_id for device in (*host.devices, *host.storage)}):
+        if len(hardware.list_attached_devices(host.name)) < len(
+            {device.fabric_id for device in (*host.devices, *host.storage)}
+        ):
             return False
     return True
 
@@ -174,14 +176,14 @@ def _use(fabric: Fabric, mad: Mad, selected: Selection, *, to_the_end: bool) -> 
     True when a release was lied to: before and after it, all was shown as free. Nothing can be done against that.
     """
     request = selected.request
-    inventory = _tried(fabric.inventory)
-    selection = (inventory and _tried(lambda: fabric.select(request, inventory))) or selected
+    inventory = _tried(fabric.read_inventory)
+    selection = (inventory and _tried(lambda: fabric.select_devices(request, inventory))) or selected
     for _ in range(2):
         _tried(lambda: fabric.compose(selection))
         composition = _tried(lambda: fabric.read_back(LEASE))
         if _believed(fabric, request, composition):
             assert _has(mad.rack, composition), composition
-    _tried(fabric.held)
+    _tried(fabric.list_lease_tags)
     released = _tried(lambda: fabric.release(LEASE)) if to_the_end else None
     return released == () and _attached(mad) != []
 
@@ -199,7 +201,7 @@ def _give_back(fabric: Fabric, mad: Mad, *, lied_to: bool) -> None:
             fabric.release(LEASE)
     assert fabric.release(LEASE) == ()
     assert lied_to or _attached(mad) == []
-    assert {host.holder for host in fabric.inventory().hosts} == {None}
+    assert {host.holder for host in fabric.read_inventory().hosts} == {None}
 
 
 def run(kind: str, server: ControlPlaneServer, state_dir: Path, seed: int, rate: float) -> None:
@@ -209,7 +211,7 @@ def run(kind: str, server: ControlPlaneServer, state_dir: Path, seed: int, rate:
     server.log.clear()
     with closing(_open(kind, server, state_dir)) as sane:
         mad.honest = True
-        selected = sane.select(SYSTEMS[kind].request(LEASE), sane.inventory())
+        selected = sane.select_devices(SYSTEMS[kind].request(LEASE), sane.read_inventory())
     with closing(_open(kind, server, state_dir)) as fabric:
         mad.honest = False
         lied_to = _use(fabric, mad, selected, to_the_end=seed % 2 == 0)

@@ -18,11 +18,11 @@ from campaign.common.errors import ConfigError, FabricError
 from campaign.common.files import try_lock
 from campaign.fabrics import open_fabric
 from campaign.fabrics.adapters.h3 import control_plane
-from campaign.fabrics.adapters.h3.box import listing
+from campaign.fabrics.adapters.h3.box import parse_listing
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
-from campaign.fabrics.protocol import Request, Selection
+from campaign.fabrics.protocol import LeaseRequest, Selection
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.bench import obtained
@@ -97,7 +97,7 @@ class Agent:
         self.busy: set[str] = set()
         self.taken: list[tuple[str, str]] = []
 
-    def devices(self, host: str) -> tuple[HostDevice, ...]:
+    def list_devices(self, host: str) -> tuple[HostDevice, ...]:
         return tuple(
             HostDevice(UUIDS[name, gid])
             for name, box in self.boxes.items()
@@ -155,12 +155,12 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield found
 
 
-def asked(lease: str = "one", host: str = "host1", devices: int = 1) -> Request:
-    return Request(lease, "demo", "tester", configuration(devices_per_host=devices), (host,))
+def asked(lease: str = "one", host: str = "host1", devices: int = 1) -> LeaseRequest:
+    return LeaseRequest(lease, "demo", "tester", configuration(devices_per_host=devices), (host,))
 
 
-def selected(fabric: ControlledFabric, request: Request) -> Selection:
-    return fabric.select(request, fabric.inventory())
+def selected(fabric: ControlledFabric, request: LeaseRequest) -> Selection:
+    return fabric.select_devices(request, fabric.read_inventory())
 
 
 def name(box: str, number: int) -> str:
@@ -182,17 +182,17 @@ def test_a_move_is_a_detach_and_then_an_attach_byte_for_byte_as_the_recorded_cli
 def test_only_what_the_system_file_gives_is_taken_from_a_host(site: Site) -> None:
     given = name("a", 2)
     fabric = site.open(movable=[given.partition("/")[2]])
-    holders = {device.fabric_id: device.holder for device in fabric.inventory().devices}
+    holders = {device.fabric_id: device.holder for device in fabric.read_inventory().devices}
     assert holders.pop(given) is None
     assert set(holders.values()) == {"somebody, on host1", "somebody, on host2"}
     # A host that has somebody's devices is not taken either.
     with pytest.raises(Conflict, match="somebody"):
         selected(fabric, asked(host="host1"))
     for words, count in ((["a"], 3), (["host1"], 4), (["a", "b"], 6), (["a", "host2"], 4)):
-        free = [d for d in site.open(movable=words).inventory().devices if d.state == "free"]
+        free = [d for d in site.open(movable=words).read_inventory().devices if d.state == "free"]
         assert len(free) == count
     site.boxes["a"].ports["001300"] = "16"  # a port of which nobody here knows the host
-    assert given not in [d.fabric_id for d in site.open(movable=["a"]).inventory().devices if d.state == "free"]
+    assert given not in [d.fabric_id for d in site.open(movable=["a"]).read_inventory().devices if d.state == "free"]
     assert site.asked == []
 
 
@@ -208,7 +208,7 @@ def test_a_device_in_use_is_not_taken_from_its_host_nor_one_where_nobody_looks(s
     with pytest.raises(Conflict, match="nobody looks"):
         blind.compose(selected(blind, asked(host="host2", devices=3)))
     assert [body for method, body in site.asked if method == "POST"] == []
-    assert {place for each, place in site.places().items() if each in selection.ids} <= {"0", "48"}
+    assert {place for each, place in site.places().items() if each in selection.fabric_ids} <= {"0", "48"}
 
 
 def test_devices_go_back_to_where_they_were_found(site: Site) -> None:
@@ -217,10 +217,10 @@ def test_devices_go_back_to_where_they_were_found(site: Site) -> None:
     fabric.compose(selected(fabric, asked(host="host2", devices=5)))
     assert list(site.places().values()).count("48") == 5
     assert site.places() != before
-    assert fabric.away() == {}  # their host has a lease
+    assert fabric.list_displaced_devices() == {}  # their host has a lease
     assert fabric.release("one") == ()
     assert site.places() == before
-    assert {device.attached_to for device in fabric.inventory().devices} == {"host1", "host2"}
+    assert {device.attached_to for device in fabric.read_inventory().devices} == {"host1", "host2"}
     state = json.loads((site.directory / "h3.json").read_text())
     assert (state["devices"], state["detached"], state["homes"]) == ({}, {}, {})
 
@@ -230,23 +230,23 @@ def test_devices_are_home_where_the_box_shows_them_though_the_answers_were_lost(
     before = site.places()
     fabric = site.open(movable=["a", "b"])
     fabric.compose(selected(fabric, asked(host="host2", devices=5)))
-    home, fabric._bring_home = fabric._bring_home, lambda: None  # type: ignore[method-assign]
+    home, fabric._return_displaced_devices = fabric._return_displaced_devices, lambda: None  # type: ignore[method-assign]
     fabric.release("one")
-    fabric._bring_home = home  # type: ignore[method-assign]
-    away = fabric.away()
+    fabric._return_displaced_devices = home  # type: ignore[method-assign]
+    away = fabric.list_displaced_devices()
     assert len(away) >= 3
     for box in site.boxes.values():
         box.orders = [(works, None)] * 40  # no answer comes to any attach
     if works:
-        fabric.bring_home()
+        fabric.return_displaced_devices()
     else:
         with pytest.raises(FabricError):
-            fabric.bring_home()
-        assert fabric.away() == away
+            fabric.return_displaced_devices()
+        assert fabric.list_displaced_devices() == away
         for box in site.boxes.values():
             box.orders = []
-        fabric.bring_home()
-    assert fabric.away() == {}
+        fabric.return_displaced_devices()
+    assert fabric.list_displaced_devices() == {}
     assert site.places() == before
     assert json.loads((site.directory / "h3.json").read_text())["homes"] == {}
 
@@ -289,26 +289,26 @@ def test_an_order_without_an_answer_is_read_back_and_given_once_more_if_need_be(
 
 def test_a_state_counts_when_two_readings_in_a_row_agree(site: Site) -> None:
     fabric = site.open(movable=["a", "b"])
-    right = fabric.inventory()
+    right = fabric.read_inventory()
     gpus_gone: Callable[[Any], Any] = lambda shown: shown[:2]  # noqa: E731
     shell: Callable[[Any], Any] = lambda shown: "/dev/shm/x: line 1: syntax error"  # noqa: E731
     moved: Callable[[Any], Any] = lambda shown: [*shown[:-1], {**shown[-1], "Host_Port#": "0"}]  # noqa: E731
     right_one: Callable[[Any], Any] = lambda shown: shown  # noqa: E731
     site.boxes["a"].lists = [gpus_gone, right_one, moved, shell]
     before = site.boxes["a"].reads
-    assert fabric.inventory() == right
+    assert fabric.read_inventory() == right
     assert site.boxes["a"].reads - before == 6
     site.boxes["a"].lists = [gpus_gone, right_one] * 20
     with pytest.raises(FabricError, match=r"a \(.*no two readings in a row agreed in 4"):
-        site.open(reads_max=4).inventory()
+        site.open(reads_max=4).read_inventory()
     site.boxes["a"].lists = [shell] * 20
     with pytest.raises(ProtocolViolation, match="syntax error"):
-        site.open(reads_max=4).inventory()
+        site.open(reads_max=4).read_inventory()
 
 
 def test_a_device_is_addressed_by_what_it_is_called_right_before(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dev_GIDs of a box changed within two weeks; nobody knows when. Here they do while a host is asked to let go."""
-    monkeypatch.setattr(control_plane, "JUST_BEFORE_S", 0.0)
+    monkeypatch.setattr(control_plane, "MAX_READING_AGE_S", 0.0)
     fabric = site.open(movable=["a", "b"])
     selection = selected(fabric, asked(host="host2", devices=6))
     box, agent = site.boxes["a"], site.agent
@@ -342,8 +342,8 @@ def test_a_process_that_dies_between_detach_and_attach_loses_no_device(site: Sit
     fabric.close()
     assert "" in site.places().values()
     heir = site.open(movable=["a", "b"])
-    assert {d.fabric_id for d in heir.inventory().devices if d.holder == "one"} == set(selection.ids)
-    assert heir.held()["one"].devices == selection.ids
+    assert {d.fabric_id for d in heir.read_inventory().devices if d.holder == "one"} == set(selection.fabric_ids)
+    assert heir.list_lease_tags()["one"].devices == selection.fabric_ids
     heir.compose(selection)
     composition = obtained(heir)
     assert composition.mismatches(selection.request.configuration) == ()
@@ -353,19 +353,19 @@ def test_a_process_that_dies_between_detach_and_attach_loses_no_device(site: Sit
 
 def test_one_thing_at_a_time_is_asked_of_a_box(site: Site) -> None:
     fabrics = [site.open(movable=["a", "b"]) for _ in range(3)]
-    threads = [threading.Thread(target=fabric.inventory) for fabric in fabrics]
+    threads = [threading.Thread(target=fabric.read_inventory) for fabric in fabrics]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert [box.most for box in site.boxes.values()] == [1, 1]
     with try_lock(site.directory / "h3-a.lock"), pytest.raises(FabricError, match="a: another process"):
-        site.open(operation_s=0.1).inventory()
+        site.open(operation_s=0.1).read_inventory()
 
 
 def test_what_is_not_known_is_passed_over(site: Site) -> None:
     fabric = site.open(movable=["a", "b"])
-    right = fabric.inventory()
+    right = fabric.read_inventory()
     strange = [
         {"dev_type": "NVMe", "Dev_GID": "002200", "Host_Port#": "0"},
         {"dev_type": "GPU", "Dev_GID": "002300", "Host_Port#": "0"},
@@ -374,10 +374,10 @@ def test_what_is_not_known_is_passed_over(site: Site) -> None:
     ]
     for box in site.boxes.values():
         box.lists = [lambda shown: [{**each, "Link": "x16"} for each in [*shown, *strange]]] * 2
-    assert fabric.inventory() == right
-    found = listing([*site.boxes["a"].records(), *strange])
+    assert fabric.read_inventory() == right
+    found = parse_listing([*site.boxes["a"].records(), *strange])
     assert found is not None
-    assert found.skipped == len(strange)
+    assert found.skipped_records == len(strange)
 
 
 @pytest.mark.parametrize(
@@ -400,13 +400,13 @@ def test_names_that_are_none_are_refused_with_what_there_is(site: Site, options:
 
 def test_plans_know_boxes_ports_and_modes(site: Site) -> None:
     two = replace(asked(), configuration=configuration(hosts=2, devices_per_host=2), allowed_hosts=())
-    assert len(site.open().select_planned(two).hosts) == 2
+    assert len(site.open().select_planned_devices(two).hosts) == 2
     one_host = site.open(modes={"a": "standard_one_host", "b": "standard_one_host"})
-    selection = one_host.select_planned(two)
-    assert len({name.partition("/")[0] for name in selection.hosts[0].ids}) == 1
+    selection = one_host.select_planned_devices(two)
+    assert len({name.partition("/")[0] for name in selection.hosts[0].fabric_ids}) == 1
     few = replace(two, configuration=configuration(hosts=2))
     with pytest.raises(Incompatible, match="standard_one_host"):
-        site.open(modes={"a": "standard_one_host"}, ports={"b": {}}).select_planned(few)
+        site.open(modes={"a": "standard_one_host"}, ports={"b": {}}).select_planned_devices(few)
     with pytest.raises(ConfigError, match="pool: drawer: no box 'c'; there are: a"):
         open_fabric(
             "h3",
@@ -420,7 +420,7 @@ def test_plans_know_boxes_ports_and_modes(site: Site) -> None:
 def test_two_names_for_one_box_are_noticed(site: Site) -> None:
     url = site.boxes["a"].server.url
     with pytest.raises(ProtocolViolation, match="a and b both list"):
-        site.open(boxes={"a": url, "b": url}).inventory()
+        site.open(boxes={"a": url, "b": url}).read_inventory()
 
 
 def test_a_host_without_a_port_in_the_box_is_told_before_anything_is_asked(site: Site) -> None:
@@ -437,7 +437,7 @@ def test_a_rehearsal_shows_every_request_and_sends_none(site: Site) -> None:
         box.ports = dict.fromkeys(GIDS, "48")
     site.boxes["b"].ports[GIDS[1]] = "0"  # in the way of a lease of one device
     before = site.places()
-    composing, releasing = fabric.rehearse(selected(fabric, asked()))
+    composing, releasing = fabric.preview_requests(selected(fabric, asked()))
     assert [sent.method for sent in (*composing, *releasing)] == ["DELETE", "DELETE", "POST", "DELETE"]
     assert composing[2].body == '{"gep" : "0", "port_gid" : "00h", "dev_gid" : "000500"}'
     assert composing[2].headers == {"Content-Type": "text/plain"}

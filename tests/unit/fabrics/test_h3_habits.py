@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from campaign.common.errors import FabricError
-from campaign.emulators.catalog import reached
-from campaign.emulators.control_planes.h3 import Boxes, open_emulator
+from campaign.emulators.catalog import build_connection_options
+from campaign.emulators.control_planes.h3 import EmulatedBoxes, open_emulator
 from campaign.emulators.control_planes.h3.box import ALLOCATION, RESOURCES
-from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.control_planes.hardware import build_rack
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, WireFault
 from campaign.fabrics import open_fabric
 from campaign.fabrics.http import client as http_client
-from campaign.fabrics.http.client import Client
-from campaign.fabrics.protocol import Request
-from campaign.lease.lifecycle import HeldLease, acquire, release
-from campaign.lease.reconcile import reconcile
+from campaign.fabrics.http.client import HttpClient
+from campaign.fabrics.protocol import LeaseRequest
+from campaign.lease.lifecycle import HeldLease, acquire_lease, release_lease
+from campaign.lease.reconcile import reconcile_leases
 from campaign.spec.hardware import Composition
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import configuration
@@ -43,8 +43,8 @@ class Falcon:
     """Two emulated boxes of three devices each, and an adapter for them."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
-        emulator = open_emulator(rack([host.name for host in HOSTS], [("gpu", "a100", DEVICES)]), **options)
-        assert isinstance(emulator, Boxes)
+        emulator = open_emulator(build_rack([host.name for host in HOSTS], [("gpu", "a100", DEVICES)]), **options)
+        assert isinstance(emulator, EmulatedBoxes)
         self.emulator, self.directory = emulator, directory
         self.server = ControlPlaneServer(emulator)
         self.fabric = self.open()
@@ -55,7 +55,11 @@ class Falcon:
         )
         quick = {"poll_s": 0, "request_s": 10.0, "operation_s": 30.0}
         return open_fabric(
-            "h3", {**reached("h3", self.server), **quick, **options}, HOSTS, pool, self.directory / "state"
+            "h3",
+            {**build_connection_options("h3", self.server), **quick, **options},
+            HOSTS,
+            pool,
+            self.directory / "state",
         )
 
     def close(self) -> None:
@@ -74,7 +78,7 @@ class Falcon:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "RETRY_S", (0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(http_client, "RETRY_DELAYS_S", (0.0, 0.0, 0.0, 0.0))
 
 
 @pytest.fixture
@@ -90,8 +94,8 @@ def falcon(tmp_path: Path) -> Iterator[Callable[..., Falcon]]:
         one.close()
 
 
-def request(name: str = "one", devices: int = 2, hosts: int = 1) -> Request:
-    return Request(name, "demo", "tester", configuration(hosts=hosts, devices_per_host=devices))
+def request(name: str = "one", devices: int = 2, hosts: int = 1) -> LeaseRequest:
+    return LeaseRequest(name, "demo", "tester", configuration(hosts=hosts, devices_per_host=devices))
 
 
 # -- faults on the wire --------------------------------------------------------------------------------------------------
@@ -122,14 +126,14 @@ def test_no_fault_makes_a_lease_that_is_not_there_or_leaves_one_behind(
     if method == "DELETE":
         fabric.compose(selection)
     where = ("GET", RESOURCES) if fault.kind == "stale" else (method, ALLOCATION)
-    site.server.faults.add(WireFault(fault.kind, *where, 1, 0, fault.status, fault.body))
+    site.server.faults.add_fault(WireFault(fault.kind, *where, 1, 0, fault.status, fault.body))
     try:
         fabric.compose(selection) if method == "POST" else fabric.release("one")
     except FabricError:
         assert list(fabric.held()) in (["one"], [])
     composition = fabric.read_back("one")
     assert composition is None or site.has(composition)
-    site.server.faults.clear()
+    site.server.faults.clear_faults()
     assert fabric.release("one") == ()
     assert site.attached() == {}
     assert not fabric.held()
@@ -158,12 +162,12 @@ def test_a_lease_is_composed_and_released_whatever_a_box_does(
     site = falcon(**switch)
     before = site.attached()
     for number in range(2):
-        lease = acquire(
-            site.fabric, request(f"l{number}", 2, 2), site.directory / "leases", wait_s=0, poll_s=0, attempts=3
+        lease = acquire_lease(
+            site.fabric, request(f"l{number}", 2, 2), site.directory / "leases", wait_s=0, poll_s=0, max_attempts=3
         )
         assert site.has(lease.composition)
         assert len(lease.composition.devices) == 4
-        assert release(site.fabric, lease, poll_s=0)["state"] == "RELEASED"
+        assert release_lease(site.fabric, lease, poll_s=0)["state"] == "RELEASED"
     assert set(site.attached()) <= set(before)
     assert site.emulator.violations == []
 
@@ -185,7 +189,15 @@ def test_what_a_box_lists_and_the_host_does_not_see_is_no_lease(falcon: Callable
     for device in site.emulator.rack.devices.values():
         device.quirks.add("never_visible")
     with pytest.raises(FabricError, match="not see"):
-        acquire(site.fabric, request(), site.directory / "leases", wait_s=0, poll_s=0, visible_s=0, attempts=1)
+        acquire_lease(
+            site.fabric,
+            request(),
+            site.directory / "leases",
+            wait_s=0,
+            poll_s=0,
+            visibility_timeout_s=0,
+            max_attempts=1,
+        )
     assert site.attached() == {}
 
 
@@ -232,7 +244,7 @@ def _without(records: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 def test_a_box_that_demands_a_login_is_told_of_in_words(falcon: Callable[..., Falcon]) -> None:
     site = falcon()
-    site.server.faults.add(WireFault("status", "GET", RESOURCES, -1, status=401, body="Unauthorized\n"))
+    site.server.faults.add_fault(WireFault("status", "GET", RESOURCES, -1, status=401, body="Unauthorized\n"))
     with pytest.raises(FabricError, match="demands a login"):
         site.fabric.inventory()
     assert site.emulator.violations == []
@@ -283,16 +295,16 @@ class Operations(RuleBasedStateMachine):
 
     def armed(self, faults: list[str]) -> None:
         """One fault for one of the next requests that change something, after as many others as its place in the list."""
-        self.site.server.faults.clear()
+        self.site.server.faults.clear_faults()
         for place, kind in enumerate(faults):
             if kind == "killed":
                 self.deadly = [place + 1]
             else:
                 method = WRITES[(place + self.number) % 2]
-                self.site.server.faults.add(WireFault(kind, method, ALLOCATION, 1, place, 500, ""))  # type: ignore[arg-type]
+                self.site.server.faults.add_fault(WireFault(kind, method, ALLOCATION, 1, place, 500, ""))  # type: ignore[arg-type]
 
     def honest(self) -> None:
-        self.site.server.faults.clear()
+        self.site.server.faults.clear_faults()
         self.deadly.clear()
 
     def restarted(self) -> None:
@@ -301,10 +313,10 @@ class Operations(RuleBasedStateMachine):
 
     def mortal(self, act: Callable[[], Any]) -> Any:
         """Do it in a process that may die before or after one of its changing requests."""
-        change = Client.change
+        change = HttpClient.send_change
         left = self.deadly
 
-        def deadly(client: Client, *args: Any, **named: Any) -> Any:
+        def deadly(client: HttpClient, *args: Any, **named: Any) -> Any:
             answer = change(client, *args, **named)
             if left and args[1] == ALLOCATION:
                 left[0] -= 1
@@ -313,11 +325,11 @@ class Operations(RuleBasedStateMachine):
                     raise Killed
             return answer
 
-        Client.change = deadly  # type: ignore[method-assign]
+        HttpClient.send_change = deadly  # type: ignore[method-assign]
         try:
             return act()
         finally:
-            Client.change = change  # type: ignore[method-assign]
+            HttpClient.send_change = change  # type: ignore[method-assign]
 
     @rule(devices=st.integers(1, 3), hosts=st.integers(1, 2), faults=WIRE)
     def compose(self, devices: int, hosts: int, faults: list[str]) -> None:
@@ -326,14 +338,14 @@ class Operations(RuleBasedStateMachine):
         self.armed(faults)
         try:
             lease = self.mortal(
-                lambda: acquire(
+                lambda: acquire_lease(
                     self.site.fabric,
                     request(name, devices, hosts),
                     self.journals,
                     wait_s=0,
                     poll_s=0,
-                    visible_s=0,
-                    attempts=2,
+                    visibility_timeout_s=0,
+                    max_attempts=2,
                 )
             )
         except (FabricError, Killed):
@@ -352,7 +364,7 @@ class Operations(RuleBasedStateMachine):
         lease = self.leases.pop(name)
         self.armed(faults)
         try:
-            document = self.mortal(lambda: release(self.site.fabric, lease, wait_s=0, poll_s=0))
+            document = self.mortal(lambda: release_lease(self.site.fabric, lease, wait_s=0, poll_s=0))
         except Killed:
             lease.ownership.close()  # the kernel does this for a dead process
             self.restarted()
@@ -364,9 +376,9 @@ class Operations(RuleBasedStateMachine):
     @rule()
     def clean_up(self) -> None:
         with suppress(FabricError):
-            reconcile(
+            reconcile_leases(
                 self.site.fabric, self.journals, is_alive=lambda name: name in self.leases, dry_run=False,
-                unjournaled=["tester", "unknown"],
+                unjournaled_owners=["tester", "unknown"],
                 wait_s=0, poll_s=0,
             )  # fmt: skip
 
@@ -408,7 +420,7 @@ class Operations(RuleBasedStateMachine):
             for lease in self.leases.values():
                 for _ in range(3):
                     with suppress(FabricError):
-                        release(self.site.fabric, lease, poll_s=0)
+                        release_lease(self.site.fabric, lease, poll_s=0)
             self.leases.clear()
             for _ in range(3):
                 self.clean_up()

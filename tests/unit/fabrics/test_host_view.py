@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from campaign.common.errors import ConfigError
-from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.control_planes.hardware import build_rack
 from campaign.fabrics import open_fabric
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
-from campaign.fabrics.control_plane.protocol import View
+from campaign.fabrics.control_plane.protocol import FabricView
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
-from campaign.fabrics.protocol import Request
+from campaign.fabrics.protocol import LeaseRequest
 from campaign.spec.hardware import Composition
 from campaign.spec.site_hardware import DeviceSpec, HostSpec
 from tests.contract.fabric_fixtures import configuration
@@ -27,7 +27,7 @@ HOSTS = (HostSpec(name="host1", cores=8, memory_gib=32.0, devices=(DeviceSpec(ki
 class Silent(MemoryPlane):
     """Tells no identities."""
 
-    def view(self) -> View:
+    def read_view(self) -> FabricView:
         view = super().view()
         return replace(view, devices=tuple(replace(device, host_id=None) for device in view.devices))
 
@@ -35,13 +35,13 @@ class Silent(MemoryPlane):
 class FullAgent(RackAgent):
     """Sees what is built in first, as hosts do."""
 
-    def devices(self, host: str) -> tuple[HostDevice, ...]:
+    def list_devices(self, host: str) -> tuple[HostDevice, ...]:
         return (*(HostDevice(name) for name in BUILT_IN), *super().devices(host))
 
 
 @pytest.fixture
 def plane() -> Silent:
-    return Silent(rack(["host1"], [("gpu", "a100", 3)]))
+    return Silent(build_rack(["host1"], [("gpu", "a100", 3)]))
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def fabric(plane: Silent, tmp_path: Path) -> ControlledFabric:
 
 def composed(fabric: ControlledFabric, *, local: int = 1) -> Composition:
     hybrid = configuration(devices_per_host=2 + local, local_devices_per_host=local, attach="hybrid")
-    fabric.compose(fabric.select(Request("one", "demo", "tester", hybrid), fabric.inventory()))
+    fabric.compose(fabric.select_devices(LeaseRequest("one", "demo", "tester", hybrid), fabric.read_inventory()))
     found = obtained(fabric)
     return found
 
@@ -60,10 +60,10 @@ def test_devices_of_the_fabric_are_those_that_the_host_did_not_have_before(
     fabric: ControlledFabric, plane: Silent
 ) -> None:
     (host,) = composed(fabric).hosts
-    attached = {f"GPU-{device.uuid}" for device in plane.rack.attached("host1")}
+    attached = {f"GPU-{device.uuid}" for device in plane.rack.list_attached_devices("host1")}
     assert {device.host_id for device in host.devices if not device.local} == attached
     assert {device.host_id for device in host.devices if device.local} == {None}
-    assert fabric.host_sees(Composition((host,))) == {device.fabric_id for device in host.devices}
+    assert fabric.find_visible_devices(Composition((host,))) == {device.fabric_id for device in host.devices}
     assert all(device.link is not None for device in host.devices if not device.local)
 
 
@@ -72,13 +72,13 @@ def test_a_built_in_device_is_not_taken_for_one_that_the_host_does_not_see(
 ) -> None:
     plane.rack.devices["gpu1"].quirks.add("never_visible")
     composition = composed(fabric)
-    unseen = {device.fabric_id for device in composition.devices} - fabric.host_sees(composition)
+    unseen = {device.fabric_id for device in composition.devices} - fabric.find_visible_devices(composition)
     assert len(unseen) == 1
 
 
 def test_only_what_the_fabric_attached_is_taken_out_of_use(fabric: ControlledFabric, plane: Silent) -> None:
     composed(fabric)
-    uuids = {f"GPU-{device.uuid}" for device in plane.rack.attached("host1")}
+    uuids = {f"GPU-{device.uuid}" for device in plane.rack.list_attached_devices("host1")}
     assert fabric.release("one") == ()
     drained = {line.removeprefix("drain ") for line in plane.log if line.startswith("drain")}
     assert drained == uuids

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from campaign.common.errors import ConfigError, FabricError
-from campaign.emulators.control_planes.hardware import rack
+from campaign.emulators.control_planes.hardware import build_rack
 from campaign.emulators.control_planes.liqid import LiqidEmulator, open_emulator
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, WireFault
 from campaign.fabrics import open_fabric
-from campaign.fabrics.adapters.liqid.snapshot import machine_name
+from campaign.fabrics.adapters.liqid.snapshot import make_machine_name
 from campaign.fabrics.control_plane import lease_tag
 from campaign.fabrics.control_plane.controlled_fabric import ControlledFabric
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown, PartialFailure
-from campaign.fabrics.protocol import Request, Selection, Tag
+from campaign.fabrics.protocol import LeaseRequest, Selection, Tag
 from campaign.spec.site_hardware import HostSpec
 from tests.contract.fabric_fixtures import CREDENTIALS, configuration
 from tests.unit.fabrics import liqid_sdk
@@ -28,7 +28,7 @@ from tests.unit.fabrics.bench import obtained
 
 BASE = "/liqid/api/v2/"
 LEASE = "demo.c.1"
-NAME = machine_name(LEASE, "host1")
+NAME = make_machine_name(LEASE, "host1")
 TAG = Tag(LEASE, "demo", "tester", 1700000000.0, ())
 
 
@@ -55,18 +55,18 @@ class Site:
 
     def changes(self) -> list[HttpRequest]:
         """Requests that changed something, logging in left out."""
-        return [asked for asked in self.server.changing() if "/digest/" not in asked.path]
+        return [asked for asked in self.server.list_changes() if "/digest/" not in asked.path]
 
     def clean(self) -> bool:
         """Nothing of anybody's is anywhere."""
         matrix = self.emulator.matrix
         devices = matrix.devices.values()
         return (
-            matrix.quiet
+            matrix.is_idle
             and not matrix.machines
             and not self.emulator.violations
-            and len(self.emulator.rack.free()) == len(self.emulator.rack.devices)
-            and all((device.group, device.machine, device.text) == (None, None, "") for device in devices)
+            and len(self.emulator.rack.list_free_devices()) == len(self.emulator.rack.devices)
+            and all((device.group, device.machine, device.description) == (None, None, "") for device in devices)
         )
 
     def composed(self, **options: Any) -> ControlledFabric:
@@ -86,7 +86,7 @@ class Site:
 @pytest.fixture(scope="module")
 def server() -> Iterator[ControlPlaneServer]:
     """One for all tests: to end one takes longer than most of them."""
-    with ControlPlaneServer(open_emulator(rack(["host1"], [])), tls=False) as server:
+    with ControlPlaneServer(open_emulator(build_rack(["host1"], [])), tls=False) as server:
         yield server
 
 
@@ -96,9 +96,9 @@ def serve(server: ControlPlaneServer, tmp_path: Path) -> Callable[..., Site]:
 
     def served(gpus: int = 4, drives: int = 0, hosts: int = 2, **behaviour: Any) -> Site:
         devices = [("gpu", "a100", gpus)] + ([("nvme", "ssd", drives)] if drives else [])
-        emulator = open_emulator(rack([f"host{n}" for n in range(1, hosts + 1)], devices), **behaviour)
+        emulator = open_emulator(build_rack([f"host{n}" for n in range(1, hosts + 1)], devices), **behaviour)
         server.emulator = emulator
-        server.faults.clear()
+        server.faults.clear_faults()
         server.log.clear()
         return Site(server, emulator, tmp_path)
 
@@ -111,8 +111,8 @@ def site(serve: Callable[..., Site]) -> Site:
 
 
 def selected(fabric: ControlledFabric, lease_id: str = LEASE, **changes: Any) -> Selection:
-    request = Request(lease_id, "demo", "tester", configuration(**{"devices_per_host": 2} | changes))
-    return fabric.select(request, fabric.inventory())
+    request = LeaseRequest(lease_id, "demo", "tester", configuration(**{"devices_per_host": 2} | changes))
+    return fabric.select_devices(request, fabric.read_inventory())
 
 
 def told(asked: HttpRequest) -> str:
@@ -130,7 +130,7 @@ def told(asked: HttpRequest) -> str:
         if "mach_name" in body:
             parts.append("named" if body["mach_name"] == NAME else body["mach_name"])
         if "udesc" in body:
-            tag = lease_tag.decode(body["udesc"])
+            tag = lease_tag.decode_tag(body["udesc"])
             parts.append(f"tag {tag.lease_id if tag else body['udesc']}")
     return " ".join(parts)
 
@@ -212,7 +212,7 @@ def test_peer_to_peer_is_set_once_and_read_back(serve: Callable[..., Site]) -> N
     """After the devices are connected, since a machine needs two of them; a retry finds it set."""
     site = serve()
     fabric, selection = site.selecting(attach="fabric-p2p")
-    composing, _ = fabric.rehearse(selection)
+    composing, _ = fabric.preview_requests(selection)
     site.server.log.clear()
     fabric.compose(selection)
     sent = [f"{asked.method} {asked.path.removeprefix(BASE)}" for asked in site.changes()]
@@ -235,10 +235,10 @@ def test_peer_to_peer_that_is_not_as_asked_for_is_told(serve: Callable[..., Site
     fabric = site.open()
     asked, plain = configuration(devices_per_host=2, attach="fabric-p2p"), configuration(devices_per_host=2)
     fabric.compose(selected(fabric, attach="fabric-p2p"))
-    site.emulator.matrix.machine(1).p2p = "off"
+    site.emulator.matrix.find_machine(1).p2p = "off"
     composition = obtained(fabric, LEASE)
     assert composition.shortfall(asked) == ("host1: peer-to-peer through the fabric is not on",)
-    site.emulator.matrix.machine(1).p2p = "on"
+    site.emulator.matrix.find_machine(1).p2p = "on"
     composition = obtained(fabric, LEASE)
     assert composition.shortfall(plain) == ()
     assert composition.mismatches(plain) == ("host1: peer-to-peer is on, not requested",)
@@ -268,7 +268,7 @@ def test_objects_are_echoed_whole_and_a_new_machine_is_as_the_sdk_makes_it(site:
 
 
 def test_logging_in_is_delete_then_post_with_basic_and_the_key_alone_afterwards(site: Site) -> None:
-    site.open().inventory()
+    site.open().read_inventory()
     first, second, *rest = site.server.log
     path = BASE + "digest/composable-campaign"
     assert [(asked.method, asked.path) for asked in (first, second)] == [("DELETE", path), ("POST", path)]
@@ -281,19 +281,19 @@ def test_logging_in_is_delete_then_post_with_basic_and_the_key_alone_afterwards(
 def test_looking_asks_as_often_for_two_thousand_devices_as_for_four(serve: Callable[..., Site]) -> None:
     site = serve(gpus=2000)
     fabric = site.open()
-    assert len(fabric.inventory().devices) == 2000
+    assert len(fabric.read_inventory().devices) == 2000
     assert [told(asked) for asked in site.server.log if "/digest/" not in asked.path] == FIRST_VIEW
 
 
 def test_a_group_that_is_new_is_looked_up(site: Site) -> None:
     fabric = site.open()
-    fabric.inventory()
+    fabric.read_inventory()
     site.server.log.clear()
-    fabric.inventory()
+    fabric.read_inventory()
     assert [told(asked) for asked in site.server.log] == VIEW
     foreign_machine(site, "gpu1")  # in a group that was not there
     site.server.log.clear()
-    fabric.inventory()
+    fabric.read_inventory()
     assert [told(asked) for asked in site.server.log][:3] == FIRST_VIEW[:3]
 
 
@@ -306,17 +306,17 @@ def test_what_is_composed_is_there_at_both_ends_and_gone_after_release(
 ) -> None:
     site = serve(gpus=4, drives=2, **behaviour)
     fabric = site.open(agent=True)
-    before = fabric.inventory()
+    before = fabric.read_inventory()
     wanted = configuration(devices_per_host=2, storage="fabric-nvme")
     selection = selected(fabric, storage="fabric-nvme")
     fabric.compose(selection)
     composition = obtained(fabric, LEASE)
     assert composition.mismatches(wanted) == ()
-    assert fabric.host_sees(composition) == set(selection.ids)
-    assert {device.name for device in site.emulator.rack.attached("host1")} == set(selection.ids)
-    assert fabric.held()[LEASE].campaign == "demo"
+    assert fabric.find_visible_devices(composition) == set(selection.fabric_ids)
+    assert {device.name for device in site.emulator.rack.list_attached_devices("host1")} == set(selection.fabric_ids)
+    assert fabric.list_lease_tags()[LEASE].campaign == "demo"
     assert fabric.release(LEASE) == ()
-    assert fabric.inventory() == before
+    assert fabric.read_inventory() == before
     assert site.clean()
 
 
@@ -324,8 +324,11 @@ def test_a_lease_of_two_hosts_has_a_machine_each(site: Site) -> None:
     fabric = site.open()
     fabric.compose(selected(fabric, hosts=2))
     names = {machine.name for machine in site.emulator.matrix.machines.values()}
-    assert names == {machine_name(LEASE, "host1"), machine_name(LEASE, "host2")}
-    assert {host: len(site.emulator.rack.attached(host)) for host in ("host1", "host2")} == {"host1": 2, "host2": 2}
+    assert names == {make_machine_name(LEASE, "host1"), make_machine_name(LEASE, "host2")}
+    assert {host: len(site.emulator.rack.list_attached_devices(host)) for host in ("host1", "host2")} == {
+        "host1": 2,
+        "host2": 2,
+    }
     assert site.given_back(fabric)
 
 
@@ -334,7 +337,7 @@ def test_a_host_is_its_compute_device_and_models_are_renamed(serve: Callable[...
     fabric = site.open(hosts={"host1": "pcpu0", "host2": "pcpu1"}, models={"a100": "a100-40gb"})
     fabric.compose(selected(fabric, device="a100-40gb"))
     assert site.emulator.matrix.devices["pcpu0"].machine == 1
-    assert site.emulator.rack.attached("host1")
+    assert site.emulator.rack.list_attached_devices("host1")
 
 
 @pytest.mark.parametrize(
@@ -345,7 +348,7 @@ def test_hosts_are_powered_as_the_mode_of_attachment_says(
     mode: str, after: list[str], before: list[str], site: Site
 ) -> None:
     fabric = site.open(attach_mode=mode)
-    assert fabric.capabilities().attach_mode == mode
+    assert fabric.describe_capabilities().attach_mode == mode
     fabric.compose(selected(fabric))
     assert [what for what, _, _ in site.emulator.power] == after
     fabric.release(LEASE)
@@ -390,7 +393,7 @@ def test_a_missing_group_is_named_before_anything_is_changed_or_made_where_that_
     assert site.changes() == []
     willing = site.open(create_group=True, state="other")
     willing.compose(selected(willing))
-    assert site.emulator.matrix.group(2).name == "campaign"
+    assert site.emulator.matrix.find_group(2).name == "campaign"
     assert site.given_back(willing)
 
 
@@ -399,15 +402,15 @@ def test_wrong_credentials_are_told_with_the_user_and_never_the_password(
 ) -> None:
     monkeypatch.setenv("FABRIC_PASSWORD", "not-it-at-all")
     with pytest.raises(FabricError, match=r"login as 'campaign'.*Bad credentials") as caught:
-        site.open().inventory()
+        site.open().read_inventory()
     assert "not-it-at-all" not in str(caught.value)
 
 
 def test_a_session_that_ended_is_begun_again_and_nothing_is_sent_twice(site: Site) -> None:
     fabric, selection = site.selecting()
-    site.emulator.expire()
+    site.emulator.expire_sessions()
     fabric.compose(selection)
-    site.emulator.expire()
+    site.emulator.expire_sessions()
     assert site.given_back(fabric)
 
 
@@ -419,7 +422,7 @@ def test_processes_that_end_each_others_sessions_all_get_on(serve: Callable[...,
         fabric = site.open(state=f"state{number}")
         try:
             for _ in range(5):
-                fabric.inventory()
+                fabric.read_inventory()
         except BaseException as error:
             failed.append(error)
 
@@ -440,24 +443,24 @@ def foreign_machine(site: Site, *devices: str, name: str = "production") -> int:
     group = matrix.add_group(len(matrix.groups) + 1, f"group of {name}")
     number = max(matrix.machines, default=40) + 1
     matrix.add_machine(number, group.number, name, name)
-    matrix.edit_pool(group.number)
+    matrix.begin_pool_edit(group.number)
     for device in devices:
-        matrix.pool(group.number, device, add=True)
-    matrix.finish_pool(group.number, keep=True)
-    matrix.edit_machine(number)
+        matrix.change_pool_member(group.number, device, add=True)
+    matrix.finish_pool_edit(group.number, keep=True)
+    matrix.begin_machine_edit(number)
     for device in devices:
-        matrix.relate(number, device, add=True)
-    matrix.reprogram(number)
+        matrix.relate_device(number, device, add=True)
+    matrix.reprogram_machine(number)
     return number
 
 
 def test_machines_and_groups_of_others_hold_what_is_in_them(site: Site) -> None:
     foreign_machine(site, "host1", "gpu1")
     matrix = site.emulator.matrix
-    matrix.edit_pool(1)
-    matrix.pool(1, "gpu2", add=True)
-    matrix.finish_pool(1, keep=True)
-    inventory = site.open().inventory()
+    matrix.begin_pool_edit(1)
+    matrix.change_pool_member(1, "gpu2", add=True)
+    matrix.finish_pool_edit(1, keep=True)
+    inventory = site.open().read_inventory()
     shown = {d.fabric_id: (d.holder, d.attached_to, d.state) for d in inventory.devices}
     assert shown["gpu1"] == ("machine production", "host1", "in_use")
     assert shown["gpu2"] == ("group campaign", None, "reserved")
@@ -474,19 +477,19 @@ def test_what_somebody_took_between_choosing_and_composing_is_not_touched(site: 
         fabric.compose(selection)
     assert site.changes() == []
     assert site.emulator.matrix.machines[number].name == "production"
-    assert fabric.held() == {}
+    assert fabric.list_lease_tags() == {}
 
 
 def test_only_ours_leaves_our_group_and_our_machine(site: Site) -> None:
     fabric = site.composed()
     matrix = site.emulator.matrix
-    matrix.edit_pool(1)
+    matrix.begin_pool_edit(1)
     for name in ("gpu3", "gpu4"):
-        matrix.pool(1, name, add=True)
-    matrix.finish_pool(1, keep=True)
-    matrix.edit_machine(1)
-    matrix.relate(1, "gpu3", add=True)
-    matrix.reprogram(1)
+        matrix.change_pool_member(1, name, add=True)
+    matrix.finish_pool_edit(1, keep=True)
+    matrix.begin_machine_edit(1)
+    matrix.relate_device(1, "gpu3", add=True)
+    matrix.reprogram_machine(1)
     site.server.log.clear()
     assert fabric.release(LEASE) == ()
     asked = [told(each) for each in site.changes()]
@@ -499,23 +502,23 @@ def test_only_ours_leaves_our_group_and_our_machine(site: Site) -> None:
     assert shown["gpu3"] == (1, 1)
     assert shown["gpu4"] == (1, None)
     assert shown["gpu1"] == shown["gpu2"] == shown["host1"] == (None, None)
-    assert matrix.quiet
+    assert matrix.is_idle
 
 
 def test_text_that_somebody_wrote_on_a_device_is_kept_and_comes_back(site: Site) -> None:
     matrix = site.emulator.matrix
-    matrix.devices["gpu1"].text = "reseat me | often"
+    matrix.devices["gpu1"].description = "reseat me | often"
     fabric = site.composed()
-    assert matrix.devices["gpu1"].text.startswith("reseat me | often | composable-campaign lease=")
-    assert set(fabric.held()[LEASE].devices) == {"gpu1", "gpu2"}
+    assert matrix.devices["gpu1"].description.startswith("reseat me | often | composable-campaign lease=")
+    assert set(fabric.list_lease_tags()[LEASE].devices) == {"gpu1", "gpu2"}
     assert fabric.release(LEASE) == ()
-    assert matrix.devices["gpu1"].text == "reseat me | often"
+    assert matrix.devices["gpu1"].description == "reseat me | often"
 
 
 def test_a_lease_whose_state_file_is_lost_is_found_and_released_by_its_marks(site: Site) -> None:
     site.composed()
     stranger = site.open(state="elsewhere")
-    assert set(stranger.held()[LEASE].devices) == {"gpu1", "gpu2"}
+    assert set(stranger.list_lease_tags()[LEASE].devices) == {"gpu1", "gpu2"}
     with pytest.raises(Conflict, match=LEASE):
         selected(stranger, "other", hosts=2, devices_per_host=1)
     assert site.given_back(stranger)
@@ -525,28 +528,28 @@ def test_a_device_that_was_moved_away_loses_our_mark_and_nothing_else(site: Site
     fabric = site.composed()
     matrix = site.emulator.matrix
     matrix.remove_machine(1)
-    matrix.edit_pool(1)
+    matrix.begin_pool_edit(1)
     for name in ("gpu1", "host1"):
-        matrix.pool(1, name, add=False)
-    matrix.finish_pool(1, keep=True)
+        matrix.change_pool_member(1, name, add=False)
+    matrix.finish_pool_edit(1, keep=True)
     foreign_machine(site, "host1", "gpu1")
-    moved = fabric.inventory().device("gpu1")
+    moved = fabric.read_inventory().device("gpu1")
     assert moved is not None
     assert moved.holder == "machine production"
-    assert fabric.held()[LEASE].devices == ("gpu2",)
+    assert fabric.list_lease_tags()[LEASE].devices == ("gpu2",)
     assert fabric.release(LEASE) == ()
     gpu1 = matrix.devices["gpu1"]
-    assert (matrix.machines[gpu1.machine or 0].name, gpu1.text) == ("production", "")
+    assert (matrix.machines[gpu1.machine or 0].name, gpu1.description) == ("production", "")
     assert matrix.devices["gpu2"].group is None
-    assert [device.name for device in site.emulator.rack.attached("host1")] == ["gpu1"]
+    assert [device.name for device in site.emulator.rack.list_attached_devices("host1")] == ["gpu1"]
 
 
 def test_ends_that_disagree_are_unknown_and_never_a_verified_lease(site: Site) -> None:
     fabric, selection = site.selecting()
     fabric.compose(selection)
     details = '{"response": {"code": 0, "errors": null, "data": [{"mach_id": 1, "gpu-count": 1}]}}'
-    site.server.faults.add(WireFault("lie", "GET", "*/machine/details/1", times=-1, body=details))
-    assert {device.state for device in fabric.inventory().devices[:2]} == {"unknown"}
+    site.server.faults.add_fault(WireFault("lie", "GET", "*/machine/details/1", times=-1, body=details))
+    assert {device.state for device in fabric.read_inventory().devices[:2]} == {"unknown"}
     composition = obtained(fabric, LEASE)
     assert composition.shortfall(configuration(devices_per_host=2)) == ("host1: 0 devices obtained, 2 requested",)
     assert site.given_back(fabric)
@@ -560,20 +563,20 @@ def test_an_edit_of_somebody_else_is_busy_names_him_and_everything_is_taken_back
     matrix = site.emulator.matrix
     fabric, selection = site.selecting(devices_per_host=1)
     if edited == "the group":
-        matrix.edit_pool(1)
+        matrix.begin_pool_edit(1)
     else:
         foreign_machine(site, "host2", "gpu4")
-        matrix.edit_machine(41)
+        matrix.begin_machine_edit(41)
     with pytest.raises(Busy) as caught:
         fabric.compose(selection)
     assert caught.value.holders == (
         ("somebody who edits group campaign",) if edited == "the group" else ("machine production",)
     )
-    assert (matrix.group(1).editing, matrix.editing) == ((True, None) if edited == "the group" else (False, 41))
-    assert fabric.held() == {}
+    assert (matrix.find_group(1).editing, matrix.editing) == ((True, None) if edited == "the group" else (False, 41))
+    assert fabric.list_lease_tags() == {}
     assert 1 not in matrix.machines
-    assert (matrix.devices["gpu1"].group, matrix.devices["gpu1"].text) == (None, "")
-    matrix.group(1).editing, matrix.editing = False, None
+    assert (matrix.devices["gpu1"].group, matrix.devices["gpu1"].description) == (None, "")
+    matrix.find_group(1).editing, matrix.editing = False, None
     fabric.compose(selection)
     assert fabric.read_back(LEASE) is not None
 
@@ -581,11 +584,11 @@ def test_an_edit_of_somebody_else_is_busy_names_him_and_everything_is_taken_back
 def test_a_group_that_is_edited_makes_a_release_busy_and_the_next_one_goes_on(site: Site) -> None:
     site.composed()
     stranger, matrix = site.open(state="elsewhere"), site.emulator.matrix
-    matrix.edit_pool(1)
+    matrix.begin_pool_edit(1)
     with pytest.raises(Busy):
         stranger.release(LEASE)
-    assert matrix.group(1).editing
-    matrix.finish_pool(1, keep=False)
+    assert matrix.find_group(1).editing
+    matrix.finish_pool_edit(1, keep=False)
     assert site.given_back(stranger)
 
 
@@ -624,13 +627,16 @@ def test_a_refusal_cancels_the_edit_and_says_which_devices(
 ) -> None:
     site = serve()
     fabric, selection = site.selecting(**changes)
-    site.server.faults.add(replace(fault))
+    site.server.faults.add_fault(replace(fault))
     with pytest.raises(error, match=words) as caught:
         fabric.compose(selection)
-    assert site.emulator.matrix.quiet
+    assert site.emulator.matrix.is_idle
     if isinstance(caught.value, PartialFailure):
-        attached = {name for host in selection.hosts if host.host in done for name in host.ids}
-        assert (set(caught.value.done), set(caught.value.failed)) == (attached, set(selection.ids) - attached)
+        attached = {name for host in selection.hosts if host.host in done for name in host.fabric_ids}
+        assert (set(caught.value.completed_ids), set(caught.value.failed_ids)) == (
+            attached,
+            set(selection.fabric_ids) - attached,
+        )
     assert site.given_back(fabric)
 
 
@@ -638,7 +644,7 @@ def test_a_refusal_cancels_the_edit_and_says_which_devices(
 def test_what_is_done_by_and_by_is_waited_for(end: str, serve: Callable[..., Site]) -> None:
     site = serve(async_polls=3, async_end=end)
     site.composed()
-    assert len(site.emulator.rack.attached("host1")) == 2
+    assert len(site.emulator.rack.list_attached_devices("host1")) == 2
     polls = [asked for asked in site.server.log if asked.path.startswith(BASE + "async/")]
     assert len(polls) == 2 * 4
 
@@ -687,7 +693,7 @@ class Died(BaseException):
 
 def dies_at(site: Site, fabric: ControlledFabric, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the changing request of this number on, nothing of this process reaches the Matrix."""
-    real, count = fabric.plane.client.change, iter(range(10**6))
+    real, count = fabric.plane.client.send_change, iter(range(10**6))
 
     def change(*args: Any, **keywords: Any) -> Any:
         if next(count) >= number:
@@ -713,8 +719,8 @@ def test_a_composition_that_was_killed_is_gone_on_with_or_released(
             heir.compose(selection)
             composition = obtained(heir, LEASE)
             assert composition.mismatches(configuration(devices_per_host=2)) == ()
-            assert len(site.emulator.rack.attached("host1")) == 2
-            assert site.emulator.matrix.quiet
+            assert len(site.emulator.rack.list_attached_devices("host1")) == 2
+            assert site.emulator.matrix.is_idle
         assert site.given_back(heir)
 
 
@@ -728,7 +734,7 @@ def test_a_release_that_was_killed_is_found_and_gone_on_with(
     with pytest.raises(Died):
         first.release(LEASE)
     heir = site.open()
-    assert LEASE in heir.held()
+    assert LEASE in heir.list_lease_tags()
     assert site.given_back(heir)
 
 
@@ -751,18 +757,18 @@ def test_a_fault_while_composing_never_makes_a_false_lease_and_leaks_nothing(
     request_: str, kind: str, site: Site
 ) -> None:
     fabric, selection = site.selecting()
-    site.server.faults.add(fault(kind, request_))
+    site.server.faults.add_fault(fault(kind, request_))
     outcome: FabricError | None = None
     try:
         fabric.compose(selection)
     except FabricError as error:
         outcome = error
     composition = fabric.read_back(LEASE)
-    attached = {device.name for device in site.emulator.rack.attached("host1")}
+    attached = {device.name for device in site.emulator.rack.list_attached_devices("host1")}
     if composition is not None and composition.mismatches(configuration(devices_per_host=2)) == ():
-        assert attached == set(selection.ids)
+        assert attached == set(selection.fabric_ids)
     if isinstance(outcome, Busy | Conflict):
-        assert fabric.held() == {}
+        assert fabric.list_lease_tags() == {}
         assert site.clean()
     if kind in ("drop_before", "drop_after", "garbage", "html") or (kind != "lie" and request_.endswith("reprogram")):
         assert isinstance(outcome, OutcomeUnknown)
@@ -777,11 +783,11 @@ def test_a_fault_while_releasing_is_told_and_the_next_release_leaves_nothing(
     request_: str, kind: str, site: Site
 ) -> None:
     fabric = site.composed()
-    site.server.faults.add(fault(kind, request_))
+    site.server.faults.add_fault(fault(kind, request_))
     stuck: tuple[str, ...] = ("it raised",)
     with suppress(FabricError):
         stuck = fabric.release(LEASE)
-    assert site.clean() or (stuck and LEASE in fabric.held())
+    assert site.clean() or (stuck and LEASE in fabric.list_lease_tags())
     assert site.given_back(fabric)
 
 
@@ -789,19 +795,19 @@ def test_a_fault_while_releasing_is_told_and_the_next_release_leaves_nothing(
 @pytest.mark.parametrize("method", ["DELETE", "POST"])
 def test_a_fault_while_logging_in_changes_nothing_and_the_next_one_does(method: str, kind: str, site: Site) -> None:
     fabric = site.open()
-    site.server.faults.add(fault(kind, f"{method} digest/composable-campaign"))
+    site.server.faults.add_fault(fault(kind, f"{method} digest/composable-campaign"))
     with suppress(FabricError):
-        fabric.inventory()
-    assert len(fabric.inventory().devices) == 4
+        fabric.read_inventory()
+    assert len(fabric.read_inventory().devices) == 4
     assert site.changes() == []
 
 
 def test_an_old_answer_about_devices_never_takes_a_mark_from_what_is_still_in_the_group(site: Site) -> None:
     fabric = site.composed()
-    site.server.faults.add(WireFault("stale", "GET", "*/predevice", after=1))
+    site.server.faults.add_fault(WireFault("stale", "GET", "*/predevice", after=1))
     stuck = fabric.release(LEASE)
     assert set(stuck) == {"gpu1", "gpu2", "host1"}
-    assert LEASE in fabric.held()
+    assert LEASE in fabric.list_lease_tags()
     assert site.given_back(fabric)
 
 
@@ -815,24 +821,24 @@ def test_an_old_answer_about_devices_never_takes_a_mark_from_what_is_still_in_th
 def test_a_list_of_machines_that_cannot_be_true_releases_nothing(machines: str, words: str, site: Site) -> None:
     fabric = site.composed()
     body = f'{{"response": {{"code": 0, "errors": [], "data": [{machines}]}}}}'
-    site.server.faults.add(WireFault("lie", "GET", "*/machine", times=-1, body=body))
+    site.server.faults.add_fault(WireFault("lie", "GET", "*/machine", times=-1, body=body))
     with pytest.raises(FabricError, match=words):
         fabric.release(LEASE)
-    assert len(site.emulator.rack.attached("host1")) == 2
-    site.server.faults.clear()
-    assert LEASE in fabric.held()
+    assert len(site.emulator.rack.list_attached_devices("host1")) == 2
+    site.server.faults.clear_faults()
+    assert LEASE in fabric.list_lease_tags()
     assert site.given_back(fabric)
 
 
 @pytest.mark.parametrize("kind", ["html", "garbage"])
 def test_a_list_that_is_none_is_no_empty_pool(kind: str, site: Site) -> None:
     fabric = site.open(operation_s=0.2)
-    site.server.faults.add(WireFault(kind, "GET", "*/predevice", times=-1))  # type: ignore[arg-type]
+    site.server.faults.add_fault(WireFault(kind, "GET", "*/predevice", times=-1))  # type: ignore[arg-type]
     with pytest.raises(FabricError):
-        fabric.inventory()
+        fabric.read_inventory()
 
 
 def test_opening_talks_to_nobody(site: Site) -> None:
     fabric = site.open()
     assert site.server.log == []
-    assert (fabric.capabilities().verified, fabric.capabilities().gives_host_id) == (False, False)
+    assert (fabric.describe_capabilities().verified, fabric.describe_capabilities().gives_host_id) == (False, False)

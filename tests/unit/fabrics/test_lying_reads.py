@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from campaign.common.errors import CampaignError, FabricError
-from campaign.emulators.catalog import emulated_kinds, open_emulator, reached
+from campaign.emulators.catalog import build_connection_options, list_emulated_kinds, open_emulator
 from campaign.emulators.control_planes.server import HOSTS_PATH, ControlPlaneServer, Emulator, HttpRequest, Reply
 from campaign.fabrics import open_fabric
 from campaign.fabrics.http import client as http_client
-from campaign.fabrics.http.client import Client
+from campaign.fabrics.http.client import HttpClient
 from campaign.fabrics.protocol import Fabric
 from tests.contract.fabric_fixtures import SYSTEMS, System
 
@@ -133,7 +133,7 @@ class Liar:
         return first if self.stale else replace(told, body=self.lie(copy.deepcopy(whole)))
 
 
-@pytest.fixture(params=emulated_kinds())
+@pytest.fixture(params=list_emulated_kinds())
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -148,13 +148,13 @@ def _site(kind: str) -> System:
 def server(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ControlPlaneServer]:
     """Serves whatever emulator is put into it; its clients do not really wait, though the time of their operations goes by."""
 
-    def sleep(client: Client, seconds: float) -> None:
-        if client.left_s() <= seconds or client._shared.until is None:
+    def sleep(client: HttpClient, seconds: float) -> None:
+        if client.remaining_s() <= seconds or client._state.deadline_s is None:
             raise FabricError("not done in time")
-        client._shared.until -= seconds
+        client._state.deadline_s -= seconds
 
-    monkeypatch.setattr(Client, "sleep", sleep)
-    monkeypatch.setattr(http_client, "RETRY_S", ())
+    monkeypatch.setattr(HttpClient, "sleep", sleep)
+    monkeypatch.setattr(http_client, "RETRY_DELAYS_S", ())
     with ControlPlaneServer(_emulator(kind), tls=False) as served:
         yield served
 
@@ -166,7 +166,7 @@ def _emulator(kind: str) -> Emulator:
 
 def _open(kind: str, server: ControlPlaneServer, state_dir: Path) -> Fabric:
     system = _site(kind)
-    own = {**reached(system.fabric, server), "operation_s": 60.0, "request_s": 20.0}
+    own = {**build_connection_options(system.fabric, server), "operation_s": 60.0, "request_s": 20.0}
     return open_fabric(system.fabric, {**system.options, **own}, system.hosts, system.pool, state_dir)
 
 
@@ -184,7 +184,7 @@ class Bench:
         server.log.clear()
         with closing(_open(kind, server, directory)) as fabric:
             request = SYSTEMS[kind].request(OTHERS)
-            fabric.compose(fabric.select(request, fabric.inventory()))
+            fabric.compose(fabric.select_devices(request, fabric.read_inventory()))
         self.others = _attached(self.liar)
 
     def compose(self) -> str:
@@ -192,12 +192,12 @@ class Bench:
         request = SYSTEMS[self.kind].request(OURS)
         with closing(_open(self.kind, self.server, self.directory)) as fabric:
             try:
-                fabric.compose(fabric.select(request, fabric.inventory()))
+                fabric.compose(fabric.select_devices(request, fabric.read_inventory()))
                 composition = fabric.read_back(OURS)
                 if composition is None or composition.shortfall(request.configuration):
                     return "incomplete"
                 wanted = {device.fabric_id for device in composition.devices}
-                if not wanted <= (fabric.host_sees(composition) or frozenset()):
+                if not wanted <= (fabric.find_visible_devices(composition) or frozenset()):
                     return "not seen"
             except CampaignError as error:
                 return f"refused: {error}"

@@ -1,6 +1,6 @@
 """Operations of composing, counted before anything is touched."""
 
-from campaign.fabrics.operations import Steps, operations
+from campaign.fabrics.operations import OperationSteps, count_operations
 from campaign.spec.hardware import pool_devices
 from campaign.spec.site_hardware import PoolSpec
 
@@ -13,12 +13,12 @@ ONE, TWO, THREE, DRIVE = pool_devices(
 
 
 def test_every_device_is_attached_and_counts_in_its_box():
-    found = operations([ONE, TWO, DRIVE], Steps())
+    found = count_operations([ONE, TWO, DRIVE], OperationSteps())
     assert dict(found.counts) == {("attach", "gpu", "box1"): 2, ("attach", "nvme", "box2"): 1, ("rest", "", ""): 1}
-    assert not operations([], Steps(once=("inventory",)))
+    assert not count_operations([], OperationSteps(per_composition=("inventory",)))
 
 
 def test_steps_are_those_of_the_fabric():
-    steps = Steps(attach=("detach", "attach", "read_back"), once=("inventory",))
-    found = operations([ONE, TWO], steps)
-    assert [found.of(each) for each in ("detach", "attach", "read_back", "inventory")] == [2, 2, 2, 1]
+    steps = OperationSteps(attach=("detach", "attach", "read_back"), per_composition=("inventory",))
+    found = count_operations([ONE, TWO], steps)
+    assert [found.count(each) for each in ("detach", "attach", "read_back", "inventory")] == [2, 2, 2, 1]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from campaign.fabrics.banks import CABLING_RULE, RULES
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
-from campaign.fabrics.protocol import Request, Selection
+from campaign.fabrics.protocol import LeaseRequest, Selection
 from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions
 from campaign.spec.cell import Configuration
 from campaign.spec.hardware import Device, Inventory
@@ -36,7 +36,9 @@ def system(
 def select(
     fabric: SimulatedFabric, wanted: Configuration, inventory: Inventory | None = None, **request: Any
 ) -> Selection:
-    return fabric.select(Request("lease", "demo", "me", wanted, **request), inventory or fabric.inventory())
+    return fabric.select_devices(
+        LeaseRequest("lease", "demo", "me", wanted, **request), inventory or fabric.read_inventory()
+    )
 
 
 def drawers_of(selection: Selection) -> list[list[str]]:
@@ -87,8 +89,8 @@ def test_hosts_are_given_equal_spreads(tmp_path: Path) -> None:
 def test_one_host_takes_all_sixteen_slots(tmp_path: Path) -> None:
     modes = [{"name": "d1", "mode": "standard_one_host"}, {"name": "d2", "mode": "standard_one_host"}]
     fabric = system(tmp_path, 1, PoolSpec(kind="gpu", model="a100", count=16), drawers=modes)
-    assert fabric.capabilities().max_devices_per_host == 16
-    assert len(select(fabric, configuration(devices_per_host=16)).ids) == 16
+    assert fabric.describe_capabilities().max_devices_per_host == 16
+    assert len(select(fabric, configuration(devices_per_host=16)).fabric_ids) == 16
 
 
 def test_a_fourth_host_is_served_from_the_other_drawer(tmp_path: Path) -> None:
@@ -151,7 +153,7 @@ def test_held_devices_are_a_conflict_with_all_their_holders(tmp_path: Path) -> N
     fabric = system(
         tmp_path, 2, PoolSpec(kind="gpu", model="a100", count=2), PoolSpec(kind="gpu", model="h100", count=1)
     )
-    inventory = changed(fabric.inventory(), "falcon1/drawer1/slot1", holder="x", state="in_use")
+    inventory = changed(fabric.read_inventory(), "falcon1/drawer1/slot1", holder="x", state="in_use")
     inventory = changed(inventory, "falcon1/drawer1/slot3", holder="irrelevant", state="in_use")
     with pytest.raises(Conflict) as caught:
         select(fabric, configuration(devices_per_host=2), inventory)
@@ -160,19 +162,19 @@ def test_held_devices_are_a_conflict_with_all_their_holders(tmp_path: Path) -> N
 
 def test_broken_devices_are_passed_over_or_named(tmp_path: Path) -> None:
     fabric = system(tmp_path, 1, PoolSpec(kind="gpu", model="a100", count=2))
-    inventory = changed(fabric.inventory(), "falcon1/drawer1/slot1", health="critical", state="failed")
-    assert select(fabric, configuration(), inventory).ids == ("falcon1/drawer1/slot2",)
+    inventory = changed(fabric.read_inventory(), "falcon1/drawer1/slot1", health="critical", state="failed")
+    assert select(fabric, configuration(), inventory).fabric_ids == ("falcon1/drawer1/slot2",)
     with pytest.raises(Unhealthy) as caught:
         select(fabric, configuration(devices_per_host=2), inventory)
     assert caught.value.devices == ("falcon1/drawer1/slot1",)
-    worn = changed(fabric.inventory(), "falcon1/drawer1/slot1", health="warning")
-    assert select(fabric, configuration(), worn).ids == ("falcon1/drawer1/slot1",)
+    worn = changed(fabric.read_inventory(), "falcon1/drawer1/slot1", health="warning")
+    assert select(fabric, configuration(), worn).fabric_ids == ("falcon1/drawer1/slot1",)
 
 
 def test_what_could_ever_fit_is_told_by_the_freed_inventory(tmp_path: Path) -> None:
     fabric = system(tmp_path, 1, PoolSpec(kind="gpu", model="a100", count=1))
-    held = changed(fabric.inventory(), "falcon1/drawer1/slot1", holder="x", state="in_use", attached_to="host1")
-    assert select(fabric, configuration(), held.freed()).ids == ("falcon1/drawer1/slot1",)
+    held = changed(fabric.read_inventory(), "falcon1/drawer1/slot1", holder="x", state="in_use", attached_to="host1")
+    assert select(fabric, configuration(), held.freed()).fabric_ids == ("falcon1/drawer1/slot1",)
 
 
 def test_a_large_system_is_refused_quickly(tmp_path: Path) -> None:
@@ -180,7 +182,7 @@ def test_a_large_system_is_refused_quickly(tmp_path: Path) -> None:
     options = SimulatedOptions.model_validate({"chassis": [{"name": f"f{number}"} for number in range(8)]})
     fabric = SimulatedFabric(options, hosts, [PoolSpec(kind="gpu", model="a100", count=64)], tmp_path)
     # 64 devices in 4 of 8 chassis: 16 hosts reach them, which an exhaustive search over 32 hosts would not find out.
-    assert len(select(fabric, configuration(hosts=16, devices_per_host=4)).ids) == 64
+    assert len(select(fabric, configuration(hosts=16, devices_per_host=4)).fabric_ids) == 64
     with pytest.raises(Incompatible) as caught:
         select(fabric, configuration(hosts=20, devices_per_host=3))
     assert caught.value.rule == CABLING_RULE
@@ -221,7 +223,7 @@ def test_a_placement_is_found_exactly_when_there_is_one(hosts: int, per_host: in
         return
     assert solvable(wanted, first, second)
     assert [len(host.fabric) for host in selection.hosts] == [per_host] * hosts
-    assert len(set(selection.ids)) == hosts * per_host
+    assert len(set(selection.fabric_ids)) == hosts * per_host
     assert len({host.host for host in selection.hosts}) == hosts
     serving: dict[str, set[str]] = {}
     for host in selection.hosts:

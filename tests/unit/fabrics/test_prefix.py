@@ -17,7 +17,7 @@ from campaign.common.errors import ConfigError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch
 from campaign.fabrics.prefix import RULE
-from campaign.fabrics.protocol import Fabric, Request
+from campaign.fabrics.protocol import Fabric, LeaseRequest
 from campaign.spec.cell import Configuration
 from campaign.spec.hardware import Composition, Device
 from campaign.spec.launch_prefix import Given, Launch, decimal, exact, given
@@ -74,7 +74,7 @@ def shape(name: str, local: int, remote: int, model: str = "virtual", hosts: int
 
 
 def composed(fabric: Fabric, lease: str, wanted: Configuration, **more: Any) -> Composition:
-    fabric.compose(fabric.select(Request(lease, "demo", "me", wanted, **more), fabric.inventory()))
+    fabric.compose(fabric.select_devices(LeaseRequest(lease, "demo", "me", wanted, **more), fabric.read_inventory()))
     composition = obtained(fabric, lease)
     assert composition.mismatches(wanted) == ()
     return composition
@@ -109,12 +109,12 @@ def test_native_virtual_mixed_and_remote_are_configurations_of_one_system(tmp_pa
 def test_a_host_that_lends_is_taken_along_and_one_that_is_used_does_not_lend(tmp_path: Path) -> None:
     fabric = lenders(tmp_path)
     composed(fabric, "one", shape("R1", 0, 1))
-    holders = {each.name: each.holder for each in fabric.inventory().hosts}
+    holders = {each.name: each.holder for each in fabric.read_inventory().hosts}
     assert holders == {"host1": "one", "host2": "one", "host3": None}
     composed(fabric, "two", shape("L4", 4, 0), allowed_hosts=("host3",))
     for wanted in (shape("L1", 1, 0), shape("R1", 0, 1)):
         with pytest.raises(Conflict) as caught:
-            fabric.select(Request("three", "demo", "me", wanted), fabric.inventory())
+            fabric.select_devices(LeaseRequest("three", "demo", "me", wanted), fabric.read_inventory())
         assert set(caught.value.holders) <= {"one", "two"}
     fabric.release("one")
     # host3 is in use, and would be the first choice of nobody: host1 borrows from host2.
@@ -133,14 +133,14 @@ def test_a_host_lends_to_one_lease_and_not_while_it_is_in_use_itself(tmp_path: P
 
 def test_what_was_lent_meanwhile_is_a_conflict(tmp_path: Path) -> None:
     fabric = lenders(tmp_path, hosts=2)
-    stale = fabric.inventory()
+    stale = fabric.read_inventory()
     composed(fabric, "one", shape("R1", 0, 1))
-    late = fabric.select(Request("two", "demo", "me", shape("L1", 1, 0), ("host2",)), stale)
+    late = fabric.select_devices(LeaseRequest("two", "demo", "me", shape("L1", 1, 0), ("host2",)), stale)
     with pytest.raises(Conflict, match="host2 by one") as caught:
         fabric.compose(late)
     assert caught.value.holders == ("one",)
-    assert list(fabric.held()) == ["one"]
-    assert set(fabric.held()["one"].devices) == {"pool/host2/gpu0/virtual"}
+    assert list(fabric.list_lease_tags()) == ["one"]
+    assert set(fabric.list_lease_tags()["one"].devices) == {"pool/host2/gpu0/virtual"}
 
 
 def test_no_device_is_used_twice_by_one_lease_and_no_host_borrows_from_itself(tmp_path: Path) -> None:
@@ -150,10 +150,10 @@ def test_no_device_is_used_twice_by_one_lease_and_no_host_borrows_from_itself(tm
     assert [device.location for device in composition.devices if not device.local] == ["host3/slot1", "host3/slot2"]
     assert fabric.release("one") == ()
     with pytest.raises(Incompatible, match="does not lend") as caught:
-        fabric.select(Request("two", "demo", "me", shape("R1", 0, 1, hosts=3)), fabric.inventory())
+        fabric.select_devices(LeaseRequest("two", "demo", "me", shape("R1", 0, 1, hosts=3)), fabric.read_inventory())
     assert caught.value.rule == RULE
     with pytest.raises(NoMatch):
-        fabric.select(Request("two", "demo", "me", shape("R9", 0, 9)), fabric.inventory())
+        fabric.select_devices(LeaseRequest("two", "demo", "me", shape("R9", 0, 9)), fabric.read_inventory())
 
 
 def test_parts_of_a_remote_device_keep_it_from_other_leases_in_every_form(tmp_path: Path) -> None:
@@ -166,13 +166,13 @@ def test_parts_of_a_remote_device_keep_it_from_other_leases_in_every_form(tmp_pa
             PoolSpec(kind="gpu", model="quarter", count=2, drawer="server1"),
         ),
     )
-    assert sum(device.model == "quarter" for device in fabric.inventory().devices) == 8
+    assert sum(device.model == "quarter" for device in fabric.read_inventory().devices) == 8
     one = composed(fabric, "one", shape("1/4", 0, 1, "quarter"))
     assert physical(one) == ["server1/gpu0"]
     assert physical(composed(fabric, "two", shape("R1", 0, 1, "whole"))) == ["server1/gpu1"]
     for model in ("whole", "quarter"):
         with pytest.raises(Conflict):
-            fabric.select(Request("three", "demo", "me", shape("c", 0, 1, model)), fabric.inventory())
+            fabric.select_devices(LeaseRequest("three", "demo", "me", shape("c", 0, 1, model)), fabric.read_inventory())
     fabric.release("two")
     assert physical(composed(fabric, "two", shape("4/4", 0, 4, "quarter"))) == ["server1/gpu1"] * 4
 
@@ -275,7 +275,7 @@ def test_a_composition_survives_its_document_and_one_without_launches_is_as_befo
 
 
 def test_what_was_never_tried_on_the_real_thing_says_so(tmp_path: Path) -> None:
-    able = lenders(tmp_path, hosts=3, each=2).capabilities()
+    able = lenders(tmp_path, hosts=3, each=2).describe_capabilities()
     assert not able.verified
     assert "nothing is attached" in able.note
     # Its own, and what the others lend.

@@ -10,9 +10,9 @@ from campaign.common.errors import ConfigError
 from campaign.common.paths import Results
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Conflict, Incompatible
-from campaign.fabrics.placement.quotas import Tenant, admitted
-from campaign.fabrics.protocol import Request
-from campaign.lease.campaign_leases import request
+from campaign.fabrics.placement.quotas import QuotaFabric, limit_request
+from campaign.fabrics.protocol import LeaseRequest
+from campaign.lease.campaign_leases import make_request
 from campaign.plan.campaign.load import read_system
 from campaign.plan.campaign.open_fabric import fabric_of
 from campaign.plan.campaign.resolve import load_campaign
@@ -23,39 +23,41 @@ from tests.contract.fabric_fixtures import configuration
 HOSTS = (HostSpec(name="host1", cores=8, memory_gib=32.0), HostSpec(name="host2", cores=8, memory_gib=32.0))
 
 
-def asked(lease_id: str = "one", *, devices: int = 2, owner: str = "tester", hosts: tuple[str, ...] = ()) -> Request:
-    return Request(lease_id, "demo", owner, configuration(devices_per_host=devices), hosts)
+def asked(
+    lease_id: str = "one", *, devices: int = 2, owner: str = "tester", hosts: tuple[str, ...] = ()
+) -> LeaseRequest:
+    return LeaseRequest(lease_id, "demo", owner, configuration(devices_per_host=devices), hosts)
 
 
 def test_more_than_the_quota_is_refused_before_anything_is_asked() -> None:
-    assert admitted(asked(devices=2), {"a100": 2}, ()) == asked(devices=2)
-    assert admitted(asked(devices=9), {"h100": 2}, ()) == asked(devices=9)
+    assert limit_request(asked(devices=2), {"a100": 2}, ()) == asked(devices=2)
+    assert limit_request(asked(devices=9), {"h100": 2}, ()) == asked(devices=9)
     with pytest.raises(
         Incompatible, match=r"3 pooled 'a100' are more than the 2 that tester may hold .*tenancy\.quota"
     ):
-        admitted(asked(devices=3), {"a100": 2}, ())
+        limit_request(asked(devices=3), {"a100": 2}, ())
 
 
 def test_only_allowed_hosts_are_asked_for() -> None:
-    assert admitted(asked(), {}, ("host2",)).allowed_hosts == ("host2",)
-    assert admitted(asked(hosts=("host2",)), {}, ("host1", "host2")).allowed_hosts == ("host2",)
+    assert limit_request(asked(), {}, ("host2",)).allowed_hosts == ("host2",)
+    assert limit_request(asked(hosts=("host2",)), {}, ("host1", "host2")).allowed_hosts == ("host2",)
     with pytest.raises(Incompatible, match="host1 are not allowed; allowed are host2"):
-        admitted(asked(hosts=("host1",)), {}, ("host2",))
+        limit_request(asked(hosts=("host1",)), {}, ("host2",))
 
 
 def test_the_owners_own_leases_count_and_those_of_others_do_not(tmp_path: Path) -> None:
-    fabric = Tenant(
+    fabric = QuotaFabric(
         open_fabric("simulated", {}, HOSTS, (PoolSpec(kind="gpu", model="a100", count=4),), tmp_path), {"a100": 2}
     )
-    first = fabric.select(asked("one", devices=1), fabric.inventory())
+    first = fabric.select_devices(asked("one", devices=1), fabric.inventory())
     fabric.compose(first)
     with pytest.raises(Conflict, match="beside the 1 that one has are more than the 2 that tester may hold") as caught:
-        fabric.select(asked("two", devices=2), fabric.inventory())
+        fabric.select_devices(asked("two", devices=2), fabric.inventory())
     assert caught.value.holders == ("one",)
-    fabric.select(asked("two", devices=1), fabric.inventory())
-    fabric.select(asked("two", devices=2, owner="another"), fabric.inventory())
+    fabric.select_devices(asked("two", devices=1), fabric.inventory())
+    fabric.select_devices(asked("two", devices=2, owner="another"), fabric.inventory())
     fabric.release("one")
-    fabric.select(asked("two", devices=2), fabric.inventory())
+    fabric.select_devices(asked("two", devices=2), fabric.inventory())
 
 
 TENANCY = {
@@ -76,15 +78,15 @@ def test_a_system_file_says_who_may_have_what(campaign: Path, tmp_path: Path) ->
     loaded = load_campaign(campaign)
     small, large = loaded.configurations
     results = Results(tmp_path, "c")
-    mine = request(loaded, results, "lease", small)
+    mine = make_request(loaded, results, "lease", small)
     assert (mine.owner, mine.allowed_hosts, mine.links) == ("team-a", ("host2", "host3"), {"a100": (16, 4)})
     with pytest.raises(Incompatible, match="8 pooled 'a100' are more than the 4"):
-        request(loaded, results, "lease", large)
+        make_request(loaded, results, "lease", large)
     with fabric_of(loaded.system, tmp_path / "state") as fabric:
-        selection = fabric.select(mine, fabric.inventory())
+        selection = fabric.select_devices(mine, fabric.read_inventory())
         assert {host.host for host in selection.hosts} <= {"host2", "host3"}
         fabric.compose(selection)
-        assert fabric.held()[mine.lease_id].owner == "team-a"
+        assert fabric.list_lease_tags()[mine.lease_id].owner == "team-a"
 
 
 def test_hosts_that_are_not_there_cannot_be_allowed(campaign: Path) -> None:

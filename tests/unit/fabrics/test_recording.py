@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from campaign.fabrics.http.recording import StandIns, document
+from campaign.fabrics.http.recording import Anonymizer, build_recording
 from campaign.fabrics.protocol import RecordedRequest
 
 PASSWORD = "hunter two"
@@ -31,11 +31,11 @@ def scrub(text: str) -> str:
     return text.replace(PASSWORD, "***")
 
 
-def names(keep: Sequence[str] = ()) -> StandIns:
-    return StandIns(scrub, keep)
+def names(keep: Sequence[str] = ()) -> Anonymizer:
+    return Anonymizer(scrub, keep)
 
 
-def recorded(words: Sequence[str], serial: int, stand_ins: StandIns) -> dict[str, Any]:
+def recorded(words: Sequence[str], serial: int, stand_ins: Anonymizer) -> dict[str, Any]:
     """Words of a site at every place of an exchange where a control plane may show one."""
     one, two, three = words
     body = {
@@ -78,13 +78,13 @@ def recorded(words: Sequence[str], serial: int, stand_ins: StandIns) -> dict[str
         "credentials": {"file": three},
     }
     system = {"hosts": [one], "pool": [{"kind": "gpu", "model": "a100", "count": 2}]}
-    return document("redfish", options, system, exchanges, stand_ins)
+    return build_recording("redfish", options, system, exchanges, stand_ins)
 
 
 @given(words=st.tuples(WORDS, WORDS, WORDS), serial=SERIALS)
 def test_no_word_of_a_site_survives(words: tuple[str, ...], serial: int) -> None:
     stand_ins = names()
-    assume(not any(stand_ins._is_known(word) for word in words))
+    assume(not any(stand_ins._is_known_word(word) for word in words))
     shown = json.dumps(recorded(words, serial, stand_ins), ensure_ascii=False)
     for word in (*words, str(serial), PASSWORD, "fabric.example"):
         assert word not in shown, word
@@ -92,9 +92,9 @@ def test_no_word_of_a_site_survives(words: tuple[str, ...], serial: int) -> None
 
 def test_secrets_and_names_are_replaced_although_their_words_are_known() -> None:
     """Words of the adapters' sources and short numbers stay anywhere else."""
-    stand_ins = StandIns(scrub, (), ["gpu-node"])
+    stand_ins = Anonymizer(scrub, (), ["gpu-node"])
     known = ("root", "gpu-node", "token", "1234", "dead")
-    assert all(names()._is_known(word) for word in known)
+    assert all(names()._is_known_word(word) for word in known)
     headers = dict.fromkeys(("set-cookie", "x-auth-token", "authorization"), "session=1234; path=root")
     body = {"AccessToken": "dead", "Pin_Secret": 1234, "gpu-node": 1, "alice": {"by": "alice"}, "a@cn.example": 1}
     body |= {
@@ -105,34 +105,34 @@ def test_secrets_and_names_are_replaced_although_their_words_are_known() -> None
     }
     sent = json.dumps({"password": "root"}).encode()
     asked = RecordedRequest("http://u:p@[fe80::1]:80", "GET", "/x?token=1234", sent, 0.1, 200, headers, body)
-    (found,) = document("redfish", {}, {}, [asked], stand_ins)["exchanges"]
+    (found,) = build_recording("redfish", {}, {}, [asked], stand_ins)["exchanges"]
     assert found["headers"] == dict.fromkeys(headers, "***")
     assert (found["query"], found["sent"]) == ({"token": "***"}, {"password": "***"})
     assert [found["answer"][name] for name in ("AccessToken", "Pin_Secret")] == ["***", "***"]
     assert {"Members@odata.count", "Port#"} < found["answer"].keys()
     assert not re.search("gpu-node|alice|example|fe80|u:p", json.dumps(found), re.IGNORECASE)
     page = RecordedRequest("http://a", "GET", "/", b"", 0.1, 200, {}, None, "\0 " * 10**6)
-    assert len(stand_ins.exchange(page)["answer_text"]) < 10**6
+    assert len(stand_ins.anonymize_exchange(page)["answer_text"]) < 10**6
 
 
 def test_the_same_word_has_the_same_stand_in_and_what_is_known_stays() -> None:
     stand_ins = names(["NVIDIA A100-PCIE-40GB"])
     found = recorded(("cn17.site", "7f3a91c2d4", "ada99lovelace"), 4711471147, stand_ins)
-    assert found["fabric"]["hosts"] == {stand_ins.replaced["cn17.site"]: stand_ins.replaced["7f3a91c2d4"]}
+    assert found["fabric"]["hosts"] == {stand_ins.stand_ins["cn17.site"]: stand_ins.stand_ins["7f3a91c2d4"]}
     first, lost, page = found["exchanges"]
-    one = stand_ins.replaced["cn17.site"]
+    one = stand_ins.stand_ins["cn17.site"]
     assert first["ask"] == f"GET /redfish/v1/Systems/{one}"
     assert first["headers"]["location"] == f"/redfish/v1/Systems/{one}"
     assert first["answer"]["Id"] == first["sent"]["Name"] == one
     assert first["sent"]["password"] == "***"
     assert first["answer"]["Oem"]["message"].startswith(f"Machine {one} of ")
     assert first["answer"]["Oem"]["message"].endswith(
-        "is already being edited by " + stand_ins.replaced["ada99lovelace"]
+        "is already being edited by " + stand_ins.stand_ins["ada99lovelace"]
     )
     assert first["answer"]["Oem"]["at"].startswith("http://address")
-    assert (lost["lost"], page["status"]) == (f"{one}: no route to {stand_ins.replaced['7f3a91c2d4']} for ***", 500)
-    assert len(stand_ins.replaced["7f3a91c2d4"]) == 10  # hexadecimal still
-    assert int(stand_ins.replaced["7f3a91c2d4"], 16)
+    assert (lost["lost"], page["status"]) == (f"{one}: no route to {stand_ins.stand_ins['7f3a91c2d4']} for ***", 500)
+    assert len(stand_ins.stand_ins["7f3a91c2d4"]) == 10  # hexadecimal still
+    assert int(stand_ins.stand_ins["7f3a91c2d4"], 16)
     assert found["pool"] == [{"kind": "gpu", "model": "a100", "count": 2}]
     assert "credentials" not in found["fabric"]
     for kept in (
@@ -143,4 +143,4 @@ def test_the_same_word_has_the_same_stand_in_and_what_is_known_stays() -> None:
         "#Connection.v1_1_0.Connection",
         "48",
     ):
-        assert names(["NVIDIA A100-PCIE-40GB"]).text(kept) == kept
+        assert names(["NVIDIA A100-PCIE-40GB"]).anonymize_text(kept) == kept

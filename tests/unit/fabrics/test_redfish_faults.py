@@ -17,7 +17,7 @@ def test_a_task_that_is_forgotten_is_read_back(status: int, tmp_path: Path) -> N
     with bench(tmp_path, task_polls=2) as b:
         selection = b.selection()
         fault = WireFault("status_after", "GET", "*/TaskMonitors/*", after=1, status=status, body="gone")
-        b.server.faults.add(fault)
+        b.server.faults.add_fault(fault)
         with pytest.raises(OutcomeUnknown, match="is gone"):
             b.fabric.compose(selection)
         assert b.verified("one", selection)  # it was done
@@ -31,7 +31,7 @@ def test_a_task_that_fails_is_what_the_operation_was(tmp_path: Path) -> None:
         meanwhile(b, "POST", SYSTEMS, lambda: foreign(b, blocks=("host2", "gpu1")))
         with pytest.raises(Conflict, match="ResourceBlockInUse"):
             b.fabric.compose(selection)
-        assert b.fabric.held() == {}
+        assert b.fabric.list_lease_tags() == {}
 
 
 def test_a_task_has_as_long_as_the_operation(tmp_path: Path) -> None:
@@ -53,14 +53,14 @@ def test_no_fault_on_the_wire_leaves_a_device_behind(moment: str, after: int, fa
         selection = b.selection()
         if moment == "release":
             b.fabric.compose(selection)
-        b.server.faults.add(WireFault(fault, *CHANGES[moment], after=after, body="{}" if fault == "lie" else ""))
+        b.server.faults.add_fault(WireFault(fault, *CHANGES[moment], after=after, body="{}" if fault == "lie" else ""))
         composed = moment == "release" or tried(lambda: b.fabric.compose(selection))
         assert len(b.ids()) == len(b.attached())
-        assert b.ids() <= set(selection.ids)
+        assert b.ids() <= set(selection.fabric_ids)
         if composed and fault != "lie":
             assert len(b.attached()) == 2
         assert b.gave_back(tries=4)
-        assert b.emulator.machine.systems == {}
+        assert b.emulator.composition.systems == {}
 
 
 def tried(call: Any) -> bool:

@@ -7,43 +7,57 @@ from typing import Any
 
 import pytest
 
-from campaign.fabrics.adapters.redfish.ownership import ServiceView, banks, name_of, objection, service_view
-from campaign.fabrics.adapters.redfish.resources import Block, Part, ServiceReading, System, Zone
+from campaign.fabrics.adapters.redfish.ownership import (
+    ServiceView,
+    build_banks,
+    build_service_view,
+    build_system_name,
+    find_rule_violation,
+)
+from campaign.fabrics.adapters.redfish.resources import (
+    BlockPart,
+    ComputerSystem,
+    ResourceBlock,
+    ResourceZone,
+    ServiceReading,
+)
 from campaign.fabrics.adapters.redfish.service import RedfishOptions
-from campaign.fabrics.control_plane.ownership import distinct
-from campaign.fabrics.control_plane.protocol import Change
+from campaign.fabrics.control_plane.ownership import merge_duplicate_devices
+from campaign.fabrics.control_plane.protocol import LeaseChange
 from campaign.fabrics.protocol import Tag
-from campaign.fabrics.state_file import HeldHost, Holding, Slot, State
+from campaign.fabrics.state_file import ClaimedHost, DeviceSlot, FabricState, LeaseClaim
 
-GPU = Part("gpu", "a100", None, None, "ok")
-OURS, THEIRS = name_of("one", "host1"), "theirs"
+GPU = BlockPart("gpu", "a100", None, None, "ok")
+OURS, THEIRS = build_system_name("one", "host1"), "theirs"
 
 
-def block(name: str, *, kind: str = "Processor", **changes: Any) -> Block:
-    plain = Block(f"/b/{name}", name, name, (kind,), "Unused", False, True, "ok", (), (), ())
+def block(name: str, *, kind: str = "Processor", **changes: Any) -> ResourceBlock:
+    plain = ResourceBlock(f"/b/{name}", name, name, (kind,), "Unused", False, True, "ok", (), (), ())
     return replace(plain, **changes)
 
 
-def system(number: int, name: str, *blocks: str, kind: str = "Composed") -> System:
-    return System(f"/s/{number}", str(number), name, "", kind, tuple(f"/b/{one}" for one in blocks), "On")
+def system(number: int, name: str, *blocks: str, kind: str = "Composed") -> ComputerSystem:
+    return ComputerSystem(f"/s/{number}", str(number), name, "", kind, tuple(f"/b/{one}" for one in blocks), "On")
 
 
 def seen(
-    *blocks: Block,
-    systems: tuple[System, ...] = (),
-    zones: tuple[Zone, ...] = (),
+    *blocks: ResourceBlock,
+    systems: tuple[ComputerSystem, ...] = (),
+    zones: tuple[ResourceZone, ...] = (),
     parts: int = 1,
-    state: State | None = None,
+    state: FabricState | None = None,
     **options: Any,
 ) -> ServiceView:
     hosts = [block("host1", kind="Compute"), block("host2", kind="Compute")]
     here = {one.uri: one for one in (*hosts, *blocks)}
     reading = ServiceReading(here, {s.uri: s for s in systems}, zones, {one.uri: (GPU,) * parts for one in blocks})
-    return service_view(reading, ["host1", "host2"], RedfishOptions(url="http://x", **options), state or State())
+    return build_service_view(
+        reading, ["host1", "host2"], RedfishOptions(url="http://x", **options), state or FabricState()
+    )
 
 
-def change(**hosts: tuple[str, ...]) -> Change:
-    return Change(Tag("one", "c", "o", 0.0, ()), hosts)
+def change(**hosts: tuple[str, ...]) -> LeaseChange:
+    return LeaseChange(Tag("one", "c", "o", 0.0, ()), hosts)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +102,7 @@ def test_a_device_is_in_use_only_where_both_ends_and_the_state_agree(
 def test_who_else_has_a_block_is_named(compositions: int, others: tuple[str, ...]) -> None:
     systems = (system(1, OURS, "host1", "gpu1"), system(2, THEIRS, "host2", "gpu1"))
     shared = block("gpu1", state="Composed", systems=("/s/1", "/s/2"), compositions=compositions)
-    (device,) = distinct(seen(shared, systems=systems).view, State()).devices
+    (device,) = merge_duplicate_devices(seen(shared, systems=systems).view, FabricState()).devices
     assert (device.holder, device.others) == ("one", others)
 
 
@@ -105,17 +119,20 @@ def test_a_block_that_is_off_or_reserved_is_not_free() -> None:
 def test_a_block_of_two_goes_as_one() -> None:
     both = seen(block("gpu1"), parts=2)
     assert [device.fabric_id for device in both.view.devices] == ["gpu1.0", "gpu1.1"]
-    assert "one resource block" in str(objection(both, change(host1=("gpu1.0",))))
-    assert objection(both, change(host1=("gpu1.0", "gpu1.1"))) is None
+    assert "one resource block" in str(find_rule_violation(both, change(host1=("gpu1.0",))))
+    assert find_rule_violation(both, change(host1=("gpu1.0", "gpu1.1"))) is None
 
 
 def test_everything_of_a_system_shares_one_zone() -> None:
-    zones = (Zone("/z/1", "1", "", ("/b/host1", "/b/gpu1")), Zone("/z/2", "2", "", ("/b/host1", "/b/host2", "/b/gpu2")))
+    zones = (
+        ResourceZone("/z/1", "1", "", ("/b/host1", "/b/gpu1")),
+        ResourceZone("/z/2", "2", "", ("/b/host1", "/b/host2", "/b/gpu2")),
+    )
     shown = seen(block("gpu1"), block("gpu2"), zones=zones)
-    reach = {bank.name: bank.hosts for bank in banks(shown, shown.view)}
+    reach = {bank.name: bank.hosts for bank in build_banks(shown, shown.view)}
     assert reach == {"1": ("host1",), "2": ("host1", "host2")}
-    assert objection(shown, change(host1=("gpu1",), host2=("gpu2",))) is None
-    assert "share no resource zone" in str(objection(shown, change(host1=("gpu1", "gpu2"))))
+    assert find_rule_violation(shown, change(host1=("gpu1",), host2=("gpu2",))) is None
+    assert "share no resource zone" in str(find_rule_violation(shown, change(host1=("gpu1", "gpu2"))))
 
 
 @pytest.mark.parametrize(
@@ -127,8 +144,8 @@ def test_everything_of_a_system_shares_one_zone() -> None:
     ],
 )
 def test_a_zone_limits_what_one_system_has(limit: tuple[str, int], names: tuple[str, ...], said: str | None) -> None:
-    zones = (Zone("/z/1", "1", "", ("/b/host1", "/b/gpu1", "/b/gpu2"), limits=(limit,)),)
-    rule = objection(seen(block("gpu1"), block("gpu2"), zones=zones), change(host1=names))
+    zones = (ResourceZone("/z/1", "1", "", ("/b/host1", "/b/gpu1", "/b/gpu2"), limits=(limit,)),)
+    rule = find_rule_violation(seen(block("gpu1"), block("gpu2"), zones=zones), change(host1=names))
     assert (rule is None) if said is None else (said in str(rule))
 
 
@@ -136,8 +153,10 @@ def test_a_host_that_is_only_a_physical_system_is_composed_for_nobody() -> None:
     physical = system(1, "server7", kind="Physical")
     shown = seen(block("gpu1"), systems=(physical,), hosts={"host1": "server7"})
     assert list(shown.hosts) == ["host2"]
-    assert "host1 is no compute block of the service (see `hosts`)" in str(objection(shown, change(host1=("gpu1",))))
-    assert objection(shown, change(host1=())) is None
+    assert "host1 is no compute block of the service (see `hosts`)" in str(
+        find_rule_violation(shown, change(host1=("gpu1",)))
+    )
+    assert find_rule_violation(shown, change(host1=())) is None
 
 
 def test_a_block_that_does_not_say_that_it_is_a_host_is_one_where_the_system_file_says_so() -> None:
@@ -185,14 +204,14 @@ def test_a_host_is_held_by_whoever_composed_or_reserved_it() -> None:
 def test_an_address_is_ours_while_the_same_system_is_there(
     handle: str, blocks: tuple[str, ...], kind: str, ours: bool
 ) -> None:
-    held = Holding(
+    held = LeaseClaim(
         campaign="c",
         owner="o",
         since_s=1.0,
-        hosts=(HeldHost(name="host1", devices=("gpu1",)),),
+        hosts=(ClaimedHost(name="host1", devices=("gpu1",)),),
         handles={"system:host1": handle},
     )
-    state = State(leases={"one": held}, devices={"gpu1": Slot(lease="one", host="host1")})
+    state = FabricState(leases={"one": held}, devices={"gpu1": DeviceSlot(lease="one", host="host1")})
     shown = seen(block("gpu1"), block("gpu2"), systems=(system(1, "My System", *blocks, kind=kind),), state=state)
-    assert [leased.tag.owner for leased in shown.leased.values()] == ["o"] * ours
+    assert [leased.tag.owner for leased in shown.leased_systems.values()] == ["o"] * ours
     assert ("one" in shown.view.tags) == ours

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from campaign.common.errors import ConfigError
-from campaign.fabrics import FABRICS, fabric_modules, open_fabric, registry
+from campaign.fabrics import FABRICS, list_fabric_modules, open_fabric, registry
 from campaign.fabrics.registry import ENTRY_POINTS
 from campaign.plan.campaign.load import load_named
 from campaign.spec.site_hardware import HostSpec
@@ -50,7 +50,7 @@ def test_another_package_can_bring_a_fabric(tmp_path: Path) -> None:
     path = write_files(tmp_path, {"system.fabric": {"kind": "theirs", "colour": "red"}, "system.pool": []})
     assert load_named(SystemFile, "bench", path).model.fabric["kind"] == "theirs"
     fabric = open_fabric("theirs", {"colour": "red"}, (HostSpec(name="host1", cores=8, memory_gib=32.0),), (), tmp_path)
-    assert [host.name for host in fabric.inventory().hosts] == ["host1"]
+    assert [host.name for host in fabric.read_inventory().hosts] == ["host1"]
     write_files(tmp_path, {"system.fabric": {"kind": "theirs", "flavour": "red"}, "system.pool": []})
     with pytest.raises(ConfigError, match="flavour"):
         load_named(SystemFile, "bench", path)
@@ -58,7 +58,7 @@ def test_another_package_can_bring_a_fabric(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("another")
 def test_a_name_of_ours_cannot_be_taken_over() -> None:
-    assert fabric_modules()["static"] == FABRICS["static"]
+    assert list_fabric_modules()["static"] == FABRICS["static"]
 
 
 @pytest.mark.usefixtures("another")

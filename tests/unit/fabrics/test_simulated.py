@@ -11,8 +11,8 @@ import pytest
 
 from campaign.fabrics.banks import RULES
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, OutcomeUnknown
-from campaign.fabrics.protocol import HostSelection, Request, Selection
-from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions, host_id
+from campaign.fabrics.protocol import HostSelection, LeaseRequest, Selection
+from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions, make_host_id
 from campaign.fabrics.state_file import StateFile
 from campaign.spec.hardware import Composition
 from campaign.spec.site_hardware import HostSpec, PoolSpec
@@ -30,12 +30,12 @@ def simulated(tmp_path: Path, *faults: str | dict[str, Any], hosts: int = 2, **o
     return SimulatedFabric(SimulatedOptions.model_validate({"faults": listed} | options), specs, pool, tmp_path)
 
 
-def request(lease_id: str = "one", wanted: Any = TWO) -> Request:
-    return Request(lease_id, "demo", "me", wanted)
+def request(lease_id: str = "one", wanted: Any = TWO) -> LeaseRequest:
+    return LeaseRequest(lease_id, "demo", "me", wanted)
 
 
 def compose(fabric: SimulatedFabric, lease_id: str = "one", wanted: Any = TWO) -> Composition:
-    fabric.compose(fabric.select(request(lease_id, wanted), fabric.inventory()))
+    fabric.compose(fabric.select_devices(request(lease_id, wanted), fabric.read_inventory()))
     composition = obtained(fabric, lease_id)
     return composition
 
@@ -49,7 +49,7 @@ def test_busy_changes_nothing_and_passes(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(Busy):
             compose(fabric)
-        assert not fabric.held()
+        assert not fabric.list_lease_tags()
     assert ids(compose(fabric)) == [SLOT1, SLOT2]
 
 
@@ -77,9 +77,9 @@ def test_a_substituted_device_is_reported_as_what_it_is(tmp_path: Path) -> None:
     composition = compose(fabric)
     assert composition.shortfall(TWO) == ()
     assert composition.mismatches(TWO) == ("host1: falcon1/drawer1/slot5 is 'h100', 'a100' requested",)
-    assert set(fabric.held()["one"].devices) == {"falcon1/drawer1/slot5", SLOT2}
+    assert set(fabric.list_lease_tags()["one"].devices) == {"falcon1/drawer1/slot5", SLOT2}
     assert fabric.release("one") == ()
-    assert {device.state for device in fabric.inventory().devices} == {"free"}
+    assert {device.state for device in fabric.read_inventory().devices} == {"free"}
 
 
 def test_a_degraded_link_is_reported_until_release(tmp_path: Path) -> None:
@@ -92,26 +92,26 @@ def test_a_degraded_link_is_reported_until_release(tmp_path: Path) -> None:
 def test_a_device_that_is_never_visible_stays_so_after_a_rescan(tmp_path: Path) -> None:
     fabric = simulated(tmp_path, "device_never_visible")
     composition = compose(fabric)
-    assert fabric.host_sees(composition) == {SLOT2}
-    fabric.rescan(composition)
-    assert fabric.host_sees(composition) == {SLOT2}
+    assert fabric.find_visible_devices(composition) == {SLOT2}
+    fabric.rescan_hosts(composition)
+    assert fabric.find_visible_devices(composition) == {SLOT2}
 
 
 def test_a_device_that_needs_a_rescan_is_seen_after_it(tmp_path: Path) -> None:
     fabric = simulated(tmp_path, "needs_rescan")
     composition = compose(fabric)
-    assert fabric.host_sees(composition) == {SLOT2}
-    fabric.rescan(composition)
-    assert fabric.host_sees(composition) == {SLOT1, SLOT2}
+    assert fabric.find_visible_devices(composition) == {SLOT2}
+    fabric.rescan_hosts(composition)
+    assert fabric.find_visible_devices(composition) == {SLOT1, SLOT2}
 
 
 def test_a_failed_device_stays_failed_after_release(tmp_path: Path) -> None:
     fabric = simulated(tmp_path, "device_fails")
     composition = compose(fabric)
     assert [device.health for device in composition.devices] == ["critical", "ok"]
-    assert fabric.host_sees(composition) == {SLOT2}
+    assert fabric.find_visible_devices(composition) == {SLOT2}
     assert fabric.release("one") == ()
-    broken = fabric.inventory().device(SLOT1)
+    broken = fabric.read_inventory().device(SLOT1)
     assert broken is not None
     assert (broken.state, broken.health, broken.holder) == ("failed", "critical", None)
     assert ids(compose(fabric)) == [SLOT2, SLOT3]
@@ -126,10 +126,10 @@ def test_a_leaked_device_and_its_host_stay_with_the_lease(tmp_path: Path) -> Non
     fabric = simulated(tmp_path, "leak")
     compose(fabric)
     assert fabric.release("one") == (SLOT1,)
-    assert fabric.held()["one"].devices == (SLOT1,)
-    assert [host.holder for host in fabric.inventory().hosts] == ["one", None]
+    assert fabric.list_lease_tags()["one"].devices == (SLOT1,)
+    assert [host.holder for host in fabric.read_inventory().hosts] == ["one", None]
     assert fabric.release("one") == ()
-    assert not fabric.held()
+    assert not fabric.list_lease_tags()
 
 
 def test_a_lost_reply_to_release_has_released(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_lost_reply_to_release_has_released(tmp_path: Path) -> None:
 
 def test_hosts_see_devices_only_after_they_enumerated(tmp_path: Path) -> None:
     fabric = simulated(tmp_path, enumerate_s=3600.0)
-    assert fabric.host_sees(compose(fabric)) == frozenset()
+    assert fabric.find_visible_devices(compose(fabric)) == frozenset()
 
 
 def test_latencies_are_slept_per_operation_and_per_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_one_transaction_at_a_time(tmp_path: Path) -> None:
         with pytest.raises(Busy, match="theirs"):
             other.release("one")
     assert caught.value.holders == ("theirs",)
-    assert list(other.held()) == ["one"]
+    assert list(other.list_lease_tags()) == ["one"]
     assert other.release("one") == ()
 
 
@@ -174,26 +174,26 @@ def test_the_fabric_refuses_a_selection_against_its_rules(tmp_path: Path) -> Non
     with pytest.raises(Incompatible) as caught:
         fabric.compose(Selection(request(), spread))
     assert RULES["advanced"] in caught.value.rule
-    assert not fabric.held()
+    assert not fabric.list_lease_tags()
 
 
 def test_a_rule_that_another_lease_makes_bite_is_a_conflict(tmp_path: Path) -> None:
     fabric = simulated(tmp_path, hosts=4)
     compose(fabric, "three", configuration(hosts=3))
     with pytest.raises(Conflict) as selecting:
-        fabric.select(request("four", configuration()), fabric.inventory())
+        fabric.select_devices(request("four", configuration()), fabric.read_inventory())
     late = Selection(request("four"), (HostSelection("host4", fabric=("falcon1/drawer1/slot4",)),))
     with pytest.raises(Conflict) as composing:
         fabric.compose(late)
     assert selecting.value.holders == composing.value.holders == ("three",)
-    assert list(fabric.held()) == ["three"]
+    assert list(fabric.list_lease_tags()) == ["three"]
 
 
 def test_a_lease_id_of_another_owner_is_no_repetition(tmp_path: Path) -> None:
     fabric = simulated(tmp_path)
-    selection = fabric.select(request(), fabric.inventory())
+    selection = fabric.select_devices(request(), fabric.read_inventory())
     fabric.compose(selection)
-    theirs = Selection(Request("one", "demo", "somebody else", TWO), selection.hosts)
+    theirs = Selection(LeaseRequest("one", "demo", "somebody else", TWO), selection.hosts)
     with pytest.raises(Conflict, match="for me"):
         fabric.compose(theirs)
 
@@ -204,9 +204,9 @@ def test_a_lease_id_of_another_owner_is_no_repetition(tmp_path: Path) -> None:
 )
 def test_host_ids_look_like_what_hosts_report(kind: str, pattern: str) -> None:
 
-    assert re.fullmatch(pattern, host_id(kind, SLOT1))
-    assert host_id(kind, SLOT1) == host_id(kind, SLOT1) != host_id(kind, SLOT2)
+    assert re.fullmatch(pattern, make_host_id(kind, SLOT1))
+    assert make_host_id(kind, SLOT1) == make_host_id(kind, SLOT1) != make_host_id(kind, SLOT2)
 
 
 def test_hosts_name_their_ports(tmp_path: Path) -> None:
-    assert [host.ports for host in simulated(tmp_path).inventory().hosts] == [("falcon1/H1",), ("falcon1/H2",)]
+    assert [host.ports for host in simulated(tmp_path).read_inventory().hosts] == [("falcon1/H1",), ("falcon1/H2",)]

@@ -9,7 +9,7 @@ import pytest
 
 from campaign.common.errors import ConfigError
 from campaign.fabrics.errors import Incompatible
-from campaign.fabrics.protocol import Request
+from campaign.fabrics.protocol import LeaseRequest
 from campaign.fabrics.registry import NoOptions
 from campaign.fabrics.static import RULE, open_fabric
 from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
@@ -38,7 +38,7 @@ HOST = HostSpec(
 def test_only_local_is_possible(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
     fabric = open_fabric(NoOptions(), [HOST], [], tmp_path)
     with pytest.raises(Incompatible, match=says) as caught:
-        fabric.select(Request("one", "demo", "me", configuration(**changes)), fabric.inventory())
+        fabric.select_devices(LeaseRequest("one", "demo", "me", configuration(**changes)), fabric.read_inventory())
     assert caught.value.rule == RULE
 
 
@@ -49,16 +49,16 @@ def test_a_pool_is_refused(tmp_path: Path) -> None:
 
 def test_devices_are_numbered_per_kind(tmp_path: Path) -> None:
     fabric = open_fabric(NoOptions(), [HOST], [], tmp_path)
-    names = [(device.fabric_id, device.model) for device in fabric.inventory().devices]
+    names = [(device.fabric_id, device.model) for device in fabric.read_inventory().devices]
     assert names == [
         ("host1/gpu0", "a100"),
         ("host1/gpu1", "a100"),
         ("host1/gpu2", "h100"),
         ("host1/nvme0", "ssd"),
     ]
-    assert fabric.capabilities().max_devices_per_host == 3
+    assert fabric.describe_capabilities().max_devices_per_host == 3
 
 
 def test_opening_writes_nothing(tmp_path: Path) -> None:
-    open_fabric(NoOptions(), [HOST], [], tmp_path / "state").inventory()
+    open_fabric(NoOptions(), [HOST], [], tmp_path / "state").read_inventory()
     assert not (tmp_path / "state").exists()

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from campaign.common.errors import ConfigError
-from campaign.importing.campaign_files import others
-from campaign.importing.log_facts import Unread
-from campaign.importing.map_file import pattern, plain
+from campaign.importing.campaign_files import find_absent_combinations
+from campaign.importing.log_facts import UnreadLogError
+from campaign.importing.map_file import compile_pattern, compile_plain_pattern
 from campaign.spec.expression import parse
 
 NAMES = ("configuration", "workload", "batch", "precision", "repetition")
@@ -37,11 +37,13 @@ NAMES = ("configuration", "workload", "batch", "precision", "repetition")
     ],
 )
 def test_a_pattern_gives_what_a_path_says(text: str, path: str, said: dict[str, str] | None) -> None:
-    assert pattern(text, NAMES, {}, "map").match(path) == said
+    assert compile_pattern(text, NAMES, {}, "map").match(path) == said
 
 
 def test_words_that_are_known_decide_between_two_readings() -> None:
-    made = pattern("{workload}-{precision}", NAMES, {"workload": ["bert-large"], "precision": ["fp16-o2", "o2"]}, "map")
+    made = compile_pattern(
+        "{workload}-{precision}", NAMES, {"workload": ["bert-large"], "precision": ["fp16-o2", "o2"]}, "map"
+    )
     assert made.match("bert-large-fp16-o2") == {"workload": "bert-large", "precision": "fp16-o2"}
     # A word that is not known is given too: whoever reads it can say that it is none.
     assert made.match("other-fp16-o2") is not None
@@ -52,28 +54,28 @@ def test_words_that_are_known_decide_between_two_readings() -> None:
     [("{host}-{lease}.log", "a-b-c.log"), ("{batch}{repetition}", "128"), ("*{host}.log", "node1.log")],
 )
 def test_a_path_that_can_be_read_in_several_ways_is_refused(text: str, path: str) -> None:
-    made = pattern(text, ("host", "lease", "batch", "repetition"), {}, "map")
-    with pytest.raises(Unread, match=r"can be read in several ways, such as \{.*, or \{.*'words'"):
+    made = compile_pattern(text, ("host", "lease", "batch", "repetition"), {}, "map")
+    with pytest.raises(UnreadLogError, match=r"can be read in several ways, such as \{.*, or \{.*'words'"):
         made.match(path)
 
 
 def test_words_that_are_listed_make_a_path_unambiguous() -> None:
-    made = pattern("{host}-{lease}", ("host", "lease"), {"host": ["a-b"]}, "map")
+    made = compile_pattern("{host}-{lease}", ("host", "lease"), {"host": ["a-b"]}, "map")
     assert made.match("a-b-c") == {"host": "a-b", "lease": "c"}
-    with pytest.raises(Unread):
-        pattern("{host}-{lease}", ("host", "lease"), {"host": ["a-b", "a"]}, "map").match("a-b-c")
+    with pytest.raises(UnreadLogError):
+        compile_pattern("{host}-{lease}", ("host", "lease"), {"host": ["a-b", "a"]}, "map").match("a-b-c")
 
 
 def test_a_pattern_names_what_it_cannot_give() -> None:
     with pytest.raises(ConfigError, match=r"map:3: '\{bacth\}' is not a name .* 'batch'"):
-        pattern("{bacth}.log", NAMES, {}, "map:3")
+        compile_pattern("{bacth}.log", NAMES, {}, "map:3")
     with pytest.raises(ConfigError, match="literal braces"):
-        pattern("{batch.log", NAMES, {}, "map:3")
+        compile_pattern("{batch.log", NAMES, {}, "map:3")
 
 
 def test_a_plain_pattern_takes_braces_as_they_are() -> None:
-    assert plain("**/{a}*.md").fullmatch("x/{a}b.md")
-    assert not plain("*.md").fullmatch("x/a.md")
+    assert compile_plain_pattern("**/{a}*.md").fullmatch("x/{a}b.md")
+    assert not compile_plain_pattern("*.md").fullmatch("x/a.md")
 
 
 _CELLS = st.sets(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.sampled_from([1, 2, 4])), min_size=1)
@@ -84,7 +86,7 @@ _CELLS = st.sets(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.sam
 def test_rules_hold_for_exactly_the_cells_that_were_not_found(cells: set[tuple[str, str, int]]) -> None:
     names = ("configuration", "workload", "batch")
     values = [sorted({cell[level] for cell in cells}) for level in range(3)]
-    rules = [parse(rule, names) for rule in others(names, values, cells)]
+    rules = [parse(rule, names) for rule in find_absent_combinations(names, values, cells)]
     for cell in itertools.product(*values):
         excluded = [rule for rule in rules if rule(dict(zip(names, cell, strict=True)))]
         assert len(excluded) == (cell not in cells)
@@ -93,6 +95,6 @@ def test_rules_hold_for_exactly_the_cells_that_were_not_found(cells: set[tuple[s
 def test_many_cells_make_few_short_rules() -> None:
     values = [[f"configuration-{n}" for n in range(200)], [8, 16, 32]]
     cells = [(name, batch) for n, name in enumerate(values[0]) for batch in (8, 16, 32) if batch < 32 or n % 2]
-    rules = list(others(("configuration", "batch"), values, cells))
+    rules = list(find_absent_combinations(("configuration", "batch"), values, cells))
     assert len(rules) <= 10
     assert max(map(len, rules)) < 1000

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from campaign.importing.log_facts import LogFacts, look, span
+from campaign.importing.log_facts import LogFacts, compute_run_span, read_log_facts
 from campaign.plan.campaign.import_file import LogPattern
 from campaign.workloads.log_reader import Log
 
@@ -15,7 +15,7 @@ TEN = datetime.datetime(2022, 5, 3, 10, tzinfo=datetime.UTC).timestamp()
 
 
 def found(text: str, **times: Any) -> LogFacts:
-    return look(LogPattern.model_validate({"path": "x", "times": times}), Log.of(text))
+    return read_log_facts(LogPattern.model_validate({"path": "x", "times": times}), Log.of(text))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_duration_may_be_written_in_hours_minutes_and_seconds() -> None:
 )
 def test_a_span_is_known_where_both_ends_are(said: LogFacts, expected: tuple[float, float, bool]) -> None:
     """A file may have been copied since: when it was written says when the run ended at best, never how long it took."""
-    assert span(said, 100.0) == expected
+    assert compute_run_span(said, 100.0) == expected
 
 
 @pytest.mark.parametrize(
@@ -73,5 +73,5 @@ def test_a_time_that_cannot_be_read_is_told(text: str, words: str) -> None:
 
 def test_names_are_looked_for_in_every_line() -> None:
     pattern = LogPattern(path="x", read={"host": r"on (\w+)"}, exit_code=r"code (\d+)", timed_out="too long")
-    said = look(pattern, Log.of("on a\non b\non a\ncode 3\rcode 4\n\x1b[1mtoo long\x1b[0m"))
+    said = read_log_facts(pattern, Log.of("on a\non b\non a\ncode 3\rcode 4\n\x1b[1mtoo long\x1b[0m"))
     assert (said.values, said.exit_code, said.timed_out) == ({"host": "a,b"}, 4, True)

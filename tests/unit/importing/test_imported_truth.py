@@ -13,7 +13,7 @@ from campaign.analysis.tables.io import Tables
 from campaign.archive.write import write_archive
 from campaign.common import intervals
 from campaign.plan.campaign.resolve import load_campaign
-from campaign.report.sources import tables_from
+from campaign.report.sources import load_tables
 from tests import imported_under_truth
 from tests import statements_under_truth as said
 from tests.planted_campaigns import Truth
@@ -35,20 +35,20 @@ def test_a_campaign_composed_once_borrows_from_an_earlier_one_and_its_archive_sa
     random = np.random.default_rng(1)
     alone = imported_under_truth.imported(Truth(compositions=1, runs=2), random, "first", tmp_path)
     results = tmp_path / "results"
-    assert not against_the_first(tables_from(alone, results))["tested"].any()
+    assert not against_the_first(load_tables(alone, results))["tested"].any()
     pilot = load_campaign(imported_under_truth.imported(Truth(), random, "pilot", tmp_path))
     collect(gather(pilot, results / "pilot"), results / "pilot" / "tables")
     file = imported_under_truth.imported(Truth(compositions=1, runs=2), random, "probe", tmp_path)
-    found = tables_from(file, results)
+    found = load_tables(file, results)
     rows = against_the_first(found)
     assert rows["tested"].all()
     assert set(rows["lent_by"]) == {"pilot"}
     assert "borrowed from earlier campaigns on this system (pilot) (8.0 degrees of freedom)" in verdict.rests_on(rows)
-    assert set(found.cells["interval_method"]) == {intervals.BORROWED_EARLIER}
+    assert set(found.cells["interval_method"]) == {intervals.T_BORROWED_EARLIER_SPREAD}
     # What the archive says follows from the archive alone.
     probe = load_campaign(file)
     packed = write_archive(probe, results / "probe", tmp_path / "away" / "probe.zip").path
-    again = tables_from(packed, tmp_path / "nowhere")
+    again = load_tables(packed, tmp_path / "nowhere")
     assert again.context == found.context
     assert again.cells.equals(found.cells)
 
@@ -56,7 +56,7 @@ def test_a_campaign_composed_once_borrows_from_an_earlier_one_and_its_archive_sa
 def test_what_imported_compositions_say_is_marked_where_their_order_is_not_known(tmp_path: Path) -> None:
     """Logs in the order of their files: drift of the system is an overhead of the last configuration."""
     random = np.random.default_rng(1)
-    found = tables_from(imported_under_truth.imported(Truth(), random, "some", tmp_path), tmp_path / "results")
+    found = load_tables(imported_under_truth.imported(Truth(), random, "some", tmp_path), tmp_path / "results")
     rows = against_the_first(found)
     assert rows["in_order"].all()
     said = verdict.basis({**rows.iloc[0], "p": 0.01})

@@ -14,7 +14,7 @@ from campaign.cli.main import main
 from campaign.importing.stated_settings import SETTINGS
 from campaign.spec.record import Store
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import PARSERS, Scope, read_tests
+from campaign.workloads.parsers import PARSERS, RunContext, read_tests
 from tests.unit.importing.logs_of_old import LOGS, put, write_map
 
 
@@ -194,7 +194,7 @@ def test_tests_of_several_number_formats_are_told_apart_by_an_option() -> None:
 
 def test_a_batch_that_the_settings_of_bert_contradict_is_invalid() -> None:
     log = Log(LOGS / "nvidia_bert/full-epochs-max-steps-too-large.log")
-    (reading,) = read_tests("nvidia_bert", log, Scope(batch=4, ranks=8))
+    (reading,) = read_tests("nvidia_bert", log, RunContext(batch=4, ranks=8))
     assert (reading.status, reading.problem) == ("invalid", "the program says the batch per device is 8, the run has 4")
 
 
@@ -203,7 +203,7 @@ def test_every_setting_that_readers_state_is_known() -> None:
         name
         for parser in PARSERS
         for path in (LOGS / parser).glob("*.log")
-        for test in read_tests(parser, Log(path), Scope())
+        for test in read_tests(parser, Log(path), RunContext())
         for name in test.settings
     }
     assert stated <= SETTINGS.keys()

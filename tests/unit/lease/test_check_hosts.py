@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from campaign.lease.campaign_leases import Site
-from campaign.lease.check_hosts import check_before_leases, known_to_slurm
+from campaign.lease.check_hosts import check_against_slurm, check_before_leases
 from campaign.slurm.commands import Slurm
 from campaign.slurm.listed_hosts import parse_listing
 from campaign.spec.system_file import SlurmOptions, SystemFile
@@ -28,7 +28,7 @@ def findings(hosts: str = "host[1-2]", given: str | None = None, **slurm: Any) -
         "name": "lab", "launcher": "slurm", "fabric": {"kind": "simulated"}, "hosts": [{"name": hosts}],
         "pool": [{"model": "a100", "count": 4}], "slurm": {"partition": "batch", **slurm},
     })  # fmt: skip
-    found = known_to_slurm(system, SlurmOptions(partition=given), _LISTED)
+    found = check_against_slurm(system, SlurmOptions(partition=given), _LISTED)
     return [(finding.verdict, finding.words) for finding in found]
 
 

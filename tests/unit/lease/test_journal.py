@@ -13,14 +13,14 @@ from campaign.common.errors import FabricError
 from campaign.common.files import write_json
 from campaign.common.paths import Results
 from campaign.fabrics.errors import Conflict
-from campaign.lease.campaign_leases import lease_document, use_of
-from campaign.lease.journal import TRANSITIONS, Journal, Ownership, is_owned, journaled
+from campaign.lease.campaign_leases import determine_use_id, make_lease_document
+from campaign.lease.journal import TRANSITIONS, Journal, LeaseOwnership, is_owned, list_journaled_leases
 
 
 def begun(directory: Path) -> Journal:
     journal = Journal(directory, "one")
-    journal.advance("PLANNED", campaign="demo", owner="me", requested={"hosts": 1})
-    journal.advance("RESERVED", selected=["slot1"])
+    journal.enter_state("PLANNED", campaign="demo", owner="me", requested={"hosts": 1})
+    journal.enter_state("RESERVED", selected=["slot1"])
     return journal
 
 
@@ -28,7 +28,7 @@ def begun(directory: Path) -> Journal:
 @given(st.floats(0, 1))
 def test_a_torn_last_line_loses_only_itself(tmp_path_factory: pytest.TempPathFactory, cut: float) -> None:
     directory = tmp_path_factory.mktemp("journal")
-    begun(directory).advance("COMPOSING")
+    begun(directory).enter_state("COMPOSING")
     path = directory / "one.jsonl"
     whole = path.read_bytes()
     before_last = whole.rstrip(b"\n").rfind(b"\n") + 1
@@ -36,13 +36,13 @@ def test_a_torn_last_line_loses_only_itself(tmp_path_factory: pytest.TempPathFac
 
     heir = Journal(directory, "one")
     assert heir.state == "RESERVED"
-    heir.advance("COMPOSING")
+    heir.enter_state("COMPOSING")
     assert Journal(directory, "one").state == "COMPOSING"
-    assert heir.document()["selected"] == ["slot1"]
+    assert heir.make_document()["selected"] == ["slot1"]
 
 
 def test_every_line_is_whole_json_with_its_time(tmp_path: Path) -> None:
-    begun(tmp_path).note(operation="compose", outcome="ok", duration_s=0.1)
+    begun(tmp_path).add_facts(operation="compose", outcome="ok", duration_s=0.1)
     entries = [json.loads(line) for line in (tmp_path / "one.jsonl").read_text().splitlines()]
     assert [entry.get("state") for entry in entries] == ["PLANNED", "RESERVED", None]
     assert all(entry["time_s"] > 1e9 for entry in entries)
@@ -51,7 +51,7 @@ def test_every_line_is_whole_json_with_its_time(tmp_path: Path) -> None:
 def test_states_follow_each_other_as_the_machine_allows(tmp_path: Path) -> None:
     journal = begun(tmp_path)
     with pytest.raises(FabricError, match="RESERVED cannot become READY"):
-        journal.advance("READY")
+        journal.enter_state("READY")
     assert Journal(tmp_path, "one").state == "RESERVED"
 
 
@@ -66,27 +66,27 @@ def test_every_state_can_end() -> None:
 
 def test_only_the_last_use_of_an_id_counts(tmp_path: Path) -> None:
     journal = begun(tmp_path)
-    journal.note(operation="compose", outcome="failed", error="Busy", message="m", duration_s=0.0)
-    journal.advance("ABORTING")
-    journal.advance("FABRIC_FREE")
-    journal.advance("RELEASED")
-    assert journal.document()["operations"] == 1
-    journal.advance("PLANNED", campaign="demo", owner="heir")
-    document = Journal(tmp_path, "one").document()
+    journal.add_facts(operation="compose", outcome="failed", error="Busy", message="m", duration_s=0.0)
+    journal.enter_state("ABORTING")
+    journal.enter_state("FABRIC_FREE")
+    journal.enter_state("RELEASED")
+    assert journal.make_document()["operations"] == 1
+    journal.enter_state("PLANNED", campaign="demo", owner="heir")
+    document = Journal(tmp_path, "one").make_document()
     assert (document["state"], document["owner"], document["operations"]) == ("PLANNED", "heir", 0)
     assert document["times"]["released_s"] is None
 
 
 def test_choosing_anew_starts_the_times_of_the_attempt_anew(tmp_path: Path) -> None:
     journal = begun(tmp_path)
-    journal.advance("COMPOSING")
-    journal.advance("FABRIC_OK")
-    first = journal.document()["times"]
+    journal.enter_state("COMPOSING")
+    journal.enter_state("FABRIC_OK")
+    first = journal.make_document()["times"]
     assert first["fabric_done_s"] >= first["requested_s"]
-    journal.advance("ABORTING")
-    journal.advance("FABRIC_FREE")
-    journal.advance("RESERVED")
-    again = journal.document()["times"]
+    journal.enter_state("ABORTING")
+    journal.enter_state("FABRIC_FREE")
+    journal.enter_state("RESERVED")
+    again = journal.make_document()["times"]
     assert again["fabric_done_s"] is None
     assert again["requested_s"] == first["requested_s"]
 
@@ -99,38 +99,38 @@ def test_an_id_that_is_no_file_name_is_refused(lease_id: str, tmp_path: Path) ->
 
 def test_ownership_excludes_and_ends_once(tmp_path: Path) -> None:
     assert not is_owned(tmp_path, "one")
-    first = Ownership(tmp_path, "one")
+    first = LeaseOwnership(tmp_path, "one")
     assert is_owned(tmp_path, "one")
     with pytest.raises(Conflict, match="one belongs to process"):
-        Ownership(tmp_path, "one")
+        LeaseOwnership(tmp_path, "one")
     first.close()
     assert not is_owned(tmp_path, "one")
-    second = Ownership(tmp_path, "one")
+    second = LeaseOwnership(tmp_path, "one")
     first.close()
     assert is_owned(tmp_path, "one"), "closing again must not close what got the same descriptor"
     second.close()
 
 
 def test_a_forgotten_ownership_stays(tmp_path: Path) -> None:
-    descriptor = Ownership(tmp_path, "one")._descriptor
+    descriptor = LeaseOwnership(tmp_path, "one")._descriptor
     assert is_owned(tmp_path, "one")
     assert descriptor is not None
 
 
 def test_journaled_lists_ids_with_dots(tmp_path: Path) -> None:
     for lease_id in ("demo.spread-2x2.3f2a", "a"):
-        Journal(tmp_path, lease_id).advance("PLANNED")
-    Ownership(tmp_path, "only-locked").close()
-    assert journaled(tmp_path) == ["a", "demo.spread-2x2.3f2a"]
-    assert journaled(tmp_path / "nowhere") == []
+        Journal(tmp_path, lease_id).enter_state("PLANNED")
+    LeaseOwnership(tmp_path, "only-locked").close()
+    assert list_journaled_leases(tmp_path) == ["a", "demo.spread-2x2.3f2a"]
+    assert list_journaled_leases(tmp_path / "nowhere") == []
 
 
 def test_faults_are_those_of_the_fabric_and_of_the_use_in_their_order(tmp_path: Path) -> None:
     journal = begun(tmp_path)
-    journal.note(operation="compose", outcome="failed", error="Busy", message="no")
-    journal.note(operation="compose", outcome="done")
-    journal.note(fault={"operation": "allocation", "error": "DevicesDiffer", "message": "2 of 4"})
-    document = journal.document()
+    journal.add_facts(operation="compose", outcome="failed", error="Busy", message="no")
+    journal.add_facts(operation="compose", outcome="done")
+    journal.add_facts(fault={"operation": "allocation", "error": "DevicesDiffer", "message": "2 of 4"})
+    document = journal.make_document()
     assert [fault["error"] for fault in document["faults"]] == ["Busy", "DevicesDiffer"]
     assert document["faults"][1].keys() == {"time_s", "operation", "error", "message"}
     assert (document["operations"], document["retries"]) == (2, 1)
@@ -141,12 +141,12 @@ def test_a_use_has_a_number_that_no_other_use_had_though_its_journal_is_lost(tmp
 
     def used() -> str:
         journal = Journal(tmp_path / "journals", "one")
-        journal.advance("PLANNED", campaign="demo", owner="me")
-        use = use_of(results, journal)
-        document = lease_document(journal.document(), "lease", use)
+        journal.enter_state("PLANNED", campaign="demo", owner="me")
+        use = determine_use_id(results, journal)
+        document = make_lease_document(journal.make_document(), "lease", use)
         write_json(results.leases / f"{use}.json", document)
-        assert use_of(results, journal) == use
-        journal.advance("RELEASED")
+        assert determine_use_id(results, journal) == use
+        journal.enter_state("RELEASED")
         return use
 
     assert [used(), used()] == ["one.1", "one.2"]
@@ -156,13 +156,13 @@ def test_a_use_has_a_number_that_no_other_use_had_though_its_journal_is_lost(tmp
 
 def test_what_is_held_has_a_token_of_its_own_until_it_is_given_back(tmp_path: Path) -> None:
     journal = begun(tmp_path)
-    first = journal.holding
+    first = journal.holding_token
     assert first
     for state in ("COMPOSING", "FABRIC_OK", "HOST_VISIBLE", "READY", "UNKNOWN", "FABRIC_OK", "HOST_VISIBLE", "READY"):
-        journal.advance(state)  # type: ignore[arg-type]
-        assert Journal(tmp_path, "one").holding == first
+        journal.enter_state(state)  # type: ignore[arg-type]
+        assert Journal(tmp_path, "one").holding_token == first
     for state in ("UNKNOWN", "ABORTING", "FABRIC_FREE"):
-        journal.advance(state)  # type: ignore[arg-type]
-    assert journal.holding == ""
-    journal.advance("RESERVED", token="another")
-    assert journal.holding == "another"
+        journal.enter_state(state)  # type: ignore[arg-type]
+    assert journal.holding_token == ""
+    journal.enter_state("RESERVED", token="another")
+    assert journal.holding_token == "another"

@@ -22,14 +22,14 @@ from campaign.fabrics.errors import (
     ProtocolViolation,
     Unhealthy,
 )
-from campaign.fabrics.protocol import Fabric, Request
+from campaign.fabrics.protocol import Fabric, LeaseRequest
 from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions
 from campaign.lease.campaign_leases import Site
-from campaign.lease.check_site import journaled_times
-from campaign.lease.fabric_calls import Turn
+from campaign.lease.check_site import collect_operation_times
+from campaign.lease.fabric_calls import WaitBudget
 from campaign.lease.journal import Journal, is_owned
-from campaign.lease.lifecycle import HeldLease, acquire, begin_use, check, release
-from campaign.lease.reconcile import reconcile
+from campaign.lease.lifecycle import HeldLease, acquire_lease, check_lease, mark_in_use, release_lease
+from campaign.lease.reconcile import reconcile_leases
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 from campaign.spec.system_file import SystemFile
 from tests.contract.fabric_fixtures import configuration
@@ -55,17 +55,17 @@ class Bench:
 
     def acquire(self, lease_id: str = "one", wanted: Any = TWO, **changes: Any) -> HeldLease:
         timing = {"wait_s": 0.0, "poll_s": 0.0, "visible_s": 0.0} | changes
-        return acquire(self.fabric, Request(lease_id, "demo", "me", wanted), self.journals, **timing)
+        return acquire_lease(self.fabric, LeaseRequest(lease_id, "demo", "me", wanted), self.journals, **timing)
 
     def release(self, lease: HeldLease) -> dict[str, Any]:
-        return release(self.fabric, lease, wait_s=0, poll_s=0)
+        return release_lease(self.fabric, lease, wait_s=0, poll_s=0)
 
     def reconcile(self, **changes: Any) -> list[tuple[str, str]]:
         options = {"is_alive": partial(is_owned, self.journals), "dry_run": False, "wait_s": 0, "poll_s": 0} | changes
-        return [(orphan.lease_id, orphan.outcome) for orphan in reconcile(self.fabric, self.journals, **options)]
+        return [(orphan.lease_id, orphan.outcome) for orphan in reconcile_leases(self.fabric, self.journals, **options)]
 
     def states(self, lease_id: str = "one") -> list[str]:
-        return [entry["state"] for entry in Journal(self.journals, lease_id).last_use() if "state" in entry]
+        return [entry["state"] for entry in Journal(self.journals, lease_id).read_last_use() if "state" in entry]
 
 
 @pytest.fixture
@@ -75,20 +75,20 @@ def bench(tmp_path: Path) -> Bench:
 
 def test_the_straight_way(bench: Bench) -> None:
     lease = bench.acquire()
-    ready = lease.document()
+    ready = lease.make_document()
     assert ready["state"] == "READY"
     assert ready["times"]["requested_s"] <= ready["times"]["fabric_done_s"] <= ready["times"]["ready_s"]
     assert ready["times"]["released_s"] is None
     assert ready["obtained"] == lease.composition.document()
     assert ready["requested"]["devices_per_host"] == 2
-    begin_use(lease)
-    begin_use(lease)
+    mark_in_use(lease)
+    mark_in_use(lease)
     document = bench.release(lease)
     way = "PLANNED RESERVED COMPOSING FABRIC_OK HOST_VISIBLE READY IN_USE DRAINING DETACHING FABRIC_FREE RELEASED"
     assert " ".join(bench.states()) == way
     assert (document["operations"], document["retries"], document["faults"], document["leaked"]) == (2, 0, [], [])
     assert document["times"]["released_s"] >= ready["times"]["ready_s"]
-    assert not bench.fabric.held()
+    assert not bench.fabric.list_lease_tags()
     assert not is_owned(bench.journals, "one")
 
 
@@ -96,7 +96,7 @@ def test_what_operations_took_is_journaled_and_makes_a_file_of_times(bench: Benc
     bench.fabric._options = bench.fabric._options.model_copy(update={"attach_s": 0.02, "detach_s": 0.01})
     for name in ("one", "two"):
         bench.release(bench.acquire(name))
-    composing, releasing = Journal(bench.journals, "one").document()["timed"]
+    composing, releasing = Journal(bench.journals, "one").make_document()["timed"]
     assert (composing["of"], releasing["of"]) == ("composing", "release")
     inventory, *attached = composing["rows"]
     assert inventory[0] == "inventory"
@@ -104,11 +104,11 @@ def test_what_operations_took_is_journaled_and_makes_a_file_of_times(bench: Benc
     assert composing["seconds"] >= sum(row[4] for row in composing["rows"]) >= 0.04
     system = SystemFile(name="bench", fabric={"kind": "simulated"}, hosts=[HostSpec(name="host[1-2]")])
     site = Site(system, bench.directory / "results")
-    site.journals.parent.mkdir(parents=True)
+    site.journals_directory.parent.mkdir(parents=True)
     with pytest.raises(ConfigError, match="no lease of it has times"):
-        journaled_times(site)
-    bench.journals.rename(site.journals)
-    times = journaled_times(site)
+        collect_operation_times(site)
+    bench.journals.rename(site.journals_directory)
+    times = collect_operation_times(site)
     assert [session.name for session in times.sessions] == ["demo"]
     assert [len(times.seconds(each)) for each in ("attach", "detach", "rest")] == [4, 4, 2]
     assert min(times.seconds("attach", box="falcon1/drawer1")) >= 0.02
@@ -119,7 +119,7 @@ def test_the_intent_is_on_disk_before_the_first_mutating_call(bench: Bench, monk
     compose = bench.fabric.compose
 
     def spy(selection: Any) -> None:
-        document = Journal(bench.journals, "one").document()
+        document = Journal(bench.journals, "one").make_document()
         seen.append((document["state"], document["selected"][0]["fabric"]))
         compose(selection)
 
@@ -133,7 +133,7 @@ def test_releasing_again_gives_the_same_document_and_spares_the_next_owner(bench
     assert bench.release(lease) == bench.release(lease)
     heir = bench.acquire()
     bench.release(lease)
-    assert list(bench.fabric.held()) == ["one"]
+    assert list(bench.fabric.list_lease_tags()) == ["one"]
     assert is_owned(bench.journals, "one")
     assert bench.release(heir)["state"] == "RELEASED"
 
@@ -156,13 +156,13 @@ def test_a_transient_fault_is_overcome_and_written_down(
 ) -> None:
     bench.open(*faults)
     lease = bench.acquire()
-    document = lease.document()
+    document = lease.make_document()
     assert {device.fabric_id for device in lease.composition.devices} == slots
     assert (document["state"], document["operations"]) == ("READY", operations)
     assert [fault["error"] for fault in document["faults"]] == errors
-    assert set(bench.fabric.held()["one"].devices) == slots
+    assert set(bench.fabric.list_lease_tags()["one"].devices) == slots
     assert bench.release(lease)["state"] == "RELEASED"
-    assert not bench.fabric.held()
+    assert not bench.fabric.list_lease_tags()
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_lasting_fault_ends_in_its_error_with_nothing_held(bench: Bench, kind:
     bench.open({"kind": kind, "times": 99})
     with pytest.raises(error):
         bench.acquire()
-    assert not bench.fabric.held()
+    assert not bench.fabric.list_lease_tags()
     assert bench.states()[-1] == "RELEASED"
     assert not is_owned(bench.journals, "one")
 
@@ -189,7 +189,7 @@ def test_not_visible_is_rescanned_once_then_given_back(bench: Bench) -> None:
     with pytest.raises(HostNotVisible, match="also after a rescan") as caught:
         bench.acquire()
     assert caught.value.devices == (SLOT1,)
-    done = [entry["operation"] for entry in Journal(bench.journals, "one").last_use() if "operation" in entry]
+    done = [entry["operation"] for entry in Journal(bench.journals, "one").read_last_use() if "operation" in entry]
     assert done == ["compose", "rescan", "release"]
 
 
@@ -198,7 +198,7 @@ def test_obtained_differs_from_requested_is_flagged_and_usable(bench: Bench, kin
     bench.open(kind)
     lease = bench.acquire()
     assert len(lease.mismatches) == 1
-    assert lease.document()["mismatches"] == list(lease.mismatches)
+    assert lease.make_document()["mismatches"] == list(lease.mismatches)
 
 
 @pytest.mark.parametrize(
@@ -233,17 +233,17 @@ def test_waiting_names_the_holder_and_gives_up_in_time(bench: Bench) -> None:
     assert caught.value.holders == ("holder",)
     assert "holder" in told[0]
     assert bench.states("waiter") == ["PLANNED", "RELEASED"]
-    assert len(Journal(bench.journals, "waiter").document()["waits"]) == 1
+    assert len(Journal(bench.journals, "waiter").make_document()["waits"]) == 1
 
 
 def test_whom_one_waits_for_is_not_told_at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    turn = Turn(60.0, 0.0, told.append)
+    turn = WaitBudget(60.0, 0.0, told.append)
     for number in range(300):
-        turn.wait(Conflict(f"held by lease {number // 100}", ()))
+        turn.wait_once(Conflict(f"held by lease {number // 100}", ()))
     assert told == ["held by lease 0"]
     monkeypatch.setattr(turn, "_tell_again", 0.0)  # a minute later
-    turn.wait(Conflict("held by lease 2", ()))
+    turn.wait_once(Conflict("held by lease 2", ()))
     assert told == ["held by lease 0", "held by lease 2"]
 
 
@@ -254,18 +254,18 @@ def test_a_waiting_lease_gets_its_turn(bench: Bench) -> None:
     timer.start()
     lease = bench.acquire("waiter", wait_s=30.0, poll_s=0.01, on_wait=lambda _: waiting.set())
     timer.join()
-    assert lease.document()["state"] == "READY"
+    assert lease.make_document()["state"] == "READY"
     assert waiting.is_set()
 
 
 def test_busy_is_waited_for_and_counts_as_retry(bench: Bench) -> None:
     bench.open({"kind": "busy", "times": 3})
-    document = bench.acquire(wait_s=30.0).document()
+    document = bench.acquire(wait_s=30.0).make_document()
     assert (document["retries"], document["operations"], document["faults"]) == (3, 4, [])
     bench.open({"kind": "busy", "times": 9, "lease": "two"})
     with pytest.raises(Busy):
         bench.acquire("two", configuration())
-    assert list(bench.fabric.held()) == ["one"]
+    assert list(bench.fabric.list_lease_tags()) == ["one"]
 
 
 def test_an_interrupt_gives_everything_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +278,7 @@ def test_an_interrupt_gives_everything_back(bench: Bench, monkeypatch: pytest.Mo
     monkeypatch.setattr(bench.fabric, "compose", interrupted)
     with pytest.raises(KeyboardInterrupt):
         bench.acquire()
-    assert not bench.fabric.held()
+    assert not bench.fabric.list_lease_tags()
     assert bench.states()[-3:] == ["ABORTING", "FABRIC_FREE", "RELEASED"]
 
 
@@ -288,7 +288,7 @@ def test_what_leaks_is_named_and_released_later(bench: Bench) -> None:
     document = bench.release(lease)
     assert (document["state"], document["leaked"]) == ("LEAKED", [SLOT2])
     assert bench.reconcile() == [("one", "released")], "the fourth attempt leaks, the fifth does not"
-    assert not bench.fabric.held()
+    assert not bench.fabric.list_lease_tags()
     assert bench.reconcile() == []
 
 
@@ -304,25 +304,25 @@ def test_a_lease_whose_id_has_leaked_is_not_begun(bench: Bench) -> None:
 def test_broken_devices_degrade_a_lease(bench: Bench) -> None:
     bench.open({"kind": "device_fails", "after_s": 0.2, "device": SLOT2})
     lease = bench.acquire()
-    begin_use(lease)
+    mark_in_use(lease)
     problems: tuple[str, ...] = ()
     for _ in range(500):
-        if problems := check(bench.fabric, lease):
+        if problems := check_lease(bench.fabric, lease):
             break
         threading.Event().wait(0.01)
     # It may fail between the look at the chassis and the one at the host.
     assert problems[0] in (f"{SLOT2}: health critical", f"{SLOT2}: no longer seen by its host")
-    assert lease.document()["state"] == "DEGRADED"
-    assert check(bench.fabric, lease) == (f"{SLOT2}: health critical",)
-    assert lease.document()["degraded"] == list(problems)
+    assert lease.make_document()["state"] == "DEGRADED"
+    assert check_lease(bench.fabric, lease) == (f"{SLOT2}: health critical",)
+    assert lease.make_document()["degraded"] == list(problems)
     assert bench.release(lease)["state"] == "RELEASED"
 
 
 def test_a_lease_that_vanished_is_degraded(bench: Bench) -> None:
     lease = bench.acquire()
-    assert check(bench.fabric, lease) == ()
+    assert check_lease(bench.fabric, lease) == ()
     bench.fabric.release("one")
-    assert check(bench.fabric, lease) == (f"{SLOT1}: no longer attached", f"{SLOT2}: no longer attached")
+    assert check_lease(bench.fabric, lease) == (f"{SLOT1}: no longer attached", f"{SLOT2}: no longer attached")
 
 
 def abandoned(bench: Bench, lease_id: str = "one", wanted: Any = TWO) -> HeldLease:
@@ -336,7 +336,7 @@ def test_an_abandoned_lease_is_taken_over_as_it_is(bench: Bench) -> None:
     left = abandoned(bench)
     lease = bench.acquire()
     assert lease.composition == left.composition
-    document = lease.document()
+    document = lease.make_document()
     assert (document["adoptions"], document["operations"]) == (1, 1)
     assert document["times"]["fabric_done_s"] < document["times"]["ready_s"]
 
@@ -345,28 +345,28 @@ def test_whoever_lost_a_lease_cannot_release_it(bench: Bench) -> None:
     left = abandoned(bench)
     bench.acquire()
     bench.release(left)
-    assert list(bench.fabric.held()) == ["one"]
+    assert list(bench.fabric.list_lease_tags()) == ["one"]
 
 
 def test_an_abandoned_lease_of_another_configuration_is_given_back_first(bench: Bench) -> None:
     abandoned(bench, wanted=configuration(devices_per_host=3))
     lease = bench.acquire()
     assert lease.mismatches == ()
-    assert lease.document()["requested"]["devices_per_host"] == 2
-    assert set(bench.fabric.held()["one"].devices) == {SLOT1, SLOT2}
+    assert lease.make_document()["requested"]["devices_per_host"] == 2
+    assert set(bench.fabric.list_lease_tags()["one"].devices) == {SLOT1, SLOT2}
 
 
 def test_an_abandoned_half_composition_is_composed_anew(bench: Bench) -> None:
     journal = Journal(bench.journals, "one")
     bench.open("partial_attach")
-    request = Request("one", "demo", "dead", TWO)
-    selection = bench.fabric.select(request, bench.fabric.inventory())
+    request = LeaseRequest("one", "demo", "dead", TWO)
+    selection = bench.fabric.select_devices(request, bench.fabric.read_inventory())
     with pytest.raises(PartialFailure):
         bench.fabric.compose(selection)
     requested = {name: value for name, value in asdict(TWO).items() if name != "system"}
-    journal.advance("PLANNED", campaign="demo", owner="dead", requested=requested)
-    journal.advance("RESERVED")
-    journal.advance("COMPOSING")
+    journal.enter_state("PLANNED", campaign="demo", owner="dead", requested=requested)
+    journal.enter_state("RESERVED")
+    journal.enter_state("COMPOSING")
     lease = bench.acquire()
     assert lease.mismatches == ()
     assert bench.states()[3:7] == ["UNKNOWN", "PARTIAL", "ABORTING", "FABRIC_FREE"]
@@ -380,7 +380,7 @@ def test_a_lease_of_another_directory_is_neither_taken_over_nor_reconciled(bench
         other.acquire()
     assert other.reconcile() == []
     bench.release(lease)
-    assert other.acquire().document()["state"] == "READY"
+    assert other.acquire().make_document()["state"] == "READY"
 
 
 def test_leases_without_any_journal_are_released_only_on_request(bench: Bench) -> None:
@@ -389,9 +389,9 @@ def test_leases_without_any_journal_are_released_only_on_request(bench: Bench) -
     assert bench.reconcile() == []
     for owners in ((), ("another",)):
         assert bench.reconcile(unjournaled=owners) == [("one", "other_owner")]
-        assert bench.fabric.held()
+        assert bench.fabric.list_lease_tags()
     assert bench.reconcile(unjournaled=["another", "me"]) == [("one", "released")]
-    assert not bench.fabric.held()
+    assert not bench.fabric.list_lease_tags()
 
 
 def test_reconciling_spares_the_living_and_the_young(bench: Bench) -> None:
@@ -399,15 +399,15 @@ def test_reconciling_spares_the_living_and_the_young(bench: Bench) -> None:
     abandoned(bench, "dead", configuration())
     assert bench.reconcile(dry_run=True) == [("dead", "would_release")]
     assert bench.reconcile(grace_s=3600.0) == [("dead", "too_young")]
-    assert set(bench.fabric.held()) == {"living", "dead"}
+    assert set(bench.fabric.list_lease_tags()) == {"living", "dead"}
     assert bench.reconcile() == [("dead", "released")]
-    assert set(bench.fabric.held()) == {"living"}
+    assert set(bench.fabric.list_lease_tags()) == {"living"}
 
 
 def test_a_claim_of_death_does_not_override_a_live_lock(bench: Bench) -> None:
     bench.acquire()
     assert bench.reconcile(is_alive=lambda _: False) == []
-    assert list(bench.fabric.held()) == ["one"]
+    assert list(bench.fabric.list_lease_tags()) == ["one"]
 
 
 def test_a_fabric_that_fails_while_reconciling_is_reported(bench: Bench) -> None:
@@ -422,7 +422,7 @@ def test_the_chosen_hosts_are_told_before_anything_is_attached_to_them(bench: Be
     told: list[Any] = []
 
     def before_compose(hosts: Any) -> None:
-        told.append((list(hosts), Journal(bench.journals, "one").state, list(bench.fabric.held())))
+        told.append((list(hosts), Journal(bench.journals, "one").state, list(bench.fabric.list_lease_tags())))
 
     lease = bench.acquire(before_compose=before_compose)
     assert told == [([host.name for host in lease.composition.hosts], "RESERVED", [])]
@@ -446,9 +446,10 @@ def test_hosts_that_cannot_be_kept_for_the_lease_are_left_alone(bench: Bench, er
 
     with pytest.raises(type(error)):
         bench.acquire(before_compose=before_compose)
-    assert not bench.fabric.held()
+    assert not bench.fabric.list_lease_tags()
     assert Journal(bench.journals, "one").state == "RELEASED"
     assert not any(
-        "operation" in entry and entry["operation"] == "compose" for entry in Journal(bench.journals, "one").entries()
+        "operation" in entry and entry["operation"] == "compose"
+        for entry in Journal(bench.journals, "one").read_entries()
     )
-    assert bench.acquire().document()["state"] == "READY"
+    assert bench.acquire().make_document()["state"] == "READY"

@@ -18,11 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from campaign.common import files
 from campaign.common.errors import FabricError
-from campaign.fabrics.protocol import Fabric, Request
+from campaign.fabrics.protocol import Fabric, LeaseRequest
 from campaign.fabrics.simulated import FaultKind, SimulatedFabric, SimulatedOptions
 from campaign.lease.journal import Journal, is_owned
-from campaign.lease.lifecycle import HeldLease, acquire, begin_use, release
-from campaign.lease.reconcile import reconcile
+from campaign.lease.lifecycle import HeldLease, acquire_lease, mark_in_use, release_lease
+from campaign.lease.reconcile import reconcile_leases
 from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import configuration
 
@@ -74,13 +74,16 @@ def opened(directory: Path, *faults: dict[str, Any]) -> Fabric:
 
 
 def taken(fabric: Fabric, journals: Path, lease_id: str, shape: str) -> HeldLease:
-    request = Request(lease_id, "demo", "me", SHAPES[shape])
-    return acquire(fabric, request, journals, wait_s=0, poll_s=0, visible_s=0)
+    request = LeaseRequest(lease_id, "demo", "me", SHAPES[shape])
+    return acquire_lease(fabric, request, journals, wait_s=0, poll_s=0, visibility_timeout_s=0)
 
 
 def reconciled(fabric: Fabric, journals: Path) -> list[str]:
     alive = partial(is_owned, journals)
-    return [orphan.outcome for orphan in reconcile(fabric, journals, is_alive=alive, dry_run=False, wait_s=0, poll_s=0)]
+    return [
+        orphan.outcome
+        for orphan in reconcile_leases(fabric, journals, is_alive=alive, dry_run=False, wait_s=0, poll_s=0)
+    ]
 
 
 @pytest.mark.parametrize("heir", ["reconcile", "acquire"])
@@ -92,8 +95,8 @@ def test_death_before_any_write_of_a_lease_is_mended(heir: str, tmp_path: Path) 
         try:
             with mortal(lives):
                 lease = taken(fabric, journals, "one", "pair")
-                begin_use(lease)
-                release(fabric, lease, wait_s=0, poll_s=0)
+                mark_in_use(lease)
+                release_lease(fabric, lease, wait_s=0, poll_s=0)
             break
         except Killed:
             # The kernel would have dropped the lock; in this one process the test does it.
@@ -102,11 +105,11 @@ def test_death_before_any_write_of_a_lease_is_mended(heir: str, tmp_path: Path) 
         if heir == "acquire":
             again = taken(fabric, journals, "one", "pair")
             assert again.mismatches == ()
-            assert release(fabric, again, wait_s=0, poll_s=0)["state"] == "RELEASED"
+            assert release_lease(fabric, again, wait_s=0, poll_s=0)["state"] == "RELEASED"
         else:
             assert set(reconciled(fabric, journals)) <= {"released"}
-        assert not fabric.held()
-        assert {device.holder for device in fabric.inventory().devices} == {None}
+        assert not fabric.list_lease_tags()
+        assert {device.holder for device in fabric.read_inventory().devices} == {None}
         assert Journal(journals, "one").state in (None, "RELEASED")
         lives += 1
     assert lives > 20, "every write of a whole lease was a moment to die at"
@@ -121,15 +124,15 @@ class Leases(RuleBasedStateMachine):
         self.journals = self.directory / "leases"
         self.fabric = opened(self.directory)
         self.live: dict[str, HeldLease] = {}
-        self.total = len(self.fabric.inventory().devices)
+        self.total = len(self.fabric.read_inventory().devices)
 
     def teardown(self) -> None:
         self.fabric = opened(self.directory)
         for lease in self.live.values():
-            release(self.fabric, lease, wait_s=0, poll_s=0)
+            release_lease(self.fabric, lease, wait_s=0, poll_s=0)
         reconciled(self.fabric, self.journals)
-        assert not self.fabric.held()
-        assert {device.holder for device in self.fabric.inventory().devices} == {None}
+        assert not self.fabric.list_lease_tags()
+        assert {device.holder for device in self.fabric.read_inventory().devices} == {None}
         shutil.rmtree(self.directory)
 
     @rule(kind=st.sampled_from(get_args(FaultKind)), times=st.integers(1, 4), number=st.integers(0, 10**6))
@@ -158,12 +161,12 @@ class Leases(RuleBasedStateMachine):
         if dies:
             lease.ownership.close()
         else:
-            assert release(self.fabric, lease, wait_s=0, poll_s=0)["state"] in ("RELEASED", "LEAKED")
+            assert release_lease(self.fabric, lease, wait_s=0, poll_s=0)["state"] in ("RELEASED", "LEAKED")
 
     @rule()
     def reconcile(self) -> None:
         reconciled(self.fabric, self.journals)
-        assert set(self.live) <= set(self.fabric.held())
+        assert set(self.live) <= set(self.fabric.list_lease_tags())
 
     @invariant()
     def no_device_and_no_host_is_in_two_leases(self) -> None:
@@ -171,19 +174,19 @@ class Leases(RuleBasedStateMachine):
         for names in (
             [device.fabric_id for composition in compositions for device in composition.devices],
             [host.name for composition in compositions for host in composition.hosts],
-            [name for tag in self.fabric.held().values() for name in tag.devices],
+            [name for tag in self.fabric.list_lease_tags().values() for name in tag.devices],
         ):
             assert len(names) == len(set(names))
 
     @invariant()
     def what_is_free_and_what_is_held_are_all_there_is(self) -> None:
-        free = [device for device in self.fabric.inventory().devices if device.holder is None]
-        held = [name for tag in self.fabric.held().values() for name in tag.devices]
+        free = [device for device in self.fabric.read_inventory().devices if device.holder is None]
+        held = [name for tag in self.fabric.list_lease_tags().values() for name in tag.devices]
         assert len(free) + len(held) == self.total
 
     @invariant()
     def the_living_hold_what_they_were_given(self) -> None:
-        held = self.fabric.held()
+        held = self.fabric.list_lease_tags()
         for name, lease in self.live.items():
             assert {device.fabric_id for device in lease.composition.devices} == set(held[name].devices)
 

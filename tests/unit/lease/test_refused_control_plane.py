@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from campaign.fabrics.errors import Refused
-from campaign.fabrics.protocol import Request
+from campaign.fabrics.protocol import LeaseRequest
 from campaign.fabrics.simulated import SimulatedFabric, SimulatedOptions
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import check_control_plane
-from campaign.lease.lifecycle import acquire
+from campaign.lease.lifecycle import acquire_lease
 from campaign.spec.cell import Configuration
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 from campaign.spec.system_file import SystemFile
@@ -82,5 +82,5 @@ def fabric(tmp_path: Path) -> RefusingFabric:
 def test_a_refused_change_is_not_tried_again(fabric: RefusingFabric, tmp_path: Path) -> None:
     wanted: Configuration = configuration(devices_per_host=2)
     with pytest.raises(Refused):
-        acquire(fabric, Request("one", "demo", "me", wanted), tmp_path / "leases", wait_s=0.0, poll_s=0.0)
+        acquire_lease(fabric, LeaseRequest("one", "demo", "me", wanted), tmp_path / "leases", wait_s=0.0, poll_s=0.0)
     assert fabric.calls == 1

@@ -15,7 +15,7 @@ WHOLE, PART = "GPU-3a1b0c7e-0000-4000-8000-00000000000a", "MIG-11111111-0000-400
 
 
 def test_what_changes_a_devices_numbers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_state, "node_of_pci", lambda address: 1 if address == "0000:17:00.0" else None)
+    monkeypatch.setattr(device_state, "find_pci_node", lambda address: 1 if address == "0000:17:00.0" else None)
     (found,) = settings_here(FakeNvml([Gpu(WHOLE)]))
     assert found.document() == {
         "uuid": WHOLE,

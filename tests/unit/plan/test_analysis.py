@@ -41,7 +41,7 @@ def record(results: Results) -> None:
 
 
 def sentences(results: Results, campaign: Campaign) -> list[str]:
-    found = analysis.said(analysis.kept(results.analysis), campaign)
+    found = analysis.said(analysis.kept(results.analysis_file), campaign)
     return analysis_said([AnalysisSaid.model_validate(each) for each in found])
 
 
@@ -49,7 +49,7 @@ def test_a_change_before_the_first_run_replaces_and_a_later_one_is_told(tmp_path
     analysis.keep(results, changed(tmp_path / "a"))
     first = changed(tmp_path / "b", axes__batch=[1])
     analysis.keep(results, first)
-    assert [each.hash for each in analysis.kept(results.analysis)] == [analysis.version(first).hash]
+    assert [each.hash for each in analysis.kept(results.analysis_file)] == [analysis.version(first).hash]
     told = sentences(results, first)
     assert "written before the first run" in told[0]
     assert told[1:] == ["Unchanged since."]
@@ -69,11 +69,11 @@ def test_a_change_before_the_first_run_replaces_and_a_later_one_is_told(tmp_path
 
 def test_what_was_measured_and_moved_aside_does_not_make_a_change_early(tmp_path: Path, results: Results) -> None:
     analysis.keep(results, changed(tmp_path / "a"))
-    aside = results.superseded / "20260101T0000" / "records" / "00" / "0.1.json"
+    aside = results.superseded_records / "20260101T0000" / "records" / "00" / "0.1.json"
     aside.parent.mkdir(parents=True)
     aside.write_text("{}")
     analysis.keep(results, changed(tmp_path / "b", axes__batch=[1]))
-    assert len(analysis.kept(results.analysis)) == 2
+    assert len(analysis.kept(results.analysis_file)) == 2
 
 
 def test_what_was_first_written_after_runs_says_so(tmp_path: Path, results: Results) -> None:
@@ -118,7 +118,7 @@ def test_the_plan_writes_it_and_the_page_shows_it(tmp_path: Path) -> None:
     plan = read_plan(PlanRequest(path, tmp_path / "results"))
     results = Results(tmp_path / "results", "small")
     write_plan(plan, results)
-    (only,) = analysis.kept(results.analysis)
+    (only,) = analysis.kept(results.analysis_file)
     assert (only.hash, only.runs) == (analysis.version(plan.campaign).hash, 0)
     tables = tables_of(gather(plan.campaign, results.directory))
     assert [each["hash"] for each in tables.context["campaign"]["analysis"]] == [only.hash]

@@ -11,7 +11,7 @@ from campaign.plan.closing_message import list_causes
 
 
 def put_manifest(results: Results, lease: str, missing: int, reason: str, time_s: float = 1000.0) -> None:
-    path = results.manifest(lease)
+    path = results.manifest_file(lease)
     write_json(path, {"lease": lease, "runs": 4, "missing": [["cell", n] for n in range(missing)], "reason": reason})
     os.utime(path, (time_s, time_s))
 
@@ -32,8 +32,8 @@ def test_causes_are_grouped_and_those_of_earlier_invocations_are_left_out(tmp_pa
 
 def test_what_stops_all_leases_of_a_system_is_named_with_it(tmp_path: Path) -> None:
     results = Results(tmp_path, "c")
-    write_json(results.site_check("lab"), {"invocation": "now", "stops": ["answer: HTTP 400"]})
-    write_json(results.site_check("hall"), {"invocation": "earlier", "stops": ["answer: HTTP 500"]})
+    write_json(results.site_check_file("lab"), {"invocation": "now", "stops": ["answer: HTTP 400"]})
+    write_json(results.site_check_file("hall"), {"invocation": "earlier", "stops": ["answer: HTTP 500"]})
     expected = ["error: system lab: no lease can work: answer: HTTP 400"]
     assert list(list_causes(results, ["lab", "hall"], "now", 0.0)) == expected
     assert not list(list_causes(results, ["hall"], "now", 0.0))

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.cli.cost_table import cost_table
+from campaign.cli.cost_table import build_cost_table
 from campaign.common.errors import ConfigError
-from campaign.fabrics.operations import Operations, Steps
+from campaign.fabrics.operations import OperationCounts, OperationSteps
 from campaign.plan.campaign.open_fabric import PlannedPlacement
 from campaign.plan.concurrency import limits, needs, wall_s
 from campaign.plan.cost import (
@@ -108,20 +108,20 @@ def test_where_nothing_was_composed_recorded_times_of_the_fabric_tell() -> None:
     times = published_times("h3")
     counts = {("detach", "gpu", "b"): 2, ("attach", "gpu", "b"): 2, ("inventory", "", ""): 1, ("rest", "", ""): 1}
     known = model(ran("a", 1.0), recorded=lambda _: times)
-    expected = known.forecast(Work(FABRIC, [(cell("a"), 1)], Operations(counts)))  # type: ignore[arg-type]
+    expected = known.forecast(Work(FABRIC, [(cell("a"), 1)], OperationCounts(counts)))  # type: ignore[arg-type]
     seconds = {name: median(times.seconds(name)) for name in ("detach", "attach", "inventory", "read_back")}  # type: ignore[arg-type]
     assert expected.parts["composing"] == pytest.approx(
         2 * seconds["detach"] + 2 * seconds["attach"] + seconds["inventory"]
     )
     assert expected.parts["release"] == pytest.approx(2 * (seconds["detach"] + seconds["read_back"]))
     assert list(known.composing_from) == [times.source]
-    steps = Steps(detach=("detach", "request", "request"))
-    assert release_of(Operations(counts), steps).counts == {("detach", "gpu", "b"): 2, ("request", "gpu", "b"): 4}  # type: ignore[arg-type]
-    never = Operations({("request", "", ""): 1})
+    steps = OperationSteps(detach=("detach", "request", "request"))
+    assert release_of(OperationCounts(counts), steps).counts == {("detach", "gpu", "b"): 2, ("request", "gpu", "b"): 4}  # type: ignore[arg-type]
+    never = OperationCounts({("request", "", ""): 1})
     assert known.forecast(Work(FABRIC, [(cell("a"), 1)], never)).parts["composing"] is None
     assert known.forecast(Work(FABRIC, [(cell("a"), 1)])).expected_s is None
     own = model(ran("a", 1.0), leases=(lease("1", FABRIC, 3.0, 0.0, 0.0, 0.0, 1.0),), recorded=lambda _: times)
-    assert own.forecast(Work(FABRIC, [(cell("a"), 1)], Operations(counts))).parts["composing"] == 3.0  # type: ignore[arg-type]
+    assert own.forecast(Work(FABRIC, [(cell("a"), 1)], OperationCounts(counts))).parts["composing"] == 3.0  # type: ignore[arg-type]
 
 
 @given(
@@ -277,7 +277,7 @@ def test_the_plan_the_table_and_the_lease_plans_say_the_same(
         "campaign.protocol.compositions": 2,
     }
     plan = read_plan(PlanRequest(write_files(tmp_path, changes), tmp_path / "results"))
-    document, table = plan_document(plan), cost_table(plan)
+    document, table = plan_document(plan), build_cost_table(plan)
     charges = [each["charge"] for each in document["leases"]]
     assert charges == [each.charge and each.charge.model_dump() for each in lease_plans(plan)]
     totals = document["totals"]

@@ -63,7 +63,7 @@ def test_a_race_has_the_compositions_that_its_document_gives_to_each_configurati
     race = RaceDocument(
         within_pct=5, blocks=3, ended=False, compositions={"1x1-fabric": 3, "2x1-fabric": 2}, compositions_planned=6
     )
-    write_race(results.race, race)
+    write_race(results.race_file, race)
     plan = read_plan(request)
     assert leases() == [f"1x1-fabric.c{n}" for n in (1, 2, 3)] + [f"2x1-fabric.c{n}" for n in (1, 2)]
     whole = read_plan(replace(request, until=None))
@@ -73,6 +73,6 @@ def test_a_race_has_the_compositions_that_its_document_gives_to_each_configurati
     digests = {lease.name: lease.digest for lease in whole.leases}
     assert all(lease.digest == digests[lease.name] for lease in plan.leases)
     write_plan(plan, results)
-    assert results.race.exists()
+    assert results.race_file.exists()
     write_plan(whole, results)  # whoever measures the rest has left the race
-    assert not results.race.exists()
+    assert not results.race_file.exists()

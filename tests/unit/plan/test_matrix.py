@@ -333,8 +333,8 @@ def test_run_set_changes_exactly_with_cells_and_repetitions(tmp_path: Path) -> N
 
 def test_hashing_is_linear_in_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[int] = []
-    real = matrix.content_hash
-    monkeypatch.setattr(matrix, "content_hash", lambda document: hashed.append(len(repr(document))) or real(document))
+    real = matrix.hash_document
+    monkeypatch.setattr(matrix, "hash_document", lambda document: hashed.append(len(repr(document))) or real(document))
 
     def cost(batches: int) -> tuple[int, int]:
         campaign = load(tmp_path, {"campaign.axes.batch": list(range(1, batches + 1))})

@@ -173,11 +173,11 @@ def test_what_other_campaigns_on_the_system_tell_of_compositions_is_kept_with_th
     assert plan.earlier == (told,)
     results = Results(tmp_path, "small")
     write_plan(plan, results)
-    assert kept(results.earlier_spread) == (told,)
+    assert kept(results.earlier_spread_file) == (told,)
     write_plan(replace(plan, earlier=()), results)
-    assert not results.earlier_spread.exists()
-    results.earlier_spread.write_text('{"schema_version": "earlier-spread/1", "spreads": [{"campaign": 3}]}')
-    assert kept(results.earlier_spread) == ()
+    assert not results.earlier_spread_file.exists()
+    results.earlier_spread_file.write_text('{"schema_version": "earlier-spread/1", "spreads": [{"campaign": 3}]}')
+    assert kept(results.earlier_spread_file) == ()
 
 
 def test_costs_are_gathered_below_the_root_and_from_what_is_named(tmp_path: Path) -> None:
@@ -273,9 +273,9 @@ def test_results_of_versions_with_questions_and_budgets_still_open(tmp_path: Pat
     results = Results(tmp_path / "results", campaign.name)
     fill(campaign, results.directory)
     write_plan(read_plan(PlanRequest(tmp_path / "campaign.yaml", results.root)), results)
-    whole = json.loads(results.plan_document.read_text())
+    whole = json.loads(results.plan_file.read_text())
     chosen = {"budget": None, "question": {"key": "1", "left_out": []}, "leases": whole["leases"][1:]}
     totals = {**whole["totals"], "parts": [], "assumed": ""}
-    results.plan_document.write_text(json.dumps({**whole, **chosen, "totals": totals}))
-    assert gather_planned(results.plan_document).matrix.cells == gather(campaign, results.directory).matrix.cells
+    results.plan_file.write_text(json.dumps({**whole, **chosen, "totals": totals}))
+    assert gather_planned(results.plan_file).matrix.cells == gather(campaign, results.directory).matrix.cells
     read_plan(PlanRequest(tmp_path / "campaign.yaml", results.root))

@@ -61,7 +61,7 @@ def check(figure: Figure, drawing: Drawing, pictures: Sequence[MplFigure] = ()) 
     assert root.get("role") == "img"
     described = root.find("{http://www.w3.org/2000/svg}desc")
     assert described is not None
-    assert described.text == drawing.alt == wording.alternative(drawing.findings) != ""
+    assert described.text == drawing.alt == wording.write_alt_text(drawing.findings) != ""
     assert plot.INK not in drawing.svg
     assert "<metadata" not in drawing.svg
     assert not re.search(r"\b20\d\d-\d\d-\d\d", drawing.svg)

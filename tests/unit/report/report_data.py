@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from campaign.analysis.tables.cells import CellPlan
-from campaign.common.files import content_hash
+from campaign.common.files import hash_document
 from campaign.spec.cell import Cell, Configuration
 from campaign.spec.record import Failure, Record, RecordedCell
 
@@ -49,7 +49,7 @@ def configuration(
 
 
 def cell(at: Configuration, workload: str = "resnet", batch: int = 8, precision: str = "fp32", **options: Any) -> Cell:
-    identity = content_hash({**at.shape(), "w": workload, "b": batch, "p": precision, **options})
+    identity = hash_document({**at.shape(), "w": workload, "b": batch, "p": precision, **options})
     return Cell(identity, at, workload, batch, precision, options)
 
 

@@ -109,7 +109,7 @@ def test_damaged_tables_are_one_message(tmp_path: Path, name: str, content: str)
 def test_without_a_plan_missing_runs_are_of_nothing_measured_or_of_merged_parts(
     tmp_path: Path, *, records: bool, why: str
 ) -> None:
-    paths = Results.at(tmp_path / "results" / "first")
+    paths = Results.from_directory(tmp_path / "results" / "first")
     paths.tables.mkdir(parents=True)
     (paths.tables / "cells.csv").write_text("cell_id,n_missing\na,2.0\nb,1.0\n")
     if records:

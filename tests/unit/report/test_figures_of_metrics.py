@@ -114,7 +114,7 @@ def test_two_sizes_give_no_line_and_no_figure() -> None:
 
 def test_points_far_off_one_line_are_no_sure_trend() -> None:
     means = pd.DataFrame({"size": [1.0, 2.0, 3.0, 4.0], "overhead_pct": [5.0, 1.0, 6.0, 2.0]})
-    found = overhead_by_size.line(means, 100.0)
+    found = overhead_by_size.fit_line(means, 100.0)
     assert found["slope_low"] < 0 < found["slope_high"]
     assert found["slope_p"] > 0.05
 
@@ -191,7 +191,7 @@ POINTS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1,
 @given(POINTS)
 def test_a_front_holds_exactly_what_no_other_beats(points: list[tuple[int, int]]) -> None:
     rate, cost = np.array(points, dtype=float).T
-    front = pareto.front_of(rate, cost)
+    front = pareto.rank_pareto_front(rate, cost)
     beaten = [
         any((r >= rate[i] and c < cost[i]) or (r > rate[i] and c <= cost[i]) for r, c in points)
         for i in range(len(points))
@@ -206,7 +206,7 @@ def test_surely_behind_is_what_it_says(points: list[tuple[int, int]]) -> None:
     rate, cost = np.array(points, dtype=float).T
     low, high, cheap, dear = rate - 2, rate + 2, cost - 1, cost + 1
     expected = [bool(((low > high[i]) & (dear < cheap[i])).any()) for i in range(len(points))]
-    assert pareto.surely_behind(low, high, cheap, dear).tolist() == expected
+    assert pareto.find_clearly_dominated(low, high, cheap, dear).tolist() == expected
 
 
 def test_time_series_are_means_of_devices_over_time(drawn: dict[str, Drawing]) -> None:
@@ -339,7 +339,7 @@ def test_many_configurations_are_left_to_the_table() -> None:
 
 
 def test_intervals_of_counters_are_over_compositions(data: FigureData, drawn: dict[str, Drawing]) -> None:
-    assert set(drawn["energy"].data["interval_method"]) == {intervals.BETWEEN}
+    assert set(drawn["energy"].data["interval_method"]) == {intervals.T_OVER_COMPOSITIONS}
     # Each composition of a configuration has another level: runs of one composition know nothing of that.
     again = data.runs["lease_id"].str.endswith(".c2")
     level = data.runs["device_power_mean_w"] * np.where(again, 1.1, 1.0)
@@ -349,7 +349,7 @@ def test_intervals_of_counters_are_over_compositions(data: FigureData, drawn: di
 
 
 def test_no_cell_is_behind_the_front_where_everything_was_composed_once(data: FigureData) -> None:
-    cells = data.cells.assign(interval_method=intervals.RUNS_OF_ONE)
+    cells = data.cells.assign(interval_method=intervals.T_OVER_RUNS_OF_COMPOSITION)
     drawing = MODULES["pareto"].draw(replace(data, cells=cells))
     assert drawing.data["near"].all()
     assert f"not tested: {verdict.ONE_COMPOSITION}" in drawing.findings[0]

@@ -71,7 +71,7 @@ def test_every_comparison_and_cell_is_there_once_with_the_numbers_of_its_figure(
     compared, text = compare_cells(tables), text_of(tables)
     assert len(compared) >= 3
     assert not compared.duplicated(["cell_id", "against_cell"]).any()
-    assert (compared["method"] != intervals.ITSELF).all()
+    assert (compared["method"] != intervals.NO_INTERVAL_REFERENCE).all()
     assert compared["ratio"].between(compared["ratio_low"], compared["ratio_high"]).all()
     for title, rows in (
         ("Scaling", comparable_cells.scaling(tables.cells, tables.design)),

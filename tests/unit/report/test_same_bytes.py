@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from campaign.report.sources import report_from_archive
+from campaign.report.sources import write_archive_report
 
 ARCHIVE = Path(__file__).parents[2] / "data" / "archives" / "made-up.zip"
 PLACE = {"PYTHONHASHSEED": "1", "TZ": "Pacific/Kiritimati", "LC_ALL": "C", "OMP_NUM_THREADS": "1", "COLUMNS": "40"}
@@ -19,7 +19,7 @@ def test_the_report_of_an_archive_is_the_same_bytes_everywhere(tmp_path: Path) -
     command = [sys.executable, "-m", "campaign.cli.main", "report", str(ARCHIVE), "--output", str(there)]
     environment = {**os.environ, **PLACE, "HOME": str(there.parent), "MPLCONFIGDIR": str(there.parent)}
     with subprocess.Popen(command, cwd=there.parent, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        report_from_archive(ARCHIVE, here)
+        write_archive_report(ARCHIVE, here)
         _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     # Not compared by `==` in the assertion: pytest would take a minute to say how pages differ.

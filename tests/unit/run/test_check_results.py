@@ -33,7 +33,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("finished")
     results = measured_campaign.write(directory)
     asked = PlanRequest(directory / "campaign.yaml", directory / "results")
-    write_plan(read_plan(asked), Results.at(results))
+    write_plan(read_plan(asked), Results.from_directory(results))
     return directory
 
 
@@ -90,12 +90,12 @@ def of_another_time(results: Results) -> str:
 
 
 def unshared(results: Results) -> str:
-    min(results.shared.glob("*.json")).unlink()
+    min(results.shared_documents.glob("*.json")).unlink()
     return "is missing ("
 
 
 def shared_changed(results: Results) -> str:
-    path = min(results.shared.glob("*.json"))
+    path = min(results.shared_documents.glob("*.json"))
     path.write_text(path.read_text().replace("{", '{"more": 1,', 1))
     return "does not match its name"
 
@@ -119,9 +119,9 @@ def plan_changed(results: Results) -> str:
 
 
 def journal_of(results: Results) -> Journal:
-    journal = Journal(results.journals("testbed"), lease_id(results, "1x1-local.c1"))
+    journal = Journal(results.journals_directory("testbed"), lease_id(results, "1x1-local.c1"))
     for state in ("PLANNED", "RESERVED", "COMPOSING"):
-        journal.advance(state)  # type: ignore[arg-type]
+        journal.enter_state(state)  # type: ignore[arg-type]
     return journal
 
 
@@ -159,7 +159,7 @@ def test_what_is_damaged_is_named(results: Results, damage: Callable[[Results], 
 
 def test_a_directory_without_results_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds neither records nor a plan"):
-        list(problems(Results.at(tmp_path)))
+        list(problems(Results.from_directory(tmp_path)))
 
 
 @pytest.mark.parametrize("damage", [cut, emptied, another_digit])
@@ -200,7 +200,7 @@ def test_records_that_tables_were_made_of_are_not_read_again(results: Results, m
 
 def test_what_records_share_is_written_again_when_it_is_damaged(results: Results) -> None:
     store = Store(results.directory)
-    path = min(results.shared.glob("*.json"))
+    path = min(results.shared_documents.glob("*.json"))
     document = json.loads(path.read_text())
     path.write_text("{}")
     assert store.share(document) == path.stem

@@ -60,7 +60,7 @@ class Driver:
         return FencedDevices(self.directory / "state")
 
     def names(self) -> list[str]:
-        return [each.device for each in self.fenced.current()]
+        return [each.device for each in self.fenced.read_active()]
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_device_that_fails_is_fenced_by_its_uuid_and_the_run_has_no_record(dri
         LaunchError, match=r"b \(a100, GPU-b\) failed on host1: .*ECC.*; it is fenced, and the run is repeated"
     ):
         driver.judge(f"[rank1]: {ECC}")
-    (fence,) = driver.fenced.current()
+    (fence,) = driver.fenced.read_active()
     assert (fence.device, fence.uuid, fence.suspected, fence.host) == ("b", "GPU-b", False, "host1")
 
 
@@ -155,4 +155,4 @@ def test_after_a_crash_without_a_word_the_devices_are_listed_again(
     with pytest.raises(DevicesDiffer):
         driver.judge("Segmentation fault")
     assert driver.names() == ["b"]
-    assert driver.fenced.current()[0].why == "its host does not list it any more"
+    assert driver.fenced.read_active()[0].why == "its host does not list it any more"

@@ -41,13 +41,13 @@ class Site:
         self.results.directory.mkdir(parents=True)
         self.store = Store(self.results.directory)
         self.plan = written_plan(campaign, self.results, "one.c1")
-        self.journals = self.results.journals(campaign.system.name)
+        self.journals = self.results.journals_directory(campaign.system.name)
         self.advance("PLANNED", *COMPOSE)
 
     def advance(self, *states: Any) -> None:
         for state in states:
-            number = len(self.journal().entries())
-            self.journal().advance(state, **({"token": f"t{number}"} if state == "RESERVED" else {}))
+            number = len(self.journal().read_entries())
+            self.journal().enter_state(state, **({"token": f"t{number}"} if state == "RESERVED" else {}))
 
     def journal(self) -> Journal:
         return Journal(self.journals, "l")
@@ -55,7 +55,7 @@ class Site:
     def request(self) -> DriverRequest:
         hosts = Composition((ComposedHost("host1", 4, 8.0, ()),)).document()
         root, name = str(self.results.root), self.results.campaign
-        return DriverRequest(str(self.plan), root, name, "one.c1", "l.1", hosts, (), "a1", self.journal().holding)
+        return DriverRequest(str(self.plan), root, name, "one.c1", "l.1", hosts, (), "a1", self.journal().holding_token)
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_a_reading_takes_the_place_of_what_was_read_and_of_nothing_else(measured
     assert measured.now.metrics["energy_per_sample_j"] == pytest.approx(2.0)
     (readings, *_) = all_readings(measured.place.directory)
     assert [each["metric"] for each in readings.workloads["program"]["parsers"]] == ["throughput_per_s", "latency_us"]
-    assert len(list(measured.place.readings.iterdir())) == 3
+    assert len(list(measured.place.log_readings.iterdir())) == 3
 
 
 def test_tables_have_the_reading_and_the_report_says_so(measured: Measured) -> None:

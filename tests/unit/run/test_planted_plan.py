@@ -14,7 +14,7 @@ def test_a_driver_reads_the_plan_that_is_measured_whatever_lies_in_its_place(tmp
     campaign = load(tmp_path / "files")
     results = Results(tmp_path / "results", campaign.name)
     plan = next(iter(plans_of(campaign).values()))
-    path = results.work(plan.lease) / f"plan.{plan.digest}.json"
+    path = results.work_directory(plan.lease) / f"plan.{plan.digest}.json"
     path.parent.mkdir(parents=True)
     path.write_text("planted")
     _Measuring(plan, results, print, "")

@@ -124,12 +124,14 @@ def test_the_command_says_what_it_moves_and_asks_first(campaign: Campaign, resul
     count = len(batch_2(campaign))
     call = ["redo", str(campaign.path), "--results", str(results.root), "--where", ON_2]
     dry = CliRunner().invoke(main, [*call, "--dry-run"])
-    assert dry.output == f"would move {count} records of {count} cells to {results.superseded}\n"
+    assert dry.output == f"would move {count} records of {count} cells to {results.superseded_records}\n"
     refused = CliRunner().invoke(main, call, input="n\n")
     assert (refused.exit_code, Store(results.directory).index()) == (1, before)
-    assert not results.superseded.exists()
+    assert not results.superseded_records.exists()
     done = CliRunner().invoke(main, [*call, "--yes"])
-    assert done.output.startswith(f"moved {count} records of {count} cells to {results.superseded}; 'campaign run ")
+    assert done.output.startswith(
+        f"moved {count} records of {count} cells to {results.superseded_records}; 'campaign run "
+    )
     assert len(Store(results.directory).index()) == len(before) - count
 
 
@@ -178,7 +180,10 @@ def test_a_crash_while_moving_is_made_good(
 def test_nothing_is_set_aside_under_a_running_lease(campaign: Campaign, results: Results) -> None:
     before = Store(results.directory).index()
     lease = f"{expand(campaign).cells[0].configuration.name}.c1"
-    with files.lock(results.work(lease) / "driver.lock"), pytest.raises(ConfigError, match="is being measured now"):
+    with (
+        files.hold_lock(results.work_directory(lease) / "driver.lock"),
+        pytest.raises(ConfigError, match="is being measured now"),
+    ):
         redo(campaign, results, ON_2)
     assert Store(results.directory).index() == before
 
@@ -216,7 +221,7 @@ def test_run_moves_nothing_and_names_the_command_that_does(
     assert f"campaign redo {campaign.path} --where" in CliRunner().invoke(main, call).output
     # Snakemake takes quotes away from the ends of a value.
     assert f"where=({ON_2})" in started[0]
-    assert not results_of(campaign, tmp_path).superseded.exists()
+    assert not results_of(campaign, tmp_path).superseded_records.exists()
 
 
 def test_damaged_files_are_named(campaign: Campaign, results: Results, store: Store) -> None:

@@ -26,7 +26,7 @@ def here(tmp_path: Path) -> Iterator[Login]:
     here = login(tmp_path, ALIKE)
     yield here
     for lease in here.leases():
-        if here.results.work(lease).exists():
+        if here.results.work_directory(lease).exists():
             LocalSubmitter(here.results, Driver).stop(lease)
 
 
@@ -52,7 +52,7 @@ def test_a_driver_that_cannot_work_leaves_its_reason(here: Login) -> None:
 def test_a_driver_is_found_by_another_process_and_only_under_its_lease(here: Login) -> None:
     lease, other = here.leases()[:2]
     # Until the lock is given up, the driver waits.
-    with files.lock(here.results.work(lease) / "driver.lock"):
+    with files.hold_lock(here.results.work_directory(lease) / "driver.lock"):
         submission = LocalSubmitter(here.results, Driver).submit(here.request(lease))
         successor = LocalSubmitter(here.results, Driver)
         assert successor.find(lease) == submission
@@ -98,8 +98,8 @@ def test_a_stopped_driver_says_so_and_is_not_found_again(here: Login) -> None:
     lease, other = here.leases()[:2]
     submitter = LocalSubmitter(here.results, Driver)
     with (
-        files.lock(here.results.work(lease) / "driver.lock"),
-        files.lock(here.results.work(other) / "driver.lock"),
+        files.hold_lock(here.results.work_directory(lease) / "driver.lock"),
+        files.hold_lock(here.results.work_directory(other) / "driver.lock"),
     ):
         submission, another = (submitter.submit(here.request(each)) for each in (lease, other))
         submitter.stop(lease)

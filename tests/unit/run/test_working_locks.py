@@ -43,7 +43,7 @@ def test_what_a_dead_process_left_is_removed(tmp_path: Path, other: subprocess.P
 
 def test_locks_that_nobody_keeps_are_found_by_two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files.fcntl, "flock", lambda *_: None)
-    kind = files.file_system(tmp_path)[0]
+    kind = files.find_file_system(tmp_path)[0]
     with pytest.raises(
         RecordError, match=rf"its file system \({kind}\) lets two processes hold one lock; use --results on"
     ):
@@ -78,7 +78,7 @@ def test_the_lock_of_a_live_process_that_is_not_seen_is_another_mounts(
 def test_locks_of_one_host_are_refused_where_hosts_share_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, option: str, refused: bool
 ) -> None:
-    monkeypatch.setattr(files, "file_system", lambda _: (kind, frozenset({"rw", option})))
+    monkeypatch.setattr(files, "find_file_system", lambda _: (kind, frozenset({"rw", option})))
     with working_locks(tmp_path, of_hosts=False):
         pass
     if not refused:

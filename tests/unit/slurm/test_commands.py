@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from campaign.common.errors import ConfigError
-from campaign.common.processes.command import TIMED_OUT
+from campaign.common.processes.command import TIMEOUT_EXIT_CODE
 from campaign.slurm.commands import SHOW_HIDDEN, Slurm, surroundings
 from campaign.slurm.run_on_hosts import call
 
@@ -19,8 +19,8 @@ def test_an_answer_and_its_line_in_the_log(tmp_path: Path) -> None:
     log = tmp_path / "not" / "there" / "calls.jsonl"
     slurm = Slurm(log)
     answer = slurm("sh", "-c", "echo out; echo err >&2; exit 3")
-    assert (answer.code, answer.out, answer.err, answer.ok) == (3, "out\n", "err\n", False)
-    assert answer.words == "err"
+    assert (answer.code, answer.out, answer.err, answer.is_success) == (3, "out\n", "err\n", False)
+    assert answer.last_error_line == "err"
     slurm("true")
     first, second = map(json.loads, log.read_text().splitlines())
     assert (first["argv"], first["code"]) == (["sh", "-c", "echo out; echo err >&2; exit 3"], 3)
@@ -63,11 +63,11 @@ def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
     slurm = Slurm(tmp_path / "log")
     before_s = time.monotonic()
     answer = slurm("sh", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60", timeout_s=0.5)
-    assert answer.code == TIMED_OUT
-    assert "no answer for 0.5 s" in answer.words
+    assert answer.code == TIMEOUT_EXIT_CODE
+    assert "no answer for 0.5 s" in answer.last_error_line
     assert time.monotonic() - before_s < 30
     assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
-    assert json.loads((tmp_path / "log").read_text())["code"] == TIMED_OUT
+    assert json.loads((tmp_path / "log").read_text())["code"] == TIMEOUT_EXIT_CODE
 
 
 def test_words_that_are_not_utf8_are_read() -> None:
@@ -75,7 +75,7 @@ def test_words_that_are_not_utf8_are_read() -> None:
 
 
 def test_silence_has_words_too() -> None:
-    assert Slurm()("false").words == "exit status 1, no message"
+    assert Slurm()("false").last_error_line == "exit status 1, no message"
 
 
 def test_ctrl_c_in_the_terminal_does_not_reach_a_command() -> None:

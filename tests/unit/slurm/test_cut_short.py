@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.common.processes.command import Finished
+from campaign.common.processes.command import CompletedCommand
 from campaign.slurm import cut_short
 from campaign.slurm.cut_short import FirstRun
 
@@ -19,7 +19,7 @@ class Job:
         self.said = "0:50|10:00"
         monkeypatch.setenv("SLURM_JOB_ID", "7")
         monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
-        monkeypatch.setattr(cut_short, "call", lambda argv, timeout_s: Finished(0, f"{self.said}\n", ""))
+        monkeypatch.setattr(cut_short, "call", lambda argv, timeout_s: CompletedCommand(0, f"{self.said}\n", ""))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from campaign.common.errors import HostFailed, LaunchError
-from campaign.common.processes.command import Finished
+from campaign.common.processes.command import CompletedCommand
 from campaign.slurm import free_hosts
 from campaign.slurm.commands import Slurm
 from campaign.slurm.free_hosts import FreeHosts
@@ -26,11 +26,13 @@ class Sinfo(Slurm):
         self.states = list(states)
         self.asked = 0
 
-    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Finished:
+    def __call__(self, *argv: str, timeout_s: float = 60.0) -> CompletedCommand:
         assert argv[0] == "sinfo"
         self.asked += 1
         states = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        return Finished(0, "".join(line(f"host{n}", state, "gpu:2", "none") for n, state in enumerate(states, 1)), "")
+        return CompletedCommand(
+            0, "".join(line(f"host{n}", state, "gpu:2", "none") for n, state in enumerate(states, 1)), ""
+        )
 
 
 def site(fabric: str = "simulated", launcher: str = "slurm", **slurm: Any) -> SystemFile:

@@ -10,7 +10,7 @@ import pytest
 
 from campaign.common.errors import FabricError, HostFailed
 from campaign.common.files import write_json
-from campaign.common.processes.command import Finished
+from campaign.common.processes.command import CompletedCommand
 from campaign.slurm import excluded_hosts as module
 from campaign.slurm.commands import Slurm
 from campaign.slurm.excluded_hosts import ExcludedHosts
@@ -37,11 +37,11 @@ class OneHost(Slurm):
         self.state, self.healthy = state, healthy
         self.asked: list[tuple[str, ...]] = []
 
-    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Finished:
+    def __call__(self, *argv: str, timeout_s: float = 60.0) -> CompletedCommand:
         self.asked.append(argv)
         if argv[0] == "sinfo":
-            return Finished(0, "".join(line(f"host{n}", self.state, "gpu:2", "none") for n in (2, 3)), "")
-        return Finished(int(not self.healthy), "", "")
+            return CompletedCommand(0, "".join(line(f"host{n}", self.state, "gpu:2", "none") for n in (2, 3)), "")
+        return CompletedCommand(int(not self.healthy), "", "")
 
 
 def controller(state: str, healthy: bool = True) -> Controller:

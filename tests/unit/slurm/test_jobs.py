@@ -49,7 +49,7 @@ def test_only_what_was_written_and_not_removed_is_there(results: Results) -> Non
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"lease": "one"}', '{"more": 1}'])
 def test_a_damaged_file_is_no_job(results: Results, content: str) -> None:
-    path = results.work("one") / "job.json"
+    path = results.work_directory("one") / "job.json"
     path.parent.mkdir(parents=True)
     path.write_text(content)
     assert submitted_jobs.read(results, "one") is None
@@ -58,8 +58,8 @@ def test_a_damaged_file_is_no_job(results: Results, content: str) -> None:
 def test_a_file_that_cannot_be_written_leaves_the_former_one(results: Results) -> None:
     submitted_jobs.write(results, submitted("one", "1", "f", 1.0))
     with pytest.raises(TypeError):
-        files.write_json(results.work("one") / "job.json", {"job_id": object()})
-    assert [path.name for path in results.work("one").iterdir()] == ["job.json"]
+        files.write_json(results.work_directory("one") / "job.json", {"job_id": object()})
+    assert [path.name for path in results.work_directory("one").iterdir()] == ["job.json"]
     assert submitted_jobs.read(results, "one") == submitted("one", "1", "f", 1.0)
 
 

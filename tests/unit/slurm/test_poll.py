@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from campaign.common import files
 from campaign.common.errors import ConfigError, RecordError
-from campaign.common.processes.command import Finished
+from campaign.common.processes.command import CompletedCommand
 from campaign.slurm.commands import Slurm
 from campaign.slurm.poll import Poll, QueueSnapshot
 
-UNREACHABLE = Finished(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
-DISABLED = Finished(1, "", "Slurm accounting storage is disabled\n")
-DATABASE_DOWN = Finished(1, "", "sacct: error: Problem talking to the database: Connection refused\n")
+UNREACHABLE = CompletedCommand(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
+DISABLED = CompletedCommand(1, "", "Slurm accounting storage is disabled\n")
+DATABASE_DOWN = CompletedCommand(1, "", "sacct: error: Problem talking to the database: Connection refused\n")
 
 
 @dataclass
@@ -41,22 +41,22 @@ class Controller(Slurm):
 
     queue: dict[str, str] = field(default_factory=dict)
     accounting: dict[str, str] | None = field(default_factory=dict)
-    wrong: dict[str, Finished] = field(default_factory=dict)
+    wrong: dict[str, CompletedCommand] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
     log: Path | None = None
 
-    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Finished:
+    def __call__(self, *argv: str, timeout_s: float = 60.0) -> CompletedCommand:
         self.calls.append(argv)
         if argv[0] in self.wrong:
             return self.wrong[argv[0]]
         if argv[0] == "squeue":
             rows = [f"{name}|{state}|None|host1|n|c" for name, state in self.queue.items()]
-            return Finished(0, "".join(f"{row}\n" for row in rows), "")
+            return CompletedCommand(0, "".join(f"{row}\n" for row in rows), "")
         if self.accounting is None:
             return DISABLED
         asked = next(word for word in argv if word.startswith("--jobs=")).removeprefix("--jobs=").split(",")
         told = [f"{name}|{state}|0:0|host1|None|n" for name, state in self.accounting.items() if name in asked]
-        return Finished(0, "".join(f"{row}\n" for row in told), "")
+        return CompletedCommand(0, "".join(f"{row}\n" for row in told), "")
 
     @property
     def asked(self) -> list[str]:
@@ -344,7 +344,7 @@ def test_who_finds_somebody_looking_does_not_wait(site: Site) -> None:
     site.slurm.queue = {"1": "RUNNING"}
     old = site.process().snapshot()
     site.wait(31)
-    with files.lock(site.directory / "poll.lock"):
+    with files.hold_lock(site.directory / "poll.lock"):
         assert site.process().snapshot() == old
     assert len(site.slurm.calls) == 1
 
@@ -352,7 +352,7 @@ def test_who_finds_somebody_looking_does_not_wait(site: Site) -> None:
 def test_those_who_know_nothing_yet_wait_for_one_first_look(site: Site) -> None:
     seen: list[QueueSnapshot] = []
     waiting = [threading.Thread(target=lambda: seen.append(site.process().snapshot())) for _ in range(3)]
-    with files.lock(site.directory / "poll.lock"):
+    with files.hold_lock(site.directory / "poll.lock"):
         for thread in waiting:
             thread.start()
         time.sleep(0.3)

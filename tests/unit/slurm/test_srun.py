@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.common.errors import ConfigError, HostFailed, LaunchError
-from campaign.common.processes.marked import marked
+from campaign.common.processes.marked import find_marked_processes
 from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec
 from campaign.emulators.hosts.emulation_plan import NOT_CROSSED
 from campaign.emulators.hosts.network import HeldNamespaces
@@ -202,7 +202,7 @@ def test_what_a_rank_leaves_behind_is_ended_and_its_neighbours_are_not(tmp_path:
     try:
         task = Task(tmp_path, sh("setsid sleep 60 & setsid sleep 60 >/dev/null 2>&1 & echo done"))
         assert task.run("host1", 1).stdout == "done\n"
-        assert list(marked(task.mark)) == []
+        assert list(find_marked_processes(task.mark)) == []
         assert other.poll() is None
     finally:
         other.kill()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.common.accelerators import Seen
+from campaign.common.accelerators import DetectedDevice
 from campaign.common.accelerators.nvidia import CUDA
 from campaign.common.errors import HostFailed, LaunchError
 from campaign.slurm import verify_devices
@@ -51,7 +51,10 @@ def problem(said: tuple[str, ...], composition: Composition, identified: bool = 
 
 def test_nvidia_smi_is_understood() -> None:
     lines = f"{UUID.format(1)}, {A100}", "0000:3B:00.0, Tesla V100, 16 GB "
-    assert CUDA.parse(lines) == (Seen(UUID.format(1), A100), Seen("0000:3B:00.0", "Tesla V100, 16 GB"))
+    assert CUDA.parse_devices(lines) == (
+        DetectedDevice(UUID.format(1), A100),
+        DetectedDevice("0000:3B:00.0", "Tesla V100, 16 GB"),
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.common.errors import ConfigError
-from campaign.common.files import content_hash
+from campaign.common.files import hash_document
 from campaign.spec.cell import AXES, Configuration, drop_layout
 from tests.campaign_files import one_cell
 
@@ -22,13 +22,13 @@ JSON = st.recursive(
 def test_hash_does_not_depend_on_the_order_of_keys(document: dict[str, object], random: object) -> None:
     shuffled = list(document.items())
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert content_hash(dict(shuffled)) == content_hash(document)
+    assert hash_document(dict(shuffled)) == hash_document(document)
 
 
 @given(JSON, JSON)
 def test_different_documents_have_different_hashes(one: object, other: object) -> None:
     # 1 == True for Python, but not in JSON.
-    assert (content_hash(one) == content_hash(other)) == (repr(one) == repr(other) or _same_json(one, other))
+    assert (hash_document(one) == hash_document(other)) == (repr(one) == repr(other) or _same_json(one, other))
 
 
 def _same_json(one: object, other: object) -> bool:

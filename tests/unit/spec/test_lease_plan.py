@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from campaign.common.errors import CampaignError, ConfigError, FabricError, HostFailed, LaunchError
-from campaign.common.files import content_hash
+from campaign.common.files import hash_document
 from campaign.common.paths import Results
 from campaign.fabrics.errors import Busy
 from campaign.plan.campaign.resolve import Campaign
@@ -50,11 +50,11 @@ def test_it_says_all_that_the_campaign_says_of_the_lease(campaign: Campaign, pat
         assert document.specification(cell) == specification(campaign, cell)
         assert cell_id(document.specification(cell)) == cell.id
     for planned in document.cells:
-        assert content_hash(planned.specification) == planned.id
+        assert hash_document(planned.specification) == planned.id
         batches = [batch for batch, _ in document.batches[planned.memory_key]]
         assert planned.batch in batches
     assert campaign_of(document).document() == campaign.document()
-    assert content_hash(document.campaign_as_used) == document.campaign_hash
+    assert hash_document(document.campaign_as_used) == document.campaign_hash
 
 
 def test_the_name_follows_from_what_is_measured_and_not_from_its_forecast(campaign: Campaign, path: Path) -> None:
@@ -97,7 +97,7 @@ def test_one_that_was_edited_is_refused_with_what_to_do(path: Path, edit: Any, w
 
 def test_one_of_a_key_that_is_not_known_is_refused(path: Path) -> None:
     document = LeasePlan.model_validate_json(path.read_text()).model_dump(mode="json") | {"colour": "red"}
-    document["checksum"] = content_hash({name: value for name, value in document.items() if name != "checksum"})
+    document["checksum"] = hash_document({name: value for name, value in document.items() if name != "checksum"})
     path.write_text(json.dumps(document))
     with pytest.raises(ConfigError, match="colour: Extra inputs are not permitted"):
         read_lease_plan(path)

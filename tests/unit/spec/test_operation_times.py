@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from campaign.common.errors import ConfigError
-from campaign.fabrics.registry import fabric_kinds
+from campaign.fabrics.registry import load_fabric_kinds
 from campaign.spec.operation_times import Session, Timed, from_document, published_times, read_times
 
 
@@ -74,4 +74,4 @@ def test_recordings_that_do_not_exist():
 
 
 def test_every_kind_names_recordings_that_exist():
-    assert all(published_times(kind.times) for kind in fabric_kinds().values() if kind.times)
+    assert all(published_times(kind.times) for kind in load_fabric_kinds().values() if kind.times)

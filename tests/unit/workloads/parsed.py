@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import LogReading, Scope, read_log
+from campaign.workloads.parsers import LogReading, RunContext, read_log
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
 
@@ -21,7 +21,7 @@ def read(name: str, *changes: tuple[str, str], **scope: Any) -> LogReading:
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
-    return read_log(name.partition("/")[0], Log.of(text), Scope(**scope))
+    return read_log(name.partition("/")[0], Log.of(text), RunContext(**scope))
 
 
 def flagged(found: LogReading, *words: str) -> bool:

@@ -8,25 +8,25 @@ from pathlib import Path
 import pytest
 import yaml
 
-from campaign.common.paths import CONFIG, ROOT
+from campaign.common.paths import CONFIG_DIRECTORY, ROOT
 from campaign.plan.campaign.load import load_named
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 from campaign.run.try_workload import Wish, campaign_of, only_cell, run_of
 from campaign.workloads.command import CommandWorkload
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import Scope, read_log
+from campaign.workloads.parsers import RunContext, read_log
 from campaign.workloads.protocol import Workload
 from tests.unit.workloads.parsed import LOGS
 
-NAMES = sorted(path.stem for path in (CONFIG / "workloads").glob("*.yaml"))
+NAMES = sorted(path.stem for path in (CONFIG_DIRECTORY / "workloads").glob("*.yaml"))
 ENVIRONMENTS = sorted(path for path in (ROOT / "envs/workloads").rglob("*") if path.is_file())
-FOREIGN = [name for name in NAMES if "kind: command" in (CONFIG / f"workloads/{name}.yaml").read_text()]
+FOREIGN = [name for name in NAMES if "kind: command" in (CONFIG_DIRECTORY / f"workloads/{name}.yaml").read_text()]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_campaign_is_planned_with_it(name: str, tmp_path: Path) -> None:
-    file = load_named(Workload, name, CONFIG / "campaign.yaml").model
+    file = load_named(Workload, name, CONFIG_DIRECTORY / "campaign.yaml").model
     document = {
         "name": "one",
         "system": "faster",
@@ -40,7 +40,7 @@ def test_a_campaign_is_planned_with_it(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_its_command_is_whole_in_every_precision(name: str, tmp_path: Path) -> None:
-    loaded = load_named(Workload, name, CONFIG / "campaign.yaml")
+    loaded = load_named(Workload, name, CONFIG_DIRECTORY / "campaign.yaml")
     assert isinstance(loaded.model, CommandWorkload)
     assert loaded.model.parser is not None
     launcher = "slurm" if loaded.model.launch == "srun" else "local"
@@ -71,9 +71,11 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_output_of_another_program_of_its_suite_is_refused(name: str) -> None:
-    file = load_named(Workload, name, CONFIG / "campaign.yaml").model
+    file = load_named(Workload, name, CONFIG_DIRECTORY / "campaign.yaml").model
     assert file.log_parser is not None
-    readings = {path.stem: read_log(file.log_parser, Log(path), Scope()) for path in (LOGS / file.log_parser).glob("*")}
+    readings = {
+        path.stem: read_log(file.log_parser, Log(path), RunContext()) for path in (LOGS / file.log_parser).glob("*")
+    }
     good = {stem: reading for stem, reading in readings.items() if reading.status == "ok"}
     assert {stem for stem, reading in good.items() if file.other_program(reading, file.options)} == REFUSED.get(
         name, set()

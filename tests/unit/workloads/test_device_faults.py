@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from campaign.common.accelerators import ACCELERATORS, Kind
+from campaign.common.accelerators import ACCELERATORS, AcceleratorKind
 from campaign.spec.record import Status
 from campaign.workloads.device_faults import NOT_SEEN, SIGNS, device_fault
 from campaign.workloads.log_reader import Log
@@ -55,7 +55,7 @@ SUSPICIONS = [
     "cudaErrorMisalignedAddress",
     "cudaErrorHardwareStackError",
 ]
-OTHERS: list[tuple[Kind, str, str]] = [
+OTHERS: list[tuple[AcceleratorKind, str, str]] = [
     ("rocm", "unavailable", "RuntimeError: No HIP GPUs are available"),
     ("rocm", "unavailable", "HIP error: no ROCm-capable device is detected"),
     ("rocm", "unavailable", "hipErrorNoDevice"),
@@ -68,7 +68,7 @@ OTHERS: list[tuple[Kind, str, str]] = [
     ("xpu", "unavailable", "RuntimeError: No XPU devices are available."),
     ("xpu", "suspicion", "level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)"),
 ]
-ALL: list[tuple[Kind, str, str]] = [
+ALL: list[tuple[AcceleratorKind, str, str]] = [
     *(("cuda", "unavailable", line) for line in UNAVAILABLE),
     *(("cuda", "fault", line) for line in FAULTS),
     *(("cuda", "suspicion", line) for line in SUSPICIONS),
@@ -77,7 +77,7 @@ ALL: list[tuple[Kind, str, str]] = [
 
 
 @pytest.mark.parametrize(("runs_on", "which", "line"), ALL, ids=[line[:40] for *_, line in ALL])
-def test_each_message_is_of_its_class(runs_on: Kind, which: str, line: str) -> None:
+def test_each_message_is_of_its_class(runs_on: AcceleratorKind, which: str, line: str) -> None:
     found = device_fault(runs_on, "crashed", Log.of(f"step 1\n[rank1]: {line}\nmore"), 2)
     assert found is not None
     assert (found.kind, found.rank, found.evidence) == (which, 1, f"[rank1]: {line}")

@@ -10,7 +10,7 @@ import pytest
 
 from campaign.workloads.log_reader import Log
 from campaign.workloads.main_metrics import MAIN_METRICS
-from campaign.workloads.parsers import PARSERS, WITHOUT_RATE, LogReading, Scope, read_log, read_tests
+from campaign.workloads.parsers import PARSERS, PARSERS_WITHOUT_RATE, LogReading, RunContext, read_log, read_tests
 from campaign.workloads.parsers.reading import NO_END_MARK
 from tests.unit.workloads.parsed import LOGS, flagged
 
@@ -29,7 +29,7 @@ def ident(path: Path) -> str:
 
 
 def read(path: Path, text: bytes, **scope: Any) -> LogReading:
-    return read_log(path.parent.name, Log(text), Scope(**scope))
+    return read_log(path.parent.name, Log(text), RunContext(**scope))
 
 
 def joined(*texts: bytes) -> bytes:
@@ -92,9 +92,9 @@ def test_the_test_that_is_chosen_is_read_as_if_it_stood_alone(name: str) -> None
 
 
 def assert_each_can_be_chosen(path: Path, other: Path) -> None:
-    tests = [read_tests(path.parent.name, Log(each.read_bytes()), Scope()) for each in (path, other)]
+    tests = [read_tests(path.parent.name, Log(each.read_bytes()), RunContext()) for each in (path, other)]
     whole = joined(path.read_bytes(), other.read_bytes())
-    if len(read_tests(path.parent.name, Log(whole), Scope())) < 2:
+    if len(read_tests(path.parent.name, Log(whole), RunContext())) < 2:
         return
     for number, alone in enumerate((each for test in tests for each in test), 1):
         found = read(path, whole, test=number)
@@ -118,7 +118,7 @@ def test_a_mark_of_bytes_before_the_text_is_no_part_of_it(path: Path) -> None:
 
 @pytest.mark.parametrize("name", MAIN_METRICS)
 def test_metrics_that_may_lead_are_given(name: str) -> None:
-    tests = [test for path in SAMPLES[name] for test in read_tests(name, Log(path.read_bytes()), Scope())]
+    tests = [test for path in SAMPLES[name] for test in read_tests(name, Log(path.read_bytes()), RunContext())]
     given = {metric for test in tests for metric in test.metrics}
     assert set(MAIN_METRICS[name][:1]) <= given
-    assert MAIN_METRICS.keys() == WITHOUT_RATE
+    assert MAIN_METRICS.keys() == PARSERS_WITHOUT_RATE

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from campaign.workloads import parsers
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import PARSERS, LogReading, PairMatrix, Scope, format_of, read_log, read_tests
+from campaign.workloads.parsers import PARSERS, LogReading, PairMatrix, RunContext, load_format, read_log, read_tests
 from campaign.workloads.parsers.reading import NO_END_MARK
 from tests.unit.workloads.parsed import LOGS
 
 SAMPLES = sorted(LOGS.glob("*/*.log"))
-SCOPES: Mapping[str, Scope] = {
-    "nvidia_bert/dllogger-max-steps": Scope(ranks=8, batch=4, batch_global=32),
-    "nvidia_bert/full-epochs-max-steps-too-large": Scope(ranks=16, batch=8, batch_global=128),
+SCOPES: Mapping[str, RunContext] = {
+    "nvidia_bert/dllogger-max-steps": RunContext(ranks=8, batch=4, batch_global=32),
+    "nvidia_bert/full-epochs-max-steps-too-large": RunContext(ranks=16, batch=8, batch_global=128),
 }
 NOISE = (
     "host:3442:3442 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
@@ -28,8 +28,8 @@ NOISE = (
 )
 
 
-def scope_of(path: Path) -> Scope:
-    return SCOPES.get(f"{path.parent.name}/{path.stem}", Scope())
+def scope_of(path: Path) -> RunContext:
+    return SCOPES.get(f"{path.parent.name}/{path.stem}", RunContext())
 
 
 def read(path: Path, text: str | bytes) -> LogReading:
@@ -124,14 +124,14 @@ def test_a_log_that_was_cut_off_never_gives_another_number(path: Path) -> None:
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_what_is_passed_over_says_nothing(path: Path) -> None:
     """Reading every line gives what reading the lines with needles gives."""
-    form = format_of(path.parent.name)
+    form = load_format(path.parent.name)
     text = each_line(lambda number, line: line + (NOISE if number % 3 == 0 else ""))(path.read_text())
     if is_document(text):
         return
     with pytest.MonkeyPatch.context() as patch:
         looked_at = read_tests(path.parent.name, Log.of(text), scope_of(path))
-        every_line = replace(form, needles=(), rows=None)
-        patch.setattr(parsers, "format_of", lambda name: every_line)
+        every_line = replace(form, needles=(), row_pattern=None)
+        patch.setattr(parsers, "load_format", lambda name: every_line)
         assert looked_at == read_tests(path.parent.name, Log.of(text), scope_of(path))
 
 
@@ -159,7 +159,7 @@ WORDS = sorted({word for path in SAMPLES for word in re.findall(r"\S+|\s+", path
 @settings(max_examples=30, deadline=None)
 def test_no_text_is_too_odd(name: str, text: str) -> None:
     for whole in (text, f"{text}\n"):
-        found = read_log(name, Log.of(whole), Scope(ranks=2, batch=4, batch_global=8))
+        found = read_log(name, Log.of(whole), RunContext(ranks=2, batch=4, batch_global=8))
         assert (found.status == "ok") == (not found.problem)
 
 
@@ -169,21 +169,21 @@ def test_no_text_is_too_odd(name: str, text: str) -> None:
 def test_junk_in_the_middle_raises_nothing(name: str, junk: bytes, at: int, pick: int) -> None:
     paths = [path for path in SAMPLES if path.parent.name == name]
     whole = paths[pick % len(paths)].read_bytes()
-    read_log(name, Log(whole[:at] + junk + whole[at:]), Scope())
+    read_log(name, Log(whole[:at] + junk + whole[at:]), RunContext())
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_only_the_parser_of_its_program_takes_a_log(path: Path) -> None:
     """Others find nothing in it, so that a log given to the wrong parser makes no number."""
     text = path.read_text()
-    takers = {name for name in PARSERS if read_log(name, Log.of(text), Scope()).status != "incomplete"}
-    own = format_of(path.parent.name).reader  # two programs may print the same
-    assert all(format_of(name).reader is own for name in takers)
+    takers = {name for name in PARSERS if read_log(name, Log.of(text), RunContext()).status != "incomplete"}
+    own = load_format(path.parent.name).reader  # two programs may print the same
+    assert all(load_format(name).reader is own for name in takers)
     # What is refused is refused for a reason of its own.
     assert takers or path.stem in ("tracked-only", "eval-during-training")
 
 
 @pytest.mark.parametrize("name", PARSERS)
 def test_nothing_printed_is_incomplete(name: str) -> None:
-    found = read_log(name, Log.of(NOISE), Scope())
+    found = read_log(name, Log.of(NOISE), RunContext())
     assert (found.status, found.throughput_per_s, found.metrics) == ("incomplete", None, {})

@@ -17,7 +17,7 @@ import pytest
 from pydantic import ValidationError
 
 from campaign.common.errors import ConfigError, LaunchError
-from campaign.common.processes.marked import live, words_of
+from campaign.common.processes.marked import list_pids, read_process_words
 from campaign.plan.campaign.load import validate
 from campaign.plan.matrix import expand
 from campaign.spec.metric import THROUGHPUT, Metric
@@ -26,7 +26,7 @@ from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, Step, Workload
 from campaign.workloads.service import ServiceWorkload
 from campaign.workloads.service_run import __main__ as program
-from campaign.workloads.service_run.server import metrics_of
+from campaign.workloads.service_run.server import compute_server_metrics
 from campaign.workloads.service_run.specification import ServerMetrics
 from tests.campaign_files import ids, load, one_cell, one_run
 
@@ -52,14 +52,16 @@ def measure(tmp_path: Path) -> Measure:
     def run(workload: ServiceWorkload, hosts: int = 1, devices: int = 1) -> Outcome:
         one = one_run(tmp_path / "run", one_cell(hosts=hosts, devices=devices, workload="s"))
         step, log = workload.step(one), tmp_path / "log"
-        before, started = set(live()), time.time()
+        before, started = set(list_pids()), time.time()
         group = {"WORLD_SIZE": str(step.processes), "MASTER_ADDR": "first", "MASTER_PORT": "1234"}
         pids = [
             _forked(step, log, {**group, "RANK": str(rank)} if step.per_rank else {}) for rank in range(step.processes)
         ]
         codes = tuple(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
-        new = set(live()) - before
-        assert not [each for each in new if any(SERVER.name.encode() in word for word in words_of(each, "cmdline"))]
+        new = set(list_pids()) - before
+        assert not [
+            each for each in new if any(SERVER.name.encode() in word for word in read_process_words(each, "cmdline"))
+        ]
         return workload.outcome(one, Ended(codes, started, time.time()), Log(log))
 
     return run
@@ -408,12 +410,12 @@ def test_counters_are_differences_and_gauges_are_the_last_value() -> None:
         "cache": "vllm:kv_cache_usage_perc",
         "queued": "vllm:queue_seconds_count",
     }
-    found, missing = metrics_of(ServerMetrics(read=read), PAGE % (3, 4, 4), PAGE % (10, 9, 9))
+    found, missing = compute_server_metrics(ServerMetrics(read=read), PAGE % (3, 4, 4), PAGE % (10, 9, 9))
     assert found == {"server_preempted": 7, "server_cache": 0.75, "server_queued": 5}
     assert missing == []
-    assert metrics_of(ServerMetrics(read={"a": "absent"}), "", PAGE % (1, 1, 1)) == (
+    assert compute_server_metrics(ServerMetrics(read={"a": "absent"}), "", PAGE % (1, 1, 1)) == (
         {},
         ["the server's /metrics has no absent"],
     )
     with pytest.raises(ValueError, match="html"):
-        metrics_of(ServerMetrics(read=read), "", "<html>\n")
+        compute_server_metrics(ServerMetrics(read=read), "", "<html>\n")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import LogReading, Scope, read_log
-from campaign.workloads.parsers.expressions import Parser, hints, read_expressions
+from campaign.workloads.parsers import LogReading, RunContext, read_log
+from campaign.workloads.parsers.expressions import Parser, collect_hints, read_expressions
 from tests.unit.workloads.parsed import flagged, text_of
 
 GPU_COPY = "cpu_to_gpu0_by_sm_under_numa0_uni 24.1\ngpu0_to_cpu_by_sm_under_numa0_uni 26.2"
@@ -24,7 +24,7 @@ SUMMARY = '{"num_accelerators": 2, "metric": {"train_throughput_mean_samples_per
 
 
 def own(text: str, *, ended: bool = False, **parser: Any) -> LogReading:
-    return read_expressions([Parser(metric="rate_per_s", **parser)], Log.of(text), Scope(ended=ended))
+    return read_expressions([Parser(metric="rate_per_s", **parser)], Log.of(text), RunContext(ended_normally=ended))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def own(text: str, *, ended: bool = False, **parser: Any) -> LogReading:
     ],
 )
 def test_a_last_line_that_is_proven_whole_counts(name: str, text: str) -> None:
-    whole, unended = (read_log(name, Log.of(each), Scope()) for each in (f"{text}\n", text))
+    whole, unended = (read_log(name, Log.of(each), RunContext()) for each in (f"{text}\n", text))
     assert unended == whole
     assert whole.status == "ok"
 
@@ -48,17 +48,17 @@ def test_a_last_line_that_is_proven_whole_counts(name: str, text: str) -> None:
 )
 def test_a_last_line_that_may_be_cut_off_is_left_out_and_named(name: str, text: str) -> None:
     rows = text.rpartition("\n")[0]
-    found = read_log(name, Log.of(text), Scope())
+    found = read_log(name, Log.of(text), RunContext())
     assert flagged(found, "the last line has no line feed") or "the last line has no line feed" in found.problem
-    assert found.metrics == read_log(name, Log.of(f"{rows}\n"), Scope()).metrics
+    assert found.metrics == read_log(name, Log.of(f"{rows}\n"), RunContext()).metrics
     # The exit code of its program says that the log is whole.
-    ended = read_log(name, Log.of(text), Scope(ended=True))
-    assert ended == read_log(name, Log.of(f"{text}\n"), Scope())
+    ended = read_log(name, Log.of(text), RunContext(ended_normally=True))
+    assert ended == read_log(name, Log.of(f"{text}\n"), RunContext())
     assert (ended.metrics, ended.curves) != (found.metrics, found.curves)
 
 
 def test_a_document_that_is_cut_off_is_no_result_with_the_one_before() -> None:
-    found = read_log("dlio", Log.of(SUMMARY[:-20]), Scope())
+    found = read_log("dlio", Log.of(SUMMARY[:-20]), RunContext())
     assert found.status == "incomplete"
     assert "no line feed" in found.problem
 
@@ -92,17 +92,17 @@ def test_own_parsers_take_a_last_number_that_is_whole(text: str, parser: dict[st
 def test_a_log_in_utf_16_says_what_to_do(encoding: str) -> None:
     log = Log(text_of("stream/ten-million").encode(encoding))
     for found in (
-        read_log("stream", log, Scope()),
-        read_expressions([Parser(metric="x_s", regex=r"(\d+)")], log, Scope()),
+        read_log("stream", log, RunContext()),
+        read_expressions([Parser(metric="x_s", regex=r"(\d+)")], log, RunContext()),
     ):
         assert (found.status, "iconv -f UTF-16" in found.problem) == ("incomplete", True)
-    assert hints(log, "stream", ()) == [found.problem]
+    assert collect_hints(log, "stream", ()) == [found.problem]
 
 
 def test_times_of_kubectl_before_lines_are_read_over_or_named() -> None:
     stamped = "".join(f"2026-05-01T12:00:00.123456789Z {line}\n" for line in OSU.splitlines())
-    assert read_log("osu", Log.of(stamped), Scope()) == read_log("osu", Log.of(f"{OSU}\n"), Scope())
+    assert read_log("osu", Log.of(stamped), RunContext()) == read_log("osu", Log.of(f"{OSU}\n"), RunContext())
     document = "".join(f"2026-05-01T12:00:00.1Z {line}\n" for line in SUMMARY.replace(", ", ",\n").splitlines())
-    assert read_log("dlio", Log.of(document), Scope()).throughput_per_s == 8.5
+    assert read_log("dlio", Log.of(document), RunContext()).throughput_per_s == 8.5
     anchored = [Parser(metric="latency_us", regex=r"^2 +(\S+)")]
-    assert any("kubectl logs --timestamps" in hint for hint in hints(Log.of(stamped), None, anchored))
+    assert any("kubectl logs --timestamps" in hint for hint in collect_hints(Log.of(stamped), None, anchored))

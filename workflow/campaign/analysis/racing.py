@@ -28,7 +28,7 @@ from campaign.analysis.statistics.comparisons import Design
 from campaign.analysis.statistics.selected_estimate import bound_best_cell
 from campaign.analysis.tables.io import Tables
 from campaign.common import wording
-from campaign.common.intervals import CONFOUNDED, SIGNIFICANT, Floats
+from campaign.common.intervals import CONFOUNDED_WITH_HOSTS, SIGNIFICANCE_LEVEL, Floats
 from campaign.spec.cell import Cell
 from campaign.spec.race import DroppedConfiguration, RaceCandidate, RaceDocument, WorkloadRace
 from campaign.spec.run_numbers import compositions_of
@@ -85,7 +85,7 @@ def race_configurations(
         if not all(is_measured(name, composed[name]) for name in racing):
             break
         if block > 1 and tables is not None:
-            error = SIGNIFICANT / (blocks - 1)
+            error = SIGNIFICANCE_LEVEL / (blocks - 1)
             measured = _keep_measured(tables, cells, composed)
             races = [race if race.ended else _judge_race(race, measured, block, within_pct, error) for race in races]
         racing = [name for name in racing if block < blocks and any(name in race.racing for race in races)]
@@ -137,7 +137,7 @@ def _judge_race(race: _Race, tables: Tables, block: int, within_pct: float, erro
         rival = int(bounds[place].argmin())
         if bounds[place, rival] < tolerance:
             bound, cell = float(bounds[place, rival]), best[rival][1]
-            words = f"at most {wording.percent(100 * bound)} of {cell.configuration.name} (batch {cell.batch})"
+            words = f"at most {wording.format_percent(100 * bound)} of {cell.configuration.name} (batch {cell.batch})"
             dropped[name] = bound, f"{words} for {race.about}"
             del cells[name]
     left = [place for place, name in enumerate(names) if name in cells]
@@ -172,7 +172,7 @@ def _upper_bounds(
     first = np.cumsum([0, *map(len, cells[:-1])])
     bounds = np.maximum.reduceat(high, first, axis=0)
     np.fill_diagonal(bounds, np.inf)
-    return np.asarray(bounds, dtype=np.float64), _OWN_HOSTS if (found.method == CONFOUNDED).any() else ""
+    return np.asarray(bounds, dtype=np.float64), _OWN_HOSTS if (found.method == CONFOUNDED_WITH_HOSTS).any() else ""
 
 
 def _describe_race(race: _Race, design: Design | None) -> WorkloadRace:

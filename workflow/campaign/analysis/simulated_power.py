@@ -19,7 +19,7 @@ import scipy
 
 from campaign.analysis.statistics.comparisons import design, ratios
 from campaign.analysis.statistics.ratios import POWER
-from campaign.common.intervals import SIGNIFICANT, student_quantile
+from campaign.common.intervals import SIGNIFICANCE_LEVEL, student_quantile
 from campaign.plan.plan import Plan
 from campaign.spec.run_numbers import run_number
 
@@ -126,7 +126,7 @@ class PlannedComparisons:
         of, to = (pd.Series((offset + pairs[name].to_numpy()).ravel()) for name in ("cell", "against"))
         found = ratios(of, to, by).of
         error = np.sqrt(found.variance)
-        tested = scipy.special.stdtrit(found.freedom, 1.0 - SIGNIFICANT / self.tests / 2.0)
+        tested = scipy.special.stdtrit(found.freedom, 1.0 - SIGNIFICANCE_LEVEL / self.tests / 2.0)
         detectable = np.quantile(tested * error - np.log(found.ratio), POWER)
         return IntervalPrecision(
             float(np.median(student_quantile(found.freedom) * error)) / _UNIT, float(detectable) / _UNIT

@@ -14,21 +14,21 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, unquote
 
-from campaign.archive.layout import CONFIG, CRATE, MEANINGS, README, SNAKEFILE, FileFacts
+from campaign.archive.layout import CONFIG, CRATE, PART_DESCRIPTIONS, README, SNAKEFILE, FileFacts
 
-_WORKFLOW_CRATE = "https://w3id.org/workflowhub/workflow-ro-crate"
-PROFILES: Mapping[str, tuple[str, str]] = {
+_WORKFLOW_CRATE_URL = "https://w3id.org/workflowhub/workflow-ro-crate"
+PROFILES_BY_URL: Mapping[str, tuple[str, str]] = {
     "https://w3id.org/ro/wfrun/process/0.5": ("Process Run Crate", "0.5"),
     "https://w3id.org/ro/wfrun/workflow/0.5": ("Workflow Run Crate", "0.5"),
-    f"{_WORKFLOW_CRATE}/1.0": ("Workflow RO-Crate", "1.0"),
+    f"{_WORKFLOW_CRATE_URL}/1.0": ("Workflow RO-Crate", "1.0"),
 }
 # The second context defines the term `sha256`.
-_CONTEXT = ["https://w3id.org/ro/crate/1.1/context", "https://w3id.org/ro/terms/workflow-run/context"]
-_ROOT = "./"
-_LANGUAGE = f"{_WORKFLOW_CRATE}#snakemake"
-_PROGRAM = "#composable-campaign"
-_CREATOR = "#creator"
-_FORMATS = {
+_CONTEXT_URLS = ["https://w3id.org/ro/crate/1.1/context", "https://w3id.org/ro/terms/workflow-run/context"]
+_ROOT_ID = "./"
+_LANGUAGE_ID = f"{_WORKFLOW_CRATE_URL}#snakemake"
+_PROGRAM_ID = "#composable-campaign"
+_CREATOR_ID = "#creator"
+_MEDIA_TYPES = {
     "json": "application/json",
     "csv": "text/csv",
     "tsv": "text/tab-separated-values",
@@ -36,11 +36,11 @@ _FORMATS = {
     "md": "text/markdown",
     "parquet": "application/vnd.apache.parquet",
 }
-Entity = dict[str, Any]
+CrateEntity = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Action:
+class LeaseAction:
     """Lease as described in the crate.
 
     Attributes:
@@ -65,7 +65,7 @@ class Action:
 
 
 @dataclass(frozen=True)
-class Described:
+class CrateDescription:
     """Description of the campaign in the crate.
 
     Attributes:
@@ -91,7 +91,9 @@ class Described:
     """Members that are programs or input files, by workload."""
 
 
-def crate_document(described: Described, files: Mapping[str, FileFacts], actions: Sequence[Action]) -> dict[str, Any]:
+def build_crate(
+    crate: CrateDescription, files: Mapping[str, FileFacts], actions: Sequence[LeaseAction]
+) -> dict[str, Any]:
     """Build the JSON-LD document of the crate. The same input gives the same document.
 
     Args:
@@ -99,129 +101,171 @@ def crate_document(described: Described, files: Mapping[str, FileFacts], actions
         files: size and checksum of every member except the crate and the index.
         actions: leases of the campaign.
     """
-    parts = [_file_entity(described, name, facts) for name, facts in files.items()]
+    parts = [_make_file_entity(crate, name, facts) for name, facts in files.items()]
     parts += [
-        _entity(f"{part}/", "Dataset", name=part, description=meaning)
-        for part, meaning in MEANINGS.items()
+        _make_entity(f"{part}/", "Dataset", name=part, description=meaning)
+        for part, meaning in PART_DESCRIPTIONS.items()
         if any(name.startswith(f"{part}/") for name in files)
     ]
-    executed = list(_actions(described, files, actions))
-    entities = [_root(described, parts, executed, _end_s(actions)), *parts, *executed, *_context_entities(described)]
+    action_entities = list(_make_action_entities(crate, files, actions))
+    entities = [
+        _make_root_entity(crate, parts, action_entities, _find_latest_end_s(actions)),
+        *parts,
+        *action_entities,
+        *_make_context_entities(crate),
+    ]
     entities.sort(key=lambda entity: str(entity["@id"]))
-    conforms = [_reference("https://w3id.org/ro/crate/1.1"), _reference(f"{_WORKFLOW_CRATE}/1.0")]
-    descriptor = _entity(CRATE, "CreativeWork", about=_reference(_ROOT), conformsTo=conforms)
-    return {"@context": _CONTEXT, "@graph": [descriptor, *entities]}
+    profiles = [_make_reference("https://w3id.org/ro/crate/1.1"), _make_reference(f"{_WORKFLOW_CRATE_URL}/1.0")]
+    descriptor = _make_entity(CRATE, "CreativeWork", about=_make_reference(_ROOT_ID), conformsTo=profiles)
+    return {"@context": _CONTEXT_URLS, "@graph": [descriptor, *entities]}
 
 
-def _entity(identifier: str, kind: str | Sequence[str], **properties: Any) -> Entity:
+def _make_entity(identifier: str, kind: str | Sequence[str], **properties: Any) -> CrateEntity:
     """Build an entity of the crate without its empty properties."""
-    known = {name: value for name, value in properties.items() if value not in ("", None, [])}
-    return {"@id": identifier, "@type": kind, **known}
+    non_empty = {name: value for name, value in properties.items() if value not in ("", None, [])}
+    return {"@id": identifier, "@type": kind, **non_empty}
 
 
-def _reference(identifier: str) -> dict[str, str]:
+def _make_reference(identifier: str) -> dict[str, str]:
     return {"@id": identifier}
 
 
-def _references(names: Iterable[str]) -> list[dict[str, str]]:
-    return [_reference(quote(name)) for name in names]
+def _make_references(names: Iterable[str]) -> list[dict[str, str]]:
+    return [_make_reference(quote(name)) for name in names]
 
 
-def _root(described: Described, parts: Sequence[Entity], executed: Sequence[Entity], end_s: float | None) -> Entity:
-    creator = _reference(_CREATOR) if described.creator else None
-    return _entity(
-        _ROOT, "Dataset", name=described.title or described.name,
-        description=described.question or f"Measurements of the campaign {described.name} on {described.system}.",
+def _make_root_entity(
+    crate: CrateDescription, parts: Sequence[CrateEntity], action_entities: Sequence[CrateEntity], end_s: float | None
+) -> CrateEntity:
+    creator = _make_reference(_CREATOR_ID) if crate.creator else None
+    return _make_entity(
+        _ROOT_ID,
+        "Dataset",
+        name=crate.title or crate.name,
+        description=crate.question or f"Measurements of the campaign {crate.name} on {crate.system}.",
         # The end of the last run, not the time of writing, so that the same results give the same crate.
-        datePublished=_time(end_s or 0.0), conformsTo=[_reference(address) for address in PROFILES],
-        mainEntity=_reference(SNAKEFILE), hasPart=[_reference(entity["@id"]) for entity in parts],
-        mentions=[_reference(entity["@id"]) for entity in executed], creator=creator, author=creator,
-        license=_reference(_license(described)["@id"]),
-    )  # fmt: skip
+        datePublished=_format_time(end_s or 0.0),
+        conformsTo=[_make_reference(address) for address in PROFILES_BY_URL],
+        mainEntity=_make_reference(SNAKEFILE),
+        hasPart=[_make_reference(entity["@id"]) for entity in parts],
+        mentions=[_make_reference(entity["@id"]) for entity in action_entities],
+        creator=creator,
+        author=creator,
+        license=_make_reference(_make_license_entity(crate)["@id"]),
+    )
 
 
-def _license(described: Described) -> Entity:
-    name = described.license
+def _make_license_entity(crate: CrateDescription) -> CrateEntity:
+    name = crate.license
     if not name:
-        return _entity(
+        return _make_entity(
             "#license", "CreativeWork", name="Not stated", description="Ask who made this archive before reusing it."
         )
-    return _entity(name if "://" in name else f"https://spdx.org/licenses/{name}", "CreativeWork", name=name)
+    return _make_entity(name if "://" in name else f"https://spdx.org/licenses/{name}", "CreativeWork", name=name)
 
 
-def _context_entities(described: Described) -> Iterator[Entity]:
+def _make_context_entities(crate: CrateDescription) -> Iterator[CrateEntity]:
     """Yield the entities that others refer to (language, profiles, program, packages, creator and license)."""
-    yield _entity(_LANGUAGE, "ComputerLanguage", name="Snakemake", url=_reference("https://snakemake.readthedocs.io"))
-    for address, (name, version) in PROFILES.items():
-        yield _entity(address, "CreativeWork", name=name, version=version)
+    yield _make_entity(
+        _LANGUAGE_ID, "ComputerLanguage", name="Snakemake", url=_make_reference("https://snakemake.readthedocs.io")
+    )
+    for address, (name, version) in PROFILES_BY_URL.items():
+        yield _make_entity(address, "CreativeWork", name=name, version=version)
     packages = [
-        _entity(f"#package-{name}-{version}", "SoftwareApplication", name=name, softwareVersion=version)
-        for name, versions in sorted(described.packages.items())
+        _make_entity(f"#package-{name}-{version}", "SoftwareApplication", name=name, softwareVersion=version)
+        for name, versions in sorted(crate.packages.items())
         for version in versions
     ]
     yield from packages
-    yield _entity(
-        _PROGRAM, "SoftwareApplication", name="Composable Campaign", softwareVersion=described.version,
+    yield _make_entity(
+        _PROGRAM_ID,
+        "SoftwareApplication",
+        name="Composable Campaign",
+        softwareVersion=crate.version,
         description="Composes hardware through a fabric, runs workloads on it and records every run.",
-        softwareRequirements=[_reference(package["@id"]) for package in packages],
-    )  # fmt: skip
-    if described.creator:
-        yield _entity(_CREATOR, "Person", name=described.creator)
-    yield _license(described)
+        softwareRequirements=[_make_reference(package["@id"]) for package in packages],
+    )
+    if crate.creator:
+        yield _make_entity(_CREATOR_ID, "Person", name=crate.creator)
+    yield _make_license_entity(crate)
 
 
-def _file_entity(described: Described, name: str, facts: FileFacts) -> Entity:
-    form = _FORMATS.get(name.rpartition(".")[2], "text/plain")
-    common = {"contentSize": str(facts.size), "sha256": facts.sha256, "encodingFormat": form}
+def _make_file_entity(crate: CrateDescription, name: str, facts: FileFacts) -> CrateEntity:
+    media_type = _MEDIA_TYPES.get(name.rpartition(".")[2], "text/plain")
+    common = {"contentSize": str(facts.size), "sha256": facts.sha256, "encodingFormat": media_type}
     if name == SNAKEFILE:
-        return _entity(
-            name, ["File", "SoftwareSourceCode", "ComputationalWorkflow"], **common, name="Workflow of Composable Campaign",
+        return _make_entity(
+            name,
+            ["File", "SoftwareSourceCode", "ComputationalWorkflow"],
+            **common,
+            name="Workflow of Composable Campaign",
             description="Entry of the Snakemake workflow, as it stands in the version that made this archive. It needs the program "
-            "itself to run.", version=described.version, programmingLanguage=_reference(_LANGUAGE),
-        )  # fmt: skip
-    return _entity(quote(name), "File", **common, name=name, about=_reference(_ROOT) if name == README else None)
+            "itself to run.",
+            version=crate.version,
+            programmingLanguage=_make_reference(_LANGUAGE_ID),
+        )
+    return _make_entity(
+        quote(name), "File", **common, name=name, about=_make_reference(_ROOT_ID) if name == README else None
+    )
 
 
-def _actions(described: Described, files: Mapping[str, FileFacts], actions: Sequence[Action]) -> Iterator[Entity]:
+def _make_action_entities(
+    crate: CrateDescription, files: Mapping[str, FileFacts], actions: Sequence[LeaseAction]
+) -> Iterator[CrateEntity]:
     """Yield one action entity for the campaign as a whole, and one per lease."""
-    configured = [name for name in files if name.startswith(f"{CONFIG}/")]
-    of_workloads = {name for name in configured if name.startswith(f"{CONFIG}/workloads/")}
-    of_workloads |= {member for members in described.programs.values() for member in members}
-    agent = _reference(_CREATOR) if described.creator else None
-    yield _entity(
-        "#campaign", "CreateAction", name=f"Campaign {described.name} on {described.system}",
-        description=described.question or "All leases of the campaign, from the plan to the tables.",
-        startTime=_time(min((each.start_s for each in actions if each.start_s is not None), default=None)),
-        endTime=_time(_end_s(actions)), instrument=_reference(SNAKEFILE), object=_references(configured),
-        result=_references(name for name in files if name.startswith("tables/")),
-        actionStatus=_status(any(each.runs for each in actions)), agent=agent,
-    )  # fmt: skip
+    config_files = [name for name in files if name.startswith(f"{CONFIG}/")]
+    workload_files = {name for name in config_files if name.startswith(f"{CONFIG}/workloads/")}
+    workload_files |= {member for members in crate.programs.values() for member in members}
+    agent = _make_reference(_CREATOR_ID) if crate.creator else None
+    yield _make_entity(
+        "#campaign",
+        "CreateAction",
+        name=f"Campaign {crate.name} on {crate.system}",
+        description=crate.question or "All leases of the campaign, from the plan to the tables.",
+        startTime=_format_time(
+            min((lease_action.start_s for lease_action in actions if lease_action.start_s is not None), default=None)
+        ),
+        endTime=_format_time(_find_latest_end_s(actions)),
+        instrument=_make_reference(SNAKEFILE),
+        object=_make_references(config_files),
+        result=_make_references(name for name in files if name.startswith("tables/")),
+        actionStatus=_format_action_status(any(lease_action.runs for lease_action in actions)),
+        agent=agent,
+    )
     for action in actions:
-        own = {f"{CONFIG}/workloads/{name}.yaml" for name in action.workloads}
-        own |= {member for name in action.workloads for member in described.programs.get(name, ())}
-        yield _entity(
-            f"#lease-{action.lease_id}", "CreateAction", name=f"Lease {action.lease_id}",
+        action_files = {f"{CONFIG}/workloads/{name}.yaml" for name in action.workloads}
+        action_files |= {member for name in action.workloads for member in crate.programs.get(name, ())}
+        yield _make_entity(
+            f"#lease-{action.lease_id}",
+            "CreateAction",
+            name=f"Lease {action.lease_id}",
             description=f"{action.runs} runs on the composition of lease {action.lease}",
-            startTime=_time(action.start_s), endTime=_time(action.end_s), instrument=_reference(_PROGRAM),
-            object=_references(name for name in configured if name in own or name not in of_workloads),
-            result=_references(action.results), actionStatus=_status(action.runs > 0),
-            error=action.error if not action.runs else "", agent=agent,
-        )  # fmt: skip
+            startTime=_format_time(action.start_s),
+            endTime=_format_time(action.end_s),
+            instrument=_make_reference(_PROGRAM_ID),
+            object=_make_references(
+                name for name in config_files if name in action_files or name not in workload_files
+            ),
+            result=_make_references(action.results),
+            actionStatus=_format_action_status(action.runs > 0),
+            error=action.error if not action.runs else "",
+            agent=agent,
+        )
 
 
-def _status(whole: bool) -> str:
-    return f"http://schema.org/{'Completed' if whole else 'Failed'}ActionStatus"
+def _format_action_status(is_complete: bool) -> str:
+    return f"http://schema.org/{'Completed' if is_complete else 'Failed'}ActionStatus"
 
 
-def _end_s(actions: Sequence[Action]) -> float | None:
+def _find_latest_end_s(actions: Sequence[LeaseAction]) -> float | None:
     return max((action.end_s for action in actions if action.end_s is not None), default=None)
 
 
-def _time(seconds: float | None) -> str | None:
+def _format_time(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(round(seconds), UTC).isoformat()
 
 
-def problems(document: Any, files: Mapping[str, FileFacts]) -> list[str]:
+def find_crate_problems(document: Any, files: Mapping[str, FileFacts]) -> list[str]:
     """Return the differences between a crate and its profile, and between a crate and its files.
 
     The list is empty for a valid crate.
@@ -232,20 +276,20 @@ def problems(document: Any, files: Mapping[str, FileFacts]) -> list[str]:
     """
     try:
         entities = {unquote(entity["@id"]): entity for entity in document["@graph"]}
-        root = entities[_ROOT]
-        profiles = {each["@id"] for each in root["conformsTo"]}
+        root = entities[_ROOT_ID]
+        profiles = {profile["@id"] for profile in root["conformsTo"]}
         # Only files have a checksum.
-        described = {name: entity for name, entity in entities.items() if "sha256" in entity}
+        file_entities = {name: entity for name, entity in entities.items() if "sha256" in entity}
     except (KeyError, TypeError, AttributeError) as error:
         return [f"it is no RO-Crate ({error!r})"]
     return [
-        *(f"its root does not conform to {address}" for address in PROFILES if address not in profiles),
-        *(f"'{name}' is not described" for name in sorted(set(files) - set(described))),
-        *(f"'{name}' is described, but not there" for name in sorted(set(described) - set(files))),
+        *(f"its root does not conform to {address}" for address in PROFILES_BY_URL if address not in profiles),
+        *(f"'{name}' is not described" for name in sorted(set(files) - set(file_entities))),
+        *(f"'{name}' is described, but not there" for name in sorted(set(file_entities) - set(files))),
         *(
             f"'{name}' is not the file that is described"
             for name, facts in sorted(files.items())
-            if (entity := described.get(name))
+            if (entity := file_entities.get(name))
             and (entity.get("sha256"), entity.get("contentSize")) != (facts.sha256, str(facts.size))
         ),
     ]

@@ -14,7 +14,7 @@ from campaign.spec.record import IN_ARCHIVE
 
 SCHEMA = "archive/3"
 
-RECORDED = (
+WRITE_ONCE_PARTS = (
     "records",
     "telemetry",
     "leases",
@@ -28,7 +28,7 @@ RECORDED = (
     "superseded",
 )
 """Directories of the results whose files are written once. A renewed archive keeps the files that it had of them."""
-PARTS = ("plan", "records", "shared", *RECORDED[1:], "tables")
+PARTS = ("plan", "records", "shared", *WRITE_ONCE_PARTS[1:], "tables")
 """Directories of the results that an archive contains, in order. Logs, scratch files and the drawn report are not included."""
 
 INDEX = "archive.json"
@@ -37,15 +37,19 @@ CRATE = "ro-crate-metadata.json"
 README = "README.md"
 CONFIG = "config"
 SNAKEFILE = "workflow/Snakefile"
-_SUFFIXES = {"plan": (".json", ".tsv"), "telemetry": (".parquet", ".json.gz"), "tables": (".parquet", ".csv", ".json")}
-_BESIDE = re.compile(
+_SUFFIXES_BY_PART = {
+    "plan": (".json", ".tsv"),
+    "telemetry": (".parquet", ".json.gz"),
+    "tables": (".parquet", ".csv", ".json"),
+}
+_OTHER_MEMBER_PATTERN = re.compile(
     rf"{re.escape(INDEX)}|{re.escape(CAMPAIGN)}|{re.escape(CRATE)}|{re.escape(README)}"
     rf"|{SNAKEFILE}|workflow/rules/[^/]+\.smk|{CONFIG}/[^\0-\37]+"
     # Written by earlier versions, and still read.
     r"|questions/[^\0-\37]+\.json"
 )
 
-MEANINGS: Mapping[str, str] = {
+PART_DESCRIPTIONS: Mapping[str, str] = {
     "config": "the campaign as used, with the system and the workloads that it names, as YAML with all defaults filled in, and the "
     "programs and input files of the workloads",
     "plan": "what was to be measured, in which order and at what expected cost",
@@ -68,7 +72,7 @@ MEANINGS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Index:
+class ArchiveIndex:
     """Content of `archive.json`.
 
     Attributes:
@@ -92,7 +96,7 @@ class Index:
     sha256: Mapping[str, str] = field(default_factory=dict)
     schema_version: str = SCHEMA
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the index as a JSON-serialisable dict."""
         return asdict(self)
 
@@ -110,41 +114,45 @@ class FileFacts:
     sha256: str
 
 
-def facts(content: bytes) -> FileFacts:
+def compute_facts(content: bytes) -> FileFacts:
     """Return the size and the checksum of a member's content."""
     return FileFacts(len(content), hashlib.sha256(content).hexdigest())
 
 
-def dumped(document: object) -> bytes:
+def dump_json(document: object) -> bytes:
     """Format a document as JSON. Equal documents always give equal bytes."""
     return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def part_of(name: str) -> str:
+def find_part(name: str) -> str:
     """Return the part that a member belongs to. The result is empty for a member outside the parts."""
     return next((part for part in PARTS if name.startswith(f"{part}/")), "")
 
 
-def is_member(name: str) -> bool:
+def is_allowed_member(name: str) -> bool:
     """Return True if an archive may contain a file of this name.
 
     Nothing may be unpacked to a place where a campaign would run it or follow it as settings.
     """
     if any(part.startswith(".") for part in PurePosixPath(name).parts):
         return False
-    part = part_of(name)
+    part = find_part(name)
     if part == "superseded":
-        within = name.split("/", 2)[-1]
-        return within == "why.json" or is_member(within)
-    return name.endswith(_SUFFIXES.get(part, (".json",))) if part else _BESIDE.fullmatch(name) is not None
+        inner_name = name.split("/", 2)[-1]
+        return inner_name == "why.json" or is_allowed_member(inner_name)
+    return (
+        name.endswith(_SUFFIXES_BY_PART.get(part, (".json",)))
+        if part
+        else _OTHER_MEMBER_PATTERN.fullmatch(name) is not None
+    )
 
 
-def readme(
+def format_readme(
     campaign: str,
     title: str,
     parts: list[str],
     programs: Collection[str] = (),
-    left_out: Collection[str] = (),
+    left_out_programs: Collection[str] = (),
 ) -> bytes:
     """Write the README of an archive for readers who have only a zip program.
 
@@ -155,15 +163,17 @@ def readme(
         programs: members that are programs and input files.
         left_out_programs: programs and input files that are not in the archive, with the reason.
     """
-    listed = "\n".join(f"- `{part}/`: {MEANINGS[part]}" for part in MEANINGS if part in parts)
-    brought = [
+    part_lines = "\n".join(f"- `{part}/`: {PART_DESCRIPTIONS[part]}" for part in PART_DESCRIPTIONS if part in parts)
+    program_lines = [
         "",
         "Programs and input files of the workloads, as they were measured:",
         "",
         *(f"- `{name}`" for name in programs),
     ]
-    lacking = ["", "Not in this archive:", "", *(f"- {each}" for each in left_out)]
-    listed += "\n".join(["", *(brought if programs else []), *(lacking if left_out else [])]).rstrip()
+    left_out_lines = ["", "Not in this archive:", "", *(f"- {program}" for program in left_out_programs)]
+    part_lines += "\n".join(
+        ["", *(program_lines if programs else []), *(left_out_lines if left_out_programs else [])]
+    ).rstrip()
     return f"""# {title or campaign}
 
 Results of the campaign '{campaign}', made with Composable Campaign. This is a Workflow Run RO-Crate: `{CRATE}`
@@ -174,7 +184,7 @@ describes every file in a standard way (https://w3id.org/ro/wfrun/workflow/0.5).
 - `{CRATE}`: which software did what, when, from what, with which result
 - `{INDEX}`: schema of this archive ({SCHEMA}) and the SHA-256 of every other file
 - `{CAMPAIGN}`: the campaign as used, as one document
-{listed}
+{part_lines}
 
 ## Read it without Composable Campaign
 

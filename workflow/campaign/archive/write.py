@@ -18,7 +18,7 @@ import yaml
 
 from campaign import __version__
 from campaign.analysis.tables.collect import collect, gather
-from campaign.archive.crate import Action, Described, crate_document
+from campaign.archive.crate import CrateDescription, LeaseAction, build_crate
 from campaign.archive.layout import (
     CAMPAIGN,
     CONFIG,
@@ -27,17 +27,17 @@ from campaign.archive.layout import (
     PARTS,
     README,
     SNAKEFILE,
+    ArchiveIndex,
     FileFacts,
-    Index,
-    dumped,
-    is_member,
-    part_of,
-    readme,
+    dump_json,
+    find_part,
+    format_readme,
+    is_allowed_member,
 )
-from campaign.archive.programs import LIMIT_MIB, Programs, programs_of
-from campaign.archive.read import Opened, naming_members, unpack
-from campaign.archive.zip_file import Content, pack
-from campaign.common.credentials import find_in
+from campaign.archive.programs import DEFAULT_MAX_PROGRAM_MIB, PackedPrograms, select_programs
+from campaign.archive.read import OpenedArchive, name_archive_in_errors, unpack_archive
+from campaign.archive.zip_file import MemberContent, write_zip
+from campaign.common.credentials import find_secrets_in_document
 from campaign.common.errors import ArchiveError
 from campaign.common.paths import ROOT
 from campaign.plan.campaign.resolve import Campaign, systems_of
@@ -47,7 +47,7 @@ from campaign.spec.record import CAMPAIGN_SCHEMA as AS_USED
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenArchive:
     """Archive that was written, and its differences to the earlier archive in its place.
 
     Attributes:
@@ -63,14 +63,14 @@ class Written:
     path: Path
     members: int
     records: int
-    kept: tuple[str, ...] = ()
-    superseded: tuple[str, ...] = ()
-    programs: Programs = field(default_factory=Programs)
+    kept_members: tuple[str, ...] = ()
+    superseded_records: tuple[str, ...] = ()
+    programs: PackedPrograms = field(default_factory=PackedPrograms)
     secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ArchiveOptions:
     """Options of the user for an archive. None stands for the value in the earlier archive, if there is one.
 
     Attributes:
@@ -82,7 +82,7 @@ class Wishes:
     license: str | None = None
     creator: str | None = None
     telemetry: bool = True
-    inputs_mib: float = LIMIT_MIB
+    inputs_mib: float = DEFAULT_MAX_PROGRAM_MIB
     """Size limit of a packed program or input file in MiB. 0 packs none."""
 
 
@@ -91,9 +91,9 @@ def write_archive(
     results: Path,
     out: Path,
     where: str | None = None,
-    wishes: Wishes | None = None,
-    inputs: Inputs | None = None,
-) -> Written:
+    options: ArchiveOptions | None = None,
+    current_inputs: Inputs | None = None,
+) -> WrittenArchive:
     """Pack a campaign's results into an archive.
 
     The same results give the same bytes with the same version of this program and of zlib. If `out` is an archive of the
@@ -110,46 +110,48 @@ def write_archive(
         options: options of the user.
         current_inputs: input files at their current paths, if they were moved.
     """
-    wishes = wishes or Wishes()
+    options = options or ArchiveOptions()
     with ExitStack() as stack:
-        members = parts_of(results, () if wishes.telemetry else ("telemetry",))
-        kept: tuple[str, ...] = ()
-        superseded: tuple[str, ...] = ()
-        before, roots = Index(campaign.name), [results]
+        members = collect_members(results, () if options.telemetry else ("telemetry",))
+        kept_members: tuple[str, ...] = ()
+        superseded_records: tuple[str, ...] = ()
+        earlier_index, roots = ArchiveIndex(campaign.name), [results]
         if out.exists():
-            old = _earlier(out, campaign, Path(stack.enter_context(TemporaryDirectory(prefix="campaign-archive-"))))
-            before = old.index
-            roots.append(old.directory)
-            kept, superseded = _keep(members, old)
+            earlier_archive = _unpack_earlier_archive(
+                out, campaign, Path(stack.enter_context(TemporaryDirectory(prefix="campaign-archive-")))
+            )
+            earlier_index = earlier_archive.index
+            roots.append(earlier_archive.directory)
+            kept_members, superseded_records = _add_earlier_members(members, earlier_archive)
         if not any(name.startswith("records/") for name in members):
             raise ArchiveError(f"{results}: there are no records to archive; run the campaign first")
-        if "tables/runs.parquet" not in members or any(name.startswith("records/") for name in kept):
+        if "tables/runs.parquet" not in members or any(name.startswith("records/") for name in kept_members):
             scratch = Path(stack.enter_context(TemporaryDirectory(prefix="campaign-archive-")))
-            with naming_members(out, scratch):
-                _remake_tables(campaign, members, where, scratch)
-        index = Index(
+            with name_archive_in_errors(out, scratch):
+                _rebuild_tables(campaign, members, where, scratch)
+        index = ArchiveIndex(
             campaign.name,
             where,
-            before.license if wishes.license is None else wishes.license,
-            before.creator if wishes.creator is None else wishes.creator,
-            order=_manifests_by_age(members),
+            earlier_index.license if options.license is None else options.license,
+            earlier_index.creator if options.creator is None else options.creator,
+            order=_sort_manifests_by_age(members),
         )
-        packed = _pack(campaign, members, out, index, roots, wishes.inputs_mib, inputs or {})
-        return replace(packed, kept=kept, superseded=superseded)
+        written_archive = _pack_archive(campaign, members, out, index, roots, options.inputs_mib, current_inputs or {})
+        return replace(written_archive, kept_members=kept_members, superseded_records=superseded_records)
 
 
-def parts_of(directory: Path, without: Sequence[str] = ()) -> dict[str, Content]:
+def collect_members(directory: Path, excluded_parts: Sequence[str] = ()) -> dict[str, MemberContent]:
     """Return the files of a results directory that belong into an archive, by member name.
 
     Links to files and to directories are followed, as readers of the results do. Raises ArchiveError for anything else among the
     results, because an archive without it would be mistaken for a complete one.
     """
-    members: dict[str, Content] = {}
+    members: dict[str, MemberContent] = {}
     for part in PARTS:
-        if part not in without:
+        if part not in excluded_parts:
             for path in _walk_files(directory / part):
                 name = path.relative_to(directory).as_posix()
-                if is_member(name):
+                if is_allowed_member(name):
                     members[name] = path
     return members
 
@@ -158,7 +160,7 @@ _FILE_SUFFIXES = frozenset({".json", ".parquet", ".gz", ".csv", ".tsv"})
 _MOVE_AWAY = "move it away, or put a regular file in its place"
 
 
-def _walk_files(directory: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
+def _walk_files(directory: Path, ancestors: tuple[str, ...] = ()) -> Iterator[Path]:
     """Yield the regular files below a directory, which need not exist.
 
     Args:
@@ -167,8 +169,8 @@ def _walk_files(directory: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
     """
     if not os.path.lexists(directory):
         return
-    real = os.path.realpath(directory)
-    if real in above:
+    real_path = os.path.realpath(directory)
+    if real_path in ancestors:
         raise ArchiveError(f"{directory}: is a link to a directory that holds it; {_MOVE_AWAY}")
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
@@ -179,7 +181,7 @@ def _walk_files(directory: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
         if entry.name.startswith("."):
             continue
         if entry.is_dir() and path.suffix not in _FILE_SUFFIXES:
-            yield from _walk_files(path, (*above, real))
+            yield from _walk_files(path, (*ancestors, real_path))
         elif entry.is_file():
             yield path
         else:
@@ -193,20 +195,22 @@ def _walk_files(directory: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
             raise ArchiveError(f"{path}: is a {kind} where a file of the results belongs; {_MOVE_AWAY}")
 
 
-def _manifests_by_age(members: Mapping[str, Content]) -> tuple[str, ...]:
+def _sort_manifests_by_age(members: Mapping[str, MemberContent]) -> tuple[str, ...]:
     """Return the names of the manifests from the oldest to the newest."""
-    found = {name: path for name, path in members.items() if name.startswith("manifests/") and isinstance(path, Path)}
-    return tuple(sorted(found, key=lambda name: (found[name].stat().st_mtime, name)))
+    manifests = {
+        name: path for name, path in members.items() if name.startswith("manifests/") and isinstance(path, Path)
+    }
+    return tuple(sorted(manifests, key=lambda name: (manifests[name].stat().st_mtime, name)))
 
 
-def _remake_tables(campaign: Campaign, members: dict[str, Content], where: str | None, scratch: Path) -> None:
+def _rebuild_tables(campaign: Campaign, members: dict[str, MemberContent], where: str | None, scratch: Path) -> None:
     """Build tables/ again from these members in an empty directory, and replace the existing tables by them."""
     for name in [name for name in members if name.startswith("tables/")]:
         del members[name]
     try:
         for name, source in members.items():
             if (
-                part_of(name) != "tables"
+                find_part(name) != "tables"
             ):  # the plan has the reasons of missing runs and the spread borrowed from earlier campaigns
                 target = scratch / name
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -223,60 +227,63 @@ def _remake_tables(campaign: Campaign, members: dict[str, Content], where: str |
     members.update({f"tables/{path.name}": path for path in sorted((scratch / "tables").iterdir())})
 
 
-def _earlier(out: Path, campaign: Campaign, scratch: Path) -> Opened:
+def _unpack_earlier_archive(out: Path, campaign: Campaign, scratch: Path) -> OpenedArchive:
     """Unpack the existing archive. Raises ArchiveError if it cannot be read or belongs to another campaign."""
     try:
-        old = unpack(out, scratch)
+        earlier_archive = unpack_archive(out, scratch)
     except ArchiveError as error:
         raise ArchiveError(f"{error}. Nothing was written: move that file away, or give another --output") from error
-    if (old.campaign.name, old.campaign.system_names) != (campaign.name, campaign.system_names):
+    if (earlier_archive.campaign.name, earlier_archive.campaign.system_names) != (campaign.name, campaign.system_names):
         raise ArchiveError(
-            f"{out}: is the archive of campaign '{old.campaign.name}' on {old.campaign.system_names}, not of '{campaign.name}' on "
+            f"{out}: is the archive of campaign '{earlier_archive.campaign.name}' on "
+            f"{earlier_archive.campaign.system_names}, not of '{campaign.name}' on "
             f"{campaign.system_names}; give another --output"
         )
-    return old
+    return earlier_archive
 
 
-def _keep(members: dict[str, Content], old: Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _add_earlier_members(
+    members: dict[str, MemberContent], earlier_archive: OpenedArchive
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Add the content of the earlier archive that the results lack to the members.
 
     Returns the names of the kept members and of the superseded records.
     """
-    digests = old.index.sha256
-    set_aside = {
+    digests = earlier_archive.index.sha256
+    set_aside_digests = {
         hashlib.sha256(source.read_bytes()).hexdigest()
         for name, source in members.items()
         if name.startswith("superseded/") and isinstance(source, Path)
     }
-    kept, superseded = [], []
+    kept_members, superseded_records = [], []
     # Tables are made from the records. The plan is taken as a whole, from the results if they have one.
-    dropped = ("", "tables", *(["plan"] if any(name.startswith("plan/") for name in members) else []))
+    skipped_parts = ("", "tables", *(["plan"] if any(name.startswith("plan/") for name in members) else []))
     for name in digests:
-        part, path = part_of(name), old.directory / name
-        if part in dropped or digests[name] in set_aside:
+        part, path = find_part(name), earlier_archive.directory / name
+        if part in skipped_parts or digests[name] in set_aside_digests:
             continue
         if name not in members:
             members[name] = path
-            kept.append(name)
-        elif part == "records" and _digest(members[name]) != digests[name]:
-            members[f"superseded/{_digest(path)[:12]}/{name}"] = path
-            superseded.append(name)
-    return tuple(kept), tuple(superseded)
+            kept_members.append(name)
+        elif part == "records" and _hash_content(members[name]) != digests[name]:
+            members[f"superseded/{_hash_content(path)[:12]}/{name}"] = path
+            superseded_records.append(name)
+    return tuple(kept_members), tuple(superseded_records)
 
 
-def _digest(source: Content) -> str:
+def _hash_content(source: MemberContent) -> str:
     return hashlib.sha256(source if isinstance(source, bytes) else source.read_bytes()).hexdigest()
 
 
-def _pack(
+def _pack_archive(
     campaign: Campaign,
-    members: Mapping[str, Content],
+    members: Mapping[str, MemberContent],
     out: Path,
-    index: Index,
+    index: ArchiveIndex,
     roots: Sequence[Path],
-    inputs_mib: float,
-    inputs: Inputs,
-) -> Written:
+    max_program_mib: float,
+    current_inputs: Inputs,
+) -> WrittenArchive:
     """Write an archive of these parts, with all members outside the parts.
 
     Args:
@@ -288,59 +295,72 @@ def _pack(
         max_program_mib: size limit of a program or input file in MiB, as in `ArchiveOptions`.
         current_inputs: input files at their current paths, as in `write_archive`.
     """
-    ordered = {
-        name: members[name] for name in sorted(members, key=lambda name: (PARTS.index(part_of(name) or "plan"), name))
+    ordered_members = {
+        name: members[name] for name in sorted(members, key=lambda name: (PARTS.index(find_part(name) or "plan"), name))
     }
-    told, own = _ArchiveFacts(), _beside(campaign)
-    programs = programs_of(campaign.inputs, inputs, roots, {*own, *ordered}, inputs_mib)
+    collector, config_members = _ArchiveFacts(), _make_config_members(campaign)
+    programs = select_programs(
+        campaign.inputs, current_inputs, roots, {*config_members, *ordered_members}, max_program_mib
+    )
 
-    def last(written: Mapping[str, FileFacts]) -> Iterator[tuple[str, bytes]]:
+    def make_last_members(facts_by_member: Mapping[str, FileFacts]) -> Iterator[tuple[str, bytes]]:
         """Yield the crate and the index, which describe all members written before."""
-        described = Described(
+        description = CrateDescription(
             campaign.name, campaign.file.title, campaign.file.question, campaign.system_names, __version__, index.license,
             index.creator,
-            {name: tuple(sorted(versions)) for name, versions in told.software.items()},
-            programs.of,
+            {name: tuple(sorted(versions)) for name, versions in collector.package_versions.items()},
+            programs.members_by_workload,
         )  # fmt: skip
-        actions = [told.action(lease) for lease in sorted({*told.runs, *told.names})]
-        yield CRATE, dumped(crate_document(described, dict(written), actions))
-        sums = {name: facts.sha256 for name, facts in written.items()}
-        yield INDEX, dumped(replace(index, made_by=f"composable-campaign {__version__}", sha256=sums).document())
+        actions = [collector.make_action(lease) for lease in sorted({*collector.runs_by_lease, *collector.lease_names})]
+        yield CRATE, dump_json(build_crate(description, dict(facts_by_member), actions))
+        checksums = {name: facts.sha256 for name, facts in facts_by_member.items()}
+        yield INDEX, dump_json(replace(index, made_by=f"composable-campaign {__version__}", sha256=checksums).to_dict())
 
-    parts = sorted({part_of(name) for name in ordered} | {CONFIG, "workflow"})
-    words = readme(campaign.name, campaign.file.title, parts, programs.packed, programs.left_out)
-    written = pack(out, {README: words, **own, **programs.packed, **ordered}, last, told.see)
-    records = sum(name.startswith("records/") for name in written)
-    return Written(out, len(written), records, programs=programs, secrets=tuple(told.secrets))
+    parts = sorted({find_part(name) for name in ordered_members} | {CONFIG, "workflow"})
+    readme_text = format_readme(campaign.name, campaign.file.title, parts, programs.files_by_member, programs.left_out)
+    facts_by_member = write_zip(
+        out,
+        {README: readme_text, **config_members, **programs.files_by_member, **ordered_members},
+        make_last_members,
+        collector.add_member,
+    )
+    records = sum(name.startswith("records/") for name in facts_by_member)
+    return WrittenArchive(out, len(facts_by_member), records, programs=programs, secrets=tuple(collector.secrets))
 
 
-def _beside(campaign: Campaign) -> dict[str, bytes]:
+def _make_config_members(campaign: Campaign) -> dict[str, bytes]:
     """Return the members outside the parts (the campaign as used, as JSON and as YAML, and the workflow)."""
     document = campaign.document()
-    own, names = _own_references(campaign)
+    reference_members, reference_names = _make_reference_members(campaign)
     return {
-        CAMPAIGN: dumped(document),
-        f"{CONFIG}/campaign.yaml": _yaml({**document["campaign"], "references": names}),
-        **own,
-        **{f"{CONFIG}/systems/{name}.yaml": _yaml(each) for name, each in systems_of(document).items()},
-        **{f"{CONFIG}/workloads/{name}.yaml": _yaml(each) for name, each in document["workloads"].items()},
+        CAMPAIGN: dump_json(document),
+        f"{CONFIG}/campaign.yaml": _dump_yaml({**document["campaign"], "references": reference_names}),
+        **reference_members,
+        **{f"{CONFIG}/systems/{name}.yaml": _dump_yaml(content) for name, content in systems_of(document).items()},
+        **{f"{CONFIG}/workloads/{name}.yaml": _dump_yaml(content) for name, content in document["workloads"].items()},
         SNAKEFILE: (ROOT / SNAKEFILE).read_bytes(),
         **{f"workflow/rules/{path.name}": path.read_bytes() for path in sorted((ROOT / "workflow" / "rules").glob("*.smk"))},
     }  # fmt: skip
 
 
-def _own_references(campaign: Campaign) -> tuple[dict[str, bytes], list[str]]:
+def _make_reference_members(campaign: Campaign) -> tuple[dict[str, bytes], list[str]]:
     """Return the members for sets of published claims that are the campaign's own files.
 
     Also returns the names of all sets as the archive's campaign file lists them.
     """
-    named = dict(zip(dict.fromkeys(campaign.file.references), campaign.references, strict=False))
-    own = {name: each for name, each in named.items() if not is_set(name)}
-    files = {f"{CONFIG}/references/{each.name}.yaml": _yaml(each.model_dump(mode="json")) for each in own.values()}
-    return files, [f"references/{own[name].name}.yaml" if name in own else name for name in campaign.file.references]
+    references_by_name = dict(zip(dict.fromkeys(campaign.file.references), campaign.references, strict=False))
+    own_references = {name: reference for name, reference in references_by_name.items() if not is_set(name)}
+    files = {
+        f"{CONFIG}/references/{reference.name}.yaml": _dump_yaml(reference.model_dump(mode="json"))
+        for reference in own_references.values()
+    }
+    return files, [
+        f"references/{own_references[name].name}.yaml" if name in own_references else name
+        for name in campaign.file.references
+    ]
 
 
-def _yaml(document: Any) -> bytes:
+def _dump_yaml(document: Any) -> bytes:
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
     return text.encode()
 
@@ -349,62 +369,65 @@ def _yaml(document: Any) -> bytes:
 class _ArchiveFacts:
     """Collector of the facts about leases and software for the crate, filled while the members are packed."""
 
-    runs: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
-    of_lease: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    names: dict[str, str] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    software: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    runs_by_lease: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    members_by_lease: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    lease_names: dict[str, str] = field(default_factory=dict)
+    missing_run_reasons: dict[str, str] = field(default_factory=dict)
+    package_versions: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     secrets: list[str] = field(default_factory=list)
 
-    def see(self, name: str, content: bytes) -> None:
+    def add_member(self, name: str, content: bytes) -> None:
         """Collect the facts of one member. Raises ArchiveError if it is damaged."""
-        part = part_of(name)
+        part = find_part(name)
         if name == CAMPAIGN:
-            self._look(name, json.loads(content))
+            self._find_secrets(name, json.loads(content))
         if part not in ("records", "leases", "links", "manifests", "shared"):
             return
         try:
             document = json.loads(content)
-            self._take(part, name, document)
+            self._add_document(part, name, document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArchiveError(
                 f"{name}: is damaged ({error!r}); move it away, or restore it from an archive"
             ) from error
 
-    def _take(self, part: str, name: str, document: Mapping[str, Any]) -> None:
+    def _add_document(self, part: str, name: str, document: Mapping[str, Any]) -> None:
         if part == "shared":
             if document.get("schema_version") != AS_USED:  # its content is also in the campaign's document
-                self._look(name, document)
+                self._find_secrets(name, document)
             for package, version in (document.get("packages") or {}).items():
-                self.software[str(package)].add(str(version))
+                self.package_versions[str(package)].add(str(version))
         elif part == "manifests":
-            self.reasons[document["lease"]] = str(document.get("reason") or "")
+            self.missing_run_reasons[document["lease"]] = str(document.get("reason") or "")
         else:
             lease = document["lease_id"]
-            self.of_lease[lease].append(name)
+            self.members_by_lease[lease].append(name)
             if part == "records":
-                self._look(name, document.get("failure"))
-                wanted = ("started", "ended", "implied_by")
-                self.runs[lease].append(
-                    {**{key: document.get(key) for key in wanted}, "workload": document["cell"]["workload"]}
+                self._find_secrets(name, document.get("failure"))
+                kept_keys = ("started", "ended", "implied_by")
+                self.runs_by_lease[lease].append(
+                    {**{key: document.get(key) for key in kept_keys}, "workload": document["cell"]["workload"]}
                 )
             elif part == "leases":
-                self.names[lease] = document.get("lease") or lease
+                self.lease_names[lease] = document.get("lease") or lease
 
-    def _look(self, name: str, document: object) -> None:
-        self.secrets += [f"{name}: {what} at {'.'.join(map(str, place))}" for place, what in find_in(document)]
+    def _find_secrets(self, name: str, document: object) -> None:
+        self.secrets += [
+            f"{name}: {description} at {'.'.join(map(str, key_path))}"
+            for key_path, description in find_secrets_in_document(document)
+        ]
 
-    def action(self, lease: str) -> Action:
+    def make_action(self, lease: str) -> LeaseAction:
         """Build the crate's action for one lease."""
-        name = self.names.get(lease, lease)
-        started = [run for run in self.runs.get(lease, ()) if not run["implied_by"]]
-        return Action(
+        name = self.lease_names.get(lease, lease)
+        started_runs = [run for run in self.runs_by_lease.get(lease, ()) if not run["implied_by"]]
+        return LeaseAction(
             lease_id=lease,
             lease=name,
-            start_s=min((run["started"] for run in started), default=None),
-            end_s=max((run["ended"] for run in started), default=None),
-            results=tuple(self.of_lease.get(lease, ())),
-            workloads=tuple(sorted({run["workload"] for run in started})),
-            runs=len(started),
-            error=self.reasons.get(name, ""),
+            start_s=min((run["started"] for run in started_runs), default=None),
+            end_s=max((run["ended"] for run in started_runs), default=None),
+            results=tuple(self.members_by_lease.get(lease, ())),
+            workloads=tuple(sorted({run["workload"] for run in started_runs})),
+            runs=len(started_runs),
+            error=self.missing_run_reasons.get(name, ""),
         )

@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from campaign.archive.layout import CONFIG, FileFacts, facts
+from campaign.archive.layout import CONFIG, FileFacts, compute_facts
 from campaign.common.errors import ArchiveError
 from campaign.common.files import acquire_lock, sync_directory
 
-Content = Path | bytes
+MemberContent = Path | bytes
 # Zip requires a time, with a resolution of two seconds. The same results must give the same bytes.
-_NO_TIME = (1980, 1, 1, 0, 0, 0)
+_FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 
 
-def pack(
+def write_zip(
     out: Path,
-    members: Mapping[str, Content],
-    last: Callable[[Mapping[str, FileFacts]], Iterator[tuple[str, bytes]]],
-    seen: Callable[[str, bytes], None] = lambda name, content: None,
+    members: Mapping[str, MemberContent],
+    make_last_members: Callable[[Mapping[str, FileFacts]], Iterator[tuple[str, bytes]]],
+    on_member: Callable[[str, bytes], None] = lambda name, content: None,
 ) -> dict[str, FileFacts]:
     """Write members in order into a zip file, and return the size and checksum of each.
 
@@ -34,39 +34,39 @@ def pack(
         make_last_members: function that makes the final members from the size and checksum of all others.
         on_member: function that is called with the name and the content of every member.
     """
-    written: dict[str, FileFacts] = {}
+    facts_by_member: dict[str, FileFacts] = {}
     try:
-        with _replacing(out) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        with _open_replacement(out) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, source in members.items():
                 content = source if isinstance(source, bytes) else source.read_bytes()
-                seen(name, content)
-                written[name] = facts(content)
-                add(archive, name, content, executable=_is_program(name, source))
-            for name, content in last(written):
-                written[name] = facts(content)
-                add(archive, name, content)
+                on_member(name, content)
+                facts_by_member[name] = compute_facts(content)
+                write_member(archive, name, content, executable=_is_executable(name, source))
+            for name, content in make_last_members(facts_by_member):
+                facts_by_member[name] = compute_facts(content)
+                write_member(archive, name, content)
     except OSError as error:
         raise ArchiveError(
             f"{error.filename or out}: could not be read or written ({error.strerror or error}); free space or fix permissions; "
             f"{out} is as it was before"
         ) from error
-    return written
+    return facts_by_member
 
 
-def _is_program(name: str, source: Content) -> bool:
+def _is_executable(name: str, source: MemberContent) -> bool:
     return name.startswith(f"{CONFIG}/") and isinstance(source, Path) and bool(source.stat().st_mode & 0o100)
 
 
-def add(archive: zipfile.ZipFile, name: str, content: bytes, *, executable: bool = False) -> None:
+def write_member(archive: zipfile.ZipFile, name: str, content: bytes, *, executable: bool = False) -> None:
     """Write one member with a fixed timestamp."""
-    info = zipfile.ZipInfo(name, _NO_TIME)
+    info = zipfile.ZipInfo(name, _FIXED_TIME)
     info.compress_type = zipfile.ZIP_DEFLATED
     info.external_attr = (0o755 if executable else 0o644) << 16
     archive.writestr(info, content)
 
 
 @contextmanager
-def _replacing(out: Path) -> Iterator[BinaryIO]:
+def _open_replacement(out: Path) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces `out` once it is complete and on the disk. Only one process can write at a time.
 
     A file that a killed process left behind is overwritten by the next one.

@@ -9,21 +9,21 @@ from typing import Any
 
 import click
 
-from campaign.archive.programs import LIMIT_MIB, is_program
-from campaign.archive.read import check
-from campaign.archive.read import extract as extract_archive
-from campaign.archive.write import Wishes, Written, write_archive
+from campaign.archive.programs import DEFAULT_MAX_PROGRAM_MIB, is_program_member
+from campaign.archive.read import check_archive
+from campaign.archive.read import extract_to_directory as extract_archive
+from campaign.archive.write import ArchiveOptions, WrittenArchive, write_archive
 from campaign.cli.echo import echo
 from campaign.cli.options import PATH, output_option, source_options
-from campaign.cli.terminal import warn
+from campaign.cli.terminal import print_warnings
 from campaign.common.paths import Results
 from campaign.plan.campaign.resolve import load_campaign
-from campaign.report.sources import as_planned
+from campaign.report.sources import find_planned_campaign
 
-_SHOWN = 5
+_MAX_LINES = 5
 
 
-class _PackFirst(click.Group):
+class _DefaultPackGroup(click.Group):
     """Command group in which `pack` is the default, so that `campaign archive CAMPAIGN` packs."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
@@ -33,7 +33,7 @@ class _PackFirst(click.Group):
         return super().parse_args(context, args)
 
 
-@click.group(cls=_PackFirst, subcommand_metavar="[CAMPAIGN] | verify | extract")
+@click.group(cls=_DefaultPackGroup, subcommand_metavar="[CAMPAIGN] | verify | extract")
 def archive() -> None:
     """Pack a campaign into one file; verify and extract such archives.
 
@@ -43,14 +43,14 @@ def archive() -> None:
 
 
 @archive.command()
-@source_options(changes=True)
+@source_options(changes_results=True)
 @click.option("--where", metavar="EXPRESSION", help="Cells that the archive's report shows. All records are packed.")
 @output_option("The archive. Default: <campaign>.zip in the results directory.")
 @click.option("--no-telemetry", is_flag=True, help="Leave out telemetry/, often the largest part.")
 @click.option(
     "--inputs-mib",
     type=click.FloatRange(0),
-    default=LIMIT_MIB,
+    default=DEFAULT_MAX_PROGRAM_MIB,
     metavar="MIB",
     help="Pack programs and input files of workloads up to this size each. 0: none.",
 )
@@ -67,39 +67,42 @@ def pack(
     Anything else that looks like one is listed. If the file is an archive of the same campaign, its records that the results lack
     are kept.
     """
-    loaded = load_campaign(campaign, results=results)
-    paths = Results(results, loaded.name)
-    out = output or paths.root / f"{loaded.name}.zip"
-    asked = Wishes(**metadata, telemetry=not no_telemetry)
-    used = as_planned(loaded, paths.directory)
-    written = write_archive(used, paths.directory, out, where, asked, loaded.inputs)
-    _show(written)
-    if written.kept:
-        echo(f"{len(written.kept)} files that only the existing archive had were kept: {_some(written.kept)}")
-    if written.superseded:
+    loaded_campaign = load_campaign(campaign, results=results)
+    paths = Results(results, loaded_campaign.name)
+    out = output or paths.root / f"{loaded_campaign.name}.zip"
+    options = ArchiveOptions(**metadata, telemetry=not no_telemetry)
+    planned_campaign = find_planned_campaign(loaded_campaign, paths.directory)
+    result = write_archive(planned_campaign, paths.directory, out, where, options, loaded_campaign.inputs)
+    _print_result(result)
+    if result.kept_members:
         echo(
-            f"{len(written.superseded)} records of the existing archive were measured again; the old ones are in superseded/: "
-            f"{_some(written.superseded)}"
+            f"{len(result.kept_members)} files that only the existing archive had were kept: {_join_names(result.kept_members)}"
+        )
+    if result.superseded_records:
+        echo(
+            f"{len(result.superseded_records)} records of the existing archive "
+            "were measured again; the old ones are in superseded/: "
+            f"{_join_names(result.superseded_records)}"
         )
 
 
-def _show(written: Written) -> None:
+def _print_result(result: WrittenArchive) -> None:
     """Print path and content of a written archive, what was left out, and warnings about possible secrets."""
-    echo(f"{written.path}: {written.members} files, {written.records} records")
-    if written.programs.packed:
-        echo(f"programs and input files: {', '.join(written.programs.packed)}")
-    for left_out in written.programs.left_out:
+    echo(f"{result.path}: {result.members} files, {result.records} records")
+    if result.programs.files_by_member:
+        echo(f"programs and input files: {', '.join(result.programs.files_by_member)}")
+    for left_out in result.programs.left_out:
         echo(f"left out: {left_out}")
-    warn([f"looks like a secret: {each}" for each in written.secrets[:_SHOWN]])
-    if len(written.secrets) > _SHOWN:
-        warn([f"{len(written.secrets) - _SHOWN} more look like secrets"])
-    if written.secrets:
-        warn([f"do not give {written.path} away before you know that they are none, or are no longer valid"])
+    print_warnings([f"looks like a secret: {finding}" for finding in result.secrets[:_MAX_LINES]])
+    if len(result.secrets) > _MAX_LINES:
+        print_warnings([f"{len(result.secrets) - _MAX_LINES} more look like secrets"])
+    if result.secrets:
+        print_warnings([f"do not give {result.path} away before you know that they are none, or are no longer valid"])
 
 
-def _some(names: tuple[str, ...]) -> str:
+def _join_names(names: tuple[str, ...]) -> str:
     """Join the first names with commas, and an ellipsis if there are more."""
-    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return ", ".join(names[:_MAX_LINES]) + (", ..." if len(names) > _MAX_LINES else "")
 
 
 @archive.command()
@@ -109,15 +112,16 @@ def verify(file: Path) -> None:
 
     Exits with 1 if anything is damaged, missing, added, or described wrongly.
     """
-    index, problems = check(file)
-    for problem in problems[:_SHOWN]:
+    index, problems = check_archive(file)
+    for problem in problems[:_MAX_LINES]:
         echo(f"{file}: RO-Crate: {problem}", fg="red", err=True)
     if problems:
         sys.exit(1)
     records = sum(name.startswith("records/") for name in index.sha256)
-    made = f", by {index.made_by}" if index.made_by else ""
+    maker_text = f", by {index.made_by}" if index.made_by else ""
     echo(
-        f"{file}: intact; {index.schema_version}, campaign {index.campaign}, {len(index.sha256)} files, {records} records{made}"
+        f"{file}: intact; {index.schema_version}, campaign {index.campaign}, "
+        f"{len(index.sha256)} files, {records} records{maker_text}"
     )
 
 
@@ -135,5 +139,5 @@ def extract(file: Path, into: Path) -> None:
     where = ["--where", archive.where] if archive.where else []
     report = ["campaign", "report", f"{archive.directory / 'config' / 'campaign.yaml'}", "--results", f"{into}", *where]
     echo(f"{archive.directory}\n{shlex.join(report)}")
-    if programs := [name for name in archive.index.sha256 if is_program(name)]:
-        echo(f"'campaign run' would start programs of this archive; read them first: {_some(tuple(programs))}")
+    if programs := [name for name in archive.index.sha256 if is_program_member(name)]:
+        echo(f"'campaign run' would start programs of this archive; read them first: {_join_names(tuple(programs))}")

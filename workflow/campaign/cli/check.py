@@ -10,7 +10,7 @@ import click
 
 from campaign.cli.cluster import load_system_file
 from campaign.cli.echo import echo
-from campaign.cli.fabric import notes_to_read, tell
+from campaign.cli.fabric import format_note_count, print_findings
 from campaign.cli.options import results_option
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_hosts import check_system
@@ -31,10 +31,10 @@ def check(system: str, results: Path) -> None:
     compose a device.
     """
     file = load_system_file(system)
-    said = [Finding("file", "stop", words) for words in system_problems(file.model, file.source)]
-    said += [Finding("file", "note", words) for words in in_system(file.source)]
-    problems, notes = tell(chain(said, check_system(Site(file.model, results))))
+    findings = [Finding("file", "stop", message) for message in system_problems(file.model, file.source)]
+    findings += [Finding("file", "note", message) for message in in_system(file.source)]
+    problems, notes = print_findings(chain(findings, check_system(Site(file.model, results))))
     if problems:
         echo(f"\nNot ready: {problems} to put right; nothing was changed.")
         sys.exit(1)
-    echo(f"\nReady{notes_to_read(notes)}: nothing was changed.")
+    echo(f"\nReady{format_note_count(notes)}: nothing was changed.")

@@ -51,30 +51,30 @@ def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tup
     from campaign.emulators.slurm.spec_from_system import cluster_of
 
     spec = cluster_of(read_system_file(system), not no_accounting, slurm_conf)
-    started = clusters.up(directory or default_directory(), spec, echo)
-    there = "" if directory is None else f" --directory {started.directory}"
-    echo(f"\nexport SLURM_CONF={started.slurm_conf}\n")
+    practice_cluster = clusters.up(directory or default_directory(), spec, echo)
+    directory_option = "" if directory is None else f" --directory {practice_cluster.directory}"
+    echo(f"\nexport SLURM_CONF={practice_cluster.slurm_conf}\n")
     echo(
         "With that in your shell, Slurm's own commands mean this cluster: sinfo, srun -N2 hostname. Those of the campaign"
     )
     echo("find it in any terminal" + (":" if directory is None else ", with that variable:"))
     echo("  snakemake --profile slurm        measures a campaign on it")
-    echo(f"  campaign cluster status{there}   shows daemons, hosts and jobs")
-    echo(f"  campaign cluster down{there}     stops everything")
+    echo(f"  campaign cluster status{directory_option}   shows daemons, hosts and jobs")
+    echo(f"  campaign cluster down{directory_option}     stops everything")
 
 
 @cluster.command()
 @_directory_option
 def down(directory: Path | None) -> None:
     """Stop the cluster and its jobs, and remove everything except its logs."""
-    where = _where(directory)
-    composed = on_demand(where)
+    cluster_directory = _resolve_directory(directory)
+    compositions = on_demand(cluster_directory)
     # A cluster that is named, here or by SLURM_CONF, is stopped whoever owns it.
-    if clusters.down(where, anybodys=directory is not None or where != default_directory()):
-        echo(f"{where}: down; its logs are in {where / 'log'}")
+    if clusters.down(cluster_directory, anybodys=directory is not None or cluster_directory != default_directory()):
+        echo(f"{cluster_directory}: down; its logs are in {cluster_directory / 'log'}")
     else:
-        echo(f"{where}: no cluster is running here")
-    for composition in composed:
+        echo(f"{cluster_directory}: no cluster is running here")
+    for composition in compositions:
         echo(composition.release())
 
 
@@ -83,39 +83,50 @@ def down(directory: Path | None) -> None:
 @format_option("table", "json")
 def status(directory: Path | None, style: str) -> None:
     """Show daemons, hosts and jobs. Exits with 1 if no cluster is up or a daemon is missing."""
-    where = _where(directory)
-    found = clusters.status(where)
+    cluster_directory = _resolve_directory(directory)
+    cluster_status = clusters.status(cluster_directory)
     if style == "json":
-        from campaign.cli.terminal import show_json  # imports rich
+        from campaign.cli.terminal import print_json  # imports rich
 
-        show_json({
-            "directory": where, "slurm_conf": found.cluster and found.cluster.slurm_conf, "missing": found.missing,
-            **{part: [asdict(each) for each in getattr(found, part)] for part in ("running", "hosts", "jobs")},
-        })  # fmt: skip
-        raise SystemExit(int(found.cluster is None or bool(found.missing)))
-    if (up := found.cluster) is None:
-        echo(f"{where}: no cluster is running here; `campaign cluster up` starts one")
+        print_json(
+            {
+                "directory": cluster_directory,
+                "slurm_conf": cluster_status.cluster and cluster_status.cluster.slurm_conf,
+                "missing": cluster_status.missing,
+                **{
+                    part: [asdict(entry) for entry in getattr(cluster_status, part)]
+                    for part in ("running", "hosts", "jobs")
+                },
+            }
+        )
+        raise SystemExit(int(cluster_status.cluster is None or bool(cluster_status.missing)))
+    if (running_cluster := cluster_status.cluster) is None:
+        echo(f"{cluster_directory}: no cluster is running here; `campaign cluster up` starts one")
         raise SystemExit(1)
-    rates = up.spec.rates
-    echo(f"SLURM_CONF={up.slurm_conf}")
-    for link, real in (
+    rates = running_cluster.spec.rates
+    echo(f"SLURM_CONF={running_cluster.slurm_conf}")
+    for link, rate_gb_per_s in (
         ("local", rates.local_gb_per_s),
         ("fabric", rates.fabric_gb_per_s),
         ("network", rates.network_gb_per_s),
     ):
-        shaped = "not shaped" if real is None else f"{real * 8 * rates.scale:.3g} Gbit/s for {real:g} GB/s"
-        echo(f"link {link}: {shaped}")
-    for process in found.running:
+        rate_text = (
+            "not shaped"
+            if rate_gb_per_s is None
+            else f"{rate_gb_per_s * 8 * rates.scale:.3g} Gbit/s for {rate_gb_per_s:g} GB/s"
+        )
+        echo(f"link {link}: {rate_text}")
+    for process in cluster_status.running:
         echo(f"daemon {process.daemon}{f' of {process.host}' if process.host else ''}: process {process.pid}")
-    for name in found.missing:
-        echo(f"daemon {name}: missing; see {up.directory / 'log'}", fg="red")
-    for host in found.hosts:
+    for name in cluster_status.missing:
+        echo(f"daemon {name}: missing; see {running_cluster.directory / 'log'}", fg="red")
+    for host in cluster_status.hosts:
         echo(f"host {host.name}: {host.state}, {host.gres}")
-    for job in found.jobs:
+    for job in cluster_status.jobs:
         echo(f"job {job.job_id}: {job.name}, {job.state}{f', {job.place}' if job.place else ''}")
-    if not found.jobs:
+    if not cluster_status.jobs:
         echo("no jobs")
-    if found.missing:
+    if cluster_status.missing:
         raise SystemExit(1)
 
 
@@ -129,9 +140,9 @@ def slurmd() -> None:
 @_directory_option
 def slurmd_stop(host: str, directory: Path | None) -> None:
     """Stop the slurmd of HOST, if it runs. Jobs on the host will end."""
-    found = _find(directory, host)
-    if daemons.of(found, "slurmd", host):
-        daemons.stop(found, "slurmd", host)
+    practice_cluster = _find_cluster(directory, host)
+    if daemons.of(practice_cluster, "slurmd", host):
+        daemons.stop(practice_cluster, "slurmd", host)
     echo(f"{host}: slurmd is stopped")
 
 
@@ -144,9 +155,9 @@ def slurmd_start(host: str, devices: int | None, directory: Path | None) -> None
 
     To give a dynamic host other devices, first delete it from Slurm: 'scontrol delete nodename=HOST'.
     """
-    found = _find(directory, host)
-    if not daemons.of(found, "slurmd", host):
-        daemons.start(found, "slurmd", host, devices)
+    practice_cluster = _find_cluster(directory, host)
+    if not daemons.of(practice_cluster, "slurmd", host):
+        daemons.start(practice_cluster, "slurmd", host, devices)
     echo(f"{host}: slurmd is started")
 
 
@@ -154,19 +165,19 @@ def slurmd_start(host: str, devices: int | None, directory: Path | None) -> None
 @_directory_option
 def devices(directory: Path | None) -> None:
     """Print 'IDENTITY, MODEL' for each device that Slurm granted to this job on this host."""
-    for device in granted(_find(directory), os.environ):
+    for device in granted(_find_cluster(directory), os.environ):
         echo(f"{device.identity}, {device.model}")
 
 
-def _where(directory: Path | None) -> Path:
+def _resolve_directory(directory: Path | None) -> Path:
     """Return the directory of the cluster that is meant. The option comes first, then SLURM_CONF, then the default."""
     if directory is not None:
         return directory
-    found = find_from_environment()
-    return default_directory() if found is None else found.directory
+    practice_cluster = find_from_environment()
+    return default_directory() if practice_cluster is None else practice_cluster.directory
 
 
-def _find(directory: Path | None, host: str | None = None) -> Cluster:
+def _find_cluster(directory: Path | None, host: str | None = None) -> Cluster:
     # In a job, the environment suffices: the caller runs in the cluster.
     """Return the running cluster that is meant.
 
@@ -176,11 +187,13 @@ def _find(directory: Path | None, host: str | None = None) -> Cluster:
         directory: directory of the cluster; None for that of the environment, else the default.
         host: name of a host that the cluster must have; None for any.
     """
-    found = (find_from_environment() if directory is None else None) or clusters.find(directory or default_directory())
-    names = [known.name for known in found.spec.hosts]
+    practice_cluster = (find_from_environment() if directory is None else None) or clusters.find(
+        directory or default_directory()
+    )
+    names = [host_spec.name for host_spec in practice_cluster.spec.hosts]
     if host is not None and host not in names:
-        raise ConfigError(f"{found.directory}: no host {host}; there are: {', '.join(names)}")
-    return found
+        raise ConfigError(f"{practice_cluster.directory}: no host {host}; there are: {', '.join(names)}")
+    return practice_cluster
 
 
 def read_system_file(system: str) -> SystemFile:

@@ -19,21 +19,21 @@ from campaign.analysis.statistics.verdict import p_value
 from campaign.analysis.tables.io import Tables
 from campaign.analysis.tables.measured_programs import rename_programs
 from campaign.cli.echo import echo
-from campaign.cli.options import ERROR_CODE, format_option, output_option, results_option
-from campaign.cli.terminal import say, show, show_rows, table_of
+from campaign.cli.options import ERROR_CODE_META_KEY, format_option, output_option, results_option
+from campaign.cli.terminal import print_rows, print_tables, print_text, table_from_rows
 from campaign.common import wording
-from campaign.common.errors import ConfigError, nearest
+from campaign.common.errors import ConfigError, suggest_name
 from campaign.report.compare_page import claims_page, compare_page, findings, largest_changes
 from campaign.report.context_schema import PublishedSaid
 from campaign.report.page import write_report
 from campaign.report.sections.published import OTHER, verdict_of
-from campaign.report.sources import tables_from
+from campaign.report.sources import load_tables
 from campaign.spec import published_file
 from campaign.spec.published_file import ReferenceSet
 from campaign.spec.yaml_file import read_yaml
 
-_NEAR = {"inside": "inside", "near": "within 10 %", "off": "off", None: ""}
-_SHOWN = 20  # changes, and violations of a rule, printed on the terminal
+_NEARNESS_TEXTS = {"inside": "inside", "near": "within 10 %", "off": "off", None: ""}
+_MAX_LINES = 20  # changes, and violations of a rule, printed on the terminal
 
 
 @click.command()
@@ -91,31 +91,34 @@ def compare(
     campaign compare demo.zip own-program.zip --match resnet50=my-resnet50
     """
     if rules:
-        click.get_current_context().meta[ERROR_CODE] = 2  # 1 means that a rule is violated
+        click.get_current_context().meta[ERROR_CODE_META_KEY] = 2  # 1 means that a rule is violated
     if bool(second) == bool(versions) or (versions and len(set(versions)) == 1):
         raise ConfigError("give either a second campaign B, or two different labels: --versions none driver-580")
     labels = versions or (None, None)
-    one, two = _compared(first, results, labels[0]), _compared(second or first, results, labels[1])
+    first_tables, second_tables = (
+        _load_tables_or_claims(first, results, labels[0]),
+        _load_tables_or_claims(second or first, results, labels[1]),
+    )
     if versions:
         first, second = versions
-    if isinstance(one, ReferenceSet):
-        one, two, first, second = two, one, second, first
-    if isinstance(one, ReferenceSet):
+    if isinstance(first_tables, ReferenceSet):
+        first_tables, second_tables, first, second = second_tables, first_tables, second, first
+    if isinstance(first_tables, ReferenceSet):
         raise ConfigError(f"{first} and {second} are both published; one of the two has to be measured")
-    if isinstance(two, ReferenceSet):
-        _beside_published(one, two, rules, output, style)
+    if isinstance(second_tables, ReferenceSet):
+        _compare_with_claims(first_tables, second_tables, rules, output, style)
         return
-    two = _renamed(one, two, matches)
-    if baseline is not None and baseline not in (known := ("A", first, one.name)):
-        if baseline not in ("B", second, two.name):
+    second_tables = _rename_workloads(first_tables, second_tables, matches)
+    if baseline is not None and baseline not in (first_names := ("A", first, first_tables.name)):
+        if baseline not in ("B", second, second_tables.name):
             raise ConfigError(
-                f"--baseline {baseline}: is neither of the two; there are: {', '.join((*known, 'B', second))}"
+                f"--baseline {baseline}: is neither of the two; there are: {', '.join((*first_names, 'B', second))}"
             )
-        one, two = two, one
-    _held(one, two, rules, output, style)
+        first_tables, second_tables = second_tables, first_tables
+    _compare_campaigns(first_tables, second_tables, rules, output, style)
 
 
-def _compared(text: str, results: Path, version: str | None) -> Tables | ReferenceSet:
+def _load_tables_or_claims(source: str, results: Path, version: str | None) -> Tables | ReferenceSet:
     """Load the tables of a campaign, or a set of published claims.
 
     Args:
@@ -123,14 +126,14 @@ def _compared(text: str, results: Path, version: str | None) -> Tables | Referen
         results: directory of all results.
         version: version label of the runs to load; None for the campaign as it is.
     """
-    path = Path(text)
-    of_claims = path.suffix in (".yaml", ".yml") and path.is_file() and "claims" in read_yaml(path).data
-    if version is None and ((not path.exists() and published_file.is_set(text)) or of_claims):
-        return published_file.load(text)
-    return tables_from(path, results, version=version)
+    path = Path(source)
+    is_claims_file = path.suffix in (".yaml", ".yml") and path.is_file() and "claims" in read_yaml(path).data
+    if version is None and ((not path.exists() and published_file.is_set(source)) or is_claims_file):
+        return published_file.load(source)
+    return load_tables(path, results, version=version)
 
 
-def _renamed(one: Tables, two: Tables, matches: Sequence[str]) -> Tables:
+def _rename_workloads(first_tables: Tables, second_tables: Tables, matches: Sequence[str]) -> Tables:
     """Return the second tables with workloads renamed as in the first tables. Raises ConfigError if a workload is unknown.
 
     Args:
@@ -140,66 +143,76 @@ def _renamed(one: Tables, two: Tables, matches: Sequence[str]) -> Tables:
     """
     names: dict[str, str] = {}
     for text in matches:
-        own, _, its = text.partition("=")
-        for tables, name in ((one, own), (two, its)):
-            known = list(tables.cells["workload"].unique())
-            if name not in known:
-                raise ConfigError(f"--match {text}: {tables.name} has no workload '{name}'; {nearest(name, known)}")
-        names[its] = own
-    runs, cells = (table.assign(workload=table["workload"].replace(names)) for table in (two.runs, two.cells))
-    return replace(two, runs=runs, cells=cells, context=rename_programs(two.context, names)) if names else two
+        first_workload, _, second_workload = text.partition("=")
+        for tables, name in ((first_tables, first_workload), (second_tables, second_workload)):
+            workloads = list(tables.cells["workload"].unique())
+            if name not in workloads:
+                raise ConfigError(
+                    f"--match {text}: {tables.name} has no workload '{name}'; {suggest_name(name, workloads)}"
+                )
+        names[second_workload] = first_workload
+    runs, cells = (
+        table.assign(workload=table["workload"].replace(names)) for table in (second_tables.runs, second_tables.cells)
+    )
+    return (
+        replace(second_tables, runs=runs, cells=cells, context=rename_programs(second_tables.context, names))
+        if names
+        else second_tables
+    )
 
 
-def _held(base: Tables, other: Tables, rules: tuple[str, ...], output: Path | None, style: str) -> None:
+def _compare_campaigns(
+    base: Tables, candidate: Tables, rules: tuple[str, ...], output: Path | None, style: str
+) -> None:
     """Compare two campaigns, write or print the result, and exit with 1 if a rule is violated."""
-    comparison = comparing.compare(base, other, [comparing.parse_rule(rule) for rule in rules])
+    comparison = comparing.compare(base, candidate, [comparing.parse_rule(rule) for rule in rules])
     if output:
-        _write(output, compare_page(comparison))
+        _write_page(output, compare_page(comparison))
     if style == "json":
         echo(json.dumps(comparing.document(comparison), indent=1))
     else:
-        _show_comparison(comparison)
+        _print_comparison(comparison)
     if not rules:
         return
-    for each in comparison.untested[:_SHOWN]:
-        words = f"not tested (one composition each, or hosts of their own): {each.rule}: {each.where}: {each.change}"
-        echo(words, err=True, fg="yellow")
-    if len(comparison.untested) > _SHOWN:
-        echo(f"not tested: {len(comparison.untested) - _SHOWN} more times", err=True, fg="yellow")
-    broken = [f"{each.rule}: {each.where}: {each.change}" for each in comparison.broken[:_SHOWN]]
-    if len(comparison.broken) > _SHOWN:
-        broken.append(f"{len(comparison.broken) - _SHOWN} more times")
-    _fail(broken)
+    for item in comparison.untested[:_MAX_LINES]:
+        message = f"not tested (one composition each, or hosts of their own): {item.rule}: {item.where}: {item.change}"
+        echo(message, err=True, fg="yellow")
+    if len(comparison.untested) > _MAX_LINES:
+        echo(f"not tested: {len(comparison.untested) - _MAX_LINES} more times", err=True, fg="yellow")
+    violations = [f"{item.rule}: {item.where}: {item.change}" for item in comparison.broken[:_MAX_LINES]]
+    if len(comparison.broken) > _MAX_LINES:
+        violations.append(f"{len(comparison.broken) - _MAX_LINES} more times")
+    _exit_if_violated(violations)
     if not comparison.compared:
         raise ConfigError("no cell was measured in both, so there is nothing that could pass")
 
 
-def _fail(broken: Sequence[str]) -> None:
+def _exit_if_violated(violations: Sequence[str]) -> None:
     """Print the violated rules, and exit with 1 if there are any."""
-    for words in broken:
-        echo(f"fails: {words}", err=True, fg="red")
-    if broken:
+    for violation in violations:
+        echo(f"fails: {violation}", err=True, fg="red")
+    if violations:
         raise click.exceptions.Exit(1)
 
 
-def _beside_published(
-    tables: Tables, names: ReferenceSet, rules: tuple[str, ...], output: Path | None, style: str
+def _compare_with_claims(
+    tables: Tables, reference_set: ReferenceSet, rules: tuple[str, ...], output: Path | None, style: str
 ) -> None:
     """Compare a campaign with published claims, write or print the result, and check the rule 'differs'."""
     if unknown := [rule for rule in rules if rule.strip() != "differs"]:
         raise ConfigError(f"--fail-on '{unknown[0]}': with published claims there is one rule: 'differs'")
-    said = held_against([names], tables)
+    claims_document = held_against([reference_set], tables)
     if output:
-        _write(output, claims_page(tables.name, said))
+        _write_page(output, claims_page(tables.name, claims_document))
     if style == "json":
-        echo(json.dumps(said, indent=1))
+        echo(json.dumps(claims_document, indent=1))
     else:
-        _show_claims(said)
+        _print_claims(claims_document)
     if rules:
-        _gate_of_claims(said["claims"])
+        _check_claim_rule(claims_document["claims"])
 
 
-def _gate_of_claims(claims: Sequence[Mapping[str, Any]]) -> None:
+def _check_claim_rule(claims: Sequence[Mapping[str, Any]]) -> None:
     """Exit with 1 if a claim differs from the measurement under the conditions of the publication.
 
     Differences under other conditions, or with another program, are counted and printed, but do not fail. Raises ConfigError if
@@ -208,56 +221,64 @@ def _gate_of_claims(claims: Sequence[Mapping[str, Any]]) -> None:
     if all(claim["verdict"] == NOT_HERE for claim in claims):
         raise ConfigError("no claim was measured here, so there is nothing that could pass")
     differing = [claim for claim in claims if claim["verdict"] == "differs"]
-    broken = [claim for claim in differing if not claim["other"]]
-    if elsewhere := len(differing) - len(broken):
-        differ, do = ("differs", "does") if elsewhere == 1 else ("differ", "do")
+    violations = [claim for claim in differing if not claim["other"]]
+    if excluded_count := len(differing) - len(violations):
+        verb, auxiliary = ("differs", "does") if excluded_count == 1 else ("differ", "do")
         echo(
-            f"{wording.plural(elsewhere, 'claim')} {differ} under other conditions or with another program, which "
-            f"{do} not count for --fail-on differs",
+            f"{wording.pluralize(excluded_count, 'claim')} {verb} under other conditions or with another program, which "
+            f"{auxiliary} not count for --fail-on differs",
             err=True,
         )
-    _fail([f"differs: {claim['id']}: {claim['says']}: {claim['here']}" for claim in broken])
+    _exit_if_violated([f"differs: {claim['id']}: {claim['says']}: {claim['here']}" for claim in violations])
 
 
-def _write(output: Path, page: str) -> None:
+def _write_page(output: Path, page: str) -> None:
     """Write an HTML page and print its path to standard error."""
     write_report(output, page)
     echo(output, err=True)
 
 
-def _show_comparison(comparison: Comparison) -> None:
+def _print_comparison(comparison: Comparison) -> None:
     """Print the largest changes, other outcomes and other surroundings. The page and the JSON document hold all of them."""
-    base, other = comparison.base, comparison.other
+    base, candidate = comparison.base, comparison.other
     echo(
-        f"{other} against {base}: {wording.plural(len(comparison.rows), 'cell')} in both, {comparison.compared} compared, "
-        f"{len(comparison.only_base)} only in {base}, {len(comparison.only_other)} only in {other}"
+        f"{candidate} against {base}: {wording.pluralize(len(comparison.rows), 'cell')} in both, {comparison.compared} compared, "
+        f"{len(comparison.only_base)} only in {base}, {len(comparison.only_other)} only in {candidate}"
     )
     for sentence in findings(comparison):
         echo(f"  {sentence}")
     echo()
-    rows = largest_changes(comparison.rows, _SHOWN).to_dict("records")
+    rows = largest_changes(comparison.rows, _MAX_LINES).to_dict("records")
     changes = [
         {
             "cell": row["cell"],
-            "change": wording.percent(100 * (row["ratio"] - 1)),
-            "95 % interval": wording.between(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.percent),
+            "change": wording.format_percent(100 * (row["ratio"] - 1)),
+            "95 % interval": wording.format_range(
+                100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.format_percent
+            ),
             "p (Holm)": p_value(row["p_holm"]),
             "says": row["says"],
         }
         for row in rows
     ]
-    show_rows("Largest changes", changes)
-    changed = comparison.changed.head(_SHOWN).to_dict("records")
-    outcomes = [{"cell": r["cell"], base: r["base_outcome"], other: r["outcome"]} for r in changed]
-    around = [{"what": each.what, base: each.base, other: each.other} for each in comparison.surroundings]
-    show(table_of("Other outcomes", outcomes), table_of("Software, hardware, protocol and programs", around))
+    print_rows("Largest changes", changes)
+    changed_outcomes = comparison.changed.head(_MAX_LINES).to_dict("records")
+    outcomes = [{"cell": r["cell"], base: r["base_outcome"], candidate: r["outcome"]} for r in changed_outcomes]
+    surroundings = [
+        {"what": difference.what, base: difference.base, candidate: difference.other}
+        for difference in comparison.surroundings
+    ]
+    print_tables(
+        table_from_rows("Other outcomes", outcomes),
+        table_from_rows("Software, hardware, protocol and programs", surroundings),
+    )
 
 
-def _show_claims(said: Mapping[str, Any]) -> None:
+def _print_claims(claims_document: Mapping[str, Any]) -> None:
     """Print the published claims that were measured with the measured values, and count those that were not."""
-    document = PublishedSaid.model_validate(said)
+    document = PublishedSaid.model_validate(claims_document)
     claims = document.claims
-    measured = [claim for claim in claims if claim.verdict != NOT_HERE]
+    measured_claims = [claim for claim in claims if claim.verdict != NOT_HERE]
     rows = [
         {
             "claim": claim.says,
@@ -265,12 +286,12 @@ def _show_claims(said: Mapping[str, Any]) -> None:
             "here": claim.here,
             "verdict": f"{OTHER}, {claim.verdict}" if verdict_of(claim) == OTHER else verdict_of(claim),
         }
-        for claim in measured
+        for claim in measured_claims
     ]
-    show_rows("Published and measured here", rows)
-    if rest := len(claims) - len(measured):
-        were = "was" if rest == 1 else "were"
-        echo(f"{wording.plural(rest, 'claim')} {were} not measured here (the page, --output, says why)")
+    print_rows("Published and measured here", rows)
+    if unmeasured_count := len(claims) - len(measured_claims):
+        verb = "was" if unmeasured_count == 1 else "were"
+        echo(f"{wording.pluralize(unmeasured_count, 'claim')} {verb} not measured here (the page, --output, says why)")
 
 
 @click.command()
@@ -286,27 +307,31 @@ def published(sources: tuple[str, ...], results: Path, output: Path | None, styl
     \b
     campaign published falcon.zip faster.zip --output published.html
     """
-    said = _held_claims(sources, results)
-    claims = [claim for each in said for claim in each["claims"]]
+    claim_documents = _collect_claims(sources, results)
+    claims = [claim for source_claims in claim_documents for claim in source_claims["claims"]]
     if output:
-        documents = {document["name"]: document for each in said for document in each["documents"]}
-        together = {"documents": list(documents.values()), "claims": claims}
-        write_report(output, claims_page("Campaigns", together, str(score(claims))))
+        documents = {
+            document["name"]: document for source_claims in claim_documents for document in source_claims["documents"]
+        }
+        page_document = {"documents": list(documents.values()), "claims": claims}
+        write_report(output, claims_page("Campaigns", page_document, str(score(claims))))
         echo(output, err=True)
     if style == "json":
-        scored = [{**claim, "near": nearness(claim)} for claim in claims]
-        echo(json.dumps({"claims": scored, "score": str(score(claims))}, indent=1))
+        scored_claims = [{**claim, "near": nearness(claim)} for claim in claims]
+        echo(json.dumps({"claims": scored_claims, "score": str(score(claims))}, indent=1))
         return
-    for each in said:
-        show(table_of(each["name"], list(_claim_rows(each["claims"]))), most=None)
-        say(f"{each['name']}: {score(each['claims'])}", style="bold")
-    if rest := sum(claim["verdict"] == NOT_HERE for claim in claims):
-        say(f"{wording.plural(rest, 'claim')} not reached (the page, --output, says why)")
-    if len(said) > 1:
-        say(f"All campaigns: {score(claims)}", style="bold")
+    for source_claims in claim_documents:
+        print_tables(
+            table_from_rows(source_claims["name"], list(_build_claim_rows(source_claims["claims"]))), max_rows=None
+        )
+        print_text(f"{source_claims['name']}: {score(source_claims['claims'])}", style="bold")
+    if unreached_count := sum(claim["verdict"] == NOT_HERE for claim in claims):
+        print_text(f"{wording.pluralize(unreached_count, 'claim')} not reached (the page, --output, says why)")
+    if len(claim_documents) > 1:
+        print_text(f"All campaigns: {score(claims)}", style="bold")
 
 
-def _held_claims(sources: Sequence[str], results: Path) -> list[dict[str, Any]]:
+def _collect_claims(sources: Sequence[str], results: Path) -> list[dict[str, Any]]:
     """Return the published claims that each source refers to, with measured values.
 
     Raises ConfigError if a source names no references.
@@ -315,19 +340,19 @@ def _held_claims(sources: Sequence[str], results: Path) -> list[dict[str, Any]]:
         sources: campaign files, archives or results directories.
         results: directory of all results.
     """
-    said = []
+    claim_documents = []
     for source in sources:
-        tables = tables_from(Path(source), results)
-        held = with_claims(tables).get("published")
-        if not held:
+        tables = load_tables(Path(source), results)
+        claims_document = with_claims(tables).get("published")
+        if not claims_document:
             raise ConfigError(
                 f"{source}: the campaign names no `references`; add the claims that it is to be held against"
             )
-        said.append({"name": tables.name, **held})
-    return said
+        claim_documents.append({"name": tables.name, **claims_document})
+    return claim_documents
 
 
-def _claim_rows(claims: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+def _build_claim_rows(claims: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
     """Yield one table row per claim that was measured."""
     for claim in claims:
         if claim["verdict"] == NOT_HERE:
@@ -337,5 +362,5 @@ def _claim_rows(claims: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]
             "published": claim["published"] or "a direction",
             "here": claim["here"],
             "verdict": claim["verdict"],
-            "range": " ".join(filter(None, (_NEAR[nearness(claim)], off(claim) if nearness(claim) else ""))),
+            "range": " ".join(filter(None, (_NEARNESS_TEXTS[nearness(claim)], off(claim) if nearness(claim) else ""))),
         }

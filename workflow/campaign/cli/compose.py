@@ -18,19 +18,19 @@ from campaign.cli.options import (
     results_option,
     source_options,
 )
-from campaign.cli.source import located
-from campaign.cli.terminal import TextTable, say, show, show_json, table_of
+from campaign.cli.source import resolve_source
+from campaign.cli.terminal import TextTable, print_json, print_tables, print_text, table_from_rows
 from campaign.common.errors import CampaignError, ConfigError
 from campaign.common.paths import Results
-from campaign.common.processes.signals import interruptible
-from campaign.common.wording import plural
+from campaign.common.processes.signals import raise_on_ending_signal
+from campaign.common.wording import pluralize
 from campaign.lease import manual
 from campaign.plan.campaign.load import config_directories, validate
 from campaign.run import check_results
 from campaign.spec.system_file import SystemFile
 from campaign.spec.yaml_file import read_yaml
 
-_SHOWN = 20
+_MAX_PROBLEMS = 20
 
 
 @click.command()
@@ -42,14 +42,14 @@ def systems(campaign: Path, style: str) -> None:
     for directory in config_directories(campaign):
         for path in sorted((directory / "systems").glob("*.yaml")):
             if all(row["system"] != path.stem for row in rows):
-                rows.append(_system_row(path))
+                rows.append(_build_system_row(path))
     if style == "json":
-        show_json(rows)
+        print_json(rows)
     else:
-        show(replace(table_of("Systems", rows), spare=("description",)), most=None)
+        print_tables(replace(table_from_rows("Systems", rows), optional_columns=("description",)), max_rows=None)
 
 
-def _system_row(path: Path) -> dict[str, object]:
+def _build_system_row(path: Path) -> dict[str, object]:
     """Build the table row of a system file with its fabric, hosts and devices, or with the error if the file is invalid."""
     file = str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     try:
@@ -64,24 +64,28 @@ def _system_row(path: Path) -> dict[str, object]:
             "description": message,
             "file": str(path),
         }
-    own = sum(device.count * len(group.names()) for group in system.hosts for device in group.devices)
-    pooled = sum(entry.count for entry in system.pool if entry.kind == "gpu")
+    host_devices = sum(device.count * len(group.names()) for group in system.hosts for device in group.devices)
+    pooled_devices = sum(entry.count for entry in system.pool if entry.kind == "gpu")
     return {
-        "system": system.name, "fabric": str(system.fabric["kind"]), "hosts": sum(len(group.names()) for group in system.hosts),
-        "devices": f"{own} + {pooled} pooled" if pooled else str(own), "description": system.description, "file": file,
-    }  # fmt: skip
+        "system": system.name,
+        "fabric": str(system.fabric["kind"]),
+        "hosts": sum(len(group.names()) for group in system.hosts),
+        "devices": f"{host_devices} + {pooled_devices} pooled" if pooled_devices else str(host_devices),
+        "description": system.description,
+        "file": file,
+    }
 
 
 @click.command()
 @click.argument("configuration")
-@source_options(changes=True)
+@source_options(changes_results=True)
 @campaign_option
 @click.option(
     "--hosts", metavar="HOST,HOST..", default="", show_default=False, help="Only on these hosts. Default: any that fit."
 )
 @name_option
 @dry_run_option("Print the exact requests to the fabric, and send none that changes anything.")
-@interruptible()
+@raise_on_ending_signal()
 def compose(
     configuration: str, campaign: Path, option: Path | None, results: Path, hosts: str, name: str | None, dry_run: bool
 ) -> None:
@@ -89,33 +93,33 @@ def compose(
 
     Campaigns wait for devices that are kept this way.
     """
-    asked = option or campaign, results, configuration, tuple(filter(None, hosts.split(","))), name
+    arguments = option or campaign, results, configuration, tuple(filter(None, hosts.split(","))), name
     if dry_run:
-        echo("\n".join(manual.rehearse(*asked)))
+        echo("\n".join(manual.rehearse_compose(*arguments)))
         return
-    lease = manual.compose(*asked)
+    lease = manual.compose_kept_lease(*arguments)
     rows = [
         (host["name"], device["fabric_id"], device["model"], device["location"])
         for host in lease["obtained"]["hosts"]
         for device in (*host["devices"], *host["storage"])
     ]
-    show(TextTable(lease["lease_id"], ["host", "device", "model", "where"], rows))
+    print_tables(TextTable(lease["lease_id"], ["host", "device", "model", "where"], rows))
     times = lease["times"]
-    say(f"composed in {times['ready_s'] - times['requested_s']:.2f} s, {lease['operations']} operations")
+    print_text(f"composed in {times['ready_s'] - times['requested_s']:.2f} s, {lease['operations']} operations")
     for mismatch in lease["mismatches"]:
-        say(f"differs from the request: {mismatch}")
+        print_text(f"differs from the request: {mismatch}")
 
 
 @click.command()
 @click.argument("configuration", required=False)
-@source_options(changes=True)
+@source_options(changes_results=True)
 @campaign_option
 @click.option(
     "--orphans", is_flag=True, help="Release the leases that dead processes left, instead of a configuration."
 )
 @dry_run_option("With --orphans: only list them.")
 @name_option
-@interruptible()
+@raise_on_ending_signal()
 def release(
     configuration: str | None,
     campaign: Path,
@@ -135,7 +139,7 @@ def release(
     elif not orphans and configuration is None:
         raise ConfigError("give a configuration, or --orphans")
     if configuration is not None:
-        echo(manual.release(campaign, results, configuration, name))
+        echo(manual.release_kept_lease(campaign, results, configuration, name))
         return
     lines = manual.release_orphans(campaign, results, dry_run=dry_run)
     echo("\n".join(lines) or "no lease without an owner")
@@ -149,25 +153,26 @@ def inventory(campaign: Path, results: Path, style: str) -> None:
 
     CAMPAIGN may also be a system file. 'campaign verify' compares what is held with what was requested.
     """
-    system, capabilities, found = manual.read_inventory(campaign, results)
+    system, capabilities, fabric_inventory = manual.read_inventory(campaign, results)
     if style == "json":
-        show_json({"system": system, "capabilities": asdict(capabilities), **asdict(found)})
+        print_json({"system": system, "capabilities": asdict(capabilities), **asdict(fabric_inventory)})
         return
-    hosts = [(h.name, h.cores, h.memory_gib, ", ".join(h.ports), h.holder) for h in found.hosts]
+    hosts = [(h.name, h.cores, h.memory_gib, ", ".join(h.ports), h.holder) for h in fabric_inventory.hosts]
     devices = [
-        (d.fabric_id, d.kind, d.model, d.location, d.attached_to, d.state, d.health, d.holder) for d in found.devices
+        (d.fabric_id, d.kind, d.model, d.location, d.attached_to, d.state, d.health, d.holder)
+        for d in fabric_inventory.devices
     ]
     columns = ["device", "kind", "model", "where", "attached to", "state", "health", "held by"]
     numbers = ["cores", "memory GiB"]
-    show(
+    print_tables(
         TextTable(f"Hosts of {system}", ["host", *numbers, "ports", "held by"], hosts, numbers),
         TextTable("Devices", columns, devices),
     )
-    checked = "" if capabilities.verified else "UNVERIFIED against a real control plane; "
-    say(f"attach: {capabilities.attach_mode}; {checked}{capabilities.note}")
+    status_text = "" if capabilities.verified else "UNVERIFIED against a real control plane; "
+    print_text(f"attach: {capabilities.attach_mode}; {status_text}{capabilities.note}")
 
 
-_SEEN = {True: "yes", False: "NO", None: "not looked at"}
+_VISIBILITY_TEXTS = {True: "yes", False: "NO", None: "not looked at"}
 
 
 @click.command()
@@ -181,45 +186,45 @@ def verify(campaign: Path, results: Path, style: str) -> None:
     record, lease, journal and plan. Exits with 1 when a device is missing, broken, or not what was requested, or a file is
     damaged.
     """
-    given = campaign
-    campaign, results = located(campaign, results)
+    path = campaign
+    campaign, results = resolve_source(campaign, results)
     if campaign.is_dir():
-        _verify_results(given, Results.at(campaign.absolute()))
+        _verify_results(path, Results.from_directory(campaign.absolute()))
         return
-    found = manual.verify(campaign, results)
+    leases = manual.verify_compositions(campaign, results)
     if style == "json":
-        show_json(found)
-    elif not found:
-        say("no composition is held")
-    well = True
-    for lease in found:
-        seen = all(d["host_sees"] is not False and d["health"] != "critical" for d in lease["devices"])
-        well = well and seen and not lease["mismatches"] and lease["live"]
+        print_json(leases)
+    elif not leases:
+        print_text("no composition is held")
+    is_valid = True
+    for lease in leases:
+        is_visible = all(d["host_sees"] is not False and d["health"] != "critical" for d in lease["devices"])
+        is_valid = is_valid and is_visible and not lease["mismatches"] and lease["live"]
         if style == "json":
             continue
         owner = f"{lease['owner']}, campaign {lease['campaign']}, {'live' if lease['live'] else 'WITHOUT OWNER'}"
         rows = [
-            (d["host"], d["device"], d["model"], d["location"], _SEEN[d["host_sees"]], d["health"])
+            (d["host"], d["device"], d["model"], d["location"], _VISIBILITY_TEXTS[d["host_sees"]], d["health"])
             for d in lease["devices"]
         ]
         columns = ["host", "device", "model", "where", "visible to host", "health"]
         title = f"{lease['lease']} ({owner})"
         if not rows:
-            say(f"{title}: no device")
-        show(TextTable(title, columns, rows))
+            print_text(f"{title}: no device")
+        print_tables(TextTable(title, columns, rows))
         for mismatch in lease["mismatches"]:
-            say(f"differs from the request: {mismatch}")
-    if not well:
+            print_text(f"differs from the request: {mismatch}")
+    if not is_valid:
         sys.exit(1)
 
 
-def _verify_results(given: Path, results: Results) -> None:
+def _verify_results(path: Path, results: Results) -> None:
     """Read all files of a results directory, print their problems, and exit with 1 if there are any."""
-    found = list(check_results.problems(results))
-    for problem in found[:_SHOWN]:
+    problems = list(check_results.problems(results))
+    for problem in problems[:_MAX_PROBLEMS]:
         echo(problem, fg="red", err=True)
-    if found:
-        more = f", {len(found) - _SHOWN} more are not shown" if len(found) > _SHOWN else ""
-        echo(f"{given}: {plural(len(found), 'problem')}{more}", err=True)
+    if problems:
+        more_text = f", {len(problems) - _MAX_PROBLEMS} more are not shown" if len(problems) > _MAX_PROBLEMS else ""
+        echo(f"{path}: {pluralize(len(problems), 'problem')}{more_text}", err=True)
         sys.exit(1)
-    say(f"{given}: every record, lease, journal and plan is whole")
+    print_text(f"{path}: every record, lease, journal and plan is whole")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from campaign.common.wording import printable
+from campaign.common.wording import escape_control_characters
 
 
 def echo(text: object = "", *, err: bool = False, fg: str | None = None) -> None:
@@ -15,4 +15,4 @@ def echo(text: object = "", *, err: bool = False, fg: str | None = None) -> None
         err: whether to print to standard error.
         fg: foreground colour; None for the default.
     """
-    click.secho(printable(str(text)), err=err, fg=fg)
+    click.secho(escape_control_characters(str(text)), err=err, fg=fg)

@@ -13,21 +13,26 @@ import yaml
 
 from campaign.cli.cluster import read_system_file
 from campaign.cli.echo import echo
-from campaign.cli.options import PATH, Number, format_option, output_option, results_option
-from campaign.cli.terminal import show_json
+from campaign.cli.options import PATH, FiniteNumber, format_option, output_option, results_option
+from campaign.cli.terminal import print_json
 from campaign.common import wording
 from campaign.common.errors import ConfigError
-from campaign.common.processes.signals import interruptible
-from campaign.common.wording import plural, printable
-from campaign.emulators.serve_control_plane import ControlPlaneEmulation, serve
+from campaign.common.processes.signals import raise_on_ending_signal
+from campaign.common.wording import escape_control_characters, pluralize
+from campaign.emulators.serve_control_plane import EmulatorRequest, serve_control_plane
 from campaign.lease import check_site as sites
 from campaign.lease import record_site
 from campaign.lease.campaign_leases import Site
-from campaign.lease.check_site import journaled_times
-from campaign.lease.fenced_devices import EXPIRES_S
+from campaign.lease.check_site import collect_operation_times
+from campaign.lease.fenced_devices import FENCE_LIFETIME_S
 from campaign.spec.operation_times import OPERATIONS
 
-_MARKS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "problem": ("FAIL", "red"), "stop": ("FAIL", "red")}
+_VERDICT_MARKS = {
+    "ok": ("ok  ", "green"),
+    "note": ("note", "yellow"),
+    "problem": ("FAIL", "red"),
+    "stop": ("FAIL", "red"),
+}
 
 
 @click.group()
@@ -38,7 +43,7 @@ def fabric() -> None:
     """
 
 
-def _site(system: str, results: Path) -> Site:
+def _load_site(system: str, results: Path) -> Site:
     """Load the site of a system file and its results."""
     return Site(read_system_file(system), results)
 
@@ -48,7 +53,7 @@ def _site(system: str, results: Path) -> Site:
 @results_option
 @click.option("--yes", is_flag=True, help="Compose and release one free device without asking.")
 @click.option("--look-only", is_flag=True, help="Only read; do not compose a device.")
-@interruptible()
+@raise_on_ending_signal()
 def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
     """Check whether SYSTEM's control plane is reachable and matches its system file.
 
@@ -56,33 +61,33 @@ def check(system: str, results: Path, yes: bool, look_only: bool) -> None:
     long that took. Exits with 1 if something must be fixed. 'campaign check' makes the same checks without composing, and also
     checks hosts, Slurm and the results directory.
     """
-    site = _site(system, results)
-    problems, notes = tell(sites.check(site))
+    site = _load_site(system, results)
+    problems, notes = print_findings(sites.check_fabric(site))
     if problems:
         echo(f"\nNot ready: {problems} to put right first; nothing was changed.")
         sys.exit(1)
     if not look_only and (yes or click.confirm("\nCompose one free device onto a free host, and release it?")):
-        more, further = tell(sites.trial(site, echo))
-        problems, notes = problems + more, notes + further
-        tried = "one device was composed and released"
+        trial_problems, trial_notes = print_findings(sites.run_trial(site, echo))
+        problems, notes = problems + trial_problems, notes + trial_notes
+        outcome = "one device was composed and released"
     else:
-        tried = "nothing was composed, so whether this account may is not known"
+        outcome = "nothing was composed, so whether this account may is not known"
     if problems:
         echo(f"\nNot ready: {problems} to put right.")
         sys.exit(1)
-    echo(f"\nReady{notes_to_read(notes)}: {tried}.")
+    echo(f"\nReady{format_note_count(notes)}: {outcome}.")
 
 
-def notes_to_read(count: int) -> str:
+def format_note_count(count: int) -> str:
     """Return ', with 1 note to read' for this number of notes, or an empty string for none."""
-    return f", with {plural(count, 'note')} to read" if count else ""
+    return f", with {pluralize(count, 'note')} to read" if count else ""
 
 
-def tell(findings: Iterable[sites.Finding]) -> tuple[int, int]:
+def print_findings(findings: Iterable[sites.Finding]) -> tuple[int, int]:
     """Print findings as they arrive. Return the number of problems and the number of notes."""
-    counts = dict.fromkeys(_MARKS, 0)
+    counts = dict.fromkeys(_VERDICT_MARKS, 0)
     for finding in findings:
-        mark, colour = _MARKS[finding.verdict]
+        mark, colour = _VERDICT_MARKS[finding.verdict]
         click.echo(click.style(mark, fg=colour), nl=False)
         echo(f"  {finding.what:<10} {finding.words}")
         counts[finding.verdict] += 1
@@ -97,7 +102,7 @@ def tell(findings: Iterable[sites.Finding]) -> tuple[int, int]:
               help="Also attach this device (its id on the fabric) to this host, and detach it.")  # fmt: skip
 @click.option("--keep", multiple=True, metavar="WORD", help="Do not replace this word. May be repeated.")
 @click.option("--yes", is_flag=True, help="Write the file without asking.")
-@interruptible()
+@raise_on_ending_signal()
 def record(
     system: str, results: Path, output: Path | None, trial: tuple[str, str] | None, keep: tuple[str, ...], yes: bool
 ) -> None:
@@ -107,16 +112,16 @@ def record(
     names, addresses, serial numbers. Passwords and tokens are masked. The list of replaced words is shown first. `campaign
     fabric emulate FILE` answers requests from the file.
     """
-    site = _site(system, results)
-    recording = record_site.record(site, keep, trial, echo)
-    problems, _ = tell(recording.findings)
+    site = _load_site(system, results)
+    recording = record_site.record_site(site, keep, trial, echo)
+    problems, _ = print_findings(recording.findings)
     exchanges = recording.document["exchanges"]
     echo(f"\n{len(exchanges)} requests. Replaced:")
-    for word, stand_in in {**recording.names.addresses, **recording.names.replaced}.items():
+    for word, stand_in in {**recording.names.addresses, **recording.names.stand_ins}.items():
         echo(f"  {word} -> {stand_in}")
     path = output or Path(f"{site.system.name}-recording.yaml")
     if yes or click.confirm(
-        printable(f"\n{'Replace' if path.exists() else 'Write'} {path}?"), default=not path.exists()
+        escape_control_characters(f"\n{'Replace' if path.exists() else 'Write'} {path}?"), default=not path.exists()
     ):
         path.write_text(yaml.safe_dump(recording.document, sort_keys=False, width=120, allow_unicode=True), "utf-8")
         echo(f"{path}: look at it in an editor before you send it")
@@ -135,17 +140,17 @@ def fences(system: str, results: Path, lift: str | None, style: str) -> None:
     A device is fenced after an uncorrectable memory error, an Xid that no program causes, or when its host has lost it. After an
     illegal access, which a program may cause as well, it is fenced until the run has failed alike on another device.
     """
-    fenced = _site(system, results).fenced
+    fenced_devices = _load_site(system, results).fenced_devices
     if lift is not None:
-        echo(f"used again: {fenced.lift_by_hand(lift).words()}")
+        echo(f"used again: {fenced_devices.lift_by_name(lift).describe()}")
         return
-    found = fenced.current()
+    active_fences = fenced_devices.read_active()
     if style == "json":
-        show_json([each.model_dump() for each in found])
-    for each in found if style == "table" else ():
-        ends = time.strftime("%F %R", time.localtime(each.time_s + EXPIRES_S))
-        echo(f"{each.words()}; until {ends}")
-    if not found and style == "table":
+        print_json([fence.model_dump() for fence in active_fences])
+    for fence in active_fences if style == "table" else ():
+        ends = time.strftime("%F %R", time.localtime(fence.time_s + FENCE_LIFETIME_S))
+        echo(f"{fence.describe()}; until {ends}")
+    if not active_fences and style == "table":
         echo("no device is fenced")
 
 
@@ -153,7 +158,7 @@ def fences(system: str, results: Path, lift: str | None, style: str) -> None:
 @click.argument("system")
 @results_option
 @click.option("--release", "releases", is_flag=True, help="Release the listed leases.")
-@click.option("--grace", "grace_s", type=Number(0), default=600.0, metavar="SECONDS",
+@click.option("--grace", "grace_s", type=FiniteNumber(0), default=600.0, metavar="SECONDS",
               help="Skip leases that were active less than this long ago.")  # fmt: skip
 @click.option(
     "--unjournaled",
@@ -168,7 +173,7 @@ def fences(system: str, results: Path, lift: str | None, style: str) -> None:
     help="Detach devices even if a process on their host uses them, which will fail, or the host cannot be asked.",
 )
 @format_option("table", "json")
-@interruptible()
+@raise_on_ending_signal()
 def reconcile(
     system: str,
     results: Path,
@@ -187,21 +192,21 @@ def reconcile(
     """
     if owners and not unjournaled:
         raise ConfigError(f"--of {owners[0]}: names an owner of leases without a journal; add --unjournaled")
-    orphans, foreign, away = sites.left_behind(
-        _site(system, results),
+    orphans, foreign, reattachments = sites.clean_up_site(
+        _load_site(system, results),
         dry_run=not releases,
         grace_s=grace_s,
-        unjournaled=owners if unjournaled else None,
+        unjournaled_owners=owners if unjournaled else None,
         force=force,
     )
     if style == "json":
-        show_json({"orphans": [asdict(orphan) for orphan in orphans], "not_changed": foreign, "away": away})
+        print_json({"orphans": [asdict(orphan) for orphan in orphans], "not_changed": foreign, "away": reattachments})
     for orphan in orphans if style == "table" else ():
-        held = ", ".join(orphan.devices) or "no device"
+        device_names = ", ".join(orphan.devices) or "no device"
         echo(
-            f"{orphan.lease_id} of {orphan.owner}: {orphan.outcome.replace('_', ' ')}: {held} {orphan.message}".rstrip()
+            f"{orphan.lease_id} of {orphan.owner}: {orphan.outcome.replace('_', ' ')}: {device_names} {orphan.message}".rstrip()
         )
-    for line in away if style == "table" else ():
+    for line in reattachments if style == "table" else ():
         echo(f"{'attached again' if releases else 'would attach again'}: {line}")
     for line in foreign if style == "table" else ():
         echo(f"not changed, held by {line}")
@@ -220,15 +225,17 @@ def times(system: str, results: Path, output: Path | None) -> None:
 
     A plan uses the file to forecast composing, if the system file names it: `times: FILE`.
     """
-    found = journaled_times(_site(system, results))
-    text = yaml.safe_dump(found.document(), sort_keys=False, default_flow_style=None, width=120)
+    operation_times = collect_operation_times(_load_site(system, results))
+    text = yaml.safe_dump(operation_times.document(), sort_keys=False, default_flow_style=None, width=120)
     if output is None:
-        click.echo(printable(text), nl=False)
+        click.echo(escape_control_characters(text), nl=False)
         return
     output.write_text(text, encoding="utf-8")
     for operation in OPERATIONS:
-        if seconds := found.seconds(operation):
-            low, middle, high = (wording.seconds(found.quantile(share, operation)) for share in (0.05, 0.5, 0.95))
+        if seconds := operation_times.seconds(operation):
+            low, middle, high = (
+                wording.format_seconds(operation_times.quantile(share, operation)) for share in (0.05, 0.5, 0.95)
+            )
             echo(f"{operation.replace('_', ' ')}: {len(seconds)} times, median {middle} (5 to 95 %: {low} to {high})")
     echo(output)
 
@@ -266,4 +273,4 @@ def emulate(
     also be a file of `campaign fabric record`; requests are then answered from the recording.
     """
     directory = directory or Path(f"campaign-emulator-{Path(kind).stem}")
-    serve(ControlPlaneEmulation(kind, directory, port, hosts, devices, faults, options), echo)
+    serve_control_plane(EmulatorRequest(kind, directory, port, hosts, devices, faults, options), echo)

@@ -13,11 +13,11 @@ import click
 
 from campaign.cli.echo import echo
 from campaign.cli.options import PATH, dry_run_option, format_option, results_option
-from campaign.cli.terminal import show, show_rows, table_of
+from campaign.cli.terminal import print_rows, print_tables, table_from_rows
 from campaign.common.paths import Results
 from campaign.importing.map_file import read_map
-from campaign.importing.scan_logs import LogSurvey, survey
-from campaign.importing.write import earlier, rehearse, write
+from campaign.importing.scan_logs import LogSurvey, survey_logs
+from campaign.importing.write import read_earlier_records, rehearse_import, write_import
 from campaign.spec.cell import Cell
 from campaign.spec.metric import THROUGHPUT
 
@@ -45,64 +45,73 @@ def import_logs(directory: Path, map_path: Path, results: Path, dry_run: bool, s
     campaign import logs/ --map map.yaml
     campaign report results/NAME/config/campaign.yaml
     """
-    read = read_map(map_path)
-    paths = Results(results, read.said.name)
-    found = survey(directory, read, earlier(paths))
+    log_map = read_map(map_path)
+    paths = Results(results, log_map.import_file.name)
+    log_survey = survey_logs(directory, log_map, read_earlier_records(paths))
     # A full file system or a missing set of claims must already show in a dry run.
-    rehearse(found, read, paths)
-    written = None if dry_run else write(found, read, paths)
+    rehearse_import(log_survey, log_map, paths)
+    campaign_path = None if dry_run else write_import(log_survey, log_map, paths)
     if style == "json":
-        echo(json.dumps({**_document(found), "file": None if written is None else str(written)}, indent=1))
+        echo(
+            json.dumps(
+                {**_build_document(log_survey), "file": None if campaign_path is None else str(campaign_path)}, indent=1
+            )
+        )
         return
-    show_rows("Axes", _axes(found))
-    show_rows("Cells", _cells(found))
-    unread = [{"file": entry.name, "why": entry.why} for entry in found.of("unread")]
-    show(table_of("Failed runs", _failures(found)), table_of("Files that could not be read", unread))
-    echo(_one_line(found, written=not dry_run))
-    if written is None:
+    print_rows("Axes", _count_by_axis(log_survey))
+    print_rows("Cells", _summarise_cells(log_survey))
+    unread = [{"file": entry.name, "why": entry.reason} for entry in log_survey.select_entries("unread")]
+    print_tables(
+        table_from_rows("Failed runs", _list_failures(log_survey)),
+        table_from_rows("Files that could not be read", unread),
+    )
+    echo(_format_summary(log_survey, is_written=not dry_run))
+    if campaign_path is None:
         echo("nothing was written (--dry-run)")
         return
-    again = "" if results == Path("results") else f" --results {results}"
-    echo(f"{written}\nnext: campaign report {written}{again}")
+    results_argument = "" if results == Path("results") else f" --results {results}"
+    echo(f"{campaign_path}\nnext: campaign report {campaign_path}{results_argument}")
 
 
-def _document(found: LogSurvey) -> dict[str, Any]:
+def _build_document(log_survey: LogSurvey) -> dict[str, Any]:
     """Build the JSON-serialisable result of `campaign import`."""
     return {
-        "campaign": found.campaign.name,
-        "system": found.campaign.system.name,
-        "logs": {fate: len(found.of(fate)) for fate in ("new", "present", "unread")},
-        "axes": _axes(found),
-        "cells": _cells(found),
-        "failures": _failures(found),
-        "unread": [{"log": entry.name, "why": entry.why} for entry in found.of("unread")],
-        "records_without_cell": found.strays,
+        "campaign": log_survey.campaign.name,
+        "system": log_survey.campaign.system.name,
+        "logs": {
+            entry_state: len(log_survey.select_entries(entry_state)) for entry_state in ("new", "present", "unread")
+        },
+        "axes": _count_by_axis(log_survey),
+        "cells": _summarise_cells(log_survey),
+        "failures": _list_failures(log_survey),
+        "unread": [{"log": entry.name, "why": entry.reason} for entry in log_survey.select_entries("unread")],
+        "records_without_cell": log_survey.stray_record_count,
     }
 
 
-def _runs(found: LogSurvey) -> Iterator[tuple[Cell, str, float | None]]:
+def _iterate_runs(log_survey: LogSurvey) -> Iterator[tuple[Cell, str, float | None]]:
     """Yield cell, status and primary metric of each run that has a record, or gets one.
 
     The metric is None if it is unknown. Records of cells outside this campaign are left out.
     """
-    metric = found.campaign.metric
-    by_id = {entry.cell.id: entry.cell for entry in found.entries if entry.cell is not None}
-    for record in found.records:
+    metric = log_survey.campaign.metric
+    by_id = {entry.cell.id: entry.cell for entry in log_survey.entries if entry.cell is not None}
+    for record in log_survey.records:
         if record.cell_id in by_id:
             value = metric.of(record.throughput_per_s, record.metrics)
             yield by_id[record.cell_id], record.status, value
-    for entry in found.of("new"):
+    for entry in log_survey.select_entries("new"):
         if entry.cell is not None and entry.outcome is not None:
             value = metric.of(entry.outcome.throughput_per_s, entry.outcome.metrics)
             yield entry.cell, entry.outcome.status, value
 
 
-def _axes(found: LogSurvey) -> list[dict[str, Any]]:
+def _count_by_axis(log_survey: LogSurvey) -> list[dict[str, Any]]:
     """Count cells and runs by axis and value. Return one table row per value."""
-    names = ("configuration", "workload", "batch", "precision", *found.campaign.file.axes.options)
+    names = ("configuration", "workload", "batch", "precision", *log_survey.campaign.file.axes.options)
     ids: defaultdict[tuple[str, Any], set[str]] = defaultdict(set)
     runs: Counter[tuple[str, Any]] = Counter()
-    for cell, _, _ in _runs(found):
+    for cell, _, _ in _iterate_runs(log_survey):
         for name in names:
             ids[name, cell.axes()[name]].add(cell.id)
             runs[name, cell.axes()[name]] += 1
@@ -113,24 +122,24 @@ def _axes(found: LogSurvey) -> list[dict[str, Any]]:
     ]
 
 
-def _cells(found: LogSurvey) -> list[dict[str, Any]]:
+def _summarise_cells(log_survey: LogSurvey) -> list[dict[str, Any]]:
     """Return one table row per cell with its runs, their outcomes, and the median of the primary metric over valid runs."""
-    metric = found.campaign.metric
+    metric = log_survey.campaign.metric
     median = "median per s" if metric == THROUGHPUT else f"median {metric.axis}"
-    by_cell: defaultdict[str, list[tuple[str, float | None]]] = defaultdict(list)
-    known: dict[str, Cell] = {}
-    for cell, status, rate in _runs(found):
-        known[cell.id] = cell
-        by_cell[cell.id].append((status, rate))
+    outcomes_by_cell: defaultdict[str, list[tuple[str, float | None]]] = defaultdict(list)
+    cells: dict[str, Cell] = {}
+    for cell, status, rate in _iterate_runs(log_survey):
+        cells[cell.id] = cell
+        outcomes_by_cell[cell.id].append((status, rate))
     rows = []
-    for name, cell in known.items():
-        rates = [rate for status, rate in by_cell[name] if status == "ok" and rate is not None]
-        tally = Counter(status for status, _ in by_cell[name])
+    for name, cell in cells.items():
+        rates = [rate for status, rate in outcomes_by_cell[name] if status == "ok" and rate is not None]
+        tally = Counter(status for status, _ in outcomes_by_cell[name])
         rows.append(
             {
                 **{axis: cell.axes()[axis] for axis in ("configuration", "workload", "batch", "precision")},
                 **cell.options,
-                "runs": f"{len(by_cell[name])} of {cell.settings.repetitions}",
+                "runs": f"{len(outcomes_by_cell[name])} of {cell.settings.repetitions}",
                 "outcomes": ", ".join(f"{count} {status}" for status, count in tally.most_common()),
                 median: float(f"{statistics.median(rates):.6g}") if rates else None,
             }
@@ -138,26 +147,30 @@ def _cells(found: LogSurvey) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: tuple(str(value).rjust(12) for value in row.values()))
 
 
-def _failures(found: LogSurvey) -> list[dict[str, str]]:
+def _list_failures(log_survey: LogSurvey) -> list[dict[str, str]]:
     """Return the new logs of failed runs, with status and reason."""
     return [
-        {"log": entry.name, "status": of.status, "why": of.failure.reason if of.failure else ""}
-        for entry in found.of("new")
-        if (of := entry.outcome) is not None and of.status != "ok"
+        {"log": entry.name, "status": outcome.status, "why": outcome.failure.reason if outcome.failure else ""}
+        for entry in log_survey.select_entries("new")
+        if (outcome := entry.outcome) is not None and outcome.status != "ok"
     ]
 
 
-def _one_line(found: LogSurvey, *, written: bool) -> str:
+def _format_summary(log_survey: LogSurvey, *, is_written: bool) -> str:
     """Format the numbers of new, already imported and unread logs, and of records without a cell, in one or two lines.
 
     Args:
         log_survey: result of the survey of the logs.
         is_written: whether records were written, instead of a dry run.
     """
-    new = found.of("new")
+    new = log_survey.select_entries("new")
     ok = sum(entry.outcome is not None and entry.outcome.status == "ok" for entry in new)
-    strays = f"\n{found.strays} records of earlier imports belong to no cell of this map any more; the report leaves them out"
+    strays = (
+        f"\n{log_survey.stray_record_count} records of earlier imports belong "
+        "to no cell of this map any more; the report leaves them out"
+    )
     return (
-        f"{len(new)} {'records written' if written else 'new logs'} ({ok} ok, {len(new) - ok} failed), "
-        f"{len(found.of('present'))} imported before, {len(found.of('unread'))} not read{strays if found.strays else ''}"
+        f"{len(new)} {'records written' if is_written else 'new logs'} ({ok} ok, {len(new) - ok} failed), "
+        f"{len(log_survey.select_entries('present'))} imported before, {len(log_survey.select_entries('unread'))} "
+        f"not read{strays if log_survey.stray_record_count else ''}"
     )

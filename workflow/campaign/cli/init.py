@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from campaign.cli.echo import echo
-from campaign.common.errors import ConfigError, unwritable
-from campaign.common.paths import CONFIG, ROOT
+from campaign.common.errors import ConfigError, convert_os_error
+from campaign.common.paths import CONFIG_DIRECTORY, ROOT
 
 PROFILES = ("local", "slurm")
 _SNAKEFILE = """\
@@ -26,7 +26,7 @@ module composable_campaign:
 
 use rule * from composable_campaign
 """
-_NEXT = """
+_NEXT_STEPS = """
 Next, in {directory}:
   campaign plan                    show what would be measured
   campaign run                     measure it on this machine and write results/first/report.html
@@ -43,10 +43,10 @@ def init(directory: Path) -> None:
 
     The campaign runs in seconds on any machine. No file that exists is changed.
     """
-    files = project_files()
-    if present := [name for name in (*files, *PROFILES) if os.path.lexists(directory / name)]:
+    files = read_project_files()
+    if existing := [name for name in (*files, *PROFILES) if os.path.lexists(directory / name)]:
         raise ConfigError(
-            f"{directory}: {', '.join(present)} exist already; choose another directory, or move them away"
+            f"{directory}: {', '.join(existing)} exist already; choose another directory, or move them away"
         )
     try:
         for name, content in files.items():
@@ -56,15 +56,15 @@ def init(directory: Path) -> None:
         for name in PROFILES:
             (directory / name).symlink_to(f"profiles/{name}")
     except OSError as error:
-        raise unwritable(error, directory) from error
+        raise convert_os_error(error, directory) from error
     for name in files:
         echo(directory / name)
-    echo(_NEXT.format(directory=directory.resolve()))
+    echo(_NEXT_STEPS.format(directory=directory.resolve()))
 
 
-def project_files() -> dict[str, bytes]:
+def read_project_files() -> dict[str, bytes]:
     """Return the content of each file of a new project, by its path in the project directory."""
-    starter = CONFIG / "starter"
+    starter = CONFIG_DIRECTORY / "starter"
     profiles = sorted((ROOT / "profiles").rglob("*.yaml"))
     return {
         "workflow/Snakefile": _SNAKEFILE.encode(),

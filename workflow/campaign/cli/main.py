@@ -15,16 +15,16 @@ from typing import Any
 import click
 
 from campaign import __version__
-from campaign.cli.options import ERROR_CODE
+from campaign.cli.options import ERROR_CODE_META_KEY
 from campaign.cli.practice_cluster import use_practice_cluster
-from campaign.cli.source import as_given
-from campaign.common.errors import CampaignError, unwritable
-from campaign.common.files import share_like
-from campaign.common.processes.signals import Interrupted
-from campaign.common.processes.standard_files import open_standard_files, use_utf8
-from campaign.common.wording import printable
+from campaign.cli.source import replace_scratch_path
+from campaign.common.errors import CampaignError, convert_os_error
+from campaign.common.files import apply_sharing_umask
+from campaign.common.processes.signals import SignalInterrupt
+from campaign.common.processes.standard_files import open_standard_files, set_utf8_encoding
+from campaign.common.wording import escape_control_characters
 
-GROUPS = {
+COMMAND_GROUPS = {
     "Start": {
         "init": ("init", "Make a directory a project: a campaign to change, Snakemake profiles, and a Snakefile."),
         "systems": ("compose", "List the systems that a campaign can name."),
@@ -72,9 +72,9 @@ GROUPS = {
     },
 }
 """Commands by group: name of the command, its module in this package, and a summary."""
-_COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
-_AFTER_INTERRUPTION = "what was not given back is listed by 'campaign fabric reconcile SYSTEM --grace 0'"
-_READING = {"detect", "report", "recommend", "compare", "site"}
+_COMMANDS = {name: entry for group in COMMAND_GROUPS.values() for name, entry in group.items()}
+_INTERRUPTION_HINT = "what was not given back is listed by 'campaign fabric reconcile SYSTEM --grace 0'"
+_READ_ONLY_MODULES = {"detect", "report", "recommend", "compare", "site"}
 """Modules of commands that start no runs."""
 
 
@@ -89,14 +89,14 @@ class _LazyCommands(click.Group):
         """Import and return a subcommand, or return None if the name is unknown."""
         if name not in _COMMANDS:
             return None
-        if _COMMANDS[name][0] in _READING:
+        if _COMMANDS[name][0] in _READ_ONLY_MODULES:
             # Matrices of the statistics are small: with several threads, these wait for each other and double the processor time.
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
             # Arrow's own memory pools do not return memory, so a report of many cells would take a tenth more.
             os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-        path = f"campaign.cli.{_COMMANDS[name][0]}"
-        is_new = path not in sys.modules
-        module = import_module(path)
+        module_name = f"campaign.cli.{_COMMANDS[name][0]}"
+        is_new = module_name not in sys.modules
+        module = import_module(module_name)
         if is_new:
             # The module stays loaded. Garbage collection of it takes a tenth of a short command, and makes forks copy its pages.
             gc.freeze()
@@ -105,10 +105,10 @@ class _LazyCommands(click.Group):
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of subcommands into the help text, by group."""
-        widest = max(map(len, _COMMANDS))
-        for group, commands in GROUPS.items():
+        width = max(map(len, _COMMANDS))
+        for group, commands in COMMAND_GROUPS.items():
             with formatter.section(group):
-                formatter.write_dl([(name.ljust(widest), words) for name, (_, words) in commands.items()])
+                formatter.write_dl([(name.ljust(width), summary) for name, (_, summary) in commands.items()])
 
     @property
     def commands(self) -> MutableMapping[str, click.Command]:
@@ -122,23 +122,23 @@ class _LazyCommands(click.Group):
     def invoke(self, context: click.Context) -> Any:
         """Run the command. Convert errors and interruptions to a message and an exit status."""
         open_standard_files()
-        use_utf8()
+        set_utf8_encoding()
         use_practice_cluster()
         try:
-            share_like(Path.cwd())
+            apply_sharing_umask(Path.cwd())
             return super().invoke(context)
-        except Interrupted as interrupted:
+        except SignalInterrupt as interrupted:
             with suppress(OSError):  # the terminal may have been closed
-                click.echo(f"ended by {interrupted}; {_AFTER_INTERRUPTION}", err=True)
+                click.echo(f"ended by {interrupted}; {_INTERRUPTION_HINT}", err=True)
             context.exit(128 + interrupted.number)
         except CampaignError as error:
             problem = error
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # the reader of the output has closed it; click ends quietly
-            problem = unwritable(error, "a file")
-        click.secho(f"error: {as_given(printable(str(problem)))}", err=True, fg="red")
-        context.exit(context.meta.get(ERROR_CODE, 1))
+            problem = convert_os_error(error, "a file")
+        click.secho(f"error: {replace_scratch_path(escape_control_characters(str(problem)))}", err=True, fg="red")
+        context.exit(context.meta.get(ERROR_CODE_META_KEY, 1))
 
 
 @click.group(

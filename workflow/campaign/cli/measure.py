@@ -10,16 +10,16 @@ from pathlib import Path
 import click
 
 from campaign.cli.options import PATH
-from campaign.common.errors import CampaignError, LaunchError, RecordError, unwritable
+from campaign.common.errors import CampaignError, LaunchError, RecordError, convert_os_error
 from campaign.common.files import make_directory, write_json
 from campaign.common.paths import Results
-from campaign.common.processes.signals import Interrupted, interruptible
-from campaign.common.wording import printable
+from campaign.common.processes.signals import SignalInterrupt, raise_on_ending_signal
+from campaign.common.wording import escape_control_characters
 from campaign.run import measure_lease
 from campaign.run.driver_supervisor import LeftRunning
 from campaign.spec.lease_plan import read_lease_plan
 
-INVOCATION = "CAMPAIGN_INVOCATION"
+INVOCATION_VARIABLE = "CAMPAIGN_INVOCATION"
 """Environment variable with a token of the Snakemake process. Leases with one token look once for leftovers of dead processes."""
 
 
@@ -49,35 +49,35 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
     results = Results(root or document.absolute().parent.parent.parent.parent, plan.campaign)
     if root is None and results.lease_plans != document.absolute().parent:
         results = Results(Path("results"), plan.campaign)
-    out = manifest or results.manifest(plan.lease, plan.configuration.system if plan.is_of_several_systems else "")
-    kept = log or results.logs / "measure" / f"{plan.lease}.log"
+    out = manifest or results.manifest_file(plan.lease, plan.configuration.system if plan.is_of_several_systems else "")
+    log_path = log or results.logs / "measure" / f"{plan.lease}.log"
 
-    def say(message: str) -> None:
+    def report(message: str) -> None:
         # A closed terminal or a full disk must not end a measurement: messages are not worth it.
         """Print a message and append it to the log of the lease. Errors of the terminal and the disk are ignored."""
         with suppress(OSError):
-            print(printable(message), flush=True)
+            print(escape_control_characters(message), flush=True)
         with suppress(OSError):
-            make_directory(kept.parent)
-            with kept.open("a", encoding="utf-8") as file:
+            make_directory(log_path.parent)
+            with log_path.open("a", encoding="utf-8") as file:
                 file.write(message + "\n")
 
     try:
-        found = measure_lease.measure(plan, results, say, os.environ.get(INVOCATION, ""))
+        manifest_document = measure_lease.measure(plan, results, report, os.environ.get(INVOCATION_VARIABLE, ""))
         try:
-            write_json(out, found, indent=1)  # written atomically
+            write_json(out, manifest_document, indent=1)  # written atomically
         except OSError as error:
-            raise unwritable(error, out) from error
+            raise convert_os_error(error, out) from error
         # A lease without runs must not end the DAG: the workflow's rule reports it, and the report shows it.
-        if (missing := len(found["missing"])) and INVOCATION not in os.environ:
-            why = found["reason"] or "the same command again measures them"
-            raise LaunchError(f"{missing} of {found['runs']} runs have no record: {why}")
+        if (missing := len(manifest_document["missing"])) and INVOCATION_VARIABLE not in os.environ:
+            reason = manifest_document["reason"] or "the same command again measures them"
+            raise LaunchError(f"{missing} of {manifest_document['runs']} runs have no record: {reason}")
     except LeftRunning:
         sys.exit(f"{plan.lease}: its job was left in Slurm; the same command again picks it up")
-    except Interrupted:
+    except SignalInterrupt:
         sys.exit(f"{plan.lease}: stopped and released; the same command again goes on with what is missing")
     except CampaignError as error:
-        say(f"error: {error}")
+        report(f"error: {error}")
         sys.exit(1)
 
 
@@ -85,7 +85,7 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
 @click.argument("plan", type=PATH, metavar="PLAN.json")
 @click.option("--strict", is_flag=True, help="Exit with 1 when a planned run has no record.")
 @click.option("--output", "out", type=PATH, help="Also write it to this file.")
-@interruptible()
+@raise_on_ending_signal()
 def measured(plan: Path, strict: bool, out: Path | None) -> None:
     """Summarise the runs of a finished plan. First end jobs that its leases left behind, and release their devices.
 
@@ -94,17 +94,17 @@ def measured(plan: Path, strict: bool, out: Path | None) -> None:
     from campaign.report.campaign_summary import missing_reasons
     from campaign.run.measured_leases import end_left_behind, measured_runs
 
-    results = Results.at(plan.absolute().parent.parent)
+    results = Results.from_directory(plan.absolute().parent.parent)
     for problem in end_left_behind(results, plan):
-        click.echo(printable(problem), err=True)
-    found = measured_runs(results, plan, missing_reasons(results.directory))
-    click.echo(printable(found.text()))
-    if strict and found.missing:
+        click.echo(escape_control_characters(problem), err=True)
+    summary = measured_runs(results, plan, missing_reasons(results.directory))
+    click.echo(escape_control_characters(summary.text()))
+    if strict and summary.missing:
         raise RecordError(
-            "\n".join(["some runs have no record; run the same command again to measure them", *found.missing])
+            "\n".join(["some runs have no record; run the same command again to measure them", *summary.missing])
         )
     if out:
         try:
-            out.write_text(found.text() + "\n", encoding="utf-8")
+            out.write_text(summary.text() + "\n", encoding="utf-8")
         except OSError as error:
-            raise unwritable(error, out) from error
+            raise convert_os_error(error, out) from error

@@ -11,17 +11,17 @@ from typing import Any
 import click
 import yaml
 
-from campaign.cli.source import located
+from campaign.cli.source import resolve_source
 from campaign.common.errors import ConfigError
 from campaign.spec.cell import Scalar
 
 Command = Callable[..., Any]
-ERROR_CODE = "campaign.error_code"
+ERROR_CODE_META_KEY = "campaign.error_code"
 """Key of click's `meta` for the exit code of errors, if a command uses another one than 1."""
 CAMPAIGN_FILE = Path("config/campaign.yaml")
 
 
-class Number(click.FloatRange):
+class FiniteNumber(click.FloatRange):
     """Parameter type for finite floating-point numbers in a range."""
 
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
@@ -30,7 +30,7 @@ class Number(click.FloatRange):
         return number if math.isfinite(number) else self.fail(f"{value} is not a number of this kind.", param, context)
 
 
-class _Path(click.Path):
+class _NonEmptyPath(click.Path):
     """Parameter type for paths that are not empty.
 
     An empty path, as from an unset shell variable, would mean the working directory.
@@ -43,14 +43,14 @@ class _Path(click.Path):
         return super().convert(value, param, context)
 
 
-PATH = _Path(
+PATH = _NonEmptyPath(
     path_type=Path, readable=False
 )  # click does not check permissions: our own error names the owner of the file
 # The same ranges as in campaign files.
-STEPS = click.IntRange(1, 1_000_000)
-WARMUP = click.IntRange(0, 100_000)
-FILE = _Path(path_type=Path, exists=True, dir_okay=False)
-_EXISTING = _Path(path_type=Path, exists=True)
+STEP_COUNT = click.IntRange(1, 1_000_000)
+WARMUP_STEP_COUNT = click.IntRange(0, 100_000)
+EXISTING_FILE = _NonEmptyPath(path_type=Path, exists=True, dir_okay=False)
+_EXISTING_PATH = _NonEmptyPath(path_type=Path, exists=True)
 
 results_option = click.option(
     "--results",
@@ -66,7 +66,7 @@ campaign_option = click.option("--campaign", "option", type=PATH, hidden=True, h
 name_option = click.option("--name", help="Name of the composition. Default: the configuration's name.")
 
 
-def _plan_option(name: str) -> Callable[[Command], Command]:
+def _build_plan_option(name: str) -> Callable[[Command], Command]:
     """Build the command-line option for a field of `plan.request.PlanRequest`. Its value is text."""
     from campaign.plan.request import OPTIONS  # most commands plan nothing
 
@@ -78,11 +78,11 @@ def _plan_option(name: str) -> Callable[[Command], Command]:
         metavar=option.metavar or None,
         is_flag=name == "run_implied",
         multiple=option.repeated,
-        type=click.Choice(option.choices) if option.choices else _EXISTING if option.repeated else None,
+        type=click.Choice(option.choices) if option.choices else _EXISTING_PATH if option.repeated else None,
     )
 
 
-def source_options(*, changes: bool = False) -> Callable[[Command], Command]:
+def source_options(*, changes_results: bool = False) -> Callable[[Command], Command]:
     """Add a campaign argument and `--results` to a command, which receives them as `campaign` and `results`.
 
     Args:
@@ -91,16 +91,16 @@ def source_options(*, changes: bool = False) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def called(campaign: Path, results: Path, **others: Any) -> Any:
-            campaign, results = located(campaign, results, changes=changes)
-            return command(campaign=campaign, results=results, **others)
+        def wrapper(campaign: Path, results: Path, **arguments: Any) -> Any:
+            campaign, results = resolve_source(campaign, results, changes_results=changes_results)
+            return command(campaign=campaign, results=results, **arguments)
 
-        return campaign_argument(results_option(called))
+        return campaign_argument(results_option(wrapper))
 
     return decorate
 
 
-def request_options(*groups: str, changes: bool = False) -> Callable[[Command], Command]:
+def request_options(*groups: str, changes_results: bool = False) -> Callable[[Command], Command]:
     """Add a campaign argument and options of `plan.request` to a command, which receives a PlanRequest as its first argument.
 
     Args:
@@ -109,73 +109,77 @@ def request_options(*groups: str, changes: bool = False) -> Callable[[Command], 
     """
     from campaign.plan.request import OPTIONS, PlanRequest
 
-    chosen = {name: option for name, option in OPTIONS.items() if option.group in groups}
+    plan_options = {name: option for name, option in OPTIONS.items() if option.group in groups}
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def called(campaign: Path, results: Path, **others: Any) -> Any:
-            given = {name: others.pop(name) for name in chosen}
-            read: dict[str, Any] = {
-                name: value if isinstance(value, bool) else chosen[name].read(value)
-                for name, value in given.items()
+        def wrapper(campaign: Path, results: Path, **arguments: Any) -> Any:
+            texts = {name: arguments.pop(name) for name in plan_options}
+            fields: dict[str, Any] = {
+                name: value if isinstance(value, bool) else plan_options[name].read(value)
+                for name, value in texts.items()
                 if value is not None
             }
-            campaign, results = located(campaign, results, changes=changes)
-            return command(PlanRequest(campaign, results, **read), **others)
+            campaign, results = resolve_source(campaign, results, changes_results=changes_results)
+            return command(PlanRequest(campaign, results, **fields), **arguments)
 
-        made: Command = called
-        options: list[Callable[[Command], Command]] = [campaign_argument, *map(_plan_option, chosen), results_option]
-        for add in reversed(options):
-            made = add(made)
-        return made
+        decorated_command: Command = wrapper
+        options: list[Callable[[Command], Command]] = [
+            campaign_argument,
+            *map(_build_plan_option, plan_options),
+            results_option,
+        ]
+        for add_option in reversed(options):
+            decorated_command = add_option(decorated_command)
+        return decorated_command
 
     return decorate
 
 
-def options_option(command: Command) -> Command:
+def workload_option(command: Command) -> Command:
     """Add `--option KEY=VALUE` to a command, which receives a mapping `options`. Values are parsed as YAML."""
 
     @functools.wraps(command)
-    def called(options: tuple[str, ...], **others: Any) -> Any:
-        return command(options=dict(map(_option, options)), **others)
+    def wrapper(options: tuple[str, ...], **arguments: Any) -> Any:
+        return command(options=dict(map(_parse_option, options)), **arguments)
 
     return click.option(
         "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the workload; may be repeated."
-    )(called)
+    )(wrapper)
 
 
-def _option(text: str) -> tuple[str, Scalar]:
+def _parse_option(text: str) -> tuple[str, Scalar]:
     """Parse KEY=VALUE into a key and a YAML scalar. Raises ConfigError if the key or the equals sign is missing."""
     key, equals, value = text.partition("=")
     try:
-        read = yaml.safe_load(value)
+        parsed_value = yaml.safe_load(value)
     except yaml.YAMLError:
-        read = value
+        parsed_value = value
     if not key or not equals:
         raise ConfigError(f"--option {text}: write KEY=VALUE, as in --option image_px=64")
-    return key, read if isinstance(read, str | int | float | bool) else value
+    return key, parsed_value if isinstance(parsed_value, str | int | float | bool) else value
 
 
-def output_option(says: str, **kind: bool) -> Callable[[Command], Command]:
+def output_option(help_text: str, **path_options: bool) -> Callable[[Command], Command]:
     """Return the option `--output`, which is a path.
 
     Args:
         help_text: help text of the option.
         **path_options: arguments of `click.Path`, such as `dir_okay` and `file_okay`.
     """
-    return click.option("--output", type=_Path(path_type=Path, **kind), help=says)
+    return click.option("--output", type=_NonEmptyPath(path_type=Path, **path_options), help=help_text)
 
 
-def dry_run_option(says: str) -> Callable[[Command], Command]:
+def dry_run_option(help_text: str) -> Callable[[Command], Command]:
     """Return the flag `--dry-run` (`-n`) with this help text."""
-    return click.option("--dry-run", "-n", is_flag=True, help=says)
+    return click.option("--dry-run", "-n", is_flag=True, help=help_text)
 
 
-def format_option(*styles: str, says: str = "Output format.") -> Callable[[Command], Command]:
+def format_option(*styles: str, help_text: str = "Output format.") -> Callable[[Command], Command]:
     """Return the option `--format`, which a command receives as `style`.
 
     Args:
         *styles: allowed formats; the first one is the default.
         help_text: help text of the option.
     """
-    return click.option("--format", "style", type=click.Choice(styles), default=styles[0], help=says)
+    return click.option("--format", "style", type=click.Choice(styles), default=styles[0], help=help_text)

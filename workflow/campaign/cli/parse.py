@@ -7,17 +7,17 @@ from pathlib import Path
 import click
 
 from campaign.cli.options import source_options
-from campaign.cli.terminal import say
+from campaign.cli.terminal import print_text
 from campaign.common.files import read_json
 from campaign.common.paths import Results
-from campaign.common.wording import plural
+from campaign.common.wording import pluralize
 from campaign.plan.campaign.resolve import load_campaign
 from campaign.run.parse_logs import parse_logs
 from campaign.spec.record import Store
 
 
 @click.command()
-@source_options(changes=True)
+@source_options(changes_results=True)
 def parse(campaign: Path, results: Path) -> None:
     """Read the kept logs of all runs again, as after a change of `parser`, `parsers` or `test` in a workload file.
 
@@ -25,19 +25,23 @@ def parse(campaign: Path, results: Path) -> None:
     time. From then on tables, reports and archives hold the newest reading of each run, and say so. From a results directory, the
     logs are read as its campaign was planned.
     """
-    loaded = load_campaign(campaign, results=results)
-    place = Results(results, loaded.name)
-    parsed = parse_logs(loaded, Store(place.directory))
-    for why, count in parsed.left.items():
-        say(f"{plural(count, 'run')} {why}: not read again")
-    if parsed.path is None:
-        say("no log was read")
+    loaded_campaign = load_campaign(campaign, results=results)
+    paths = Results(results, loaded_campaign.name)
+    result = parse_logs(loaded_campaign, Store(paths.directory))
+    for reason, count in result.left.items():
+        print_text(f"{pluralize(count, 'run')} {reason}: not read again")
+    if result.path is None:
+        print_text("no log was read")
         return
-    say(f"{plural(parsed.runs, 'log')} read again, {parsed.changed} of them with other numbers: {parsed.path}")
-    if place.tables.is_dir():
+    print_text(
+        f"{pluralize(result.runs, 'log')} read again, {result.changed} of them with other numbers: {result.path}"
+    )
+    if paths.tables.is_dir():
         from campaign.analysis.tables.collect import collect, gather  # loads pandas
 
-        planned = read_json(place.plan_document)
-        shown = loaded if loaded.file.version else loaded.labelled(planned.get("version"))
-        collect(gather(shown, place.directory, planned.get("where")), place.tables)
-        say(f"{place.tables}: made anew; 'campaign report {campaign}' writes the report")
+        plan_document = read_json(paths.plan_file)
+        shown_campaign = (
+            loaded_campaign if loaded_campaign.file.version else loaded_campaign.labelled(plan_document.get("version"))
+        )
+        collect(gather(shown_campaign, paths.directory, plan_document.get("where")), paths.tables)
+        print_text(f"{paths.tables}: made anew; 'campaign report {campaign}' writes the report")

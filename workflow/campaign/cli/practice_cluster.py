@@ -9,7 +9,7 @@ from pathlib import Path
 
 from campaign.common.files import is_locked
 
-_OF_SITE = Path("/etc/slurm/slurm.conf")
+_SITE_SLURM_CONF = Path("/etc/slurm/slurm.conf")
 
 
 def default_directory() -> Path:
@@ -24,7 +24,7 @@ def use_practice_cluster() -> None:
     """
     directory = default_directory()
     conf = directory / "etc" / "slurm.conf"
-    if "SLURM_CONF" in os.environ or _OF_SITE.exists() or not conf.is_file():
+    if "SLURM_CONF" in os.environ or _SITE_SLURM_CONF.exists() or not conf.is_file():
         return
     status = directory.lstat()
     # Another user could create this well-known name in the temporary directory first, so the owner is checked.

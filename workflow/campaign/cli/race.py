@@ -12,8 +12,8 @@ import click
 
 from campaign.common.errors import ConfigError, RecordError
 from campaign.common.paths import Results
-from campaign.common.processes.signals import ending_signals
-from campaign.common.wording import printable
+from campaign.common.processes.signals import list_ending_signals
+from campaign.common.wording import escape_control_characters
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 from campaign.plan.selection import host_expression
@@ -33,29 +33,29 @@ def measure_race(request: PlanRequest, within_pct: float, snakemake: Callable[[S
         within_pct: tolerance in percent of the best configuration.
         snakemake: function that returns the Snakemake command for a list of targets.
     """
-    measured: dict[str, int] = {}
-    while not show_race(race := stand_race(request, within_pct)).ended:
-        if race.compositions == measured:
+    previous_compositions: dict[str, int] = {}
+    while not print_race(race := evaluate_race(request, within_pct)).ended:
+        if race.compositions == previous_compositions:
             raise RecordError("a block of the race was measured, and has runs without a record; see 'campaign status'")
-        measured = race.compositions
-        write_race(results_of_request(request).race, race)
-        if status := _call(snakemake(["measured"])):
+        previous_compositions = race.compositions
+        write_race(request_results(request).race_file, race)
+        if status := _run_forwarding_signals(snakemake(["measured"])):
             sys.exit(status)
-    write_race(results_of_request(request).race, race)
+    write_race(request_results(request).race_file, race)
 
 
-def show_race(race: RaceDocument) -> RaceDocument:
+def print_race(race: RaceDocument) -> RaceDocument:
     """Print the standing of the race, and return it."""
-    click.echo(printable("\n".join(race_lines(race))))
+    click.echo(escape_control_characters("\n".join(race_lines(race))))
     return race
 
 
-def results_of_request(request: PlanRequest) -> Results:
+def request_results(request: PlanRequest) -> Results:
     """Return the results directory of a request."""
     return Results(request.results, request.load().name)
 
 
-def stand_race(request: PlanRequest, within_pct: float) -> RaceDocument:
+def evaluate_race(request: PlanRequest, within_pct: float) -> RaceDocument:
     """Evaluate the race from the records so far. Raises ConfigError if the campaign cannot be raced."""
     from campaign.analysis.racing import race_configurations  # loads pandas
     from campaign.analysis.tables.collect import gather, tables_of
@@ -65,20 +65,21 @@ def stand_race(request: PlanRequest, within_pct: float) -> RaceDocument:
     if request.where and host_expression(campaign, request.where):
         raise ConfigError("--where: with --until, it selects cells by their axes, not by the hosts of earlier runs")
     if max(len(compositions_of(cell.settings)) for cell in plan.matrix) < 2:
-        place = campaign.place("protocol", "compositions")
+        location = campaign.place("protocol", "compositions")
         raise ConfigError(
-            f"{place}: --until needs at least 2 compositions of each configuration, since one does not show how much compositions "
+            f"{location}: --until needs at least 2 compositions of each "
+            "configuration, since one does not show how much compositions "
             "differ; set `compositions: 3` or more"
         )
-    results = results_of_request(request)
-    collected = gather(campaign, results.directory, request.where, Store(results.directory))
-    tables = tables_of(collected) if collected.records else None
+    results = request_results(request)
+    collection = gather(campaign, results.directory, request.where, Store(results.directory))
+    tables = tables_of(collection) if collection.records else None
     missing = {(lease.configuration.name, lease.composition) for lease in plan.leases if lease.missing}
     race = race_configurations(plan.matrix, tables, lambda *key: key not in missing, within_pct)
     return race.model_copy(update={"where": request.where, "unit": campaign.metric.unit})
 
 
-def _call(command: Sequence[str]) -> int:
+def _run_forwarding_signals(command: Sequence[str]) -> int:
     """Run a command and return its exit status.
 
     Signals that end this process are forwarded to the command, so that it can end in good order.
@@ -93,13 +94,13 @@ def _call(command: Sequence[str]) -> int:
         else:
             child.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in ending_signals()}
+    previous_handlers = {number: signal.signal(number, forward) for number in list_ending_signals()}
     try:
         child = subprocess.Popen(command)
         for number in pending:
             child.send_signal(number)
         status = child.wait()
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
     return status if status >= 0 else 128 - status

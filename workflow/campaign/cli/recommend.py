@@ -12,7 +12,7 @@ from campaign.analysis.recommend.document import RecommendationAnswer, Recommend
 from campaign.analysis.recommend.objectives import parse_request
 from campaign.analysis.statistics.comparable_cells import option_columns
 from campaign.cli.options import cells_option, format_option, output_option, results_option, tables_argument
-from campaign.cli.terminal import TextTable, say, show
+from campaign.cli.terminal import TextTable, print_tables, print_text
 from campaign.common import wording
 from campaign.common.errors import ConfigError
 from campaign.report.write import write_recommendation
@@ -66,47 +66,49 @@ def recommend(
             )
         write_recommendation(source / "tables", output)
         return
-    from campaign.report.sources import tables_from  # a report needs no campaign file
+    from campaign.report.sources import load_tables  # a report needs no campaign file
 
-    tables = tables_from(source, results, where)
-    measured = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()
+    tables = load_tables(source, results, where)
+    measured_workloads = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()
     options = [name.removeprefix("option_") for name in option_columns(tables.cells)]
-    wishes = filters["objectives"], filters["constraints"], filters["workloads"]
-    document = advise(tables, parse_request(*wishes, [str(name) for name in measured], options))
+    arguments = filters["objectives"], filters["constraints"], filters["workloads"]
+    document = advise(tables, parse_request(*arguments, [str(name) for name in measured_workloads], options))
     if style == "json":
         click.echo(json.dumps(json.loads(document.model_dump_json()), indent=1))
     else:
-        _show(document)
+        _print_answers(document)
 
 
-def _show(document: RecommendationDocument) -> None:
+def _print_answers(document: RecommendationDocument) -> None:
     """Print all answers with the cells that support them, the shapes that were not measured, and the basis of the answers."""
     for objective in dict.fromkeys(answer.objective for answer in document.answers):
         answers = [answer for answer in document.answers if answer.objective == objective]
         title = f"{objective}: {answers[0].meaning}"
-        show(
+        print_tables(
             TextTable(
                 title,
                 ["For", "Build", "Gives", "As good, or perhaps", "Rests on"],
-                list(map(_row, answers)),
-                ruled=True,
+                list(map(_format_answer, answers)),
+                has_row_lines=True,
             )
         )
     if document.constraints:
-        say(f"Constraints: {', '.join(document.constraints)}.")
+        print_text(f"Constraints: {', '.join(document.constraints)}.")
     if names := document.unmeasured:
-        more = f" and {len(names) - _MAX_NAMES} more (--format json)" if len(names) > _MAX_NAMES else ""
-        say(f"The hosts and pool allow by number, and nobody measured: {', '.join(names[:_MAX_NAMES])}{more}.")
+        more_text = f" and {len(names) - _MAX_NAMES} more (--format json)" if len(names) > _MAX_NAMES else ""
+        print_text(
+            f"The hosts and pool allow by number, and nobody measured: {', '.join(names[:_MAX_NAMES])}{more_text}."
+        )
     for sentence in document.basis:
-        say(sentence, "dim")
+        print_text(sentence, "dim")
 
 
-def _row(answer: RecommendationAnswer) -> tuple[str, ...]:
+def _format_answer(answer: RecommendationAnswer) -> tuple[str, ...]:
     """Format an answer as a table row.
 
     Its cells are the question, the shape to build, its result, indistinguishable shapes, and the evidence.
     """
     if (choice := answer.choice) is None:
         return answer.about, "no answer", answer.sentences[0], "", ""
-    evidence = [f"{each.words} ({each.cell_id[:8]}, {wording.plural(each.runs, 'run')})" for each in choice.evidence]
+    evidence = [f"{item.words} ({item.cell_id[:8]}, {wording.pluralize(item.runs, 'run')})" for item in choice.evidence]
     return answer.about, choice.built, choice.said, answer.beside(), "; ".join(evidence)

@@ -20,9 +20,9 @@ from campaign.cli.options import (
     source_options,
     tables_argument,
 )
-from campaign.cli.source import as_given, results_of
-from campaign.cli.terminal import warn
-from campaign.common.errors import ConfigError, unwritable
+from campaign.cli.source import find_results, replace_scratch_path
+from campaign.cli.terminal import print_warnings
+from campaign.common.errors import ConfigError, convert_os_error
 from campaign.common.paths import Results
 
 
@@ -36,11 +36,11 @@ def collect(plan: Path) -> None:
     from campaign.analysis.tables import collect as collecting
 
     tables = plan.parent.parent / "tables"
-    gathered = collecting.gather_planned(plan)
+    collection = collecting.gather_planned(plan)
     try:
-        collecting.collect(gathered, tables)
+        collecting.collect(collection, tables)
     except OSError as error:
-        raise unwritable(error, tables) from error
+        raise convert_os_error(error, tables) from error
     echo(tables)
 
 
@@ -91,17 +91,17 @@ def figures(
         return
     from campaign.report.paper.figures import draw
     from campaign.report.paper.numbers import write_numbers
-    from campaign.report.sources import tables_from  # imported late, as a report needs no campaign file
+    from campaign.report.sources import load_tables  # imported late, as a report needs no campaign file
 
     for_paper = medium == "paper"
     out = output or Path("paper" if for_paper else "figures")
-    tables = tables_from(source, results, where)
-    drawn = draw(tables, out, for_paper, only.split(",") if only else None)
-    for path in [*drawn.files, *(write_numbers(tables, out) if for_paper else ())]:
+    tables = load_tables(source, results, where)
+    result = draw(tables, out, for_paper, only.split(",") if only else None)
+    for path in [*result.files, *(write_numbers(tables, out) if for_paper else ())]:
         echo(path)
-    for name, reason in drawn.left_out.items():
+    for name, reason in result.left_out.items():
         echo(f"{name}: left out because {reason}", err=True)
-    if not drawn.files and not for_paper:
+    if not result.files and not for_paper:
         raise ConfigError(f"{source}: there is no figure to draw")
 
 
@@ -122,15 +122,15 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
     are, and made anew where it has none or with --where. Results that may only be read need --output.
     """
     if source.suffix == ".zip" and not source.is_dir():
-        from campaign.report.sources import report_from_archive
+        from campaign.report.sources import write_archive_report
 
         out = output or source.with_suffix(".report.html")
-        report_from_archive(source, out, where)
+        write_archive_report(source, out, where)
     elif source.is_dir() and not where and (source / "tables").is_dir():
         from campaign.report.write import figures_of, render_report
 
-        paths = Results.at(source)
-        out = output or paths.report
+        paths = Results.from_directory(source)
+        out = output or paths.report_file
         with figures_of(paths) as figures:
             render_report(paths.tables, figures, out)
     else:
@@ -138,20 +138,25 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
         from campaign.plan.campaign.workload_inputs import edited
         from campaign.plan.dag import read_plan
         from campaign.plan.request import PlanRequest
-        from campaign.report.sources import as_planned, report_from, writable
+        from campaign.report.sources import find_planned_campaign, open_writable_directory, write_report
         from campaign.run.preflight import missing_inputs
 
-        loaded = load_campaign(source, results=results)
-        paths = Results.at(source) if source.is_dir() else Results(results, loaded.name)
+        loaded_campaign = load_campaign(source, results=results)
+        paths = Results.from_directory(source) if source.is_dir() else Results(results, loaded_campaign.name)
         if not paths.manifests.is_dir() and not paths.records.is_dir():
             read_plan(
                 PlanRequest(source, results)
             )  # raises ConfigError if the campaign does not fit its system, as it could never be measured then
-        out = output or paths.report
-        measured = as_planned(loaded, paths.directory)
-        warn([*edited(loaded.workloads, loaded.inputs, measured.inputs), *missing_inputs(loaded)])
-        with writable(paths) as scratch:
-            report_from(measured, paths.directory, where, scratch, out)
+        out = output or paths.report_file
+        measured_campaign = find_planned_campaign(loaded_campaign, paths.directory)
+        print_warnings(
+            [
+                *edited(loaded_campaign.workloads, loaded_campaign.inputs, measured_campaign.inputs),
+                *missing_inputs(loaded_campaign),
+            ]
+        )
+        with open_writable_directory(paths) as scratch:
+            write_report(measured_campaign, paths.directory, where, scratch, out)
     echo(out)
 
 
@@ -166,20 +171,20 @@ def summary(campaign: Path, results: Path, output: Path | None) -> None:
     from campaign.report import campaign_summary
     from campaign.report.write import figures_of
 
-    paths = results_of(campaign, results)
-    tabulated = paths
+    paths = find_results(campaign, results)
+    table_paths = paths
     if not (paths.tables / "cells.csv").is_file():
-        from campaign.report.sources import collect_into
+        from campaign.report.sources import collect_tables
 
         scratch = click.get_current_context().with_resource(TemporaryDirectory(prefix="campaign-summary-"))
-        tabulated = collect_into(Path(scratch), campaign, paths)
-    with figures_of(tabulated) as figures:
-        text = campaign_summary.summary(paths.directory, figures, tabulated.tables)
-    echo(as_given(text))
-    if missing := campaign_summary.missing_reasons(paths.directory, tabulated.tables):
+        table_paths = collect_tables(Path(scratch), campaign, paths)
+    with figures_of(table_paths) as figures:
+        text = campaign_summary.summary(paths.directory, figures, table_paths.tables)
+    echo(replace_scratch_path(text))
+    if missing := campaign_summary.missing_reasons(paths.directory, table_paths.tables):
         raise ConfigError("\n".join(["some runs have no record; run the campaign again to measure them", *missing]))
     if output:
         try:
             output.write_text(text + "\n", encoding="utf-8")
         except OSError as error:
-            raise unwritable(error, output) from error
+            raise convert_os_error(error, output) from error

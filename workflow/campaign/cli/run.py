@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 from campaign.cli.echo import echo
-from campaign.cli.options import CAMPAIGN_FILE, Number, dry_run_option, request_options, source_options
-from campaign.cli.source import results_of
+from campaign.cli.options import CAMPAIGN_FILE, FiniteNumber, dry_run_option, request_options, source_options
+from campaign.cli.source import find_results
 from campaign.common.paths import ROOT, SNAKEFILE, Results
-from campaign.common.wording import plural, printable
+from campaign.common.wording import escape_control_characters, pluralize
 from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.request import PlanRequest
 from campaign.plan.selection import host_expression
@@ -24,7 +24,7 @@ from campaign.run.submitters import submit_command
 
 
 @click.command()
-@request_options("selection", "costs", changes=True)
+@request_options("selection", "costs", changes_results=True)
 @click.option("--profile", help="Snakemake profile: local, slurm or a path. Default: the system's launcher.")
 @dry_run_option("Only print what would be done.")
 @click.option(
@@ -34,7 +34,7 @@ from campaign.run.submitters import submit_command
 )
 @click.option(
     "--within",
-    type=Number(min=0, max=100, min_open=True, max_open=True),
+    type=FiniteNumber(min=0, max=100, min_open=True, max_open=True),
     default=5.0,
     metavar="PERCENT",
     help="With --until: a configuration that is at most so much below the best is as good as the best.",
@@ -61,17 +61,24 @@ def run(
         )
     systems = list(campaign.systems.values())
     name = profile or ("slurm" if all(system.launcher == "slurm" for system in systems) else "local")
-    own, shipped = (place / "profiles" / name for place in (Path.cwd(), ROOT))
-    directory = own if (own / "config.yaml").is_file() else shipped
-    start = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE)]
-    start += ["--profile", str(directory if directory.is_dir() else name), "--directory", str(Path.cwd())]
-    start.append("--replace-workflow-config")  # A config/config.yaml here may be of another workflow.
+    project_profile, package_profile = (root / "profiles" / name for root in (Path.cwd(), ROOT))
+    directory = project_profile if (project_profile / "config.yaml").is_file() else package_profile
+    base_command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE)]
+    base_command += ["--profile", str(directory if directory.is_dir() else name), "--directory", str(Path.cwd())]
+    base_command.append("--replace-workflow-config")  # A config/config.yaml here may be of another workflow.
 
-    def snakemake_command(targets: Sequence[str] = ()) -> list[str]:
+    def build_command(targets: Sequence[str] = ()) -> list[str]:
         """Build the Snakemake command that makes these targets; the default target if there are none."""
-        return [*start, *targets, *(["-n"] if dry_run else []), *snakemake, "--config", *request.snakemake_config()]
+        return [
+            *base_command,
+            *targets,
+            *(["-n"] if dry_run else []),
+            *snakemake,
+            "--config",
+            *request.snakemake_config(),
+        ]
 
-    command = snakemake_command()
+    command = build_command()
     results = Results(request.results, campaign.name)
     if submit:
         if request.until:
@@ -90,18 +97,18 @@ def run(
         echo(submit_command(command, results, systems[0].slurm))
         return
     if request.until:
-        from campaign.cli.race import measure_race, show_race, stand_race  # loads pandas
+        from campaign.cli.race import evaluate_race, measure_race, print_race  # loads pandas
 
         if dry_run:
-            show_race(stand_race(request, within))
+            print_race(evaluate_race(request, within))
         else:
-            measure_race(request, within, snakemake_command)
+            measure_race(request, within, build_command)
     sys.stdout.flush()
     os.execv(command[0], command)  # Ctrl-C must reach Snakemake: a process that waits for Snakemake would kill it
 
 
 @click.command()
-@source_options(changes=True)
+@source_options(changes_results=True)
 @click.option(
     "--where",
     metavar="EXPRESSION",
@@ -115,21 +122,24 @@ def redo(campaign: Path, where: str, results: Path, yes: bool, dry_run: bool) ->
 
     Nothing is deleted: superseded/ keeps the records and the expression, and the report states how many there are.
     """
-    loaded = load_campaign(campaign, results=results)
-    paths = Results(results, loaded.name)
-    runs = redoing.matching_runs(loaded, paths, where)
-    what = f"{plural(len(runs), 'record')} of {plural(len({cell for cell, _ in runs}), 'cell')}"
+    loaded_campaign = load_campaign(campaign, results=results)
+    paths = Results(results, loaded_campaign.name)
+    runs = redoing.matching_runs(loaded_campaign, paths, where)
+    description = f"{pluralize(len(runs), 'record')} of {pluralize(len({cell for cell, _ in runs}), 'cell')}"
     if dry_run:
-        echo(f"would move {what} to {paths.superseded}")
+        echo(f"would move {description} to {paths.superseded_records}")
         return
     if not yes:
-        click.confirm(printable(f"Move {what} to {paths.superseded} and measure the runs again?"), abort=True)
+        click.confirm(
+            escape_control_characters(f"Move {description} to {paths.superseded_records} and measure the runs again?"),
+            abort=True,
+        )
     redoing.redo(paths, where, runs)
-    echo(f"moved {what} to {paths.superseded}; 'campaign run {campaign}' measures the runs again")
+    echo(f"moved {description} to {paths.superseded_records}; 'campaign run {campaign}' measures the runs again")
 
 
 @click.command()
-@source_options(changes=True)
+@source_options(changes_results=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @dry_run_option("Only print what would be deleted.")
 def remove(campaign: Path, results: Path, yes: bool, dry_run: bool) -> None:
@@ -138,12 +148,12 @@ def remove(campaign: Path, results: Path, yes: bool, dry_run: bool) -> None:
     It cannot be undone; 'campaign archive' before it keeps what was measured. Refused while the campaign is being measured, or
     while a lease of it holds devices.
     """
-    paths = results_of(campaign, results)
-    what = f"{paths.directory}: {content_of(paths)}"
+    paths = find_results(campaign, results)
+    description = f"{paths.directory}: {content_of(paths)}"
     if dry_run:
-        echo(f"would delete {what}")
+        echo(f"would delete {description}")
         return
     if not yes:
-        click.confirm(printable(f"Delete {what}? This cannot be undone"), abort=True)
+        click.confirm(escape_control_characters(f"Delete {description}? This cannot be undone"), abort=True)
     remove_results(paths)
-    echo(f"deleted {what}")
+    echo(f"deleted {description}")

@@ -8,7 +8,7 @@ import click
 
 from campaign.cli.echo import echo
 from campaign.cli.options import PATH, output_option
-from campaign.cli.terminal import warn
+from campaign.cli.terminal import print_warnings
 from campaign.common.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ def site(sources: tuple[Path, ...], output: Path | None) -> None:
     target = output or Path("site")
     problems: list[str] = []
     count = write_site(campaigns.sources(sources), target, problems.append)
-    warn(problems)
+    print_warnings(problems)
     if not count:
         raise ConfigError(f"{target}: no campaign could be read, so the site has none")
     echo(f"{target / 'index.html'}: {count} campaign{'' if count == 1 else 's'}")

@@ -10,11 +10,11 @@ import click
 from campaign.common.errors import ArchiveError, ConfigError
 from campaign.common.paths import Results
 
-_UNPACKED = "campaign.unpacked"
+_ARCHIVE_META_KEY = "campaign.unpacked"
 """Key of click's `meta` for two paths: the directory that an archive was unpacked into, and the archive."""
 
 
-def located(given: Path, results: Path, *, changes: bool = False) -> tuple[Path, Path]:
+def resolve_source(path: Path, results: Path, *, changes_results: bool = False) -> tuple[Path, Path]:
     """Return the path that `load_campaign` reads for a source, and the directory of all results.
 
     An archive is unpacked into a temporary directory, which is deleted when the command ends. Raises ArchiveError if the archive
@@ -25,22 +25,22 @@ def located(given: Path, results: Path, *, changes: bool = False) -> tuple[Path,
         results: directory of all results, used for campaign files.
         changes_results: whether the command changes results. Archives are rejected then.
     """
-    if given.is_dir():
-        return given, given.absolute().parent if given.name in ("", "..") else given.parent
-    if given.suffix != ".zip":
-        return given, results
-    if changes:
-        raise _unchangeable(str(given))
-    from campaign.archive.read import extract  # most commands need no archive
+    if path.is_dir():
+        return path, path.absolute().parent if path.name in ("", "..") else path.parent
+    if path.suffix != ".zip":
+        return path, results
+    if changes_results:
+        raise _build_read_only_error(str(path))
+    from campaign.archive.read import extract_to_directory  # most commands need no archive
 
     context = click.get_current_context()
     scratch = Path(context.with_resource(TemporaryDirectory(prefix="campaign-archive-")))
-    directory = extract(given, scratch).directory
-    context.meta[_UNPACKED] = str(directory), str(given)
+    directory = extract_to_directory(path, scratch).directory
+    context.meta[_ARCHIVE_META_KEY] = str(directory), str(path)
     return directory, scratch
 
 
-def _unchangeable(archive: str) -> ArchiveError:
+def _build_read_only_error(archive: str) -> ArchiveError:
     """Build the error for an attempt to change an archive."""
     return ArchiveError(
         f"{archive}: an archive is not changed; 'campaign archive extract {archive}' makes a results directory of it that can be"
@@ -52,18 +52,18 @@ def refuse_archive() -> None:
 
     Used by options that change results, in commands that otherwise do not.
     """
-    if unpacked := click.get_current_context().meta.get(_UNPACKED):
-        raise _unchangeable(unpacked[1])
+    if archive_paths := click.get_current_context().meta.get(_ARCHIVE_META_KEY):
+        raise _build_read_only_error(archive_paths[1])
 
 
-def as_given(text: str) -> str:
+def replace_scratch_path(text: str) -> str:
     """Replace the directory that an archive was unpacked into by the path of the archive, in a text for users."""
     context = click.get_current_context(silent=True)
-    directory, given = context.meta.get(_UNPACKED, ("", "")) if context else ("", "")
-    return text.replace(directory, given) if directory else text
+    directory, archive = context.meta.get(_ARCHIVE_META_KEY, ("", "")) if context else ("", "")
+    return text.replace(directory, archive) if directory else text
 
 
-def results_of(campaign: Path, results: Path) -> Results:
+def find_results(campaign: Path, results: Path) -> Results:
     """Return the results of a campaign. Raises ConfigError if there are none yet.
 
     Args:
@@ -71,15 +71,15 @@ def results_of(campaign: Path, results: Path) -> Results:
         results: directory of all results.
     """
     if campaign.is_dir():
-        place = Results.at(campaign)
+        paths = Results.from_directory(campaign)
     else:
         from campaign.plan.campaign.load import (
             load_campaign_file,  # a rule gives its results directory, and ends without
         )
 
-        place = Results(results, load_campaign_file(campaign).model.name)
-    if not place.directory.is_dir():
+        paths = Results(results, load_campaign_file(campaign).model.name)
+    if not paths.directory.is_dir():
         raise ConfigError(
-            f"{place.directory}: there are no results of {campaign} yet; 'campaign run {campaign}' measures it"
+            f"{paths.directory}: there are no results of {campaign} yet; 'campaign run {campaign}' measures it"
         )
-    return place
+    return paths

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from campaign.cli.options import Number, format_option, request_options
-from campaign.cli.terminal import TextTable, clear, say, show, show_json, warn
+from campaign.cli.options import FiniteNumber, format_option, request_options
+from campaign.cli.terminal import TextTable, clear_screen, print_json, print_tables, print_text, print_warnings
 from campaign.common.files import is_locked, read_json, read_json_lines
 from campaign.common.paths import Results, lease_id
 from campaign.lease.campaign_leases import Site
@@ -39,7 +39,7 @@ from campaign.spec.run_numbers import runs_of
 @click.option(
     "--all", "everything", is_flag=True, help="Of the whole campaign, also where only a part of it was run last."
 )
-@click.option("--watch", type=Number(1), is_flag=False, flag_value=10.0, metavar="[SECONDS]", show_default=False,
+@click.option("--watch", type=FiniteNumber(1), is_flag=False, flag_value=10.0, metavar="[SECONDS]", show_default=False,
               help="Show it again every so many seconds (10), until all is measured.")  # fmt: skip
 @format_option("table", "json")
 def status(request: PlanRequest, everything: bool, watch: float | None, style: str) -> None:
@@ -49,29 +49,29 @@ def status(request: PlanRequest, everything: bool, watch: float | None, style: s
     findings.
     """
     while True:
-        found = _read_status(request if everything else _asked_last(request), watch)
+        document = _read_status(request if everything else _restore_last_selection(request), watch)
         if style == "json":
-            show_json(found)
+            print_json(document)
         else:
             if watch:
-                clear()
-            _show(found)
-        is_racing = found["race"] and not found["race"]["ended"]
-        if not watch or (found["runs_done"] == found["runs"] and not is_racing):
+                clear_screen()
+            _print_status(document)
+        is_racing = document["race"] and not document["race"]["ended"]
+        if not watch or (document["runs_done"] == document["runs"] and not is_racing):
             return
         time.sleep(watch)
 
 
-def _asked_last(asked: PlanRequest) -> PlanRequest:
+def _restore_last_selection(request: PlanRequest) -> PlanRequest:
     """Fill in version label, excluded hosts, selection and race of the last run where the request has none."""
-    file = asked.load().file
-    written = read_json(Results(asked.results, file.name).plan_document)
-    asked = replace(asked, version=asked.version or file.version or written.get("version"))
-    asked = replace(asked, without_hosts=asked.without_hosts or written.get("without_hosts") or None)
-    if asked.where is not None:
-        return asked
-    until = "best" if Results(asked.results, file.name).race.exists() else None
-    return replace(asked, where=written.get("where"), until=until)
+    file = request.load().file
+    plan_document = read_json(Results(request.results, file.name).plan_file)
+    request = replace(request, version=request.version or file.version or plan_document.get("version"))
+    request = replace(request, without_hosts=request.without_hosts or plan_document.get("without_hosts") or None)
+    if request.where is not None:
+        return request
+    until = "best" if Results(request.results, file.name).race_file.exists() else None
+    return replace(request, where=plan_document.get("where"), until=until)
 
 
 def _read_status(request: PlanRequest, interval_s: float | None) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _read_status(request: PlanRequest, interval_s: float | None) -> dict[str, An
     plan = read_plan(request, allow_unfit=True, checked=False)
     results = Results(request.results, plan.campaign.name)
     jobs = _read_jobs(plan, results, interval_s)
-    race = read_race(results.race) if request.until else None
+    race = read_race(results.race_file) if request.until else None
     return {
         "campaign": plan.campaign.name,
         "source": str(request.campaign),
@@ -88,20 +88,20 @@ def _read_status(request: PlanRequest, interval_s: float | None) -> dict[str, An
         "leases": _describe_leases(plan, results, jobs),
         "runs": plan.runs,
         "runs_done": plan.runs - plan.missing,
-        "left": _left(plan),
-        "outcomes": _outcomes(plan, results),
+        "left": _forecast_remaining(plan),
+        "outcomes": _count_outcomes(plan, results),
         "excluded_hosts": {
-            host: {"why": why, "file": str(ExcludedHosts(results.slurm).path(host))}
-            for host, why in ExcludedHosts(results.slurm).current().items()
+            host: {"why": why, "file": str(ExcludedHosts(results.slurm_state).path(host))}
+            for host, why in ExcludedHosts(results.slurm_state).current().items()
         },
         "fenced_devices": [
-            {"system": part.system.name, "device": fence.device, "words": fence.words()}
+            {"system": part.system.name, "device": fence.device, "words": fence.describe()}
             for part in plan.campaign.parts
-            for fence in Site(part.system, results.root).fenced.current()
+            for fence in Site(part.system, results.root).fenced_devices.read_active()
         ],
         "missing_inputs": missing_inputs(plan.campaign),
         "unfit": dict(plan.unfit),
-        "not_measured": missing_reasons(results.directory, tried=True) if results.plan_document.exists() else [],
+        "not_measured": missing_reasons(results.directory, tried=True) if results.plan_file.exists() else [],
         "slurm_problem": jobs.problem,
     }
 
@@ -125,13 +125,15 @@ def _read_jobs(plan: Plan, results: Results, interval_s: float | None) -> _Jobs:
     if not submitted:
         return _Jobs(submitted, {}, "")
     poll_s = min(system.slurm.poll_s for system in plan.campaign.systems.values())
-    shown, problem = _queue(results, interval_s and poll_s)
+    shown, problem = _query_queue(results, interval_s and poll_s)
     return _Jobs(submitted, shown, problem)
 
 
 def _describe_leases(plan: Plan, results: Results, jobs: _Jobs) -> list[dict[str, Any]]:
     """Return one document per lease: its runs, state, job, and last run."""
-    last_runs = {line["lease"]: f"{line['what']}: {line['status']}" for line in read_json_lines(results.progress)[0]}
+    last_runs = {
+        line["lease"]: f"{line['what']}: {line['status']}" for line in read_json_lines(results.progress_file)[0]
+    }
     documents = []
     for lease in plan.leases:
         job = jobs.submitted.get(lease.name)
@@ -151,38 +153,38 @@ def _describe_leases(plan: Plan, results: Results, jobs: _Jobs) -> list[dict[str
 def _describe_job(job: submitted_jobs.Submitted, shown: Mapping[str, SlurmJob]) -> str:
     """Describe the state of a submitted job: 'running on host1', 'is no longer in the queue'."""
     slurm_job = shown.get(job.job_id)
-    return _where(slurm_job) if slurm_job and job.is_shown_by(slurm_job) else "is no longer in the queue"
+    return _describe_slurm_job(slurm_job) if slurm_job and job.is_shown_by(slurm_job) else "is no longer in the queue"
 
 
 def _describe_state(plan: Plan, results: Results, lease: PlannedLease) -> str:
     """Describe the state of a lease without a job: 'measuring', 'complete', 'failed: ...'."""
-    if is_locked(results.driver_lock(lease.name)):
+    if is_locked(results.driver_lock_file(lease.name)):
         return "measuring"
-    if is_locked(results.measure_lock(lease.name)):
+    if is_locked(results.measure_lock_file(lease.name)):
         return "composing, releasing or waiting"
     if not lease.missing:
         return "complete"
-    failure = _failure(plan, results, lease)
+    failure = _describe_failure(plan, results, lease)
     if failure:
         return f"failed: {failure}"
     return "does not fit" if lease.configuration.name in plan.unfit else "to do"
 
 
-def _failure(plan: Plan, results: Results, lease: PlannedLease) -> str:
+def _describe_failure(plan: Plan, results: Results, lease: PlannedLease) -> str:
     """Return why a lease failed, or an empty string if it did not.
 
     The journal of the lease is read as well, because a campaign that was killed has written no manifest.
     """
-    of_system = "" if plan.campaign.part else lease.configuration.system
-    if stops := read_json(results.site_check(lease.configuration.system)).get("stops"):
+    system = "" if plan.campaign.part else lease.configuration.system
+    if stops := read_json(results.site_check_file(lease.configuration.system)).get("stops"):
         return "; ".join(stops)
-    if reason := read_json(results.manifest(lease.name, of_system)).get("reason"):
+    if reason := read_json(results.manifest_file(lease.name, system)).get("reason"):
         return str(reason)
-    journal = Journal(results.journals(lease.configuration.system), lease_id(results, lease.name))
-    return journal.cause if journal.state == "LEAKED" or journal.document()["obtained"] is None else ""
+    journal = Journal(results.journals_directory(lease.configuration.system), lease_id(results, lease.name))
+    return journal.first_fault if journal.state == "LEAKED" or journal.make_document()["obtained"] is None else ""
 
 
-def _left(plan: Plan) -> dict[str, Any]:
+def _forecast_remaining(plan: Plan) -> dict[str, Any]:
     """Return the forecast for the runs without a record, as a JSON-serialisable document with seconds and device-hours."""
     low_s, high_s = plan.interval(plan.wall_s)
     words = f"{plan.unknown.words()}; {plan.unknown.advice()}" if plan.unknown else ""
@@ -190,47 +192,54 @@ def _left(plan: Plan) -> dict[str, Any]:
     return {"expected_s": plan.wall_s, "low_s": low_s, "high_s": high_s, "device_hours": hours, "unknown": words}
 
 
-def _outcomes(plan: Plan, results: Results) -> dict[str, int]:
+def _count_outcomes(plan: Plan, results: Results) -> dict[str, int]:
     """Count the planned runs that have a record, by status, the most frequent status first."""
-    wanted = {(cell.id, r) for lease in plan.leases for cell in lease.cells for r in runs_of(cell.settings)}
+    planned_runs = {(cell.id, r) for lease in plan.leases for cell in lease.cells for r in runs_of(cell.settings)}
     store = Store(results.directory)
-    measured = read_known(store, skip_implied=plan.campaign.protocol.skip_implied).measured
-    return dict(Counter(str(store.read(*key).status) for key in measured & wanted).most_common())
+    measured_runs = read_known(store, skip_implied=plan.campaign.protocol.skip_implied).measured
+    return dict(Counter(str(store.read(*key).status) for key in measured_runs & planned_runs).most_common())
 
 
-def _show(found: Mapping[str, Any]) -> None:
+def _print_status(document: Mapping[str, Any]) -> None:
     """Print the status document."""
-    if found["slurm_problem"]:
-        say(f"Slurm does not answer ({found['slurm_problem']}); the states are those of its last answer")
-    rows = [(each["lease"], f"{each['runs_done']}/{each['runs']}", _words(each)) for each in found["leases"]]
-    show(TextTable(f"Campaign {found['campaign']}", ["lease", "runs done", "state"], rows))
-    tally = ", ".join(f"{count} {outcome}" for outcome, count in found["outcomes"].items()) or "none yet"
-    failed = found["runs_done"] - found["outcomes"].get("ok", 0) - found["outcomes"].get("implied", 0)
-    where = found["where"]
+    if document["slurm_problem"]:
+        print_text(f"Slurm does not answer ({document['slurm_problem']}); the states are those of its last answer")
+    rows = [
+        (entry["lease"], f"{entry['runs_done']}/{entry['runs']}", _format_state(entry)) for entry in document["leases"]
+    ]
+    print_tables(TextTable(f"Campaign {document['campaign']}", ["lease", "runs done", "state"], rows))
+    tally = ", ".join(f"{count} {outcome}" for outcome, count in document["outcomes"].items()) or "none yet"
+    failed_count = document["runs_done"] - document["outcomes"].get("ok", 0) - document["outcomes"].get("implied", 0)
+    where = document["where"]
     part = f" of the part that was asked for last (where {where}; --all shows the whole campaign)" if where else ""
-    if found["race"]:
-        say("\n".join(race_lines(RaceDocument.model_validate(found["race"]))))
-    say(f"{found['runs_done']} of {found['runs']} runs{part} have a record: {tally}")
-    if failed > 0 or found["not_measured"]:
-        say("\n".join([*found["not_measured"], f"'campaign logs {found['source']}' shows why, and how the logs end"]))
-    for name, why in found["unfit"].items():
-        say(f"configuration {name} does not fit and cannot be measured: {why}")
-    left = found["left"]
-    if left["unknown"]:
-        say(f"still to measure: {left['unknown']}")
-    elif left["expected_s"]:
-        words = time_words(Estimate(left["expected_s"], left["low_s"], left["high_s"]))
-        say(f"still to measure: {words}, {left['device_hours']:.4g} device-hours expected")
-    warn(found["missing_inputs"])
-    for host, excluded in found["excluded_hosts"].items():
-        say(f"host {host} is excluded: {excluded['why']} (to use it again: rm {excluded['file']})")
-    for each in found["fenced_devices"]:
-        say(
-            f"fenced for a day: {each['words']} ('campaign fabric fences {each['system']} --lift {each['device']}' uses it again)"
+    if document["race"]:
+        print_text("\n".join(race_lines(RaceDocument.model_validate(document["race"]))))
+    print_text(f"{document['runs_done']} of {document['runs']} runs{part} have a record: {tally}")
+    if failed_count > 0 or document["not_measured"]:
+        print_text(
+            "\n".join(
+                [*document["not_measured"], f"'campaign logs {document['source']}' shows why, and how the logs end"]
+            )
+        )
+    for name, reason in document["unfit"].items():
+        print_text(f"configuration {name} does not fit and cannot be measured: {reason}")
+    remaining = document["left"]
+    if remaining["unknown"]:
+        print_text(f"still to measure: {remaining['unknown']}")
+    elif remaining["expected_s"]:
+        words = time_words(Estimate(remaining["expected_s"], remaining["low_s"], remaining["high_s"]))
+        print_text(f"still to measure: {words}, {remaining['device_hours']:.4g} device-hours expected")
+    print_warnings(document["missing_inputs"])
+    for host, exclusion in document["excluded_hosts"].items():
+        print_text(f"host {host} is excluded: {exclusion['why']} (to use it again: rm {exclusion['file']})")
+    for entry in document["fenced_devices"]:
+        print_text(
+            f"fenced for a day: {entry['words']} ('campaign fabric fences "
+            f"{entry['system']} --lift {entry['device']}' uses it again)"
         )
 
 
-def _words(lease: Mapping[str, Any]) -> str:
+def _format_state(lease: Mapping[str, Any]) -> str:
     """Describe the state of a lease, with its last run if it is measuring."""
     state = lease["state"] if lease["job"] is None else f"job {lease['job']} {lease['state']}"
     if lease["job"] is None and state != "measuring":
@@ -238,18 +247,18 @@ def _words(lease: Mapping[str, Any]) -> str:
     return f"{state}, {'last: ' + lease['last_run'] if lease['last_run'] else 'no run finished yet'}"
 
 
-def _where(job: SlurmJob) -> str:
+def _describe_slurm_job(job: SlurmJob) -> str:
     """Describe the state of a Slurm job, with its hosts or the reason why it waits."""
     return f"{job.state.lower()} " + (f"on {', '.join(job.hosts)}" if job.hosts else f"({job.reason})")
 
 
-def _queue(results: Results, interval_s: float | None) -> tuple[Mapping[str, SlurmJob], str]:
+def _query_queue(results: Results, interval_s: float | None) -> tuple[Mapping[str, SlurmJob], str]:
     """Query this user's Slurm jobs. Return them by id, and the reason if Slurm does not answer.
 
     Args:
         results: results of the campaign.
         interval_s: poll interval in seconds; None to query Slurm at once.
     """
-    poll = Poll(results.slurm, Slurm(results.slurm_calls), interval_s or 1.0)
+    poll = Poll(results.slurm_state, Slurm(results.slurm_call_log), interval_s or 1.0)
     snapshot = poll.snapshot(fresh=interval_s is None)
     return snapshot.jobs, "" if snapshot.reachable else snapshot.problem

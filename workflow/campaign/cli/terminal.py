@@ -19,19 +19,19 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from campaign.cli.source import as_given
+from campaign.cli.source import replace_scratch_path
 from campaign.common.files import open_regular
-from campaign.common.wording import printable
+from campaign.common.wording import escape_control_characters
 from campaign.workloads.log_reader import plain
 
-MANY = 60
+MAX_TERMINAL_ROWS = 60
 """Maximum number of rows printed per table. Other formats hold all rows."""
-_WIDTH = 140  # if the output is not a terminal: wide enough for a plan, still readable in a log
-_WIDEST = 1000
+_LOG_WIDTH_CHARS = 140  # if the output is not a terminal: wide enough for a plan, still readable in a log
+_MAX_WIDTH_CHARS = 1000
 _TAIL_BYTES = 4096
-_LINE_WIDTH = 70
+_MAX_STATUS_CHARS = 70
 
-_console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+_console = Console(highlight=False, width=None if sys.stdout.isatty() else _LOG_WIDTH_CHARS)
 
 
 @dataclass(frozen=True)
@@ -50,24 +50,29 @@ class TextTable:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
-    numbers: Sequence[str] = ()
-    ruled: bool = False
-    spare: Sequence[str] = ()
+    right_aligned: Sequence[str] = ()
+    has_row_lines: bool = False
+    optional_columns: Sequence[str] = ()
 
-    def without(self, column: str) -> TextTable:
+    def without_column(self, column: str) -> TextTable:
         """Return a copy of the table without one column."""
-        place = list(self.columns).index(column)
-        rows = [[*row[:place], *row[place + 1 :]] for row in self.rows]
+        index = list(self.columns).index(column)
+        rows = [[*row[:index], *row[index + 1 :]] for row in self.rows]
         columns = [name for name in self.columns if name != column]
-        return replace(self, columns=columns, rows=rows, spare=[name for name in self.spare if name != column])
+        return replace(
+            self,
+            columns=columns,
+            rows=rows,
+            optional_columns=[name for name in self.optional_columns if name != column],
+        )
 
 
-def table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> TextTable:
+def table_from_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> TextTable:
     """Build a table from rows that all have the same keys; the keys become the columns."""
     return TextTable(title, list(rows[0]) if rows else (), [list(row.values()) for row in rows])
 
 
-def show(*tables: TextTable, most: int | None = MANY) -> None:
+def print_tables(*tables: TextTable, max_rows: int | None = MAX_TERMINAL_ROWS) -> None:
     """Print the tables that have rows. Optional columns are left out where the terminal is too narrow.
 
     Args:
@@ -77,35 +82,37 @@ def show(*tables: TextTable, most: int | None = MANY) -> None:
     for table in tables:
         if not table.rows:
             continue
-        drawn = _drawn(table, most)
-        wide = _console.options.update(max_width=_WIDEST)
-        while table.spare and Measurement.get(_console, wide, drawn).maximum > _console.width:
-            table = table.without(table.spare[0])
-            drawn = _drawn(table, most)
-        _console.print(drawn, "")
+        rich_table = _build_rich_table(table, max_rows)
+        wide_options = _console.options.update(max_width=_MAX_WIDTH_CHARS)
+        while table.optional_columns and Measurement.get(_console, wide_options, rich_table).maximum > _console.width:
+            table = table.without_column(table.optional_columns[0])
+            rich_table = _build_rich_table(table, max_rows)
+        _console.print(rich_table, "")
 
 
-def _drawn(table: TextTable, most: int | None) -> RichTable:
+def _build_rich_table(table: TextTable, max_rows: int | None) -> RichTable:
     """Convert a table to a Rich table of at most `max_rows` rows. A last line gives the number of rows that are not shown."""
-    drawn = RichTable(
+    rich_table = RichTable(
         title=Text(table.title, style="bold") if table.title else None, title_justify="left", header_style="bold",
-        pad_edge=table.ruled, show_lines=table.ruled, box=box.HEAVY_HEAD if table.ruled else None,
+        pad_edge=table.has_row_lines, show_lines=table.has_row_lines, box=box.HEAVY_HEAD if table.has_row_lines else None,
     )  # fmt: skip
     for column in table.columns:
-        drawn.add_column(Text(column), justify="right" if column in table.numbers else "left", overflow="fold")
-    for row in table.rows[:most]:
-        drawn.add_row(*(Text(_cell(value)) for value in row))
-    if most is not None and len(table.rows) > most:
-        drawn.add_row(Text(f"... and {len(table.rows) - most} more"))
-    return drawn
+        rich_table.add_column(
+            Text(column), justify="right" if column in table.right_aligned else "left", overflow="fold"
+        )
+    for row in table.rows[:max_rows]:
+        rich_table.add_row(*(Text(_format_cell(value)) for value in row))
+    if max_rows is not None and len(table.rows) > max_rows:
+        rich_table.add_row(Text(f"... and {len(table.rows) - max_rows} more"))
+    return rich_table
 
 
-def show_json(document: object) -> None:
+def print_json(document: object) -> None:
     """Print a JSON document. Values that JSON cannot represent are printed as text."""
     print(json.dumps(document, indent=1, default=str))
 
 
-def show_rows(title: str, rows: Sequence[Mapping[str, Any]], style: str = "table") -> None:
+def print_rows(title: str, rows: Sequence[Mapping[str, Any]], style: str = "table") -> None:
     """Print rows that all have the same keys as a table, or '(none)' if there are no rows.
 
     Args:
@@ -114,38 +121,38 @@ def show_rows(title: str, rows: Sequence[Mapping[str, Any]], style: str = "table
         style: `table`, or `json` for a JSON document.
     """
     if style == "json":
-        show_json(rows)
+        print_json(rows)
     elif rows:
-        show(table_of(title, rows))
+        print_tables(table_from_rows(title, rows))
     else:
-        say(f"{title}: (none)")
+        print_text(f"{title}: (none)")
 
 
-def say(text: str, style: str = "") -> None:
+def print_text(text: str, style: str = "") -> None:
     """Print text without interpreting markup. The terminal wraps long lines, so that they can be copied whole."""
-    _console.print(Text(as_given(printable(text)), style=style), soft_wrap=True)
+    _console.print(Text(replace_scratch_path(escape_control_characters(text)), style=style), soft_wrap=True)
 
 
-def clear() -> None:
+def clear_screen() -> None:
     """Clear the screen. Has no effect if the output is not a terminal."""
     _console.clear()
 
 
-def warn(messages: Iterable[str]) -> None:
+def print_warnings(messages: Iterable[str]) -> None:
     """Print warnings to standard error, one per line, so that standard output stays machine-readable."""
     for message in messages:
-        click.secho(f"warning: {printable(message)}", err=True, fg="yellow")
+        click.secho(f"warning: {escape_control_characters(message)}", err=True, fg="yellow")
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     """Format a cell: numbers with six significant digits, and nothing for None."""
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
+    return f"{value:.6g}" if isinstance(value, float) else escape_control_characters(str(value))
 
 
 @dataclass(frozen=True)
-class _LastLine:
+class _LogStatusLine:
     """Status line of a running process: its name, the seconds since its start, and the last line of its log.
 
     Attributes:
@@ -156,7 +163,7 @@ class _LastLine:
 
     name: str
     log: Path
-    started: float
+    started_s: float
 
     def __rich__(self) -> Text:
         """Read the end of the log and format the status line. Rich calls this at each refresh."""
@@ -166,11 +173,11 @@ class _LastLine:
                 lines = plain(file.read()).decode(errors="replace").split("\n")
         except OSError:
             lines = []
-        last = next((line.strip()[:_LINE_WIDTH] for line in reversed(lines) if line.strip()), "")
-        return Text(f"{self.name}: {time.monotonic() - self.started:.0f} s  {last}")
+        last_line = next((line.strip()[:_MAX_STATUS_CHARS] for line in reversed(lines) if line.strip()), "")
+        return Text(f"{self.name}: {time.monotonic() - self.started_s:.0f} s  {last_line}")
 
 
-def following(name: str, log: Path) -> AbstractContextManager[object]:
+def show_log_status(name: str, log: Path) -> AbstractContextManager[object]:
     """Show a status line with the last line of a log while the returned context manager is entered.
 
     Nothing is shown if standard error is not a terminal.
@@ -181,4 +188,4 @@ def following(name: str, log: Path) -> AbstractContextManager[object]:
     """
     if not sys.stderr.isatty():
         return nullcontext()
-    return Console(stderr=True).status(_LastLine(name, log, time.monotonic()), refresh_per_second=2)
+    return Console(stderr=True).status(_LogStatusLine(name, log, time.monotonic()), refresh_per_second=2)

@@ -9,8 +9,8 @@ import click
 
 from campaign.cli.echo import echo
 from campaign.cli.options import campaign_argument
-from campaign.cli.source import located
-from campaign.cli.terminal import warn
+from campaign.cli.source import resolve_source
+from campaign.cli.terminal import print_warnings
 from campaign.plan.campaign.load import noun_of
 from campaign.plan.campaign.single_file import check_alone
 from campaign.plan.dag import read_plan
@@ -26,20 +26,20 @@ def validate(campaign: Path) -> None:
 
     No fabric is queried. Warnings are about values that are valid but probably a mistake; only errors exit with 1.
     """
-    given, (campaign, _) = campaign, located(campaign, Path("results"))
+    path, (campaign, _) = campaign, resolve_source(campaign, Path("results"))
     if campaign.is_dir() or (noun := noun_of((source := read_yaml(campaign)).data)) == "campaign":
-        said, warnings, notes = _campaign(campaign)
+        summary, warnings, notes = _check_campaign(campaign)
     else:
-        said, warnings, notes = f"a {noun} file", check_alone(noun, source), ()
-    warn(warnings)
-    echo(f"{given}: valid; {said}")
+        summary, warnings, notes = f"a {noun} file", check_alone(noun, source), ()
+    print_warnings(warnings)
+    echo(f"{path}: valid; {summary}")
     for note in notes:
         echo(f"note: {note}")
 
 
-def _campaign(path: Path) -> tuple[str, Sequence[str], Sequence[str]]:
+def _check_campaign(path: Path) -> tuple[str, Sequence[str], Sequence[str]]:
     """Check a campaign and its inputs on this machine. Return a summary of its plan, warnings and notes."""
     plan = read_plan(PlanRequest(path, Path("results")))
     preflight(plan.campaign, devices=False)
-    counted = f"{plan.cell_count} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system_names}"
-    return counted, [*plan.warnings, *missing_tools(plan.campaign)], plan.notes
+    summary = f"{plan.cell_count} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system_names}"
+    return summary, [*plan.warnings, *missing_tools(plan.campaign)], plan.notes

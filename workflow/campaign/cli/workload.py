@@ -14,30 +14,39 @@ import click
 import yaml
 
 from campaign.cli.cluster import read_system_file
-from campaign.cli.options import FILE, PATH, STEPS, WARMUP, Command, Number, format_option, options_option
-from campaign.cli.terminal import TextTable, following, say, show, show_rows
-from campaign.common.errors import ConfigError, unwritable
-from campaign.common.wording import printable
+from campaign.cli.options import (
+    EXISTING_FILE,
+    PATH,
+    STEP_COUNT,
+    WARMUP_STEP_COUNT,
+    Command,
+    FiniteNumber,
+    format_option,
+    workload_option,
+)
+from campaign.cli.terminal import TextTable, print_rows, print_tables, print_text, show_log_status
+from campaign.common.errors import ConfigError, convert_os_error
+from campaign.common.wording import escape_control_characters
 from campaign.plan.campaign.load import LoadedFile
 from campaign.run import try_workload
 from campaign.run.try_workload import Trial, Wish
 from campaign.spec.system_file import SystemFile
-from campaign.workloads.parsers import Curve, Scope
+from campaign.workloads.parsers import Curve, RunContext
 from campaign.workloads.protocol import Workload
 
 # The same range as in campaign files.
-_COUNT = click.IntRange(1, 4096)
+_COUNT_RANGE = click.IntRange(1, 4096)
 
 
 def _json_option(command: Command) -> Command:
     """Add `--format` and its short form `--json` to a command, which receives them as `as_json`."""
 
     @functools.wraps(command)
-    def called(style: str, as_json: bool, **others: Any) -> Any:
-        return command(as_json=as_json or style == "json", **others)
+    def wrapper(style: str, as_json: bool, **arguments: Any) -> Any:
+        return command(as_json=as_json or style == "json", **arguments)
 
     return format_option("table", "json")(
-        click.option("--json", "as_json", is_flag=True, help="As --format json.")(called)
+        click.option("--json", "as_json", is_flag=True, help="As --format json.")(wrapper)
     )
 
 
@@ -64,7 +73,7 @@ def list_workloads(as_json: bool) -> None:
         else:
             precisions = list(file.precisions) if as_json else " ".join(file.precisions)
             rows.append({"name": file.name, "kind": file.kind, **columns, **file.summary(), "precisions": precisions})
-    show_rows("Workloads", rows, "json" if as_json else "table")
+    print_rows("Workloads", rows, "json" if as_json else "table")
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -74,32 +83,32 @@ def list_workloads(as_json: bool) -> None:
 @_json_option
 def show_workload(name: str, as_json: bool) -> None:
     """Show NAME with all defaults, and its command on two hosts with two devices each."""
-    found = try_workload.find_workload(name)
-    document: dict[str, Any] = found.model.model_dump(mode="json", exclude_none=True)
-    document["example"] = _example(found)
+    workload_file = try_workload.find_workload(name)
+    document: dict[str, Any] = workload_file.model.model_dump(mode="json", exclude_none=True)
+    document["example"] = _build_example(workload_file)
     if as_json:
         click.echo(json.dumps(document, indent=1))
     else:
         text = yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
-        click.echo(printable(f"# {found.source.path}\n{text}"), nl=False)
+        click.echo(escape_control_characters(f"# {workload_file.source.path}\n{text}"), nl=False)
 
 
-def _example(found: LoadedFile[Workload]) -> dict[str, Any]:
+def _build_example(workload_file: LoadedFile[Workload]) -> dict[str, Any]:
     """Build the example of the command of a workload, by precision, under Slurm."""
     hosts = [{"name": "host[1-2]", "cores": 64, "devices": [{"model": "gpu", "count": 2}]}]
     system = SystemFile.model_validate({"name": "two-hosts", "fabric": {"kind": "simulated"}, "hosts": hosts})
     steps: dict[str, Any] = {}
-    for precision in found.model.precisions:
+    for precision in workload_file.model.precisions:
         wish = Wish(batch=8, precision=precision, devices=2, hosts=2)
-        campaign = try_workload.campaign_of(found, wish, system, "slurm")
+        campaign = try_workload.campaign_of(workload_file, wish, system, "slurm")
         with tempfile.TemporaryDirectory() as scratch:
             run = try_workload.run_of(campaign, try_workload.only_cell(campaign), Path(scratch), "slurm")
-            step = found.model.step(run)
-        started = ["srun", *step.srun, "..."] if step.srun else []
+            step = workload_file.model.step(run)
+        launcher = ["srun", *step.srun, "..."] if step.srun else []
         variables = {name: value for name, value in step.environment.items() if name != "PATH"}
         steps[precision] = {
             **({"environment": variables} if variables else {}),
-            "command": " ".join([*started, shlex.join(step.argv)]),
+            "command": " ".join([*launcher, shlex.join(step.argv)]),
             "started": "once a rank" if step.per_rank else "once",
         }
     return {"of": "2 hosts with 2 devices each, batch 8, under Slurm", **steps}
@@ -107,17 +116,17 @@ def _example(found: LoadedFile[Workload]) -> dict[str, Any]:
 
 @workload.command("try")
 @click.argument("name")
-@click.option("--batch", type=_COUNT, default=1, help="Samples a device takes in one step.")
+@click.option("--batch", type=_COUNT_RANGE, default=1, help="Samples a device takes in one step.")
 @click.option("--precision", help="Number format. Default: the first precision of the workload.")
-@click.option("--devices", type=_COUNT, default=1, help="Devices, one rank each.")
-@options_option
+@click.option("--devices", type=_COUNT_RANGE, default=1, help="Devices, one rank each.")
+@workload_option
 @click.option(
     "--system",
     help="System file, or its name under config/systems: what the devices are. Default: cores of this machine.",
 )
-@click.option("--warmup", "warmup_steps", type=WARMUP, default=5, help="Steps before the measurement.")
-@click.option("--steps", "measured_steps", type=STEPS, default=10, help="Steps that are timed.")
-@click.option("--time-limit", "time_limit_s", type=Number(0, min_open=True), default=900.0, metavar="SECONDS")
+@click.option("--warmup", "warmup_steps", type=WARMUP_STEP_COUNT, default=5, help="Steps before the measurement.")
+@click.option("--steps", "measured_steps", type=STEP_COUNT, default=10, help="Steps that are timed.")
+@click.option("--time-limit", "time_limit_s", type=FiniteNumber(0, min_open=True), default=900.0, metavar="SECONDS")
 @click.option("--log", type=PATH, help="Where its output goes. Default: a new file in the temporary directory.")
 @_json_option
 def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **settings: Any) -> None:
@@ -125,28 +134,28 @@ def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **s
 
     Exits with 1 when the run is not ok. Nothing is recorded.
     """
-    found = try_workload.find_workload(name)
-    asked = Wish(**settings)
-    log = log or Path(tempfile.mkdtemp(prefix="campaign-try-")) / f"{found.model.name}.log"
+    workload_file = try_workload.find_workload(name)
+    request = Wish(**settings)
+    log = log or Path(tempfile.mkdtemp(prefix="campaign-try-")) / f"{workload_file.model.name}.log"
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_bytes(b"")
     except OSError as error:
-        raise unwritable(error, log) from error
-    with following(found.model.name, log):
-        tried = try_workload.run_once(found, asked, read_system_file(system) if system else None, log)
-    _show_result(tried, as_json)
+        raise convert_os_error(error, log) from error
+    with show_log_status(workload_file.model.name, log):
+        trial = try_workload.run_once(workload_file, request, read_system_file(system) if system else None, log)
+    _print_result(trial, as_json)
 
 
 @workload.command()
 @click.argument("name", metavar="NAME|PARSER")
-@click.argument("log", metavar="LOGFILE", type=FILE)
-@click.option("--ranks", type=_COUNT, help="Ranks of the run, if the log does not tell.")
-@click.option("--hosts", type=_COUNT, help="Hosts of the run.")
-@click.option("--batch", type=_COUNT, help="Samples a device took in one step.")
+@click.argument("log", metavar="LOGFILE", type=EXISTING_FILE)
+@click.option("--ranks", type=_COUNT_RANGE, help="Ranks of the run, if the log does not tell.")
+@click.option("--hosts", type=_COUNT_RANGE, help="Hosts of the run.")
+@click.option("--batch", type=_COUNT_RANGE, help="Samples a device took in one step.")
 @click.option("--precision", help="Number format. Default: the first that the workload names.")
-@click.option("--warmup", "warmup_steps", type=WARMUP, help="Steps before the measurement.")
-@click.option("--steps", "measured_steps", type=STEPS, help="Steps that were timed.")
+@click.option("--warmup", "warmup_steps", type=WARMUP_STEP_COUNT, help="Steps before the measurement.")
+@click.option("--steps", "measured_steps", type=STEP_COUNT, help="Steps that were timed.")
 @click.option("--test", type=click.IntRange(min=1), help="Which test counts, where the log holds several.")
 @_json_option
 def parse(name: str, log: Path, precision: str | None, as_json: bool, **settings: int | None) -> None:
@@ -156,71 +165,77 @@ def parse(name: str, log: Path, precision: str | None, as_json: bool, **settings
     """
     batch, ranks = settings["batch"], settings["ranks"]
     batch_global = batch * ranks if batch is not None and ranks is not None else None
-    scope = Scope(**settings, batch_global=batch_global, ended=False)  # how the program ended is not known
-    _show_result(try_workload.read_saved(name, log, scope, precision), as_json)
+    scope = RunContext(
+        **settings, batch_global=batch_global, ended_normally=False
+    )  # how the program ended is not known
+    _print_result(try_workload.read_saved(name, log, scope, precision), as_json)
 
 
-def _show_result(found: Trial, as_json: bool) -> None:
+def _print_result(trial: Trial, as_json: bool) -> None:
     """Print the result of a trial run or of a saved log. Exit with 1 if the status of the run is not ok."""
     if as_json:
-        click.echo(json.dumps(found.document(), indent=1))
+        click.echo(json.dumps(trial.document(), indent=1))
     else:
-        _say_result(found)
-    if found.outcome.status != "ok":
+        _print_trial(trial)
+    if trial.outcome.status != "ok":
         sys.exit(1)
 
 
-def _say_result(found: Trial) -> None:
+def _print_trial(trial: Trial) -> None:
     """Print the status of a run first, then what was read, and the path of its log last."""
-    outcome = found.outcome
-    say(f"{found.workload}: {outcome.status}", "bold green" if outcome.status == "ok" else "bold red")
+    outcome = trial.outcome
+    print_text(f"{trial.workload}: {outcome.status}", "bold green" if outcome.status == "ok" else "bold red")
     if outcome.failure:
-        say(outcome.failure.reason)
+        print_text(outcome.failure.reason)
         for line in outcome.failure.evidence.splitlines()[-10:]:
-            say(f"  {line}")
-    for hint in found.hints:
-        say(hint)
-    if found.command:
-        say(shlex.join(found.command))
-    say("")
-    rows: dict[str, Any] = {"throughput_per_s": outcome.throughput_per_s, "wall_s": found.wall_s}
-    rows |= {f"step {name}": value for name, value in found.document().get("steps", {}).items()}
+            print_text(f"  {line}")
+    for hint in trial.hints:
+        print_text(hint)
+    if trial.command:
+        print_text(shlex.join(trial.command))
+    print_text("")
+    rows: dict[str, Any] = {"throughput_per_s": outcome.throughput_per_s, "wall_s": trial.wall_s}
+    rows |= {f"step {name}": value for name, value in trial.document().get("steps", {}).items()}
     rows |= {f"phase {name}_s": value for name, value in outcome.phases_s.items()}
     rows |= dict(sorted(outcome.metrics.items()))
-    show(TextTable("Read", ["what", "value"], [(name, _number(v)) for name, v in rows.items() if v is not None]))
-    if matches := found.document().get("matches"):
-        show_rows("Own parsers", matches)
-    if found.reading is not None:
-        for name, matrix in found.reading.matrices.items():
+    print_tables(
+        TextTable("Read", ["what", "value"], [(name, _format_number(v)) for name, v in rows.items() if v is not None])
+    )
+    if matches := trial.document().get("matches"):
+        print_rows("Own parsers", matches)
+    if trial.reading is not None:
+        for name, matrix in trial.reading.matrices.items():
             # Not as the title of the table, because a narrow table would break it into pieces.
-            say(f"{name} ({matrix.unit})", "bold")
+            print_text(f"{name} ({matrix.unit})", "bold")
             lines = zip(matrix.rows, matrix.values, strict=True)
-            show(TextTable("", ["", *matrix.columns], [(row, *map(_number, values)) for row, values in lines]))
-        if found.reading.curves:
-            show_rows("By message size", _curve_rows(dict(found.reading.curves)))
+            print_tables(
+                TextTable("", ["", *matrix.columns], [(row, *map(_format_number, values)) for row, values in lines])
+            )
+        if trial.reading.curves:
+            print_rows("By message size", _build_curve_rows(dict(trial.reading.curves)))
     for flag in outcome.flags:
-        say(f"note: {flag}")
-    if found.software:
-        packages = found.software.get("packages", {})
-        texts = {key: value for key, value in found.software.items() if isinstance(value, str)}
-        words = [f"{key} {value}" for key, value in texts.items() if key != "schema_version"]
-        say(f"software: {', '.join(words)}" + (f", {len(packages)} packages" if packages else ""))
-    if found.log:
-        say(f"log: {found.log}")
+        print_text(f"note: {flag}")
+    if trial.software:
+        packages = trial.software.get("packages", {})
+        texts = {key: value for key, value in trial.software.items() if isinstance(value, str)}
+        parts = [f"{key} {value}" for key, value in texts.items() if key != "schema_version"]
+        print_text(f"software: {', '.join(parts)}" + (f", {len(packages)} packages" if packages else ""))
+    if trial.log:
+        print_text(f"log: {trial.log}")
 
 
-def _curve_rows(curves: dict[str, Curve]) -> list[dict[str, str]]:
+def _build_curve_rows(curves: dict[str, Curve]) -> list[dict[str, str]]:
     """Build table rows with one row per message size and one column per curve."""
     sizes = sorted({size for curve in curves.values() for size, _ in curve.points})
     values = {name: dict(curve.points) for name, curve in curves.items()}
     columns = {name: name if name.endswith(curve.unit) else f"{name} ({curve.unit})" for name, curve in curves.items()}
     return [
-        {"size_bytes": str(size), **{columns[name]: _number(values[name].get(size)) for name in curves}}
+        {"size_bytes": str(size), **{columns[name]: _format_number(values[name].get(size)) for name in curves}}
         for size in sizes
     ]
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     """Format a whole number with separators, another one with six significant digits, and None as '-'."""
     if value is None:
         return "-"

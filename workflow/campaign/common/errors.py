@@ -73,49 +73,50 @@ class ArchiveError(CampaignError):
     """Error of an archive that is damaged, foreign or of another schema version."""
 
 
-def unwritable(error: OSError, where: object) -> RecordError:
+def convert_os_error(error: OSError, default_path: object) -> RecordError:
     """Convert an OSError, such as a full disk or a missing permission, into a RecordError with a remedy.
 
     Args:
         error: failure of a file operation.
         default_path: path for the message if the error names no file.
     """
-    place = error.filename or where
+    path = error.filename or default_path
     remedy = "free space or fix permissions"
     if error.errno in (errno.EACCES, errno.EPERM):
-        remedy = f"fix permissions{whose(Path(str(place)))}"
+        remedy = f"fix permissions{describe_owner(Path(str(path)))}"
     return RecordError(
-        f"{place}: could not be written or read ({error.strerror or error}); {remedy}, "
+        f"{path}: could not be written or read ({error.strerror or error}); {remedy}, "
         "then run the same command again: finished records are kept"
     )
 
 
-def whose(path: Path) -> str:
+def describe_owner(path: Path) -> str:
     """Return the end of a message about an inaccessible file: its owner, and the command by which the owner can share it.
 
     If the file itself cannot be examined, the nearest accessible directory above it is described. The result is empty if that
     file or directory belongs to this user.
     """
-    for each in (path, *path.absolute().parents):
+    for accessible in (path, *path.absolute().parents):
         with suppress(OSError):
-            status = each.lstat()
+            status = accessible.lstat()
             break
     else:
         return ""
     if status.st_uid == os.geteuid():
         return ""
-    owner, group = user_name(status.st_uid), group_name(status.st_gid)
-    top = each
+    owner, group = get_user_name(status.st_uid), get_group_name(status.st_gid)
+    top = accessible
     while top.parent.lstat().st_uid == status.st_uid and top != top.parent:
         top = top.parent
-    share = f"chgrp -R {group_name(top.parent.lstat().st_gid)} {{0}} && chmod -R g+rwX {{0}}"
+    share_command = f"chgrp -R {get_group_name(top.parent.lstat().st_gid)} {{0}} && chmod -R g+rwX {{0}}"
     return (
-        f": {each} is of user {owner}, group {group} ({stat.filemode(status.st_mode)}), and you are {user_name(os.geteuid())}; "
-        f"{owner} can share it: {share.format(shlex.quote(str(top)))}"
+        f": {accessible} is of user {owner}, group {group} "
+        f"({stat.filemode(status.st_mode)}), and you are {get_user_name(os.geteuid())}; "
+        f"{owner} can share it: {share_command.format(shlex.quote(str(top)))}"
     )
 
 
-def user_name(uid: int) -> str:
+def get_user_name(uid: int) -> str:
     """Return the name of a user, or the number if the user has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
@@ -123,7 +124,7 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def group_name(gid: int) -> str:
+def get_group_name(gid: int) -> str:
     """Return the name of a group, or the number if the group has no name."""
     try:
         return grp.getgrgid(gid).gr_name
@@ -131,35 +132,37 @@ def group_name(gid: int) -> str:
         return str(gid)
 
 
-def absent_package(*names: str) -> str | None:
+def find_missing_package(*names: str) -> str | None:
     """Return the first of these packages that cannot be imported, with the pip command that installs it.
 
     Returns None if all of them can be imported.
     """
-    absent = next((name for name in names if importlib.util.find_spec(name) is None), None)
-    return absent and f"{absent}; run: {shlex.join([sys.executable, '-m', 'pip', 'install', absent.replace('_', '-')])}"
+    missing = next((name for name in names if importlib.util.find_spec(name) is None), None)
+    return (
+        missing and f"{missing}; run: {shlex.join([sys.executable, '-m', 'pip', 'install', missing.replace('_', '-')])}"
+    )
 
 
 @contextmanager
-def needs_extra(extra: str) -> Iterator[None]:
+def require_extra(extra: str) -> Iterator[None]:
     """Turn a failed import in this block into a ConfigError that names the extra of this package to install."""
     try:
         yield
     except ImportError as error:
-        raise missing_extra(extra, f"an optional package cannot be imported ({error})") from error
+        raise make_missing_extra_error(extra, f"an optional package cannot be imported ({error})") from error
 
 
-def missing_extra(extra: str, problem: str) -> ConfigError:
+def make_missing_extra_error(extra: str, problem: str) -> ConfigError:
     """Build the ConfigError for a package that only optional dependencies install.
 
     Args:
         extra: name of the group of optional dependencies.
         problem: beginning of the message.
     """
-    return ConfigError(f"{problem}; run: {install_command(extra)}")
+    return ConfigError(f"{problem}; run: {format_install_command(extra)}")
 
 
-def install_command(extra: str, *options: str) -> str:
+def format_install_command(extra: str, *options: str) -> str:
     """Return the shell command that installs optional dependencies for the running Python, wherever this package comes from.
 
     Args:
@@ -167,15 +170,17 @@ def install_command(extra: str, *options: str) -> str:
         *options: further options of `pip install`.
     """
     try:
-        known = requires("composable-campaign") or []
+        requirements = requires("composable-campaign") or []
     except PackageNotFoundError:
-        known = []
-    ending = re.compile(rf"\s*;\s*extra == ['\"]{extra}['\"]$")
-    packages = [ending.sub("", line) for line in known if ending.search(line)] or [f"composable-campaign[{extra}]"]
+        requirements = []
+    marker_pattern = re.compile(rf"\s*;\s*extra == ['\"]{extra}['\"]$")
+    packages = [marker_pattern.sub("", line) for line in requirements if marker_pattern.search(line)] or [
+        f"composable-campaign[{extra}]"
+    ]
     return shlex.join([sys.executable, "-m", "pip", "install", *options, *packages])
 
 
-def first_problem(error: ValidationError, whole: str = "") -> str:
+def format_first_error(error: ValidationError, document_name: str = "") -> str:
     """Format the first problem of an invalid document as 'key.of.key: what is wrong'.
 
     Args:
@@ -183,17 +188,17 @@ def first_problem(error: ValidationError, whole: str = "") -> str:
         document_name: name that replaces the key if the document as a whole is invalid.
     """
     first = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg'].removeprefix('Value error, ')}"
+    return f"{'.'.join(map(str, first['loc'])) or document_name}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest_name(name: str, allowed: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the most similar name, or else all allowed names."""
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"
+    names = sorted(allowed)
+    matches = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean '{matches[0]}'?" if matches else f"there are: {', '.join(names) or 'none'}"
 
 
-def problems_of(check: Callable[..., object], *arguments: object) -> list[str]:
+def collect_problems(check: Callable[..., object], *arguments: object) -> list[str]:
     """Return the messages of a check that raises ConfigError, one per line. The list is empty if the check passes.
 
     Args:

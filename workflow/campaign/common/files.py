@@ -21,25 +21,25 @@ from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from campaign.common.errors import RecordError, first_problem, user_name
+from campaign.common.errors import RecordError, format_first_error, get_user_name
 
-DOCUMENT_BYTES = 1 << 30
+MAX_DOCUMENT_BYTES = 1 << 30
 """Size limit of JSON documents. The plan of 50,000 cells has some 40 MB."""
-_LOCK_BYTES = 4096
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_MAX_LOCK_FILE_BYTES = 4096
+NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-def content_hash(document: object, length: int = 20) -> str:
+def hash_document(document: object, length: int = 20) -> str:
     """Return the first `length` hex digits of the SHA-256 of a JSON-serialisable document, independent of key order."""
-    return hash_of(canonical_json(document), length)
+    return hash_text(dump_canonical_json(document), length)
 
 
-def canonical_json(document: object) -> str:
+def dump_canonical_json(document: object) -> str:
     """Return the unique JSON text of a document, from which its hash is computed."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def hash_of(text: str, length: int = 20) -> str:
+def hash_text(text: str, length: int = 20) -> str:
     """Return the first `length` hex digits of the SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
@@ -67,7 +67,7 @@ def _walk_files(directory: Path, suffix: str, above: tuple[str, ...]) -> Iterato
 
 
 @contextmanager
-def replacing(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
+def replace_atomically(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces `path` when the block ends.
 
     If the block raises, `path` stays as it was.
@@ -91,11 +91,11 @@ def write_atomic(path: Path, content: bytes | str, *, durable: bool = False) -> 
 
     A reader sees either the old content or the new one, never a part.
     """
-    with replacing(path, durable=durable) as file:
+    with replace_atomically(path, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def overwrite(path: Path, content: bytes) -> bool:
+def overwrite_in_place(path: Path, content: bytes) -> bool:
     """Overwrite an existing file with content that fits into its size, padded with spaces.
 
     This needs no space on the disk. Returns False if the content is larger than the file.
@@ -130,7 +130,7 @@ def write_once(path: Path, content: bytes) -> None:
         ) from error
 
 
-def open_regular(path: Path, limit: int | None = None) -> BufferedReader:
+def open_regular(path: Path, max_bytes: int | None = None) -> BufferedReader:
     """Open a regular file for reading, without waiting for the writer of a named pipe.
 
     Raises OSError for anything but a regular file.
@@ -139,33 +139,33 @@ def open_regular(path: Path, limit: int | None = None) -> BufferedReader:
         path: file to open.
         max_bytes: size beyond which the file is refused, whatever its name promises. None means no limit.
     """
-    return os.fdopen(_regular(path, limit), "rb")
+    return os.fdopen(_open_regular_descriptor(path, max_bytes), "rb")
 
 
-def read_bytes(path: Path, limit: int = DOCUMENT_BYTES) -> bytes:
+def read_bytes(path: Path, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
     """Return the content of a regular file. Raises OSError as `open_regular` does."""
-    with FileIO(_regular(path, limit)) as file:
+    with FileIO(_open_regular_descriptor(path, max_bytes)) as file:
         return file.readall()
 
 
-def _regular(path: Path, limit: int | None) -> int:
+def _open_regular_descriptor(path: Path, max_bytes: int | None) -> int:
     """Open a regular file and return its descriptor."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    found = os.fstat(descriptor)
+    status = os.fstat(descriptor)
     problem = None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         problem = errno.EINVAL, "it is a directory, pipe or device, and no regular file"
-    elif limit is not None and found.st_size > limit:
-        problem = errno.EFBIG, f"it has {found.st_size} bytes; {limit} at most are read"
+    elif max_bytes is not None and status.st_size > max_bytes:
+        problem = errno.EFBIG, f"it has {status.st_size} bytes; {max_bytes} at most are read"
     if problem:
         os.close(descriptor)
         raise OSError(*problem, str(path))
     return descriptor
 
 
-def read_text(path: Path, limit: int = DOCUMENT_BYTES) -> str:
+def read_text(path: Path, max_bytes: int = MAX_DOCUMENT_BYTES) -> str:
     """Return the content of a regular file as text. Raises ValueError if it is not UTF-8."""
-    return read_bytes(path, limit).decode()
+    return read_bytes(path, max_bytes).decode()
 
 
 def parse_json(content: bytes | str) -> Any:
@@ -182,7 +182,7 @@ def load_json(path: Path) -> Any:
 
 
 @contextmanager
-def reading(path: Path, remedy: str) -> Iterator[None]:
+def reject_damaged_document(path: Path, remedy: str) -> Iterator[None]:
     """Turn every error that damaged content causes in this block into a RecordError.
 
     Args:
@@ -195,10 +195,10 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
         from pydantic import ValidationError  # most processes do not need it
 
         if isinstance(error, ValidationError):
-            what: object = first_problem(error, "the document")
+            problem: object = format_first_error(error, "the document")
         else:
-            what = error if isinstance(error, OSError | ValueError) else repr(error)
-        raise RecordError(f"{path}: cannot be read ({what}); {remedy}") from error
+            problem = error if isinstance(error, OSError | ValueError) else repr(error)
+        raise RecordError(f"{path}: cannot be read ({problem}); {remedy}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def append_json(path: Path, document: object, *, durable: bool = False) -> None:
     """Append one line of JSON by a single write, so that lines of several processes do not mix."""
     line = json.dumps(document).encode() + b"\n"
     make_directory(path.parent)
-    new = durable and not path.exists()
+    is_new = durable and not path.exists()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         size = os.fstat(descriptor).st_size
@@ -236,14 +236,14 @@ def append_json(path: Path, document: object, *, durable: bool = False) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    if new:
+    if is_new:
         sync_directory(path.parent)
 
 
 def read_json_lines(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
     """Return the JSON objects of all complete lines from byte `offset` on, and the offset after them. Torn lines are skipped."""
     try:
-        with open_regular(path, offset + DOCUMENT_BYTES) as file:
+        with open_regular(path, offset + MAX_DOCUMENT_BYTES) as file:
             file.seek(offset)
             content = file.read()
     except FileNotFoundError:
@@ -256,7 +256,7 @@ def read_json_lines(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], 
     return [document for document in documents if isinstance(document, dict)], offset + len(complete)
 
 
-def is_foreign(directory: Path, trusted: Collection[int]) -> bool:
+def is_untrusted_directory(directory: Path, trusted_uids: Collection[int]) -> bool:
     """Return True if a path is not a directory, or if a user outside `trusted_uids` owns it or the link to it.
 
     Returns False if nothing exists at the path.
@@ -265,7 +265,7 @@ def is_foreign(directory: Path, trusted: Collection[int]) -> bool:
         owners = {directory.lstat().st_uid, directory.stat().st_uid}
     except FileNotFoundError:
         return directory.is_symlink()
-    return not directory.is_dir() or not owners.issubset(trusted)
+    return not directory.is_dir() or not owners.issubset(trusted_uids)
 
 
 def make_directory(directory: Path) -> None:
@@ -273,29 +273,29 @@ def make_directory(directory: Path) -> None:
 
     The new directories also get the group of that directory and pass it on to their own content. See `apply_sharing_umask`.
     """
-    above = share_like(directory)
-    missing = [each for each in (directory, *directory.parents) if len(each.parts) > len(above.parts)]
-    for each in reversed(missing):
+    existing = apply_sharing_umask(directory)
+    missing = [ancestor for ancestor in (directory, *directory.parents) if len(ancestor.parts) > len(existing.parts)]
+    for ancestor in reversed(missing):
         try:
-            each.mkdir()
+            ancestor.mkdir()
         except FileExistsError:
-            if not each.is_dir():
+            if not ancestor.is_dir():
                 raise
             continue
-        if _shared_bits(above):
-            _share(each, above)
+        if _get_sharing_bits(existing):
+            _share_with_group(ancestor, existing)
 
 
-def share_like(path: Path) -> Path:
+def apply_sharing_umask(path: Path) -> Path:
     """Set the umask of this process so that its files are writable for everyone who may write to the nearest directory.
 
     Processes that it starts inherit the umask. Nothing changes if only the owner may write to that directory, or if it is
     everybody's (sticky, as /tmp). Returns the directory, which is the one nearest to `path` that exists.
     """
-    above = next(each for each in (path, *path.parents) if each.is_dir())
-    if bits := _shared_bits(above):
+    existing = next(ancestor for ancestor in (path, *path.parents) if ancestor.is_dir())
+    if bits := _get_sharing_bits(existing):
         os.umask(os.umask(0o077) & ~bits)
-    return above
+    return existing
 
 
 def share_directories(directory: Path) -> None:
@@ -303,20 +303,20 @@ def share_directories(directory: Path) -> None:
 
     Only directories of this user are changed. Another program may have created them.
     """
-    above = share_like(directory.parent)
-    for each in (directory, *directory.glob("*/")):
-        if _shared_bits(above) and each.stat().st_uid == os.geteuid():
-            _share(each, above)
+    parent = apply_sharing_umask(directory.parent)
+    for shared_directory in (directory, *directory.glob("*/")):
+        if _get_sharing_bits(parent) and shared_directory.stat().st_uid == os.geteuid():
+            _share_with_group(shared_directory, parent)
 
 
-def _share(made: Path, above: Path) -> None:
+def _share_with_group(directory: Path, reference: Path) -> None:
     """Give a directory the group and the write permissions of a reference directory."""
     with suppress(PermissionError):  # this user is no member of the group
-        os.chown(made, -1, above.stat().st_gid)
-        made.chmod(made.stat().st_mode | _shared_bits(above) | stat.S_ISGID)
+        os.chown(directory, -1, reference.stat().st_gid)
+        directory.chmod(directory.stat().st_mode | _get_sharing_bits(reference) | stat.S_ISGID)
 
 
-def _shared_bits(directory: Path) -> int:
+def _get_sharing_bits(directory: Path) -> int:
     """Return the permission bits that give group and others the same access as they have to a directory.
 
     Only groups of users with write access count. The result is 0 for a sticky directory.
@@ -327,7 +327,7 @@ def _shared_bits(directory: Path) -> int:
     return (0o070 if mode & stat.S_IWGRP else 0) | (0o007 if mode & stat.S_IWOTH else 0)
 
 
-def make_private(directory: Path) -> None:
+def make_private_directory(directory: Path) -> None:
     """Create a directory that only this user can read. Raises FileExistsError if the path exists, whoever created it."""
     make_directory(directory.parent)
     directory.mkdir(mode=0o700)
@@ -355,18 +355,18 @@ def acquire_lock(path: Path, holder: str | None = None, *, attempts: int = 1) ->
     descriptor = _open_lock(path)
     with ExitStack() as stack:
         stack.callback(os.close, descriptor)
-        while not _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        while not _try_flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
             attempts -= 1
             if not attempts:
                 return None
             time.sleep(0.01)
-        _name_holder(descriptor, holder)
+        _write_lock_holder(descriptor, holder)
         stack.pop_all()
     return descriptor
 
 
 @contextmanager
-def lock(path: Path, on_wait: Callable[[str], None] | None = None, holder: str | None = None) -> Iterator[None]:
+def hold_lock(path: Path, on_wait: Callable[[str], None] | None = None, holder: str | None = None) -> Iterator[None]:
     """Hold the lock of a file during a block, after waiting until it is free.
 
     Args:
@@ -376,11 +376,11 @@ def lock(path: Path, on_wait: Callable[[str], None] | None = None, holder: str |
     """
     descriptor = _open_lock(path)
     try:
-        if not _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        if not _try_flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
             if on_wait:
-                on_wait(lock_holder(path))
-            _flock(descriptor, fcntl.LOCK_EX)
-        _name_holder(descriptor, holder)
+                on_wait(read_lock_holder(path))
+            _try_flock(descriptor, fcntl.LOCK_EX)
+        _write_lock_holder(descriptor, holder)
         yield
     finally:
         os.close(descriptor)
@@ -405,14 +405,14 @@ def is_locked(path: Path) -> bool:
         return False
     try:
         # Shared, so that two processes that check at the same time do not block each other.
-        return not _flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return not _try_flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     finally:
         os.close(descriptor)
 
 
-def lock_holder(path: Path) -> str:
+def read_lock_holder(path: Path) -> str:
     """Return the holder of a lock as written in the lock file."""
-    return read_text(path, _LOCK_BYTES).strip() or "another process"
+    return read_text(path, _MAX_LOCK_FILE_BYTES).strip() or "another process"
 
 
 def _open_lock(path: Path) -> int:
@@ -421,7 +421,7 @@ def _open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
 
 
-def _flock(descriptor: int, operation: int) -> bool:
+def _try_flock(descriptor: int, operation: int) -> bool:
     """Apply a lock operation and return True if the lock was obtained. Raises RecordError if the file system has no locks."""
     try:
         fcntl.flock(descriptor, operation)
@@ -432,35 +432,39 @@ def _flock(descriptor: int, operation: int) -> bool:
             raise
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         raise RecordError(
-            f"{path}: its file system ({file_system(path)[0]}) has no locks ({error.strerror}), which keep runs from being made "
+            f"{path}: its file system ({find_file_system(path)[0]}) has no "
+            f"locks ({error.strerror}), which keep runs from being made "
             "twice; mount it with locks, or use --results on another one"
         ) from error
     return True
 
 
-def file_system(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[str, frozenset[str]]:
+def find_file_system(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> tuple[str, frozenset[str]]:
     """Return the type of the file system of a path, and its mount options. The type is "unknown" if no mount matches.
 
     Args:
         path: file or directory, which need not exist.
         mountinfo: table of mounts as the kernel writes it.
     """
-    place, found = path.resolve(), ("unknown", frozenset[str]())
-    longest = -1
+    resolved, kind_and_options = path.resolve(), ("unknown", frozenset[str]())
+    longest_length = -1
     for line in mountinfo.read_text(encoding="utf-8").splitlines():
         mount, _, kind = line.partition(" - ")
-        words, about = mount.split(), kind.split()
-        point = Path(words[4].encode().decode("unicode_escape"))  # a space is \\040
+        mount_fields, device_fields = mount.split(), kind.split()
+        mount_point = Path(mount_fields[4].encode().decode("unicode_escape"))  # a space is \\040
         if (
-            place.is_relative_to(point) and len(point.parts) >= longest
+            resolved.is_relative_to(mount_point) and len(mount_point.parts) >= longest_length
         ):  # the later of two mounts on one point hides the earlier
-            found, longest = (about[0], frozenset({*words[5].split(","), *about[-1].split(",")})), len(point.parts)
-    return found
+            kind_and_options, longest_length = (
+                (device_fields[0], frozenset({*mount_fields[5].split(","), *device_fields[-1].split(",")})),
+                len(mount_point.parts),
+            )
+    return kind_and_options
 
 
-def _name_holder(descriptor: int, holder: str | None) -> None:
+def _write_lock_holder(descriptor: int, holder: str | None) -> None:
     text = (
-        f"process {os.getpid()} on {os.uname().nodename} of user {user_name(os.geteuid())}\n"
+        f"process {os.getpid()} on {os.uname().nodename} of user {get_user_name(os.geteuid())}\n"
         if holder is None
         else holder
     )

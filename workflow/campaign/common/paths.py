@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.common.files import content_hash, find_files
+from campaign.common.files import find_files, hash_document
 
 # The project's files are next to the package in a checkout, and inside it in an installed wheel.
-_PACKAGE = Path(__file__).resolve().parents[1]
-_CHECKOUT = _PACKAGE.parent.parent
+_PACKAGE_DIRECTORY = Path(__file__).resolve().parents[1]
+_CHECKOUT_DIRECTORY = _PACKAGE_DIRECTORY.parent.parent
 
-ROOT = _CHECKOUT if (_CHECKOUT / "workflow" / "Snakefile").is_file() else _PACKAGE / "_shipped"
-CONFIG = ROOT / "config"
+ROOT = (
+    _CHECKOUT_DIRECTORY
+    if (_CHECKOUT_DIRECTORY / "workflow" / "Snakefile").is_file()
+    else _PACKAGE_DIRECTORY / "_shipped"
+)
+CONFIG_DIRECTORY = ROOT / "config"
 SNAKEFILE = ROOT / "workflow" / "Snakefile"
 REPORTS = ROOT / "reports"
 SCRIPTS = ROOT / "scripts"
-PUBLISHED = ROOT / "data" / "published"
+PUBLISHED_DATA_DIRECTORY = ROOT / "data" / "published"
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Results:
     campaign: str
 
     @classmethod
-    def at(cls, directory: Path) -> Results:
+    def from_directory(cls, directory: Path) -> Results:
         """Return the paths of the results in an existing or future directory `<root>/<campaign>`."""
         return cls(directory.parent, directory.name)
 
@@ -47,22 +51,22 @@ class Results:
         return self.directory / "records"
 
     @property
-    def shared(self) -> Path:
+    def shared_documents(self) -> Path:
         """Directory of documents that many records have in common: `<hash>.json`."""
         return self.directory / "shared"
 
     @property
-    def superseded(self) -> Path:
+    def superseded_records(self) -> Path:
         """Directory of records whose runs are measured again: `<time>/records/` and `<time>/why.json`."""
         return self.directory / "superseded"
 
     @property
-    def stops(self) -> Path:
+    def stopped_cells(self) -> Path:
         """Directory of the cells that reached the target for their interval."""
         return self.directory / "stops"
 
     @property
-    def readings(self) -> Path:
+    def log_readings(self) -> Path:
         """Directory of values that were read from kept logs after the runs."""
         return self.directory / "readings"
 
@@ -77,11 +81,11 @@ class Results:
         return self.directory / "leases"
 
     @property
-    def links(self) -> Path:
+    def measured_links(self) -> Path:
         """Directory of the links that were measured, by use of a lease."""
         return self.directory / "links"
 
-    def telemetry(self, cell_id: str, repetition: int) -> Path:
+    def telemetry_file(self, cell_id: str, repetition: int) -> Path:
         """Return the path of the telemetry samples of one run.
 
         The file ends in `.json.gz` instead of `.parquet` if the host had no pyarrow.
@@ -89,7 +93,7 @@ class Results:
         return self.directory / "telemetry" / cell_id[:2] / f"{cell_id}.{repetition}.parquet"
 
     @property
-    def images(self) -> Path:
+    def image_digests(self) -> Path:
         """Directory of digests of images, each read once."""
         return self.directory / "work" / "images"
 
@@ -102,7 +106,7 @@ class Results:
         """Return the manifests, those behind links included: what readers read is what an archive packs."""
         return find_files(self.manifests, ".json")
 
-    def manifest(self, lease: str, system: str = "") -> Path:
+    def manifest_file(self, lease: str, system: str = "") -> Path:
         """Return the path of a lease's manifest, which states the outcome of its runs.
 
         Args:
@@ -112,7 +116,7 @@ class Results:
         return self.manifests / system / f"{lease}.json"
 
     @property
-    def measured(self) -> Path:
+    def all_measured_file(self) -> Path:
         """Path of measured.txt, the summary of all lease manifests, written after the last lease finishes."""
         return self.manifests / "measured.txt"
 
@@ -141,42 +145,42 @@ class Results:
         """Directory of the lease plans, one document per lease: `<lease>.json`."""
         return self.plan / "leases"
 
-    def lease_plan(self, lease: str) -> Path:
+    def lease_plan_file(self, lease: str) -> Path:
         """Return the path of the plan of one lease."""
         return self.lease_plans / f"{lease}.json"
 
     @property
-    def plan_document(self) -> Path:
+    def plan_file(self) -> Path:
         """Path of the plan as a document."""
         return self.plan / "plan.json"
 
     @property
-    def plan_table(self) -> Path:
+    def plan_table_file(self) -> Path:
         """Path of the plan as a table."""
         return self.plan / "plan.tsv"
 
     @property
-    def race(self) -> Path:
+    def race_file(self) -> Path:
         """Path of the state of the race of `campaign run --until best`."""
         return self.plan / "race.json"
 
     @property
-    def earlier_spread(self) -> Path:
+    def earlier_spread_file(self) -> Path:
         """Path of the spread between compositions in earlier campaigns on the system."""
         return self.plan / "earlier_spread.json"
 
     @property
-    def analysis(self) -> Path:
+    def analysis_file(self) -> Path:
         """Path of the analysis plan as written before the first run, with all later changes."""
         return self.plan / "analysis.json"
 
     @property
-    def progress(self) -> Path:
+    def progress_file(self) -> Path:
         """Path of the progress log."""
         return self.directory / "progress.jsonl"
 
     @property
-    def slurm(self) -> Path:
+    def slurm_state(self) -> Path:
         """Directory of the state about Slurm that the processes of a campaign share.
 
         It holds the last state of the queue, the submitted jobs and the excluded hosts.
@@ -184,14 +188,14 @@ class Results:
         return self.directory / "slurm"
 
     @property
-    def slurm_calls(self) -> Path:
+    def slurm_call_log(self) -> Path:
         """Path of the log of Slurm commands, one line per call."""
-        return self.slurm / "commands.jsonl"
+        return self.slurm_state / "commands.jsonl"
 
     @property
     def submissions(self) -> Path:
         """Directory of submitted jobs, with one subdirectory per job for its logs and its result."""
-        return self.slurm / "jobs"
+        return self.slurm_state / "jobs"
 
     @property
     def recommendation(self) -> Path:
@@ -199,38 +203,38 @@ class Results:
         return self.directory / "recommendation"
 
     @property
-    def report(self) -> Path:
+    def report_file(self) -> Path:
         """Path of the HTML report."""
         return self.directory / "report.html"
 
-    def run_mark(self, lease: str) -> str:
+    def run_mark_prefix(self, lease: str) -> str:
         """Return the prefix of CAMPAIGN_RUN that all processes of a lease share."""
-        return f"{content_hash(str(self.directory.resolve()), 8)}/{lease}/"
+        return f"{hash_document(str(self.directory.resolve()), 8)}/{lease}/"
 
-    def work(self, lease: str) -> Path:
+    def work_directory(self, lease: str) -> Path:
         """Return the scratch directory of one lease, with its locks, submission and rank files.
 
         Its content is not needed after the lease has ended.
         """
         return self.directory / "work" / lease
 
-    def site_check(self, system: str) -> Path:
+    def site_check_file(self, system: str) -> Path:
         """Return the path of the problems that affect all leases on a system, as found by the last check before a first lease."""
         return self.directory / "work" / f"checked.{system}.json"
 
-    def measure_lock(self, lease: str) -> Path:
+    def measure_lock_file(self, lease: str) -> Path:
         """Return the path of the lock held by the process that composes for a lease, waits for its driver, and releases."""
-        return self.work(lease) / "measure.lock"
+        return self.work_directory(lease) / "measure.lock"
 
-    def driver_lock(self, lease: str) -> Path:
+    def driver_lock_file(self, lease: str) -> Path:
         """Return the path of the lock held by the driver that measures the runs of a lease."""
-        return self.work(lease) / "driver.lock"
+        return self.work_directory(lease) / "driver.lock"
 
-    def journals(self, system: str) -> Path:
+    def journals_directory(self, system: str) -> Path:
         """Return the directory of the lease journals of all campaigns on a system."""
-        return self.system_state(system) / "leases"
+        return self.system_state_directory(system) / "leases"
 
-    def system_state(self, system: str) -> Path:
+    def system_state_directory(self, system: str) -> Path:
         """Return the directory of the state that campaigns on one system share.
 
         It holds the simulated fabric, the journals of leases, and their ownership.
@@ -243,4 +247,4 @@ def lease_id(results: Results, lease: str) -> str:
 
     The id differs between two results directories of campaigns with the same name.
     """
-    return f"{results.campaign}.{lease}.{content_hash(str(results.directory.resolve()), 6)}"
+    return f"{results.campaign}.{lease}.{hash_document(str(results.directory.resolve()), 6)}"

@@ -16,12 +16,12 @@ from typing import Any
 import yaml
 
 from campaign.common.errors import ConfigError
-from campaign.emulators.catalog import emulator_module, reached
-from campaign.emulators.control_planes.hardware import Rack, rack
-from campaign.emulators.control_planes.replay import served
+from campaign.emulators.catalog import build_connection_options, load_emulator_module
+from campaign.emulators.control_planes.hardware import Rack, build_rack
+from campaign.emulators.control_planes.replay import open_replay_server
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpFaultKind, WireFault
-from campaign.fabrics import fabric_kind
-from campaign.fabrics.control_plane.protocol import WithoutLogin
+from campaign.fabrics import load_fabric_kind
+from campaign.fabrics.control_plane.protocol import OptionsWithoutLogin
 from campaign.spec.operation_times import OperationTimes, published_times
 from campaign.spec.site_hardware import HostSpec
 
@@ -32,7 +32,7 @@ _NOTE = "The control plane is emulated: composition times are not those of a rea
 
 
 @dataclass(frozen=True)
-class ControlPlaneEmulation:
+class EmulatorRequest:
     """Request of a user for an emulated control plane.
 
     Attributes:
@@ -54,71 +54,75 @@ class ControlPlaneEmulation:
     options: Sequence[str] = ()
 
 
-def serve(wanted: ControlPlaneEmulation, say: Callable[[str], None], until: threading.Event | None = None) -> None:
+def serve_control_plane(
+    request: EmulatorRequest, report: Callable[[str], None], stop_event: threading.Event | None = None
+) -> None:
     """Serve an emulated control plane until SIGINT or SIGTERM, or until `stop_event` is set.
 
     Raises ConfigError for an unknown kind, device, fault or option.
     """
-    kind, directory = wanted.kind, wanted.directory
+    kind, directory = request.kind, request.directory
     if kind.endswith((".yaml", ".yml")):
-        _serve_recording(wanted, say, until)
+        _serve_recording(request, report, stop_event)
         return
-    module = emulator_module(kind)
-    parsed = [_device(text) for text in wanted.devices or getattr(module, "DEVICES", _DEVICES)]
-    asked = getattr(module, "OPTIONS", {}) | dict(_option(text) for text in wanted.options)
+    module = load_emulator_module(kind)
+    device_counts = [_parse_device(text) for text in request.devices or getattr(module, "DEVICES", _DEVICES)]
+    options = getattr(module, "OPTIONS", {}) | dict(_parse_option(text) for text in request.options)
     try:
-        hardware = rack(HostSpec(name=wanted.hosts).names(), parsed)
+        hardware = build_rack(HostSpec(name=request.hosts).names(), device_counts)
     except ValueError as error:
-        raise ConfigError(f"--host {wanted.hosts}: {error}") from error
-    planned = [_fault(text) for text in wanted.faults]
-    own = "factor" in getattr(module, "OPTIONS", {})
-    times = None if own else _recorded(asked)
+        raise ConfigError(f"--host {request.hosts}: {error}") from error
+    faults = [_parse_fault(text) for text in request.faults]
+    has_own_times = "factor" in getattr(module, "OPTIONS", {})
+    times = None if has_own_times else _pop_recorded_times(options)
     if times is not None:
         random = Random()
-        hardware.takes = lambda operation: times.sample(random, operation)
+        hardware.draw_duration_s = lambda operation: times.sample(random, operation)
     try:
-        emulator = module.open_emulator(hardware, **asked)
+        emulator = module.open_emulator(hardware, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{kind}: {error}") from error
-    with ControlPlaneServer(emulator, directory, port=wanted.port) as server:
-        for fault in planned:
-            server.faults.add(fault)
-        factor = float(asked.get("factor", 1.0))
-        system, campaign = write_files(wanted, server, hardware, factor, times.source if times else "")
-        login = f", user {USER}, password {PASSWORD}" if server.ca_file and _asks(kind) else ""
+    with ControlPlaneServer(emulator, directory, port=request.port) as server:
+        for fault in faults:
+            server.faults.add_fault(fault)
+        factor = float(options.get("factor", 1.0))
+        system, campaign = write_site_files(request, server, hardware, factor, times.source if times else "")
+        login = f", user {USER}, password {PASSWORD}" if server.ca_file and _requires_login(kind) else ""
         login += f", certificate {server.ca_file}" if server.ca_file else ""
-        say(f"{kind} at {', '.join(server.urls.values())}{login}\n")
-        say(f"  campaign fabric check {system}")
-        say(f"  campaign compose 1x1-fabric {campaign} --dry-run")
-        say(f"  snakemake --profile local --config campaign={campaign}\n\nCtrl-C stops it.")
-        _await_end(until)
-        say(f"stopped after {len(server.log)} requests, {len(server.changing())} of which were changes")
+        report(f"{kind} at {', '.join(server.urls.values())}{login}\n")
+        report(f"  campaign fabric check {system}")
+        report(f"  campaign compose 1x1-fabric {campaign} --dry-run")
+        report(f"  snakemake --profile local --config campaign={campaign}\n\nCtrl-C stops it.")
+        wait_for_end(stop_event)
+        report(f"stopped after {len(server.log)} requests, {len(server.list_changes())} of which were changes")
 
 
-def _serve_recording(wanted: ControlPlaneEmulation, say: Callable[[str], None], until: threading.Event | None) -> None:
+def _serve_recording(
+    request: EmulatorRequest, report: Callable[[str], None], stop_event: threading.Event | None
+) -> None:
     """Serve a recording until SIGINT or SIGTERM, or until `stop_event` is set."""
-    server, replay = served(Path(wanted.kind), wanted.port)
+    server, replay = open_replay_server(Path(request.kind), request.port)
     with server:
-        system = wanted.directory / "systems" / f"{wanted.directory.name}.yaml"
+        system = request.directory / "systems" / f"{request.directory.name}.yaml"
         system.parent.mkdir(parents=True, exist_ok=True)
-        described = replay.system(wanted.directory.name, wanted.directory)
-        system.write_text(yaml.safe_dump(described, sort_keys=False), encoding="utf-8")
-        say(f"{wanted.kind} at {', '.join(server.urls.values())}\n\n  campaign fabric check {system} --look-only")
-        say("\nCtrl-C stops it.")
-        _await_end(until)
+        system_entries = replay.build_system_document(request.directory.name, request.directory)
+        system.write_text(yaml.safe_dump(system_entries, sort_keys=False), encoding="utf-8")
+        report(f"{request.kind} at {', '.join(server.urls.values())}\n\n  campaign fabric check {system} --look-only")
+        report("\nCtrl-C stops it.")
+        wait_for_end(stop_event)
 
 
-def _await_end(until: threading.Event | None) -> None:
+def wait_for_end(stop_event: threading.Event | None) -> None:
     """Wait for `stop_event`, or for SIGINT or SIGTERM if there is no event."""
-    end = until or threading.Event()
-    if until is None:
+    end = stop_event or threading.Event()
+    if stop_event is None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: end.set())
     end.wait()
 
 
-def write_files(
-    wanted: ControlPlaneEmulation, server: ControlPlaneServer, hardware: Rack, factor: float = 1.0, drawn: str = ""
+def write_site_files(
+    request: EmulatorRequest, server: ControlPlaneServer, hardware: Rack, factor: float = 1.0, times_source: str = ""
 ) -> tuple[Path, Path]:
     """Write a system file, a small campaign and the credentials of an emulated control plane. Returns the first two paths.
 
@@ -129,21 +133,21 @@ def write_files(
         factor: factor on the recorded times of the emulator.
         times_source: source of the recorded times, if they are those of another fabric.
     """
-    directory = wanted.directory
+    directory = request.directory
     directory.mkdir(parents=True, exist_ok=True)
     credentials = directory / "credentials"
     credentials.touch(0o600)
     credentials.write_text(f"{USER}\n{PASSWORD}\n", encoding="utf-8")
     system, campaign = directory / "systems" / f"{directory.name}.yaml", directory / "campaign.yaml"
     system.parent.mkdir(exist_ok=True)
-    described = system_document(directory.name, wanted.kind, server, hardware, wanted.hosts)
-    described |= {"times_factor": factor} if factor != 1 else {}
-    described |= (
-        {"notes": [f"The control plane is emulated. Operations on devices take recorded times: {drawn}."]}
-        if drawn
+    system_entries = build_system_document(directory.name, request.kind, server, hardware, request.hosts)
+    system_entries |= {"times_factor": factor} if factor != 1 else {}
+    system_entries |= (
+        {"notes": [f"The control plane is emulated. Operations on devices take recorded times: {times_source}."]}
+        if times_source
         else {}
     )
-    system.write_text(yaml.safe_dump(described, sort_keys=False), encoding="utf-8")
+    system.write_text(yaml.safe_dump(system_entries, sort_keys=False), encoding="utf-8")
     model = next(iter(device.model for device in hardware.devices.values() if device.kind == "gpu"), "cpu-rank")
     document = {
         "name": directory.name,
@@ -156,35 +160,37 @@ def write_files(
     return system, campaign
 
 
-def system_document(name: str, kind: str, server: ControlPlaneServer, hardware: Rack, hosts: str) -> dict[str, object]:
+def build_system_document(
+    name: str, kind: str, server: ControlPlaneServer, hardware: Rack, hosts: str
+) -> dict[str, object]:
     """Build the system file of an emulated control plane. Its credentials are in a file beside it."""
     pool: dict[tuple[str, str], int] = {}
     for device in hardware.devices.values():
         pool[device.kind, device.model] = pool.get((device.kind, device.model), 0) + 1
-    beside = server.ca_file if _asks(kind) else None
+    certificate = server.ca_file if _requires_login(kind) else None
     return {
         "name": name,
         "description": f"An emulated control plane of kind {kind}; it has no hardware.",
         "launcher": "local",
         "fabric": {
             "kind": kind,
-            **fabric_kind(kind).example.options,
-            **reached(kind, server),
-            **({"credentials": {"file": str(beside.resolve().parent / "credentials")}} if beside else {}),
+            **load_fabric_kind(kind).example.options,
+            **build_connection_options(kind, server),
+            **({"credentials": {"file": str(certificate.resolve().parent / "credentials")}} if certificate else {}),
         },
         "hosts": [{"name": hosts, "cores": 8, "memory_gib": 64}],
         "pool": [{"kind": k, "model": model, "count": count} for (k, model), count in pool.items()],
         "devices": {model: {"runs_on": "cpu"} for kind, model in pool if kind == "gpu"},
-        "notes": [getattr(emulator_module(kind), "NOTE", _NOTE)],
+        "notes": [getattr(load_emulator_module(kind), "NOTE", _NOTE)],
     }
 
 
-def _asks(kind: str) -> bool:
+def _requires_login(kind: str) -> bool:
     """Return True if control planes of this kind have a login."""
-    return not issubclass(fabric_kind(kind).options, WithoutLogin)
+    return not issubclass(load_fabric_kind(kind).options, OptionsWithoutLogin)
 
 
-def _recorded(options: dict[str, Any]) -> OperationTimes | None:
+def _pop_recorded_times(options: dict[str, Any]) -> OperationTimes | None:
     """Return recorded times for an emulator that has none of its own, or None.
 
     The options `times` and `factor` are removed from `options`.
@@ -193,10 +199,10 @@ def _recorded(options: dict[str, Any]) -> OperationTimes | None:
     return None if name is None else published_times(str(name)).scaled(float(options.pop("factor", 1.0)))
 
 
-def _device(text: str) -> tuple[str, str, int]:
+def _parse_device(text: str) -> tuple[str, str, int]:
     """Parse a device as `KIND:MODEL:COUNT`. Raises ConfigError if it is invalid."""
-    kind, _, rest = text.partition(":")
-    model, _, count = rest.rpartition(":")
+    kind, _, model_and_count = text.partition(":")
+    model, _, count = model_and_count.rpartition(":")
     if kind not in _KINDS or not model or not count.isdigit() or not int(count):
         raise ConfigError(
             f"--device {text}: KIND:MODEL:COUNT is needed, such as gpu:a100:8; KIND is {', '.join(_KINDS)}"
@@ -204,10 +210,10 @@ def _device(text: str) -> tuple[str, str, int]:
     return kind, model, int(count)
 
 
-def _option(text: str) -> tuple[str, Any]:
+def _parse_option(text: str) -> tuple[str, Any]:
     """Parse an option as `NAME=VALUE`. Raises ConfigError if it is invalid."""
-    name, given, value = text.partition("=")
-    if not name or not given:
+    name, separator, value = text.partition("=")
+    if not name or not separator:
         raise ConfigError(f"--option {text}: NAME=VALUE is needed, such as factor=0.1")
     try:
         return name, yaml.safe_load(value)
@@ -215,17 +221,19 @@ def _option(text: str) -> tuple[str, Any]:
         raise ConfigError(f"--option {text}: the value is no YAML") from error
 
 
-def _fault(text: str) -> WireFault:
+def _parse_fault(text: str) -> WireFault:
     """Parse a fault as `KIND,METHOD,PATH[,TIMES]`. Raises ConfigError if it is invalid."""
     kind, method, path, *times = (part.strip() for part in (*text.split(","), "", ""))
-    times = [each for each in times if each]
-    known: tuple[HttpFaultKind, ...] = HttpFaultKind.__args__  # type: ignore[attr-defined]
+    times = [word for word in times if word]
+    fault_kinds: tuple[HttpFaultKind, ...] = HttpFaultKind.__args__  # type: ignore[attr-defined]
     if (
-        kind not in known
+        kind not in fault_kinds
         or not method
         or not path
         or len(times) > 1
-        or not all(each.lstrip("-").isdigit() for each in times)
+        or not all(word.lstrip("-").isdigit() for word in times)
     ):
-        raise ConfigError(f"--fault {text}: KIND,METHOD,PATH[,TIMES] is needed; KIND is one of {', '.join(known)}")
+        raise ConfigError(
+            f"--fault {text}: KIND,METHOD,PATH[,TIMES] is needed; KIND is one of {', '.join(fault_kinds)}"
+        )
     return WireFault(kind, method, path, int(times[0]) if times else 1)

@@ -6,17 +6,17 @@ The module `registry` lists the kinds.
 from campaign.fabrics.registry import (
     FABRICS,
     FabricKind,
-    fabric_kind,
-    fabric_kinds,
-    fabric_modules,
+    list_fabric_modules,
+    load_fabric_kind,
+    load_fabric_kinds,
     open_fabric,
 )
 
 __all__ = [
     "FABRICS",
     "FabricKind",
-    "fabric_kind",
-    "fabric_kinds",
-    "fabric_modules",
+    "list_fabric_modules",
+    "load_fabric_kind",
+    "load_fabric_kinds",
     "open_fabric",
 ]

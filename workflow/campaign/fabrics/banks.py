@@ -11,10 +11,10 @@ from typing import Literal
 
 Mode = Literal["standard_one_host", "standard_two_hosts", "advanced"]
 
-SLOTS = 8
+SLOTS_PER_DRAWER = 8
 SLOTS_PER_CONNECTION = 4
-HOSTS_IN_ADVANCED = 3
-UNLIMITED = 1 << 30
+MAX_HOSTS_PER_ADVANCED_DRAWER = 3
+UNLIMITED_HOSTS = 1 << 30
 """`Bank.hosts_max` of a bank without a limit."""
 
 RULES: dict[Mode, str] = {
@@ -42,7 +42,9 @@ class Bank:
     hosts_max: int
 
 
-def open_banks(locations: Iterable[str], hosts: tuple[str, ...] | Callable[[str], tuple[str, ...]]) -> tuple[Bank, ...]:
+def build_unlimited_banks(
+    locations: Iterable[str], hosts: tuple[str, ...] | Callable[[str], tuple[str, ...]]
+) -> tuple[Bank, ...]:
     """Build one bank per drawer, without a limit on hosts.
 
     Args:
@@ -54,12 +56,14 @@ def open_banks(locations: Iterable[str], hosts: tuple[str, ...] | Callable[[str]
         drawer, _, slot = location.rpartition("/slot")
         slots.setdefault(drawer, set()).add(int(slot))
     return tuple(
-        Bank(name, name, "advanced", frozenset(found), hosts(name) if callable(hosts) else hosts, UNLIMITED)
-        for name, found in slots.items()
+        Bank(
+            name, name, "advanced", frozenset(slot_numbers), hosts(name) if callable(hosts) else hosts, UNLIMITED_HOSTS
+        )
+        for name, slot_numbers in slots.items()
     )
 
 
-def banks_by_mode(
+def build_banks_by_mode(
     locations: Iterable[str],
     hosts: tuple[str, ...] | Callable[[str], tuple[str, ...]],
     modes: Mapping[str, Literal["standard_one_host", "advanced"]],
@@ -73,17 +77,17 @@ def banks_by_mode(
         hosts: hosts that reach all drawers, or a function that returns the hosts of one drawer.
         modes: mode by drawer name; see `find_drawer`.
     """
-    found: list[Bank] = []
-    for bank in open_banks(locations, hosts):
-        mode = next((mode for name, mode in modes.items() if named_drawer(name, [bank.drawer])), None)
+    banks: list[Bank] = []
+    for bank in build_unlimited_banks(locations, hosts):
+        mode = next((mode for name, mode in modes.items() if find_drawer(name, [bank.drawer])), None)
         if mode is not None:
-            found.append(replace(bank, mode=mode, hosts_max=HOSTS_IN_ADVANCED if mode == "advanced" else 1))
+            banks.append(replace(bank, mode=mode, hosts_max=MAX_HOSTS_PER_ADVANCED_DRAWER if mode == "advanced" else 1))
         else:
-            found.append(bank)
-    return tuple(found)
+            banks.append(bank)
+    return tuple(banks)
 
 
-def named_drawer(name: str, drawers: Iterable[str]) -> str | None:
+def find_drawer(name: str, drawers: Iterable[str]) -> str | None:
     """Return the drawer with this name, or None.
 
     The name may leave out the chassis: `drawer2` matches `falcon1/drawer2`.
@@ -91,28 +95,28 @@ def named_drawer(name: str, drawers: Iterable[str]) -> str | None:
     return next((drawer for drawer in drawers if name in (drawer, drawer.rpartition("/")[2])), None)
 
 
-def bank_of(all_banks: Sequence[Bank], location: str) -> Bank | None:
+def find_bank(all_banks: Sequence[Bank], location: str) -> Bank | None:
     """Return the bank that contains a slot, or None for a device outside any chassis (such as a built-in device of a host)."""
     drawer, chassis, slot = location.rpartition("/slot")
     return next((bank for bank in all_banks if chassis and bank.drawer == drawer and int(slot) in bank.slots), None)
 
 
-def violation(all_banks: Sequence[Bank], attached: Mapping[str, str]) -> str | None:
+def find_violation(all_banks: Sequence[Bank], hosts_by_location: Mapping[str, str]) -> str | None:
     """Describe the first rule that attaching slots to hosts would break, or return None if all are allowed.
 
     Args:
         all_banks: banks of the pool.
         hosts_by_location: host that each slot would be attached to, by location of the slot.
     """
-    sharing: dict[str, dict[str, None]] = {}
-    for location, host in attached.items():
-        bank = bank_of(all_banks, location)
+    hosts_by_drawer: dict[str, dict[str, None]] = {}
+    for location, host in hosts_by_location.items():
+        bank = find_bank(all_banks, location)
         if bank is None:
             continue
         if host not in bank.hosts:
             rule = CABLING_RULE if bank.mode == "advanced" else RULES[bank.mode]
             return f"{location} cannot be attached to {host} ({rule})"
-        sharing.setdefault(bank.drawer, {})[host] = None
-        if len(sharing[bank.drawer]) > bank.hosts_max:
-            return f"{bank.drawer} would serve {', '.join(sharing[bank.drawer])} ({RULES[bank.mode]})"
+        hosts_by_drawer.setdefault(bank.drawer, {})[host] = None
+        if len(hosts_by_drawer[bank.drawer]) > bank.hosts_max:
+            return f"{bank.drawer} would serve {', '.join(hosts_by_drawer[bank.drawer])} ({RULES[bank.mode]})"
     return None

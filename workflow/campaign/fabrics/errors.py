@@ -18,7 +18,7 @@ class HeldByOthers(FabricError):
         self.holders = tuple(holders)
 
 
-class OfDevices(FabricError):
+class DeviceError(FabricError):
     """Error about `devices` (fabric ids)."""
 
     def __init__(self, message: str, devices: Iterable[str] = ()) -> None:
@@ -46,7 +46,7 @@ class Incompatible(FabricError):
         self.rule = rule
 
 
-class Unhealthy(OfDevices):
+class Unhealthy(DeviceError):
     """Failure of devices that were suitable or already obtained."""
 
 
@@ -56,10 +56,10 @@ class PartialFailure(FabricError):
     `completed_ids` and `failed_ids` list the fabric ids of the devices that were and were not attached or released.
     """
 
-    def __init__(self, message: str, done: Iterable[str] = (), failed: Iterable[str] = ()) -> None:
+    def __init__(self, message: str, completed_ids: Iterable[str] = (), failed_ids: Iterable[str] = ()) -> None:
         super().__init__(message)
-        self.done = tuple(done)
-        self.failed = tuple(failed)
+        self.completed_ids = tuple(completed_ids)
+        self.failed_ids = tuple(failed_ids)
 
 
 class Refused(FabricError):
@@ -73,7 +73,7 @@ class OutcomeUnknown(FabricError):
     """
 
 
-class HostNotVisible(OfDevices):
+class HostNotVisible(DeviceError):
     """The fabric reports devices as attached, but the host does not list them, not even after a rescan."""
 
 

@@ -20,7 +20,7 @@ OperationKey = tuple[Operation, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class OperationSteps:
     """Sequence of operations by which a kind of fabric changes attachments.
 
     Attributes:
@@ -33,22 +33,22 @@ class Steps:
 
     attach: tuple[Operation, ...] = ("attach",)
     detach: tuple[Operation, ...] = ("detach",)
-    once: tuple[Operation, ...] = ()
-    confirmed: bool = False
+    per_composition: tuple[Operation, ...] = ()
+    confirms_readings: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Operations:
+class OperationCounts:
     """Number of operations by operation, kind of device, and box."""
 
     counts: Mapping[OperationKey, int] = field(default_factory=dict)
 
     @classmethod
-    def counted(cls, timed: Iterable[Timed]) -> Operations:
+    def from_timed(cls, timed_operations: Iterable[Timed]) -> OperationCounts:
         """Count timed operations."""
-        return cls(Counter((each.operation, each.device, each.box) for each in timed))
+        return cls(Counter((operation.operation, operation.device, operation.box) for operation in timed_operations))
 
-    def of(self, operation: Operation) -> int:
+    def count(self, operation: Operation) -> int:
         """Return the number of operations of one type, over all kinds of devices and boxes."""
         return sum(count for key, count in self.counts.items() if key[0] == operation)
 
@@ -56,17 +56,17 @@ class Operations:
         return any(self.counts.values())
 
 
-def operations(devices: Iterable[Device], steps: Steps) -> Operations:
+def count_operations(devices: Iterable[Device], steps: OperationSteps) -> OperationCounts:
     """Count the operations needed to attach devices of the pool to the hosts of a lease."""
     counts: Counter[OperationKey] = Counter()
     for device in devices:
-        counts.update((each, device.kind, box_of(device)) for each in steps.attach)
+        counts.update((operation, device.kind, device_box(device)) for operation in steps.attach)
     if counts:
-        counts.update((each, "", "") for each in (*steps.once, "rest"))
-    return Operations(counts)
+        counts.update((operation, "", "") for operation in (*steps.per_composition, "rest"))
+    return OperationCounts(counts)
 
 
-def box_of(device: Device) -> str:
+def device_box(device: Device) -> str:
     """Return the part of the fabric that contains a device, such as its drawer."""
     return device.location.rpartition("/")[0]
 
@@ -75,7 +75,7 @@ _LOG: ContextVar[list[Timed] | None] = ContextVar("operation_log", default=None)
 
 
 @dataclass(slots=True)
-class Answered:
+class OperationAnswer:
     """Answer of the control plane to an operation that is being timed.
 
     Set `answer` before the timed block ends.
@@ -85,33 +85,33 @@ class Answered:
 
 
 @contextmanager
-def recording() -> Iterator[list[Timed]]:
+def record_operations() -> Iterator[list[Timed]]:
     """Record the operations that are timed inside the block, in order.
 
     A nested recording keeps its own list.
     """
-    found: list[Timed] = []
-    token = _LOG.set(found)
+    operations: list[Timed] = []
+    token = _LOG.set(operations)
     try:
-        yield found
+        yield operations
     finally:
         _LOG.reset(token)
 
 
 @contextmanager
-def timing(operation: Operation, device: str = "", box: str = "") -> Iterator[Answered]:
+def timing(operation: Operation, device: str = "", box: str = "") -> Iterator[OperationAnswer]:
     """Time one operation if a recording is active.
 
     A failed operation is not recorded, because its duration is that of the failure. An operation inside another one is not
     recorded
     either.
     """
-    answered, start = Answered(), time.monotonic()
+    operation_answer, start = OperationAnswer(), time.monotonic()
     log = _LOG.get()
     token = _LOG.set(None)
     try:
-        yield answered
+        yield operation_answer
     finally:
         _LOG.reset(token)
     if log is not None:
-        log.append(Timed(operation, device, box, answered.answer, time.monotonic() - start))
+        log.append(Timed(operation, device, box, operation_answer.answer, time.monotonic() - start))

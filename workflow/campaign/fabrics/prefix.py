@@ -24,17 +24,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from campaign.common.errors import ConfigError, FabricError
 from campaign.fabrics.errors import Conflict, Incompatible, Unhealthy
-from campaign.fabrics.protocol import Capabilities, Request, Selection
+from campaign.fabrics.protocol import Capabilities, LeaseRequest, Selection
 from campaign.fabrics.registry import Example, FabricKind
 from campaign.fabrics.simple_fabric import SimpleFabric
-from campaign.fabrics.state_file import State
+from campaign.fabrics.state_file import FabricState
 from campaign.spec.cell import Configuration
 from campaign.spec.hardware import POOL, Device, Host, Inventory
 from campaign.spec.launch_prefix import Launch, exact, names_in
 from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 
 
-def _part(value: str | float) -> str | float:
+def _check_fraction(value: str | float) -> str | float:
     """Check that a fraction is an exact number, and return it unchanged."""
     exact(value)
     return value
@@ -63,7 +63,7 @@ class LaunchRule(BaseModel):
         description='variables of every rank, with the same names in braces, such as `CUDA_VISIBLE_DEVICES: "{ids}"`; they win '
         "over the workload's",
     )
-    fraction: Annotated[str | float, AfterValidator(_part)] = Field(
+    fraction: Annotated[str | float, AfterValidator(_check_fraction)] = Field(
         default="1", description="part of a device that one of these is, taken as written: `1/7`, `5/20`, `0.25`"
     )
     shares: int | None = Field(
@@ -86,29 +86,29 @@ class LaunchRule(BaseModel):
     )
 
     @property
-    def part(self) -> Fraction:
+    def device_fraction(self) -> Fraction:
         """Fraction of a device that each part has."""
         return exact(self.fraction)
 
     @property
-    def parts(self) -> int:
+    def parts_per_device(self) -> int:
         """Number of parts per device."""
-        return self.shares or int(1 / self.part)
+        return self.shares or int(1 / self.device_fraction)
 
-    def covers(self, *, local: bool) -> bool:
+    def applies_to(self, *, local: bool) -> bool:
         """Return True if the rule applies to built-in devices (`local`) or to devices of the pool."""
         return self.where in (None, "local" if local else "pool")
 
     @field_validator("prefix", "environment")
     @classmethod
-    def _templates(cls, value: tuple[str, ...] | dict[str, str]) -> tuple[str, ...] | dict[str, str]:
+    def _check_templates(cls, value: tuple[str, ...] | dict[str, str]) -> tuple[str, ...] | dict[str, str]:
         """Check that prefix and environment use only known names in braces."""
         for text in value.values() if isinstance(value, dict) else value:
             list(names_in(text))
         return value
 
     @model_validator(mode="after")
-    def _does_something(self) -> LaunchRule:
+    def _require_template(self) -> LaunchRule:
         """Check that the rule has a prefix or an environment, and a memory size if a template uses it."""
         texts = (*self.prefix, *self.environment.values())
         if not texts:
@@ -130,22 +130,24 @@ class LaunchPrefixOptions(BaseModel):
 
     launch: tuple[LaunchRule, ...] = Field(min_length=1, description="one entry for each model of such devices")
 
-    def rule(self, model: str, *, local: bool) -> LaunchRule | None:
+    def find_rule(self, model: str, *, local: bool) -> LaunchRule | None:
         """Return the launch rule of a device model, or None."""
-        return next((rule for rule in self.launch if rule.device == model and rule.covers(local=local)), None)
+        return next((rule for rule in self.launch if rule.device == model and rule.applies_to(local=local)), None)
 
     @model_validator(mode="after")
-    def _once(self) -> LaunchPrefixOptions:
+    def _reject_duplicate_rules(self) -> LaunchPrefixOptions:
         """Check that each device model has only one rule for hosts and one for the pool."""
-        for local, where in ((True, "hosts' own devices"), (False, "devices of the pool")):
-            counts = Counter(rule.device for rule in self.launch if rule.covers(local=local))
-            if twice := [model for model, count in counts.items() if count > 1]:
-                raise ValueError(f"{twice[0]}: two entries for {where} of this model; remove one, or say `where`")
+        for local, location_text in ((True, "hosts' own devices"), (False, "devices of the pool")):
+            counts = Counter(rule.device for rule in self.launch if rule.applies_to(local=local))
+            if duplicates := [model for model, count in counts.items() if count > 1]:
+                raise ValueError(
+                    f"{duplicates[0]}: two entries for {location_text} of this model; remove one, or say `where`"
+                )
         return self
 
 
-def devices_at(
-    place: str, counts: Mapping[tuple[str, str], int], options: LaunchPrefixOptions, *, local: bool
+def build_devices(
+    location: str, counts: Mapping[tuple[str, str], int], options: LaunchPrefixOptions, *, local: bool
 ) -> list[Device]:
     """Build all devices of a host or a drawer: first the physical devices, then their aliases and parts.
 
@@ -157,33 +159,33 @@ def devices_at(
         options: launch rules.
         local: True for built-in devices of a host.
     """
-    found: list[Device] = []
+    devices: list[Device] = []
     numbers: Counter[str] = Counter()
     physical: dict[str, list[int]] = {}
-    for own in (True, False):
+    for is_physical in (True, False):
         for (kind, model), count in counts.items():
-            rule = options.rule(model, local=local)
+            rule = options.find_rule(model, local=local)
             if rule is None and not local:
                 raise ConfigError(
-                    f"pool: {place}: nothing attaches '{model}'; give it an entry in `launch`, or remove it"
+                    f"pool: {location}: nothing attaches '{model}'; give it an entry in `launch`, or remove it"
                 )
-            if (rule is None or rule.of is None) != own:
+            if (rule is None or rule.of is None) != is_physical:
                 continue
-            if own:
+            if is_physical:
                 physical[model] = list(range(numbers[kind], numbers[kind] + count))
                 numbers[kind] += count
             elif rule is not None and count > len(physical.get(rule.of or "", ())):
-                have = len(physical.get(rule.of or "", ()))
+                available = len(physical.get(rule.of or "", ()))
                 raise ConfigError(
-                    f"launch: {model}: {place} has {count} of them, and {have} '{rule.of}' that they are of"
+                    f"launch: {model}: {location} has {count} of them, and {available} '{rule.of}' that they are of"
                 )
-            used = physical[(rule and rule.of) or model][:count]
-            found += _expanded(place, kind, model, used, rule, local=local)
-    return found
+            used_numbers = physical[(rule and rule.of) or model][:count]
+            devices += _build_model_devices(location, kind, model, used_numbers, rule, local=local)
+    return devices
 
 
-def _expanded(
-    place: str, kind: str, model: str, numbers: Sequence[int], rule: LaunchRule | None, *, local: bool
+def _build_model_devices(
+    host_or_drawer: str, kind: str, model: str, numbers: Sequence[int], rule: LaunchRule | None, *, local: bool
 ) -> list[Device]:
     """Build the devices of one model, or the parts of each device if the rule defines parts.
 
@@ -196,33 +198,43 @@ def _expanded(
         local: True for built-in devices of a host.
     """
 
-    def device(name: str, number: int, launch: Launch | None) -> Device:
+    def build_device(name: str, number: int, launch: Launch | None) -> Device:
         """Build one device or part with its location."""
-        location = place if local else f"{place}/slot{number + 1}"
-        to = place if local else None
-        return Device(name, kind, model, None, location, local, attached_to=to, launch=launch)
+        location = host_or_drawer if local else f"{host_or_drawer}/slot{number + 1}"
+        host = host_or_drawer if local else None
+        return Device(name, kind, model, None, location, local, attached_to=host, launch=launch)
 
     if rule is None:
-        return [device(f"{place}/{kind}{number}", number, None) for number in numbers]
-    ids = rule.ids.get(place, tuple(map(str, numbers)))
-    if len(ids) not in (len(numbers), len(numbers) * rule.parts):
-        each = "" if rule.parts == 1 else f", or {len(numbers) * rule.parts} for their parts"
-        raise ConfigError(f"launch: {model}: ids: {place}: {len(ids)} are given for {len(numbers)} devices{each}")
+        return [build_device(f"{host_or_drawer}/{kind}{number}", number, None) for number in numbers]
+    ids = rule.ids.get(host_or_drawer, tuple(map(str, numbers)))
+    if len(ids) not in (len(numbers), len(numbers) * rule.parts_per_device):
+        part_hint = "" if rule.parts_per_device == 1 else f", or {len(numbers) * rule.parts_per_device} for their parts"
+        raise ConfigError(
+            f"launch: {model}: ids: {host_or_drawer}: {len(ids)} are given for {len(numbers)} devices{part_hint}"
+        )
     # A built-in device of a host and the same device lent to another host are claimed under different names.
-    where = place if local or place == POOL else f"{POOL}/{place}"
-    found = []
+    name_prefix = host_or_drawer if local or host_or_drawer == POOL else f"{POOL}/{host_or_drawer}"
+    devices = []
     for index, number in enumerate(numbers):
-        for part in range(rule.parts):
-            name = f"{where}/{kind}{number}/{model}" + (f".{part}" if rule.parts > 1 else "")
-            each_id = ids[index if len(ids) == len(numbers) else index * rule.parts + part]
-            what = f"{place}/{kind}{number}"
-            launch = Launch(rule.prefix, rule.environment, str(rule.part), rule.memory_mib, what, each_id, place)
-            found.append(device(name, number, launch))
-    return found
+        for part in range(rule.parts_per_device):
+            name = f"{name_prefix}/{kind}{number}/{model}" + (f".{part}" if rule.parts_per_device > 1 else "")
+            each_id = ids[index if len(ids) == len(numbers) else index * rule.parts_per_device + part]
+            physical_name = f"{host_or_drawer}/{kind}{number}"
+            launch = Launch(
+                rule.prefix,
+                rule.environment,
+                str(rule.device_fraction),
+                rule.memory_mib,
+                physical_name,
+                each_id,
+                host_or_drawer,
+            )
+            devices.append(build_device(name, number, launch))
+    return devices
 
 
 RULE = "prefix: a host that a lease uses does not lend its devices"
-_MOST_CHOICES = 500
+_MAX_HOST_COMBINATIONS = 500
 
 
 class PrefixFabric(SimpleFabric):
@@ -239,96 +251,119 @@ class PrefixFabric(SimpleFabric):
         "that cannot use its devices is what shows it"
     )
 
-    def capabilities(self) -> Capabilities:
+    def describe_capabilities(self) -> Capabilities:
         """Return the capabilities of the fabric, with the largest number of devices that one host can use."""
-        reached = Counter(
+        device_counts = Counter(
             (host, device.model)
-            for device in (*self.own, *self.pool.values())
+            for device in (*self.built_in_devices, *self.pool.values())
             for host in self.hosts
-            if device.computes and (device.attached_to == host if device.local else _server(device) != host)
+            if device.computes and (device.attached_to == host if device.local else _server_name(device) != host)
         )
-        return replace(super().capabilities(), max_devices_per_host=max(reached.values(), default=0))
+        return replace(super().describe_capabilities(), max_devices_per_host=max(device_counts.values(), default=0))
 
-    def select(self, request: Request, inventory: Inventory) -> Selection:
+    def select_devices(self, request: LeaseRequest, inventory: Inventory) -> Selection:
         """Choose hosts and devices for a request, without using devices that the chosen hosts lend.
 
         Raises Incompatible if the configuration fits only with devices of its own hosts.
         """
-        known = [host.name for host in inventory.hosts]
-        lends = any(bank.drawer in self.hosts for bank in self.banks)
-        hosts = [name for name in known if not request.allowed_hosts or name in request.allowed_hosts]
-        asked = request.configuration
-        if not lends or not asked.fabric_devices_per_host or set(request.allowed_hosts) - set(known):
-            return super().select(request, inventory)
-        reasons: list[FabricError] = []
-        for chosen in islice(combinations(hosts, asked.hosts), _MOST_CHOICES):
-            left = replace(
-                inventory, devices=tuple(d for d in inventory.devices if d.local or _server(d) not in chosen)
+        host_names = [host.name for host in inventory.hosts]
+        hosts_lend = any(bank.drawer in self.hosts for bank in self.banks)
+        hosts = [name for name in host_names if not request.allowed_hosts or name in request.allowed_hosts]
+        configuration = request.configuration
+        if not hosts_lend or not configuration.fabric_devices_per_host or set(request.allowed_hosts) - set(host_names):
+            return super().select_devices(request, inventory)
+        errors: list[FabricError] = []
+        for candidate_hosts in islice(combinations(hosts, configuration.hosts), _MAX_HOST_COMBINATIONS):
+            remaining = replace(
+                inventory,
+                devices=tuple(d for d in inventory.devices if d.local or _server_name(d) not in candidate_hosts),
             )
             try:
-                found = super().select(replace(request, allowed_hosts=chosen), left)
+                selection = super().select_devices(replace(request, allowed_hosts=candidate_hosts), remaining)
             except FabricError as error:
-                reasons.append(error)
+                errors.append(error)
             else:
-                return replace(found, request=request)
-        for reason in sorted(reasons, key=lambda reason: isinstance(reason, Unhealthy)):
-            if isinstance(reason, Conflict | Unhealthy):
-                raise reason
-        super().select(request, inventory.freed())  # raises an error if the rule is not the reason
+                return replace(selection, request=request)
+        for selection_error in sorted(errors, key=lambda selection_error: isinstance(selection_error, Unhealthy)):
+            if isinstance(selection_error, Conflict | Unhealthy):
+                raise selection_error
+        super().select_devices(request, inventory.freed())  # raises an error if the rule is not the reason
         raise Incompatible(
-            f"{request.lease_id}: configuration {asked.name!r} asks for {asked.fabric_devices_per_host} remote {asked.device!r} "
-            f"for each of {asked.hosts} hosts, and the other hosts have fewer ({RULE})",
+            f"{request.lease_id}: configuration {configuration.name!r} asks for "
+            f"{configuration.fabric_devices_per_host} remote {configuration.device!r} "
+            f"for each of {configuration.hosts} hosts, and the other hosts have fewer ({RULE})",
             RULE,
         )
 
-    def refuse(self, state: State, selection: Selection) -> None:
+    def check_selection(self, state: FabricState, selection: Selection) -> None:
         """Check that the selected hosts and devices are still free.
 
         Raises Conflict if a selected host now lends devices to another lease, or if another part of a selected device is held.
         """
-        lease_id, inventory = selection.request.lease_id, self.inventory_of(state)
-        holders = {one.name: one.holder for one in sorted(inventory.hosts, key=lambda host: host.name)}
+        lease_id, inventory = selection.request.lease_id, self.build_inventory(state)
+        holders = {
+            system_host.name: system_host.holder for system_host in sorted(inventory.hosts, key=lambda host: host.name)
+        }
         holders |= {device.fabric_id: device.holder for device in inventory.devices}
-        chosen = {*(host.host for host in selection.hosts), *selection.ids}
-        taken = {name: by for name, by in holders.items() if name in chosen and by not in (None, lease_id)}
-        if taken:
-            what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
-            raise Conflict(f"{lease_id}: no longer free: {what}", dict.fromkeys(str(each) for each in taken.values()))
+        selected_names = {*(host.host for host in selection.hosts), *selection.fabric_ids}
+        conflicts = {
+            name: holder_id
+            for name, holder_id in holders.items()
+            if name in selected_names and holder_id not in (None, lease_id)
+        }
+        if conflicts:
+            held_items = ", ".join(f"{name} by {holder}" for name, holder in conflicts.items())
+            raise Conflict(
+                f"{lease_id}: no longer free: {held_items}", dict.fromkeys(str(lease) for lease in conflicts.values())
+            )
 
-    def inventory_of(self, state: State) -> Inventory:
+    def build_inventory(self, state: FabricState) -> Inventory:
         """Build the inventory from the claims in the state.
 
         The host that lends a held device, and the other parts of that device, count as held by the same lease.
         """
-        devices = {device.fabric_id: device for device in (*self.own, *self.pool.values())}
-        using = {host.name: lease for lease, held in state.leases.items() for host in held.hosts}
-        lending: dict[str, str] = {}
-        physical: dict[str, str] = {}
+        devices = {device.fabric_id: device for device in (*self.built_in_devices, *self.pool.values())}
+        leases_by_host = {host.name: lease for lease, lease_claim in state.leases.items() for host in lease_claim.hosts}
+        leases_by_lender: dict[str, str] = {}
+        leases_by_physical: dict[str, str] = {}
         for name, slot in state.devices.items():
             device = devices.get(name)
             if device is not None and slot.lease is not None:
-                physical[device.physical] = slot.lease
+                leases_by_physical[device.physical] = slot.lease
                 if not device.local:
-                    lending[_server(device)] = slot.lease
+                    leases_by_lender[_server_name(device)] = slot.lease
         hosts = tuple(
-            Host(spec.name, spec.cores, spec.memory_gib, holder=using.get(spec.name) or lending.get(spec.name))
+            Host(
+                spec.name,
+                spec.cores,
+                spec.memory_gib,
+                holder=leases_by_host.get(spec.name) or leases_by_lender.get(spec.name),
+            )
             for spec in self.hosts.values()
         )
-        servers = {**lending, **using}
-        return Inventory(hosts, tuple(self._present(d, state, physical, servers) for d in devices.values()))
+        servers = {**leases_by_lender, **leases_by_host}
+        return Inventory(
+            hosts, tuple(self._apply_leases(d, state, leases_by_physical, servers) for d in devices.values())
+        )
 
-    def _present(self, device: Device, state: State, physical: Mapping[str, str], servers: Mapping[str, str]) -> Device:
+    def _apply_leases(
+        self,
+        device: Device,
+        state: FabricState,
+        leases_by_physical: Mapping[str, str],
+        leases_by_server: Mapping[str, str],
+    ) -> Device:
         """Return a device with the lease that holds it, another part of it, or its lending host."""
         slot = state.devices.get(device.fabric_id)
         if slot is not None and slot.lease is not None:
             return replace(device, holder=slot.lease, attached_to=slot.host, state="in_use")
-        by = physical.get(device.physical)
-        if by is None and not device.local and _server(device) in self.hosts:
-            by = servers.get(_server(device))
-        return device if by is None else replace(device, holder=by, state="reserved")
+        holder = leases_by_physical.get(device.physical)
+        if holder is None and not device.local and _server_name(device) in self.hosts:
+            holder = leases_by_server.get(_server_name(device))
+        return device if holder is None else replace(device, holder=holder, state="reserved")
 
 
-def _server(device: Device) -> str:
+def _server_name(device: Device) -> str:
     """Return the name of the server that contains a remote device."""
     return device.location.rpartition("/slot")[0]
 
@@ -340,28 +375,35 @@ def open_fabric(
 
     Raises ConfigError if launch rules, hosts and pool do not match.
     """
-    own = {host.name: Counter[tuple[str, str]]() for host in hosts}
+    local_counts = {host.name: Counter[tuple[str, str]]() for host in hosts}
     for host in hosts:
         for spec in host.devices:
-            own[host.name][spec.kind, spec.model] += spec.count
-    drawers: dict[str, Counter[tuple[str, str]]] = {}
+            local_counts[host.name][spec.kind, spec.model] += spec.count
+    drawer_counts: dict[str, Counter[tuple[str, str]]] = {}
     for entry in pool:
-        drawers.setdefault(entry.drawer or POOL, Counter())[entry.kind, entry.model] += entry.count
+        drawer_counts.setdefault(entry.drawer or POOL, Counter())[entry.kind, entry.model] += entry.count
     for rule in options.launch:
-        places = {**(own if rule.covers(local=True) else {}), **(drawers if rule.covers(local=False) else {})}
-        there = [name for name, counts in places.items() if any(model == rule.device for _, model in counts)]
-        if not there:
-            where = {"local": "no host", "pool": "not the pool"}.get(rule.where or "", "neither a host nor the pool")
-            raise ConfigError(f"launch: {where} has '{rule.device}'; correct the name, or list the devices")
-        if unknown := sorted(set(rule.ids) - set(there)):
-            raise ConfigError(
-                f"launch: {rule.device}: ids: {unknown[0]} has no such device; hosts and drawers that have: {', '.join(there)}"
+        places = {
+            **(local_counts if rule.applies_to(local=True) else {}),
+            **(drawer_counts if rule.applies_to(local=False) else {}),
+        }
+        locations = [name for name, counts in places.items() if any(model == rule.device for _, model in counts)]
+        if not locations:
+            searched_text = {"local": "no host", "pool": "not the pool"}.get(
+                rule.where or "", "neither a host nor the pool"
             )
-    local = tuple(device for name, counts in own.items() for device in devices_at(name, counts, options, local=True))
-    remote = tuple(
-        device for name, counts in drawers.items() for device in devices_at(name, counts, options, local=False)
+            raise ConfigError(f"launch: {searched_text} has '{rule.device}'; correct the name, or list the devices")
+        if unknown := sorted(set(rule.ids) - set(locations)):
+            raise ConfigError(
+                f"launch: {rule.device}: ids: {unknown[0]} has no such device; hosts and drawers that have: {', '.join(locations)}"
+            )
+    local = tuple(
+        device for name, counts in local_counts.items() for device in build_devices(name, counts, options, local=True)
     )
-    return PrefixFabric(hosts, remote, state_dir, own=local)
+    remote = tuple(
+        device for name, counts in drawer_counts.items() for device in build_devices(name, counts, options, local=False)
+    )
+    return PrefixFabric(hosts, remote, state_dir, built_in=local)
 
 
 FABRIC = FabricKind(

@@ -20,7 +20,7 @@ AttachMode = Literal["hot", "powered_off", "reboot"]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LeaseRequest:
     """A request for the hosts and devices of one configuration, made by one lease.
 
     `allowed_hosts` restricts the hosts; if it is empty, any host of the system may be used. `links` holds the expected link
@@ -48,7 +48,7 @@ class HostSelection:
     storage: tuple[str, ...] = ()
 
     @property
-    def ids(self) -> tuple[str, ...]:
+    def fabric_ids(self) -> tuple[str, ...]:
         """Fabric ids of all devices chosen for the host: its own, those of the fabric, and storage."""
         return (*self.local, *self.fabric, *self.storage)
 
@@ -57,13 +57,13 @@ class HostSelection:
 class Selection:
     """Hosts and devices chosen for a request."""
 
-    request: Request
+    request: LeaseRequest
     hosts: tuple[HostSelection, ...]
 
     @property
-    def ids(self) -> tuple[str, ...]:
+    def fabric_ids(self) -> tuple[str, ...]:
         """Fabric ids of the devices chosen for all hosts."""
-        return tuple(fabric_id for host in self.hosts for fabric_id in host.ids)
+        return tuple(fabric_id for host in self.hosts for fabric_id in host.fabric_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class OutgoingRequest:
     """One request that changes the fabric, as it would be sent.
 
     Authentication headers are left out, and secrets are replaced by `***`.
@@ -124,10 +124,10 @@ class RecordedRequest:
     reason. `body` is the parsed JSON answer, or None if `text` is not JSON.
     """
 
-    at: str
+    origin: str
     method: str
     target: str
-    sent: bytes
+    request_body: bytes
     seconds: float
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class RecordedRequest:
     error: str = ""
 
 
-class Controlled(Protocol):
+class ControlPlaneAccess(Protocol):
     """Operations beyond `Fabric` that a fabric with an external control plane offers.
 
     If `force` is True, hosts release devices that are in use. Only a person may set it.
@@ -145,34 +145,34 @@ class Controlled(Protocol):
     force: bool
 
     @property
-    def requests(self) -> int:
+    def request_count(self) -> int:
         """Number of requests sent so far."""
 
-    def operation(self) -> AbstractContextManager[None]:
+    def limit_time(self) -> AbstractContextManager[None]:
         """Apply one common time limit to all requests inside the block."""
 
-    def banks(self) -> Sequence[Bank]:
+    def read_banks(self) -> Sequence[Bank]:
         """Read which hosts can reach which devices."""
 
-    def out_of_reach(self) -> Mapping[tuple[str, str], str]:
+    def list_unreachable_drawers(self) -> Mapping[tuple[str, str], str]:
         """Return the reason why a host cannot reach a drawer that the system file assigns to it, by drawer and host.
 
         The result reflects the last reading of the control plane.
         """
 
-    def host_devices(self, host: str) -> Sequence[tuple[str, str]] | None:
+    def list_host_devices(self, host: str) -> Sequence[tuple[str, str]] | None:
         """Return (identity, model) of each device that the host lists now.
 
         Returns None if no host agent is configured. Raises FabricError if the host cannot be queried.
         """
 
-    def recording(self) -> AbstractContextManager[list[RecordedRequest]]:
+    def record_requests(self) -> AbstractContextManager[list[RecordedRequest]]:
         """Record every request with its answer inside the block."""
 
-    def scrub(self, text: str) -> str:
+    def redact_secrets(self, text: str) -> str:
         """Remove the secrets of the control plane from a text."""
 
-    def rehearse(self, selection: Selection) -> tuple[list[Sent], list[Sent]]:
+    def preview_requests(self, selection: Selection) -> tuple[list[OutgoingRequest], list[OutgoingRequest]]:
         """Return the requests that composing and releasing the selection would send now.
 
         Nothing is sent or claimed.
@@ -187,15 +187,15 @@ class Fabric(Protocol):
     class. Methods with a body are optional: an adapter that does not override them gets the default defined here.
     """
 
-    def capabilities(self) -> Capabilities:
+    def describe_capabilities(self) -> Capabilities:
         """Return the capabilities and limits of the fabric."""
         ...
 
-    def inventory(self) -> Inventory:
+    def read_inventory(self) -> Inventory:
         """Read the hosts and devices of the system with their present holders."""
         ...
 
-    def select(self, request: Request, inventory: Inventory) -> Selection:
+    def select_devices(self, request: LeaseRequest, inventory: Inventory) -> Selection:
         """Choose the devices for a request.
 
         Only the arguments and the rules of the fabric are used; nothing is read. Raises NoMatch, Incompatible (with the rule),
@@ -221,7 +221,7 @@ class Fabric(Protocol):
         read back.
         """
 
-    def away(self) -> Mapping[str, str]:
+    def list_displaced_devices(self) -> Mapping[str, str]:
         """Return the original host of each displaced device, by fabric id.
 
         A device is displaced if a lease detached it from the host where it was found, and no lease holds the device or that host
@@ -230,52 +230,52 @@ class Fabric(Protocol):
         """
         return {}
 
-    def bring_home(self) -> Mapping[str, str]:
+    def return_displaced_devices(self) -> Mapping[str, str]:
         """Attach displaced devices to their original hosts, and return their hosts by fabric id.
 
         Each release does the same. Raises the errors of `compose`. Default: no device is displaced.
         """
         return {}
 
-    def held(self) -> Mapping[str, Tag]:
+    def list_lease_tags(self) -> Mapping[str, Tag]:
         """Return the tags of this program's leases on the fabric, by lease id.
 
         Resources of other users are not included.
         """
 
-    def host_sees(self, composition: Composition) -> frozenset[str]:
+    def find_visible_devices(self, composition: Composition) -> frozenset[str]:
         """Return the fabric ids of the devices in the composition that their hosts list now.
 
         Devices that are not verified on hosts count as visible. Default: all devices.
         """
         return frozenset(device.fabric_id for device in composition.devices)
 
-    def looked_for(self, composition: Composition) -> frozenset[str]:
+    def devices_to_verify(self, composition: Composition) -> frozenset[str]:
         """Return the fabric ids of the devices in the composition that are verified on their hosts. Default: none."""
         return frozenset()
 
-    def rescan(self, composition: Composition) -> None:
+    def rescan_hosts(self, composition: Composition) -> None:
         """Make the hosts scan for devices once, before a device is declared missing. Default: do nothing."""
         return
 
-    def inventory_planned(self) -> Inventory:
+    def build_planned_inventory(self) -> Inventory:
         """Build the inventory of the system without any holders.
 
         A fabric with a remote control plane builds it from the system file alone. Default: the current inventory with all
         holders
         removed.
         """
-        return self.inventory().freed()
+        return self.read_inventory().freed()
 
-    def select_planned(self, request: Request) -> Selection:
+    def select_planned_devices(self, request: LeaseRequest) -> Selection:
         """Choose devices from the planned inventory, by the rules of `select_devices`.
 
         A fabric with a remote control plane uses the system file alone.
         """
-        return self.select(request, self.inventory_planned())
+        return self.select_devices(request, self.build_planned_inventory())
 
     @property
-    def controlled(self) -> Controlled | None:
+    def control_plane_access(self) -> ControlPlaneAccess | None:
         """Operations of a fabric with a control plane, or None if there is no control plane. Default: None."""
         return None
 

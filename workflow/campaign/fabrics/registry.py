@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from campaign.common.errors import ConfigError
-from campaign.fabrics.operations import Steps
+from campaign.fabrics.operations import OperationSteps
 from campaign.fabrics.protocol import Fabric
 from campaign.spec.cell import Configuration
 from campaign.spec.site_hardware import HostSpec, PoolSpec
@@ -44,7 +44,7 @@ class NoOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-_TWO_POOLED = Configuration("c", 1, 2, 0, 2, "a100", "fabric", "fabric-nvme")
+_TWO_POOLED_DEVICES = Configuration("c", 1, 2, 0, 2, "a100", "fabric", "fabric-nvme")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Example:
         PoolSpec(kind="gpu", model="a100", count=2),
         PoolSpec(kind="nvme", model="ssd", count=1),
     )
-    configuration: Configuration = _TWO_POOLED
+    configuration: Configuration = _TWO_POOLED_DEVICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ class FabricKind:
     emulator: str = ""
     offers: frozenset[Offer] = frozenset()
     times: str = ""
-    steps: Steps | None = None
+    steps: OperationSteps | None = None
     example: Example = field(default_factory=Example)
 
 
-def fabric_modules() -> dict[str, str]:
+def list_fabric_modules() -> dict[str, str]:
     """Return the module of every kind, including kinds of other installed packages.
 
     Other packages cannot replace a kind of this package.
@@ -106,14 +106,14 @@ def fabric_modules() -> dict[str, str]:
     return {**{entry.name: entry.module for entry in entry_points(group=ENTRY_POINTS)}, **FABRICS}
 
 
-def fabric_kind(name: str) -> FabricKind:
+def load_fabric_kind(name: str) -> FabricKind:
     """Import one kind of fabric.
 
     Raises ConfigError if the kind is unknown (the message lists the kinds) or if its module is invalid.
     """
-    module = FABRICS.get(name) or fabric_modules().get(name)
+    module = FABRICS.get(name) or list_fabric_modules().get(name)
     if module is None:
-        raise ConfigError(f"fabric {name!r} is not known; there are: {', '.join(fabric_modules())}")
+        raise ConfigError(f"fabric {name!r} is not known; there are: {', '.join(list_fabric_modules())}")
     try:
         kind = vars(import_module(module)).get("FABRIC")
     except ImportError as error:
@@ -123,14 +123,14 @@ def fabric_kind(name: str) -> FabricKind:
     return kind
 
 
-def fabric_kinds() -> dict[str, FabricKind]:
+def load_fabric_kinds() -> dict[str, FabricKind]:
     """Import every kind of this package, for status tables."""
-    return {name: fabric_kind(name) for name in FABRICS}
+    return {name: load_fabric_kind(name) for name in FABRICS}
 
 
-def offering(offer: Offer) -> list[str]:
+def list_kinds_offering(offer: Offer) -> list[str]:
     """Return the names of the kinds whose control plane offers a function."""
-    return [name for name, kind in fabric_kinds().items() if offer in kind.offers]
+    return [name for name, kind in load_fabric_kinds().items() if offer in kind.offers]
 
 
 def open_fabric(
@@ -145,12 +145,14 @@ def open_fabric(
     The adapter creates `state_dir` on its first write. Raises ConfigError if the options, the hosts or the pool do not fit the
     adapter.
     """
-    kind = fabric_kind(name)
+    kind = load_fabric_kind(name)
     if not isinstance(options, kind.options):
         try:
             options = kind.options.model_validate(options)
         except ValidationError as error:
-            found = [(".".join(map(str, each["loc"])) or "options", each["msg"]) for each in error.errors()]
-            problems = "; ".join(f"{where}: {message}" for where, message in found)
+            located_messages = [
+                (".".join(map(str, detail["loc"])) or "options", detail["msg"]) for detail in error.errors()
+            ]
+            problems = "; ".join(f"{option_path}: {message}" for option_path, message in located_messages)
             raise ConfigError(f"options of fabric {name!r}: {problems}") from error
     return kind.open(options, tuple(hosts), tuple(pool), state_dir)

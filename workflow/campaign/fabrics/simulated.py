@@ -28,14 +28,22 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from campaign.common.errors import ConfigError, FabricError
-from campaign.common.files import content_hash
-from campaign.fabrics.banks import HOSTS_IN_ADVANCED, RULES, SLOTS, SLOTS_PER_CONNECTION, Bank, Mode, violation
+from campaign.common.files import hash_document
+from campaign.fabrics.banks import (
+    MAX_HOSTS_PER_ADVANCED_DRAWER,
+    RULES,
+    SLOTS_PER_CONNECTION,
+    SLOTS_PER_DRAWER,
+    Bank,
+    Mode,
+    find_violation,
+)
 from campaign.fabrics.errors import Busy, OutcomeUnknown, PartialFailure
-from campaign.fabrics.operations import Steps, timing
+from campaign.fabrics.operations import OperationSteps, timing
 from campaign.fabrics.protocol import Selection
 from campaign.fabrics.registry import FabricKind
-from campaign.fabrics.simple_fabric import SimpleFabric, timed
-from campaign.fabrics.state_file import Slot, State, held
+from campaign.fabrics.simple_fabric import SimpleFabric, time_device_operation
+from campaign.fabrics.state_file import DeviceSlot, FabricState, apply_slot
 from campaign.spec.hardware import Composition, Device, Link, own_devices
 from campaign.spec.operation_times import Operation, published_times
 from campaign.spec.site_hardware import HostSpec, PoolSpec
@@ -44,8 +52,8 @@ Port = Literal["H1", "H2", "H3", "H4"]
 
 PORTS: tuple[Port, ...] = ("H1", "H2", "H3", "H4")
 # Link of a host adapter and of a slot: PCIe 4.0 with 16 lanes.
-LANES = 16
-GENERATION = 4
+LINK_LANES = 16
+PCIE_GENERATION = 4
 
 
 class DrawerOptions(BaseModel):
@@ -79,63 +87,69 @@ class ChassisOptions(BaseModel):
     )
 
 
-def banks(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) -> tuple[Bank, ...]:
+def build_banks(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) -> tuple[Bank, ...]:
     """Build the banks of all chassis from their cabling and modes.
 
     Raises ConfigError with the chassis, the drawer and the rule that is broken.
     """
-    found: list[Bank] = []
-    for one, ports in cabling(chassis, hosts):
-        for index, drawer in enumerate(one.drawers):
-            found.extend(_drawer_banks(one.name, index, drawer, ports))
-    names = [bank.name for bank in found]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(f"chassis: {', '.join(sorted(twice))} appears twice; names must be unique")
-    return tuple(found)
+    all_banks: list[Bank] = []
+    for unit, ports in resolve_cabling(chassis, hosts):
+        for index, drawer in enumerate(unit.drawers):
+            all_banks.extend(_build_drawer_banks(unit.name, index, drawer, ports))
+    names = [bank.name for bank in all_banks]
+    if duplicates := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"chassis: {', '.join(sorted(duplicates))} appears twice; names must be unique")
+    return tuple(all_banks)
 
 
-def cabling(
+def resolve_cabling(
     chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]
 ) -> Iterator[tuple[ChassisOptions, dict[Port, str]]]:
     """Yield each chassis with the host that is cabled to each of its ports.
 
     The default cabling skips hosts that earlier chassis use.
     """
-    known, taken = [host.name for host in hosts], set[str]()
-    for one in chassis:
-        cabled: Mapping[Port, str] = dict(zip(PORTS, (name for name in known if name not in taken), strict=False))
-        cabled = cabled if one.ports is None else one.ports
-        for port, host in cabled.items():
-            if host not in known:
-                words = f"port {port} names host {host!r}; the system has {', '.join(known)}"
-                raise ConfigError(f"chassis {one.name}: {words}")
-        taken.update(cabled.values())
-        yield one, {port: cabled[port] for port in PORTS if port in cabled}
+    host_names, used_hosts = [host.name for host in hosts], set[str]()
+    for unit in chassis:
+        hosts_by_port: Mapping[Port, str] = dict(
+            zip(PORTS, (name for name in host_names if name not in used_hosts), strict=False)
+        )
+        hosts_by_port = hosts_by_port if unit.ports is None else unit.ports
+        for port, host in hosts_by_port.items():
+            if host not in host_names:
+                problem = f"port {port} names host {host!r}; the system has {', '.join(host_names)}"
+                raise ConfigError(f"chassis {unit.name}: {problem}")
+        used_hosts.update(hosts_by_port.values())
+        yield unit, {port: hosts_by_port[port] for port in PORTS if port in hosts_by_port}
 
 
 def find_host_ports(chassis: Sequence[ChassisOptions], hosts: Sequence[HostSpec]) -> dict[str, tuple[str, ...]]:
     """Return the ports that each host is cabled to, such as falcon1/H2."""
     host_ports: dict[str, tuple[str, ...]] = {}
-    for box, ports in cabling(chassis, hosts):
+    for box, ports in resolve_cabling(chassis, hosts):
         for port, host in ports.items():
             host_ports[host] = (*host_ports.get(host, ()), f"{box.name}/{port}")
     return host_ports
 
 
-def _drawer_banks(chassis: str, index: int, drawer: DrawerOptions, cabled: Mapping[Port, str]) -> list[Bank]:
+def _build_drawer_banks(
+    chassis: str, index: int, drawer: DrawerOptions, hosts_by_port: Mapping[Port, str]
+) -> list[Bank]:
     """Build the banks of one drawer. Raises ConfigError if its cabling does not fit its mode."""
     name = f"{chassis}/{drawer.name}"
-    ports = _reaching(index, drawer, cabled)
-    if uncabled := [port for port in ports if port not in cabled]:
-        raise ConfigError(f"{name}: port {uncabled[0]} is not cabled; cabled are {', '.join(cabled) or 'none'}")
-    hosts = tuple(dict.fromkeys(cabled[port] for port in ports))
-    every = frozenset(range(1, SLOTS + 1))
+    ports = _select_ports(index, drawer, hosts_by_port)
+    if ports_without_host := [port for port in ports if port not in hosts_by_port]:
+        raise ConfigError(
+            f"{name}: port {ports_without_host[0]} is not cabled; cabled are {', '.join(hosts_by_port) or 'none'}"
+        )
+    hosts = tuple(dict.fromkeys(hosts_by_port[port] for port in ports))
+    all_slots = frozenset(range(1, SLOTS_PER_DRAWER + 1))
     if drawer.mode == "advanced":
-        return [Bank(name, name, "advanced", every, hosts, HOSTS_IN_ADVANCED)]
+        return [Bank(name, name, "advanced", all_slots, hosts, MAX_HOSTS_PER_ADVANCED_DRAWER)]
     if drawer.mode == "standard_one_host":
         if len(hosts) > 1:
             raise ConfigError(f"{name}: {', '.join(hosts)} are cabled to it ({RULES['standard_one_host']})")
-        return [Bank(name, name, "standard_one_host", every, hosts, 1)]
+        return [Bank(name, name, "standard_one_host", all_slots, hosts, 1)]
     if len(ports) > 2:
         raise ConfigError(f"{name}: {len(ports)} connections are cabled to it ({RULES['standard_two_hosts']})")
     return [
@@ -144,27 +158,31 @@ def _drawer_banks(chassis: str, index: int, drawer: DrawerOptions, cabled: Mappi
             name,
             "standard_two_hosts",
             frozenset(range(connection * SLOTS_PER_CONNECTION + 1, (connection + 1) * SLOTS_PER_CONNECTION + 1)),
-            (cabled[ports[connection]],) if connection < len(ports) else (),
+            (hosts_by_port[ports[connection]],) if connection < len(ports) else (),
             2,
         )
         for connection in range(2)
     ]
 
 
-def _reaching(index: int, drawer: DrawerOptions, cabled: Mapping[Port, str]) -> tuple[Port, ...]:
+def _select_ports(index: int, drawer: DrawerOptions, hosts_by_port: Mapping[Port, str]) -> tuple[Port, ...]:
     """Return the ports that reach a drawer, in the order of their connections."""
     if drawer.ports is not None:
         return tuple(dict.fromkeys(drawer.ports))
     if drawer.mode == "advanced":
-        return tuple(cabled)
+        return tuple(hosts_by_port)
     count = 1 if drawer.mode == "standard_one_host" else 2
-    own = [port for port in PORTS[2 * index : 2 * index + 2] if port in cabled]
+    default_ports = [port for port in PORTS[2 * index : 2 * index + 2] if port in hosts_by_port]
     # A drawer without cabled ports of its own shares a cabled port: that of the next host, or else of the same host.
-    shared = list(cabled)[min(index, len(cabled) - 1) :] if count == 1 and cabled else list(cabled)
-    return tuple((own or shared)[:count])
+    shared_ports = (
+        list(hosts_by_port)[min(index, len(hosts_by_port) - 1) :]
+        if count == 1 and hosts_by_port
+        else list(hosts_by_port)
+    )
+    return tuple((default_ports or shared_ports)[:count])
 
 
-def host_id(kind: str, fabric_id: str) -> str:
+def make_host_id(kind: str, fabric_id: str) -> str:
     """Derive the id that a host reports for a device: the UUID of a GPU, the MAC of a card, or the serial number of a drive.
 
     The id of a slot is always the same.
@@ -175,28 +193,32 @@ def host_id(kind: str, fabric_id: str) -> str:
     return name.hex[:16].upper() if kind == "nvme" else f"{kind.upper()}-{name}"
 
 
-def fill(chassis: Sequence[ChassisOptions], pool: Sequence[PoolSpec]) -> list[Device]:
+def place_devices(chassis: Sequence[ChassisOptions], pool: Sequence[PoolSpec]) -> list[Device]:
     """Place the devices of the pool in slots, in order. The id of a device is its location.
 
     Raises ConfigError if there are more devices than slots.
     """
-    drawers = [f"{one.name}/{drawer.name}" for one in chassis for drawer in one.drawers]
-    free = {drawer: list(range(1, SLOTS + 1)) for drawer in drawers}
-    found: list[Device] = []
-    link = Link(LANES, GENERATION, LANES, GENERATION)
+    drawers = [f"{unit.name}/{drawer.name}" for unit in chassis for drawer in unit.drawers]
+    free = {drawer: list(range(1, SLOTS_PER_DRAWER + 1)) for drawer in drawers}
+    devices: list[Device] = []
+    link = Link(LINK_LANES, PCIE_GENERATION, LINK_LANES, PCIE_GENERATION)
     # Devices with a named drawer are placed first, so that devices without one never take their slots.
     for spec in sorted(pool, key=lambda spec: spec.drawer is None):
-        named = [name for name in drawers if spec.drawer in (None, name, name.rpartition("/")[2])]
-        if not named:
+        candidates = [name for name in drawers if spec.drawer in (None, name, name.rpartition("/")[2])]
+        if not candidates:
             raise ConfigError(f"pool: drawer {spec.drawer!r} is not known; there are {', '.join(drawers)}")
         for _ in range(spec.count):
-            drawer = next((name for name in named if free[name]), None)
+            drawer = next((name for name in candidates if free[name]), None)
             if drawer is None:
-                where = spec.drawer or "the chassis"
-                raise ConfigError(f"pool: no slot left in {where} for {spec.count} x {spec.model!r} ({spec.kind})")
-            at, kind = f"{drawer}/slot{free[drawer].pop(0)}", spec.kind
-            found.append(Device(at, kind, spec.model, host_id(kind, at), at, local=False, link=link))
-    return sorted(found, key=lambda device: drawers.index(device.location.rpartition("/")[0]))
+                full_location = spec.drawer or "the chassis"
+                raise ConfigError(
+                    f"pool: no slot left in {full_location} for {spec.count} x {spec.model!r} ({spec.kind})"
+                )
+            location, kind = f"{drawer}/slot{free[drawer].pop(0)}", spec.kind
+            devices.append(
+                Device(location, kind, spec.model, make_host_id(kind, location), location, local=False, link=link)
+            )
+    return sorted(devices, key=lambda device: drawers.index(device.location.rpartition("/")[0]))
 
 
 FaultKind = Literal[
@@ -262,29 +284,31 @@ class SimulatedFabric(SimpleFabric):
     def __init__(
         self, options: SimulatedOptions, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
     ) -> None:
-        own = (device for host in hosts for device in own_devices(host))
+        built_in_devices = (device for host in hosts for device in own_devices(host))
         super().__init__(
             hosts,
-            fill(options.chassis, pool),
+            place_devices(options.chassis, pool),
             state_dir,
-            own=(replace(device, host_id=host_id(device.kind, device.fabric_id)) for device in own),
-            banks=banks(options.chassis, hosts),
+            built_in=(
+                replace(device, host_id=make_host_id(device.kind, device.fabric_id)) for device in built_in_devices
+            ),
+            banks=build_banks(options.chassis, hosts),
             ports=find_host_ports(options.chassis, hosts),
         )
         self._options = options
         self._times = published_times(options.times).scaled(options.times_factor) if options.times else None
         self._random = Random()
-        self._faults = {f"{n}-{content_hash(fault.model_dump(), 8)}": fault for n, fault in enumerate(options.faults)}
+        self._faults = {f"{n}-{hash_document(fault.model_dump(), 8)}": fault for n, fault in enumerate(options.faults)}
 
-    def _take(self, operation: Operation, kind: str, least_s: float) -> None:
+    def _sleep_for_operation(self, operation: Operation, kind: str, min_s: float) -> None:
         """Sleep for the duration of an operation on one kind of device.
 
         Recorded times of GPUs are also used for drives.
         """
         drawn_s = self._times.sample(self._random, operation, kind and "gpu") if self._times else 0.0
-        time.sleep(least_s + drawn_s)
+        time.sleep(min_s + drawn_s)
 
-    def _strikes(self, kind: FaultKind, lease_id: str, device: str | None = None) -> Fault | None:
+    def _trigger_fault(self, kind: FaultKind, lease_id: str, device: str | None = None) -> Fault | None:
         """Return the fault that occurs now and count it in the state file, or return None if there is none."""
         matching = {
             key: fault
@@ -295,83 +319,83 @@ class SimulatedFabric(SimpleFabric):
         }
         if not matching:
             return None
-        with self.state.change() as state:
+        with self.state.edit() as state:
             for key, fault in matching.items():
-                left = state.faults.get(key, fault.times)
-                if left > 0:
-                    state.faults[key] = left - 1
+                remaining = state.faults.get(key, fault.times)
+                if remaining > 0:
+                    state.faults[key] = remaining - 1
                     return fault
         return None
 
-    def present(self, device: Device, state: State) -> Device:
+    def apply_state(self, device: Device, state: FabricState) -> Device:
         """Return a device of the pool in its current state, with its link and health."""
         slot = state.devices.get(device.fabric_id)
         if slot is None:
             return device
         return replace(
-            held(device, slot),
-            state="failed" if slot.broken and slot.lease is None else slot.state,
-            health="critical" if slot.broken else "ok",
-            link=device.link and replace(device.link, width=slot.width or LANES),
+            apply_slot(device, slot),
+            state="failed" if slot.is_broken and slot.lease is None else slot.state,
+            health="critical" if slot.is_broken else "ok",
+            link=device.link and replace(device.link, width=slot.width or LINK_LANES),
         )
 
     def compose(self, selection: Selection) -> None:
         """Claim and attach the selection, with the configured latencies and faults."""
         lease_id = selection.request.lease_id
-        with self.exclusive(lease_id):
-            self._refuse_if_busy(lease_id)
-            if self._strikes("lost_request", lease_id):
+        with self.lock_transaction(lease_id):
+            self._raise_if_busy(lease_id)
+            if self._trigger_fault("lost_request", lease_id):
                 raise OutcomeUnknown(f"{lease_id}: no reply to compose")
-            self.claim(selection)
-            if self.unattached(selection):
+            self.claim_selection(selection)
+            if self.list_unattached_devices(selection):
                 with timing("inventory"):
-                    self._take("inventory", "", self._options.operation_s)
+                    self._sleep_for_operation("inventory", "", self._options.operation_s)
             else:
                 time.sleep(self._options.operation_s)
-            self.attach_claimed(selection)
-            if self._strikes("unknown_outcome", lease_id):
+            self.attach_claimed_devices(selection)
+            if self._trigger_fault("unknown_outcome", lease_id):
                 raise OutcomeUnknown(f"{lease_id}: the reply to compose was lost")
 
-    def attach_claimed(self, selection: Selection) -> None:
+    def attach_claimed_devices(self, selection: Selection) -> None:
         """Attach the claimed devices with the configured latencies and faults.
 
         Raises PartialFailure with the devices that could not be attached.
         """
-        lease_id, done, failed = selection.request.lease_id, list[str](), list[str]()
-        for device, host in self.unattached(selection):
-            with timed(self.pool[device], "attach"):
-                self._take("attach", self.pool[device].kind, self._options.attach_s)
-                if self._strikes("partial_attach", lease_id, device):
-                    failed.append(device)
-                elif not self._strikes("short_attach", lease_id, device):
+        lease_id, attached_ids, failed_ids = selection.request.lease_id, list[str](), list[str]()
+        for device, host in self.list_unattached_devices(selection):
+            with time_device_operation(self.pool[device], "attach"):
+                self._sleep_for_operation("attach", self.pool[device].kind, self._options.attach_s)
+                if self._trigger_fault("partial_attach", lease_id, device):
+                    failed_ids.append(device)
+                elif not self._trigger_fault("short_attach", lease_id, device):
                     self.attach(self.pool[device], host, lease_id)
-                    done.append(device)
-        if failed:
-            raise PartialFailure(f"{lease_id}: {', '.join(failed)} could not be attached", done, failed)
+                    attached_ids.append(device)
+        if failed_ids:
+            raise PartialFailure(f"{lease_id}: {', '.join(failed_ids)} could not be attached", attached_ids, failed_ids)
 
-    def host_sees(self, composition: Composition) -> frozenset[str]:
+    def find_visible_devices(self, composition: Composition) -> frozenset[str]:
         """Return the fabric ids of the devices that their hosts list now, given the simulated faults."""
-        slots, now = self.state.read().devices, time.time()
+        slots, now_s = self.state.read().devices, time.time()
 
-        def arrived(slot: Slot, host: str) -> bool:
+        def is_visible(slot: DeviceSlot, host: str) -> bool:
             """Return True if the host lists the device in this slot now."""
-            there = slot.visible_s is not None and slot.visible_s <= now and not slot.needs_rescan
-            return there and not slot.broken and slot.host == host
+            enumerated = slot.visible_s is not None and slot.visible_s <= now_s and not slot.needs_rescan
+            return enumerated and not slot.is_broken and slot.host == host
 
         return frozenset(
             device.fabric_id
             for host in composition.hosts
             for device in (*host.devices, *host.storage)
-            if device.local or arrived(slots.get(device.fabric_id, Slot()), host.name)
+            if device.local or is_visible(slots.get(device.fabric_id, DeviceSlot()), host.name)
         )
 
-    def looked_for(self, composition: Composition) -> frozenset[str]:
+    def devices_to_verify(self, composition: Composition) -> frozenset[str]:
         """Return the fabric ids of the pooled devices, which are verified on their hosts."""
         return frozenset(device.fabric_id for device in composition.devices if not device.local)
 
-    def rescan(self, composition: Composition) -> None:
+    def rescan_hosts(self, composition: Composition) -> None:
         """Make devices visible that appear only after a rescan."""
-        with self.state.change() as state:
+        with self.state.edit() as state:
             for device in composition.devices:
                 if device.fabric_id in state.devices:
                     state.devices[device.fabric_id].needs_rescan = False
@@ -383,62 +407,64 @@ class SimulatedFabric(SimpleFabric):
         """
         if lease_id not in self.state.read().leases:
             return ()
-        with self.exclusive(lease_id):
-            self._refuse_if_busy(lease_id)
+        with self.lock_transaction(lease_id):
+            self._raise_if_busy(lease_id)
             time.sleep(self._options.operation_s)
-            stuck = self.detach_held(lease_id)
-            if self._strikes("unknown_release", lease_id):
+            undetached_ids = self.detach_lease_devices(lease_id)
+            if self._trigger_fault("unknown_release", lease_id):
                 raise OutcomeUnknown(f"{lease_id}: the reply to release was lost")
-        return stuck
+        return undetached_ids
 
     def detach(self, device: Device, host: str, lease_id: str) -> None:
         """Detach one device with the configured latency. Raises FabricError if a fault prevents it."""
-        self._take("detach", device.kind, self._options.detach_s)
-        if self._strikes("leak", lease_id, device.fabric_id):
+        self._sleep_for_operation("detach", device.kind, self._options.detach_s)
+        if self._trigger_fault("leak", lease_id, device.fabric_id):
             raise FabricError(f"{device.fabric_id}: cannot be detached")
 
-    def _refuse_if_busy(self, lease_id: str) -> None:
+    def _raise_if_busy(self, lease_id: str) -> None:
         """Raise Busy if that fault occurs now."""
-        if self._strikes("busy", lease_id):
+        if self._trigger_fault("busy", lease_id):
             raise Busy(f"{lease_id}: the fabric is busy", ("the fabric itself",))
 
     def attach(self, device: Device, host: str, lease_id: str) -> None:
         """Attach one device, or another device if a fault substitutes it."""
-        actual = self._mistaken(device, host, lease_id)
-        struck: dict[FaultKind, Fault | None] = {
-            kind: self._strikes(kind, lease_id, actual)
+        attached_id = self._choose_attached_device(device, host, lease_id)
+        faults: dict[FaultKind, Fault | None] = {
+            kind: self._trigger_fault(kind, lease_id, attached_id)
             for kind in ("device_never_visible", "needs_rescan", "degraded_link", "device_fails")
         }
-        now = time.time()
-        with self.state.change() as state:
-            if actual != device.fabric_id:
-                state.free(device.fabric_id)
+        now_s = time.time()
+        with self.state.edit() as state:
+            if attached_id != device.fabric_id:
+                state.free_device(device.fabric_id)
                 holding = state.leases[lease_id]
                 holding.hosts = tuple(
-                    held.model_copy(
-                        update={"devices": tuple(actual if d == device.fabric_id else d for d in held.devices)}
+                    claimed_host.model_copy(
+                        update={
+                            "devices": tuple(attached_id if d == device.fabric_id else d for d in claimed_host.devices)
+                        }
                     )
-                    for held in holding.hosts
+                    for claimed_host in holding.hosts
                 )
-            slot = state.slot(actual)
+            slot = state.get_or_create_slot(attached_id)
             slot.lease, slot.host, slot.state = lease_id, host, "in_use"
-            slot.visible_s = None if struck["device_never_visible"] else now + self._options.enumerate_s
-            slot.needs_rescan = struck["needs_rescan"] is not None
-            slot.width = LANES // 2 if struck["degraded_link"] else None
-            slot.fails_s = now + struck["device_fails"].after_s if struck["device_fails"] else slot.fails_s
+            slot.visible_s = None if faults["device_never_visible"] else now_s + self._options.enumerate_s
+            slot.needs_rescan = faults["needs_rescan"] is not None
+            slot.width = LINK_LANES // 2 if faults["degraded_link"] else None
+            slot.fails_s = now_s + faults["device_fails"].after_s if faults["device_fails"] else slot.fails_s
 
-    def _mistaken(self, device: Device, host: str, lease_id: str) -> str:
+    def _choose_attached_device(self, device: Device, host: str, lease_id: str) -> str:
         """Return the id of the device that is attached: the requested one, or a substitute if that fault occurs.
 
         A substitute is a free device of the same kind and another model that the host may hold.
         """
         state = self.state.read()
-        for other in self.pool.values():
-            now = self.present(other, state)
-            fits = other.kind == device.kind and other.model != device.model
-            if now.state == "free" and fits and violation(self.banks, {other.location: host}) is None:
-                struck = self._strikes("substituted_device", lease_id, device.fabric_id)
-                return (other if struck else device).fabric_id
+        for candidate in self.pool.values():
+            current = self.apply_state(candidate, state)
+            fits = candidate.kind == device.kind and candidate.model != device.model
+            if current.state == "free" and fits and find_violation(self.banks, {candidate.location: host}) is None:
+                fault = self._trigger_fault("substituted_device", lease_id, device.fabric_id)
+                return (candidate if fault else device).fabric_id
         return device.fabric_id
 
 
@@ -446,5 +472,5 @@ FABRIC = FabricKind(
     "a Falcon-4016-like chassis and its pool, simulated with latencies and faults",
     SimulatedOptions,
     SimulatedFabric,
-    steps=Steps(once=("inventory",)),
+    steps=OperationSteps(per_composition=("inventory",)),
 )

@@ -14,22 +14,30 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from campaign.common.files import NO_SPACE, lock, overwrite, read_bytes, read_text, try_lock, write_atomic
+from campaign.common.files import (
+    NO_SPACE_ERRNOS,
+    hold_lock,
+    overwrite_in_place,
+    read_bytes,
+    read_text,
+    try_lock,
+    write_atomic,
+)
 from campaign.fabrics.errors import Busy, Conflict, ProtocolViolation
 from campaign.fabrics.protocol import Selection, Tag
 from campaign.spec.hardware import ComposedHost, Composition, Device
 from campaign.spec.site_hardware import HostSpec
 
-_ROOM_BYTES = 4096
+_RESERVED_BYTES = 4096
 
 
-class _Stored(BaseModel):
+class _StoredModel(BaseModel):
     """Base class of the models in the state file. Unknown keys are rejected."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Detached(_Stored):
+class DetachedDevice(_StoredModel):
     """Last known fabric data of a device that this program detached.
 
     Some fabrics do not list a device that is attached to no host.
@@ -45,7 +53,7 @@ class Detached(_Stored):
     others: dict[str, str] = Field(default_factory=dict)
 
 
-class Slot(_Stored):
+class DeviceSlot(_StoredModel):
     """Deviations of one device from the default. A device without an entry is free and works."""
 
     lease: str | None = None
@@ -58,12 +66,12 @@ class Slot(_Stored):
     found: str | None = Field(default=None, description="host that it was found on, and has not been taken from yet")
 
     @property
-    def broken(self) -> bool:
+    def is_broken(self) -> bool:
         """Failure status of the device: True from the time `fails_s`."""
         return self.fails_s is not None and self.fails_s <= time.time()
 
 
-class HeldHost(_Stored):
+class ClaimedHost(_StoredModel):
     """Devices (fabric ids) that a lease requested on one host."""
 
     name: str
@@ -71,13 +79,13 @@ class HeldHost(_Stored):
     storage: tuple[str, ...] = ()
 
 
-class Holding(_Stored):
+class LeaseClaim(_StoredModel):
     """Claim of one lease, which also serves as the tag that identifies the lease as ours."""
 
     campaign: str
     owner: str
     since_s: float
-    hosts: tuple[HeldHost, ...]
+    hosts: tuple[ClaimedHost, ...]
     seen_before: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="devices that hosts had before anything was attached, by identity or address"
     )
@@ -86,58 +94,61 @@ class Holding(_Stored):
     )
 
 
-class State(_Stored):
+class FabricState(_StoredModel):
     """Contents of the state file: claims of leases and states of devices."""
 
     schema_version: Literal[1] = 1
-    devices: dict[str, Slot] = Field(default_factory=dict)
-    leases: dict[str, Holding] = Field(default_factory=dict)
-    detached: dict[str, Detached] = Field(default_factory=dict, description="written before a device is detached")
+    devices: dict[str, DeviceSlot] = Field(default_factory=dict)
+    leases: dict[str, LeaseClaim] = Field(default_factory=dict)
+    detached: dict[str, DetachedDevice] = Field(default_factory=dict, description="written before a device is detached")
     homes: dict[str, str] = Field(default_factory=dict, description="host that a device was found on")
     faults: dict[str, int] = Field(default_factory=dict, description="how often each fault may still happen")
 
-    def slot(self, fabric_id: str) -> Slot:
+    def get_or_create_slot(self, fabric_id: str) -> DeviceSlot:
         """Return the entry of a device. Add an empty entry if there is none."""
-        return self.devices.setdefault(fabric_id, Slot())
+        return self.devices.setdefault(fabric_id, DeviceSlot())
 
-    def held_by(self, lease_id: str) -> tuple[str, ...]:
+    def list_lease_devices(self, lease_id: str) -> tuple[str, ...]:
         """Return the fabric ids of the devices that the lease claims, attached or not."""
         return tuple(name for name, slot in self.devices.items() if slot.lease == lease_id)
 
-    def holder_of_host(self, name: str) -> str | None:
+    def find_host_holder(self, name: str) -> str | None:
         """Return the lease that claims the host, or None."""
-        return next((lease for lease, held in self.leases.items() if name in {host.name for host in held.hosts}), None)
+        return next(
+            (lease for lease, lease_claim in self.leases.items() if name in {host.name for host in lease_claim.hosts}),
+            None,
+        )
 
-    def free(self, fabric_id: str) -> None:
+    def free_device(self, fabric_id: str) -> None:
         """Remove the device from its lease. A broken device stays broken."""
         slot = self.devices.pop(fabric_id)
-        if slot.broken:
-            self.devices[fabric_id] = Slot(fails_s=slot.fails_s)
+        if slot.is_broken:
+            self.devices[fabric_id] = DeviceSlot(fails_s=slot.fails_s)
 
-    def drop(self, lease_id: str, keeping: Collection[str] = ()) -> None:
+    def drop_lease(self, lease_id: str, keep_ids: Collection[str] = ()) -> None:
         """Remove the claims of a lease, except for some devices.
 
         The devices in `keep_ids` and their hosts stay with the lease.
         """
-        for name in self.held_by(lease_id):
-            if name not in keeping:
-                self.free(name)
-        holding = self.leases.get(lease_id)
-        if holding is not None:
-            holding.hosts = tuple(h for h in holding.hosts if not {*h.devices, *h.storage}.isdisjoint(keeping))
-            if not holding.hosts:
+        for name in self.list_lease_devices(lease_id):
+            if name not in keep_ids:
+                self.free_device(name)
+        lease_claim = self.leases.get(lease_id)
+        if lease_claim is not None:
+            lease_claim.hosts = tuple(h for h in lease_claim.hosts if not {*h.devices, *h.storage}.isdisjoint(keep_ids))
+            if not lease_claim.hosts:
                 del self.leases[lease_id]
 
-    def taken(self, fabric_id: str) -> None:
+    def mark_removed_from_origin(self, fabric_id: str) -> None:
         """Record that a device is no longer attached to the host where it was found.
 
         Either this program detached it, or another client moved it.
         """
         self.devices[fabric_id].found = None
         if self.devices[fabric_id].lease is None:
-            self.free(fabric_id)
+            self.free_device(fabric_id)
 
-    def away(self) -> dict[str, str]:
+    def list_displaced_devices(self) -> dict[str, str]:
         """Return the original host of each displaced device, by fabric id.
 
         A device is displaced if a lease detached it from that host, and no lease holds the device or the host now.
@@ -146,21 +157,24 @@ class State(_Stored):
         return {
             name: host
             for name, host, slot in slots
-            if (slot is None or slot.lease is None) and self.holder_of_host(host) is None
+            if (slot is None or slot.lease is None) and self.find_host_holder(host) is None
         }
 
-    def tags(self) -> dict[str, Tag]:
+    def build_lease_tags(self) -> dict[str, Tag]:
         """Build the tag of each lease in the state, by lease id."""
         return {
-            lease: Tag(lease, held.campaign, held.owner, held.since_s, self.held_by(lease))
-            for lease, held in self.leases.items()
+            lease: Tag(
+                lease, lease_claim.campaign, lease_claim.owner, lease_claim.since_s, self.list_lease_devices(lease)
+            )
+            for lease, lease_claim in self.leases.items()
         }
 
 
-def wanted(selection: Selection) -> tuple[HeldHost, ...]:
+def hosts_from_selection(selection: Selection) -> tuple[ClaimedHost, ...]:
     """Convert a selection to the hosts stored in the state file."""
     return tuple(
-        HeldHost(name=host.host, devices=(*host.local, *host.fabric), storage=host.storage) for host in selection.hosts
+        ClaimedHost(name=host.host, devices=(*host.local, *host.fabric), storage=host.storage)
+        for host in selection.hosts
     )
 
 
@@ -170,15 +184,15 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def read(self) -> State:
+    def read(self) -> FabricState:
         """Return the state as last written, or an empty state if there is no file.
 
         Raises ProtocolViolation, with the path, if the file is damaged.
         """
         try:
-            return State.model_validate_json(read_bytes(self.path))
+            return FabricState.model_validate_json(read_bytes(self.path))
         except FileNotFoundError:
-            return State()
+            return FabricState()
         except ValidationError as error:
             raise ProtocolViolation(
                 f"{self.path}: not a valid fabric state ({error.error_count()} problems); "
@@ -186,20 +200,24 @@ class StateFile:
             ) from error
 
     @contextmanager
-    def change(self) -> Iterator[State]:
+    def edit(self) -> Iterator[FabricState]:
         """Yield the state for changes under a lock, and write it when the block ends without an exception.
 
         If the block raises an exception, the file is unchanged.
         """
-        with lock(self.path.with_suffix(".lock")):
+        with hold_lock(self.path.with_suffix(".lock")):
             state = self.read()
             yield state
             content = (state.model_dump_json(indent=1) + "\n").encode()
             try:
                 # Reserves space, so that releasing devices can still overwrite the file when the disk is full.
-                write_atomic(self.path, content.ljust(2 * len(content) + _ROOM_BYTES), durable=True)
+                write_atomic(self.path, content.ljust(2 * len(content) + _RESERVED_BYTES), durable=True)
             except OSError as error:
-                if error.errno not in NO_SPACE or not self.path.exists() or not overwrite(self.path, content):
+                if (
+                    error.errno not in NO_SPACE_ERRNOS
+                    or not self.path.exists()
+                    or not overwrite_in_place(self.path, content)
+                ):
                     raise
 
     @contextmanager
@@ -211,14 +229,14 @@ class StateFile:
         the next one.
         """
         path = self.path.with_suffix(".transaction")
-        with try_lock(path, lease_id) as mine:
-            if not mine:
-                other = read_text(path)
-                raise Busy(f"the fabric is busy with lease {other or '(just starting)'}", (other,) if other else ())
+        with try_lock(path, lease_id) as acquired:
+            if not acquired:
+                holder = read_text(path)
+                raise Busy(f"the fabric is busy with lease {holder or '(just starting)'}", (holder,) if holder else ())
             yield
 
 
-def occupy(device: Device, state: State) -> Device:
+def apply_claim(device: Device, state: FabricState) -> Device:
     """Return a built-in device of a host with its present holder."""
     slot = state.devices.get(device.fabric_id)
     if slot is None or slot.lease is None:
@@ -226,7 +244,7 @@ def occupy(device: Device, state: State) -> Device:
     return replace(device, holder=slot.lease, state="in_use")
 
 
-def held(device: Device, slot: Slot) -> Device:
+def apply_slot(device: Device, slot: DeviceSlot) -> Device:
     """Return a device of the pool with the holder in its slot, if there is one."""
     return (
         replace(device, holder=slot.lease, attached_to=slot.host, state=slot.state)
@@ -235,44 +253,46 @@ def held(device: Device, slot: Slot) -> Device:
     )
 
 
-def claim(state: State, selection: Selection) -> bool:
+def enter_claim(state: FabricState, selection: Selection) -> bool:
     """Enter the claim of a selection into the state.
 
     Returns False if this lease already has exactly this selection. Raises Conflict if other leases hold parts of it.
     """
-    request, hosts = selection.request, wanted(selection)
-    holding = state.leases.get(request.lease_id)
-    if holding is not None:
-        if (holding.campaign, holding.owner, holding.hosts) != (request.campaign, request.owner, hosts):
+    request, hosts = selection.request, hosts_from_selection(selection)
+    lease_claim = state.leases.get(request.lease_id)
+    if lease_claim is not None:
+        if (lease_claim.campaign, lease_claim.owner, lease_claim.hosts) != (request.campaign, request.owner, hosts):
             raise Conflict(
-                f"{request.lease_id} already holds other devices, for {holding.owner} (campaign {holding.campaign})",
+                f"{request.lease_id} already holds other devices, for {lease_claim.owner} (campaign {lease_claim.campaign})",
                 holders=(request.lease_id,),
             )
         return False
-    taken = {host.name: holder for host in hosts if (holder := state.holder_of_host(host.name)) is not None}
-    taken |= {name: lease for name in selection.ids if (lease := state.slot(name).lease) is not None}
-    if taken:
-        what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
-        raise Conflict(f"{request.lease_id}: no longer free: {what}", holders=dict.fromkeys(taken.values()))
-    state.leases[request.lease_id] = Holding(
+    holders = {host.name: holder for host in hosts if (holder := state.find_host_holder(host.name)) is not None}
+    holders |= {
+        name: lease for name in selection.fabric_ids if (lease := state.get_or_create_slot(name).lease) is not None
+    }
+    if holders:
+        held_items = ", ".join(f"{name} by {holder}" for name, holder in holders.items())
+        raise Conflict(f"{request.lease_id}: no longer free: {held_items}", holders=dict.fromkeys(holders.values()))
+    state.leases[request.lease_id] = LeaseClaim(
         campaign=request.campaign, owner=request.owner, since_s=time.time(), hosts=hosts
     )
     return True
 
 
-def occupy_slots(state: State, selection: Selection, to_attach: Container[str]) -> None:
+def assign_slots(state: FabricState, selection: Selection, to_attach: Container[str]) -> None:
     """Assign the devices of a claimed selection to their lease and hosts.
 
     Devices in `to_attach` are marked as still to be attached, the others as in use.
     """
     for host in selection.hosts:
-        for name in host.ids:
-            slot = state.slot(name)
+        for name in host.fabric_ids:
+            slot = state.get_or_create_slot(name)
             slot.lease, slot.host = selection.request.lease_id, host.host
             slot.state = "composing" if name in to_attach else "in_use"
 
 
-def in_the_way(state: State, lease_id: str) -> dict[str, str]:
+def find_devices_to_remove(state: FabricState, lease_id: str) -> dict[str, str]:
     """Return the devices that must be detached before a claimed lease is attached, with their hosts by fabric id.
 
     These devices are still where they were found: devices of the lease itself, and other devices on its hosts.
@@ -285,20 +305,22 @@ def in_the_way(state: State, lease_id: str) -> dict[str, str]:
     }
 
 
-def composed(specs: Mapping[str, HostSpec], hosts: Iterable[HeldHost], devices: Mapping[str, Device]) -> Composition:
+def build_composition(
+    specs: Mapping[str, HostSpec], hosts: Iterable[ClaimedHost], devices: Mapping[str, Device]
+) -> Composition:
     """Build the composition of stored hosts from the devices that are really attached.
 
     Missing devices are left out.
     """
 
-    def there(names: Iterable[str]) -> tuple[Device, ...]:
+    def find_devices(names: Iterable[str]) -> tuple[Device, ...]:
         """Return the devices with these ids that are really attached."""
         return tuple(devices[name] for name in names if name in devices)
 
-    asked = [(host, specs[host.name]) for host in hosts]
+    host_specs = [(host, specs[host.name]) for host in hosts]
     return Composition(
         tuple(
-            ComposedHost(host.name, spec.cores, spec.memory_gib, there(host.devices), there(host.storage))
-            for host, spec in asked
+            ComposedHost(host.name, spec.cores, spec.memory_gib, find_devices(host.devices), find_devices(host.storage))
+            for host, spec in host_specs
         )
     )

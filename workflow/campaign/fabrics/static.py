@@ -12,7 +12,7 @@ from pathlib import Path
 
 from campaign.common.errors import ConfigError
 from campaign.fabrics.errors import Incompatible
-from campaign.fabrics.protocol import Request, Selection
+from campaign.fabrics.protocol import LeaseRequest, Selection
 from campaign.fabrics.registry import Example, FabricKind, NoOptions
 from campaign.fabrics.simple_fabric import SimpleFabric
 from campaign.spec.cell import Configuration
@@ -32,19 +32,24 @@ class StaticFabric(SimpleFabric):
     atomic = True
     note = "devices are those of the system file; the run on the host is what verifies them"
 
-    def select(self, request: Request, inventory: Inventory) -> Selection:
+    def select_devices(self, request: LeaseRequest, inventory: Inventory) -> Selection:
         """Choose built-in devices for a request.
 
         Raises Incompatible if the configuration needs pooled devices or pooled storage.
         """
-        asked, pooled = request.configuration, request.configuration.fabric_devices_per_host
-        wrong, use = f"storage: {asked.storage}", "local or nvme"
-        if pooled or asked.attach != "local":
-            wrong, use = f"attach: {asked.attach} with {pooled} pooled devices a host", "attach: local"
-        elif asked.storage != "fabric-nvme":
-            return super().select(request, inventory)
-        who = f"{request.lease_id}: configuration {asked.name!r}"
-        raise Incompatible(f"{who} asks for {wrong} ({RULE}); use {use}, or a composable fabric", RULE)
+        configuration, pooled_count = request.configuration, request.configuration.fabric_devices_per_host
+        invalid_option, allowed_values = f"storage: {configuration.storage}", "local or nvme"
+        if pooled_count or configuration.attach != "local":
+            invalid_option, allowed_values = (
+                f"attach: {configuration.attach} with {pooled_count} pooled devices a host",
+                "attach: local",
+            )
+        elif configuration.storage != "fabric-nvme":
+            return super().select_devices(request, inventory)
+        subject = f"{request.lease_id}: configuration {configuration.name!r}"
+        raise Incompatible(
+            f"{subject} asks for {invalid_option} ({RULE}); use {allowed_values}, or a composable fabric", RULE
+        )
 
 
 def open_fabric(

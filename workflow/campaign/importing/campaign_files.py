@@ -10,12 +10,14 @@ from campaign.plan.campaign.import_file import ImportFile
 from campaign.spec.cell import Scalar
 from campaign.workloads.protocol import Workload
 
-WHY = "no log of it was found"
-_AXES = ("configuration", "workload", "batch", "precision")
-_TOGETHER = 12  # because the length of an expression is limited
+MISSING_LOG_REASON = "no log of it was found"
+_CELL_AXES = ("configuration", "workload", "batch", "precision")
+_MAX_VALUES_PER_CONDITION = 12  # because the length of an expression is limited
 
 
-def system_document(said: ImportFile, workloads: Mapping[str, Workload], notes: Sequence[str] = ()) -> dict[str, Any]:
+def make_system_document(
+    import_file: ImportFile, workloads: Mapping[str, Workload], notes: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the system file as a document.
 
     If the system has a pool, a fabric that can hold one stands for the real fabric, which logs do not mention. Likewise, Slurm
@@ -27,37 +29,37 @@ def system_document(said: ImportFile, workloads: Mapping[str, Workload], notes: 
         workloads: workloads by name.
         notes: notes that are added to those of the map.
     """
-    system = said.system
-    by_slurm = any(file.needs_slurm for file in workloads.values())
-    kept = system.model_dump(mode="json", exclude_defaults=True, exclude={"notes"})
-    for entry in kept.get("pool", ()):
+    system = import_file.system
+    needs_slurm = any(file.needs_slurm for file in workloads.values())
+    fields = system.model_dump(mode="json", exclude_defaults=True, exclude={"notes"})
+    for entry in fields.get("pool", ()):
         entry.pop("drawer", None)  # drawer of the real chassis, which the stand-in fabric does not have
     return {
         "schema_version": "system/1",
-        **kept,
-        "launcher": "slurm" if by_slurm else "local",
+        **fields,
+        "launcher": "slurm" if needs_slurm else "local",
         "fabric": {"kind": "simulated" if system.pool else "static"},
         "notes": [*system.notes, *notes],
     }
 
 
-def workload_document(name: str, said: ImportFile) -> dict[str, Any]:
+def make_workload_document(name: str, import_file: ImportFile) -> dict[str, Any]:
     """Return the workload file of an entry with its own parser as a document.
 
     The document lists all precisions, because the matrix defines which were run.
     """
-    file = said.workloads[name]
-    kept = file.model_dump(mode="json", exclude_defaults=True)
+    file = import_file.workloads[name]
+    fields = file.model_dump(mode="json", exclude_defaults=True)
     program: dict[str, Any] = {"command": list(file.command)}
     if file.is_service:
-        program |= {key: kept.pop(key) for key in ("parser", "parsers", "test") if key in kept}
+        program |= {key: fields.pop(key) for key in ("parser", "parsers", "test") if key in fields}
         program = {"client": program, "server": {"command": ["unknown"]}}
     kind = "service" if file.is_service else "command"
-    return {"name": name, "kind": kind, "precisions": list(PRECISIONS), **kept, **program}
+    return {"name": name, "kind": kind, "precisions": list(PRECISIONS), **fields, **program}
 
 
-def campaign_document(
-    said: ImportFile,
+def make_campaign_document(
+    import_file: ImportFile,
     points: Collection[CellPoint],
     axes: Collection[str],
     repetitions: Mapping[CellPoint, int],
@@ -74,34 +76,38 @@ def campaign_document(
         compositions: largest number of compositions of a configuration.
         workloads: workloads by name.
     """
-    cells = [_values(point, axes, workloads) for point in sorted(points)]
-    most = max(repetitions.values())
-    full = said.matrix == "full"
-    values = {name: _sorted(cell[place] for cell in cells) for place, name in enumerate((*_AXES, *sorted(axes)))}
-    overrides, exclude = ([], []) if full else _sparse(values, cells)
-    most_of = [(_values(point, axes, workloads), count) for point, count in repetitions.items()]
+    cells = [_get_axis_values(point, axes, workloads) for point in sorted(points)]
+    max_repetitions = max(repetitions.values())
+    is_full_matrix = import_file.matrix == "full"
+    values = {
+        name: _sort_values(cell[index] for cell in cells) for index, name in enumerate((*_CELL_AXES, *sorted(axes)))
+    }
+    overrides, exclude = ([], []) if is_full_matrix else _restrict_to_cells(values, cells)
+    repetitions_by_cell = [(_get_axis_values(point, axes, workloads), count) for point, count in repetitions.items()]
     return {
         "schema_version": "campaign/1",
-        "name": said.name,
-        "title": said.title,
-        "question": said.question,
-        "system": said.system.name,
-        **({"baseline": said.baseline} if said.baseline else {}),
-        **({"metric": said.metric.model_dump(mode="json", exclude_defaults=True)} if said.metric else {}),
-        **({"references": list(said.references)} if said.references else {}),
-        "configurations": [shape.model_dump(mode="json", exclude_defaults=True) for shape in said.configurations],
+        "name": import_file.name,
+        "title": import_file.title,
+        "question": import_file.question,
+        "system": import_file.system.name,
+        **({"baseline": import_file.baseline} if import_file.baseline else {}),
+        **({"metric": import_file.metric.model_dump(mode="json", exclude_defaults=True)} if import_file.metric else {}),
+        **({"references": list(import_file.references)} if import_file.references else {}),
+        "configurations": [
+            shape.model_dump(mode="json", exclude_defaults=True) for shape in import_file.configurations
+        ],
         "axes": {
-            **({} if full else {"configuration": values["configuration"]}),
-            "workload": [name for name in said.workloads if full or name in values["workload"]],
+            **({} if is_full_matrix else {"configuration": values["configuration"]}),
+            "workload": [name for name in import_file.workloads if is_full_matrix or name in values["workload"]],
             "batch": values["batch"],
             "precision": values["precision"],
             "options": {name: values[name] for name in sorted(axes)},
         },
-        "exclude": [{"when": rule, "why": WHY} for rule in exclude],
-        "overrides": [*overrides, *_fewer(values, most_of)],
+        "exclude": [{"when": rule, "why": MISSING_LOG_REASON} for rule in exclude],
+        "overrides": [*overrides, *_override_fewer_repetitions(values, repetitions_by_cell)],
         "protocol": {
-            **said.protocol.model_dump(mode="json"),
-            "repetitions": most,
+            **import_file.protocol.model_dump(mode="json"),
+            "repetitions": max_repetitions,
             "compositions": compositions,
             "telemetry_s": None,
             "links": {"when": []},
@@ -110,45 +116,53 @@ def campaign_document(
     }
 
 
-def _sparse(
+def _restrict_to_cells(
     values: Mapping[str, Sequence[Scalar]], cells: Sequence[tuple[Scalar, ...]]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the overrides and exclusions that reduce the product of all axis values to the cells with a log.
 
     Overrides give workloads their own batches and precisions.
     """
-    rests = ((workload, (configuration, *rest)) for configuration, workload, *rest in cells)
-    alike = _alike(rests, values["workload"])
+    cells_by_workload = ((workload, (configuration, *rest)) for configuration, workload, *rest in cells)
+    workloads_by_cells = _group_values_by_rest(cells_by_workload, values["workload"])
     names = [name for name in values if name != "workload"]
     overrides: list[dict[str, Any]] = []
     exclude: list[str] = []
-    for found, workloads in alike.items():
-        own = {**values, "batch": _sorted(c[1] for c in found), "precision": _sorted(c[2] for c in found)}
-        for of in _among("workload", workloads):
-            if changed := {name: own[name] for name in ("batch", "precision") if own[name] != values[name]}:
-                overrides.append({"when": of, "axes": changed})
-            only = of if len(values["workload"]) > 1 else ""
-            exclude += others(names, [own[name] for name in names], found, only)
+    for workload_cells, workloads in workloads_by_cells.items():
+        workload_values = {
+            **values,
+            "batch": _sort_values(c[1] for c in workload_cells),
+            "precision": _sort_values(c[2] for c in workload_cells),
+        }
+        for condition in _make_conditions("workload", workloads):
+            if changed_axes := {
+                name: workload_values[name] for name in ("batch", "precision") if workload_values[name] != values[name]
+            }:
+                overrides.append({"when": condition, "axes": changed_axes})
+            workload_condition = condition if len(values["workload"]) > 1 else ""
+            exclude += find_absent_combinations(
+                names, [workload_values[name] for name in names], workload_cells, workload_condition
+            )
     return overrides, exclude
 
 
-def _fewer(
+def _override_fewer_repetitions(
     values: Mapping[str, Sequence[Scalar]], repetitions: Iterable[tuple[tuple[Scalar, ...], int]]
 ) -> Iterator[dict[str, Any]]:
     """Yield overrides for the cells that have fewer repetitions than others.
 
     They may match cells without a log, where they have no effect.
     """
-    most: dict[tuple[Scalar, ...], int] = {}
+    max_count_by_cell: dict[tuple[Scalar, ...], int] = {}
     for cell, count in repetitions:
-        most[cell] = max(count, most.get(cell, 0))
-    for count in sorted({*most.values()})[:-1]:
-        others_have = {cell for cell, often in most.items() if often != count}
-        for rule in others(list(values), list(values.values()), others_have):
+        max_count_by_cell[cell] = max(count, max_count_by_cell.get(cell, 0))
+    for count in sorted({*max_count_by_cell.values()})[:-1]:
+        other_cells = {cell for cell, max_count in max_count_by_cell.items() if max_count != count}
+        for rule in find_absent_combinations(list(values), list(values.values()), other_cells):
             yield {"when": rule, "repetitions": count}
 
 
-def _sorted(values: Iterable[Scalar]) -> list[Scalar]:
+def _sort_values(values: Iterable[Scalar]) -> list[Scalar]:
     """Sort distinct values, with precisions from wide to narrow and other values by size."""
     return sorted(
         set(values),
@@ -156,14 +170,14 @@ def _sorted(values: Iterable[Scalar]) -> list[Scalar]:
     )
 
 
-def _values(point: CellPoint, axes: Collection[str], workloads: Mapping[str, Workload]) -> tuple[Scalar, ...]:
+def _get_axis_values(point: CellPoint, axes: Collection[str], workloads: Mapping[str, Workload]) -> tuple[Scalar, ...]:
     configuration, workload, batch, precision, options = point
-    given = {**workloads[workload].options, **dict(options)}
-    return configuration, workload, batch, precision, *(given[name] for name in sorted(axes))
+    option_values = {**workloads[workload].options, **dict(options)}
+    return configuration, workload, batch, precision, *(option_values[name] for name in sorted(axes))
 
 
-def others(
-    names: Sequence[str], values: Sequence[Sequence[Scalar]], cells: Iterable[Sequence[Scalar]], given: str = ""
+def find_absent_combinations(
+    names: Sequence[str], values: Sequence[Sequence[Scalar]], cells: Iterable[Sequence[Scalar]], condition: str = ""
 ) -> Iterator[str]:
     """Yield few and short expressions that together match exactly the combinations of values that are not cells.
 
@@ -177,17 +191,21 @@ def others(
     """
     if not names:
         return
-    name, every = names[0], values[0]
-    alike = _alike(((first, tuple(rest)) for first, *rest in cells), every)
-    present = {value for same in alike.values() for value in same}
-    if absent := [value for value in every if value not in present]:
-        yield from (_and(given, rule) for rule in _among(name, absent))
-    for rest_of, same in alike.items():
-        for chosen in _among(name, same) if len(same) < len(every) else [""]:
-            yield from others(names[1:], values[1:], rest_of, _and(given, chosen))
+    name, axis_values = names[0], values[0]
+    values_by_rest = _group_values_by_rest(((first, tuple(rest)) for first, *rest in cells), axis_values)
+    values_with_cells = {value for equivalent_values in values_by_rest.values() for value in equivalent_values}
+    if values_without_cells := [value for value in axis_values if value not in values_with_cells]:
+        yield from (_join_conditions(condition, rule) for rule in _make_conditions(name, values_without_cells))
+    for remaining_cells, equivalent_values in values_by_rest.items():
+        for value_condition in (
+            _make_conditions(name, equivalent_values) if len(equivalent_values) < len(axis_values) else [""]
+        ):
+            yield from find_absent_combinations(
+                names[1:], values[1:], remaining_cells, _join_conditions(condition, value_condition)
+            )
 
 
-def _alike(
+def _group_values_by_rest(
     cells: Iterable[tuple[Scalar, tuple[Scalar, ...]]], order: Iterable[Scalar]
 ) -> dict[frozenset[tuple[Scalar, ...]], list[Scalar]]:
     """Group the values of an axis by the set of remaining values of their cells.
@@ -196,22 +214,25 @@ def _alike(
         cells: pairs of a value of the axis and the remaining values of the cell.
         order: values of the axis. Those without cells are left out.
     """
-    below: dict[Scalar, set[tuple[Scalar, ...]]] = {}
+    rests_by_value: dict[Scalar, set[tuple[Scalar, ...]]] = {}
     for value, rest in cells:
-        below.setdefault(value, set()).add(rest)
-    alike: dict[frozenset[tuple[Scalar, ...]], list[Scalar]] = {}
+        rests_by_value.setdefault(value, set()).add(rest)
+    values_by_rests: dict[frozenset[tuple[Scalar, ...]], list[Scalar]] = {}
     for value in order:
-        if value in below:
-            alike.setdefault(frozenset(below[value]), []).append(value)
-    return alike
+        if value in rests_by_value:
+            values_by_rests.setdefault(frozenset(rests_by_value[value]), []).append(value)
+    return values_by_rests
 
 
-def _among(name: str, values: Sequence[Scalar]) -> list[str]:
+def _make_conditions(name: str, values: Sequence[Scalar]) -> list[str]:
     """Return expressions that together match any of the values of an axis."""
-    parts = [list(values[at : at + _TOGETHER]) for at in range(0, len(values), _TOGETHER)]
+    parts = [
+        list(values[start : start + _MAX_VALUES_PER_CONDITION])
+        for start in range(0, len(values), _MAX_VALUES_PER_CONDITION)
+    ]
     return [f"{name} == {part[0]!r}" if len(part) == 1 else f"{name} in {part!r}" for part in parts]
 
 
-def _and(given: str, rule: str) -> str:
+def _join_conditions(condition: str, rule: str) -> str:
     """Join two expressions by `and`. Either may be empty."""
-    return f"{given} and {rule}" if given and rule else given or rule
+    return f"{condition} and {rule}" if condition and rule else condition or rule

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from campaign.common.errors import LaunchError, nearest
+from campaign.common.errors import LaunchError, suggest_name
 from campaign.common.files import open_regular
 from campaign.importing.stated_settings import StatedSettings, find_contradiction
 from campaign.plan.campaign.import_file import IDENTITY, LogPattern, LogTimes
@@ -25,11 +25,11 @@ from campaign.spec.hardware import ComposedHost, Composition
 from campaign.spec.run_numbers import MOST
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers.expressions import duration_s
+from campaign.workloads.parsers.expressions import parse_duration_s
 from campaign.workloads.protocol import Ended, Outcome, Run, Workload
 
 
-class Unread(Exception):
+class UnreadLogError(Exception):
     """Reason why a file does not become a record."""
 
 
@@ -58,44 +58,48 @@ class LogFacts:
     """Settings of the program as stated in the log."""
 
 
-def look(pattern: LogPattern, log: Log) -> LogFacts:
+def read_log_facts(pattern: LogPattern, log: Log) -> LogFacts:
     """Read everything that a pattern of the map looks for from a log, in one pass."""
     times = pattern.times
     names: dict[str, str | None] = {f"read.{name}": regex for name, regex in pattern.read.items()}
     names |= {"start": times.start, "end": times.end, "duration_s": times.duration_s}
     names |= {"exit_code": pattern.exit_code, "timed_out": pattern.timed_out}
     regexes = {name: re.compile(regex) for name, regex in names.items() if regex is not None}
-    found: dict[str, list[str]] = {name: [] for name in names}
+    texts_by_name: dict[str, list[str]] = {name: [] for name in names}
     for line in log.lines() if regexes else ():
         for name, regex in regexes.items():
             for match in regex.finditer(line):
                 text = match[1] if regex.groups else match[0]
-                if text is not None and (not found[name] or text != found[name][-1]):
-                    found[name].append(text.strip())
+                if text is not None and (not texts_by_name[name] or text != texts_by_name[name][-1]):
+                    texts_by_name[name].append(text.strip())
     problems: list[str] = []
-    start_s = _moment(found["start"][:1], times, problems)
-    end_s = _moment(found["end"][-1:], times, problems)
-    duration_s = _number(found["duration_s"], "duration_s", problems)
-    exit_code = _number(found["exit_code"], "exit_code", problems)
+    start_s = _parse_time(texts_by_name["start"][:1], times, problems)
+    end_s = _parse_time(texts_by_name["end"][-1:], times, problems)
+    duration_s = _parse_number(texts_by_name["duration_s"], "duration_s", problems)
+    exit_code = _parse_number(texts_by_name["exit_code"], "exit_code", problems)
     return LogFacts(
-        {name: ",".join(dict.fromkeys(found[f"read.{name}"])) for name in pattern.read if found[f"read.{name}"]},
+        {
+            name: ",".join(dict.fromkeys(texts_by_name[f"read.{name}"]))
+            for name in pattern.read
+            if texts_by_name[f"read.{name}"]
+        },
         start_s,
         end_s,
         duration_s if duration_s is None or duration_s >= 0 else None,
         None if exit_code is None else int(exit_code),
-        bool(found["timed_out"]),
+        bool(texts_by_name["timed_out"]),
         tuple(problems),
     )
 
 
-def span(found: LogFacts, written_s: float) -> tuple[float, float, bool]:
+def compute_run_span(facts: LogFacts, written_s: float) -> tuple[float, float, bool]:
     """Return (start, end, True if both are known) of a run in Unix seconds.
 
     Args:
         facts: facts in the log.
         written_s: time of the last change of the log, which stands for an unknown end.
     """
-    start, end, duration = found.start_s, found.end_s, found.duration_s
+    start, end, duration = facts.start_s, facts.end_s, facts.duration_s
     if end is None and start is not None and duration is not None:
         end = start + duration
     last = max(written_s, start or written_s) if end is None else end
@@ -106,7 +110,7 @@ def span(found: LogFacts, written_s: float) -> tuple[float, float, bool]:
     return start, end, True
 
 
-def _moment(texts: list[str], times: LogTimes, problems: list[str]) -> float | None:
+def _parse_time(texts: list[str], times: LogTimes, problems: list[str]) -> float | None:
     """Parse the first of these times as Unix seconds.
 
     Returns None if there is none or it is malformed. A malformed one is added to `problems`.
@@ -116,7 +120,7 @@ def _moment(texts: list[str], times: LogTimes, problems: list[str]) -> float | N
     try:
         if times.form == "unix":
             return float(texts[0])
-        read = (
+        parsed_time = (
             datetime.datetime.fromisoformat(texts[0])
             if times.form == "iso"
             else datetime.datetime.strptime(texts[0], times.form)
@@ -124,10 +128,10 @@ def _moment(texts: list[str], times: LogTimes, problems: list[str]) -> float | N
     except (ValueError, OverflowError):
         problems.append(f"the time '{texts[0]}' is not written as {times.form}")
         return None
-    return (read if read.tzinfo else read.replace(tzinfo=ZoneInfo(times.timezone))).timestamp()
+    return (parsed_time if parsed_time.tzinfo else parsed_time.replace(tzinfo=ZoneInfo(times.timezone))).timestamp()
 
 
-def _number(texts: list[str], name: str, problems: list[str]) -> float | None:
+def _parse_number(texts: list[str], name: str, problems: list[str]) -> float | None:
     """Parse the last of these numbers.
 
     Returns None if there is none or it is malformed. A malformed one is added to `problems`.
@@ -135,29 +139,29 @@ def _number(texts: list[str], name: str, problems: list[str]) -> float | None:
     if not texts:
         return None
     try:
-        seconds = duration_s(texts[-1]) if name == "duration_s" else None
+        seconds = parse_duration_s(texts[-1]) if name == "duration_s" else None
         return float(texts[-1]) if seconds is None else seconds
     except ValueError:
         problems.append(f"{name} is '{texts[-1]}', which is no number")
         return None
 
 
-def digest(path: Path) -> str:
+def hash_log(path: Path) -> str:
     """Return the SHA-256 of a log. Raises UnreadLogError for a file that is empty, no text, or unreadable."""
     try:
         with open_regular(path) as file:
             head = file.read(1 << 16)
             if not head.strip():
-                raise Unread("is empty")
+                raise UnreadLogError("is empty")
             if b"\0" in head or head.startswith(b"\x1f\x8b"):
-                raise Unread("is not a text file; decompress it first")
+                raise UnreadLogError("is not a text file; decompress it first")
             file.seek(0)
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise Unread(f"cannot be read ({error.strerror or error})") from error
+        raise UnreadLogError(f"cannot be read ({error.strerror or error})") from error
 
 
-def outcome_of(campaign: Campaign, cell: Cell, path: Path, found: LogFacts, test: int | None = None) -> Outcome:
+def read_outcome(campaign: Campaign, cell: Cell, path: Path, facts: LogFacts, test: int | None = None) -> Outcome:
     """Return the outcome of a run of this cell according to its log.
 
     Raises UnreadLogError if the apparatus failed, which is no result.
@@ -175,22 +179,22 @@ def outcome_of(campaign: Campaign, cell: Cell, path: Path, found: LogFacts, test
     if test is not None:
         workload = workload.of_test(test)
     try:
-        if found.timed_out or found.exit_code is not None:
-            return workload.outcome(run, Ended((found.exit_code,), 0.0, 0.0, timed_out=found.timed_out), log)
+        if facts.timed_out or facts.exit_code is not None:
+            return workload.outcome(run, Ended((facts.exit_code,), 0.0, 0.0, timed_out=facts.timed_out), log)
         outcome = workload.outcome(run, Ended((0,), 0.0, 0.0, known=False), log)
         if outcome.status != "incomplete":
             return outcome
         # The exit status was not kept, so only failures that appear in the log itself count.
         cause = classify(log, (None,), timed_out=False, killed_by_us=False)
     except LaunchError as error:
-        told = str(error).partition("; run the same command")[0]
-        raise Unread(f"host, network or scheduler failed, so the log has no result: {told}") from error
+        message = str(error).partition("; run the same command")[0]
+        raise UnreadLogError(f"host, network or scheduler failed, so the log has no result: {message}") from error
     if cause is None or cause[1].evidence.startswith("exit codes by rank"):
         return outcome
     return replace(outcome, status=cause[0], failure=cause[1])
 
 
-NUMBERS = frozenset(
+INTEGER_NAMES = frozenset(
     {"batch", "batch_global", "repetition", "hosts", "devices_per_host", "devices_used", "devices", "ranks"}
 )
 PRECISIONS: tuple[str, ...] = typing.get_args(Precision)
@@ -198,7 +202,7 @@ CellPoint = tuple[str, str, int, str, tuple[tuple[str, Scalar], ...]]
 """Cell before the campaign exists: configuration, workload, batch, precision, and options as (name, value)."""
 
 
-class Copy(Unread):
+class DuplicateLogError(UnreadLogError):
     """Error for a log whose run already has a record from another log."""
 
 
@@ -231,11 +235,11 @@ class MapDeclarations:
     configurations: Sequence[Configuration]
     workloads: Mapping[str, Workload]
 
-    def names(self) -> set[str]:
+    def list_names(self) -> set[str]:
         """Return the names of all values that this map can give for a log."""
         return {*IDENTITY, *SHAPE_AXES, *(option for file in self.workloads.values() for option in file.options)}
 
-    def words(self, pattern: LogPattern) -> dict[str, set[str]]:
+    def list_words(self, pattern: LogPattern) -> dict[str, set[str]]:
         """Return the known texts by name for a pattern of the map."""
         words = {
             "configuration": {c.name for c in self.configurations},
@@ -246,7 +250,9 @@ class MapDeclarations:
         return {name: words.get(name, set()) | set(pattern.words.get(name, ())) for name in {*words, *pattern.words}}
 
 
-def identify(known: MapDeclarations, pattern: LogPattern, path: Mapping[str, str], found: LogFacts) -> LogIdentity:
+def identify_run(
+    declarations: MapDeclarations, pattern: LogPattern, path_values: Mapping[str, str], facts: LogFacts
+) -> LogIdentity:
     """Identify the run that a log belongs to. Raises UnreadLogError if a value is missing, unknown or contradictory.
 
     Args:
@@ -255,107 +261,111 @@ def identify(known: MapDeclarations, pattern: LogPattern, path: Mapping[str, str
         path_values: text by name in the path of the log.
         facts: facts in the log.
     """
-    said = _said(pattern, path, found)
-    configuration = _configuration(known, said)
-    workload = str(_needed(said, "workload"))
-    if workload not in known.workloads:
-        raise Unread(f"no workload '{workload}' in the map; {nearest(workload, known.workloads)}")
-    precision = str(_needed(said, "precision"))
+    values = _merge_values(pattern, path_values, facts)
+    configuration = _find_configuration(declarations, values)
+    workload = str(_require_value(values, "workload"))
+    if workload not in declarations.workloads:
+        raise UnreadLogError(f"no workload '{workload}' in the map; {suggest_name(workload, declarations.workloads)}")
+    precision = str(_require_value(values, "precision"))
     if precision not in PRECISIONS:
-        raise Unread(
+        raise UnreadLogError(
             f"'{precision}' is not a precision; there are: {', '.join(PRECISIONS)} (the map's 'words' translate)"
         )
-    file = known.workloads[workload]
-    named = sorted(file.options.keys() & said.keys())
-    options = tuple((name, _option(name, said[name], file.options[name])) for name in named)
-    repetition = said.get("repetition")
+    file = declarations.workloads[workload]
+    option_names = sorted(file.options.keys() & values.keys())
+    options = tuple((name, _convert_option(name, values[name], file.options[name])) for name in option_names)
+    repetition = values.get("repetition")
     if repetition is not None and not 1 <= int(repetition) <= 999_999:
-        raise Unread(f"repetition {repetition}: repetitions count from 1; number all of them from 1")
-    hosts = tuple(filter(None, re.split(r"[+,\s]+", str(said.get("host", "")))))
+        raise UnreadLogError(f"repetition {repetition}: repetitions count from 1; number all of them from 1")
+    hosts = tuple(filter(None, re.split(r"[+,\s]+", str(values.get("host", "")))))
     if hosts and len(set(hosts)) != configuration.hosts:
-        raise Unread(f"hosts {', '.join(hosts)}: configuration '{configuration.name}' has {configuration.hosts}")
-    batch = 1 if file.serves_requests else _batch(said, configuration)
+        raise UnreadLogError(
+            f"hosts {', '.join(hosts)}: configuration '{configuration.name}' has {configuration.hosts}"
+        )
+    batch = 1 if file.serves_requests else _find_batch(values, configuration)
     point = (configuration.name, workload, batch, precision, options)
-    labels = {"precision": precision, **said, "hosts": configuration.hosts, "ranks": configuration.ranks}
+    labels = {"precision": precision, **values, "hosts": configuration.hosts, "ranks": configuration.ranks}
     if not file.serves_requests:
         labels["batch"] = batch
-    if problem := find_contradiction(found.settings, labels, file.options):
-        raise Unread(problem)
+    if problem := find_contradiction(facts.settings, labels, file.options):
+        raise UnreadLogError(problem)
     # Runs with other numbers, such as dates, get free numbers.
     number = None if repetition is None or int(repetition) > MOST else int(repetition)
-    return LogIdentity(point, number, hosts, str(said.get("lease", "")))
+    return LogIdentity(point, number, hosts, str(values.get("lease", "")))
 
 
-def _said(pattern: LogPattern, path: Mapping[str, str], found: LogFacts) -> dict[str, Scalar]:
+def _merge_values(pattern: LogPattern, path_values: Mapping[str, str], facts: LogFacts) -> dict[str, Scalar]:
     """Merge the values from the path, the log and the map. Raises UnreadLogError if two of them differ."""
-    said: dict[str, tuple[Scalar, str]] = {}
-    for source, values in (("path", path), ("log", found.values), ("map", pattern.values)):
+    sourced_values: dict[str, tuple[Scalar, str]] = {}
+    for source, values in (("path", path_values), ("log", facts.values), ("map", pattern.values)):
         for name, text in values.items():
             value: Scalar = pattern.words.get(name, {}).get(str(text), text)
-            if name in NUMBERS:
+            if name in INTEGER_NAMES:
                 try:
                     value = int(value)
                 except ValueError:
-                    raise Unread(f"{name} is '{value}', which is not an integer") from None
-            if name in said and str(said[name][0]) != str(value):
-                first, other = said[name]
-                raise Unread(f"{name} is {first} by its {other}, and {value} by the {source}")
-            said.setdefault(name, (value, source))
-    return {name: value for name, (value, _) in said.items()}
+                    raise UnreadLogError(f"{name} is '{value}', which is not an integer") from None
+            if name in sourced_values and str(sourced_values[name][0]) != str(value):
+                first_value, first_source = sourced_values[name]
+                raise UnreadLogError(f"{name} is {first_value} by its {first_source}, and {value} by the {source}")
+            sourced_values.setdefault(name, (value, source))
+    return {name: value for name, (value, _) in sourced_values.items()}
 
 
-def _needed(said: Mapping[str, Scalar], name: str) -> Scalar:
+def _require_value(values: Mapping[str, Scalar], name: str) -> Scalar:
     """Return the value of a name. Raises UnreadLogError if it is missing."""
-    if name not in said:
-        raise Unread(
+    if name not in values:
+        raise UnreadLogError(
             f"its {name} is unknown; put {{{name}}} into the pattern's path, or give it under 'read' or 'values'"
         )
-    return said[name]
+    return values[name]
 
 
-def _configuration(known: MapDeclarations, said: Mapping[str, Scalar]) -> Configuration:
+def _find_configuration(declarations: MapDeclarations, values: Mapping[str, Scalar]) -> Configuration:
     """Find the declared configuration that matches the values of a log. Raises UnreadLogError unless exactly one does."""
-    names = [c.name for c in known.configurations]
-    if "configuration" in said and said["configuration"] not in names:
-        name = str(said["configuration"])
-        raise Unread(f"no configuration '{name}' in the map; {nearest(name, names)}")
-    shape = {name: said[name] for name in SHAPE_AXES if name in said}
-    if not shape and "configuration" not in said and len(names) > 1:
-        _needed(said, "configuration")
-    fitting = [
+    names = [c.name for c in declarations.configurations]
+    if "configuration" in values and values["configuration"] not in names:
+        name = str(values["configuration"])
+        raise UnreadLogError(f"no configuration '{name}' in the map; {suggest_name(name, names)}")
+    shape = {name: values[name] for name in SHAPE_AXES if name in values}
+    if not shape and "configuration" not in values and len(names) > 1:
+        _require_value(values, "configuration")
+    matches = [
         c
-        for c in known.configurations
-        if said.get("configuration", c.name) == c.name
+        for c in declarations.configurations
+        if values.get("configuration", c.name) == c.name
         and all(str(Cell("", c, "", 1, "").axes()[name]) == str(value) for name, value in shape.items())
     ]
-    if len(fitting) == 1:
-        return fitting[0]
-    all_said = {**shape, "configuration": said.get("configuration")}
-    told = ", ".join(f"{name} {value}" for name, value in all_said.items() if value)
-    if not fitting:
-        raise Unread(f"no configuration in the map has {told}")
-    raise Unread(f"{', '.join(c.name for c in fitting)} all have {told}; say which one it is")
+    if len(matches) == 1:
+        return matches[0]
+    shape_and_name = {**shape, "configuration": values.get("configuration")}
+    description = ", ".join(f"{name} {value}" for name, value in shape_and_name.items() if value)
+    if not matches:
+        raise UnreadLogError(f"no configuration in the map has {description}")
+    raise UnreadLogError(f"{', '.join(c.name for c in matches)} all have {description}; say which one it is")
 
 
-def _batch(said: Mapping[str, Scalar], configuration: Configuration) -> int:
+def _find_batch(values: Mapping[str, Scalar], configuration: Configuration) -> int:
     """Return the batch per device, also from a global batch. Raises UnreadLogError if it is missing or invalid."""
-    if "batch_global" in said:
-        whole, rest = divmod(int(said["batch_global"]), configuration.ranks)
-        if rest or int(said.get("batch", whole)) != whole:
-            of = f"{said['batch']} times" if "batch" in said else "a multiple of"
-            raise Unread(f"a global batch of {said['batch_global']} is not {of} {configuration.ranks} ranks")
+    if "batch_global" in values:
+        batch, remainder = divmod(int(values["batch_global"]), configuration.ranks)
+        if remainder or int(values.get("batch", batch)) != batch:
+            requirement = f"{values['batch']} times" if "batch" in values else "a multiple of"
+            raise UnreadLogError(
+                f"a global batch of {values['batch_global']} is not {requirement} {configuration.ranks} ranks"
+            )
     else:
-        whole = int(_needed(said, "batch"))
-    if not 1 <= whole <= 4096:
-        raise Unread(f"batch {whole}: a device takes 1 to 4096 samples in a step")
-    return whole
+        batch = int(_require_value(values, "batch"))
+    if not 1 <= batch <= 4096:
+        raise UnreadLogError(f"batch {batch}: a device takes 1 to 4096 samples in a step")
+    return batch
 
 
-def _option(name: str, value: Scalar, default: Scalar) -> Scalar:
+def _convert_option(name: str, value: Scalar, default: Scalar) -> Scalar:
     """Convert an option's value to the type of its default, such as '384' to a number."""
     if isinstance(value, str) and not isinstance(default, str):
         try:
             return value.lower() in ("true", "yes", "1") if isinstance(default, bool) else type(default)(value)
         except ValueError:
-            raise Unread(f"{name} is '{value}', and the workload's default {default!r} is a number") from None
+            raise UnreadLogError(f"{name} is '{value}', and the workload's default {default!r} is a number") from None
     return value

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from campaign.common.errors import ConfigError, nearest
-from campaign.importing.campaign_files import system_document, workload_document
-from campaign.importing.log_facts import NUMBERS, MapDeclarations, Unread
+from campaign.common.errors import ConfigError, suggest_name
+from campaign.importing.campaign_files import make_system_document, make_workload_document
+from campaign.importing.log_facts import INTEGER_NAMES, MapDeclarations, UnreadLogError
 from campaign.plan.campaign.expand_shapes import expand_shapes
 from campaign.plan.campaign.import_file import ImportFile, LogPattern
 from campaign.plan.campaign.load import gathered, load_named, validate
@@ -23,7 +23,7 @@ from campaign.workloads.protocol import Workload
 
 
 @dataclass(frozen=True)
-class Pattern:
+class PathPattern:
     """Path pattern as regular expressions.
 
     Attributes:
@@ -41,18 +41,19 @@ class Pattern:
 
         Raises UnreadLogError if the path can be read in several ways.
         """
-        found, other = self.strict.fullmatch(path), self.shortest.fullmatch(path)
-        if found is not None and other is not None and found.groupdict() != other.groupdict():
-            raise Unread(
-                f"its path can be read in several ways, such as {_listed(found)}, or {_listed(other)}; list what a name can be "
+        match, shortest_match = self.strict.fullmatch(path), self.shortest.fullmatch(path)
+        if match is not None and shortest_match is not None and match.groupdict() != shortest_match.groupdict():
+            raise UnreadLogError(
+                f"its path can be read in several ways, such as {_format_match(match)}, "
+                f"or {_format_match(shortest_match)}; list what a name can be "
                 "under 'words' of its pattern, or separate names by '/' or by a text that is in none of them"
             )
-        found = found or self.loose.fullmatch(path)
-        return None if found is None else found.groupdict()
+        match = match or self.loose.fullmatch(path)
+        return None if match is None else match.groupdict()
 
 
 @dataclass(frozen=True)
-class Map:
+class ImportMap:
     """Valid map, with everything that follows from it alone.
 
     Attributes:
@@ -64,56 +65,68 @@ class Map:
     """
 
     path: Path
-    said: ImportFile
-    known: MapDeclarations
-    patterns: tuple[tuple[LogPattern, Pattern], ...]
-    ignored: tuple[re.Pattern[str], ...]
+    import_file: ImportFile
+    declarations: MapDeclarations
+    patterns: tuple[tuple[LogPattern, PathPattern], ...]
+    ignored_paths: tuple[re.Pattern[str], ...]
 
 
-def read_map(path: Path) -> Map:
+def read_map(path: Path) -> ImportMap:
     """Read a map and the workload files that it names.
 
     Raises ConfigError with every problem, its position and the allowed values.
     """
     source = read_yaml(path)
-    said = validate(source, ImportFile)
-    system = validate(unsaved_file(path, system_document(said, {})), SystemFile)
-    expanded = expand_shapes(said.configurations, [system], source)
-    if expanded.impossible:
-        shape, why = expanded.impossible[0].shape, expanded.impossible[0].why
-        raise ConfigError(f"{source.place('configurations')}: {shape}: {why}")
-    models = gathered(partial(_workload, said, name, source) for name in said.workloads)
-    workloads = dict(zip(said.workloads, models, strict=True))
-    for name in said.references:
+    import_file = validate(source, ImportFile)
+    system = validate(make_yaml_file(path, make_system_document(import_file, {})), SystemFile)
+    expansion = expand_shapes(import_file.configurations, [system], source)
+    if expansion.impossible:
+        shape, reason = expansion.impossible[0].shape, expansion.impossible[0].why
+        raise ConfigError(f"{source.place('configurations')}: {shape}: {reason}")
+    models = gathered(partial(_load_workload, import_file, name, source) for name in import_file.workloads)
+    workloads = dict(zip(import_file.workloads, models, strict=True))
+    for name in import_file.references:
         load_reference(name, path.parent)
-    known = MapDeclarations(expanded.configurations, workloads)
-    compiled = []
-    for number, each in enumerate(said.logs):
-        where = source.place("logs", number, "path")
-        compiled.append((each, pattern(each.path, known.names(), known.words(each), where)))
-    return Map(path, said, known, tuple(compiled), tuple(map(plain, said.ignore)))
+    declarations = MapDeclarations(expansion.configurations, workloads)
+    patterns = []
+    for number, log_pattern in enumerate(import_file.logs):
+        location = source.place("logs", number, "path")
+        patterns.append(
+            (
+                log_pattern,
+                compile_pattern(
+                    log_pattern.path, declarations.list_names(), declarations.list_words(log_pattern), location
+                ),
+            )
+        )
+    return ImportMap(
+        path, import_file, declarations, tuple(patterns), tuple(map(compile_plain_pattern, import_file.ignore))
+    )
 
 
-def unsaved_file(path: Path, document: Mapping[str, object]) -> YamlFile:
+def make_yaml_file(path: Path, document: Mapping[str, object]) -> YamlFile:
     """Wrap a document as a YAML file that was not read from disk."""
     return YamlFile(path, dict(document), {})
 
 
-def _workload(said: ImportFile, name: str, source: YamlFile) -> Workload:
+def _load_workload(import_file: ImportFile, name: str, source: YamlFile) -> Workload:
     """Load a workload that the map names. Raises ConfigError if its results are not in the log."""
-    entry = said.workloads[name]
+    entry = import_file.workloads[name]
     if entry.parser is not None or entry.parsers:
-        return validate(unsaved_file(source.path, workload_document(name, said)), Workload)
-    loaded = load_named(Workload, name, source.path)
-    if not loaded.model.reads_log:
+        return validate(make_yaml_file(source.path, make_workload_document(name, import_file)), Workload)
+    named_file = load_named(Workload, name, source.path)
+    if not named_file.model.reads_log:
         raise ConfigError(
-            f"{source.place('workloads', name)}: workload '{name}' ({loaded.model.kind}) gives its numbers in files of its own, "
+            f"{source.place('workloads', name)}: workload '{name}' "
+            f"({named_file.model.kind}) gives its numbers in files of its own, "
             "not in its log; give a 'parser' or 'parsers' here, under a name of their own"
         )
-    return loaded.model
+    return named_file.model
 
 
-def pattern(text: str, names: Collection[str], words: Mapping[str, Collection[str]], where: str) -> Pattern:
+def compile_pattern(
+    text: str, names: Collection[str], words: Mapping[str, Collection[str]], location: str
+) -> PathPattern:
     """Compile a path pattern. Raises ConfigError for an unknown name and for braces that do not close.
 
     Args:
@@ -125,42 +138,44 @@ def pattern(text: str, names: Collection[str], words: Mapping[str, Collection[st
     try:
         parts = list(string.Formatter().parse(text))
     except ValueError as error:
-        raise ConfigError(f"{where}: '{text}': {error}; write {{{{ and }}}} for literal braces") from error
-    strict, shortest, loose, seen = "", "", "", set[str]()
+        raise ConfigError(f"{location}: '{text}': {error}; write {{{{ and }}}} for literal braces") from error
+    strict, shortest, loose, used_names = "", "", "", set[str]()
     for literal, name, form, conversion in parts:
-        strict, loose = strict + _literal(literal), loose + _literal(literal)
-        shortest += _literal(literal, lazy="?")
+        strict, loose = strict + _translate_literal(literal), loose + _translate_literal(literal)
+        shortest += _translate_literal(literal, lazy="?")
         if name is None:
             continue
         if form or conversion or name not in names:
-            raise ConfigError(f"{where}: '{{{name}}}' is not a name that a path can contain; {nearest(name, names)}")
-        if name in seen:
-            strict, shortest, loose = (each + f"(?P={name})" for each in (strict, shortest, loose))
+            raise ConfigError(
+                f"{location}: '{{{name}}}' is not a name that a path can contain; {suggest_name(name, names)}"
+            )
+        if name in used_names:
+            strict, shortest, loose = (regex + f"(?P={name})" for regex in (strict, shortest, loose))
             continue
-        seen.add(name)
-        known = sorted(map(re.escape, words.get(name, ())), key=len, reverse=True)
-        anything = r"\d{1,9}" if name in NUMBERS else r"[^/]+"
-        strict += f"(?P<{name}>{'|'.join(known) or anything})"
-        shortest += f"(?P<{name}>{'|'.join(reversed(known)) or f'{anything}?'})"
+        used_names.add(name)
+        word_patterns = sorted(map(re.escape, words.get(name, ())), key=len, reverse=True)
+        anything = r"\d{1,9}" if name in INTEGER_NAMES else r"[^/]+"
+        strict += f"(?P<{name}>{'|'.join(word_patterns) or anything})"
+        shortest += f"(?P<{name}>{'|'.join(reversed(word_patterns)) or f'{anything}?'})"
         loose += f"(?P<{name}>{anything})"
-    return Pattern(re.compile(strict), re.compile(shortest), re.compile(loose))
+    return PathPattern(re.compile(strict), re.compile(shortest), re.compile(loose))
 
 
-def _listed(found: re.Match[str]) -> str:
-    return ", ".join(f"{{{name}}} '{text}'" for name, text in found.groupdict().items())
+def _format_match(match: re.Match[str]) -> str:
+    return ", ".join(f"{{{name}}} '{text}'" for name, text in match.groupdict().items())
 
 
-def plain(text: str) -> re.Pattern[str]:
+def compile_plain_pattern(text: str) -> re.Pattern[str]:
     """Compile a path pattern without names, in which braces have no meaning."""
-    return re.compile(_literal(text))
+    return re.compile(_translate_literal(text))
 
 
-def _literal(text: str, lazy: Literal["", "?"] = "") -> str:
+def _translate_literal(text: str, lazy: Literal["", "?"] = "") -> str:
     """Translate text with the wildcards `*` and `**/` into a regular expression.
 
     Args:
         text: text without names.
         lazy: '?' makes the wildcards match as little as possible.
     """
-    wild = {"**/": f"(?:[^/]+/)*{lazy}", "*": f"[^/]*{lazy}"}
-    return "".join(wild.get(part) or re.escape(part) for part in re.split(r"(\*\*/|\*)", text))
+    wildcards = {"**/": f"(?:[^/]+/)*{lazy}", "*": f"[^/]*{lazy}"}
+    return "".join(wildcards.get(part) or re.escape(part) for part in re.split(r"(\*\*/|\*)", text))

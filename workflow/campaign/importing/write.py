@@ -13,12 +13,12 @@ from typing import Any
 import yaml
 
 from campaign import __version__
-from campaign.common.errors import ConfigError, RecordError, unwritable
+from campaign.common.errors import ConfigError, RecordError, convert_os_error
 from campaign.common.files import read_text, write_atomic
 from campaign.common.paths import Results
-from campaign.importing.campaign_files import system_document
-from campaign.importing.log_facts import span
-from campaign.importing.map_file import Map
+from campaign.importing.campaign_files import make_system_document
+from campaign.importing.log_facts import compute_run_span
+from campaign.importing.map_file import ImportMap
 from campaign.importing.scan_logs import LogSurvey, ScannedLog
 from campaign.plan.campaign.resolve import Campaign, load_campaign
 from campaign.plan.matrix import specification
@@ -26,12 +26,12 @@ from campaign.plan.past_costs import earlier_spread, read_costs
 from campaign.spec.earlier_spread import keep
 from campaign.spec.record import IMPORTED, NO_LEASE_SAID, Record, RecordedCell, Source, Store
 
-CONFIG = "config"
+CONFIG_DIRECTORY = "config"
 """Name of the directory of the campaign's files in its results."""
-_HEADER = "# Made by 'campaign import' from import.yaml beside it; another import makes it anew.\n"
+_FILE_HEADER = "# Made by 'campaign import' from import.yaml beside it; another import makes it anew.\n"
 
 
-def earlier(results: Results) -> tuple[Record, ...]:
+def read_earlier_records(results: Results) -> tuple[Record, ...]:
     """Return the records of earlier imports.
 
     Raises ConfigError if the results hold measured records, because measured and imported records are not mixed.
@@ -44,16 +44,16 @@ def earlier(results: Results) -> tuple[Record, ...]:
     return records
 
 
-def rehearse(found: LogSurvey, read: Map, results: Results) -> None:
+def rehearse_import(survey: LogSurvey, import_map: ImportMap, results: Results) -> None:
     """Raise every error that `write_import` would raise, without writing anything permanently."""
-    place = next(path for path in (results.directory, *results.directory.resolve().parents) if path.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK):
+    existing = next(path for path in (results.directory, *results.directory.resolve().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ConfigError(f"{results.directory}: cannot be written; give another directory with --results")
     with tempfile.TemporaryDirectory(prefix="campaign-import-") as scratch:
-        write(found, read, Results(Path(scratch), results.campaign))
+        write_import(survey, import_map, Results(Path(scratch), results.campaign))
 
 
-def write(found: LogSurvey, read: Map, results: Results) -> Path:
+def write_import(survey: LogSurvey, import_map: ImportMap, results: Results) -> Path:
     """Write the new records and the campaign's files, and return the path of the campaign file.
 
     Args:
@@ -62,31 +62,31 @@ def write(found: LogSurvey, read: Map, results: Results) -> Path:
         results: results directory of the campaign.
     """
     store = Store(results.directory)
-    directory = results.directory / CONFIG
-    system = system_document(read.said, read.known.workloads, notes(found))
+    directory = results.directory / CONFIG_DIRECTORY
+    system = make_system_document(import_map.import_file, import_map.declarations.workloads, make_notes(survey))
     try:
-        written = _files(found.campaign, directory, system, read.path)
+        campaign_file = _write_config_files(survey.campaign, directory, system, import_map.path)
     except OSError as error:
-        raise unwritable(error, directory) from error
+        raise convert_os_error(error, directory) from error
     environment = {
         "schema_version": "environment/1",
-        "host": read.said.system.name,
+        "host": import_map.import_file.system.name,
         "imported_by": f"composable-campaign {__version__}",
-        "packages": dict(read.said.software),
+        "packages": dict(import_map.import_file.software),
     }
-    shared = {
-        "campaign": store.share(load_campaign(written).document()),
+    shared_documents = {
+        "campaign": store.share(load_campaign(campaign_file).document()),
         "environment": store.share(environment),
     }
-    for entry in found.of("new"):
-        store.write(_record(found, entry, store, shared))
+    for entry in survey.select_entries("new"):
+        store.write(_make_record(survey, entry, store, shared_documents))
     # Stored in the results, so that the borrowed spread of other campaigns is available wherever the results are moved.
-    name = found.campaign.system.name
-    keep(results.earlier_spread, name, earlier_spread(read_costs(results), results.campaign, [name]))
-    return written
+    name = survey.campaign.system.name
+    keep(results.earlier_spread_file, name, earlier_spread(read_costs(results), results.campaign, [name]))
+    return campaign_file
 
 
-def _files(campaign: Campaign, directory: Path, system: Mapping[str, Any], source: Path) -> Path:
+def _write_config_files(campaign: Campaign, directory: Path, system: Mapping[str, Any], source: Path) -> Path:
     """Write the campaign's files into a directory, and return the path of campaign.yaml.
 
     These are campaign.yaml, the files of the system and the workloads, the sets of claims that are files of the map, and the
@@ -101,13 +101,13 @@ def _files(campaign: Campaign, directory: Path, system: Mapping[str, Any], sourc
     file = campaign.file.model_dump(mode="json", exclude_defaults=True)
     protocol = campaign.protocol
     file["protocol"] |= {"compositions": protocol.compositions, "lease_order": protocol.lease_order}
-    claims: dict[str, Path] = {}
+    reference_files: dict[str, Path] = {}
     if campaign.file.references:
         from campaign.spec.published_file import is_set, path_of
 
-        own = [name for name in campaign.file.references if not is_set(name)]
-        copies = {name: f"references/{number}-{Path(name).name}" for number, name in enumerate(own, 1)}
-        claims = {copies[name]: path_of(name, source.parent) for name in own}
+        own_names = [name for name in campaign.file.references if not is_set(name)]
+        copies = {name: f"references/{number}-{Path(name).name}" for number, name in enumerate(own_names, 1)}
+        reference_files = {copies[name]: path_of(name, source.parent) for name in own_names}
         file["references"] = [copies.get(name, name) for name in campaign.file.references]
     documents: dict[str, Mapping[str, Any]] = {
         "campaign.yaml": file,
@@ -118,70 +118,72 @@ def _files(campaign: Campaign, directory: Path, system: Mapping[str, Any], sourc
         },
     }
     texts = {
-        name: _HEADER + yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=110)
+        name: _FILE_HEADER + yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=110)
         for name, document in documents.items()
     }
-    texts |= {name: read_text(path) for name, path in claims.items()}
+    texts |= {name: read_text(path) for name, path in reference_files.items()}
     texts["import.yaml"] = read_text(source)
     for name, text in texts.items():
         write_atomic(directory / name, text)
     return directory / "campaign.yaml"
 
 
-def notes(found: LogSurvey) -> list[str]:
+def make_notes(survey: LogSurvey) -> list[str]:
     """Return the notes for readers of the report on the origin of the records."""
-    count = len(found.records) + len(found.of("new"))
-    said = [
+    count = len(survey.records) + len(survey.select_entries("new"))
+    texts = [
         f"All {count} records were read from logs that were made without this program ('campaign import'). Hardware, software and "
         "protocol are as the import's map states them; what was really composed, links and telemetry are not known."
     ]
-    if unread := found.of("unread"):
+    if unread_entries := survey.select_entries("unread"):
         # The list that the import prints has the details, such as the original of a copy.
-        reasons = Counter(re.split(r" of (?=\S+[/.])|: |; ", entry.why)[0] for entry in unread).most_common(3)
-        told = "; ".join(f"{why} ({n})" for why, n in reasons)
-        said.append(f"{len(unread)} files beside the logs could not be read: {told}.")
-    return said
+        reasons = Counter(re.split(r" of (?=\S+[/.])|: |; ", entry.reason)[0] for entry in unread_entries).most_common(
+            3
+        )
+        reasons_text = "; ".join(f"{reason} ({n})" for reason, n in reasons)
+        texts.append(f"{len(unread_entries)} files beside the logs could not be read: {reasons_text}.")
+    return texts
 
 
-def _record(found: LogSurvey, entry: ScannedLog, store: Store, shared: Mapping[str, str]) -> Record:
+def _make_record(survey: LogSurvey, entry: ScannedLog, store: Store, shared_documents: Mapping[str, str]) -> Record:
     """Build the record of a new log. Raises RecordError if the log was not read."""
-    cell, outcome, of = entry.cell, entry.outcome, entry.identity
-    if cell is None or outcome is None or of is None:
+    cell, outcome, identity = entry.cell, entry.outcome, entry.identity
+    if cell is None or outcome is None or identity is None:
         raise RecordError(f"{entry.path}: was not read")
-    started, ended, timed = span(entry.found, (found.directory / entry.path).stat().st_mtime)
+    start_s, end_s, is_timed = compute_run_span(entry.facts, (survey.directory / entry.path).stat().st_mtime)
     # Hosts that both the log and the map name. Their devices are unknown.
     composition = {
         "schema_version": "composition/1",
         "hosts": [
             {"name": name, "cores": group.cores, "memory_gib": group.memory_gib, "devices": [], "storage": []}
-            for group in found.campaign.system.hosts
+            for group in survey.campaign.system.hosts
             for name in group.names()
-            if name in of.hosts
+            if name in identity.hosts
         ],
     }
     return Record(
         cell_id=cell.id,
         repetition=entry.repetition,
         cell=RecordedCell.of(cell),
-        specification=specification(found.campaign, cell),
+        specification=specification(survey.campaign, cell),
         status=outcome.status,
         failure=outcome.failure,
-        started=started,
-        ended=ended,
-        lease_id=f"{found.campaign.name}.{cell.configuration.name}.{of.lease or NO_LEASE_SAID + _short(entry)}",
-        hosts=of.hosts,
+        started=start_s,
+        ended=end_s,
+        lease_id=f"{survey.campaign.name}.{cell.configuration.name}.{identity.lease or NO_LEASE_SAID + _shorten_key(entry)}",
+        hosts=identity.hosts,
         composition=store.share(composition),
-        **shared,
+        **shared_documents,
         throughput_per_s=outcome.throughput_per_s,
         step_times_s=outcome.step_times_s,
         window_s=outcome.window_s,
         metrics=dict(outcome.metrics),
         phases_s=dict(outcome.phases_s),
         flags=(IMPORTED, *outcome.flags),
-        source=Source(path=entry.path, sha256=entry.sha256, timed=timed, test=entry.test),
+        source=Source(path=entry.path, sha256=entry.sha256, timed=is_timed, test=entry.test),
     )
 
 
-def _short(entry: ScannedLog) -> str:
+def _shorten_key(entry: ScannedLog) -> str:
     """Return a short key of a log for the name of a lease."""
     return entry.sha256[:12] + (f"-{entry.test}" if entry.test else "")

@@ -11,10 +11,10 @@ from typing import Any
 from campaign.common import files
 from campaign.common.errors import LaunchError
 from campaign.common.paths import Results, lease_id
-from campaign.fabrics.protocol import Fabric, Request
+from campaign.fabrics.protocol import Fabric, LeaseRequest
 from campaign.lease.fenced_devices import FencedDevices
 from campaign.lease.journal import Journal, is_owned
-from campaign.lease.reconcile import Orphan, reconcile
+from campaign.lease.reconcile import Orphan, reconcile_leases
 from campaign.plan.campaign.open_fabric import fabric_of, request_of
 from campaign.plan.campaign.resolve import Campaign
 from campaign.slurm import submitted_jobs
@@ -23,34 +23,38 @@ from campaign.spec.hardware import Composition
 from campaign.spec.system_file import SystemFile
 
 
-def lease_of(results: Results, name: str) -> str | None:
+def find_lease_name(results: Results, lease_id_text: str) -> str | None:
     """Return the name of the lease that an id stands for in these results, or None for an id of other results."""
-    head, tail = lease_id(results, "|").split("|")
-    return name[len(head) : -len(tail)] if name.startswith(head) and name.endswith(tail) else None
+    prefix, suffix = lease_id(results, "|").split("|")
+    return (
+        lease_id_text[len(prefix) : -len(suffix)]
+        if lease_id_text.startswith(prefix) and lease_id_text.endswith(suffix)
+        else None
+    )
 
 
-def request(
+def make_request(
     campaign: Campaign,
     results: Results,
     lease: str,
     configuration: Configuration,
     allowed_hosts: tuple[str, ...] = (),
-) -> Request:
+) -> LeaseRequest:
     """Build the request for a lease. Raises Incompatible if the tenancy does not allow it."""
     return request_of(campaign.system, lease_id(results, lease), campaign.name, configuration, allowed_hosts)
 
 
-def use_of(results: Results, journal: Journal) -> str:
+def determine_use_id(results: Results, journal: Journal) -> str:
     """Return the id of the last use of a lease.
 
     Its number counts the requests for the lease, or is the next one that no other use has. The journal of other uses may be
     lost, or
     be on another machine from which the results came.
     """
-    asked = [entry["time_s"] for entry in journal.entries() if entry.get("state") == "PLANNED"]
-    number = len(asked)
-    while (other := files.read_json(results.leases / f"{journal.lease_id}.{number}.json")) and asked:
-        if other.get("requested_s") == asked[-1]:
+    request_times = [entry["time_s"] for entry in journal.read_entries() if entry.get("state") == "PLANNED"]
+    number = len(request_times)
+    while (other_use := files.read_json(results.leases / f"{journal.lease_id}.{number}.json")) and request_times:
+        if other_use.get("requested_s") == request_times[-1]:
             break
         number += 1
     return f"{journal.lease_id}.{number}"
@@ -72,33 +76,33 @@ class ObtainedComposition:
     mismatches: tuple[str, ...]
     holding: str = ""
 
-    def require(self, journals: Path) -> None:
+    def require_held(self, journals: Path) -> None:
         """Raise LaunchError if the lease has been released or holds another composition by now."""
-        if Journal(journals, self.use.rpartition(".")[0]).holding != self.holding:
+        if Journal(journals, self.use.rpartition(".")[0]).holding_token != self.holding:
             raise LaunchError(f"{self.use}: is not held any more, so nothing that is measured on it now gets a record")
 
 
-def obtained_on_demand(results: Results, system: str, job_id: str) -> ObtainedComposition:
+def read_on_demand_composition(results: Results, system: str, job_id: str) -> ObtainedComposition:
     """Return the composition that Slurm's ResumeProgram made for a job (`campaign compose --name job-12`).
 
     Raises LaunchError if there is none.
     """
-    journal = Journal(results.journals(system), lease_id(results, kept_name(f"job-{job_id}")))
+    journal = Journal(results.journals_directory(system), lease_id(results, make_kept_lease_name(f"job-{job_id}")))
     if journal.state not in ("READY", "IN_USE"):
         raise LaunchError(
             f"job {job_id}: the allocation has started, and its hosts are not composed ({journal.state or 'never asked for'}); "
             "look at the log of the ResumeProgram"
         )
-    document = journal.document()
+    document = journal.make_document()
     return ObtainedComposition(
-        use_of(results, journal),
+        determine_use_id(results, journal),
         Composition.from_document(document["obtained"]),
         tuple(document["mismatches"]),
-        journal.holding,
+        journal.holding_token,
     )
 
 
-def kept_name(configuration: str) -> str:
+def make_kept_lease_name(configuration: str) -> str:
     """Return the name of the lease that keeps a configuration after the process that composed it has ended."""
     return f"kept-{configuration}"
 
@@ -119,20 +123,20 @@ def reconcile_orphans(fabric: Fabric, site: Site, *, dry_run: bool, skip: Collec
 
     def is_driven(name: str) -> bool:
         """Return True if a driver or a submitted job still uses the lease."""
-        results = Results(site.root, str(Journal(site.journals, name).document()["campaign"]))
-        lease = lease_of(results, name)
+        results = Results(site.root, str(Journal(site.journals_directory, name).make_document()["campaign"]))
+        lease = find_lease_name(results, name)
         return lease is not None and (
-            files.is_locked(results.driver_lock(lease))
+            files.is_locked(results.driver_lock_file(lease))
             or submitted_jobs.is_expected(results, lease, site.system.slurm.poll_s)
         )
 
     def is_alive(name: str) -> bool:
         return name in skip or site.is_live(name) or is_driven(name)
 
-    return site.reconcile(fabric, is_alive=is_alive, dry_run=dry_run)
+    return site.reconcile_leases(fabric, is_alive=is_alive, dry_run=dry_run)
 
 
-def keep_mark(directory: Path, name: str) -> Path:
+def get_kept_marker(directory: Path, name: str) -> Path:
     """Return the path of the file that marks a lease as kept by hand after the process that composes it has ended."""
     return directory / f"{name}.kept"
 
@@ -150,32 +154,32 @@ class Site:
     root: Path
 
     @property
-    def journals(self) -> Path:
+    def journals_directory(self) -> Path:
         """Directory of the lease journals."""
-        return Results(self.root, "").journals(self.system.name)
+        return Results(self.root, "").journals_directory(self.system.name)
 
     @property
-    def fenced(self) -> FencedDevices:
+    def fenced_devices(self) -> FencedDevices:
         """Fenced devices of the system."""
-        return FencedDevices(Results(self.root, "").system_state(self.system.name))
+        return FencedDevices(Results(self.root, "").system_state_directory(self.system.name))
 
-    def fabric(self) -> AbstractContextManager[Fabric]:
+    def open_fabric(self) -> AbstractContextManager[Fabric]:
         """Open the fabric of the system for a `with` block."""
-        return fabric_of(self.system, Results(self.root, "").system_state(self.system.name))
+        return fabric_of(self.system, Results(self.root, "").system_state_directory(self.system.name))
 
     @property
-    def kind(self) -> str:
+    def fabric_kind(self) -> str:
         """Kind of the fabric."""
         return str(self.system.fabric["kind"])
 
     def is_live(self, lease_id: str) -> bool:
         """Return True if a live process owns the lease, or if it is kept by hand, completely composed and not leaked."""
-        if is_owned(self.journals, lease_id):
+        if is_owned(self.journals_directory, lease_id):
             return True
-        kept = keep_mark(self.journals, lease_id).exists()
-        return kept and Journal(self.journals, lease_id).state in ("READY", "IN_USE", "DEGRADED")
+        is_kept = get_kept_marker(self.journals_directory, lease_id).exists()
+        return is_kept and Journal(self.journals_directory, lease_id).state in ("READY", "IN_USE", "DEGRADED")
 
-    def reconcile(
+    def reconcile_leases(
         self, fabric: Fabric, *, is_alive: Callable[[str], bool] | None = None, dry_run: bool = False, **options: Any
     ) -> list[Orphan]:
         """Release the leases without an owner (see `reconcile_leases`). Released leases are no longer marked as kept.
@@ -186,14 +190,16 @@ class Site:
             dry_run: lists the leases without releasing them.
             **options: further options of `reconcile_leases`.
         """
-        found = reconcile(fabric, self.journals, is_alive=is_alive or self.is_live, dry_run=dry_run, **options)
-        for orphan in found:
+        orphans = reconcile_leases(
+            fabric, self.journals_directory, is_alive=is_alive or self.is_live, dry_run=dry_run, **options
+        )
+        for orphan in orphans:
             if orphan.outcome == "released":
-                keep_mark(self.journals, orphan.lease_id).unlink(missing_ok=True)
-        return found
+                get_kept_marker(self.journals_directory, orphan.lease_id).unlink(missing_ok=True)
+        return orphans
 
 
-def lease_document(document: dict[str, Any], lease: str, name: str) -> dict[str, Any]:
+def make_lease_document(document: dict[str, Any], lease: str, fabric_lease_id: str) -> dict[str, Any]:
     """Return a lease's journal as stored in the results, one document per use, with the milestones as top-level keys.
 
     Args:
@@ -201,6 +207,10 @@ def lease_document(document: dict[str, Any], lease: str, name: str) -> dict[str,
         lease: name of the lease.
         fabric_lease_id: id of the lease on the fabric.
     """
-    named = {"configuration": (document["requested"] or {}).get("name", lease), "lease": lease, "lease_id": name}
-    flat = {key: value for key, value in document.items() if key != "times"}
-    return {**flat, **document["times"], "schema_version": "lease/1", **named}
+    names = {
+        "configuration": (document["requested"] or {}).get("name", lease),
+        "lease": lease,
+        "lease_id": fabric_lease_id,
+    }
+    fields = {key: value for key, value in document.items() if key != "times"}
+    return {**fields, **document["times"], "schema_version": "lease/1", **names}

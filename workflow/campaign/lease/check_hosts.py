@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from campaign.common.errors import CampaignError, ConfigError
-from campaign.common.wording import some
-from campaign.fabrics.protocol import Controlled, Fabric
+from campaign.common.wording import shorten_names
+from campaign.fabrics.protocol import ControlPlaneAccess, Fabric
 from campaign.lease.campaign_leases import Site
-from campaign.lease.check_site import Finding, Severity, check, check_control_plane
+from campaign.lease.check_site import Finding, Severity, check_control_plane, check_fabric
 from campaign.plan.campaign.launch_prefix_rules import rules_of
 from campaign.slurm.commands import Slurm
 from campaign.slurm.listed_hosts import LISTING, ListedHost, parse_features, parse_listing, parse_partitions
@@ -28,20 +28,20 @@ from campaign.spec.hardware import Device, Inventory, normal
 from campaign.spec.site_hardware import DeviceSpec
 from campaign.spec.system_file import DeviceModel, SlurmOptions, SystemFile
 
-_AT_ONCE = 16
-_FREE_GB = 1.0
-_NAMED = 12
+_MAX_PARALLEL_QUERIES = 16
+_MIN_FREE_GB = 1.0
+_MAX_NAMES_SHOWN = 12
 
 
 def check_system(site: Site) -> Iterator[Finding]:
     """Check every requirement of a lease on a site, and yield each finding as soon as it is known."""
-    yield from check(site, partial(_agents, site.system))
-    yield from _launching(site.system, SlurmOptions(), Slurm())
-    yield from _results(site)
+    yield from check_fabric(site, partial(_check_agents, site.system))
+    yield from _check_launcher(site.system, SlurmOptions(), Slurm())
+    yield from _check_results_directory(site)
     yield from check_shared_results(site, SlurmOptions(), Slurm())
 
 
-def check_before_leases(site: Site, given: SlurmOptions, slurm: Slurm) -> list[Finding]:
+def check_before_leases(site: Site, slurm_options: SlurmOptions, slurm: Slurm) -> list[Finding]:
     """Return the problems that prevent leases on a system, before its first lease.
 
     A system without a control plane and Slurm is not queried.
@@ -51,90 +51,101 @@ def check_before_leases(site: Site, given: SlurmOptions, slurm: Slurm) -> list[F
         slurm_options: options of Slurm from the profile or command line.
         slurm: runs Slurm commands.
     """
-    found: list[Finding] = []
-    with site.fabric() as fabric:
-        is_controlled = fabric.controlled is not None
+    findings: list[Finding] = []
+    with site.open_fabric() as fabric:
+        is_controlled = fabric.control_plane_access is not None
     if is_controlled:
-        found += check_control_plane(site, partial(_agents, site.system))
-    found += _launching(site.system, given, slurm)
+        findings += check_control_plane(site, partial(_check_agents, site.system))
+    findings += _check_launcher(site.system, slurm_options, slurm)
     if site.system.launcher == "slurm" and "\n" in str(site.root.absolute()):
-        words = (
+        message = (
             f"{str(site.root.absolute())!r} has a line break, which ends an option of sbatch; give another directory"
         )
-        found.append(Finding("results", "stop", f"{words} (--results)"))
-    elif not any(finding.verdict == "stop" for finding in found):
-        found += check_shared_results(site, given, slurm)
-    return [finding for finding in found if finding.verdict in ("problem", "stop")]
+        findings.append(Finding("results", "stop", f"{message} (--results)"))
+    elif not any(finding.verdict == "stop" for finding in findings):
+        findings += check_shared_results(site, slurm_options, slurm)
+    return [finding for finding in findings if finding.verdict in ("problem", "stop")]
 
 
-def _agents(system: SystemFile, fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
+def _check_agents(system: SystemFile, fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
     """Check that each host responds, and compare the models that it reports for devices of the pool with those of `inventory`."""
-    if fabric.controlled is None:
+    if fabric.control_plane_access is None:
         return
     devices = [device for device in inventory.devices if not device.local]
-    listed, failed = _asked(system, fabric.controlled)
-    if failed:
+    devices_by_host, errors_by_host = _query_agents(system, fabric.control_plane_access)
+    if errors_by_host:
         remedy = "correct `fabric: agent`, or leave the host out (`--without-hosts`)"
-        for host, words in failed.items():
-            yield Finding("agent", "problem" if listed else "stop", f"{host}: {words}; {remedy}")
-    if not listed and not failed:
-        words = "nobody looks on the hosts (`agent`: none), so that nothing shows whether they see what is attached"
-        yield Finding("agent", "note", words)
-    elif listed:
-        counts = ", ".join(f"{host} lists {len(seen)} devices" for host, seen in listed.items())
+        for host, message in errors_by_host.items():
+            yield Finding("agent", "problem" if devices_by_host else "stop", f"{host}: {message}; {remedy}")
+    if not devices_by_host and not errors_by_host:
+        message = "nobody looks on the hosts (`agent`: none), so that nothing shows whether they see what is attached"
+        yield Finding("agent", "note", message)
+    elif devices_by_host:
+        counts = ", ".join(
+            f"{host} lists {len(host_devices)} devices" for host, host_devices in devices_by_host.items()
+        )
         yield Finding("agent", "ok", counts)
-    yield from _models(system, devices, listed)
+    yield from _check_models(system, devices, devices_by_host)
 
 
-def _asked(
-    system: SystemFile, controlled: Controlled
+def _query_agents(
+    system: SystemFile, fabric: ControlPlaneAccess
 ) -> tuple[Mapping[str, Sequence[tuple[str, str]]], Mapping[str, str]]:
     """Return the devices by host as the host agent lists them, and the errors by host.
 
     Hosts are in neither result if no host agent is configured.
     """
-    listed, failed = dict[str, Sequence[tuple[str, str]]](), dict[str, str]()
+    devices_by_host, errors_by_host = dict[str, Sequence[tuple[str, str]]](), dict[str, str]()
 
-    def ask(host: str) -> None:
+    def query_agent(host: str) -> None:
         try:
-            if (seen := controlled.host_devices(host)) is not None:
-                listed[host] = seen
+            if (host_devices := fabric.list_host_devices(host)) is not None:
+                devices_by_host[host] = host_devices
         except CampaignError as error:
-            failed[host] = str(error).removeprefix(f"{host}: ")
+            errors_by_host[host] = str(error).removeprefix(f"{host}: ")
 
     # HTTP uses one connection for all hosts of a service; ssh uses one per host.
     by_ssh = (system.fabric.get("agent") or {}).get("kind") == "ssh"
-    with ThreadPoolExecutor(_AT_ONCE if by_ssh else 1) as threads:
-        list(threads.map(ask, system.usable_hosts()))
+    with ThreadPoolExecutor(_MAX_PARALLEL_QUERIES if by_ssh else 1) as threads:
+        list(threads.map(query_agent, system.usable_hosts()))
     order = system.usable_hosts()
-    return {host: listed[host] for host in order if host in listed}, {h: failed[h] for h in order if h in failed}
+    return {host: devices_by_host[host] for host in order if host in devices_by_host}, {
+        failed_host: errors_by_host[failed_host] for failed_host in order if failed_host in errors_by_host
+    }
 
 
-def _models(
-    system: SystemFile, devices: Sequence[Device], listed: Mapping[str, Sequence[tuple[str, str]]]
+def _check_models(
+    system: SystemFile, devices: Sequence[Device], devices_by_host: Mapping[str, Sequence[tuple[str, str]]]
 ) -> Iterator[Finding]:
     """Yield a finding for each model of the pool that hosts report by a name that the system file does not have."""
-    seen = {normal(identity): told for there in listed.values() for identity, told in there if identity and told}
-    called: dict[str, set[str]] = {}
+    reported_models = {
+        normal(identity): reported_model
+        for host_devices in devices_by_host.values()
+        for identity, reported_model in host_devices
+        if identity and reported_model
+    }
+    reported_by_model: dict[str, set[str]] = {}
     for device in devices:
-        if device.host_id and (told := seen.get(normal(device.host_id))):
-            called.setdefault(device.model, set()).add(told)
-    for model, names in called.items():
-        about = system.devices.get(model, DeviceModel())
-        others, words = sorted(names - {model, about.reported_as}), ""
-        if others and about.reported_as:
-            words = (
-                f"hosts report {', '.join(others)} as {model}, the system file says {about.reported_as} (`reported_as`)"
+        if device.host_id and (reported_model := reported_models.get(normal(device.host_id))):
+            reported_by_model.setdefault(device.model, set()).add(reported_model)
+    for model, names in reported_by_model.items():
+        declared = system.devices.get(model, DeviceModel())
+        unexpected, message = sorted(names - {model, declared.reported_as}), ""
+        if unexpected and declared.reported_as:
+            message = (
+                f"hosts report {', '.join(unexpected)} as {model}, the system "
+                f"file says {declared.reported_as} (`reported_as`)"
             )
-            yield Finding("models", "stop", f"{words}: correct `pool`, or `devices`")
-        elif others:
-            words = (
-                f"hosts report {', '.join(others)} as {model}; add `devices: {{{model}: {{reported_as: {others[0]}}}}}`"
+            yield Finding("models", "stop", f"{message}: correct `pool`, or `devices`")
+        elif unexpected:
+            message = (
+                f"hosts report {', '.join(unexpected)} as {model}; add "
+                f"`devices: {{{model}: {{reported_as: {unexpected[0]}}}}}`"
             )
-            yield Finding("models", "note", f"{words} if that is right, and `pool` if it is not")
+            yield Finding("models", "note", f"{message} if that is right, and `pool` if it is not")
 
 
-def _launching(system: SystemFile, given: SlurmOptions, slurm: Slurm) -> Iterator[Finding]:
+def _check_launcher(system: SystemFile, slurm_options: SlurmOptions, slurm: Slurm) -> Iterator[Finding]:
     if system.launcher == "local":
         yield Finding("launcher", "ok", "local: runs start on this machine")
         return
@@ -143,17 +154,21 @@ def _launching(system: SystemFile, given: SlurmOptions, slurm: Slurm) -> Iterato
     except ConfigError as error:
         yield Finding("slurm", "stop", str(error))
         return
-    if not answer.ok:
-        yield Finding("slurm", "problem", f"'sinfo' failed: {answer.words}; try again when the controller answers")
+    if not answer.is_success:
+        yield Finding(
+            "slurm", "problem", f"'sinfo' failed: {answer.last_error_line}; try again when the controller answers"
+        )
         return
     if missing := [name for name in ("sbatch", "srun", "squeue", "scancel") if shutil.which(name) is None]:
         yield Finding(
             "launcher", "stop", f"not on this machine: {', '.join(missing)}; start on a login node of the cluster"
         )
-    yield from known_to_slurm(system, given, parse_listing(answer.out))
+    yield from check_against_slurm(system, slurm_options, parse_listing(answer.out))
 
 
-def known_to_slurm(system: SystemFile, given: SlurmOptions, listed: Mapping[str, ListedHost]) -> Iterator[Finding]:
+def check_against_slurm(
+    system: SystemFile, slurm_options: SlurmOptions, listed_hosts: Mapping[str, ListedHost]
+) -> Iterator[Finding]:
     """Compare hosts, partitions, features and generic resources of a system file with those of Slurm. Pure.
 
     Args:
@@ -163,40 +178,54 @@ def known_to_slurm(system: SystemFile, given: SlurmOptions, listed: Mapping[str,
     """
     names = system.usable_hosts()
     # Hosts that are deleted, or powered down in a cloud, are not listed with their features until they return.
-    missing: Severity = "note" if system.slurm.strategy in ("dynamic", "resume") else "stop"
-    hosts = {name: listed[name] for name in names if name in listed}
-    if unknown := [name for name in names if name not in listed]:
-        words = f"Slurm does not know {some(unknown, _NAMED)} (`hosts`); it knows: {some(listed, _NAMED) or 'no host'}"
-        yield Finding("slurm", missing, f"{words}; correct `hosts`")
-    options = (given,) if given.partition else (system.slurm, *system.slurm.overrides)
-    for partition in dict.fromkeys(each.partition for each in options if each.partition):
-        there = dict.fromkeys(name for host in listed.values() for name in host.partitions)
+    missing_verdict: Severity = "note" if system.slurm.strategy in ("dynamic", "resume") else "stop"
+    hosts = {name: listed_hosts[name] for name in names if name in listed_hosts}
+    if unknown_hosts := [name for name in names if name not in listed_hosts]:
+        message = (
+            f"Slurm does not know {shorten_names(unknown_hosts, _MAX_NAMES_SHOWN)} (`hosts`); it knows: "
+            f"{shorten_names(listed_hosts, _MAX_NAMES_SHOWN) or 'no host'}"
+        )
+        yield Finding("slurm", missing_verdict, f"{message}; correct `hosts`")
+    options = (slurm_options,) if slurm_options.partition else (system.slurm, *system.slurm.overrides)
+    for partition in dict.fromkeys(option_set.partition for option_set in options if option_set.partition):
+        available = dict.fromkeys(name for host in listed_hosts.values() for name in host.partitions)
         names = parse_partitions(partition)
-        outside = [host.name for host in hosts.values() if not {*names} & {*host.partitions}]
-        if unlisted := [name for name in names if name not in there]:
+        outside_hosts = [host.name for host in hosts.values() if not {*names} & {*host.partitions}]
+        if unknown_partitions := [name for name in names if name not in available]:
             yield Finding(
-                "slurm", missing, f"no partition {unlisted[0]!r} (`slurm.partition`); there are: {', '.join(there)}"
+                "slurm",
+                missing_verdict,
+                f"no partition {unknown_partitions[0]!r} (`slurm.partition`); there are: {', '.join(available)}",
             )
-        elif outside:
-            words = f"partition {partition} (`slurm.partition`) does not have {some(outside, _NAMED)}"
+        elif outside_hosts:
+            message = f"partition {partition} (`slurm.partition`) does not have {shorten_names(outside_hosts, _MAX_NAMES_SHOWN)}"
             yield Finding(
-                "slurm", "problem", f"{words}: ask for another partition, or leave them out (`--without-hosts`)"
+                "slurm", "problem", f"{message}: ask for another partition, or leave them out (`--without-hosts`)"
             )
-    options = (given,) if given.constraint else (system.slurm, *system.slurm.overrides)
-    there = dict.fromkeys(name for host in listed.values() for name in host.features)
-    for word in dict.fromkeys(w for each in options for w in parse_features(each.constraint or "")):
-        if word not in there:
-            words = f"no host has the feature {word!r} (`slurm.constraint`); there are: {', '.join(there) or 'none'}"
-            yield Finding("slurm", missing, words)
-    yield from _resources(system, hosts)
-    if away := [f"{host.name} ({host.state})" for host in hosts.values() if re.search("down|drain|fail", host.state)]:
-        words = f"no job can start on {some(away, _NAMED)} now; leave a host out that stays so (`--without-hosts`)"
-        yield Finding("slurm", "note", words)
+    options = (slurm_options,) if slurm_options.constraint else (system.slurm, *system.slurm.overrides)
+    available = dict.fromkeys(name for host in listed_hosts.values() for name in host.features)
+    for word in dict.fromkeys(
+        feature for option_set in options for feature in parse_features(option_set.constraint or "")
+    ):
+        if word not in available:
+            message = (
+                f"no host has the feature {word!r} (`slurm.constraint`); there are: {', '.join(available) or 'none'}"
+            )
+            yield Finding("slurm", missing_verdict, message)
+    yield from _check_gres(system, hosts)
+    if unavailable_hosts := [
+        f"{host.name} ({host.state})" for host in hosts.values() if re.search("down|drain|fail", host.state)
+    ]:
+        message = (
+            "no job can start on "
+            f"{shorten_names(unavailable_hosts, _MAX_NAMES_SHOWN)} now; leave a host out that stays so (`--without-hosts`)"
+        )
+        yield Finding("slurm", "note", message)
     if hosts:
-        yield Finding("slurm", "ok", f"Slurm knows {some(hosts, _NAMED)}")
+        yield Finding("slurm", "ok", f"Slurm knows {shorten_names(hosts, _MAX_NAMES_SHOWN)}")
 
 
-def _resources(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator[Finding]:
+def _check_gres(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator[Finding]:
     """Check that all hosts with devices have the generic resource, also those that get devices later.
 
     Hosts that are registered again for each lease (strategy `dynamic`) are skipped.
@@ -205,17 +234,23 @@ def _resources(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator[
     if not gres or system.slurm.strategy == "dynamic":
         return
 
-    def granted(devices: Sequence[DeviceSpec]) -> bool:
-        return any(each.kind == "gpu" and not rules_of(system, each.model) for each in devices)
+    def needs_gres(devices: Sequence[DeviceSpec]) -> bool:
+        return any(device_count.kind == "gpu" and not rules_of(system, device_count.model) for device_count in devices)
 
-    have = {name for group in system.hosts if granted(group.devices) or granted(system.pool) for name in group.names()}
-    if without := [name for name, host in hosts.items() if name in have and not count_gres(host.gres, gres)]:
-        told = some([f"{name} {hosts[name].gres or 'none'}" for name in without], _NAMED)
-        words = f"no generic resource {gres!r} (`slurm.gres`); Slurm lists: {told}. Correct `slurm.gres`, or gres.conf"
-        yield Finding("slurm", "stop" if len(without) == len(hosts) else "problem", words)
+    hosts_with_devices = {
+        name for group in system.hosts if needs_gres(group.devices) or needs_gres(system.pool) for name in group.names()
+    }
+    if hosts_without_gres := [
+        name for name, host in hosts.items() if name in hosts_with_devices and not count_gres(host.gres, gres)
+    ]:
+        host_texts = shorten_names(
+            [f"{name} {hosts[name].gres or 'none'}" for name in hosts_without_gres], _MAX_NAMES_SHOWN
+        )
+        message = f"no generic resource {gres!r} (`slurm.gres`); Slurm lists: {host_texts}. Correct `slurm.gres`, or gres.conf"
+        yield Finding("slurm", "stop" if len(hosts_without_gres) == len(hosts) else "problem", message)
 
 
-def check_shared_results(site: Site, given: SlurmOptions, slurm: Slurm) -> Iterator[Finding]:
+def check_shared_results(site: Site, slurm_options: SlurmOptions, slurm: Slurm) -> Iterator[Finding]:
     """Check by a short job on a free host of a Slurm system that it can access the results directory and the running Python.
 
     Args:
@@ -225,55 +260,55 @@ def check_shared_results(site: Site, given: SlurmOptions, slurm: Slurm) -> Itera
     """
     if site.system.launcher != "slurm":
         return
-    directory = _nearest_directory(site.root.absolute()).resolve()
+    directory = _find_nearest_existing(site.root.absolute()).resolve()
     if not os.access(directory, os.W_OK | os.X_OK):
-        return  # `_results` and the first file that is written report it
+        return  # `_check_results_directory` and the first file that is written report it
     settings = site.system.slurm
-    values = {name: getattr(given, name) or getattr(settings, name) for name in ("partition", "account", "qos")}
-    options = SlurmOptions(**values, additional={**settings.additional, **given.additional})
+    values = {name: getattr(slurm_options, name) or getattr(settings, name) for name in ("partition", "account", "qos")}
+    options = SlurmOptions(**values, additional={**settings.additional, **slurm_options.additional})
     try:
         choice = choose_free_host(site.system.usable_hosts(), parse_listing(slurm(*LISTING).out), options)
     except ConfigError:
-        return  # `_launching` reports a machine without Slurm
+        return  # `_check_launcher` reports a machine without Slurm
     if choice is None or "clusters" in options.additional:
-        words = "no host is free just now to be asked whether it does; the first lease shows it"
-        yield Finding("results", "note", f"all hosts must see {directory} by this path; {words}")
+        message = "no host is free just now to be asked whether it does; the first lease shows it"
+        yield Finding("results", "note", f"all hosts must see {directory} by this path; {message}")
         return
     host, partition = choice
-    seen = look_from_host(
+    observation = look_from_host(
         directory, host, options.model_copy(update={"partition": partition}), settings.latency_s, slurm
     )
-    where = f"{host} (partition {partition})" if partition else host
+    host_text = f"{host} (partition {partition})" if partition else host
     remedy = "give a directory on a file system that all hosts share, at the same path (--results)"
-    match seen.view:
+    match observation.view:
         case "seen":
-            yield Finding("results", "ok", f"{where} sees {directory}, and writes there")
+            yield Finding("results", "ok", f"{host_text} sees {directory}, and writes there")
         case "unseen":
-            yield Finding("results", "stop", f"{where} does not see {directory} of this machine; {remedy}")
+            yield Finding("results", "stop", f"{host_text} does not see {directory} of this machine; {remedy}")
         case "read_only":
-            yield Finding("results", "stop", f"{where} cannot write to {directory}; {remedy}")
+            yield Finding("results", "stop", f"{host_text} cannot write to {directory}; {remedy}")
         case "no_python":
-            words = "install the package on a file system that all hosts share"
+            message = "install the package on a file system that all hosts share"
             yield Finding(
-                "python", "stop", f"{where} does not see the Python of this machine, {sys.executable}; {words}"
+                "python", "stop", f"{host_text} does not see the Python of this machine, {sys.executable}; {message}"
             )
         case _:
-            words = f"it is not known whether {where} sees {directory}: the job that looks did not start"
-            yield Finding("results", "note", f"{words} ({seen.problem})")
+            message = f"it is not known whether {host_text} sees {directory}: the job that looks did not start"
+            yield Finding("results", "note", f"{message} ({observation.problem})")
 
 
-def _nearest_directory(path: Path) -> Path:
+def _find_nearest_existing(path: Path) -> Path:
     """Return the path, or the nearest directory above it that exists."""
-    return next(each for each in (path, *path.parents) if each.exists())
+    return next(ancestor for ancestor in (path, *path.parents) if ancestor.exists())
 
 
-def _results(site: Site) -> Iterator[Finding]:
+def _check_results_directory(site: Site) -> Iterator[Finding]:
     path = site.root.absolute()
-    there = _nearest_directory(path)
-    free_gb = shutil.disk_usage(there).free / 1e9
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        yield Finding("results", "stop", f"{there} cannot be written; give another directory (--results)")
-    elif free_gb < _FREE_GB:
+    existing = _find_nearest_existing(path)
+    free_gb = shutil.disk_usage(existing).free / 1e9
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        yield Finding("results", "stop", f"{existing} cannot be written; give another directory (--results)")
+    elif free_gb < _MIN_FREE_GB:
         yield Finding(
             "results", "problem", f"{path}: {free_gb:.2g} GB are free; free some, or give another directory (--results)"
         )

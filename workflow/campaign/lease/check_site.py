@@ -14,17 +14,17 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from campaign.common.errors import CampaignError, ConfigError, FabricError
-from campaign.common.processes.signals import deferred
-from campaign.common.wording import plural
-from campaign.fabrics.banks import RULES, named_drawer
+from campaign.common.processes.signals import defer_ending_signals
+from campaign.common.wording import pluralize
+from campaign.fabrics.banks import RULES, find_drawer
 from campaign.fabrics.control_plane.protocol import ControlPlaneOptions as ControlledOptions
 from campaign.fabrics.errors import Refused
-from campaign.fabrics.operations import Steps
-from campaign.fabrics.protocol import Fabric, Request
-from campaign.fabrics.registry import fabric_kind
+from campaign.fabrics.operations import OperationSteps
+from campaign.fabrics.protocol import Fabric, LeaseRequest
+from campaign.fabrics.registry import load_fabric_kind
 from campaign.lease.campaign_leases import Site
-from campaign.lease.journal import Journal, journaled
-from campaign.lease.lifecycle import acquire, release
+from campaign.lease.journal import Journal, list_journaled_leases
+from campaign.lease.lifecycle import acquire_lease, release_lease
 from campaign.lease.reconcile import Orphan
 from campaign.plan.campaign.open_fabric import owner
 from campaign.spec.cell import Configuration
@@ -36,7 +36,7 @@ Severity = Literal["ok", "note", "problem", "stop"]
 """Severity. problem: some leases cannot work; stop: no lease can work, or the system file is wrong."""
 
 
-_RELEASE = "'campaign fabric reconcile SYSTEM --release --grace 0' releases it"
+_RELEASE_REMEDY = "'campaign fabric reconcile SYSTEM --release --grace 0' releases it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +62,21 @@ def _check_nothing(fabric: Fabric, inventory: Inventory) -> Iterable[Finding]:
     return ()
 
 
-def check(site: Site, check_more: SiteCheck = _check_nothing) -> Iterator[Finding]:
+def check_fabric(site: Site, check_more: SiteCheck = _check_nothing) -> Iterator[Finding]:
     """Check everything in the control plane that can be read without a change, and yield each finding as soon as it is known.
 
     Args:
         site: the system and its state.
         check_more: further check of the open fabric, done last.
     """
-    kind, adapter = site.kind, fabric_kind(site.kind)
+    kind, adapter = site.fabric_kind, load_fabric_kind(site.fabric_kind)
     if adapter.unverified:
-        told = issubclass(adapter.options, ControlledOptions)  # else there is nothing to record
-        remedy = "; 'campaign fabric record' writes what you see, for the authors" if told else ""
+        is_recordable = issubclass(adapter.options, ControlledOptions)  # else there is nothing to record
+        remedy = "; 'campaign fabric record' writes what you see, for the authors" if is_recordable else ""
         yield Finding("adapter", "note", f"{kind}: unverified: {adapter.unverified}{remedy}")
     else:
         yield Finding("adapter", "ok", f"{kind}: {adapter.summary}")
-    yield from _transport(site)
+    yield from _check_transport(site)
     yield from check_control_plane(site, check_more)
 
 
@@ -89,20 +89,22 @@ def check_control_plane(site: Site, check_more: SiteCheck = _check_nothing) -> I
         site: the system and its state.
         check_more: further check of the same open fabric.
     """
-    started = time.monotonic()
+    start_s = time.monotonic()
     try:
-        with site.fabric() as fabric:
-            inventory = fabric.inventory()
-            asked = f" in {fabric.controlled.requests} requests" if fabric.controlled else ""
-            took = f"{(time.monotonic() - started) * 1e3:.0f} ms{asked}"
-            login = "signed in and read" if any((site.system.fabric.get("credentials") or {}).values()) else "read"
-            pooled = len({device.physical for device in inventory.devices if not device.local})
-            yield Finding("answer", "ok", f"{login} {pooled} devices of the pool in {took}")
-            yield from _against(site.system, inventory, told=fabric.capabilities().tells_models)
-            yield from _rules(fabric, inventory)
-            yield from _holders(site, fabric, inventory)
-            for fence in site.fenced.current():
-                yield Finding("fenced", "note", f"{fence.words()} ('campaign fabric fences {site.system.name}')")
+        with site.open_fabric() as fabric:
+            inventory = fabric.read_inventory()
+            request_count_text = (
+                f" in {fabric.control_plane_access.request_count} requests" if fabric.control_plane_access else ""
+            )
+            duration_text = f"{(time.monotonic() - start_s) * 1e3:.0f} ms{request_count_text}"
+            login_text = "signed in and read" if any((site.system.fabric.get("credentials") or {}).values()) else "read"
+            pool_device_count = len({device.physical for device in inventory.devices if not device.local})
+            yield Finding("answer", "ok", f"{login_text} {pool_device_count} devices of the pool in {duration_text}")
+            yield from _check_pool(site.system, inventory, reports_models=fabric.describe_capabilities().tells_models)
+            yield from _check_capabilities(fabric, inventory)
+            yield from _check_holders(site, fabric, inventory)
+            for fence in site.fenced_devices.read_active():
+                yield Finding("fenced", "note", f"{fence.describe()} ('campaign fabric fences {site.system.name}')")
             yield from check_more(fabric, inventory)
     except (ConfigError, Refused) as error:
         yield Finding("answer", "stop", str(error))
@@ -110,31 +112,33 @@ def check_control_plane(site: Site, check_more: SiteCheck = _check_nothing) -> I
         yield Finding("answer", "problem", str(error))
 
 
-def _transport(site: Site) -> Iterator[Finding]:
+def _check_transport(site: Site) -> Iterator[Finding]:
     """Check that connections to the control plane are encrypted and verified."""
     options = {key: value for key, value in site.system.fabric.items() if key in ControlledOptions.model_fields}
     boxes = site.system.fabric.get("boxes")
     if isinstance(boxes, dict):
-        plain = [name for name, url in boxes.items() if str(url).startswith("http://")]
-        words = "not encrypted, and no login is known: whoever reaches them can give orders; keep them in a network of their own"
+        unencrypted_boxes = [name for name, url in boxes.items() if str(url).startswith("http://")]
+        message = "not encrypted, and no login is known: whoever reaches them can give orders; keep them in a network of their own"
         yield (
-            Finding("transport", "note", f"{', '.join(plain)}: {words}") if plain else Finding("transport", "ok", "TLS")
+            Finding("transport", "note", f"{', '.join(unencrypted_boxes)}: {message}")
+            if unencrypted_boxes
+            else Finding("transport", "ok", "TLS")
         )
         return
     url = str(options.get("url", ""))
     if url.startswith("http://") and options.get("tunnel") is True:
         yield Finding("transport", "note", f"{url}: not encrypted by itself; the system file says that it is a tunnel")
     elif url.startswith("http://"):
-        words = "not encrypted: anybody on the network can read the password; use https, or say `tunnel: true`"
-        yield Finding("transport", "problem", f"{url}: {words}")
+        message = "not encrypted: anybody on the network can read the password; use https, or say `tunnel: true`"
+        yield Finding("transport", "problem", f"{url}: {message}")
     elif url and options.get("verify_tls") is False:
-        words = "its certificate is not verified (verify_tls: false); give ca_file"
-        yield Finding("transport", "problem", f"{url}: {words}")
+        message = "its certificate is not verified (verify_tls: false); give ca_file"
+        yield Finding("transport", "problem", f"{url}: {message}")
     elif url:
         yield Finding("transport", "ok", f"{url}: TLS, its certificate is verified")
 
 
-def _against(system: SystemFile, inventory: Inventory, *, told: bool) -> Iterator[Finding]:
+def _check_pool(system: SystemFile, inventory: Inventory, *, reports_models: bool) -> Iterator[Finding]:
     """Compare the pool of the fabric with the pool in the system file.
 
     Args:
@@ -142,31 +146,39 @@ def _against(system: SystemFile, inventory: Inventory, *, told: bool) -> Iterato
         inventory: inventory of the fabric.
         reports_models: True if the fabric reports the models of devices.
     """
-    pooled = {(d.physical, (d.model, d.use)): d for d in inventory.devices if not d.local}
-    expected: Counter[tuple[str, str]] = Counter()
+    pool_devices = {(d.physical, (d.model, d.use)): d for d in inventory.devices if not d.local}
+    listed_counts: Counter[tuple[str, str]] = Counter()
     for entry in system.pool:
-        expected[entry.model, use_of(entry.kind)] += entry.count
-    there = Counter(key for _, key in pooled)
-    names = {device.called or device.model for device in pooled.values()}
-    for model, use in sorted(expected | there):
-        found, listed, words = there[model, use], expected[model, use], model if use == "device" else f"{model} ({use})"
-        if found == listed and not told:
-            claim = f"{found} {words}, as in the system file; the model is claimed by the file, not told by the fabric"
+        listed_counts[entry.model, use_of(entry.kind)] += entry.count
+    found_counts = Counter(key for _, key in pool_devices)
+    names = {device.called or device.model for device in pool_devices.values()}
+    for model, use in sorted(listed_counts | found_counts):
+        found_count, listed_count, message = (
+            found_counts[model, use],
+            listed_counts[model, use],
+            model if use == "device" else f"{model} ({use})",
+        )
+        if found_count == listed_count and not reports_models:
+            claim = f"{found_count} {message}, as in the system file; the model is claimed by the file, not told by the fabric"
             yield Finding("pool", "note", claim)
-        elif found == listed:
-            yield Finding("pool", "ok", f"{found} {words}, as in the system file")
-        elif not listed:
-            yield Finding("pool", "note", f"{found} {words} that the system file does not list; plans do not use them")
+        elif found_count == listed_count:
+            yield Finding("pool", "ok", f"{found_count} {message}, as in the system file")
+        elif not listed_count:
+            yield Finding(
+                "pool", "note", f"{found_count} {message} that the system file does not list; plans do not use them"
+            )
         else:
-            known = "" if found else f"; the fabric has {', '.join(map(repr, sorted(names))) or 'nothing'}"
-            help_ = f" (map its names: `fabric: models: {{NAME: {model}}}`)" if known and names else ""
-            words = f"{found} {words} found, the system file lists {listed}{known}{help_}"
-            yield Finding("pool", "problem" if found else "stop", words)
+            fabric_names_text = (
+                "" if found_count else f"; the fabric has {', '.join(map(repr, sorted(names))) or 'nothing'}"
+            )
+            remedy = f" (map its names: `fabric: models: {{NAME: {model}}}`)" if fabric_names_text and names else ""
+            message = f"{found_count} {message} found, the system file lists {listed_count}{fabric_names_text}{remedy}"
+            yield Finding("pool", "problem" if found_count else "stop", message)
     drawers = dict.fromkeys(d.location.rpartition("/slot")[0] for d in inventory.devices if not d.local)
     for entry in system.pool:
-        if entry.drawer is not None and drawers and named_drawer(entry.drawer, drawers) is None:
-            words = f"drawer {entry.drawer!r} (`pool: drawer`) has no device; those that have: {', '.join(drawers)}"
-            yield Finding("pool", "note", words)
+        if entry.drawer is not None and drawers and find_drawer(entry.drawer, drawers) is None:
+            message = f"drawer {entry.drawer!r} (`pool: drawer`) has no device; those that have: {', '.join(drawers)}"
+            yield Finding("pool", "note", message)
     for device in inventory.devices:
         name = f"{device.fabric_id} ({device.model})"
         if device.health != "ok" or device.state in ("failed", "unknown", "unavailable"):
@@ -175,47 +187,60 @@ def _against(system: SystemFile, inventory: Inventory, *, told: bool) -> Iterato
             yield Finding("pool", "note", f"{name}: {device.link.shortfall}")
 
 
-def _rules(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
+def _check_capabilities(fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
     """Check the capabilities of the fabric, and which hosts reach which devices."""
-    able = fabric.capabilities()
-    if able.read_only:
-        yield Finding("modes", "stop", able.read_only)
-    most = f"at most {able.max_devices_per_host} devices a host" if able.max_devices_per_host else "no limit told"
-    yield Finding("modes", "ok", f"devices are attached {able.attach_mode.replace('_', ' ')}; {most}")
-    if able.note:
-        yield Finding("modes", "note", able.note)
-    if fabric.controlled is None:
+    capabilities = fabric.describe_capabilities()
+    if capabilities.read_only:
+        yield Finding("modes", "stop", capabilities.read_only)
+    limit_text = (
+        f"at most {capabilities.max_devices_per_host} devices a host"
+        if capabilities.max_devices_per_host
+        else "no limit told"
+    )
+    yield Finding("modes", "ok", f"devices are attached {capabilities.attach_mode.replace('_', ' ')}; {limit_text}")
+    if capabilities.note:
+        yield Finding("modes", "note", capabilities.note)
+    if fabric.control_plane_access is None:
         return
-    banks = fabric.controlled.banks()
-    unreached = fabric.controlled.out_of_reach()
-    reach = {bank.name: [host for host in bank.hosts if (bank.drawer, host) not in unreached] for bank in banks}
+    banks = fabric.control_plane_access.read_banks()
+    unreached_drawers = fabric.control_plane_access.list_unreachable_drawers()
+    reaching_hosts_by_bank = {
+        bank.name: [host for host in bank.hosts if (bank.drawer, host) not in unreached_drawers] for bank in banks
+    }
     for bank in banks:
         rule = f" ({RULES[bank.mode]})" if bank.hosts_max < len(bank.hosts) or bank.mode != "advanced" else ""
-        words = f"{bank.name}: {len(bank.slots)} places, reached by {', '.join(reach[bank.name]) or 'no host'}{rule}"
-        yield Finding("reach", "ok" if reach[bank.name] else "problem", words)
-    reaching = {name for names in reach.values() for name in names}
-    for (_, host), words in unreached.items():
-        yield Finding("reach", "problem" if host in reaching else "stop", words)
-    told = {host for _, host in unreached}
-    if lost := [host.name for host in inventory.hosts if host.name not in {*reaching, *told}]:
-        words = f"the fabric reaches no device from {', '.join(lost)} (map their names under `fabric: hosts`)"
-        yield Finding("reach", "stop" if banks else "problem", words)
+        message = (
+            f"{bank.name}: {len(bank.slots)} places, reached by "
+            f"{', '.join(reaching_hosts_by_bank[bank.name]) or 'no host'}{rule}"
+        )
+        yield Finding("reach", "ok" if reaching_hosts_by_bank[bank.name] else "problem", message)
+    reaching_hosts = {name for names in reaching_hosts_by_bank.values() for name in names}
+    for (_, host), message in unreached_drawers.items():
+        yield Finding("reach", "problem" if host in reaching_hosts else "stop", message)
+    reported_hosts = {host for _, host in unreached_drawers}
+    if unreached_hosts := [
+        host.name for host in inventory.hosts if host.name not in {*reaching_hosts, *reported_hosts}
+    ]:
+        message = (
+            f"the fabric reaches no device from {', '.join(unreached_hosts)} (map their names under `fabric: hosts`)"
+        )
+        yield Finding("reach", "stop" if banks else "problem", message)
 
 
-def _holders(site: Site, fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
+def _check_holders(site: Site, fabric: Fabric, inventory: Inventory) -> Iterator[Finding]:
     """Report the leases that hold devices, and the devices that others hold."""
-    tags = fabric.held()
+    tags = fabric.list_lease_tags()
     for name, tag in sorted(tags.items()):
-        lives = site.is_live(name)
-        words = f"{name} of {tag.owner} holds {', '.join(tag.devices) or 'hosts'}"
-        left = "" if lives else "; no process here owns it: run 'campaign fabric reconcile'"
-        yield Finding("holders", "ok" if lives else "note", words + left)
-    foreign = Counter(d.holder for d in inventory.devices if d.holder is not None and d.holder not in tags)
-    for holder, count in sorted(foreign.items(), key=str):
+        is_live = site.is_live(name)
+        message = f"{name} of {tag.owner} holds {', '.join(tag.devices) or 'hosts'}"
+        remedy = "" if is_live else "; no process here owns it: run 'campaign fabric reconcile'"
+        yield Finding("holders", "ok" if is_live else "note", message + remedy)
+    foreign_counts = Counter(d.holder for d in inventory.devices if d.holder is not None and d.holder not in tags)
+    for holder, count in sorted(foreign_counts.items(), key=str):
         yield Finding("holders", "note", f"{holder} holds {count} devices; they are not touched")
 
 
-def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
+def run_trial(site: Site, report: Callable[[str], None]) -> Iterator[Finding]:
     """Compose one free pooled device onto one free host and release it, with times. This changes the fabric.
 
     Args:
@@ -223,45 +248,51 @@ def trial(site: Site, say: Callable[[str], None]) -> Iterator[Finding]:
         report: function that is called with the reason of each wait.
     """
     name = f"check.{int(time.time())}"
-    with site.fabric() as fabric:
-        inventory = fabric.inventory()
-        free = next((d for d in inventory.devices if not d.local and d.computes and d.state == "free"), None)
-        if free is None:
+    with site.open_fabric() as fabric:
+        inventory = fabric.read_inventory()
+        device = next((d for d in inventory.devices if not d.local and d.computes and d.state == "free"), None)
+        if device is None:
             yield Finding("trial", "problem", "no device of the pool is free; try again when one is")
             return
-        configuration = Configuration(name, 1, 1, 0, 1, free.model, "fabric", "local")
-        asked = Request(name, "check", site.system.tenancy.owner or owner(), configuration, site.system.allowed_hosts())
+        configuration = Configuration(name, 1, 1, 0, 1, device.model, "fabric", "local")
+        request = LeaseRequest(
+            name, "check", site.system.tenancy.owner or owner(), configuration, site.system.allowed_hosts()
+        )
         try:
-            lease = acquire(fabric, asked, site.journals, wait_s=0, poll_s=0.5, on_wait=say, attempts=1)
+            lease = acquire_lease(
+                fabric, request, site.journals_directory, wait_s=0, poll_s=0.5, on_wait=report, max_attempts=1
+            )
         except FabricError as error:
-            left = Journal(site.journals, name).document()["leaked"]
-            words = f"lease {name} is left with {', '.join(left)}: {_RELEASE}" if left else "nothing is left"
-            yield Finding("trial", "problem", f"composing failed: {error}; {words}")
+            leaked = Journal(site.journals_directory, name).make_document()["leaked"]
+            message = (
+                f"lease {name} is left with {', '.join(leaked)}: {_RELEASE_REMEDY}" if leaked else "nothing is left"
+            )
+            yield Finding("trial", "problem", f"composing failed: {error}; {message}")
             return
-        with deferred():
-            document = release(fabric, lease, poll_s=0.5)
+        with defer_ending_signals():
+            document = release_lease(fabric, lease, poll_s=0.5)
             try:
-                fabric.bring_home()
+                fabric.return_displaced_devices()
             except FabricError as error:
                 yield Finding("trial", "problem", f"not brought back to where it was: {error}")
     times = document["times"]
     attached_s, visible_s = times["fabric_done_s"] - times["requested_s"], times["host_visible_s"]
     host_words = "not looked at" if visible_s is None else f"{visible_s - times['fabric_done_s']:.2f} s"
     (host,) = lease.composition.hosts
-    told = f"fabric {attached_s:.2f} s, host {host_words}"
-    yield Finding("trial", "ok", f"composed {free.model} onto {host.name}: {told}")
+    durations_text = f"fabric {attached_s:.2f} s, host {host_words}"
+    yield Finding("trial", "ok", f"composed {device.model} onto {host.name}: {durations_text}")
     for problem in lease.mismatches:
         yield Finding("trial", "note", problem)
     if document["state"] == "RELEASED":
         took_s = times["released_s"] - times["release_started_s"]
         yield Finding("trial", "ok", f"released in {took_s:.2f} s; nothing is left")
     else:
-        words = f"lease {name} is left with {', '.join(document['leaked'])}: {_RELEASE}"
-        yield Finding("trial", "problem", f"could not be released; {words}")
+        message = f"lease {name} is left with {', '.join(document['leaked'])}: {_RELEASE_REMEDY}"
+        yield Finding("trial", "problem", f"could not be released; {message}")
 
 
-def left_behind(
-    site: Site, *, dry_run: bool, grace_s: float, unjournaled: Collection[str] | None = None, force: bool = False
+def clean_up_site(
+    site: Site, *, dry_run: bool, grace_s: float, unjournaled_owners: Collection[str] | None = None, force: bool = False
 ) -> tuple[list[Orphan], list[str], list[str]]:
     """Release the leases without an owner, and attach devices again to the host where they were found.
 
@@ -275,53 +306,60 @@ def left_behind(
         unjournaled_owners: see `reconcile_leases`.
         force: makes hosts release devices that are still in use.
     """
-    with site.fabric() as fabric:
-        if fabric.controlled is not None:
-            fabric.controlled.force = force
-        orphans = site.reconcile(fabric, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled)
-        known = {*fabric.held(), *(orphan.lease_id for orphan in orphans)}
-        with deferred():
-            away = fabric.away() if dry_run else fabric.bring_home()
-        devices = fabric.inventory().devices
+    with site.open_fabric() as fabric:
+        if fabric.control_plane_access is not None:
+            fabric.control_plane_access.force = force
+        orphans = site.reconcile_leases(fabric, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled_owners)
+        known_holders = {*fabric.list_lease_tags(), *(orphan.lease_id for orphan in orphans)}
+        with defer_ending_signals():
+            home_by_device = fabric.list_displaced_devices() if dry_run else fabric.return_displaced_devices()
+        devices = fabric.read_inventory().devices
         moves = [
-            f"{d.fabric_id} to {away[d.fabric_id]}"
+            f"{d.fabric_id} to {home_by_device[d.fabric_id]}"
             for d in devices
-            if d.fabric_id in away and not (dry_run and d.attached_to)
+            if d.fabric_id in home_by_device and not (dry_run and d.attached_to)
         ]
-        foreign: dict[str, list[str]] = {}
+        devices_by_foreign_holder: dict[str, list[str]] = {}
         for device in devices:
-            if device.holder is not None and device.holder not in known:
-                foreign.setdefault(device.holder, []).append(device.fabric_id)
-    return orphans, [f"{holder}: {', '.join(ids)}" for holder, ids in foreign.items()], moves
+            if device.holder is not None and device.holder not in known_holders:
+                devices_by_foreign_holder.setdefault(device.holder, []).append(device.fabric_id)
+    return orphans, [f"{holder}: {', '.join(ids)}" for holder, ids in devices_by_foreign_holder.items()], moves
 
 
-def journaled_times(site: Site) -> OperationTimes:
+def collect_operation_times(site: Site) -> OperationTimes:
     """Collect the times of fabric operations from the lease journals of a system, with one session per campaign.
 
     Raises ConfigError if no operation was timed yet.
     """
     entries: defaultdict[str, list[tuple[float, dict[str, object]]]] = defaultdict(list)
-    for name in journaled(site.journals):
+    for name in list_journaled_leases(site.journals_directory):
         campaign = ""
-        for entry in Journal(site.journals, name).entries():
+        for entry in Journal(site.journals_directory, name).read_entries():
             campaign = str(entry.get("campaign") or campaign)
             if isinstance(entry.get("timed"), dict):
                 entries[campaign].append((float(entry["time_s"]), entry["timed"]))
     sessions = []
-    for campaign, found in entries.items():
-        found.sort(key=lambda each: each[0])
-        began = datetime.fromtimestamp(found[0][0], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        sessions.append(Session(campaign, timed_operations((timed for _, timed in found), site.kind), began))
+    for campaign, campaign_entries in entries.items():
+        campaign_entries.sort(key=lambda timed_entry: timed_entry[0])
+        start_text = datetime.fromtimestamp(campaign_entries[0][0], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        sessions.append(
+            Session(
+                campaign,
+                parse_timed_operations((timing for _, timing in campaign_entries), site.fabric_kind),
+                start_text,
+            )
+        )
     if not sessions:
         raise ConfigError(
-            f"{site.system.name}: no lease of it has times of operations below {site.journals}; measure a campaign first, or "
+            f"{site.system.name}: no lease of it has times of operations below "
+            f"{site.journals_directory}; measure a campaign first, or "
             "give the results directory (--results)"
         )
-    source = f"leases of {plural(len(sessions), 'campaign')} on {site.system.name}"
-    return OperationTimes(site.kind, source, "", tuple(sorted(sessions, key=lambda session: session.began)))
+    source = f"leases of {pluralize(len(sessions), 'campaign')} on {site.system.name}"
+    return OperationTimes(site.fabric_kind, source, "", tuple(sorted(sessions, key=lambda session: session.began)))
 
 
-def timed_operations(entries: Iterable[Mapping[str, Any]], kind: str) -> tuple[Timed, ...]:
+def parse_timed_operations(entries: Iterable[Mapping[str, Any]], kind: str) -> tuple[Timed, ...]:
     """Parse the timed operations of composing and releasing from journal entries. Damaged entries are left out.
 
     The operation `rest` is the time of composing that no foreseen operation explains. Each entry is a group.
@@ -330,9 +368,9 @@ def timed_operations(entries: Iterable[Mapping[str, Any]], kind: str) -> tuple[T
         entries: values of `timed` in the journals.
         kind: kind of the fabric.
     """
-    steps = fabric_kind(kind).steps or Steps()
-    foreseen = {*steps.attach, *steps.detach, *steps.once}
-    found: list[Timed] = []
+    steps = load_fabric_kind(kind).steps or OperationSteps()
+    foreseen_operations = {*steps.attach, *steps.detach, *steps.per_composition}
+    operations: list[Timed] = []
     for group, entry in enumerate(entries, 1):
         try:
             rows = [
@@ -341,9 +379,11 @@ def timed_operations(entries: Iterable[Mapping[str, Any]], kind: str) -> tuple[T
                 if operation in OPERATIONS
             ]
             if entry["of"] == "composing":
-                rest = float(entry["seconds"]) - sum(row.seconds for row in rows if row.operation in foreseen)
-                rows.append(Timed("rest", "", "", "", max(0.0, rest), group))
+                remainder_s = float(entry["seconds"]) - sum(
+                    row.seconds for row in rows if row.operation in foreseen_operations
+                )
+                rows.append(Timed("rest", "", "", "", max(0.0, remainder_s), group))
         except (KeyError, TypeError, ValueError):
             continue
-        found += rows
-    return tuple(found)
+        operations += rows
+    return tuple(operations)

@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 
 from campaign.common.errors import FabricError
 from campaign.fabrics.errors import Busy, Conflict
-from campaign.fabrics.operations import recording
+from campaign.fabrics.operations import record_operations
 from campaign.fabrics.protocol import Fabric
 from campaign.lease.journal import Journal
 
-T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 
-ATTEMPTS = 3
-RELEASE_WAIT_S = 60.0
-_TELL_S = 60.0  # many waiting processes see a new holder with every lease that ends
+MAX_ATTEMPTS = 3
+RELEASE_TIMEOUT_S = 60.0
+_REPORT_INTERVAL_S = 60.0  # many waiting processes see a new holder with every lease that ends
 
 
-class Turn:
+class WaitBudget:
     """Budget of time for waiting until other leases end.
 
     Attributes:
@@ -32,35 +32,35 @@ class Turn:
     def __init__(self, wait_s: float, poll_s: float, on_wait: Callable[[str], None] | None) -> None:
         self.wait_s = wait_s
         self.poll_s = poll_s
-        self._until = time.monotonic() + wait_s
+        self._deadline_s = time.monotonic() + wait_s
         self._on_wait = on_wait
-        self._told = ""
-        self._tell_again = 0.0
+        self._last_message = ""
+        self._next_report_s = 0.0
 
-    def wait(self, reason: Busy | Conflict) -> None:
+    def wait_once(self, reason: Busy | Conflict) -> None:
         """Sleep for one poll interval. Raises the reason again, with the time waited, if the budget is spent."""
-        if time.monotonic() >= self._until:
+        if time.monotonic() >= self._deadline_s:
             message = (
                 f"{reason}; waited {self.wait_s:g} s without success: wait longer, or ask the holder to release it"
             )
             raise type(reason)(message, reason.holders) from reason
-        if self._on_wait is not None and str(reason) != self._told and time.monotonic() >= self._tell_again:
-            self._told, self._tell_again = str(reason), time.monotonic() + _TELL_S
-            self._on_wait(self._told)
+        if self._on_wait is not None and str(reason) != self._last_message and time.monotonic() >= self._next_report_s:
+            self._last_message, self._next_report_s = str(reason), time.monotonic() + _REPORT_INTERVAL_S
+            self._on_wait(self._last_message)
         time.sleep(self.poll_s)
 
-    def get(self, call: Callable[[], T]) -> T:
+    def call_when_free(self, call: Callable[[], ResultT]) -> ResultT:
         """Repeat a call while it raises Busy or Conflict, and return its result. Raises the last error if the budget is spent."""
         while True:
             try:
                 return call()
             except (Busy, Conflict) as reason:
-                self.wait(reason)
+                self.wait_once(reason)
 
 
-def operate(journal: Journal, name: str, call: Callable[[], T]) -> T:
+def call_and_record(journal: Journal, name: str, call: Callable[[], ResultT]) -> ResultT:
     """Call the fabric and record the outcome and the duration in the journal."""
-    started = time.monotonic()
+    start_s = time.monotonic()
     facts: dict[str, Any] = {"operation": name, "outcome": "interrupted"}
     try:
         result = call()
@@ -71,10 +71,10 @@ def operate(journal: Journal, name: str, call: Callable[[], T]) -> T:
         facts |= {"error": type(error).__name__, "message": str(error)}
         raise
     finally:
-        journal.note(duration_s=time.monotonic() - started, **facts)
+        journal.add_facts(duration_s=time.monotonic() - start_s, **facts)
 
 
-def give_back(fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: float) -> tuple[str, ...]:
+def release_all(fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: float) -> tuple[str, ...]:
     """Release a lease repeatedly until the fabric reads back nothing, and return what could not be released.
 
     The lease must be ABORTING or DETACHING. Its state becomes FABRIC_FREE, or LEAKED if the release fails.
@@ -85,28 +85,30 @@ def give_back(fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: float)
         wait_s: time limit in seconds for a busy fabric.
         poll_s: poll interval in seconds.
     """
-    turn = Turn(wait_s, poll_s, None)
+    budget = WaitBudget(wait_s, poll_s, None)
     lease_id = journal.lease_id
-    left: tuple[str, ...] = ()
-    for attempt in range(ATTEMPTS):
+    leaked: tuple[str, ...] = ()
+    for attempt in range(MAX_ATTEMPTS):
         if attempt:
             time.sleep(poll_s)
         try:
-            with recording() as timed:
-                left = turn.get(partial(operate, journal, "release", partial(fabric.release, lease_id)))
-            journal.note_times("release", timed, sum(each.seconds for each in timed))
+            with record_operations() as operations:
+                leaked = budget.call_when_free(
+                    partial(call_and_record, journal, "release", partial(fabric.release, lease_id))
+                )
+            journal.add_operation_times("release", operations, sum(operation.seconds for operation in operations))
         except FabricError:
             # The outcome is unknown, and `call_and_record` has recorded the error. Reading back decides.
-            left = ()
-        free = False
+            leaked = ()
+        is_free = False
         with suppress(FabricError):
-            free = not left and fabric.read_back(lease_id) is None
-        if free:
-            journal.advance("FABRIC_FREE")
+            is_free = not leaked and fabric.read_back(lease_id) is None
+        if is_free:
+            journal.enter_state("FABRIC_FREE")
             return ()
-    if not left:
+    if not leaked:
         with suppress(FabricError):
-            left = tag.devices if (tag := fabric.held().get(lease_id)) else ()
-    left = left or (f"everything of {lease_id}",)
-    journal.advance("LEAKED", leaked=left)
-    return left
+            leaked = tag.devices if (tag := fabric.list_lease_tags().get(lease_id)) else ()
+    leaked = leaked or (f"everything of {lease_id}",)
+    journal.enter_state("LEAKED", leaked=leaked)
+    return leaked

@@ -21,7 +21,7 @@ from campaign.fabrics.errors import Unhealthy
 from campaign.spec.fields import ClosedModel
 from campaign.spec.hardware import Device, Inventory, normal
 
-EXPIRES_S = 24 * 3600.0
+FENCE_LIFETIME_S = 24 * 3600.0
 
 
 class Fence(ClosedModel):
@@ -55,17 +55,17 @@ class Fence(ClosedModel):
         """UUID of the device, or its fabric id if the UUID is unknown."""
         return self.uuid or self.device
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Describe the device, its host and the failure in words."""
         kind = "suspected of a fault" if self.suspected else "failed"
         uuid = f", {self.uuid}" if self.uuid else ""
         return f"{self.device} ({self.model}{uuid}) {kind} on {self.host}: {self.why}"
 
-    def stands(self) -> bool:
+    def is_active(self) -> bool:
         """Return True if the fence is neither lifted nor expired."""
-        return not self.lifted and 0 <= time.time() - self.time_s < EXPIRES_S
+        return not self.lifted and 0 <= time.time() - self.time_s < FENCE_LIFETIME_S
 
-    def is_of(self, device: Device) -> bool:
+    def applies_to(self, device: Device) -> bool:
         """Return True if a device is the fenced one.
 
         The UUID decides if both are known, because a slot may contain another device by now.
@@ -83,50 +83,50 @@ class FencedDevices:
         state_directory: directory that campaigns on the system share (`Results.system_state_directory`).
     """
 
-    state: Path
+    state_directory: Path
 
-    def all(self) -> list[Fence]:
+    def read_all(self) -> list[Fence]:
         """Read all fences, including those that were lifted or have expired."""
-        paths = sorted((self.state / "fenced").glob("*.json"))
+        paths = sorted((self.state_directory / "fenced").glob("*.json"))
         return [Fence.model_validate(load_json(path)) for path in paths]
 
-    def current(self) -> list[Fence]:
+    def read_active(self) -> list[Fence]:
         """Read the fences that are active."""
-        return [fence for fence in self.all() if fence.stands()]
+        return [fence for fence in self.read_all() if fence.is_active()]
 
-    def add(self, fence: Fence) -> None:
+    def add_fence(self, fence: Fence) -> None:
         """Add the fence of a device, in place of an earlier fence of it."""
-        write_json(self.state / "fenced" / f"{quote(fence.device, safe='')}.json", fence.model_dump())
+        write_json(self.state_directory / "fenced" / f"{quote(fence.device, safe='')}.json", fence.model_dump())
 
-    def lift(self, wanted: Callable[[Fence], bool], why: str) -> list[Fence]:
+    def lift_fences(self, condition: Callable[[Fence], bool], reason: str) -> list[Fence]:
         """Lift the active fences that meet a condition, and return them.
 
         Args:
             condition: returns True for a fence to lift.
             reason: reason that is stored in the fences.
         """
-        lifted = [fence for fence in self.current() if wanted(fence)]
-        for fence in lifted:
-            self.add(fence.model_copy(update={"lifted": why}))
-        return lifted
+        fences = [fence for fence in self.read_active() if condition(fence)]
+        for fence in fences:
+            self.add_fence(fence.model_copy(update={"lifted": reason}))
+        return fences
 
-    def lift_by_hand(self, name: str) -> Fence:
+    def lift_by_name(self, name: str) -> Fence:
         """Lift the fence of a device by its fabric id or its UUID. Raises ConfigError if no such device is fenced."""
-        lifted = self.lift(lambda fence: name in (fence.device, fence.uuid), "by hand")
-        if not lifted:
-            known = ", ".join(each.device for each in self.current()) or "none"
-            raise ConfigError(f"{name}: is not fenced; fenced are: {known}")
-        return lifted[0]
+        fences = self.lift_fences(lambda fence: name in (fence.device, fence.uuid), "by hand")
+        if not fences:
+            fenced_names = ", ".join(active_fence.device for active_fence in self.read_active()) or "none"
+            raise ConfigError(f"{name}: is not fenced; fenced are: {fenced_names}")
+        return fences[0]
 
-    def mark(self, inventory: Inventory) -> Inventory:
+    def mark_fenced(self, inventory: Inventory) -> Inventory:
         """Return the inventory with fenced devices as failed ones, which no selection uses."""
-        if not (fences := self.current()):
+        if not (fences := self.read_active()):
             return inventory
         return replace(
             inventory,
             devices=tuple(
                 replace(device, health="critical", state="failed" if device.holder is None else device.state)
-                if any(fence.is_of(device) for fence in fences)
+                if any(fence.applies_to(device) for fence in fences)
                 else device
                 for device in inventory.devices
             ),
@@ -137,9 +137,9 @@ class FencedDevices:
 
         Raises Unhealthy, with the reasons of all fences, if none is on suspicion.
         """
-        if self.lift(lambda fence: fence.suspected, "there was no other device to repeat the run on"):
+        if self.lift_fences(lambda fence: fence.suspected, "there was no other device to repeat the run on"):
             return
-        if words := "; ".join(fence.words() for fence in self.current()):
+        if fences_text := "; ".join(fence.describe() for fence in self.read_active()):
             remedy = "'campaign fabric fences SYSTEM --lift DEVICE' uses one again"
-            raise Unhealthy(f"{error}; fenced for a day: {words} ({remedy})", error.devices) from error
+            raise Unhealthy(f"{error}; fenced for a day: {fences_text} ({remedy})", error.devices) from error
         raise error

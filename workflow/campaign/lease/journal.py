@@ -16,8 +16,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from campaign.common.errors import FabricError
-from campaign.common.files import NO_SPACE, acquire_lock, append_json, is_locked, lock_holder, read_json_lines
-from campaign.common.processes.clocks import stamp_s
+from campaign.common.files import (
+    NO_SPACE_ERRNOS,
+    acquire_lock,
+    append_json,
+    is_locked,
+    read_json_lines,
+    read_lock_holder,
+)
+from campaign.common.processes.clocks import get_timestamp_s
 from campaign.fabrics.errors import Conflict
 from campaign.spec.operation_times import Timed
 
@@ -42,14 +49,14 @@ LeaseState = Literal[
 
 # States that are forced to disk: the intent before the fabric changes, and the result. Other states are read back from the fabric
 # if a power failure has lost them.
-_FORCED: frozenset[LeaseState] = frozenset(
+_DURABLE_STATES: frozenset[LeaseState] = frozenset(
     {"PLANNED", "RESERVED", "COMPOSING", "FABRIC_OK", "PARTIAL", "UNKNOWN", "ABORTING", "DETACHING", "LEAKED"}
 )
 # States that release devices even if a full disk cannot store the journal entry.
-_GIVING_BACK: frozenset[LeaseState] = frozenset(
+_FULL_DISK_STATES: frozenset[LeaseState] = frozenset(
     {"UNKNOWN", "ABORTING", "DEGRADED", "DRAINING", "DETACHING", "FABRIC_FREE", "RELEASED", "LEAKED"}
 )
-_END: frozenset[LeaseState] = frozenset({"FABRIC_FREE", "LEAKED", "UNKNOWN"})
+_STATES_AFTER_RELEASE: frozenset[LeaseState] = frozenset({"FABRIC_FREE", "LEAKED", "UNKNOWN"})
 TRANSITIONS: dict[LeaseState | None, frozenset[LeaseState]] = {
     None: frozenset({"PLANNED"}),
     "PLANNED": frozenset({"RESERVED", "RELEASED", "UNKNOWN"}),
@@ -61,21 +68,23 @@ TRANSITIONS: dict[LeaseState | None, frozenset[LeaseState]] = {
     "IN_USE": frozenset({"DEGRADED", "DRAINING", "UNKNOWN"}),
     "DEGRADED": frozenset({"DRAINING", "UNKNOWN"}),
     "DRAINING": frozenset({"DETACHING", "UNKNOWN"}),
-    "DETACHING": _END,
+    "DETACHING": _STATES_AFTER_RELEASE,
     "FABRIC_FREE": frozenset({"RELEASED", "RESERVED", "UNKNOWN"}),
     "RELEASED": frozenset({"PLANNED"}),
     "UNKNOWN": frozenset(
         {"RESERVED", "FABRIC_OK", "PARTIAL", "ABORTING", "DETACHING", "FABRIC_FREE", "LEAKED", "UNKNOWN"}
     ),
     "PARTIAL": frozenset({"ABORTING", "UNKNOWN"}),
-    "ABORTING": _END,
+    "ABORTING": _STATES_AFTER_RELEASE,
     "LEAKED": frozenset({"ABORTING", "UNKNOWN"}),
 }
 
-_LET_GO: frozenset[LeaseState] = frozenset({"DRAINING", "DETACHING", "ABORTING", "FABRIC_FREE", "RELEASED", "LEAKED"})
+_RELEASING_STATES: frozenset[LeaseState] = frozenset(
+    {"DRAINING", "DETACHING", "ABORTING", "FABRIC_FREE", "RELEASED", "LEAKED"}
+)
 """States after which the devices may belong to another lease."""
 
-_TIMES: dict[LeaseState, str] = {
+_MILESTONE_NAMES: dict[LeaseState, str] = {
     "PLANNED": "requested_s",
     "FABRIC_OK": "fabric_done_s",
     "HOST_VISIBLE": "host_visible_s",
@@ -83,7 +92,7 @@ _TIMES: dict[LeaseState, str] = {
     "DRAINING": "release_started_s",
     "RELEASED": "released_s",
 }
-_LEASE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
+_LEASE_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 
 JournalEntry = dict[str, Any]
 
@@ -97,19 +106,19 @@ class Journal:
     """
 
     def __init__(self, directory: Path, lease_id: str) -> None:
-        if not _LEASE_ID.fullmatch(lease_id):
+        if not _LEASE_ID_PATTERN.fullmatch(lease_id):
             raise FabricError(f"lease id {lease_id!r} cannot be a file name; use letters, digits and . _ + -")
         self.lease_id = lease_id
         self.path = directory / f"{lease_id}.jsonl"
         self._state: LeaseState | None = None
 
-    def entries(self) -> list[JournalEntry]:
+    def read_entries(self) -> list[JournalEntry]:
         """Return all whole lines. A line that the death of its writer cut off is skipped."""
         return [entry for entry in read_json_lines(self.path)[0] if "time_s" in entry]
 
-    def last_use(self) -> list[JournalEntry]:
+    def read_last_use(self) -> list[JournalEntry]:
         """Return the entries since the last request of the lease."""
-        entries = self.entries()
+        entries = self.read_entries()
         starts = [index for index, entry in enumerate(entries) if entry.get("state") == "PLANNED"]
         return entries[starts[-1] :] if starts else []
 
@@ -117,30 +126,30 @@ class Journal:
     def state(self) -> LeaseState | None:
         """Current state of the lease, read once because only the owner of the lease writes to its journal."""
         if self._state is None:
-            states: list[LeaseState] = [entry["state"] for entry in self.last_use() if "state" in entry]
+            states: list[LeaseState] = [entry["state"] for entry in self.read_last_use() if "state" in entry]
             self._state = states[-1] if states else None
         return self._state
 
     @property
-    def holding(self) -> str:
+    def holding_token(self) -> str:
         """Token of the held devices, read each time.
 
         The token is new whenever devices are chosen, and empty once they are released.
         """
         token = ""
-        for entry in self.last_use():
+        for entry in self.read_last_use():
             if entry.get("state") == "RESERVED":
                 token = str(entry.get("token") or entry["time_s"])
-            elif entry.get("state") in _LET_GO:
+            elif entry.get("state") in _RELEASING_STATES:
                 token = ""
         return token
 
     @property
-    def cause(self) -> str:
+    def first_fault(self) -> str:
         """Message of the first fault in the last use, or an empty string. The file is read each time."""
-        return next((str(fault["message"]) for fault in self.document()["faults"]), "")
+        return next((str(fault["message"]) for fault in self.make_document()["faults"]), "")
 
-    def advance(self, state: LeaseState, **facts: Any) -> None:
+    def enter_state(self, state: LeaseState, **facts: Any) -> None:
         """Record a new state of the lease. Raises FabricError if the current state does not allow it.
 
         Args:
@@ -150,16 +159,18 @@ class Journal:
         before = self.state
         if state not in TRANSITIONS[before]:
             raise FabricError(f"{self.path}: a lease that is {before or 'new'} cannot become {state}")
-        with _without_space() if state in _GIVING_BACK else nullcontext():
-            append_json(self.path, {"time_s": stamp_s(), "state": state, **facts}, durable=state in _FORCED)
+        with _tolerate_full_disk() if state in _FULL_DISK_STATES else nullcontext():
+            append_json(
+                self.path, {"time_s": get_timestamp_s(), "state": state, **facts}, durable=state in _DURABLE_STATES
+            )
         self._state = state
 
-    def note(self, **facts: Any) -> None:
+    def add_facts(self, **facts: Any) -> None:
         """Record an operation, a wait or a takeover without changing the state."""
-        with _without_space():
-            append_json(self.path, {"time_s": stamp_s(), **facts})
+        with _tolerate_full_disk():
+            append_json(self.path, {"time_s": get_timestamp_s(), **facts})
 
-    def note_times(self, of: str, timed: Sequence[Timed], seconds: float) -> None:
+    def add_operation_times(self, phase: str, operations: Sequence[Timed], seconds: float) -> None:
         """Record the durations of fabric operations and their total.
 
         Args:
@@ -167,71 +178,85 @@ class Journal:
             operations: timed operations.
             seconds: total duration in seconds.
         """
-        if timed:
-            rows = [[each.operation, each.device, each.box, each.answer, round(each.seconds, 6)] for each in timed]
-            self.note(timed={"of": of, "seconds": round(seconds, 6), "rows": rows})
+        if operations:
+            rows = [
+                [operation.operation, operation.device, operation.box, operation.answer, round(operation.seconds, 6)]
+                for operation in operations
+            ]
+            self.add_facts(timed={"of": phase, "seconds": round(seconds, 6), "rows": rows})
 
-    def document(self) -> dict[str, Any]:
+    def make_document(self) -> dict[str, Any]:
         """Return the last use as a JSON-able document.
 
         It has the times (Unix seconds), counts, faults, and the requested and obtained composition.
         """
-        use = self.last_use()
-        states = [entry for entry in use if "state" in entry]
-        operations = [entry for entry in use if "operation" in entry]
-        last = {name: value for entry in use for name, value in entry.items()}
-        facts = {name: last.get(name) for name in ("campaign", "owner", "state", "requested", "selected", "obtained")}
+        entries = self.read_last_use()
+        states = [entry for entry in entries if "state" in entry]
+        operations = [entry for entry in entries if "operation" in entry]
+        last_values = {name: value for entry in entries for name, value in entry.items()}
+        facts = {
+            name: last_values.get(name) for name in ("campaign", "owner", "state", "requested", "selected", "obtained")
+        }
         # Failed operations of the fabric and failures during the use of the composition, in order.
-        failed = [{**entry, **entry.get("fault", {})} for entry in use if "fault" in entry or _failed(entry)]
+        faults = [
+            {**entry, **entry.get("fault", {})} for entry in entries if "fault" in entry or _is_failed_operation(entry)
+        ]
         return {
             "lease_id": self.lease_id,
             **facts,
-            "driver_began_s": last.get("driver_began_s"),
-            "mismatches": last.get("mismatches", []),
-            "times": _times(states),
+            "driver_began_s": last_values.get("driver_began_s"),
+            "mismatches": last_values.get("mismatches", []),
+            "times": _collect_milestone_times(states),
             "operations": len(operations),
             "retries": sum(entry["outcome"] in ("failed", "busy") for entry in operations),
-            "adoptions": sum("adopted_from" in entry for entry in use),
-            "waits": [{"time_s": each["time_s"], "reason": each["waits_for"]} for each in use if "waits_for" in each],
-            "faults": [{name: each[name] for name in ("time_s", "operation", "error", "message")} for each in failed],
-            "degraded": [problem for entry in use for problem in entry.get("problems", [])],
-            "timed": [entry["timed"] for entry in use if "timed" in entry],
+            "adoptions": sum("adopted_from" in entry for entry in entries),
+            "waits": [
+                {"time_s": fault_entry["time_s"], "reason": fault_entry["waits_for"]}
+                for fault_entry in entries
+                if "waits_for" in fault_entry
+            ],
+            "faults": [
+                {name: fault_entry[name] for name in ("time_s", "operation", "error", "message")}
+                for fault_entry in faults
+            ],
+            "degraded": [problem for entry in entries for problem in entry.get("problems", [])],
+            "timed": [entry["timed"] for entry in entries if "timed" in entry],
             "leaked": states[-1].get("leaked", []) if states else [],
         }
 
 
 @contextmanager
-def _without_space() -> Iterator[None]:
+def _tolerate_full_disk() -> Iterator[None]:
     """Continue the block if a full disk accepts no line. The fabric still reports what a lease holds."""
     try:
         yield
     except OSError as error:
-        if error.errno not in NO_SPACE:
+        if error.errno not in NO_SPACE_ERRNOS:
             raise
 
 
-def _failed(entry: JournalEntry) -> bool:
+def _is_failed_operation(entry: JournalEntry) -> bool:
     return "operation" in entry and entry["outcome"] == "failed"
 
 
-def _times(states: list[JournalEntry]) -> dict[str, float | None]:
+def _collect_milestone_times(states: list[JournalEntry]) -> dict[str, float | None]:
     """Return the time of each milestone in the last attempt. Each new choice of devices starts an attempt."""
-    times: dict[str, float | None] = dict.fromkeys(_TIMES.values())
+    times: dict[str, float | None] = dict.fromkeys(_MILESTONE_NAMES.values())
     for entry in states:
         if entry["state"] == "RESERVED":
             times |= dict.fromkeys(("fabric_done_s", "host_visible_s", "ready_s"))
-        name = _TIMES.get(entry["state"])
+        name = _MILESTONE_NAMES.get(entry["state"])
         if name is not None and times[name] is None and entry.get("hosts_looked_at", True):
             times[name] = entry["time_s"]
     return times
 
 
-def journaled(directory: Path) -> list[str]:
+def list_journaled_leases(directory: Path) -> list[str]:
     """Return the sorted ids of all leases with a journal in a directory."""
     return sorted(path.stem for path in directory.glob("*.jsonl"))
 
 
-class Ownership:
+class LeaseOwnership:
     """Lock of a lease, held by this process until it is closed or the process dies.
 
     The lock stays if the object is garbage-collected without being closed.
@@ -243,10 +268,10 @@ class Ownership:
         # A process that only checks the ownership holds the lock for an instant, so several attempts are made.
         self._descriptor = acquire_lock(path, attempts=5)
         if self._descriptor is None:
-            raise Conflict(f"{lease_id} belongs to {lock_holder(path)}, which is alive", (lease_id,))
+            raise Conflict(f"{lease_id} belongs to {read_lock_holder(path)}, which is alive", (lease_id,))
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """True until the lock is closed."""
         return self._descriptor is not None
 

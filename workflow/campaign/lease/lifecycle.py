@@ -27,14 +27,14 @@ from campaign.fabrics.errors import (
     Refused,
     Unhealthy,
 )
-from campaign.fabrics.operations import recording
-from campaign.fabrics.protocol import Fabric, Request, Selection
-from campaign.lease.fabric_calls import ATTEMPTS, RELEASE_WAIT_S, Turn, give_back, operate
+from campaign.fabrics.operations import record_operations
+from campaign.fabrics.protocol import Fabric, LeaseRequest, Selection
+from campaign.lease.fabric_calls import MAX_ATTEMPTS, RELEASE_TIMEOUT_S, WaitBudget, call_and_record, release_all
 from campaign.lease.fenced_devices import FencedDevices
-from campaign.lease.journal import Journal, LeaseState, Ownership, is_owned, journaled
+from campaign.lease.journal import Journal, LeaseOwnership, LeaseState, is_owned, list_journaled_leases
 from campaign.spec.hardware import Composition
 
-DEAD_S = 15.0
+DEAD_LEASE_TIMEOUT_S = 15.0
 """Time without activity after which processes stop waiting for a lease that could not be released."""
 
 
@@ -52,27 +52,27 @@ class HeldLease:
     """
 
     id: str
-    request: Request
+    request: LeaseRequest
     composition: Composition
     mismatches: tuple[str, ...]
     journal: Journal = field(repr=False)
-    ownership: Ownership = field(repr=False)
+    ownership: LeaseOwnership = field(repr=False)
 
-    def document(self) -> dict[str, Any]:
+    def make_document(self) -> dict[str, Any]:
         """Return times, counts, faults, and the requested and obtained composition as of now (see `Journal.make_document`)."""
-        return self.journal.document()
+        return self.journal.make_document()
 
 
-def acquire(
+def acquire_lease(
     fabric: Fabric,
-    request: Request,
-    journal_dir: Path,
+    request: LeaseRequest,
+    journals_directory: Path,
     *,
     wait_s: float,
     poll_s: float,
     on_wait: Callable[[str], None] | None = None,
-    visible_s: float = 60.0,
-    attempts: int = ATTEMPTS,
+    visibility_timeout_s: float = 60.0,
+    max_attempts: int = MAX_ATTEMPTS,
     before_compose: Callable[[Collection[str]], None] | None = None,
 ) -> HeldLease:
     """Acquire a lease, or take over the one with this id that a dead process left.
@@ -90,11 +90,13 @@ def acquire(
         max_attempts: number of attempts with a failing fabric.
         before_compose: called with the chosen hosts before anything is attached to them.
     """
-    turn = Turn(wait_s, poll_s, on_wait)
-    ownership = turn.get(lambda: Ownership(journal_dir, request.lease_id))
+    budget = WaitBudget(wait_s, poll_s, on_wait)
+    ownership = budget.call_when_free(lambda: LeaseOwnership(journals_directory, request.lease_id))
     try:
-        journal = Journal(journal_dir, request.lease_id)
-        composition = _Acquisition(fabric, request, journal, turn, visible_s, attempts, before_compose).run()
+        journal = Journal(journals_directory, request.lease_id)
+        composition = _Acquisition(
+            fabric, request, journal, budget, visibility_timeout_s, max_attempts, before_compose
+        ).acquire()
     except BaseException:
         ownership.close()
         raise
@@ -107,117 +109,119 @@ class _Acquisition:
     """One pass through the states, from PLANNED (or the state that a dead process left) to READY or back to nothing."""
 
     fabric: Fabric
-    request: Request
+    request: LeaseRequest
     journal: Journal
-    turn: Turn
-    visible_s: float
-    attempts: int
+    budget: WaitBudget
+    visibility_timeout_s: float
+    max_attempts: int
     before_compose: Callable[[Collection[str]], None] | None
-    waited_for: str = ""
+    last_wait_reason: str = ""
 
-    def run(self) -> Composition:
+    def acquire(self) -> Composition:
         """Acquire the lease and return its composition. After a failure, everything is released."""
-        before, there = self.turn.get(self._found)
+        state, composition = self.budget.call_when_free(self._read_state)
         try:
-            return self._adopt(before, there) or self._persist()
+            return self._take_over(state, composition) or self._compose_with_retries()
         except BaseException as error:
             self._abort(str(error) or type(error).__name__)
             if self.journal.state in ("PLANNED", "FABRIC_FREE"):
-                self.journal.advance("RELEASED", reason=str(error))
+                self.journal.enter_state("RELEASED", reason=str(error))
             raise
 
-    def _found(self) -> tuple[LeaseState | None, Composition | None]:
+    def _read_state(self) -> tuple[LeaseState | None, Composition | None]:
         """Return the state in the journal and the composition on the fabric. Raises Conflict if another party uses the id now."""
-        before, there = self.journal.state, self.fabric.read_back(self.request.lease_id)
-        if there is not None and before in (None, "RELEASED"):
-            tag = self.fabric.held().get(self.request.lease_id)
+        state, composition = self.journal.state, self.fabric.read_back(self.request.lease_id)
+        if composition is not None and state in (None, "RELEASED"):
+            tag = self.fabric.list_lease_tags().get(self.request.lease_id)
             owner = "somebody" if tag is None else f"{tag.owner} (campaign {tag.campaign})"
             raise Conflict(
                 f"{self.request.lease_id} is held by {owner}, and has no open journal at {self.journal.path}: another "
                 "results directory uses this id, or the journal was removed",
                 (owner,),
             )
-        return before, there
+        return state, composition
 
-    def _persist(self) -> Composition:
+    def _compose_with_retries(self) -> Composition:
         """Compose until it succeeds, the time for waiting is over, or the fabric has failed too often."""
         failures = 0
         while True:
             try:
-                return self._attempt()
+                return self._compose_timed()
             except (Busy, Conflict) as reason:
-                self._refuse_dead(reason.holders)
-                if str(reason) != self.waited_for:
-                    self.waited_for = str(reason)
-                    self.journal.note(waits_for=self.waited_for)
-                self.turn.wait(reason)
+                self._reject_dead_holders(reason.holders)
+                if str(reason) != self.last_wait_reason:
+                    self.last_wait_reason = str(reason)
+                    self.journal.add_facts(waits_for=self.last_wait_reason)
+                self.budget.wait_once(reason)
             except (NoMatch, Incompatible, HostNotVisible, Refused):
                 raise
             except FabricError as error:
                 failures += 1
                 self._abort(str(error))
-                if failures >= self.attempts or self.journal.state == "LEAKED":
+                if failures >= self.max_attempts or self.journal.state == "LEAKED":
                     raise
-                time.sleep(self.turn.poll_s)
+                time.sleep(self.budget.poll_s)
 
-    def _refuse_dead(self, holders: Collection[str]) -> None:
+    def _reject_dead_holders(self, holders: Collection[str]) -> None:
         """Raise FabricError if all holders are failed leases that no process works on, which will never be released by
         themselves.
         """
         directory, causes = self.journal.path.parent, dict[str, str]()
-        for holder in holders if set(holders) <= {*journaled(directory)} else ():
-            last = (journal := Journal(directory, holder)).last_use()[-1]
-            dead = (
-                journal.state == "LEAKED" and time.time() - last["time_s"] > DEAD_S and not is_owned(directory, holder)
+        for holder in holders if set(holders) <= {*list_journaled_leases(directory)} else ():
+            last_entry = (journal := Journal(directory, holder)).read_last_use()[-1]
+            is_dead = (
+                journal.state == "LEAKED"
+                and time.time() - last_entry["time_s"] > DEAD_LEASE_TIMEOUT_S
+                and not is_owned(directory, holder)
             )
-            if not dead:
+            if not is_dead:
                 return
-            causes[holder] = journal.cause
+            causes[holder] = journal.first_fault
         if causes:
-            why = "; ".join(
+            holders_text = "; ".join(
                 f"{holder}, which failed and could not be released: {cause}" for holder, cause in causes.items()
             )
             raise FabricError(
-                f"held by {why}. 'campaign fabric reconcile SYSTEM --release' releases it once that is corrected"
+                f"held by {holders_text}. 'campaign fabric reconcile SYSTEM --release' releases it once that is corrected"
             )
 
-    def _attempt(self) -> Composition:
+    def _compose_timed(self) -> Composition:
         """Compose once, and record the durations of the fabric operations."""
         start = time.monotonic()
-        with recording() as timed:
-            composition = self._composed()
-        self.journal.note_times("composing", timed, time.monotonic() - start)
+        with record_operations() as operations:
+            composition = self._compose_once()
+        self.journal.add_operation_times("composing", operations, time.monotonic() - start)
         return composition
 
-    def _composed(self) -> Composition:
+    def _compose_once(self) -> Composition:
         """Choose devices, attach them, and return the verified composition."""
-        selection = self._selection()
-        selected = [asdict(host) for host in selection.hosts]
-        self.journal.advance("RESERVED", selected=selected, token=secrets.token_hex(8))
+        selection = self._select_devices()
+        host_documents = [asdict(host) for host in selection.hosts]
+        self.journal.enter_state("RESERVED", selected=host_documents, token=secrets.token_hex(8))
         if self.before_compose is not None:
             self.before_compose([host.host for host in selection.hosts])
-        self.journal.advance("COMPOSING")
+        self.journal.enter_state("COMPOSING")
         try:
-            operate(self.journal, "compose", lambda: self.fabric.compose(selection))
+            call_and_record(self.journal, "compose", lambda: self.fabric.compose(selection))
         except OutcomeUnknown:
-            self.journal.advance("UNKNOWN")
+            self.journal.enter_state("UNKNOWN")
             if self.fabric.read_back(self.request.lease_id) is None:
                 raise
         except PartialFailure as error:
-            self.journal.advance("PARTIAL", done=error.done, failed=error.failed)
+            self.journal.enter_state("PARTIAL", done=error.completed_ids, failed=error.failed_ids)
             raise
-        return self._verify(self.fabric.read_back(self.request.lease_id))
+        return self._verify_composition(self.fabric.read_back(self.request.lease_id))
 
-    def _selection(self) -> Selection:
+    def _select_devices(self) -> Selection:
         """Select exact devices for the request, without fenced ones (`FencedDevices`)."""
-        fenced, inventory = FencedDevices(self.journal.path.parent.parent), self.fabric.inventory()
+        fenced_devices, inventory = FencedDevices(self.journal.path.parent.parent), self.fabric.read_inventory()
         try:
-            return self.fabric.select(self.request, fenced.mark(inventory))
+            return self.fabric.select_devices(self.request, fenced_devices.mark_fenced(inventory))
         except Unhealthy as error:
-            fenced.lift_suspected(error)
-            return self.fabric.select(self.request, fenced.mark(inventory))
+            fenced_devices.lift_suspected(error)
+            return self.fabric.select_devices(self.request, fenced_devices.mark_fenced(inventory))
 
-    def _verify(self, composition: Composition | None) -> Composition:
+    def _verify_composition(self, composition: Composition | None) -> Composition:
         """Verify a composition that was read back, and advance the lease to READY.
 
         Raises an error for a defect of the composition, which the lease then still holds.
@@ -225,83 +229,83 @@ class _Acquisition:
         lease_id, configuration = self.request.lease_id, self.request.configuration
         if composition is None:
             raise ProtocolViolation(f"{lease_id}: the fabric knows nothing of the lease after composing it")
-        if short := composition.shortfall(configuration):
-            self.journal.advance("PARTIAL", obtained=composition.document())
-            raise ProtocolViolation(f"{lease_id}: read back less than composed: {'; '.join(short)}")
-        if broken := [device.fabric_id for device in composition.devices if device.health == "critical"]:
-            self.journal.advance("PARTIAL", obtained=composition.document(), failed=broken)
-            raise Unhealthy(f"{lease_id}: obtained broken devices: {', '.join(broken)}", broken)
-        self.journal.advance("FABRIC_OK", obtained=composition.document())
+        if shortfalls := composition.shortfall(configuration):
+            self.journal.enter_state("PARTIAL", obtained=composition.document())
+            raise ProtocolViolation(f"{lease_id}: read back less than composed: {'; '.join(shortfalls)}")
+        if broken_devices := [device.fabric_id for device in composition.devices if device.health == "critical"]:
+            self.journal.enter_state("PARTIAL", obtained=composition.document(), failed=broken_devices)
+            raise Unhealthy(f"{lease_id}: obtained broken devices: {', '.join(broken_devices)}", broken_devices)
+        self.journal.enter_state("FABRIC_OK", obtained=composition.document())
         if self._await_hosts(composition):
             # Facts from the hosts, such as the trained width of a link, are available only after the devices are visible.
             composition = self.fabric.read_back(lease_id) or composition
-        looked = bool(self.fabric.looked_for(composition))
-        self.journal.advance("HOST_VISIBLE", obtained=composition.document(), hosts_looked_at=looked)
-        self.journal.advance("READY", mismatches=composition.mismatches(configuration, self.request.links))
+        are_hosts_checked = bool(self.fabric.devices_to_verify(composition))
+        self.journal.enter_state("HOST_VISIBLE", obtained=composition.document(), hosts_looked_at=are_hosts_checked)
+        self.journal.enter_state("READY", mismatches=composition.mismatches(configuration, self.request.links))
         return composition
 
     def _await_hosts(self, composition: Composition) -> bool:
         """Wait until the hosts list all devices. Returns False if they did at the first check."""
-        if not self._unseen(composition, 0.0):
+        if not self._wait_for_unseen(composition, 0.0):
             return False
-        missing = self._unseen(composition, self.visible_s)
+        missing = self._wait_for_unseen(composition, self.visibility_timeout_s)
         if missing:
-            operate(self.journal, "rescan", lambda: self.fabric.rescan(composition))
-            missing = self._unseen(composition, self.visible_s)
+            call_and_record(self.journal, "rescan", lambda: self.fabric.rescan_hosts(composition))
+            missing = self._wait_for_unseen(composition, self.visibility_timeout_s)
         if missing:
-            words = f"attached, but not seen by the host within {self.visible_s:g} s, also after a rescan"
-            raise HostNotVisible(f"{self.request.lease_id}: {words}: {', '.join(missing)}", missing)
+            message = f"attached, but not seen by the host within {self.visibility_timeout_s:g} s, also after a rescan"
+            raise HostNotVisible(f"{self.request.lease_id}: {message}: {', '.join(missing)}", missing)
         return True
 
-    def _unseen(self, composition: Composition, patience_s: float) -> list[str]:
+    def _wait_for_unseen(self, composition: Composition, timeout_s: float) -> list[str]:
         """Poll until the hosts list all devices or a timeout is over, and return the missing ones."""
-        until = time.monotonic() + patience_s
+        deadline_s = time.monotonic() + timeout_s
         while True:
-            seen = self.fabric.host_sees(composition)
-            missing = [device.fabric_id for device in composition.devices if device.fabric_id not in seen]
-            left_s = until - time.monotonic()
-            if not missing or left_s <= 0:
+            visible_devices = self.fabric.find_visible_devices(composition)
+            missing = [device.fabric_id for device in composition.devices if device.fabric_id not in visible_devices]
+            remaining_s = deadline_s - time.monotonic()
+            if not missing or remaining_s <= 0:
                 return missing
-            time.sleep(min(self.turn.poll_s, left_s))
+            time.sleep(min(self.budget.poll_s, remaining_s))
 
-    def _adopt(self, before: LeaseState | None, there: Composition | None) -> Composition | None:
+    def _take_over(self, state: LeaseState | None, composition: Composition | None) -> Composition | None:
         """Take over the composition that exists under this lease id.
 
         Returns None if there is none (any more), so that a new one can be composed.
         """
-        if before in (None, "RELEASED"):
-            self._plan()
+        if state in (None, "RELEASED"):
+            self._record_request()
             return None
-        self.journal.advance("UNKNOWN", adopted_from=before, owner=self.request.owner)
-        if there is None:
-            self.journal.advance("FABRIC_FREE")
-        elif not self._asked_for():
+        self.journal.enter_state("UNKNOWN", adopted_from=state, owner=self.request.owner)
+        if composition is None:
+            self.journal.enter_state("FABRIC_FREE")
+        elif not self._matches_request():
             self._abort("the lease of this id was for another configuration")
         else:
             try:
-                return self._verify(there)
+                return self._verify_composition(composition)
             except (ProtocolViolation, Unhealthy, HostNotVisible) as error:
                 self._abort(f"not worth taking over: {error}")
         if self.journal.state == "LEAKED":
-            leaked = tuple(self.journal.document()["leaked"])
+            leaked_devices = tuple(self.journal.make_document()["leaked"])
             raise PartialFailure(
-                f"{self.journal.cause or self.request.lease_id}; {', '.join(leaked)} could not be released since",
-                failed=leaked,
+                f"{self.journal.first_fault or self.request.lease_id}; {', '.join(leaked_devices)} could not be released since",
+                failed_ids=leaked_devices,
             )
-        if not self._asked_for():
-            self.journal.advance("RELEASED")
-            self._plan()
+        if not self._matches_request():
+            self.journal.enter_state("RELEASED")
+            self._record_request()
         return None
 
-    def _plan(self) -> None:
+    def _record_request(self) -> None:
         campaign, owner = self.request.campaign, self.request.owner
-        self.journal.advance("PLANNED", campaign=campaign, owner=owner, requested=self._requested())
+        self.journal.enter_state("PLANNED", campaign=campaign, owner=owner, requested=self._make_request_document())
 
-    def _asked_for(self) -> bool:
+    def _matches_request(self) -> bool:
         """Return True if the existing lease was requested for this configuration."""
-        return bool(self.journal.document()["requested"] == self._requested())
+        return bool(self.journal.make_document()["requested"] == self._make_request_document())
 
-    def _requested(self) -> dict[str, Any]:
+    def _make_request_document(self) -> dict[str, Any]:
         """Return the configuration as a document without its system, because a journal belongs to one system."""
         return {name: value for name, value in asdict(self.request.configuration).items() if name != "system"}
 
@@ -313,43 +317,45 @@ class _Acquisition:
         if self.journal.state in ("PLANNED", "FABRIC_FREE", "RELEASED", "LEAKED", None):
             return
         if self.journal.state == "READY":
-            self.journal.advance("UNKNOWN")
+            self.journal.enter_state("UNKNOWN")
         if self.journal.state != "ABORTING":
-            self.journal.advance("ABORTING", reason=reason)
-        give_back(self.fabric, self.journal, wait_s=RELEASE_WAIT_S, poll_s=self.turn.poll_s)
+            self.journal.enter_state("ABORTING", reason=reason)
+        release_all(self.fabric, self.journal, wait_s=RELEASE_TIMEOUT_S, poll_s=self.budget.poll_s)
 
 
-def begin_use(lease: HeldLease) -> None:
+def mark_in_use(lease: HeldLease) -> None:
     """Mark the lease as used by runs. Repeated calls have no effect."""
     if lease.journal.state == "READY":
-        lease.journal.advance("IN_USE")
+        lease.journal.enter_state("IN_USE")
 
 
-def check(fabric: Fabric, lease: HeldLease) -> tuple[str, ...]:
+def check_lease(fabric: Fabric, lease: HeldLease) -> tuple[str, ...]:
     """Return the problems of the composition since it was READY (missing, broken or unseen devices). Empty if there are none.
 
     Any problem makes the lease DEGRADED permanently, because results since the last check are invalid.
     """
-    now = fabric.read_back(lease.id)
-    present = {} if now is None else {device.fabric_id: device for device in now.devices}
-    seen = frozenset() if now is None else fabric.host_sees(now)
+    composition = fabric.read_back(lease.id)
+    attached_devices = {} if composition is None else {device.fabric_id: device for device in composition.devices}
+    visible_devices = frozenset() if composition is None else fabric.find_visible_devices(composition)
 
-    def problem(name: str) -> str:
-        if name not in present:
+    def describe_problem(name: str) -> str:
+        if name not in attached_devices:
             return "no longer attached"
-        if present[name].health == "critical":
+        if attached_devices[name].health == "critical":
             return "health critical"
-        return "" if name in seen else "no longer seen by its host"
+        return "" if name in visible_devices else "no longer seen by its host"
 
-    found = {device.fabric_id: problem(device.fabric_id) for device in lease.composition.devices}
-    found |= {} if now is None else dict(now.doubts)
-    problems = [f"{name}: {words}" for name, words in found.items() if words]
+    problem_by_device = {device.fabric_id: describe_problem(device.fabric_id) for device in lease.composition.devices}
+    problem_by_device |= {} if composition is None else dict(composition.doubts)
+    problems = [f"{name}: {words}" for name, words in problem_by_device.items() if words]
     if problems and lease.journal.state in ("READY", "IN_USE"):
-        lease.journal.advance("DEGRADED", problems=problems)
+        lease.journal.enter_state("DEGRADED", problems=problems)
     return tuple(problems)
 
 
-def release(fabric: Fabric, lease: HeldLease, *, wait_s: float = RELEASE_WAIT_S, poll_s: float = 1.0) -> dict[str, Any]:
+def release_lease(
+    fabric: Fabric, lease: HeldLease, *, wait_s: float = RELEASE_TIMEOUT_S, poll_s: float = 1.0
+) -> dict[str, Any]:
     """Release a lease and return its document, whose `state` is RELEASED, or LEAKED with the devices that leaked.
 
     A repeated call only returns the document. Errors of the fabric are not raised.
@@ -361,16 +367,16 @@ def release(fabric: Fabric, lease: HeldLease, *, wait_s: float = RELEASE_WAIT_S,
         poll_s: poll interval in seconds.
     """
     journal = lease.journal
-    if not lease.ownership.held:
-        return lease.document()
+    if not lease.ownership.is_held:
+        return lease.make_document()
     if journal.state in ("READY", "IN_USE", "DEGRADED"):
-        journal.advance("DRAINING")
+        journal.enter_state("DRAINING")
     if journal.state == "DRAINING":
-        journal.advance("DETACHING")
+        journal.enter_state("DETACHING")
     if journal.state == "DETACHING":
-        give_back(fabric, journal, wait_s=wait_s, poll_s=poll_s)
+        release_all(fabric, journal, wait_s=wait_s, poll_s=poll_s)
     if journal.state == "FABRIC_FREE":
-        journal.advance("RELEASED")
-    document = lease.document()
+        journal.enter_state("RELEASED")
+    document = lease.make_document()
     lease.ownership.close()
     return document

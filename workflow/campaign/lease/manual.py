@@ -10,12 +10,12 @@ from typing import Any
 from campaign.common.errors import ConfigError, FabricError
 from campaign.common.files import make_directory
 from campaign.common.paths import Results, lease_id
-from campaign.common.processes.signals import deferred
-from campaign.fabrics.protocol import Capabilities, Fabric, Request
-from campaign.lease.campaign_leases import Site, keep_mark, kept_name, reconcile_orphans, request
-from campaign.lease.fabric_calls import Turn
-from campaign.lease.journal import Journal, Ownership
-from campaign.lease.lifecycle import acquire
+from campaign.common.processes.signals import defer_ending_signals
+from campaign.fabrics.protocol import Capabilities, Fabric, LeaseRequest
+from campaign.lease.campaign_leases import Site, get_kept_marker, make_kept_lease_name, make_request, reconcile_orphans
+from campaign.lease.fabric_calls import WaitBudget
+from campaign.lease.journal import Journal, LeaseOwnership
+from campaign.lease.lifecycle import acquire_lease
 from campaign.plan.campaign.load import noun_of, validate
 from campaign.plan.campaign.resolve import Campaign, load_campaign
 from campaign.plan.lease_plans import campaign_of
@@ -25,10 +25,10 @@ from campaign.spec.lease_plan import read_lease_plan
 from campaign.spec.system_file import SystemFile
 from campaign.spec.yaml_file import read_yaml
 
-_WAIT_S = 30.0
+_WAIT_TIMEOUT_S = 30.0
 
 
-def _opened(path: Path, root: Path, configuration: str | None = None) -> tuple[Campaign, Site]:
+def _load_campaign_and_site(path: Path, root: Path, configuration: str | None = None) -> tuple[Campaign, Site]:
     """Load a campaign from a campaign file or a lease plan (.json), with its system.
 
     If the campaign has several systems, that of the configuration is used. Raises ConfigError if no configuration is given then.
@@ -39,31 +39,35 @@ def _opened(path: Path, root: Path, configuration: str | None = None) -> tuple[C
             raise ConfigError(
                 f"{path}: has several systems ({campaign.system_names}); give the system file of one of them"
             )
-        campaign = campaign.on(_configuration(campaign, configuration))
+        campaign = campaign.on(_find_configuration(campaign, configuration))
     return campaign, Site(campaign.system, root)
 
 
-def _site(path: Path, root: Path) -> Site:
+def _load_site(path: Path, root: Path) -> Site:
     """Load a system from a campaign file, a lease plan, or its own file."""
     if path.suffix in (".yaml", ".yml") and path.is_file() and noun_of((source := read_yaml(path)).data) == "system":
         return Site(validate(source, SystemFile, path.stem), root)
-    return _opened(path, root)[1]
+    return _load_campaign_and_site(path, root)[1]
 
 
-def _configuration(campaign: Campaign, name: str) -> Configuration:
+def _find_configuration(campaign: Campaign, name: str) -> Configuration:
     """Find a configuration of a campaign by its name. Raises ConfigError if there is none."""
-    known = {configuration.name: configuration for configuration in campaign.configurations}
-    if name not in known:
-        raise ConfigError(f"{campaign.path}: no configuration '{name}'; there are: {', '.join(known)}")
-    return known[name]
+    configurations = {configuration.name: configuration for configuration in campaign.configurations}
+    if name not in configurations:
+        raise ConfigError(f"{campaign.path}: no configuration '{name}'; there are: {', '.join(configurations)}")
+    return configurations[name]
 
 
-def _request(campaign: Campaign, root: Path, name: str, kept_as: str | None, hosts: Sequence[str]) -> Request:
-    results, configuration = Results(root, campaign.name), _configuration(campaign, name)
-    return request(campaign, results, kept_name(kept_as or name), configuration, tuple(hosts))
+def _make_kept_request(
+    campaign: Campaign, root: Path, name: str, kept_as: str | None, hosts: Sequence[str]
+) -> LeaseRequest:
+    results, configuration = Results(root, campaign.name), _find_configuration(campaign, name)
+    return make_request(campaign, results, make_kept_lease_name(kept_as or name), configuration, tuple(hosts))
 
 
-def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_as: str | None = None) -> dict[str, Any]:
+def compose_kept_lease(
+    path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_as: str | None = None
+) -> dict[str, Any]:
     """Compose a configuration, leave it composed, and return the lease's document.
 
     Args:
@@ -73,35 +77,37 @@ def compose(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_a
         hosts: hosts that may be used, empty for any.
         kept_as: name under which the composition is kept, so that several of one configuration can exist.
     """
-    campaign, site = _opened(path, root, name)
-    known = [host for group in campaign.system.hosts for host in group.names()]
-    _configuration(campaign, name)
-    if unknown := sorted(set(hosts) - set(known)):
-        words = f"no host {', '.join(unknown)}; there are: {', '.join(known)}"
-        raise ConfigError(f"system {campaign.system.name}: {words}")
-    mine = _request(campaign, root, name, kept_as, hosts)
-    mark = keep_mark(site.journals, mine.lease_id)
-    was_kept = mark.exists()
+    campaign, site = _load_campaign_and_site(path, root, name)
+    known_hosts = [host for group in campaign.system.hosts for host in group.names()]
+    _find_configuration(campaign, name)
+    if unknown_hosts := sorted(set(hosts) - set(known_hosts)):
+        message = f"no host {', '.join(unknown_hosts)}; there are: {', '.join(known_hosts)}"
+        raise ConfigError(f"system {campaign.system.name}: {message}")
+    request = _make_kept_request(campaign, root, name, kept_as, hosts)
+    marker = get_kept_marker(site.journals_directory, request.lease_id)
+    was_kept = marker.exists()
     # Marked in advance, so that 'release' finds a lease that a crash leaves half composed, and it is not taken for garbage.
-    make_directory(site.journals)
-    mark.touch()
-    with site.fabric() as fabric:
+    make_directory(site.journals_directory)
+    marker.touch()
+    with site.open_fabric() as fabric:
         try:
-            lease = acquire(fabric, mine, site.journals, wait_s=_WAIT_S, poll_s=0.5)
+            lease = acquire_lease(fabric, request, site.journals_directory, wait_s=_WAIT_TIMEOUT_S, poll_s=0.5)
         except BaseException:
-            mark.unlink(missing_ok=True)
+            marker.unlink(missing_ok=True)
             raise
-        document = lease.document()
+        document = lease.make_document()
         lease.ownership.close()
-    elsewhere = [host.name for host in lease.composition.hosts if hosts and host.name not in hosts]
-    if was_kept and elsewhere:
+    other_hosts = [host.name for host in lease.composition.hosts if hosts and host.name not in hosts]
+    if was_kept and other_hosts:
         raise FabricError(
-            f"{kept_as or name}: is kept already, and on {', '.join(elsewhere)}; 'campaign release' it first to have it elsewhere"
+            f"{kept_as or name}: is kept already, and on {', '.join(other_hosts)}; 'campaign release' it first to have it elsewhere"
         )
     return document
 
 
-def rehearse(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_as: str | None = None) -> list[str]:
+def rehearse_compose(
+    path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_as: str | None = None
+) -> list[str]:
     """Return the requests to the fabric that composing and releasing a configuration would send now. Nothing is changed.
 
     Args:
@@ -111,91 +117,103 @@ def rehearse(path: Path, root: Path, name: str, hosts: Sequence[str] = (), kept_
         hosts: hosts that may be used, empty for any.
         kept_as: name under which the composition would be kept.
     """
-    campaign, site = _opened(path, root, name)
-    with site.fabric() as fabric:
-        selection = fabric.select(_request(campaign, root, name, kept_as, hosts), fabric.inventory())
-        lines = [f"# {host.host}: {', '.join(host.ids) or 'no device'}" for host in selection.hosts]
-        if fabric.controlled is None:
-            return [*lines, f"# a fabric of kind {site.kind} is asked nothing over the network"]
-        composing, releasing = fabric.controlled.rehearse(selection)
-    for title, sent in (("to compose", composing), ("to release", releasing)):
-        count = f"{len(sent)} request{'s' if len(sent) != 1 else ''}"
+    campaign, site = _load_campaign_and_site(path, root, name)
+    with site.open_fabric() as fabric:
+        selection = fabric.select_devices(
+            _make_kept_request(campaign, root, name, kept_as, hosts), fabric.read_inventory()
+        )
+        lines = [f"# {host.host}: {', '.join(host.fabric_ids) or 'no device'}" for host in selection.hosts]
+        if fabric.control_plane_access is None:
+            return [*lines, f"# a fabric of kind {site.fabric_kind} is asked nothing over the network"]
+        compose_requests, release_requests = fabric.control_plane_access.preview_requests(selection)
+    for title, requests in (("to compose", compose_requests), ("to release", release_requests)):
+        count = f"{len(requests)} request{'s' if len(requests) != 1 else ''}"
         lines += ["", f"# {title}: {count} that would change something; nothing was sent"]
-        for each in sent:
-            headers = "".join(f"\n  {key}: {value}" for key, value in each.headers.items())
-            body = f"\n  {json.dumps(each.body)}" if each.body is not None else ""
-            lines.append(f"{each.method} {each.url}{headers}{body}")
+        for request in requests:
+            headers = "".join(f"\n  {key}: {value}" for key, value in request.headers.items())
+            body = f"\n  {json.dumps(request.body)}" if request.body is not None else ""
+            lines.append(f"{request.method} {request.url}{headers}{body}")
     return lines
 
 
-def release(path: Path, root: Path, name: str, kept_as: str | None = None) -> str:
+def release_kept_lease(path: Path, root: Path, name: str, kept_as: str | None = None) -> str:
     """Release a kept configuration, and return a message about the outcome.
 
     Raises FabricError with the devices that are still held.
     """
-    campaign, site = _opened(path, root, name)
-    mine = lease_id(Results(root, campaign.name), kept_name(kept_as or name))
-    mark = keep_mark(site.journals, mine)
-    if not mark.exists():
+    campaign, site = _load_campaign_and_site(path, root, name)
+    kept_lease_id = lease_id(Results(root, campaign.name), make_kept_lease_name(kept_as or name))
+    marker = get_kept_marker(site.journals_directory, kept_lease_id)
+    if not marker.exists():
         if kept_as is None:
-            _configuration(campaign, name)
+            _find_configuration(campaign, name)
         return f"{kept_as or name}: nothing is kept; a campaign's own leases end by themselves (see 'campaign status')"
-    with site.fabric() as fabric:
-        Turn(_WAIT_S, 0.5, None).get(lambda: Ownership(site.journals, mine)).close()
+    with site.open_fabric() as fabric:
+        WaitBudget(_WAIT_TIMEOUT_S, 0.5, None).call_when_free(
+            lambda: LeaseOwnership(site.journals_directory, kept_lease_id)
+        ).close()
         # A half-composed lease is released directly, without composing it first.
-        with deferred():
-            ended = site.reconcile(fabric, is_alive=lambda other: other != mine)
-    for orphan in ended:
+        with defer_ending_signals():
+            orphans = site.reconcile_leases(fabric, is_alive=lambda candidate: candidate != kept_lease_id)
+    for orphan in orphans:
         if orphan.outcome != "released":
-            held = f" {', '.join(orphan.devices)}" if orphan.devices else ""
-            why = f" ({orphan.message})" if orphan.message else ""
-            raise FabricError(f"{kept_as or name}: the fabric would not release{held}{why}; try again later")
-    mark.unlink(missing_ok=True)
+            devices_text = f" {', '.join(orphan.devices)}" if orphan.devices else ""
+            reason_text = f" ({orphan.message})" if orphan.message else ""
+            raise FabricError(
+                f"{kept_as or name}: the fabric would not release{devices_text}{reason_text}; try again later"
+            )
+    marker.unlink(missing_ok=True)
     return f"{kept_as or name}: released"
 
 
 def release_orphans(path: Path, root: Path, *, dry_run: bool) -> list[str]:
     """Release the leases of this results directory that have no owner, and return one line per lease."""
-    site = _site(path, root)
-    with site.fabric() as fabric:
+    site = _load_site(path, root)
+    with site.open_fabric() as fabric:
         orphans = reconcile_orphans(fabric, site, dry_run=dry_run)
         if not dry_run:
-            with deferred():
-                fabric.bring_home()
+            with defer_ending_signals():
+                fabric.return_displaced_devices()
     return [f"{o.lease_id}: {o.outcome.replace('_', ' ')} {', '.join(o.devices)} {o.message}".rstrip() for o in orphans]
 
 
 def read_inventory(path: Path, root: Path) -> tuple[str, Capabilities, Inventory]:
     """Return the system's name, the capabilities of its fabric, and the inventory with fenced devices as failed ones."""
-    site = _site(path, root)
-    with site.fabric() as fabric:
-        return site.system.name, fabric.capabilities(), site.fenced.mark(fabric.inventory())
+    site = _load_site(path, root)
+    with site.open_fabric() as fabric:
+        return (
+            site.system.name,
+            fabric.describe_capabilities(),
+            site.fenced_devices.mark_fenced(fabric.read_inventory()),
+        )
 
 
-def verify(path: Path, root: Path) -> list[Mapping[str, Any]]:
+def verify_compositions(path: Path, root: Path) -> list[Mapping[str, Any]]:
     """Return every composition on the fabric as it is now, with its lease, holder, and devices as both ends report them.
 
-    `host_sees` is None if no host agent is configured.
+    `find_visible_devices` is None if no host agent is configured.
     """
-    site = _site(path, root)
-    found: list[Mapping[str, Any]] = []
-    with site.fabric() as fabric:
-        for name, tag in sorted(fabric.held().items()):
+    site = _load_site(path, root)
+    documents: list[Mapping[str, Any]] = []
+    with site.open_fabric() as fabric:
+        for name, tag in sorted(fabric.list_lease_tags().items()):
             composition = fabric.read_back(name)
-            seen = _seen(fabric, composition) if composition else {}
-            about = {"lease": name, "campaign": tag.campaign, "owner": tag.owner, "live": site.is_live(name)}
-            mismatches = _mismatches(Journal(site.journals, name), composition)
-            found.append({**about, "devices": _devices(composition, seen), "mismatches": mismatches})
-    return found
+            visibility = _get_host_visibility(fabric, composition) if composition else {}
+            facts = {"lease": name, "campaign": tag.campaign, "owner": tag.owner, "live": site.is_live(name)}
+            mismatches = _find_mismatches(Journal(site.journals_directory, name), composition)
+            documents.append(
+                {**facts, "devices": _make_device_documents(composition, visibility), "mismatches": mismatches}
+            )
+    return documents
 
 
-def _seen(fabric: Fabric, composition: Composition) -> dict[str, bool]:
+def _get_host_visibility(fabric: Fabric, composition: Composition) -> dict[str, bool]:
     """Return True or False per device that the host should list, by the fabric id."""
-    seen = fabric.host_sees(composition)
-    return {name: name in seen for name in fabric.looked_for(composition)}
+    visible_devices = fabric.find_visible_devices(composition)
+    return {name: name in visible_devices for name in fabric.devices_to_verify(composition)}
 
 
-def _devices(composition: Composition | None, seen: Mapping[str, bool]) -> list[dict[str, Any]]:
+def _make_device_documents(composition: Composition | None, visibility: Mapping[str, bool]) -> list[dict[str, Any]]:
     """Return one document per device of a composition."""
     return [
         {
@@ -203,7 +221,7 @@ def _devices(composition: Composition | None, seen: Mapping[str, bool]) -> list[
             "device": device.fabric_id,
             "model": device.model,
             "location": device.location,
-            "host_sees": seen.get(device.fabric_id),
+            "host_sees": visibility.get(device.fabric_id),
             "health": device.health,
         }
         for host in (composition.hosts if composition else ())
@@ -211,9 +229,9 @@ def _devices(composition: Composition | None, seen: Mapping[str, bool]) -> list[
     ]
 
 
-def _mismatches(journal: Journal, composition: Composition | None) -> list[str]:
+def _find_mismatches(journal: Journal, composition: Composition | None) -> list[str]:
     """Return the differences between a composition and its request."""
-    requested = journal.document()["requested"]
+    requested_document = journal.make_document()["requested"]
     if composition is None:
         return ["the fabric does not know this lease"]
-    return list(composition.mismatches(Configuration(**drop_layout(requested)))) if requested else []
+    return list(composition.mismatches(Configuration(**drop_layout(requested_document)))) if requested_document else []

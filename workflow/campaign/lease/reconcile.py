@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from campaign.common.errors import FabricError
-from campaign.common.processes.signals import deferred
+from campaign.common.processes.signals import defer_ending_signals
 from campaign.fabrics.errors import Conflict
 from campaign.fabrics.protocol import Fabric, Tag
-from campaign.lease.fabric_calls import RELEASE_WAIT_S, give_back
-from campaign.lease.journal import Journal, LeaseState, Ownership, journaled
+from campaign.lease.fabric_calls import RELEASE_TIMEOUT_S, release_all
+from campaign.lease.journal import Journal, LeaseOwnership, LeaseState, list_journaled_leases
 
 OrphanOutcome = Literal["would_release", "too_young", "released", "leaked", "failed", "other_owner"]
 
@@ -47,15 +47,15 @@ class Orphan:
     message: str = ""
 
 
-def reconcile(
+def reconcile_leases(
     fabric: Fabric,
-    journal_dir: Path,
+    journals_directory: Path,
     *,
     is_alive: Callable[[str], bool],
     dry_run: bool,
     grace_s: float = 0.0,
-    unjournaled: Collection[str] | None = None,
-    wait_s: float = RELEASE_WAIT_S,
+    unjournaled_owners: Collection[str] | None = None,
+    wait_s: float = RELEASE_TIMEOUT_S,
     poll_s: float = 1.0,
 ) -> list[Orphan]:
     """List the leases without an owner and, unless `dry_run` is set, release them.
@@ -72,55 +72,62 @@ def reconcile(
         wait_s: time limit in seconds for a busy fabric.
         poll_s: poll interval in seconds.
     """
-    held, known = fabric.held(), journaled(journal_dir)
-    unfinished = [n for n in known if n in held or Journal(journal_dir, n).state not in (None, "RELEASED")]
-    found: list[Orphan] = []
-    for lease_id in (*unfinished, *(name for name in held if unjournaled is not None and name not in known)):
+    tags, journaled_ids = fabric.list_lease_tags(), list_journaled_leases(journals_directory)
+    unfinished_ids = [
+        journaled_id
+        for journaled_id in journaled_ids
+        if journaled_id in tags or Journal(journals_directory, journaled_id).state not in (None, "RELEASED")
+    ]
+    orphans: list[Orphan] = []
+    for lease_id in (
+        *unfinished_ids,
+        *(name for name in tags if unjournaled_owners is not None and name not in journaled_ids),
+    ):
         if is_alive(lease_id):
             continue
-        orphan = _orphan(lease_id, held.get(lease_id), journal_dir)
+        orphan = _make_orphan(lease_id, tags.get(lease_id), journals_directory)
         if (idle_s := time.time() - orphan.left_s) < grace_s:
             message = f"active {idle_s:.0f} s ago; --grace 0 releases it all the same"
             orphan = replace(orphan, outcome="too_young", message=message)
-        elif lease_id not in known and orphan.owner not in (unjournaled or ()):
+        elif lease_id not in journaled_ids and orphan.owner not in (unjournaled_owners or ()):
             message = f"its owner may be using it, which only they can tell; if they do not, add --of {orphan.owner}"
             orphan = replace(orphan, outcome="other_owner", message=message)
         elif not dry_run:
             try:
-                with deferred():
-                    orphan = _end(orphan, fabric, journal_dir, wait_s, poll_s)
+                with defer_ending_signals():
+                    orphan = _end_lease(orphan, fabric, journals_directory, wait_s, poll_s)
             except Conflict:
                 continue  # another process has just taken it over, so it is not an orphan
             except FabricError as error:
                 orphan = replace(orphan, outcome="failed", message=str(error))
-        found.append(orphan)
-    return found
+        orphans.append(orphan)
+    return orphans
 
 
-def _orphan(lease_id: str, tag: Tag | None, journal_dir: Path) -> Orphan:
-    journal = Journal(journal_dir, lease_id)
-    document, entries = journal.document(), journal.last_use()
+def _make_orphan(lease_id: str, tag: Tag | None, journals_directory: Path) -> Orphan:
+    journal = Journal(journals_directory, lease_id)
+    document, entries = journal.make_document(), journal.read_last_use()
     last_s = entries[-1]["time_s"] if entries else 0.0
     tag = tag or Tag(lease_id, document["campaign"] or "", document["owner"] or "", 0.0, ())
     left_s = max(last_s, tag.since_s)
     return Orphan(lease_id, tag.campaign, tag.owner or "unknown", journal.state, tag.devices, left_s, "would_release")
 
 
-def _end(orphan: Orphan, fabric: Fabric, journal_dir: Path, wait_s: float, poll_s: float) -> Orphan:
+def _end_lease(orphan: Orphan, fabric: Fabric, journals_directory: Path, wait_s: float, poll_s: float) -> Orphan:
     """Take the ownership of a lease, release it, and return the orphan with the outcome."""
-    ownership = Ownership(journal_dir, orphan.lease_id)
+    ownership = LeaseOwnership(journals_directory, orphan.lease_id)
     try:
-        journal = Journal(journal_dir, orphan.lease_id)
+        journal = Journal(journals_directory, orphan.lease_id)
         if journal.state in (None, "RELEASED"):
-            journal.advance("PLANNED", campaign=orphan.campaign, owner=orphan.owner)
-        journal.advance("UNKNOWN", adopted_from=orphan.state)
+            journal.enter_state("PLANNED", campaign=orphan.campaign, owner=orphan.owner)
+        journal.enter_state("UNKNOWN", adopted_from=orphan.state)
         if fabric.read_back(orphan.lease_id) is None:
-            journal.advance("FABRIC_FREE")
+            journal.enter_state("FABRIC_FREE")
         else:
-            journal.advance("DETACHING")
-            if leaked := give_back(fabric, journal, wait_s=wait_s, poll_s=poll_s):
-                return replace(orphan, outcome="leaked", devices=leaked, message=f"({journal.cause})")
-        journal.advance("RELEASED")
+            journal.enter_state("DETACHING")
+            if leaked_devices := release_all(fabric, journal, wait_s=wait_s, poll_s=poll_s):
+                return replace(orphan, outcome="leaked", devices=leaked_devices, message=f"({journal.first_fault})")
+        journal.enter_state("RELEASED")
         return replace(orphan, outcome="released")
     finally:
         ownership.close()

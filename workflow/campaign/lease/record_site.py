@@ -12,18 +12,18 @@ from typing import Any
 
 from campaign import __version__
 from campaign.common.errors import CampaignError, ConfigError
-from campaign.common.processes.signals import deferred
-from campaign.fabrics import fabric_modules
-from campaign.fabrics.http.recording import StandIns, document
-from campaign.fabrics.protocol import Fabric, HostSelection, Request, Selection
+from campaign.common.processes.signals import defer_ending_signals
+from campaign.fabrics import list_fabric_modules
+from campaign.fabrics.http.recording import Anonymizer, build_recording
+from campaign.fabrics.protocol import Fabric, HostSelection, LeaseRequest, Selection
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import Finding
-from campaign.lease.journal import Journal, Ownership
+from campaign.lease.journal import Journal, LeaseOwnership
 from campaign.plan.campaign.open_fabric import owner
 from campaign.spec.cell import Configuration
 from campaign.spec.hardware import Inventory
 
-_ATTACHED = "still attached: 'campaign fabric reconcile SYSTEM --release --grace 0' detaches it"
+_STILL_ATTACHED = "still attached: 'campaign fabric reconcile SYSTEM --release --grace 0' detaches it"
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,14 @@ class SiteRecording:
 
     document: dict[str, Any]
     findings: list[Finding]
-    names: StandIns
+    names: Anonymizer
 
 
-def record(
-    site: Site, keep: tuple[str, ...] = (), trial: tuple[str, str] | None = None, say: Callable[[str], object] = str
+def record_site(
+    site: Site,
+    kept_words: tuple[str, ...] = (),
+    trial: tuple[str, str] | None = None,
+    report: Callable[[str], object] = str,
 ) -> SiteRecording:
     """Record all requests of an adapter and the answers.
 
@@ -55,29 +58,32 @@ def record(
         report: called with errors in full, including names.
     """
     models = {entry.model for entry in site.system.pool}
-    with site.fabric() as fabric:
-        control = fabric.controlled
+    with site.open_fabric() as fabric:
+        control = fabric.control_plane_access
         if control is None:
-            raise ConfigError(f"{site.system.name}: {site.kind} has no control plane to record")
-        with control.recording() as exchanges:
-            findings = list(walk(fabric, site.journals, trial, say))
+            raise ConfigError(f"{site.system.name}: {site.fabric_kind} has no control plane to record")
+        with control.record_requests() as exchanges:
+            findings = list(walk_control_plane(fabric, site.journals_directory, trial, report))
         try:
-            models |= {name for one in fabric.inventory().devices for name in (one.model, one.called)}
+            models |= {name for device in fabric.read_inventory().devices for name in (device.model, device.called)}
         except CampaignError as error:
-            say(f"names of models are replaced too, because the inventory could not be read: {error}")
-        spec = find_spec(fabric_modules()[site.kind])
+            report(f"names of models are replaced too, because the inventory could not be read: {error}")
+        spec = find_spec(list_fabric_modules()[site.fabric_kind])
         sources = (Path(spec.origin),) if spec is not None and spec.origin else ()
         hosts = [name for group in site.system.hosts for name in group.names()]
-        names = StandIns(control.scrub, (*models, *keep), (*hosts, owner()), sources)
+        names = Anonymizer(control.redact_secrets, (*models, *kept_words), (*hosts, owner()), sources)
         pool = [entry.model_dump(exclude_defaults=True) for entry in site.system.pool]
         system: dict[str, Any] = {"hosts": hosts, "pool": pool, "trial": list(trial or ())}
-        told = document(site.kind, site.system.fabric, system, exchanges, names)
+        recording = build_recording(site.fabric_kind, site.system.fabric, system, exchanges, names)
     head = {"campaign": __version__, "findings": [asdict(finding) for finding in findings]}
-    return SiteRecording({**head, **told}, findings, names)
+    return SiteRecording({**head, **recording}, findings, names)
 
 
-def walk(
-    fabric: Fabric, journals: Path, trial: tuple[str, str] | None = None, say: Callable[[str], object] = str
+def walk_control_plane(
+    fabric: Fabric,
+    journals_directory: Path,
+    trial: tuple[str, str] | None = None,
+    report: Callable[[str], object] = str,
 ) -> Iterator[Finding]:
     """Read everything that an adapter reads, attach and detach one device on request, and yield the findings.
 
@@ -90,82 +96,97 @@ def walk(
         report: see `record_site`.
     """
     try:
-        inventory = fabric.inventory()
-        yield Finding("inventory", "ok", _counted(inventory))
-        held = fabric.held()
+        inventory = fabric.read_inventory()
+        yield Finding("inventory", "ok", _format_device_counts(inventory))
+        tags = fabric.list_lease_tags()
         yield Finding(
-            "holders", "ok", f"{len(held)} leases, of {sum(len(tag.devices) for tag in held.values())} devices"
+            "holders", "ok", f"{len(tags)} leases, of {sum(len(tag.devices) for tag in tags.values())} devices"
         )
-        banks = fabric.controlled.banks() if fabric.controlled is not None else ()
+        banks = fabric.control_plane_access.read_banks() if fabric.control_plane_access is not None else ()
         yield Finding(
-            "reach", "ok", ", ".join(f"{len(one.slots)} by {len(one.hosts)} hosts" for one in banks) or "nothing"
+            "reach", "ok", ", ".join(f"{len(bank.slots)} by {len(bank.hosts)} hosts" for bank in banks) or "nothing"
         )
         if trial is not None:
-            yield from _trial(fabric, journals, inventory, *trial, say)
-            yield Finding("inventory", "ok", _counted(fabric.inventory()))
+            yield from _run_trial(fabric, journals_directory, inventory, *trial, report)
+            yield Finding("inventory", "ok", _format_device_counts(fabric.read_inventory()))
     except ConfigError:
         raise
     except CampaignError as error:
-        say(str(error))
+        report(str(error))
         yield Finding("answer", "problem", type(error).__name__)
 
 
-def _counted(inventory: Inventory) -> str:
-    pooled = Counter((d.model, d.state, d.health) for d in inventory.devices if not d.local)
-    return "; ".join(f"{count} {' '.join(each)}" for each, count in sorted(pooled.items())) or "no devices"
+def _format_device_counts(inventory: Inventory) -> str:
+    counts = Counter((d.model, d.state, d.health) for d in inventory.devices if not d.local)
+    return "; ".join(f"{count} {' '.join(words)}" for words, count in sorted(counts.items())) or "no devices"
 
 
-def _trial(
-    fabric: Fabric, journals: Path, inventory: Inventory, device: str, host: str, say: Callable[[str], object]
+def _run_trial(
+    fabric: Fabric,
+    journals_directory: Path,
+    inventory: Inventory,
+    device: str,
+    host: str,
+    report: Callable[[str], object],
 ) -> Iterator[Finding]:
     """Attach a free device of the pool to a free host, check that it appears there, and detach it."""
-    found = next((one for one in inventory.devices if one.fabric_id == device and not one.local), None)
-    free = [one.fabric_id for one in inventory.devices if not one.local and one.holder is None and one.state == "free"]
-    if found is None or device not in free:
-        raise ConfigError(f"--trial {device}: not a free device of the pool; free are: {', '.join(free) or 'none'}")
-    if host not in {one.name for one in inventory.hosts if one.holder is None}:
-        there = ", ".join(one.name for one in inventory.hosts if one.holder is None)
-        raise ConfigError(f"--trial {host}: not a free host of the system; free are: {there or 'none'}")
+    trial_device = next(
+        (candidate for candidate in inventory.devices if candidate.fabric_id == device and not candidate.local), None
+    )
+    free_devices = [
+        candidate.fabric_id
+        for candidate in inventory.devices
+        if not candidate.local and candidate.holder is None and candidate.state == "free"
+    ]
+    if trial_device is None or device not in free_devices:
+        raise ConfigError(
+            f"--trial {device}: not a free device of the pool; free are: {', '.join(free_devices) or 'none'}"
+        )
+    if host not in {candidate.name for candidate in inventory.hosts if candidate.holder is None}:
+        free_hosts = ", ".join(candidate.name for candidate in inventory.hosts if candidate.holder is None)
+        raise ConfigError(f"--trial {host}: not a free host of the system; free are: {free_hosts or 'none'}")
     name = f"record.{int(time.time())}"
-    wanted = Configuration(name, 1, 1, 0, 1, found.model, "fabric", "local")
-    chosen = HostSelection(host, fabric=(device,)) if found.computes else HostSelection(host, storage=(device,))
-    ownership, journal = Ownership(journals, name), Journal(journals, name)
-    journal.advance("PLANNED", campaign="record", owner=owner(), requested=None)
-    journal.advance("RESERVED", selected=[asdict(chosen)])
-    journal.advance("COMPOSING")
+    configuration = Configuration(name, 1, 1, 0, 1, trial_device.model, "fabric", "local")
+    selection = (
+        HostSelection(host, fabric=(device,)) if trial_device.computes else HostSelection(host, storage=(device,))
+    )
+    ownership, journal = LeaseOwnership(journals_directory, name), Journal(journals_directory, name)
+    journal.enter_state("PLANNED", campaign="record", owner=owner(), requested=None)
+    journal.enter_state("RESERVED", selected=[asdict(selection)])
+    journal.enter_state("COMPOSING")
     try:
         try:
-            fabric.compose(Selection(Request(name, "record", owner(), wanted, (host,)), (chosen,)))
+            fabric.compose(Selection(LeaseRequest(name, "record", owner(), configuration, (host,)), (selection,)))
             yield Finding("attach", "ok", "the control plane accepted it")
         except CampaignError as error:
-            say(str(error))
+            report(str(error))
             yield Finding("attach", "problem", type(error).__name__)
-        obtained = None
+        composition = None
         try:
-            obtained = fabric.read_back(name)
+            composition = fabric.read_back(name)
         except CampaignError as error:
-            say(str(error))
-        shown = obtained is not None and device in {one.fabric_id for one in obtained.devices}
+            report(str(error))
+        is_shown = composition is not None and device in {candidate.fabric_id for candidate in composition.devices}
         yield Finding(
-            "attach", "ok" if shown else "problem", f"the device is {'' if shown else 'not '}shown on the host"
+            "attach", "ok" if is_shown else "problem", f"the device is {'' if is_shown else 'not '}shown on the host"
         )
     finally:
-        with deferred():
-            detached = _detach(fabric, journal, say)
+        with defer_ending_signals():
+            is_detached = _detach_trial_device(fabric, journal, report)
             ownership.close()
-    yield Finding("detach", "ok" if detached else "problem", "done" if detached else _ATTACHED)
+    yield Finding("detach", "ok" if is_detached else "problem", "done" if is_detached else _STILL_ATTACHED)
 
 
-def _detach(fabric: Fabric, journal: Journal, say: Callable[[str], object]) -> bool:
+def _detach_trial_device(fabric: Fabric, journal: Journal, report: Callable[[str], object]) -> bool:
     """Release the device that a trial attached. Returns False if that failed, after reporting the error."""
-    journal.advance("ABORTING")
+    journal.enter_state("ABORTING")
     try:
-        left = fabric.release(journal.lease_id)
-        if not left:
-            journal.advance("FABRIC_FREE")
-            journal.advance("RELEASED")
-        fabric.bring_home()
+        leaked = fabric.release(journal.lease_id)
+        if not leaked:
+            journal.enter_state("FABRIC_FREE")
+            journal.enter_state("RELEASED")
+        fabric.return_displaced_devices()
     except CampaignError as error:
-        say(str(error))
+        report(str(error))
         return False
-    return not left
+    return not leaked

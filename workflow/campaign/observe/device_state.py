@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from campaign.common.processes.numa import node_of_pci
+from campaign.common.processes.numa import find_pci_node
 from campaign.observe.nvml import Listed, listed, load, text, told
 
 _MIB = 2**20
@@ -87,7 +87,7 @@ def settings(nvml: Any, device: Listed) -> DeviceSettings:
         model=text(ask("nvmlDeviceGetName") or ""),
         driver=text(told(nvml, lambda: nvml.nvmlSystemGetDriverVersion()) or ""),
         address=address,
-        numa_node=node_of_pci(address),
+        numa_node=find_pci_node(address),
         memory_mib=None if memory is None else memory.total / _MIB,
         power_limit_w=watts("nvmlDeviceGetEnforcedPowerLimit"),
         power_limit_default_w=watts("nvmlDeviceGetPowerManagementDefaultLimit"),

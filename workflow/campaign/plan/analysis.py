@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.common.files import content_hash, read_json, write_json
+from campaign.common.files import hash_document, read_json, write_json
 from campaign.common.paths import Results
 from campaign.plan.campaign.resolve import Campaign
 
@@ -44,7 +44,7 @@ def choices(campaign: Campaign) -> dict[str, Any]:
     found = {
         **file,
         "protocol": protocol,
-        "claims": {each.name: content_hash(each.model_dump(mode="json")) for each in campaign.references},
+        "claims": {each.name: hash_document(each.model_dump(mode="json")) for each in campaign.references},
     }
     return {name: value for name, value in found.items() if value}
 
@@ -52,20 +52,20 @@ def choices(campaign: Campaign) -> dict[str, Any]:
 def version(campaign: Campaign, written: str = "", runs: int = 0) -> Analysis:
     """The analysis of a campaign as its files have it now."""
     chosen = choices(campaign)
-    return Analysis(content_hash(chosen), written, runs, chosen)
+    return Analysis(hash_document(chosen), written, runs, chosen)
 
 
 def keep(results: Results, campaign: Campaign) -> None:
     """Write the analysis down where it is another one than the last."""
-    found, now = kept(results.analysis), version(campaign)
+    found, now = kept(results.analysis_file), version(campaign)
     if campaign.file.imported or (found and found[-1].hash == now.hash):
         return
     # What was measured and then moved aside was known as well.
-    runs = len({*results.records.glob("*/*.json"), *results.superseded.glob("*/records/*/*.json")})
+    runs = len({*results.records.glob("*/*.json"), *results.superseded_records.glob("*/records/*/*.json")})
     earlier = [each for each in found if each.runs or runs]
     written = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
     versions = [asdict(each) for each in (*earlier, version(campaign, written, runs))]
-    write_json(results.analysis, {"schema_version": SCHEMA, "versions": versions}, indent=1)
+    write_json(results.analysis_file, {"schema_version": SCHEMA, "versions": versions}, indent=1)
 
 
 def kept(path: Path) -> Sequence[Analysis]:

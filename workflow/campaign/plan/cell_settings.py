@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from campaign.common.accelerators import Kind
+from campaign.common.accelerators import AcceleratorKind
 from campaign.common.errors import ConfigError
 from campaign.plan.campaign.resolve import Campaign
 from campaign.spec.cell import Settings
@@ -43,7 +43,7 @@ class SettingsOf:
             if (changes := override.model_dump(include=fields, exclude_none=True))
         ]
 
-    def __call__(self, axes: Mapping[str, Any], workload: Workload, kind: Kind) -> Settings:
+    def __call__(self, axes: Mapping[str, Any], workload: Workload, kind: AcceleratorKind) -> Settings:
         settings = self.default
         for when, changes in self.overrides:
             if when(axes):
@@ -100,7 +100,7 @@ _LEAST_ON_GPUS_S = 5.0
 """Telemetry has a sample about once a second, and NVML's power is the mean of one."""
 
 
-def in_seconds(settings: Settings, workload: Workload, kind: Kind) -> Settings:
+def in_seconds(settings: Settings, workload: Workload, kind: AcceleratorKind) -> Settings:
     """The settings with the seconds that warm-up and window last at least, on this kind of device."""
     if not workload.steps_by_time:
         return replace(settings, warmup_min_s=None, measured_min_s=None)

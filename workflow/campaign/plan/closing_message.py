@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 from campaign.common.files import read_json
 from campaign.common.paths import Results
-from campaign.common.wording import plural, printable, some
+from campaign.common.wording import escape_control_characters, pluralize, shorten_names
 
 _MAX_CAUSES = 3
 
@@ -22,7 +22,7 @@ def print_causes_at_exit(results: Results, systems: Collection[str]) -> None:
 
 def _print_causes(results: Results, systems: Collection[str], since_s: float) -> None:
     for line in list_causes(results, systems, os.environ.get("CAMPAIGN_INVOCATION", ""), since_s):
-        print(printable(line), file=sys.stderr)
+        print(escape_control_characters(line), file=sys.stderr)
 
 
 def list_causes(results: Results, systems: Collection[str], invocation: str, since_s: float) -> Iterator[str]:
@@ -33,7 +33,7 @@ def list_causes(results: Results, systems: Collection[str], invocation: str, sin
         invocation: token of the Snakemake that starts leases.
         since_s: Unix time; older manifests say nothing about this invocation.
     """
-    checks = {name: read_json(results.site_check(name)) for name in systems}
+    checks = {name: read_json(results.site_check_file(name)) for name in systems}
     stops = {name: check["stops"] for name, check in checks.items() if check.get("invocation") == invocation}
     for name, words in stops.items():
         if words:
@@ -45,9 +45,9 @@ def list_causes(results: Results, systems: Collection[str], invocation: str, sin
             leases.setdefault(manifest["reason"] or "the driver did not get to them", []).append(manifest["lease"])
     if not leases:
         return
-    yield f"{plural(missing, 'planned run')} without a record; the same command measures them. Why:"
+    yield f"{pluralize(missing, 'planned run')} without a record; the same command measures them. Why:"
     causes = sorted(leases.items(), key=lambda cause: -len(cause[1]))
     for reason, names in causes[:_MAX_CAUSES]:
-        yield f"  {some(names)}: {reason}"
+        yield f"  {shorten_names(names)}: {reason}"
     if len(causes) > _MAX_CAUSES:
         yield f"  and {len(causes) - _MAX_CAUSES} other causes; 'campaign status' names them"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from campaign.common.files import content_hash
+from campaign.common.files import hash_document
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.cell_settings import in_seconds
 from campaign.plan.matrix import Specifications
@@ -55,7 +55,7 @@ class ControlRuns:
             precision=asked.precision,
             options=dict(asked.options),
             settings=settings,
-            reference=content_hash([first.configuration.shape(), _part(self._protocol, first)]),
+            reference=hash_document([first.configuration.shape(), _part(self._protocol, first)]),
         )
         name = self._identity(cell, settings)
         here = settings if composition is None or compositions == 1 else in_composition(settings, composition)
@@ -81,7 +81,7 @@ def references_of(campaign: Campaign, cells: Iterable[Cell]) -> dict[str, Cell]:
 
 def hardware(specification: Mapping[str, Any]) -> str:
     """Hash of a reference run's specification without the lease: equal for the same work on an equal device."""
-    return content_hash({name: value for name, value in specification.items() if name != "reference"})
+    return hash_document({name: value for name, value in specification.items() if name != "reference"})
 
 
 def spread_evenly(others: Sequence[tuple[Cell, int]], runs: Collection[tuple[Cell, int]]) -> list[tuple[Cell, int]]:

@@ -21,9 +21,9 @@ from functools import cache
 from statistics import median
 from typing import Literal, get_args
 
-from campaign.common.wording import plural, some
-from campaign.fabrics.operations import Operations, Steps
-from campaign.fabrics.registry import fabric_kind
+from campaign.common.wording import pluralize, shorten_names
+from campaign.fabrics.operations import OperationCounts, OperationSteps
+from campaign.fabrics.registry import load_fabric_kind
 from campaign.plan.campaign.open_fabric import PlannedPlacement, recorded_times
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.campaign.resolve_slurm_options import gres_of, is_pinned, options_of, time_limit_min
@@ -57,7 +57,7 @@ class Work:
 
     configuration: Configuration
     runs: Sequence[tuple[Cell, int]]
-    operations: Operations | None = None
+    operations: OperationCounts | None = None
 
     @property
     def count(self) -> int:
@@ -101,9 +101,9 @@ class Unknown:
     def words(self) -> str:
         """Return '960 runs of unknown duration (no earlier run of bert-large on a100 with this kind of fabric)'."""
         names = [f"{workload} on {device}" for workload, device in sorted(self.runs)]
-        kinds = f"no earlier run of {some(names)} with this kind of fabric"
-        runs = f"{plural(self.run_count, 'run')} of unknown duration ({kinds})"
-        composed = f"{plural(self.composed, 'lease')} of unknown composition time"
+        kinds = f"no earlier run of {shorten_names(names)} with this kind of fabric"
+        runs = f"{pluralize(self.run_count, 'run')} of unknown duration ({kinds})"
+        composed = f"{pluralize(self.composed, 'lease')} of unknown composition time"
         return " and ".join(words for words, there in ((runs, self.runs), (composed, self.composed)) if there)
 
     def advice(self) -> str:
@@ -226,7 +226,8 @@ class CostModel:
             return ""
         runs, leases = (sum(self._counts[name, what] for name in names) for what in ("runs", "leases"))
         return (
-            f"{plural(runs, 'run')} and {plural(leases, 'lease')} of the campaign{'s' * (len(names) > 1)} {some(names)}"
+            f"{pluralize(runs, 'run')} and {pluralize(leases, 'lease')} of the "
+            f"campaign{'s' * (len(names) > 1)} {shorten_names(names)}"
         )
 
     def _median(self, *keys: tuple[object, ...]) -> float | None:
@@ -248,7 +249,7 @@ class CostModel:
         times = self._recorded(work.configuration.system)
         if times is None or work.operations is None:
             return None
-        steps = fabric_kind(fabric).steps or Steps()
+        steps = load_fabric_kind(fabric).steps or OperationSteps()
         seconds = _operations_s(times, work.operations if part == "composing" else release_of(work.operations, steps))
         if seconds is not None:
             self.composing_from[times.source] = None
@@ -283,16 +284,16 @@ def cost_model(campaign: Campaign, known: Sequence[Costs]) -> CostModel:
 def _recorded_as_read(campaign: Campaign) -> OperationTimes | None:
     """Return recorded times of the operations of a system's fabric, as that fabric reads its states; None without any."""
     system = campaign.system
-    kind = fabric_kind(str(system.fabric["kind"]))
+    kind = load_fabric_kind(str(system.fabric["kind"]))
     times = recorded_times(system, campaign.system_source.path)
-    if times is None or system.times or not (kind.steps or Steps()).confirmed:
+    if times is None or system.times or not (kind.steps or OperationSteps()).confirms_readings:
         return times
     return times.read_twice(float(system.fabric.get("poll_s", 0.0)))
 
 
-def release_of(composing: Operations, steps: Steps) -> Operations:
+def release_of(composing: OperationCounts, steps: OperationSteps) -> OperationCounts:
     """Return the operations that give back what some operations of composing attach."""
-    return Operations({
+    return OperationCounts({
         (name, device, box): count * steps.detach.count(name)
         for (operation, device, box), count in composing.counts.items()
         for name in steps.detach
@@ -300,7 +301,7 @@ def release_of(composing: Operations, steps: Steps) -> Operations:
     })  # fmt: skip
 
 
-def _operations_s(times: OperationTimes, operations: Operations) -> float | None:
+def _operations_s(times: OperationTimes, operations: OperationCounts) -> float | None:
     """Return the sum of the medians of some operations; None if one was never timed."""
     whole = 0.0
     for (name, device, _), count in operations.counts.items():

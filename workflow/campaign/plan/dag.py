@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from campaign.common.errors import ConfigError, nearest
+from campaign.common.errors import ConfigError, suggest_name
 from campaign.common.files import make_directory, read_json
 from campaign.common.paths import Results
 from campaign.plan.campaign.resolve import Campaign
@@ -80,11 +80,11 @@ class Dag:
     @property
     def manifest(self) -> str:
         """Path of a lease's manifest, with wildcards."""
-        return str(self.results.manifest(self.pattern))
+        return str(self.results.manifest_file(self.pattern))
 
     def manifest_of(self, lease: PlannedLease) -> str:
         """Return the path of the manifest of this lease."""
-        return str(self.results.manifest(lease.name, "" if self.campaign.part else lease.configuration.system))
+        return str(self.results.manifest_file(lease.name, "" if self.campaign.part else lease.configuration.system))
 
     @cached_property
     def manifests(self) -> list[str]:
@@ -109,7 +109,7 @@ class Dag:
         names = [name for name in self.wildcards if name not in ("system", "composition")]
         name = f"{'.'.join(str(getattr(wildcards, name)) for name in names)}.c{wildcards.composition}"
         if name not in self.leases:
-            raise ConfigError(f"{name}: is no lease of {self.campaign.path}; {nearest(name, self.leases)}")
+            raise ConfigError(f"{name}: is no lease of {self.campaign.path}; {suggest_name(name, self.leases)}")
         return self.leases[name]
 
     def named(self, wildcards: Any) -> LeaseName:
@@ -192,9 +192,9 @@ class PlanFiles:
         self.stand_ins: TemporaryDirectory[str] | None = (
             None if executes else TemporaryDirectory(prefix="campaign-plan-")
         )
-        self.new = {self.results.lease_plan(name) for name in dag.to_measure}
-        if dag.to_measure or read_json(self.results.plan_document).get("digest") != plan_digest(dag.plan):
-            self.new.add(self.results.plan_document)
+        self.new = {self.results.lease_plan_file(name) for name in dag.to_measure}
+        if dag.to_measure or read_json(self.results.plan_file).get("digest") != plan_digest(dag.plan):
+            self.new.add(self.results.plan_file)
         if executes:
             make_directory(self.results.directory.resolve())
             write_plan(dag.plan, self.results, dag.to_measure)
@@ -203,15 +203,15 @@ class PlanFiles:
     @property
     def plan(self) -> str:
         """Path of the plan."""
-        return self._path(self.results.plan_document)
+        return self._path(self.results.plan_file)
 
     def lease(self, lease: PlannedLease) -> str:
         """Return the path of the lease's document."""
-        return self._path(self.results.lease_plan(lease.name))
+        return self._path(self.results.lease_plan_file(lease.name))
 
     def is_whole(self, lease: PlannedLease) -> bool:
         """Return whether all runs of the lease were measured when the plan was made."""
-        return self.results.lease_plan(lease.name) not in self.new
+        return self.results.lease_plan_file(lease.name) not in self.new
 
     def _path(self, path: Path) -> str:
         if self.stand_ins is None or (path not in self.new and path.exists()):

@@ -23,7 +23,7 @@ class LeaseDigests:
 
     def __init__(self, campaign: Campaign) -> None:
         self.campaign = campaign
-        self.campaign_hash = files.content_hash(campaign.document())
+        self.campaign_hash = files.hash_document(campaign.document())
         self._slurm: dict[str, dict[str, Any]] = {}
 
     def __call__(self, lease: PlannedLease) -> str:
@@ -44,7 +44,7 @@ def plan_digest(plan: Plan) -> str:
     """Changes when what is planned does, and not with what is expected of it."""
     digest = LeaseDigests(plan.campaign)
     # Earlier versions hashed in this place what a plan was limited by; without a limit, that was None.
-    return files.content_hash([plan.where, None, *map(digest, plan.leases)], 12)
+    return files.hash_document([plan.where, None, *map(digest, plan.leases)], 12)
 
 
 def lease_plans(plan: Plan) -> Iterator[LeasePlan]:

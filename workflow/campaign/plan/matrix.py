@@ -11,7 +11,7 @@ from typing import Any
 
 from campaign.common.accelerators import ACCELERATORS
 from campaign.common.errors import ConfigError
-from campaign.common.files import content_hash
+from campaign.common.files import hash_document
 from campaign.plan.axis_combinations import UnusedRules, combine_axes
 from campaign.plan.campaign.expand_shapes import MAX_COMBINATIONS
 from campaign.plan.campaign.launch_prefix_rules import launch_identity, objection
@@ -161,8 +161,8 @@ def cell_id(document: Mapping[str, Any]) -> str:
     """Hash of a specification. Parts are hashed apart, so that 100,000 cells need not serialise their workload each."""
     parts = dict(document)
     for part in HASHED_PARTS:
-        parts[part] = content_hash(parts[part])
-    return content_hash(parts)
+        parts[part] = hash_document(parts[part])
+    return hash_document(parts)
 
 
 def _system_identity(campaign: Campaign, configuration: Configuration, from_storage: bool) -> dict[str, Any]:
@@ -234,12 +234,12 @@ class Specifications:
             )
 
     def _part(self, document: dict[str, Any]) -> str:
-        name = content_hash(document)
+        name = hash_document(document)
         self.parts[name] = document
         return name
 
     def __call__(self, cell: Cell, settings: Settings) -> str:
-        return content_hash(self.hashed(cell, settings))
+        return hash_document(self.hashed(cell, settings))
 
     def hashed(self, cell: Cell, settings: Settings) -> dict[str, Any]:
         """A cell's specification with hashes for `system`, `configuration` and `workload`; its own hash is the cell's id."""
@@ -250,7 +250,9 @@ class Specifications:
 
         So not of how many steps are run, nor of the seed; but of the limit that the campaign itself sets.
         """
-        return content_hash({**self._without_batch(cell), "memory_limit_mib": self._campaign.protocol.memory_limit_mib})
+        return hash_document(
+            {**self._without_batch(cell), "memory_limit_mib": self._campaign.protocol.memory_limit_mib}
+        )
 
     def _without_batch(self, cell: Cell) -> dict[str, Any]:
         campaign, workload = self._campaign, self._campaign.workloads[cell.workload]
@@ -283,7 +285,7 @@ def _cell(campaign: Campaign, values: Mapping[str, Any]) -> Cell:
 
 def run_set_digest(cells: Sequence[Cell]) -> str:
     """Hash of the runs that a lease is to hold: changes exactly when a cell, a repetition or what ends them is added or removed."""
-    return content_hash(json.dumps(sorted((cell.id, _runs(cell.settings)) for cell in cells)), 12)
+    return hash_document(json.dumps(sorted((cell.id, _runs(cell.settings)) for cell in cells)), 12)
 
 
 def _runs(settings: Settings) -> object:

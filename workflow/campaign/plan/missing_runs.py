@@ -53,7 +53,7 @@ def without_damaged(known: KnownRuns, store: Store) -> KnownRuns:
 
 
 def _changed(store: Store, keys: Iterable[RunKey]) -> Iterator[RunKey]:
-    tables = Results.at(store.results).tables / "runs.parquet"
+    tables = Results.from_directory(store.results).tables / "runs.parquet"
     since = tables.stat().st_ctime_ns if tables.exists() else 0
     for key in keys:
         with suppress(FileNotFoundError):  # it is implied by another one

@@ -75,7 +75,7 @@ class Frontier:
     ) -> None:
         self.store = store
         self.skip = skip
-        self.directory = Results.at(store.results).memory_limits
+        self.directory = Results.from_directory(store.results).memory_limits
         self._hash = key
         self._alike = alike
         self._keys: dict[Hashable, str] = {}

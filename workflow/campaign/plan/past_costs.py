@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, FiniteFloat, PositiveFloat, TypeAdapter, ValidationError
 
 from campaign.common.errors import ConfigError
-from campaign.common.files import parse_json, read_json, reading, write_json
+from campaign.common.files import parse_json, read_json, reject_damaged_document, write_json
 from campaign.common.paths import Results
 from campaign.spec.cell import Configuration, Scalar
 from campaign.spec.earlier_spread import EarlierSpread, spreads
@@ -248,7 +248,7 @@ def earlier_spread(known: Iterable[Costs], campaign: str, systems: Collection[st
 
 def _campaign_costs(directory: Path, *, manifests: bool = False) -> Iterator[Costs]:
     """Yield the costs of one campaign's results. manifests: also of those that the tables may not have yet."""
-    known = parse_costs(read_json(Results.at(directory).tables / COSTS))
+    known = parse_costs(read_json(Results.from_directory(directory).tables / COSTS))
     yield from known
     if known and not manifests:
         return
@@ -269,7 +269,7 @@ def _archived_costs(path: Path) -> list[Costs]:
 
 
 def _manifests(directory: Path) -> Iterator[dict[str, Any]]:
-    yield from map(read_lease_document, Results.at(directory).list_manifests())
+    yield from map(read_lease_document, Results.from_directory(directory).list_manifests())
 
 
 def read_lease_document(path: Path) -> dict[str, Any]:
@@ -300,7 +300,7 @@ def forecast_offs(manifests: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 def begin_forecast(results: Results, lease: str, forecast: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Keep the forecast of a lease that is about to be measured. The first one of a lease that was begun before counts."""
-    path = results.work(lease) / _FORECAST
+    path = results.work_directory(lease) / _FORECAST
     before = read_json(path)
     if isinstance(before.get("runs"), int):
         return {**before, "resumed": True}
@@ -312,7 +312,7 @@ def begin_forecast(results: Results, lease: str, forecast: Mapping[str, Any] | N
 
 def end_forecast(results: Results, lease: str) -> None:
     """Remove the forecast of a lease, which its manifest has now."""
-    (results.work(lease) / _FORECAST).unlink(missing_ok=True)
+    (results.work_directory(lease) / _FORECAST).unlink(missing_ok=True)
 
 
 def measured_forecasts(directory: Path) -> list[dict[str, Any]]:
@@ -322,7 +322,9 @@ def measured_forecasts(directory: Path) -> list[dict[str, Any]]:
         forecast, actual = document.get("forecast"), document.get("actual")
         if not isinstance(forecast, dict) or not isinstance(actual, dict) or actual.get("wall_s") is None:
             continue
-        with reading(directory, "a manifest of its leases is damaged; delete manifests/, they are made again"):
+        with reject_damaged_document(
+            directory, "a manifest of its leases is damaged; delete manifests/, they are made again"
+        ):
             row = {name: forecast[name] for name in ("expected_s", "low_s", "high_s", "basis", "resumed")}
             row |= {"lease": document["lease"], "configuration": str(document.get("configuration", ""))}
             row |= {"runs_expected": forecast["runs"], "runs": actual["runs"], "uses": actual["uses"]}

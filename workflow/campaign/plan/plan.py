@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 
-from campaign.common.wording import duration, plural
+from campaign.common.wording import format_duration, pluralize
 from campaign.plan.campaign.expand_shapes import Impossible
 from campaign.plan.campaign.open_fabric import PlannedPlacement
 from campaign.plan.campaign.resolve import Campaign
@@ -74,10 +74,10 @@ class PlannedLease:
 
     def describe(self, compositions: int) -> str:
         """What its job is about: '1x4-fabric, composition 2 of 3: 2 cells, 4 runs, about 3 min'. compositions: of the campaign."""
-        whole = f"{self.about(compositions)}: {plural(len(self.cells), 'cell')}"
+        whole = f"{self.about(compositions)}: {pluralize(len(self.cells), 'cell')}"
         if not self.missing:
             return f"{whole}, all {self.runs} runs have a record ('campaign redo' measures runs again)"
-        runs = plural(self.missing, "run")
+        runs = pluralize(self.missing, "run")
         if self.missing_least < self.missing:
             runs = f"{self.missing_least} to {runs}"
         some = f" of {self.runs}" if self.missing < self.runs else ""
@@ -187,7 +187,7 @@ class Plan:
     def attached(self) -> int | None:
         """Devices that composing attaches for what is to be measured; None where that is not known."""
         counted = [lease.work.operations for lease in self.leases if lease.missing and lease.needs_fabric]
-        known = [each.of("attach") for each in counted if each is not None]
+        known = [each.count("attach") for each in counted if each is not None]
         return sum(known) if len(known) == len(counted) else None
 
     @property
@@ -228,8 +228,8 @@ def time_words(expected: Estimate) -> str:
     if expected.expected_s is None:
         return "unknown"
     if expected.low_s is None or expected.high_s is None or expected.expected_s <= 0:
-        return duration(expected.expected_s)
-    return f"{duration(expected.expected_s)} ({duration(expected.low_s)} to {duration(expected.high_s)})"
+        return format_duration(expected.expected_s)
+    return f"{format_duration(expected.expected_s)} ({format_duration(expected.low_s)} to {format_duration(expected.high_s)})"
 
 
 def build_plan(

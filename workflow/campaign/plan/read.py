@@ -56,7 +56,7 @@ def _expand_matrix(campaign: Campaign, request: PlanRequest, results: Results, s
     matrix = expand(campaign, request.where, hosts=RecordedHosts(store))
     if not request.until:
         return matrix
-    race = read_race(results.race)
+    race = read_race(results.race_file)
     return replace(matrix, compositions=race.compositions if race else {})
 
 
@@ -76,7 +76,7 @@ def _place_configurations(campaign: Campaign, matrix: Matrix, results: Results) 
     for part in campaign.parts:
         if part.part not in by_system:
             continue
-        state, file_place = results.system_state(part.part), part.system_source.place("fabric")
+        state, file_place = results.system_state_directory(part.part), part.system_source.place("fabric")
         with fabric_of(part.system, state, file_place) as fabric:
             place = placing(fabric, part)
             placements |= {name: place(configuration) for name, configuration in by_system[part.part].items()}

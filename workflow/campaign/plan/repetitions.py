@@ -1,4 +1,4 @@
-"""Adaptive repetitions: a cell is repeated until the 95 % interval of its mean is narrow enough. One rule: `is_over`.
+"""Adaptive repetitions: a cell is repeated until the 95 % interval of its mean is narrow enough. One rule: `begins_next_run`.
 
 The rule holds for each composition by itself: the interval is that of the runs on it. So leases need not know of each other, and
 may be measured at the same time. It says how well the runs of a composition are known; how compositions differ, no number of runs
@@ -188,7 +188,7 @@ class Stops:
     """What cells have reached, as files in one results directory."""
 
     def __init__(self, results: Path) -> None:
-        self.directory = Results.at(results).stops
+        self.directory = Results.from_directory(results).stopped_cells
 
     def path(self, cell_id: str, cell: Reached) -> Path:
         return self.directory / cell_id[:2] / cell.name(cell_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from campaign.common.accelerators import ACCELERATORS, Accelerator, Kind
+from campaign.common.accelerators import ACCELERATORS, Accelerator, AcceleratorKind
 from campaign.common.errors import LaunchError
 from campaign.spec.hardware import Composition, Device
 from campaign.spec.launch_prefix import Given, given
@@ -57,7 +57,7 @@ class UsedDevices:
         ):
             return None, {}
         kind = ACCELERATORS[kinds.pop()]
-        if not kind.visible([str(device.host_id) for device in every]):
+        if not kind.make_mask([str(device.host_id) for device in every]):
             return None, {}
         return kind, {host: [str(device.host_id) for device in devices] for host, devices in used.items()}
 
@@ -73,9 +73,9 @@ class UsedDevices:
         else:
             names = [list(named[host]) for host, _ in step.ranks]
         return [
-            replace(each, environment={**kind.visible(own), **each.environment})
+            replace(each, environment={**kind.make_mask(own), **each.environment})
             for each, own in zip(given, names, strict=False)
         ]
 
-    def runs_on(self, device: Device) -> Kind:
+    def runs_on(self, device: Device) -> AcceleratorKind:
         return self._models.get(device.model, DeviceModel()).runs_on

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.common import files
-from campaign.common.files import content_hash, read_text
+from campaign.common.files import hash_document, read_text
 from campaign.common.paths import Results
 from campaign.common.wording import neutralize_formula
 from campaign.plan import analysis
@@ -55,7 +55,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan as JSON (`plan/1`); estimates carry what they rest on."""
     document = PlanDocument(
         campaign=plan.campaign.name,
-        campaign_hash=content_hash(plan.campaign.document()),
+        campaign_hash=hash_document(plan.campaign.document()),
         digest=plan_digest(plan),
         system=plan.campaign.system_names,
         where=plan.where,
@@ -116,7 +116,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
                 composing_s=_rounded(lease.expected.parts["composing"]),
                 charge=lease.charge,
                 basis=lease.basis,
-                attached=None if lease.work.operations is None else lease.work.operations.of("attach"),
+                attached=None if lease.work.operations is None else lease.work.operations.count("attach"),
                 run_set=lease.digest,
                 document=f"leases/{lease.name}.json",
             )
@@ -162,22 +162,22 @@ def write_plan(plan: Plan, results: Results, renewed: Collection[str] | None = N
     Store(results.directory).share(plan.campaign.document())
     files.make_directory(results.lease_plans)
     if not plan.is_race:
-        results.race.unlink(missing_ok=True)
+        results.race_file.unlink(missing_ok=True)
     analysis.keep(results, plan.campaign)
-    keep(results.earlier_spread, plan.campaign.system_names, plan.earlier)
+    keep(results.earlier_spread_file, plan.campaign.system_names, plan.earlier)
     again = {lease.name for lease in plan.leases if lease.missing} if renewed is None else renewed
     paths: list[Path] = []
     campaigns: dict[str, str] = {}
     for document in lease_plans(plan):
-        path = results.lease_plan(document.lease)
+        path = results.lease_plan_file(document.lease)
         written = read_text(path) if path.exists() else ""
         token = secrets.token_hex(4) if document.lease in again else _token(written)
         text = document.model_copy(update={"token": token}).text(campaigns)
         if text != written:
             files.write_atomic(path, text)
         paths.append(path)
-    tables = [results.plan_document, results.plan_table]
-    planned_before = files.read_json(results.plan_document).get("digest")
+    tables = [results.plan_file, results.plan_table_file]
+    planned_before = files.read_json(results.plan_file).get("digest")
     if again or planned_before != plan_digest(plan) or not all(path.exists() for path in tables):
         write_tables(plan, results.plan)
     return [*tables, *paths]

@@ -82,7 +82,7 @@ def with_interval(rows: pd.DataFrame, by: Design) -> pd.DataFrame:
     A quantity with values of zero has no logarithm: its interval is over runs (Student's t).
     """
     low, high = intervals.student_interval(rows["mean"], rows["sd"], rows["n_ok"])
-    method = np.array(wording.by_runs(rows["n_ok"]), dtype=object)
+    method = np.array(wording.list_interval_methods(rows["n_ok"]), dtype=object)
     at = by.places(rows["cell_id"])
     if len(by.cells):
         of, how = by.locations()
@@ -104,12 +104,12 @@ def told_in(unit: str, largest: float) -> tuple[str, float]:
 def told(value: float, unit: str) -> str:
     """A value in the unit that suits it: '3.10 GB/s', '41.2 kB/s'."""
     suits, factor = told_in(unit, abs(value))
-    return f"{wording.number(factor * value)} {suits}"
+    return f"{wording.format_number(factor * value)} {suits}"
 
 
 def told_beside(value: float, unit: str) -> str:
     """A value whose unit is said beside it; with another one where it is too small for that: '3.10', '41.2 kB/s'."""
-    return told(value, unit) if 0 < abs(value) < 1e-3 else wording.number(value)
+    return told(value, unit) if 0 < abs(value) < 1e-3 else wording.format_number(value)
 
 
 def drawing(
@@ -131,16 +131,17 @@ def drawing(
     findings = (*first, *ranges(drawn))
     axes = ["workload", "batch", "precision", *options]
     kinds = drawn.drop_duplicates(axes).to_dict("records")
-    of_which = sorted({wording.describe(row, axes) for row in kinds})
+    of_which = sorted({wording.format_axes(row, axes) for row in kinds})
     # Panels have ranges of their own.
     cut = next((said for _, group in drawn.groupby("quantity") if (said := plot.cut(group, plot.RATE))), "")
     left_out = only_in_table(drawn["configuration"].nunique() - MOST_CONFIGURATIONS, "configuration")
     caption = (
-        f"{wording.runs_behind(list(drawn['n_ok']))} a bar, {wording.interval_of(drawn['interval_method'])}. {what}"
+        f"{wording.format_run_counts(list(drawn['n_ok']))} a bar, "
+        f"{wording.describe_intervals(drawn['interval_method'])}. {what}"
     )
     # Ten thousand cells are of few workloads and batches: those are put into words once.
     same = rows.groupby(axes, sort=False, dropna=False)
-    words = [wording.describe(row, axes) for row in rows.loc[~rows.duplicated(axes), axes].to_dict("records")]
+    words = [wording.format_axes(row, axes) for row in rows.loc[~rows.duplicated(axes), axes].to_dict("records")]
     asked = rows[["configuration", "quantity", "unit", "mean", "ci_low", "ci_high", "n_ok"]]
     return plot.drawn(
         data,
@@ -201,7 +202,7 @@ def ranges(rows: pd.DataFrame) -> tuple[str, ...]:
 
 def _where(row: Any, rows: pd.DataFrame) -> str:
     named = ["workload"] if rows["workload"].nunique() > 1 else []
-    return ", ".join([str(row["configuration"]), *(wording.describe(row, [name]) for name in named)])
+    return ", ".join([str(row["configuration"]), *(wording.format_axes(row, [name]) for name in named)])
 
 
 def picture(rows: pd.DataFrame) -> str:

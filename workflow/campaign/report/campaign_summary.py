@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from campaign.common import wording
-from campaign.common.files import load_json, open_regular, read_json, reading
+from campaign.common.files import load_json, open_regular, read_json, reject_damaged_document
 from campaign.common.paths import Results
 from campaign.report import in_page_order
 from campaign.report.sections.race import race_lines
@@ -32,30 +32,30 @@ def summary(directory: Path, figures: Path | None = None, tables: Path | None = 
 
     directory: of results. figures: where they are, with recommendation/ beside, and tables: where these are, if not in the results.
     """
-    results = Results.at(directory)
+    results = Results.from_directory(directory)
     figures, tables = figures or results.figures, tables or results.tables
-    with reading(tables, _REMEDY):
+    with reject_damaged_document(tables, _REMEDY):
         lines = [*_counts(tables), *_failures(results, tables)]
     drawings = {}
     for path in figures.glob("*.json"):
-        with reading(path, _REMEDY):
+        with reject_damaged_document(path, _REMEDY):
             drawings[path.stem] = load_json(path)
-    with reading(figures, _REMEDY):
+    with reject_damaged_document(figures, _REMEDY):
         for drawing in in_page_order(drawings):
             if drawing["shown"] and drawing["findings"]:
                 lines.append(f"\n{drawing['title']}")
                 lines += [f"  {finding}" for finding in drawing["findings"][:_FINDINGS]]
     recommendation = figures.parent / "recommendation" / "recommendation.json"
-    with reading(recommendation, _REMEDY):
+    with reject_damaged_document(recommendation, _REMEDY):
         answers = load_json(recommendation)["answers"]
         advice = [" ".join(each["sentences"]) for each in answers]
     if advice:
         lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_ADVICE])]
-    with reading(tables, _REMEDY):
+    with reject_damaged_document(tables, _REMEDY):
         if race := read_json(tables / "context.json").get("race"):
             lines += ["", *race_lines(RaceDocument.model_validate(race))]
-    there = results.report.is_file() or figures == results.figures  # the workflow writes both
-    lines.append(f"\nReport: {results.report}" if there else f"\nNo report yet: campaign report {directory}")
+    there = results.report_file.is_file() or figures == results.figures  # the workflow writes both
+    lines.append(f"\nReport: {results.report_file}" if there else f"\nNo report yet: campaign report {directory}")
     return "\n".join(lines)
 
 
@@ -105,7 +105,7 @@ def _valid_runs(tables: Path) -> list[str]:
                 without += 1
                 others.update(name for name, text in row.items() if text and name in _MAY_LEAD)
     they_gave = f"; they gave {', '.join(others)}: name one as `metric` in the campaign file" if others else ""
-    said = [f"{wording.plural(without, 'measured run')} without the primary metric, in no figure of it{they_gave}"]
+    said = [f"{wording.pluralize(without, 'measured run')} without the primary metric, in no figure of it{they_gave}"]
     return _compositions(leases) + (said if without else [])
 
 
@@ -126,7 +126,7 @@ def _compositions(leases: Mapping[tuple[str, str], set[str]]) -> list[str]:
     ends = " to ".join(dict.fromkeys(str(count) for count in (counts[0], counts[-1])))
     each = "each composed once" if total == configurations else f"{total} compositions, {ends} of each cell"
     alone = f". {ALONE}" if counts[-1] == 1 and configurations > 1 else ""
-    return [f"{wording.plural(configurations, 'configuration')} measured, {each}{alone}"]
+    return [f"{wording.pluralize(configurations, 'configuration')} measured, {each}{alone}"]
 
 
 def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool = False) -> list[str]:
@@ -134,17 +134,17 @@ def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool 
 
     tables: where these are, if not in the results. tried: only of leases that were tried to measure.
     """
-    lines, results = [], Results.at(directory)
-    if not results.plan_document.exists():  # of parts that were merged
+    lines, results = [], Results.from_directory(directory)
+    if not results.plan_file.exists():  # of parts that were merged
         missing = sum(int(float(row["n_missing"])) for row in _rows((tables or results.tables) / "cells.csv"))
         why = "there is no plan that says why" if results.records.exists() else "not measured yet"
-        return [f"{wording.plural(missing, 'run')}: {why}"] if missing else []
-    with reading(results.plan_document, _REMEDY):
-        planned = load_json(results.plan_document)["leases"]
+        return [f"{wording.pluralize(missing, 'run')}: {why}"] if missing else []
+    with reject_damaged_document(results.plan_file, _REMEDY):
+        planned = load_json(results.plan_file)["leases"]
         leases = [{key: lease[key] for key in ("lease", "runs")} for lease in planned]
     manifests = {}
     for path in sorted(results.list_manifests(), key=lambda path: path.stat().st_mtime):
-        with reading(path, _REMEDY):
+        with reject_damaged_document(path, _REMEDY):
             manifest = load_json(path)
             manifests[manifest["lease"]] = manifest
     for lease in leases:

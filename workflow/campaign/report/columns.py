@@ -17,40 +17,43 @@ def text(name: str, none: str = "") -> Column:
 
 def described(names: Sequence[str]) -> Column:
     """The values of several columns that tell a row from others: 'bert-base, batch 32, fp16'."""
-    return lambda row: wording.describe(row, names)
+    return lambda row: wording.format_axes(row, names)
 
 
 def count(name: str) -> Column:
-    return lambda row: wording.count(row[name])
+    return lambda row: wording.format_count(row[name])
 
 
 def number(name: str, digits: int = 3, factor: float = 1.0) -> Column:
-    return lambda row: wording.number(factor * row[name], digits)
+    return lambda row: wording.format_number(factor * row[name], digits)
 
 
 def percent(name: str, decimals: int = 1) -> Column:
-    return lambda row: wording.percent(row[name], decimals)
+    return lambda row: wording.format_percent(row[name], decimals)
 
 
 def seconds(name: str) -> Column:
-    return lambda row: wording.seconds(row[name])
+    return lambda row: wording.format_seconds(row[name])
 
 
-def between(low: str, high: str, say: Callable[[float], str] = wording.number) -> Column:
+def between(low: str, high: str, say: Callable[[float], str] = wording.format_number) -> Column:
     """An interval by its two ends; a dash where it is a point, as of the ratio of the baseline to itself."""
-    return lambda row: wording.NONE if row[low] == row[high] else wording.between(row[low], row[high], say)
+    return lambda row: wording.NO_VALUE if row[low] == row[high] else wording.format_range(row[low], row[high], say)
 
 
 def rate(heading: str) -> Mapping[str, Column]:
     """The mean of a cell with its interval."""
-    return {heading: lambda row: wording.rate(row["mean"]), "95 % interval": between("ci_low", "ci_high", wording.rate)}
+    return {
+        heading: lambda row: wording.format_rate(row["mean"]),
+        "95 % interval": between("ci_low", "ci_high", wording.format_rate),
+    }
 
 
 def ratio(heading: str, interval: str = "95 % interval ") -> Mapping[str, Column]:
     """The ratio of a cell to what it is compared with, and its interval."""
     return {
-        heading: lambda row: wording.times(row["ratio"]),
-        interval: between("ratio_low", "ratio_high", wording.times),
+        heading: lambda row: wording.format_ratio(row["ratio"]),
+        interval: between("ratio_low", "ratio_high", wording.format_ratio),
     }
 
 

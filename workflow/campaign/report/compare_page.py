@@ -14,7 +14,7 @@ from campaign.analysis.compare.comparison import Comparison
 from campaign.analysis.compare.matching import CONTENT, NAMES, SHAPES
 from campaign.analysis.statistics import verdict
 from campaign.common import wording
-from campaign.common.intervals import SIGNIFICANT, simultaneous_width
+from campaign.common.intervals import SIGNIFICANCE_LEVEL, simultaneous_width_factor
 from campaign.report.context_schema import PublishedSaid
 from campaign.report.intervals_column import Interval, column
 from campaign.report.sections.published import published
@@ -65,7 +65,8 @@ def _context(comparison: Comparison) -> dict[str, Any]:
             if len(cells)
         ],
         "surroundings": [
-            (each.what, each.base or wording.NONE, each.other or wording.NONE) for each in comparison.surroundings
+            (each.what, each.base or wording.NO_VALUE, each.other or wording.NO_VALUE)
+            for each in comparison.surroundings
         ],
         "caption": _caption(comparison),
     }
@@ -80,7 +81,7 @@ def largest_changes(rows: pd.DataFrame, count: int) -> pd.DataFrame:
     known = rows[rows["ratio"].notna()]
     size = np.abs(np.log(known["ratio"].where(known["ratio"] > 0)))
     shown: pd.DataFrame = known.loc[size.sort_values(ascending=False, kind="stable").index].head(count)
-    wider = np.nan_to_num(simultaneous_width(shown["freedom"], max(1.0, len(known) / count)), nan=1.0)
+    wider = np.nan_to_num(simultaneous_width_factor(shown["freedom"], max(1.0, len(known) / count)), nan=1.0)
     ratio = shown["ratio"]
     bounds = {end: ratio * (shown[end] / ratio) ** wider for end in ("low", "high")}
     return shown.assign(**bounds)
@@ -105,16 +106,16 @@ def findings(comparison: Comparison) -> list[str]:
         for row in comparison.means.to_dict("records")
         if row["cells"] > 1 or len(comparison.means) == 1
     ]
-    certain = comparison.rows[comparison.rows["p_holm"] < SIGNIFICANT]
+    certain = comparison.rows[comparison.rows["p_holm"] < SIGNIFICANCE_LEVEL]
     if len(certain):
         tested = int(comparison.rows["p"].notna().sum())
-        told.append(f"{_changed(certain)} of {wording.plural(tested, 'cell')} (Holm).")
+        told.append(f"{_changed(certain)} of {wording.pluralize(tested, 'cell')} (Holm).")
     elif comparison.rows["tested"].any():
         told.append("No cell shows a significant change (Holm).")
     told += _describe_spread(comparison.spread)
     alone = comparison.rows[comparison.rows["ratio"].notna() & ~comparison.rows["tested"]]
     if len(alone):
-        told.append(f"{wording.plural(len(alone), 'cell')} not tested: {verdict.why_not_tested(alone)}.")
+        told.append(f"{wording.pluralize(len(alone), 'cell')} not tested: {verdict.why_not_tested(alone)}.")
     if "adjusted" in comparison.rows:
         told.append(
             "Changes are relative to the reference that both campaigns measured in every composition: what changed the reference "
@@ -130,10 +131,10 @@ def findings(comparison: Comparison) -> list[str]:
         told.append(unlike.strip())
     named = int((comparison.rows["by"] == NAMES).sum())
     if named:
-        told.append(f"{wording.plural(named, 'cell')} matched by names alone: the hardware or the options differ.")
+        told.append(f"{wording.pluralize(named, 'cell')} matched by names alone: the hardware or the options differ.")
     if shaped := int((comparison.rows["by"] == SHAPES).sum()):
         told.append(
-            f"{wording.plural(shaped, 'cell')} matched by shape alone: configurations and devices have other names."
+            f"{wording.pluralize(shaped, 'cell')} matched by shape alone: configurations and devices have other names."
         )
     return told
 
@@ -147,7 +148,7 @@ def _describe_spread(spread: CampaignSpread | None) -> list[str]:
             f"How much campaigns on this system differ is unknown before {MIN_CAMPAIGNS} earlier ones measured these cells, so no "
             "change is tested. Intervals hold the spread within the two campaigns only."
         ]
-    size = wording.percent(100 * math.sqrt(spread.variance))
+    size = wording.format_percent(100 * math.sqrt(spread.variance))
     return [
         f"The {spread.campaigns:,} earlier campaigns on this system differ by {size} in the same cells (standard deviation). "
         "No change below this spread is called one."
@@ -158,17 +159,17 @@ def _changed(certain: pd.DataFrame) -> str:
     """Return the range of the estimates of significant changes. They have no intervals, as they were chosen for their size."""
     ordered = certain.sort_values("ratio", kind="stable")
     ends = [
-        f"{wording.percent(100 * (row['ratio'] - 1))} ({row['cell']})"
+        f"{wording.format_percent(100 * (row['ratio'] - 1))} ({row['cell']})"
         for row in ordered.iloc[[0, -1] if len(ordered) > 1 else [0]].to_dict("records")
     ]
     return f"Significant changes: estimated as {' to '.join(ends)}, in {len(ordered):,}"
 
 
 def _mean_words(row: Mapping[Any, Any], noun_of: str) -> str:
-    noun = wording.plural(int(row["cells"]), "cell")
+    noun = wording.pluralize(int(row["cells"]), "cell")
     none = "one configuration, no interval" if row["tested"] else "not tested, as none of these cells is"
-    change = wording.with_interval(*_bounds(row), wording.percent, none=none)
-    significance = "" if not row["p"] >= SIGNIFICANT else ", not significant"
+    change = wording.format_with_interval(*_bounds(row), wording.format_percent, no_interval_text=none)
+    significance = "" if not row["p"] >= SIGNIFICANCE_LEVEL else ", not significant"
     return f"{noun_of} changed by {change} on average over {noun}{significance}"
 
 
@@ -179,18 +180,18 @@ def _bounds(row: Mapping[Any, Any]) -> tuple[float, float, float]:
 
 
 def _mean(row: Mapping[Any, Any]) -> tuple[str, ...]:
-    between = wording.between(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.percent)
-    return row["workload"], f"{row['cells']:,}", wording.percent(100 * (row["ratio"] - 1)), between
+    between = wording.format_range(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.format_percent)
+    return row["workload"], f"{row['cells']:,}", wording.format_percent(100 * (row["ratio"] - 1)), between
 
 
 def _row(row: Mapping[Any, Any]) -> tuple[str, ...]:
     return (
         row["cell"],
-        wording.percent(100 * (row["ratio"] - 1)),
-        wording.between(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.percent),
+        wording.format_percent(100 * (row["ratio"] - 1)),
+        wording.format_range(100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.format_percent),
         verdict.p_value(row["p_holm"]),
-        wording.rate(row["base_mean"]),
-        wording.rate(row["mean"]),
+        wording.format_rate(row["base_mean"]),
+        wording.format_rate(row["mean"]),
         *(verdict.COLUMNS[name](row) for name in _BASIS),
         f"{row['n']} / {row['base_n']}",
         row["says"] + (f"; by {row['by']}: {row['differs']}" if row["by"] != CONTENT else ""),
@@ -204,7 +205,7 @@ def _caption(comparison: Comparison) -> str:
     return (
         f"Change of mean {comparison.metric.performance} of {comparison.other} against {comparison.base}, "
         f"with its 95 % interval ({how}); "
-        f"{wording.runs_behind(counts)} a cell and side. p-values are adjusted by Holm over all compared cells. "
+        f"{wording.format_run_counts(counts)} a cell and side. p-values are adjusted by Holm over all compared cells. "
         f"{_rests_on(comparison)}The campaigns were measured at different times: what else changed on the system in between is "
         f"part of every change. {' '.join(comparison.measured)}"
     ).strip()

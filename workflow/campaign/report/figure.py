@@ -56,7 +56,7 @@ from campaign.analysis.tables.io import Tables, write_csv
 from campaign.analysis.tables.leases import leases_table, operations_table
 from campaign.common import wording
 from campaign.common.errors import RecordError
-from campaign.common.intervals import SIGNIFICANT
+from campaign.common.intervals import SIGNIFICANCE_LEVEL
 from campaign.common.paths import REPORTS, SCRIPTS
 from campaign.report import LAST, svg
 from campaign.spec.metric import THROUGHPUT, Metric, metric_of
@@ -161,7 +161,7 @@ class Figure:
         drawing = replace(self.drawn_by(data), metric=data.metric)
         if drawing.svg is None:
             return drawing
-        alt = wording.alternative(drawing.findings)
+        alt = wording.write_alt_text(drawing.findings)
 
         def named(picture: str | None, suffix: str, alt: str = alt) -> str | None:
             return svg.adapted(picture, f"{self.anchor}{suffix}", self.title, alt) if picture else None
@@ -259,7 +259,10 @@ def _tested(rows: pd.DataFrame) -> dict[str, int]:
         return {}
     tested = rows[rows["p"].notna()]
     methods = tested["method"].str.removesuffix(", 95 %").value_counts(sort=False)
-    return {"differ": int((tested["p_holm"] < SIGNIFICANT).sum()), **{str(name): int(n) for name, n in methods.items()}}
+    return {
+        "differ": int((tested["p_holm"] < SIGNIFICANCE_LEVEL).sum()),
+        **{str(name): int(n) for name, n in methods.items()},
+    }
 
 
 def _short_table(drawing: Drawing, most: int) -> dict[str, Any]:
@@ -277,7 +280,7 @@ def _short_table(drawing: Drawing, most: int) -> dict[str, Any]:
     }
 
 
-_EMPTY = {"", "0", wording.NONE}
+_EMPTY = {"", "0", wording.NO_VALUE}
 
 
 def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, Any]:
@@ -286,7 +289,7 @@ def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) 
     Cells whose measured windows are marked (`campaign.analysis.statistics.step_times.windows`) bring a last column.
     """
     if "window" in rows and (rows["window"].fillna("") != "").any():
-        columns = {**columns, "Measured window": lambda row: row["window"] or wording.NONE}
+        columns = {**columns, "Measured window": lambda row: row["window"] or wording.NO_VALUE}
     said = [tuple(say(row) for say in columns.values()) for row in rows.head(_ROWS_IN_WORDS).to_dict("records")]
     return {"headings": tuple(columns), "rows": tuple(said), "rows_total": len(rows)}
 
@@ -303,7 +306,7 @@ def first_and_last(ordered: pd.DataFrame) -> list[Any]:
 
 def only_in_table(count: int, noun: str, where: str = "data table") -> str:
     """For a caption, after a space: that there are so many more than are drawn; '' for none."""
-    return f" {wording.plural(count, f'further {noun}')} in the {where} only." if count > 0 else ""
+    return f" {wording.pluralize(count, f'further {noun}')} in the {where} only." if count > 0 else ""
 
 
 def data_of(tables: Tables, style: Path | None = None) -> FigureData:
@@ -356,7 +359,7 @@ def _windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:
     shown = marked[marked["cell_id"].isin(rows["cell_id"])]
     marks = shown.drop_duplicates("cell_id")["window"].str.split(", ").explode() if len(shown) else pd.Series()
     counts = {mark: int((marks == mark).sum()) for mark in MARKS}
-    said = [f"{mark} in {wording.plural(count, 'cell')}" for mark, count in counts.items() if count]
+    said = [f"{mark} in {wording.pluralize(count, 'cell')}" for mark, count in counts.items() if count]
     return f"Measured window: {', '.join(said)}." if said else ""
 
 
@@ -370,12 +373,12 @@ def coverage_of_cells(planned: pd.DataFrame, shown: Iterable[str] | None = None)
     others = "".join(f", {int(states[name]):,} {name}" for name in STATES[1:] if states.get(name, 0))
     # Not every campaign's runs are counted in repetitions beforehand, and those beyond the plan are none of it.
     planned_runs, valid = int(cells["n_planned"].sum()), int(cells[["n_ok", "n_planned"]].min(axis="columns").sum())
-    said = f"{int(states.get('measured', 0)):,} of {wording.plural(len(cells), 'planned cell')} measured{others}"
-    said += f"; {valid:,} of {wording.plural(planned_runs, 'planned run')} valid"
+    said = f"{int(states.get('measured', 0)):,} of {wording.pluralize(len(cells), 'planned cell')} measured{others}"
+    said += f"; {valid:,} of {wording.pluralize(planned_runs, 'planned run')} valid"
     if shown is None:
         return f"{said}."
     without = len(set(cells.loc[cells["state"] == "measured", "cell_id"]).difference(shown))
-    return f"{said}; {wording.plural(without, 'measured cell')} without such a number." if without else f"{said}."
+    return f"{said}; {wording.pluralize(without, 'measured cell')} without such a number." if without else f"{said}."
 
 
 def coverage_of_leases(leases: pd.DataFrame, shown: Iterable[str], what: str) -> str:
@@ -392,4 +395,4 @@ def coverage_of_hosts(runs: pd.DataFrame, shown: Iterable[str], what: str) -> st
 
 def _coverage(known: set[str], shown: set[str], noun: str, what: str) -> str:
     # A campaign made from others' numbers can know of links or hosts without a lease or a run.
-    return f"{len(shown):,} of {wording.plural(len(known | shown), noun)} {what}."
+    return f"{len(shown):,} of {wording.pluralize(len(known | shown), noun)} {what}."

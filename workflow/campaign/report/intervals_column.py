@@ -46,7 +46,7 @@ def column(intervals: Sequence[Interval]) -> dict[str, Any]:
     return {
         "width": f"{WIDTH:g}",
         "height": f"{HEIGHT:g}",
-        "ticks": [(x(tick), wording.minus(f"{tick:,.6g}")) for tick in scale],
+        "ticks": [(x(tick), wording.use_minus_signs(f"{tick:,.6g}")) for tick in scale],
         "grid": "".join(f"M{x(tick):g} 0v{HEIGHT:g}" for tick in scale if tick),
         "zero": f"M{x(0):g} 0v{HEIGHT:g}",
         "rows": [

@@ -89,7 +89,7 @@ def kinds_ratio(links: Iterable[Mapping[str, Any]], configuration: str, kinds: t
         basis = "within one composition, over pairs of devices"
     value, low, high = (float(bound) for bound in found.bounds())
     if not np.isfinite(low):
-        return f"{wording.times(value)} (one pair of devices, so no interval and no test)"
+        return f"{wording.format_ratio(value)} (one pair of devices, so no interval and no test)"
     p = float(found.p())
     row = {
         "tested": True,
@@ -98,7 +98,7 @@ def kinds_ratio(links: Iterable[Mapping[str, Any]], configuration: str, kinds: t
         "n_tests": 1,
         "least_detectable_pct": float(found.least_detectable_pct()),
     }
-    said = wording.with_interval(value, low, high, wording.times, basis)
+    said = wording.format_with_interval(value, low, high, wording.format_ratio, basis)
     return said + verdict.doubt(row, 100 * (low - 1), 100 * (high - 1))
 
 

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ValidationError
 from campaign.analysis.recommend.document import RecommendationDocument
 from campaign.analysis.tables import measured_protocol
 from campaign.common import wording
-from campaign.common.errors import RecordError, first_problem
-from campaign.common.files import load_json, read_text, reading
+from campaign.common.errors import RecordError, format_first_error
+from campaign.common.files import load_json, read_text, reject_damaged_document
 from campaign.report import in_page_order
 from campaign.report.context_schema import AnalysisSaid, ContextDocument, Excluded, HostLeftOut, LayoutSaid
 from campaign.report.figure import ANSWERS, APPARATUS, EVIDENCE, coverage_of_cells
@@ -111,7 +111,7 @@ def read_drawings(files: Iterable[tuple[Path, Path]]) -> dict[str, dict[str, Any
     """Finished figures by file name, from their (svg, json) files, with CSV and PDF (base64) where they are not long."""
     drawings = {}
     for svg, words in files:
-        with reading(words, "delete the figure and run again"):
+        with reject_damaged_document(words, "delete the figure and run again"):
             document = load_json(words)
             _DrawingDocument.model_validate(document)
             picture = read_text(svg) if document["shown"] or svg.exists() else ""
@@ -131,7 +131,7 @@ def build_context(
     try:
         said = ContextDocument.model_validate(context_document)
     except ValidationError as error:
-        raise RecordError(f"report context: {first_problem(error)}") from error
+        raise RecordError(f"report context: {format_first_error(error)}") from error
     ordered = _as_asked(in_page_order(drawings), said.campaign.report)
     covered_by_all = coverage_of_cells(cells)
     shown = [_section(drawing, said, covered_by_all) for drawing in ordered if drawing["shown"]]
@@ -193,12 +193,12 @@ def analysis_said(versions: Sequence[AnalysisSaid]) -> list[str]:
     if not versions:
         return []
     first, *later = versions
-    when = f"after {wording.plural(first.runs, 'run')}" if first.runs else "before the first run"
+    when = f"after {wording.pluralize(first.runs, 'run')}" if first.runs else "before the first run"
     told = [f"Hash {first.hash} of figures, claims, exclusions, metric, baseline, matrix and protocol, written {when}, "
             f"on {first.written} UTC."]  # fmt: skip
     for each in later:
         at = (
-            f"on {each.written} UTC, with {wording.plural(each.runs, 'run')} measured"
+            f"on {each.written} UTC, with {wording.pluralize(each.runs, 'run')} measured"
             if each.written
             else "since the last plan"
         )
@@ -275,8 +275,8 @@ def _basis(runs: pd.DataFrame, said: ContextDocument) -> str:
     """What stands behind the numbers, in a line: '30 compositions, 81 runs; the fabric is simulated'."""
     valid = runs[runs["status"] == "ok"]
     leases = valid.loc[valid["lease_id"] != "", "lease_id"].nunique()
-    counted = [wording.plural(leases, "composition")] if leases else []
-    counted.append(wording.plural(len(valid), "valid run"))
+    counted = [wording.pluralize(leases, "composition")] if leases else []
+    counted.append(wording.pluralize(len(valid), "valid run"))
     return "; ".join([", ".join(counted), *said.conditions])
 
 
@@ -284,7 +284,7 @@ def _lost(cells: pd.DataFrame) -> str:
     """What was planned and has no number, in a line; empty where everything has."""
     counts = [(name, int(count)) for name, count in cells["state"].value_counts().items() if name != "measured"]
     told = ", ".join(f"{count:,} {name}" for name, count in counts)
-    return f"Of {wording.plural(len(cells), 'planned cell')}: {told}." if told else ""
+    return f"Of {wording.pluralize(len(cells), 'planned cell')}: {told}." if told else ""
 
 
 def tests_said(shown: Iterable[Mapping[str, Any]]) -> str:
@@ -297,7 +297,7 @@ def tests_said(shown: Iterable[Mapping[str, Any]]) -> str:
         return ""
     made = "; ".join(f"{name}: {count:,}" for name, count in methods.most_common())
     return (
-        f"{differ:,} of {wording.plural(tested, 'comparison')} in figures differ significantly: at 5\u202f% for all of a figure "
+        f"{differ:,} of {wording.pluralize(tested, 'comparison')} in figures differ significantly: at 5\u202f% for all of a figure "
         f"together (Holm). Tests: {made}."
     )
 
@@ -325,25 +325,25 @@ def _remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[H
     strangers = int((~runs["cell_id"].isin(cells["cell_id"])).sum())
     said = []
     if short:
-        said.append(f"{wording.plural(short, 'measured cell')} with fewer valid runs than planned.")
+        said.append(f"{wording.pluralize(short, 'measured cell')} with fewer valid runs than planned.")
     if without:
-        said.append(f"{wording.plural(without, 'cell')} with one valid run only, so without an interval.")
+        said.append(f"{wording.pluralize(without, 'cell')} with one valid run only, so without an interval.")
     if borrowing:
         said.append(
-            f"{wording.plural(borrowing, 'cell')} with one valid run only, whose interval borrows the spread of other cells."
+            f"{wording.pluralize(borrowing, 'cell')} with one valid run only, whose interval borrows the spread of other cells."
         )
     if outliers := int(cells["n_outliers"].sum()):
-        of = wording.plural(int((cells["n_outliers"] > 0).sum()), "cell")
+        of = wording.pluralize(int((cells["n_outliers"] > 0).sum()), "cell")
         said.append(
-            f"{wording.plural(outliers, 'run')} of {of} marked as outliers (by a rule with 1 false alarm in 100 cells). None is "
+            f"{wording.pluralize(outliers, 'run')} of {of} marked as outliers (by a rule with 1 false alarm in 100 cells). None is "
             "left out, and a mean takes them as less far than they are; tables/cells.csv lists them."
         )
     if strangers:
-        said.append(f"{wording.plural(strangers, 'run')} of cells that this campaign does not plan, ignored.")
+        said.append(f"{wording.pluralize(strangers, 'run')} of cells that this campaign does not plan, ignored.")
     if hosts_left_out:
         names = ", ".join(each.host for each in hosts_left_out)
         said.append(
-            f"{wording.plural(len(hosts_left_out), 'host')} excluded from further allocations after a failure: {names}."
+            f"{wording.pluralize(len(hosts_left_out), 'host')} excluded from further allocations after a failure: {names}."
         )
     return said
 
@@ -365,7 +365,7 @@ def _flags(runs: pd.DataFrame, meanings: Mapping[str, str]) -> dict[str, list[An
 def _scheduler(launchers: Mapping[str, int]) -> str:
     """Who started the runs; with their numbers when it was more than one."""
     said = [
-        _SCHEDULERS.get(name, name) + (f" ({wording.plural(runs, 'run')})" if len(launchers) > 1 else "")
+        _SCHEDULERS.get(name, name) + (f" ({wording.pluralize(runs, 'run')})" if len(launchers) > 1 else "")
         for name, runs in sorted(launchers.items())
     ]
     return "; ".join(said)

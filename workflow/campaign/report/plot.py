@@ -148,7 +148,7 @@ class Panels:
 
     def limits(self) -> tuple[str, ...]:
         """What is not drawn, as sentences."""
-        more = f"{wording.plural(self.left_out, 'further panel')} in the data only." if self.left_out else ""
+        more = f"{wording.pluralize(self.left_out, 'further panel')} in the data only." if self.left_out else ""
         part = f"Drawn: {self.series}; the others are in the data." if self.series else ""
         return more, part
 
@@ -157,8 +157,8 @@ def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), s
     """Split rows by the columns `by`, in the order of first appearance; labels name only what differs between panels.
 
     of_axes: those of `by` that are names of axes (a kind of cost): they stand at the axes, and in no label.
-    series: those of `_SERIES` of which, where there are more than one can tell apart, `MOST_SERIES` values are drawn, evenly from
-    the smallest to the largest.
+    series: those of `_COMPONENTS` of which, where there are more than one can tell apart, `MOST_SERIES` values are drawn, evenly
+    from the smallest to the largest.
     """
     thinned = []
     for column in series:
@@ -173,11 +173,11 @@ def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), s
     same = [column for column in named if column not in different]
     groups = rows.groupby(list(by), sort=False)
     shown = [
-        Panel(wording.describe(group.iloc[0], different), group.reset_index(drop=True))
+        Panel(wording.format_axes(group.iloc[0], different), group.reset_index(drop=True))
         for position, (_, group) in enumerate(groups)
         if position < MOST_PANELS
     ]
-    return Panels(tuple(shown), wording.describe(first, same), groups.ngroups - len(shown), ", ".join(thinned))
+    return Panels(tuple(shown), wording.format_axes(first, same), groups.ngroups - len(shown), ", ".join(thinned))
 
 
 @contextmanager
@@ -387,7 +387,7 @@ def gap(axes: Axes, x: float, words: str) -> None:
 def why_not(row: Any) -> str:
     """Why a cell has no value: what became of its runs in words, 'no rate' (ok, but nothing to rate) or 'missing'."""
     if row["failures"]:
-        return wording.statuses(str(row["failures"]))
+        return wording.format_status_counts(str(row["failures"]))
     return "missing" if row["state"] == "missing" else "no rate"
 
 
@@ -523,7 +523,7 @@ def chart(
 
 def _text(column: str, row: Mapping[str, Any]) -> str:
     value = row[column]
-    return wording.number(value) if isinstance(value, float) else str(value)
+    return wording.format_number(value) if isinstance(value, float) else str(value)
 
 
 def _settle(figure: MplFigure) -> None:

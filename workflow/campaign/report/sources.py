@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from campaign.analysis.tables.collect import collect, gather, tables_of
-from campaign.archive.read import opened
+from campaign.archive.read import open_archive
 from campaign.common.errors import ConfigError
 from campaign.common.paths import Results
 from campaign.plan.campaign.resolve import Campaign, from_document, load_campaign, systems_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # it brings pandas
     from campaign.analysis.tables.io import Tables
 
 
-def as_planned(campaign: Campaign, directory: Path) -> Campaign:
+def find_planned_campaign(campaign: Campaign, directory: Path) -> Campaign:
     """Return the campaign as its plan has it, if both differ only in details that do not affect the measurements.
 
     Such details come from a profile or an option (launcher, start of implied runs, label of a campaign without one), or are
@@ -34,18 +34,23 @@ def as_planned(campaign: Campaign, directory: Path) -> Campaign:
     an
     archive makes it.
     """
-    files = _files_of(campaign)
+    comparable = _make_comparable_document(campaign)
     for document in campaigns_as_used(directory):
         try:
-            planned = from_document(document)
+            planned_campaign = from_document(document)
         except ConfigError:
             continue
-        if _files_of(planned if campaign.file.version else planned.labelled(NO_VERSION)) == files:
-            return planned
+        if (
+            _make_comparable_document(
+                planned_campaign if campaign.file.version else planned_campaign.labelled(NO_VERSION)
+            )
+            == comparable
+        ):
+            return planned_campaign
     return campaign
 
 
-def _files_of(campaign: Campaign) -> dict[str, Any]:
+def _make_comparable_document(campaign: Campaign) -> dict[str, Any]:
     """Return the campaign as a document without the details that a profile, an option or a moved file may change."""
     document = campaign.document()
     for name in ("inputs", "workload_dirs", "readings"):
@@ -57,7 +62,7 @@ def _files_of(campaign: Campaign) -> dict[str, Any]:
     return document
 
 
-def tables_from(
+def load_tables(
     source: Path, results: Path = Path("results"), where: str | None = None, version: str | None = None
 ) -> Tables:
     """Build the tables of a source from its records as they are now.
@@ -72,12 +77,12 @@ def tables_from(
         version: version of the runs, in place of the campaign's (`Campaign.with_version`). The tables get its name.
     """
     if source.suffix == ".zip" and not source.is_dir():
-        with opened(source) as archive:
-            return _tables(archive.campaign, archive.directory, where or archive.where, version)
-    if not where and not version and (Results.at(source).tables / "runs.parquet").is_file():
+        with open_archive(source) as archive:
+            return _build_tables(archive.campaign, archive.directory, where or archive.where, version)
+    if not where and not version and (Results.from_directory(source).tables / "runs.parquet").is_file():
         from campaign.analysis.tables.io import read
 
-        return read(Results.at(source).tables)
+        return read(Results.from_directory(source).tables)
     if not source.is_dir() and source.suffix not in (".yaml", ".yml"):
         raise ConfigError(
             f"{source}: is not a source of measurements; give a campaign file (.yaml), an archive (.zip), or the results directory "
@@ -85,23 +90,23 @@ def tables_from(
         )
     campaign = load_campaign(source, results=results)
     directory = source if source.is_dir() else Results(results, campaign.name).directory
-    return _tables(as_planned(campaign, directory), directory, where, version)
+    return _build_tables(find_planned_campaign(campaign, directory), directory, where, version)
 
 
-def _tables(campaign: Campaign, directory: Path, where: str | None, version: str | None) -> Tables:
+def _build_tables(campaign: Campaign, directory: Path, where: str | None, version: str | None) -> Tables:
     tables = tables_of(gather(campaign.labelled(version), directory, where))
     if version is None:
         return tables
     if tables.runs.empty:
-        known = sorted({str(each.specification.get("version", NO_VERSION)) for each in Store(directory)})
+        known_versions = sorted({str(record.specification.get("version", NO_VERSION)) for record in Store(directory)})
         raise ConfigError(
-            f"version {version}: campaign {campaign.name} has no runs of it; there are: {', '.join(known)}"
+            f"version {version}: campaign {campaign.name} has no runs of it; there are: {', '.join(known_versions)}"
         )
-    named = {**tables.context["campaign"], "name": f"{tables.name} ({version})"}
-    return replace(tables, context={**tables.context, "campaign": named})
+    campaign_context = {**tables.context["campaign"], "name": f"{tables.name} ({version})"}
+    return replace(tables, context={**tables.context, "campaign": campaign_context})
 
 
-def collect_into(scratch: Path, source: Path, results: Results) -> Results:
+def collect_tables(scratch: Path, source: Path, results: Results) -> Results:
     """Build the tables of results in an empty directory, and return the paths of that directory.
 
     Args:
@@ -109,13 +114,13 @@ def collect_into(scratch: Path, source: Path, results: Results) -> Results:
         source: campaign file or any other source that `load_campaign` reads.
         results: results with the records.
     """
-    campaign = as_planned(load_campaign(source, results=results.root), results.directory)
-    made = Results.at(scratch)
-    collect(gather(campaign, results.directory), made.tables)
-    return made
+    campaign = find_planned_campaign(load_campaign(source, results=results.root), results.directory)
+    output = Results.from_directory(scratch)
+    collect(gather(campaign, results.directory), output.tables)
+    return output
 
 
-def report_from_archive(path: Path, out: Path, where: str | None = None) -> None:
+def write_archive_report(path: Path, out: Path, where: str | None = None) -> None:
     """Write the report of an archive from its content alone.
 
     Args:
@@ -123,15 +128,18 @@ def report_from_archive(path: Path, out: Path, where: str | None = None) -> None
         out: HTML file to write.
         where: filter of the runs, in place of the archive's default.
     """
-    with opened(path) as archive, TemporaryDirectory(prefix="campaign-report-") as scratch:
-        report_from(archive.campaign, archive.directory, where or archive.where, Path(scratch), out)
+    with open_archive(path) as archive, TemporaryDirectory(prefix="campaign-report-") as scratch:
+        write_report(archive.campaign, archive.directory, where or archive.where, Path(scratch), out)
 
 
 @contextmanager
-def writable(results: Results) -> Iterator[Path]:
+def open_writable_directory(results: Results) -> Iterator[Path]:
     """Yield the directory for tables and figures: that of the results, or a temporary one if the results are read-only."""
-    made = (results.tables, results.figures, results.recommendation)
-    paths = [results.directory, *(path for each in made if each.is_dir() for path in (each, *each.iterdir()))]
+    directories = (results.tables, results.figures, results.recommendation)
+    paths = [
+        results.directory,
+        *(path for directory in directories if directory.is_dir() for path in (directory, *directory.iterdir())),
+    ]
     if all(os.access(path, os.W_OK) for path in paths):
         yield results.directory
         return
@@ -139,7 +147,7 @@ def writable(results: Results) -> Iterator[Path]:
         yield Path(scratch)
 
 
-def report_from(campaign: Campaign, results: Path, where: str | None, scratch: Path, out: Path) -> None:
+def write_report(campaign: Campaign, results: Path, where: str | None, scratch: Path, out: Path) -> None:
     """Write the report of a campaign, with its tables and figures in a scratch directory.
 
     Args:
@@ -154,10 +162,10 @@ def report_from(campaign: Campaign, results: Path, where: str | None, scratch: P
 
     from campaign.analysis.tables import io  # noqa: F401
 
-    made = Results.at(scratch)
+    output = Results.from_directory(scratch)
     # A separate process returns the memory that the records need.
-    forked([partial(_collect, campaign, results, where, made.tables)], _import_drawing)
-    write_page(made, out)
+    forked([partial(_collect_tables, campaign, results, where, output.tables)], _import_drawing)
+    write_page(output, out)
 
 
 def _import_drawing() -> None:
@@ -167,6 +175,6 @@ def _import_drawing() -> None:
     import campaign.report.plot  # noqa: F401
 
 
-def _collect(campaign: Campaign, results: Path, where: str | None, tables: Path) -> None:
+def _collect_tables(campaign: Campaign, results: Path, where: str | None, tables: Path) -> None:
     gc.disable()  # records have no reference cycles, and a collection takes as long as reading them
     collect(gather(campaign, results, where), tables)

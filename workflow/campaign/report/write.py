@@ -77,7 +77,7 @@ def _draw(figure: Figure, data: FigureData, directory: Path) -> None:
 def _pdf_beside(path: Path, title: str, data: FigureData) -> Iterator[None]:
     """The figure that is drawn inside gets a PDF beside its other files, unless there are very many cells. path: of these files,
     without suffix. RecordError where one of them cannot be written."""
-    from campaign.common.errors import unwritable
+    from campaign.common.errors import convert_os_error
     from campaign.report.plot import AGAIN_CELLS, PAGE, drawn_for, page
 
     try:
@@ -85,7 +85,7 @@ def _pdf_beside(path: Path, title: str, data: FigureData) -> Iterator[None]:
         with drawn_for(page(path, title) if len(data.cells) <= AGAIN_CELLS else PAGE):
             yield
     except OSError as error:
-        raise unwritable(error, path.parent) from error
+        raise convert_os_error(error, path.parent) from error
 
 
 _parts: Sequence[Callable[[], None]]
@@ -110,7 +110,7 @@ def write_recommendation(tables: Path, directory: Path) -> None:
 def _recommend(tables: Tables, directory: Path) -> None:
     from campaign.analysis.recommend.advise import advise
     from campaign.analysis.recommend.objectives import REPORT
-    from campaign.common.errors import unwritable
+    from campaign.common.errors import convert_os_error
     from campaign.report.sections.recommendation import FILE
 
     words = json.dumps(advise(tables, REPORT).model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
@@ -118,7 +118,7 @@ def _recommend(tables: Tables, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / FILE).write_text(words + "\n", encoding="utf-8")
     except OSError as error:
-        raise unwritable(error, directory) from error
+        raise convert_os_error(error, directory) from error
 
 
 def render_report(tables: Path, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
@@ -151,6 +151,6 @@ def figures_of(results: Results) -> Iterator[Path]:
     from campaign.analysis.tables.io import read
 
     with TemporaryDirectory(prefix="campaign-report-") as scratch:
-        made = Results.at(Path(scratch))
+        made = Results.from_directory(Path(scratch))
         _draw_all(read(results.tables), made)
         yield made.figures

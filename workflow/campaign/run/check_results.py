@@ -9,7 +9,7 @@ from typing import Any
 from campaign.common.errors import CampaignError, ConfigError
 from campaign.common.files import parse_json, read_bytes, require_json
 from campaign.common.paths import Results
-from campaign.lease.campaign_leases import lease_of
+from campaign.lease.campaign_leases import find_lease_name
 from campaign.lease.journal import TRANSITIONS
 from campaign.plan.matrix import cell_id
 from campaign.spec.lease_plan import read_lease_plan
@@ -25,7 +25,7 @@ def problems(results: Results) -> Iterator[str]:
     """A sentence for each file that is damaged, with its path and what to do. ConfigError: the directory holds no results."""
     store = Store(results.directory)
     keys = sorted(store.index())
-    if not keys and not results.plan_document.exists():
+    if not keys and not results.plan_file.exists():
         raise ConfigError(
             f"{results.directory}: holds neither records nor a plan; give the results directory of a campaign"
         )
@@ -52,7 +52,7 @@ def problems(results: Results) -> Iterator[str]:
             read_lease_plan(path)
         except CampaignError as error:
             yield str(error)
-    others = [results.plan_document, *results.list_manifests()]
+    others = [results.plan_file, *results.list_manifests()]
     for path in others:
         try:
             if path.exists():
@@ -69,7 +69,7 @@ def _of_record(record: Record, path: Path, results: Results, lease: dict[str, An
     named = ("composition", "environment", "campaign", "links", "software")
     for name in named:
         shared = getattr(record, name)
-        if shared and not (results.shared / f"{shared}.json").exists():
+        if shared and not (results.shared_documents / f"{shared}.json").exists():
             yield f"{where}: shared/{shared}.json is missing ({name}); {_RESTORE}"
     if record.telemetry and not (results.directory / record.telemetry).exists():
         yield f"{where}: {record.telemetry} is missing; {_RESTORE}"
@@ -94,7 +94,7 @@ def _of_shared(store: Store) -> Iterator[str]:
 def _of_journals(results: Results) -> Iterator[str]:
     """Journals of this campaign's leases, on whatever system they are."""
     for path in sorted((results.root / ".systems").glob("*/leases/*.jsonl")):
-        if lease_of(results, path.stem) is None:
+        if find_lease_name(results, path.stem) is None:
             continue
         state = None
         for number, line in enumerate(read_bytes(path).splitlines(), start=1):

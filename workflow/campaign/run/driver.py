@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from campaign.common import files
-from campaign.common.errors import CampaignError, LaunchError, unwritable
-from campaign.common.processes.clocks import stamp_s
+from campaign.common.errors import CampaignError, LaunchError, convert_os_error
+from campaign.common.processes.clocks import get_timestamp_s
 from campaign.plan.campaign.resolve_slurm_options import given_options, options_of
 from campaign.plan.lease_plans import campaign_of
 from campaign.run.run_loop import DriverSession
@@ -37,15 +37,15 @@ class Driver:
         """Measure what is missing, until all runs have a record or something stops it; gives `DriverResult.document`."""
         _leave_terminal()
         results, lease = self.request.results, self.request.lease
-        done = DriverResult(began_s=stamp_s())
+        done = DriverResult(began_s=get_timestamp_s())
         try:
             submitted_jobs.check_restart(results, self.request)
-            with files.lock(results.driver_lock(lease), holder=self.request.token):
+            with files.hold_lock(results.driver_lock_file(lease), holder=self.request.token):
                 DriverSession(self.request, done).run()
         except CampaignError as failure:
             done.error = failure
         except OSError as failure:
-            done.error = unwritable(failure, results.directory)
+            done.error = convert_os_error(failure, results.directory)
         except Stopped:
             if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
                 # Cancelled, or to be started again? Slurm knows; a result would say that the job is over.
@@ -57,7 +57,7 @@ class Driver:
         """Agree to be started again after a time limit or preemption, to go on with what has no record; LaunchError otherwise."""
         # submitit counts the time limits of a job; preemptions without end are not for it to stop.
         submitted_jobs.check_restart_allowed()
-        if FirstRun(self.request.results.work(self.request.lease)).cut_short() and not self._limit_is_given():
+        if FirstRun(self.request.results.work_directory(self.request.lease)).cut_short() and not self._limit_is_given():
             raise LaunchError(
                 "a run needs more time than the job was submitted for; the next job is submitted for more"
             )

@@ -12,8 +12,8 @@ from pathlib import Path
 from campaign.common import files
 from campaign.common.errors import HostFailed, LaunchError, RecordError
 from campaign.common.paths import Results
-from campaign.common.processes.signals import Interrupted, asked_again
-from campaign.fabrics.http.options import withheld
+from campaign.common.processes.signals import SignalInterrupt, wait_for_repeated_interrupt
+from campaign.fabrics.http.options import withhold_secrets
 from campaign.lease.lifecycle import HeldLease
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.past_costs import Span
@@ -26,7 +26,7 @@ _ASK_S = 5.0  # for a second Ctrl-C
 _LOOK_S = 0.1  # between two looks at a driver that has run for a while; of a submitter with longer times, those
 
 
-class LeftRunning(Interrupted):
+class LeftRunning(SignalInterrupt):
     """Told to go while the driver can go on alone: it, and its composition, are left as they are."""
 
 
@@ -59,10 +59,10 @@ class Supervisor:
         runs: that have no record. No lease: Slurm has it composed for the driver, which finds out the use (`self.use`).
         """
         self.use = ""
-        files.make_directory(self.results.progress.parent)
-        offset = self.results.progress.stat().st_size if self.results.progress.exists() else 0
+        files.make_directory(self.results.progress_file.parent)
+        offset = self.results.progress_file.stat().st_size if self.results.progress_file.exists() else 0
         found = self.submitter.find(self.lease)
-        holding = lease.journal.holding if lease else ""
+        holding = lease.journal.holding_token if lease else ""
         if found and (found.request.use, found.request.holding) != (use, holding):
             self.tell("stopping its former driver, whose composition is gone")
             self.submitter.stop(self.lease)
@@ -70,7 +70,7 @@ class Supervisor:
         if found:
             self.tell(f"found its driver still there (job {found.job_id})")
         try:
-            with withheld(self.campaign.system.fabric):
+            with withhold_secrets(self.campaign.system.fabric):
                 request = DriverRequest(
                     lease_plan=str(self.lease_plan.resolve()),
                     root=str(self.results.root.resolve()),
@@ -84,7 +84,7 @@ class Supervisor:
                 )
                 submitted = found or self.submitter.submit(request, self.queue_s)
             result = self.wait(submitted, offset, runs)
-        except Interrupted as interrupted:
+        except SignalInterrupt as interrupted:
             if self.submitter.outlives and self.submitter.find(self.lease) and not self.cancelled(interrupted):
                 raise LeftRunning from None
             self.submitter.stop(self.lease)
@@ -95,7 +95,7 @@ class Supervisor:
         self.submitter.forget(self.lease)
         self.use = result.use
         if lease and result.began_s is not None:
-            lease.journal.note(driver_began_s=result.began_s)
+            lease.journal.add_facts(driver_began_s=result.began_s)
         if isinstance(result.error, LaunchError):
             raise result.error.with_log(submitted.log_file)
         if result.error:
@@ -110,7 +110,7 @@ class Supervisor:
             # The result is read after the status: a driver that ends in between has left its result by then.
             status = self.submitter.check_driver(submitted)
             result = submitted.result()
-            lines, offset = files.read_json_lines(self.results.progress, offset)
+            lines, offset = files.read_json_lines(self.results.progress_file, offset)
             for line in lines:
                 if line["lease"] == self.lease and line["status"] != "implied":
                     ended = float(line["time_s"])
@@ -143,16 +143,16 @@ class Supervisor:
                     status.failed_hosts,
                 )
 
-    def cancelled(self, interrupted: Interrupted) -> bool:
+    def cancelled(self, interrupted: SignalInterrupt) -> bool:
         """Whether the jobs are to be ended: only by a second Ctrl-C, and the first one to be asked speaks for all."""
-        if not interrupted.by_terminal:
+        if not interrupted.is_from_terminal:
             return False
-        with files.try_lock(self.results.slurm / "asking.lock") as first:
+        with files.try_lock(self.results.slurm_state / "asking.lock") as first:
             if first:
                 self.tell(
                     f"Ctrl-C: jobs stay in Slurm, and the same command picks them up; Ctrl-C again within {_ASK_S:g} s cancels them"
                 )
-            cancel = asked_again(_ASK_S)
+            cancel = wait_for_repeated_interrupt(_ASK_S)
             if first:
                 self.tell("cancelling" if cancel else "left running; 'campaign status' shows them")
         return cancel

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.common.accelerators import ACCELERATORS
-from campaign.common.credentials import MASK, masked, names_secret
+from campaign.common.credentials import MASK, is_secret_name, mask_secrets
 from campaign.common.processes.command import run_command
 from campaign.observe.device_state import settings_here
 
@@ -23,7 +23,7 @@ PACKAGES = ("torch", "numpy", "snakemake", "submitit", "pydantic", "transformers
 _CUDA_PACKAGES = tuple(f"nvidia-{name}-cu{cuda}" for name in ("cudnn", "nccl") for cuda in (11, 12, 13))
 
 _TUNED_BY = ("NCCL_", "CUDA_", "CUDNN_", "PYTORCH_", "TORCH_")
-_MASKS = {mask for each in ACCELERATORS.values() for mask in each.masks}
+_MASKS = {mask for each in ACCELERATORS.values() for mask in each.mask_variables}
 """Which devices a process sees is in its record, and differs from lease to lease."""
 
 _DRIVERS = ("nvidia", "amdgpu", "mlx5_core")
@@ -89,7 +89,7 @@ def _variables() -> dict[str, str]:
     named = {
         name: value for name, value in sorted(os.environ.items()) if name.startswith(_TUNED_BY) and name not in _MASKS
     }
-    return {name: MASK if names_secret(name) else masked(value) for name, value in named.items()}
+    return {name: MASK if is_secret_name(name) else mask_secrets(value) for name, value in named.items()}
 
 
 def _version(package: str) -> str | None:

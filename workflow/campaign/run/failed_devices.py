@@ -53,13 +53,13 @@ class FailedDevices:
             return found
         mine = [
             each
-            for each in self.fenced.all()
+            for each in self.fenced.read_all()
             if each.suspected and (each.campaign, each.workload) == (self.campaign, run.cell.workload)
         ]
         before = [each for each in mine if each.run == _name(run)]
         if not before and not any(each.lifted for each in mine):
             raise self._fenced(run, device, fault.evidence, suspected=True)
-        self.fenced.lift(lambda fence: fence in before, f"{_name(run)} failed alike on {device.fabric_id}")
+        self.fenced.lift_fences(lambda fence: fence in before, f"{_name(run)} failed alike on {device.fabric_id}")
         others = {each.device for each in before} - {device.physical}
         flags = [f"failed alike on {', '.join(sorted(others))}"] if others else []
         return replace(found, flags=(*outcome.flags, *flags))
@@ -91,9 +91,9 @@ class FailedDevices:
             suspected=suspected,
             time_s=time.time(),
         )
-        self.fenced.add(fence)
+        self.fenced.add_fence(fence)
         where = "on another device" if suspected else "without it"
-        return LaunchError(f"{_name(run)}: {fence.words()}; it is fenced, and the run is repeated {where}")
+        return LaunchError(f"{_name(run)}: {fence.describe()}; it is fenced, and the run is repeated {where}")
 
 
 def _name(run: Run) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from campaign.common.credentials import masked, secrets_of
+from campaign.common.credentials import collect_secrets, mask_secrets
 from campaign.common.errors import LaunchError
 from campaign.common.files import open_regular
 from campaign.workloads.failures import KILLED, PACE_NOT_HELD
@@ -76,8 +76,10 @@ class LaunchedRun:
             return ""
         stopped = f"was stopped after {self.limits.time_limit_s:g} s"
         why = stopped if ended.timed_out else f"ended with {ended.codes[0]}"
-        printed = masked(Log(log).tail(200).rpartition("\n")[2], secrets_of(os.environ)) if log.exists() else ""
-        return f"'{masked(' '.join(step.argv))[:120]}' {why}{f' ({printed})' if printed else ''}"
+        printed = (
+            mask_secrets(Log(log).tail(200).rpartition("\n")[2], collect_secrets(os.environ)) if log.exists() else ""
+        )
+        return f"'{mask_secrets(' '.join(step.argv))[:120]}' {why}{f' ({printed})' if printed else ''}"
 
 
 def _take_result(name: str | None, directory: Path, log: Path) -> list[str]:

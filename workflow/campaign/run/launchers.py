@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from typing import TYPE_CHECKING
 
-from campaign.common.errors import ConfigError, nearest
+from campaign.common.errors import ConfigError, suggest_name
 
 if (
     TYPE_CHECKING
@@ -24,6 +24,6 @@ LAUNCHERS: dict[str, str] = {
 def open_launcher(name: str, system: SystemFile, composition: Composition) -> Launcher:
     """The launcher of a system's `launcher` key, for steps on this composition."""
     if name not in LAUNCHERS:
-        raise ConfigError(f"launcher: '{name}' does not exist; {nearest(name, LAUNCHERS)}")
+        raise ConfigError(f"launcher: '{name}' does not exist; {suggest_name(name, LAUNCHERS)}")
     launcher: Launcher = pkgutil.resolve_name(LAUNCHERS[name])(system, composition)
     return launcher

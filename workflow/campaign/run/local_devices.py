@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from campaign.common.accelerators import Seen
+from campaign.common.accelerators import DetectedDevice
 from campaign.common.errors import LaunchError
 from campaign.common.files import make_directory
 from campaign.common.processes.command import run_command
@@ -19,7 +19,7 @@ _TIMEOUT_S = 120.0  # the first query of a GPU that nobody uses loads its driver
 
 
 def verify_here(system: SystemFile, composition: Composition, directory: Path) -> Composition:
-    """The composition with what this machine calls its devices (`host_id`) where the fabric does not tell; the list is kept in
+    """The composition with what this machine calls its devices (`make_host_id`) where the fabric does not tell; the list is kept in
     `directory`/devices.txt.
 
     DevicesDiffer: this machine has fewer or other devices; LaunchError: they cannot be listed. A core that stands for a device is
@@ -63,7 +63,7 @@ def _named(composition: Composition, names: Mapping[str, str | None]) -> Composi
 
 
 def _names(
-    system: SystemFile, composition: Composition, machine: ComposedHost, seen: tuple[Seen, ...]
+    system: SystemFile, composition: Composition, machine: ComposedHost, seen: tuple[DetectedDevice, ...]
 ) -> dict[str, str]:
     """Names by fabric id: a host's own devices are numbered in the order in which they are listed; others can be told only where
     there are no more than the composition has."""

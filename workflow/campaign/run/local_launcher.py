@@ -19,12 +19,19 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from campaign.common.accelerators import ACCELERATORS
-from campaign.common.accelerators.nvidia import ORDER
+from campaign.common.accelerators.nvidia import DEVICE_ORDER_ENVIRONMENT
 from campaign.common.errors import LaunchError
 from campaign.common.files import make_directory
 from campaign.common.processes.child import start_process
-from campaign.common.processes.disturbances import LOOK_S, Disturbances
-from campaign.common.processes.marked import MARK, adopt_orphans, children, end_run, marked, memory_mib
+from campaign.common.processes.disturbances import DISTURBANCE_POLL_INTERVAL_S, DisturbanceMonitor
+from campaign.common.processes.marked import (
+    MARK_VARIABLE,
+    adopt_orphans,
+    end_run_processes,
+    find_marked_processes,
+    list_children,
+    measure_memory_mib,
+)
 from campaign.plan.used_devices import UsedDevices
 from campaign.run.local_placement import ProcessPlace, open_placement
 from campaign.run.local_sidecar import local_sidecar
@@ -88,7 +95,10 @@ class LocalLauncher:
     @property
     def _inherited(self) -> dict[str, str]:
         # The driver's own submission must not leak into what it measures.
-        return {**{name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")}, **ORDER}
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")},
+            **DEVICE_ORDER_ENVIRONMENT,
+        }
 
     def _given(self, step: Step) -> Sequence[Given]:
         """What each process is given for its devices: a mask hides the others of this machine, where their names are known."""
@@ -106,8 +116,13 @@ class LocalLauncher:
         # A run uses the devices that its record says, whatever the workload says of them.
         own = {**self._inherited, **one_thread, **place.environment, **step.environment}
         # A second mask would number what the first has left.
-        hidden = {mask for kind in ACCELERATORS.values() if {*kind.masks} & {*given.environment} for mask in kind.masks}
-        return {**{name: own[name] for name in own if name not in hidden}, **given.environment, MARK: marker}
+        hidden = {
+            mask
+            for kind in ACCELERATORS.values()
+            if {*kind.mask_variables} & {*given.environment}
+            for mask in kind.mask_variables
+        }
+        return {**{name: own[name] for name in own if name not in hidden}, **given.environment, MARK_VARIABLE: marker}
 
     def _parent(self, module: str) -> _ForkServer:
         if module not in self._parents or not self._parents[module].alive:
@@ -129,9 +144,9 @@ def _run(
     results = [result_path(Path(out), int(place.environment["RANK"])) for place in places] if out else []
     for path in results:
         path.unlink(missing_ok=True)
-    before = children()
+    before = list_children()
     processes: list[_Forked | subprocess.Popen[bytes]] = []
-    with Disturbances() as disturbances:
+    with DisturbanceMonitor() as disturbances:
         try:
             if parent is not None:
                 processes += parent.fork(step, places, log, directory)
@@ -147,26 +162,26 @@ def _run(
                     with suppress(ProcessLookupError):
                         os.killpg(os.getpgid(process.pid), signal.SIGKILL)
             # Also after success: a program may have left something running in the background.
-            end_run(processes, marker, before)
-        disturbances.look_at_clocks()
+            end_run_processes(processes, marker, before)
+        disturbances.check_clocks()
     codes = tuple(process.returncode for process in processes)
     # Ranks that measured well and then hung in their exit: their results stand. Others ended by themselves.
     hang = tuple(rank for rank, code in enumerate(codes) if stopped == "exit hang" and code == -signal.SIGKILL)
     return Ended(
         tuple(0 if rank in hang else code for rank, code in enumerate(codes)),
-        disturbances.started,
-        disturbances.ended,
+        disturbances.started_s,
+        disturbances.ended_s,
         timed_out=stopped == "time limit",
         memory_limit_hit=stopped == "memory limit",
         exit_hang=hang,
-        disturbed=disturbances.found,
+        disturbed=disturbances.first_disturbance,
     )
 
 
 def _wait(
     processes: Sequence[_Forked | subprocess.Popen[bytes]],
     marker: str,
-    disturbances: Disturbances,
+    disturbances: DisturbanceMonitor,
     limits: Limits,
     results: Sequence[Path],
 ) -> _StopReason | None:
@@ -186,25 +201,25 @@ def _wait(
                 complete_at = now
             # Not before the first wait: what has just been started has not been stopped yet.
             if looks:
-                disturbances.look([process.pid for process in waiting.values()])
+                disturbances.check_processes([process.pid for process in waiting.values()])
             for when, why in (
-                (now if disturbances.found else math.inf, "disturbance"),
+                (now if disturbances.first_disturbance else math.inf, "disturbance"),
                 (limits.time_limit_s, "time limit"),
                 (failed_at + _PEER_PATIENCE_S, "failed rank"),
                 (complete_at + _EXIT_PATIENCE_S, "exit hang"),
             ):
                 if now >= when:
                     return cast(_StopReason, why)
-            look_s = LOOK_S
+            look_s = DISTURBANCE_POLL_INTERVAL_S
             if limits.memory_limit_mib is not None:
                 if (
-                    memory_mib(list({*marked(marker), *(one.pid for one in waiting.values())}))
+                    measure_memory_mib(list({*find_marked_processes(marker), *(one.pid for one in waiting.values())}))
                     > limits.memory_limit_mib
                 ):
                     return "memory limit"
                 look_s = _MEMORY_LOOK_S
             wait_s = min(limits.time_limit_s - now, failed_at + _PEER_PATIENCE_S - now, look_s)
-            ended = disturbances.wait(lambda s: poll.poll(max(1.0, s * 1e3)), wait_s)
+            ended = disturbances.call_with_timeout(lambda s: poll.poll(max(1.0, s * 1e3)), wait_s)
             looks = not ended
             for descriptor, _ in ended:
                 poll.unregister(descriptor)
@@ -265,14 +280,14 @@ class _ForkServer:
         ranks = [{"env": dict(place.environment), "log": str(log), "namespaces": place.namespaces} for place in places]
         # A step that names no module is the parent's own kind of rank.
         module = {"module": step.argv[2]} if step.argv[1:2] == ("-m",) else {}
-        before = children() or set()
+        before = list_children() or set()
         try:
             return [_Forked(pid) for pid in self.answer({"ranks": ranks, "cwd": str(directory), **module})["pids"]]
         except BaseException:
             self.close()
             # Ranks that it forked and could not name; a fork has its parent's command line.
             line = "".join(f"{word}\0" for word in self._argv).encode()
-            for pid in (children() or set()) - before:
+            for pid in (list_children() or set()) - before:
                 with suppress(OSError):
                     if Path(f"/proc/{pid}/cmdline").read_bytes() == line:
                         os.kill(pid, signal.SIGKILL)

@@ -26,7 +26,7 @@ def local_sidecar(
             words = [*place.prefix, *(word.replace(_HOST, host) for word in argv)]
             log = directory / f"{host}.log"
             with suppress(OSError, subprocess.SubprocessError), log.open("wb") as output:
-                running[host] = start_process(words, environment, output, place.namespaces, follows=True)
+                running[host] = start_process(words, environment, output, place.namespaces, ends_with_parent=True)
         yield tuple(running)
     finally:
         end_processes(list(running.values()))

@@ -21,8 +21,8 @@ from typing import NoReturn
 from campaign.common import files
 from campaign.common.errors import LaunchError
 from campaign.common.paths import Results
-from campaign.common.processes.marked import has_open, kill_marked, send
-from campaign.common.processes.signals import ENDING
+from campaign.common.processes.marked import has_file_open, kill_marked_processes, send_signal
+from campaign.common.processes.signals import ENDING_SIGNALS
 from campaign.slurm.submitter import DriverStatus, MakeDriver, Reporting, Submission
 from campaign.spec.driver_messages import DriverRequest
 
@@ -51,7 +51,7 @@ class LocalSubmitter:
     def submit(self, request: DriverRequest, queue_s: float = math.inf) -> Submission:
         # Of this driver alone: numbers of processes are given again.
         folder = self._folders(request.lease) / request.token
-        files.make_private(folder)
+        files.make_private_directory(folder)
         files.write_json(folder / _REQUEST, request.document())
         lock = files.acquire_lock(folder / _LOCK, "")
         if lock is None:
@@ -81,9 +81,9 @@ class LocalSubmitter:
             number = signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL
             for folder in folders:
                 if pid := _pid(folder):
-                    send(pid, number, lambda pid, lock=folder / _LOCK: has_open(pid, lock))  # type: ignore[misc]
+                    send_signal(pid, number, lambda pid, lock=folder / _LOCK: has_file_open(pid, lock))  # type: ignore[misc]
             time.sleep(_LOOK_S)
-        kill_marked(self.results.run_mark(lease))
+        kill_marked_processes(self.results.run_mark_prefix(lease))
 
     def forget(self, lease: str) -> None:
         """A process that has ended is not found again. Of drivers that had nothing to say, no files are kept."""
@@ -113,7 +113,7 @@ class LocalSubmitter:
 
     def _folders(self, lease: str) -> Path:
         """Where each driver of a lease has its folder, which has its token as name."""
-        return (self.results.work(lease) / "drivers").resolve()
+        return (self.results.work_directory(lease) / "drivers").resolve()
 
     def _alive(self, lease: str) -> Iterator[Path]:
         """Folders of the lease's drivers that live."""
@@ -134,7 +134,7 @@ def _forked(work: Reporting, folder: Path, lock: int) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     # A signal to this process must not be taken for one to the driver.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
     try:
         pid = os.fork()
         if not pid:
@@ -149,9 +149,9 @@ def _work(work: Reporting, folder: Path, lock: int) -> NoReturn:
     code = 1
     try:
         os.setsid()
-        for number in ENDING:
+        for number in ENDING_SIGNALS:
             signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
         _leave_files(folder / f"{os.getpid()}_0_log.err", lock)
         with suppress(OSError):
             Path("/proc/self/comm").write_text(NAME, encoding="utf-8")

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from campaign.common import files
-from campaign.common.errors import ConfigError, RecordError, user_name
+from campaign.common.errors import ConfigError, RecordError, get_user_name
 from campaign.spec.system_file import SystemFile
 
 # Not below TMPDIR: users with one of their own share the machine, too.
@@ -75,7 +75,10 @@ def _holder(descriptor: int) -> str:
         if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode:
             with suppress(OSError):
                 process = Path("/proc", words[4])
-                name, user = (process / "comm").read_text(encoding="utf-8").strip(), user_name(process.stat().st_uid)
+                name, user = (
+                    (process / "comm").read_text(encoding="utf-8").strip(),
+                    get_user_name(process.stat().st_uid),
+                )
                 return f"process {words[4]} ({name}) of user {user}"
     return "a process that cannot be seen from here"
 
@@ -105,7 +108,7 @@ def working_locks(directory: Path, *, of_hosts: bool) -> Iterator[None]:
             raise _broken(directory, "lets two processes hold one lock")
         for other in directory.glob(f"{os.uname().nodename}.*.lock"):
             _look(other)
-        kind, options = files.file_system(directory)
+        kind, options = files.find_file_system(directory)
         if of_hosts and (local := sorted(_LOCAL.get(kind.rstrip("4"), set()) & options)):
             raise _broken(directory, f"is mounted with {local[0]}, so that hosts do not see each other's locks")
         yield
@@ -150,4 +153,4 @@ def _started(pid: int) -> str:
 
 
 def _broken(directory: Path, what: str) -> RecordError:
-    return RecordError(f"{directory}: its file system ({files.file_system(directory)[0]}) {what}; {_WHERE}")
+    return RecordError(f"{directory}: its file system ({files.find_file_system(directory)[0]}) {what}; {_WHERE}")

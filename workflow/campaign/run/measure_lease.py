@@ -15,17 +15,24 @@ from dataclasses import replace
 from typing import Any
 
 from campaign.common import files
-from campaign.common.errors import ConfigError, FabricError, HostFailed, LaunchError, unwritable
+from campaign.common.errors import ConfigError, FabricError, HostFailed, LaunchError, convert_os_error
 from campaign.common.files import read_json, read_text, write_atomic, write_json, write_once
 from campaign.common.paths import Results, lease_id
-from campaign.common.processes.signals import deferred, interruptible
-from campaign.common.wording import plural
+from campaign.common.processes.signals import defer_ending_signals, raise_on_ending_signal
+from campaign.common.wording import pluralize
 from campaign.fabrics.errors import Incompatible, NoMatch, Refused
-from campaign.fabrics.protocol import Fabric, Request
-from campaign.lease.campaign_leases import Site, lease_document, lease_of, reconcile_orphans, request, use_of
+from campaign.fabrics.protocol import Fabric, LeaseRequest
+from campaign.lease.campaign_leases import (
+    Site,
+    determine_use_id,
+    find_lease_name,
+    make_lease_document,
+    make_request,
+    reconcile_orphans,
+)
 from campaign.lease.check_hosts import check_before_leases
 from campaign.lease.journal import Journal, is_owned
-from campaign.lease.lifecycle import HeldLease, acquire, begin_use, check, release
+from campaign.lease.lifecycle import HeldLease, acquire_lease, check_lease, mark_in_use, release_lease
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.campaign.resolve_slurm_options import given_options
 from campaign.plan.concurrency import isolation, keeps_pace, on_one_machine
@@ -73,18 +80,18 @@ def measure(
     """
     try:
         with (
-            interruptible(),
-            files.lock(
-                results.measure_lock(plan.lease),
+            raise_on_ending_signal(),
+            files.hold_lock(
+                results.measure_lock_file(plan.lease),
                 lambda who: say(f"{plan.lease}: waiting for {who}, which measures it already"),
             ),
         ):
             measuring = _Measuring(plan, results, say, invocation)
             of_hosts = measuring.campaign.system.launcher == "slurm"
-            with working_locks(results.system_state(".processes"), of_hosts=of_hosts):
+            with working_locks(results.system_state_directory(".processes"), of_hosts=of_hosts):
                 return measuring.run()
     except OSError as error:
-        raise unwritable(error, results.directory) from error
+        raise convert_os_error(error, results.directory) from error
 
 
 class _Measuring:
@@ -101,12 +108,12 @@ class _Measuring:
         self.problems: list[str] = []
         self.forecast: dict[str, Any] | None = None
         self.submitter = open_submitter(self.campaign, results, Driver, self.tell)
-        self.strategy: SlurmStrategy = open_strategy(self.campaign.system, Slurm(results.slurm_calls), self.tell)
-        self.excluded, self.changed = ExcludedHosts(results.slurm), ChangedHosts(results.slurm)
-        self.free_hosts = FreeHosts(self.campaign.system, Slurm(results.slurm_calls), results.slurm, self.tell)
+        self.strategy: SlurmStrategy = open_strategy(self.campaign.system, Slurm(results.slurm_call_log), self.tell)
+        self.excluded, self.changed = ExcludedHosts(results.slurm_state), ChangedHosts(results.slurm_state)
+        self.free_hosts = FreeHosts(self.campaign.system, Slurm(results.slurm_call_log), results.slurm_state, self.tell)
         self.site = Site(self.campaign.system, results.root)
         # The driver's own, wherever this process has it from: a later plan may take the place of that.
-        path = results.work(plan.lease) / f"plan.{plan.digest}.json"
+        path = results.work_directory(plan.lease) / f"plan.{plan.digest}.json"
         if not path.exists() or read_text(path) != plan.text():
             write_atomic(path, plan.text(), durable=True)
         self.supervisor = Supervisor(
@@ -124,7 +131,7 @@ class _Measuring:
             self.tell("all runs have a record; 'campaign redo' measures runs again")
             # Killed after its last record, while releasing: what it held is still to be released.
             self.submitter.stop(self.plan.lease)
-            with self.site.fabric() as fabric:
+            with self.site.open_fabric() as fabric:
                 self.end_orphans(fabric)
         elif not self.lacks_software():
             self.check_site()
@@ -146,11 +153,13 @@ class _Measuring:
 
     def check_site(self) -> None:
         """Look once an invocation at what all leases will ask of the system. ConfigError: no lease can work, and why."""
-        path, system = self.results.site_check(self.campaign.system.name), self.campaign.system.name
-        with files.lock(path.with_suffix(".lock")):
+        path, system = self.results.site_check_file(self.campaign.system.name), self.campaign.system.name
+        with files.hold_lock(path.with_suffix(".lock")):
             last = read_json(path)
             if last.get("invocation") != self.invocation:
-                found = check_before_leases(self.site, given_options(self.plan.slurm), Slurm(self.results.slurm_calls))
+                found = check_before_leases(
+                    self.site, given_options(self.plan.slurm), Slurm(self.results.slurm_call_log)
+                )
                 for finding in found:
                     self.tell(f"system {system}: {finding.what}: {finding.words}")
                 stops = [f"{finding.what}: {finding.words}" for finding in found if finding.verdict == "stop"]
@@ -168,7 +177,7 @@ class _Measuring:
         """Release what dead processes left on the fabric, and keep the documents of this campaign's leases."""
         for orphan in reconcile_orphans(fabric, self.site, dry_run=False, skip=but):
             self.tell(f"{orphan.lease_id} had no owner any more: {orphan.outcome} {', '.join(orphan.devices)}")
-            lease = lease_of(self.results, orphan.lease_id)
+            lease = find_lease_name(self.results, orphan.lease_id)
             if lease is not None:
                 self.keep(lease, self.journal(orphan.lease_id))
         for name, hosts in self.changed.read().items():
@@ -176,7 +185,7 @@ class _Measuring:
             if (
                 name not in but
                 and self.journal(name).state in (None, "RELEASED")
-                and not is_owned(self.site.journals, name)
+                and not is_owned(self.site.journals_directory, name)
             ):
                 self.restore(name, hosts)
 
@@ -196,12 +205,12 @@ class _Measuring:
         self.changed.remove(name)
 
     def journal(self, name: str) -> Journal:
-        return Journal(self.site.journals, name)
+        return Journal(self.site.journals_directory, name)
 
     def keep(self, lease: str, journal: Journal) -> None:
         """The lease's document beside the records that refer to it, written once it is over."""
-        use = use_of(self.results, journal)
-        document = lease_document(journal.document(), lease, use)
+        use = determine_use_id(self.results, journal)
+        document = make_lease_document(journal.make_document(), lease, use)
         write_once(self.results.leases / f"{use}.json", (json.dumps(document, indent=1) + "\n").encode())
 
     def keep_last_use(self) -> None:
@@ -216,7 +225,9 @@ class _Measuring:
         keys = [key for key in keys if self.store.path(*key).exists()]
         if damaged := self.store.damaged(keys):
             aside = set_aside(self.store, list(damaged), why=f"damaged: {next(iter(damaged.values()))}")
-            self.tell(f"{plural(len(damaged), 'record')} cannot be read and went to {aside.directory}; measured again")
+            self.tell(
+                f"{pluralize(len(damaged), 'record')} cannot be read and went to {aside.directory}; measured again"
+            )
 
     def tell(self, message: str) -> None:
         self.say(f"{self.plan.lease}: {message}")
@@ -307,17 +318,17 @@ class _Measuring:
 
     def attempt(self) -> None:
         """Compose, measure, release: once."""
-        with self.site.fabric() as fabric:
+        with self.site.open_fabric() as fabric:
             system = self.campaign.system
             if system.launcher == "slurm":
                 asked = system.slurm.model_dump(include={"partition", "account", "qos"}, exclude_none=True)
                 options = [f"--{name}={value}" for name, value in asked.items()]
-                controller = Controller(Slurm(self.results.slurm_calls), self.tell, system.slurm.poll_s)
+                controller = Controller(Slurm(self.results.slurm_call_log), self.tell, system.slurm.poll_s)
                 for host, why in self.excluded.lift(controller, system, options).items():
                     self.tell(f"{host} is used again: {why}")
             hosts = self.excluded.remaining(system)
             plan = self.plan
-            mine = request(self.campaign, self.results, plan.lease, plan.configuration, hosts)
+            mine = make_request(self.campaign, self.results, plan.lease, plan.configuration, hosts)
             self.look_for_orphans(fabric, mine.lease_id)
             if self.free_hosts.matter and self.journal(mine.lease_id).state in (None, "RELEASED"):
                 mine = replace(mine, allowed_hosts=self.wait_for_hosts(fabric, mine))
@@ -331,27 +342,29 @@ class _Measuring:
                 self.strategy.begin(hosts, mine.lease_id)
 
             try:
-                lease = acquire(
+                lease = acquire_lease(
                     fabric,
                     mine,
-                    self.site.journals,
+                    self.site.journals_directory,
                     wait_s=self.campaign.protocol.compose_wait_s,
                     poll_s=0.2,
                     on_wait=lambda message: self.tell(f"waiting in turn: {message}"),
                     before_compose=change,
                 )
             except BaseException:
-                with deferred():
+                with defer_ending_signals():
                     self.restore(mine.lease_id, self.changed.read().get(mine.lease_id, ()))
                 raise
             self.use(fabric, lease)
 
-    def wait_for_hosts(self, fabric: Fabric, asked: Request) -> tuple[str, ...]:
+    def wait_for_hosts(self, fabric: Fabric, asked: LeaseRequest) -> tuple[str, ...]:
         """Hosts where the driver's job can start now, so that no devices are held for one that waits in the queue."""
 
         def able(names: tuple[str, ...]) -> bool:
             try:
-                fabric.select(replace(asked, allowed_hosts=names), self.site.fenced.mark(fabric.inventory()))
+                fabric.select_devices(
+                    replace(asked, allowed_hosts=names), self.site.fenced_devices.mark_fenced(fabric.read_inventory())
+                )
             except (NoMatch, Incompatible):
                 return False
             except FabricError:  # what others hold is waited for in turn
@@ -375,11 +388,11 @@ class _Measuring:
 
     def use(self, fabric: Fabric, lease: HeldLease) -> None:
         """Measure on a composition, and release it; left as it is for the next invocation when the driver goes on alone."""
-        use = use_of(self.results, lease.journal)
+        use = determine_use_id(self.results, lease.journal)
         hosts = [host.name for host in lease.composition.hosts]
         self.uses.append(use)
         try:
-            begin_use(lease)
+            mark_in_use(lease)
             self.strategy.announce(lease.composition, lease.id)
             self.supervisor.drive(lease, use, len(self.missing()))
             self.verify(fabric, lease, use)
@@ -390,20 +403,20 @@ class _Measuring:
             try:
                 if isinstance(error, LaunchError):
                     fault = {"operation": "allocation", "error": type(error).__name__}
-                    lease.journal.note(fault={**fault, "message": self.portable(str(error))})
+                    lease.journal.add_facts(fault={**fault, "message": self.portable(str(error))})
             finally:
                 self.release(fabric, lease, hosts)
             raise
         self.release(fabric, lease, hosts)
 
     def release(self, fabric: Fabric, lease: HeldLease, hosts: list[str]) -> None:
-        with deferred():
+        with defer_ending_signals():
             try:
                 self.strategy.begin(hosts, lease.id)
             except LaunchError as error:
                 # Devices that nobody releases are worse than a scheduler that does not know yet.
                 self.tell(f"releasing all the same: {error}")
-            document = release(fabric, lease)
+            document = release_lease(fabric, lease)
             self.restore(lease.id, hosts)
             self.keep(self.plan.lease, lease.journal)  # last: it needs space
         if document["leaked"]:
@@ -411,7 +424,7 @@ class _Measuring:
 
     def verify(self, fabric: Fabric, lease: HeldLease, use: str) -> None:
         """Look at the composition again: records of runs on one that broke meanwhile are moved to superseded/."""
-        problems = check(fabric, lease)
+        problems = check_lease(fabric, lease)
         if not problems:
             return
         runs = [
@@ -432,7 +445,7 @@ class _Measuring:
         missing = known.missing(self.plan.work)
         problems = [self.portable(problem) for problem in self.problems]
         end_forecast(self.results, self.plan.lease)
-        kept = self.results.work(self.plan.lease) / "measured.json"
+        kept = self.results.work_directory(self.plan.lease) / "measured.json"
         if self.uses:
             write_json(kept, measured := {"uses": self.uses, "forecast": self.forecast, **self.took()})
         else:  # asked for again, which has cost the manifest that was there: what it said stays true

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from campaign.common.errors import CampaignError
-from campaign.common.files import content_hash
+from campaign.common.files import hash_document
 from campaign.common.paths import Results
-from campaign.common.wording import plural
+from campaign.common.wording import pluralize
 from campaign.lease.campaign_leases import Site
-from campaign.lease.fabric_calls import RELEASE_WAIT_S, Turn
+from campaign.lease.fabric_calls import RELEASE_TIMEOUT_S, WaitBudget
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.lease_plans import whole_campaign_of
 from campaign.run.driver import Driver
@@ -32,8 +32,8 @@ class MeasuredPlan:
 
     def text(self) -> str:
         """For people; another one whenever there are other records, so that Snakemake makes the tables anew."""
-        head = f"{plural(self.runs, 'run')} on {plural(self.leases, 'lease')}: " + (
-            f"{plural(len(self.missing), 'lease')} with runs that have no record"
+        head = f"{pluralize(self.runs, 'run')} on {pluralize(self.leases, 'lease')}: " + (
+            f"{pluralize(len(self.missing), 'lease')} with runs that have no record"
             if self.missing
             else "all have a record"
         )
@@ -46,7 +46,7 @@ def measured_runs(results: Results, plan: Path, missing: Sequence[str]) -> Measu
     store = Store(results.directory)
     there = [(*key, store.path(*key).stat().st_mtime_ns) for key in sorted(store.index(implied=False))]
     leases = planned["leases"]
-    return MeasuredPlan(sum(lease["runs"] for lease in leases), len(leases), tuple(missing), content_hash(there))
+    return MeasuredPlan(sum(lease["runs"] for lease in leases), len(leases), tuple(missing), hash_document(there))
 
 
 def end_left_behind(results: Results, plan: Path) -> Iterator[str]:
@@ -61,8 +61,8 @@ def end_left_behind(results: Results, plan: Path) -> Iterator[str]:
 
 def _of_system(part: Campaign, results: Results) -> Iterator[str]:
     try:
-        with Site(part.system, results.root).fabric() as fabric:
-            Turn(RELEASE_WAIT_S, 1.0, None).get(fabric.bring_home)
+        with Site(part.system, results.root).open_fabric() as fabric:
+            WaitBudget(RELEASE_TIMEOUT_S, 1.0, None).call_when_free(fabric.return_displaced_devices)
     except (CampaignError, OSError) as error:
         yield f"devices may be away from where they were found ('campaign fabric reconcile' looks): {error}"
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign import __version__
-from campaign.common.accelerators import Kind
+from campaign.common.accelerators import AcceleratorKind
 from campaign.common.errors import ConfigError, LaunchError
 from campaign.plan.campaign.resolve import Campaign, from_document
 from campaign.spec.cell import Cell, Settings
@@ -150,7 +150,7 @@ def _read(record: Record, measured: Campaign, now: Workload, log: Log) -> dict[A
     return record.model_copy(update=fields).model_dump(mode="json", include=set(fields))
 
 
-def _outcome(record: Record, workload: Workload, runs_on: Kind, log: Log) -> Outcome:
+def _outcome(record: Record, workload: Workload, runs_on: AcceleratorKind, log: Log) -> Outcome:
     """What a workload reads of a run that ended well."""
     cell, settings = record.cell, {key: record.specification[key] for key in ("warmup_steps", "measured_steps", "seed")}
     run = Run(

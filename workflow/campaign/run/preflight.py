@@ -7,11 +7,11 @@ import shutil
 
 from pydantic import BaseModel
 
-from campaign.common.accelerators import ACCELERATORS, Kind
-from campaign.common.credentials import taken_from_environment
-from campaign.common.errors import ConfigError, absent_package
+from campaign.common.accelerators import ACCELERATORS, AcceleratorKind
+from campaign.common.credentials import find_environment_references
+from campaign.common.errors import ConfigError, find_missing_package
 from campaign.emulators.hosts.network import availability
-from campaign.fabrics.registry import fabric_kind
+from campaign.fabrics.registry import load_fabric_kind
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.campaign.resolve_slurm_options import options_of
 from campaign.plan.campaign.workload_inputs import missing_files
@@ -85,7 +85,7 @@ def missing_tools(campaign: Campaign) -> list[str]:
     return [missing for kind, system in _kinds(campaign).items() if (missing := _tool_of(kind, system))]
 
 
-def _kinds(campaign: Campaign) -> dict[Kind, SystemFile]:
+def _kinds(campaign: Campaign) -> dict[AcceleratorKind, SystemFile]:
     """The kinds of devices that this machine itself is to have, each with a system that says so."""
     local = (part for part in campaign.parts if part.system.launcher == "local")
     return {part.device_of(each).runs_on: part.system for part in local for each in part.configurations}
@@ -93,15 +93,15 @@ def _kinds(campaign: Campaign) -> dict[Kind, SystemFile]:
 
 def _package_of(system: SystemFile) -> str | None:
     """The package that composing or submitting on a system needs and that is not here."""
-    absent = absent_package("submitit") if system.launcher == "slurm" else None
+    absent = find_missing_package("submitit") if system.launcher == "slurm" else None
     try:
-        fabric_kind(str(system.fabric["kind"]))
+        load_fabric_kind(str(system.fabric["kind"]))
     except ModuleNotFoundError as error:
-        absent = absent_package(str(error.name)) or str(error)
+        absent = find_missing_package(str(error.name)) or str(error)
     return absent and f"system {system.name}: fabric and launcher need the package {absent}"
 
 
-def _tool_of(kind: Kind, system: SystemFile) -> str | None:
+def _tool_of(kind: AcceleratorKind, system: SystemFile) -> str | None:
     """The program that lists devices of a kind, where it is not here: without it nobody knows which devices these are."""
     command = ACCELERATORS[kind].list_command
     # Devices that a prefix lends need not be on this machine.
@@ -139,7 +139,7 @@ def _unset_variables(campaign: Campaign) -> list[str]:
     return [
         f"{source.place(*place)}: the variable {name} is not set here; export it before you start the campaign"
         for source, model in files
-        for place, name in taken_from_environment(model.model_dump(mode="json"))
+        for place, name in find_environment_references(model.model_dump(mode="json"))
         if name not in os.environ
     ]
 

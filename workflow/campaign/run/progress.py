@@ -12,7 +12,7 @@ from typing import Any
 
 from campaign.common.files import append_json, load_json, read_json_lines
 from campaign.common.paths import Results
-from campaign.common.wording import duration
+from campaign.common.wording import format_duration
 from campaign.spec.cell import Cell
 from campaign.spec.metric import THROUGHPUT, Metric
 from campaign.spec.record import Record
@@ -58,7 +58,7 @@ class Progress:
         left_s = per_run_s * max(0, totals["runs"] - totals["runs_done"])
         return (
             f"[{totals['runs_done']}/{totals['runs']} runs{cells}] {self.lease} · {line['what']}: {what}"
-            f" · about {duration(left_s)} left"
+            f" · about {format_duration(left_s)} left"
         )
 
 
@@ -83,7 +83,7 @@ def note(
         "left_out": sum(run > record.repetition for run in runs_of(cell.settings)) if record.stopped else 0,
     }
     with suppress(OSError):
-        append_json(results.progress, line)
+        append_json(results.progress_file, line)
 
 
 @dataclass
@@ -103,12 +103,12 @@ _read: dict[Path, _Read] = {}  # a process that is forked has what its parent ha
 
 def totals(results: Results) -> dict[str, int] | None:
     """Totals of the plan, with what has been done since it was written; None where there is no plan. Reads what is new."""
-    path = results.plan_document
+    path = results.plan_file
     try:
         since = path.stat().st_mtime
         if (read := _read.get(path)) is None or read.since != since:
             read = _read[path] = _Read(since, load_json(path)["totals"])
-        lines, read.offset = read_json_lines(results.progress, read.offset)
+        lines, read.offset = read_json_lines(results.progress_file, read.offset)
     except (OSError, ValueError, KeyError):
         return None
     for line in lines:

@@ -42,7 +42,7 @@ def matching_runs(campaign: Campaign, results: Results, where: str) -> list[RunK
     cells = {cell.id: cell for cell in matrix.cells}
     moved = [(cells[name], run) for name, run in runs if name in cells]
     for lease in sorted({lease_name(campaign.protocol, cell, composition_of(run)) for cell, run in moved}):
-        if is_locked(results.measure_lock(lease)) or is_locked(results.driver_lock(lease)):
+        if is_locked(results.measure_lock_file(lease)) or is_locked(results.driver_lock_file(lease)):
             raise ConfigError(
                 f"--where: {lease} is being measured now, and its records cannot be moved. Wait until 'campaign status' shows it "
                 "as complete, then run the same command again"

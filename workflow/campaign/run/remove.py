@@ -5,26 +5,26 @@ from __future__ import annotations
 import shutil
 from typing import Any, NoReturn
 
-from campaign.common.errors import ConfigError, unwritable
+from campaign.common.errors import ConfigError, convert_os_error
 from campaign.common.files import is_locked
 from campaign.common.paths import Results
-from campaign.common.wording import plural
-from campaign.lease.campaign_leases import lease_of
-from campaign.lease.journal import Journal, journaled
+from campaign.common.wording import pluralize
+from campaign.lease.campaign_leases import find_lease_name
+from campaign.lease.journal import Journal, list_journaled_leases
 from campaign.spec.record import Store, campaigns_as_used
 
 
 def content_of(results: Results) -> str:
     """'24 records in 280 files, 3.1 MiB'. ConfigError: the directory holds no results of a campaign."""
     files = [path for path in results.directory.rglob("*") if path.is_file()]
-    if not results.plan_document.exists() and not any(campaigns_as_used(results.directory)):
+    if not results.plan_file.exists() and not any(campaigns_as_used(results.directory)):
         raise ConfigError(
             f"{results.directory}: holds neither records nor a plan, so nothing of it is deleted; give the results directory of a "
             "campaign, or its campaign file"
         )
     records = sum(1 for _ in Store(results.directory).index())
     size = sum(path.lstat().st_size for path in files)
-    return f"{plural(records, 'record')} in {plural(len(files), 'file')}, {size / 2**20:.3g} MiB"
+    return f"{pluralize(records, 'record')} in {pluralize(len(files), 'file')}, {size / 2**20:.3g} MiB"
 
 
 def remove_results(results: Results) -> None:
@@ -40,8 +40,8 @@ def remove_results(results: Results) -> None:
             "shows no lease that runs"
         )
     for journals in sorted((results.root / ".systems").glob("*/leases")):
-        for name in journaled(journals):
-            if lease_of(results, name) is not None and Journal(journals, name).state not in (None, "RELEASED"):
+        for name in list_journaled_leases(journals):
+            if find_lease_name(results, name) is not None and Journal(journals, name).state not in (None, "RELEASED"):
                 raise ConfigError(
                     f"{results.directory}: lease {name} still holds devices of {journals.parent.name}; release it with "
                     "'campaign release', or 'campaign release --orphans' where its owner has died"
@@ -49,7 +49,7 @@ def remove_results(results: Results) -> None:
     try:
         shutil.rmtree(results.directory, onerror=_raise_with_path)
     except OSError as error:
-        raise unwritable(error, results.directory) from error
+        raise convert_os_error(error, results.directory) from error
 
 
 def _raise_with_path(function: object, path: str, info: tuple[type[BaseException], BaseException, Any]) -> NoReturn:

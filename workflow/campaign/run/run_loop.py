@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from campaign.common.accelerators import Kind, peak_tflops
-from campaign.common.credentials import masked, secrets_of, taken_from_environment
+from campaign.common.accelerators import AcceleratorKind, get_peak_tflops
+from campaign.common.credentials import collect_secrets, find_environment_references, mask_secrets
 from campaign.common.errors import LaunchError, RecordError
-from campaign.common.files import content_hash, make_directory
-from campaign.common.processes.marked import kill_marked
-from campaign.common.processes.signals import deferred
+from campaign.common.files import hash_document, make_directory
+from campaign.common.processes.marked import kill_marked_processes
+from campaign.common.processes.signals import defer_ending_signals
 from campaign.emulators.hosts.emulation_plan import NOT_EMULATED
-from campaign.lease.campaign_leases import ObtainedComposition, Site, obtained_on_demand
+from campaign.lease.campaign_leases import ObtainedComposition, Site, read_on_demand_composition
 from campaign.observe.links.lease_links import LinkStage, When, asked_of
 from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
 from campaign.plan.campaign.workload_inputs import inputs_of, refuse_edited
@@ -76,11 +76,11 @@ class DriverSession:
         self.lease = request.lease
         self.results = request.results
         self.store = Store(self.results.directory)
-        self.work = self.results.work(self.lease)
+        self.work = self.results.work_directory(self.lease)
         self.first_run = FirstRun(self.work)
         self.of_slurm = self.none_started = self.campaign.system.launcher == "slurm"
-        self.journals = self.results.journals(self.campaign.system.name)
-        self.mark = self.results.run_mark(self.lease)
+        self.journals = self.results.journals_directory(self.campaign.system.name)
+        self.mark = self.results.run_mark_prefix(self.lease)
         self.environment = self.store.share(environment_document())
         self.software: dict[str, str] = {}
         skip_implied = self.campaign.protocol.skip_implied
@@ -89,15 +89,15 @@ class DriverSession:
 
     def run(self) -> None:
         # A killed driver may have left processes that would disturb what is measured now.
-        kill_marked(self.mark)
+        kill_marked_processes(self.mark)
         known = read_known(self.store, skip_implied=self.frontier.skip, cells=self.plan.work)
         todo = ordered(known.missing(self.plan.work), self.campaign.protocol, self.lease)
         left = Counter(cell.id for cell, _ in todo)
         self.obtained = self.arrive()
-        self.obtained.require(self.journals)
+        self.obtained.require_held(self.journals)
         self.done.use = self.obtained.use
         system = self.campaign.system
-        fenced = Site(system, self.results.root).fenced
+        fenced = Site(system, self.results.root).fenced_devices
         self.devices = FailedDevices(system, self.obtained.composition, fenced, self.campaign.name, self.work)
         launcher = open_launcher(system.launcher, system, self.obtained.composition)
         self.emulated_links = launcher.links
@@ -116,7 +116,7 @@ class DriverSession:
                         record = self._record(*tried)
                     else:
                         record = self.implied(cell, repetition) or self.measure(launcher, cell, repetition)
-                    with deferred():  # what has been measured shall also have its record
+                    with defer_ending_signals():  # what has been measured shall also have its record
                         record = self.keep(cell, record)
                     self.done.measured.append(record.key)
                     left[cell.id] -= 1
@@ -163,7 +163,7 @@ class DriverSession:
         """The composition that this driver runs on. In an allocation, its devices are looked at before anything runs on them."""
         request, system = self.request, self.campaign.system
         if request.use is None or request.composition is None:
-            obtained = obtained_on_demand(self.results, system.name, os.environ.get("SLURM_JOB_ID", ""))
+            obtained = read_on_demand_composition(self.results, system.name, os.environ.get("SLURM_JOB_ID", ""))
         else:
             composition = Composition.from_document(request.composition)
             obtained = ObtainedComposition(request.use, composition, request.mismatches, request.holding)
@@ -235,7 +235,7 @@ class DriverSession:
             workload_dir=self.campaign.workload_dirs.get(cell.workload, ""),
         )
 
-    def _objection(self, cell: Cell, workload: Workload, runs_on: Kind) -> str | None:
+    def _objection(self, cell: Cell, workload: Workload, runs_on: AcceleratorKind) -> str | None:
         """Why the cell cannot be run on its device, or None."""
         device = self.campaign.device_of(cell.configuration)
         if device.precisions is not None and cell.precision not in device.precisions:
@@ -256,7 +256,7 @@ class DriverSession:
             mark = f"{self.mark}{run.directory.name}"
             ended = LaunchedRun(launcher, workload, run, mark, log, limits).ended(step)
             # What is held by this token now was held throughout: a lease that was released has another one, or none.
-            self.obtained.require(self.journals)
+            self.obtained.require_held(self.journals)
             outcome = workload.outcome(run, ended, Log(log))
             return ended, self.devices.judged(run, step, ended, outcome, Log(log))
         except LaunchError as error:
@@ -268,9 +268,11 @@ class DriverSession:
 
     def _software(self, cell: Cell) -> str:
         """Hash of what a foreign program's own environment holds, found out before its first run; LaunchError: it is not there."""
-        key = content_hash([cell.workload, dict(cell.options)])
+        key = hash_document([cell.workload, dict(cell.options)])
         if key not in self.software:
-            document = self.campaign.workloads[cell.workload].software_document(cell.options, self.results.images)
+            document = self.campaign.workloads[cell.workload].software_document(
+                cell.options, self.results.image_digests
+            )
             self.software[key] = "" if document is None else self.store.share(document)
         return self.software[key]
 
@@ -280,7 +282,7 @@ class DriverSession:
         own: dict[str, float] = {str(name): peak for name, peak in device.peak_tflops.items()}
         if cell.precision in own or device.runs_on == "cpu":  # one that is emulated has only the name of a device
             return own.get(cell.precision)
-        return peak_tflops(model, device.reported_as, cell.precision)
+        return get_peak_tflops(model, device.reported_as, cell.precision)
 
     def _samples(self, run: Run, ended: Ended, outcome: Outcome) -> Summary:
         """What the hosts' samplers saw of the run; kept beside its record."""
@@ -288,7 +290,7 @@ class DriverSession:
             return Summary()
         rate = outcome.throughput_per_s if outcome.status == "ok" else None
         samples = rate * (outcome.steady[1] - outcome.steady[0]) if rate and outcome.steady else None
-        out = self.results.telemetry(run.cell.id, run.repetition)
+        out = self.results.telemetry_file(run.cell.id, run.repetition)
         # Beside cores that stand for devices there may be real ones.
         devices = {} if run.runs_on == "cpu" else run.ranks_by_host
         return self.telemetry.keep(ended.started, ended.ended, outcome.steady, samples, out, devices, outcome.ran_on)
@@ -298,9 +300,9 @@ class DriverSession:
         if failure is None:
             return None
         documents = [*self.campaign.workloads.values(), self.campaign.system]
-        named = [name for each in documents for _, name in taken_from_environment(each.model_dump(mode="json"))]
-        known = {*secrets_of(os.environ), *(os.environ[name] for name in named if os.environ.get(name))}
-        texts = {"reason": masked(failure.reason, known), "evidence": masked(failure.evidence, known)}
+        named = [name for each in documents for _, name in find_environment_references(each.model_dump(mode="json"))]
+        known = {*collect_secrets(os.environ), *(os.environ[name] for name in named if os.environ.get(name))}
+        texts = {"reason": mask_secrets(failure.reason, known), "evidence": mask_secrets(failure.evidence, known)}
         return failure.model_copy(update=texts)
 
     def keep(self, cell: Cell, record: Record) -> Record:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from campaign.common.errors import ConfigError
 from campaign.common.files import read_json
 from campaign.common.paths import Results
-from campaign.common.wording import plural
+from campaign.common.wording import pluralize
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.campaign.workload_inputs import Inputs, edited, from_document, stored_workload
 from campaign.plan.plan import Plan
@@ -31,7 +31,7 @@ def since_measured(plan: Plan, results: Results) -> list[str]:
     measured: Inputs = {}
     with suppress(ConfigError):  # The document is of another version.
         measured = from_document(next(campaigns_as_used(results.directory), {}).get("inputs", {}))
-    shared = {path.stem: read_json(path) for path in results.shared.glob("*.json")}
+    shared = {path.stem: read_json(path) for path in results.shared_documents.glob("*.json")}
     return [*edited(campaign.workloads, campaign.inputs, measured), *_list_changes(plan, store, shared)]
 
 
@@ -114,13 +114,13 @@ def _find_readings(workloads: Collection[str], shared: _SharedDocuments) -> dict
 
 def _describe_update(update: _Update, cells: int) -> str:
     return (
-        f"{plural(cells, 'cell')} {'was' if cells == 1 else 'were'} measured with {update.measured}; this machine has "
+        f"{pluralize(cells, 'cell')} {'was' if cells == 1 else 'were'} measured with {update.measured}; this machine has "
         f"{update.installed}. '--config version=LABEL' ('--version LABEL') measures them again, and keeps what was measured"
     )
 
 
 def _describe_parser_change(workload: str, runs: int, campaign: Campaign) -> str:
     return (
-        f"workload '{workload}': {plural(runs, 'run')} {'was' if runs == 1 else 'were'} read by another parser than its file "
+        f"workload '{workload}': {pluralize(runs, 'run')} {'was' if runs == 1 else 'were'} read by another parser than its file "
         f"has now; 'campaign parse {campaign.path}' reads the kept logs again, and measures nothing"
     )

@@ -70,7 +70,7 @@ def submit_command(command: Sequence[str], results: Results, options: SlurmOptio
         **options.model_dump(include={"partition", "account", "qos"}, exclude_none=True),
     }
     lines = [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in given.items()]
-    script = results.slurm / "run.sh"
+    script = results.slurm_state / "run.sh"
     write_atomic(script, "\n".join(["#!/bin/sh", *lines, "#SBATCH --requeue", f"exec {shlex.join(command)}", ""]))
     try:
         answer = run_command(["sbatch", "--parsable", str(script)], _SBATCH_S)
@@ -78,7 +78,7 @@ def submit_command(command: Sequence[str], results: Results, options: SlurmOptio
         raise ConfigError(
             f"sbatch: there is no Slurm on this machine ({error.strerror}); leave out --submit"
         ) from error
-    if not answer.ok:
-        raise LaunchError(f"sbatch refused {script}: {answer.words}")
+    if not answer.is_success:
+        raise LaunchError(f"sbatch refused {script}: {answer.last_error_line}")
     number = answer.out.strip().splitlines()[-1].partition(";")[0]
     return f"submitted job {number}; it logs to {str(log).replace('%j', number)}; 'scancel {number}' ends it, not the leases' jobs"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from campaign.common.errors import ConfigError, nearest
+from campaign.common.errors import ConfigError, suggest_name
 from campaign.plan.campaign.check import Sources
 from campaign.plan.campaign.load import LoadedFile, config_directories, load_named, validate
 from campaign.plan.campaign.resolve import Campaign, resolve
@@ -28,8 +28,8 @@ from campaign.spec.yaml_file import YamlFile, read_yaml
 from campaign.workloads.failures import classify
 from campaign.workloads.launcher import Limits
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import PARSERS, LogReading, Scope, read_log
-from campaign.workloads.parsers.expressions import Matches, hints, parse
+from campaign.workloads.parsers import PARSERS, LogReading, RunContext, read_log
+from campaign.workloads.parsers.expressions import MatchCounts, collect_hints, run_parsers
 from campaign.workloads.protocol import Ended, Outcome, Run, Workload
 
 HERE = Path("config/campaign.yaml")
@@ -167,7 +167,7 @@ class Trial:
     wall_s: float | None = None
     software: Mapping[str, Any] | None = None
     hints: tuple[str, ...] = ()
-    matches: tuple[Matches, ...] = ()
+    matches: tuple[MatchCounts, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """JSON-able; what is not known is absent."""
@@ -192,7 +192,7 @@ class Trial:
                 {
                     "metric": one.parser.metric,
                     "pattern": one.parser.pattern,
-                    "found": one.found,
+                    "found": one.total,
                     "skipped": one.skipped,
                     "counted": one.counted,
                     "take": one.parser.take,
@@ -232,7 +232,7 @@ def run_once(workload: LoadedFile[Workload], wish: Wish, system: SystemFile | No
         text = Log(log)
         outcome = file.outcome(run, ended, text)
     ranks = wish.devices * wish.hosts
-    scope = Scope(
+    scope = RunContext(
         ranks,
         wish.hosts,
         wish.batch,
@@ -256,7 +256,7 @@ def run_once(workload: LoadedFile[Workload], wish: Wish, system: SystemFile | No
     )
 
 
-def read_saved(name: str, log: Path, scope: Scope, precision: str | None = None) -> Trial:
+def read_saved(name: str, log: Path, scope: RunContext, precision: str | None = None) -> Trial:
     """What the workload (or the built-in parser) of that name reads from a saved log, which does not say how the program ended."""
     if not log.is_file():
         raise ConfigError(f"{log}: no such file")
@@ -265,7 +265,7 @@ def read_saved(name: str, log: Path, scope: Scope, precision: str | None = None)
         return _read_by_parser(name, name, text, log, scope)
     if name not in workload_names() and Path(name).suffix not in (".yaml", ".yml"):
         known = sorted({*workload_names(), *PARSERS})
-        raise ConfigError(f"'{name}' is neither a workload nor a parser; {nearest(name, known)}")
+        raise ConfigError(f"'{name}' is neither a workload nor a parser; {suggest_name(name, known)}")
     workload = find_workload(name)
     file = workload.model
     if not file.reads_log:
@@ -279,12 +279,12 @@ def read_saved(name: str, log: Path, scope: Scope, precision: str | None = None)
     run = replace(run_of(campaign, only_cell(campaign), log.parent), saved=True)
     outcome = file.outcome(run, Ended((0,), 0.0, 0.0, known=False), text)
     told = tuple(file.hints(text)) if outcome.status == "incomplete" else ()
-    matches = parse(file.own_parsers, text, scope.ranks or 1).matches
+    matches = run_parsers(file.own_parsers, text, scope.ranks or 1).matches
     return Trial(file.name, outcome, log=log, hints=told, matches=matches)
 
 
 def _read_by_parser(
-    workload: str, parser: str, text: Log, log: Path, scope: Scope, file: Workload | None = None
+    workload: str, parser: str, text: Log, log: Path, scope: RunContext, file: Workload | None = None
 ) -> Trial:
     reading = read_log(parser, text, scope)
     if file is not None and reading.status == "ok" and (other := file.other_program(reading, file.options)):
@@ -305,5 +305,5 @@ def _read_by_parser(
     if cause and cause[0] != "crashed":
         told.append(f"the log says why: {cause[1].reason}: {cause[1].evidence}")
     if reading.status == "incomplete":
-        told += hints(text, parser, ())
+        told += collect_hints(text, parser, ())
     return Trial(workload, outcome, reading, log, hints=tuple(told))

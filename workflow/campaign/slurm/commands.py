@@ -10,7 +10,7 @@ from pathlib import Path
 
 from campaign.common.errors import ConfigError
 from campaign.common.files import append_json
-from campaign.common.processes.command import TIMED_OUT, Finished, run_command
+from campaign.common.processes.command import TIMEOUT_EXIT_CODE, CompletedCommand, run_command
 
 # A person's defaults for these commands would change what they print, or hide jobs.
 _PERSONAL = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")
@@ -25,7 +25,7 @@ class Slurm:
     def __init__(self, log: Path | None = None) -> None:
         self.log = log
 
-    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Finished:
+    def __call__(self, *argv: str, timeout_s: float = 60.0) -> CompletedCommand:
         """Run one command, such as `slurm("squeue", "--me")`, until it ends or for `timeout_s` at most.
 
         ConfigError: there is no such program on this machine. Whatever else goes wrong is an answer.
@@ -40,7 +40,7 @@ class Slurm:
             ) from error
         self.note(argv, started_s, time.monotonic() - ticks_s, answer.code)
         # Half an answer is none.
-        return answer._replace(out="") if answer.code == TIMED_OUT else answer
+        return answer._replace(out="") if answer.code == TIMEOUT_EXIT_CODE else answer
 
     def note(self, argv: Sequence[str], started_s: float, seconds: float, code: int) -> None:
         """Log a call, also one that submitit made (sbatch)."""

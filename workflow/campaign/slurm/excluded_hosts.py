@@ -41,7 +41,7 @@ class ExcludedHosts:
 
         No host where all would be excluded then: all of them are used again.
         """
-        with files.lock(self.directory / "excluded.lock"):
+        with files.hold_lock(self.directory / "excluded.lock"):
             before = self.current()
             if outage(system, {*before, *hosts}):
                 for host in before:
@@ -120,7 +120,7 @@ class ExcludedHosts:
         # A job of its own, also where the campaign itself runs in one.
         srun = ("env", "--unset=SLURM_JOB_ID", "--unset=SLURM_JOBID", "srun", "--job-name=campaign-health")
         answer = controller.slurm(*srun, *placed, *options, *command, timeout_s=_HEALTH_S)
-        return "Slurm says idle, and a job ran there" if answer.ok else ""
+        return "Slurm says idle, and a job ran there" if answer.is_success else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class FreeHosts:
     def _nodes(self, names: Collection[str]) -> dict[str, Node]:
         """What Slurm said in this interval."""
         path = self.directory / "hosts.json"
-        with files.lock(path.with_suffix(".lock")):
+        with files.hold_lock(path.with_suffix(".lock")):
             said = files.read_json(path)
             if not 0 <= time.time() - said.get("asked_s", 0.0) < self.system.slurm.poll_s or said["names"] != [*names]:
                 nodes = Controller(self.slurm, self.say, self.system.slurm.poll_s).nodes_heard(names)

@@ -29,7 +29,7 @@ def cancel_job(submission: Submission, results: Results, slurm: Slurm, poll: Pol
             return True
         if is_queued and not is_cancelled:
             answer = slurm("scancel", job.job_id)
-            is_cancelled = answer.ok or "Invalid job id" in answer.err  # it has ended meanwhile
+            is_cancelled = answer.is_success or "Invalid job id" in answer.err  # it has ended meanwhile
         if time.monotonic() > deadline:
             return False
         time.sleep(pause_s)

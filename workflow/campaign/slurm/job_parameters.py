@@ -63,7 +63,7 @@ class JobParameters:
             given,
             time_min=self._limit_time(options, self._estimate_time_min(request, plan)),
             hosts=hosts,
-            excluded=() if hosts else ExcludedHosts(self._results.slurm.resolve()).current(),
+            excluded=() if hosts else ExcludedHosts(self._results.slurm_state.resolve()).current(),
             # `begin` of the strategy got the id of the lease; the request has the id of one use of it.
             further=open_strategy(system, self._slurm, self._report).options(lease_id(self._results, request.lease)),
         )
@@ -82,7 +82,7 @@ class JobParameters:
         missing = known.missing(plan.work)
         longest_s = sum(cell.settings.time_limit_s for cell, _ in missing)
         # A run has outlasted the forecast, so the forecast does not count.
-        is_outlasted = FirstRun(self._results.work(request.lease)).was_cut_short()
+        is_outlasted = FirstRun(self._results.work_directory(request.lease)).was_cut_short()
         expected_s = None if is_outlasted else _scale_forecast(plan.forecast, len(missing))
         return time_limit_min(expected_s, longest_s)
 
@@ -105,8 +105,8 @@ class JobParameters:
 
     def _read_time_limits(self) -> str:
         """Return Slurm's answer to TIME_LIMITS, which the processes of a campaign share for a while."""
-        path = self._results.slurm.resolve() / "time_limits.json"
-        with files.lock(path.with_suffix(".lock")):
+        path = self._results.slurm_state.resolve() / "time_limits.json"
+        with files.hold_lock(path.with_suffix(".lock")):
             document = files.read_json(path)
             if not 0 <= time.time() - document.get("time_s", 0.0) < MAX_TIME_LIMITS_AGE_S:
                 document = {"time_s": time.time(), "answer": self._slurm(*TIME_LIMITS).out}

@@ -55,7 +55,7 @@ class JobQueue:
         make_driver: MakeDriver,
         report_once: Callable[[str], None],
     ) -> None:
-        directory = submissions.results.slurm.resolve()
+        directory = submissions.results.slurm_state.resolve()
         self._campaign = campaign
         self._submissions = submissions
         self._parameters = parameters

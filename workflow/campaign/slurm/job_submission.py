@@ -50,7 +50,7 @@ class JobSubmissions:
         """Submit a driver. Return None once its job is written down, otherwise why Slurm took none."""
         token = secrets.token_hex(8)
         folder = self.directory / token
-        files.make_private(folder)
+        files.make_private_directory(folder)
         started_s, ticks_s, code = time.time(), time.monotonic(), 1
         job = Submitted(driver.request, "", str(folder), started_s, parameters["job_name"])
         submitted_jobs.write(self.results, job)
@@ -89,7 +89,7 @@ class JobSubmissions:
         job_id = self._find_job(folder)
         if job_id is None:
             shutil.rmtree(folder, ignore_errors=True)
-            files.make_private(folder)  # a controller may remember later what it was killed over
+            files.make_private_directory(folder)  # a controller may remember later what it was killed over
             submitted_jobs.remove(self.results, lease)
             return
         for path in folder.glob("*.pkl"):  # the job looks for it under this name, for a minute

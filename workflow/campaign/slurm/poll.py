@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from campaign.common import files
-from campaign.common.errors import ConfigError, unwritable
+from campaign.common.errors import ConfigError, convert_os_error
 from campaign.slurm.commands import Slurm
 from campaign.slurm.parse import ACCOUNTING_FORMAT, JOB_FORMAT, SlurmJob, parse_sacct, parse_squeue
 
@@ -91,13 +91,13 @@ class Poll:
                     return self._look(limit_s)
             if look is not None and not fresh:
                 return look
-            with files.lock(self._lock):
+            with files.hold_lock(self._lock):
                 return self._look(limit_s)
         except OSError as error:
             if error.errno in _DENIED:
                 self._denied_s = self._denied_s or self.clock()
                 if self.clock() - self._denied_s >= _DENIED_S:
-                    raise unwritable(error, self._lock) from error
+                    raise convert_os_error(error, self._lock) from error
             last = look or QueueSnapshot(0.0, False)
             return replace(last, reachable=False, problem=f"{error.filename or self._lock}: {error.strerror or error}")
 
@@ -118,8 +118,8 @@ class Poll:
         # Before squeue: what is watched by now was submitted, so that squeue has to show it.
         watched, asked_s = self.watched(), self.clock()
         answer = self.slurm("squeue", "--me", "--states=all", "--noheader", JOB_FORMAT)
-        if not answer.ok:
-            return replace(before, asked_s=asked_s, reachable=False, problem=answer.words)
+        if not answer.is_success:
+            return replace(before, asked_s=asked_s, reachable=False, problem=answer.last_error_line)
         jobs = {job.job_id: job for job in parse_squeue(answer.out)}
         ended = {name: job for name, job in before.jobs.items() if name in watched and not job.active}
         gone = watched - jobs.keys() - ended.keys()
@@ -138,8 +138,8 @@ class Poll:
             return False, str(error), {}
         if _DISABLED in answer.err + answer.out:
             return False, "", {}
-        if not answer.ok:
-            return None, answer.words, {}
+        if not answer.is_success:
+            return None, answer.last_error_line, {}
         return True, "", {job.job_id: job for job in parse_sacct(answer.out)}
 
     def _is_new(self, look: QueueSnapshot, limit_s: float) -> bool:

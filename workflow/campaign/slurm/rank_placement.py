@@ -68,7 +68,7 @@ class SlurmPlacement:
             # A site says its own interface in `slurm.environment`.
             {name: value for name, value in interface.items() if name not in self._system.slurm.environment},
             {rank: each for rank, each in enumerate(given) if each.prefix or each.environment},
-            kind.masks if kind else (),
+            kind.mask_variables if kind else (),
         )
 
     def flags(self, step: Step) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from campaign.common.errors import ConfigError, LaunchError
-from campaign.common.processes.command import Finished, run_command
+from campaign.common.processes.command import CompletedCommand, run_command
 from campaign.slurm.commands import SHOW_HIDDEN
 from campaign.slurm.parse import expand_hosts
 from campaign.spec.hardware import ComposedHost, Composition, Device
@@ -188,7 +188,7 @@ def is_job_forgotten(words: str) -> bool:
     return bool(_FORGOTTEN.search(words))
 
 
-def call(argv: Sequence[str], timeout_s: float) -> Finished:
+def call(argv: Sequence[str], timeout_s: float) -> CompletedCommand:
     """Run one of Slurm's commands in this allocation."""
     try:
         return run_command(argv, timeout_s, {**step_environment(os.environ), **SHOW_HIDDEN})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from campaign.common.processes.command import TIMED_OUT, run_command
+from campaign.common.processes.command import TIMEOUT_EXIT_CODE, run_command
 from campaign.slurm.commands import SHOW_HIDDEN, Slurm
 from campaign.slurm.listed_hosts import ListedHost, parse_partitions
 from campaign.spec.system_file import SlurmOptions
@@ -88,7 +88,7 @@ def look_from_host(
     try:
         path.write_text(token, encoding="utf-8")
         answer = run_command(argv, _IMMEDIATE_S + wait_s + _STEP_S, {**plain, **SHOW_HIDDEN})
-        if answer.code == TIMED_OUT:
+        if answer.code == TIMEOUT_EXIT_CODE:
             run_command(["scancel", "--me", f"--name={token[1:]}"], _STEP_S)
     except OSError as error:
         return DirectoryView("unknown", f"{error.filename or 'srun'}: {error.strerror or error}")
@@ -99,4 +99,4 @@ def look_from_host(
         slurm.note(argv[:2], started_s, time.monotonic() - ticks_s, answer.code)
     replies = [line.rpartition(":")[2] for line in answer.out.splitlines() if line.startswith(f"{token}:")]
     view = _VIEWS.get(replies[-1]) if replies else None
-    return DirectoryView(view) if view else DirectoryView("unknown", answer.words)
+    return DirectoryView(view) if view else DirectoryView("unknown", answer.last_error_line)

@@ -31,7 +31,7 @@ def slurm_sidecar(
     step = directory / "step"
     try:
         words = step_argv(argv, hosts, directory, step, looks_at_devices=looks_at_devices)
-        srun = start_process(words, environment, subprocess.DEVNULL, follows=True)
+        srun = start_process(words, environment, subprocess.DEVNULL, ends_with_parent=True)
     except (OSError, subprocess.SubprocessError):
         yield ()
         return

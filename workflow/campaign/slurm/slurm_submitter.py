@@ -33,8 +33,8 @@ class SlurmSubmitter:
         self.results = results
         self.poll_interval_s = min(MAX_POLL_INTERVAL_S, system.slurm.poll_s)
         self.latency_s = system.slurm.latency_s
-        self.slurm = Slurm(results.slurm_calls.resolve())
-        self.poll = Poll(results.slurm.resolve(), self.slurm, system.slurm.poll_s)
+        self.slurm = Slurm(results.slurm_call_log.resolve())
+        self.poll = Poll(results.slurm_state.resolve(), self.slurm, system.slurm.poll_s)
         self.submissions = JobSubmissions(results, self.slurm, self.poll)
         self._report = report
         self._report_once = skip_repeats(report)

@@ -18,10 +18,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from campaign.common.accelerators.nvidia import ORDER
+from campaign.common.accelerators.nvidia import DEVICE_ORDER_ENVIRONMENT
 from campaign.common.errors import ConfigError, HostFailed, LaunchError
 from campaign.common.files import make_directory
-from campaign.common.processes.disturbances import LOOK_S, Disturbances
+from campaign.common.processes.disturbances import DISTURBANCE_POLL_INTERVAL_S, DisturbanceMonitor
 from campaign.emulators.hosts.cluster_spec import find_from_environment
 from campaign.slurm.rank_placement import SlurmPlacement
 from campaign.slurm.run_on_hosts import Answers, Patience, ask_hosts, call, launch_failures, step_environment
@@ -114,7 +114,7 @@ class SrunLauncher:
     def _environment(self, beside: Mapping[str, str] | None = None) -> dict[str, str]:
         return {
             **step_environment(os.environ),
-            **ORDER,
+            **DEVICE_ORDER_ENVIRONMENT,
             **(beside or {}),
             **variables(self._settings.environment, "slurm.environment"),
         }
@@ -136,7 +136,7 @@ class _RunningStep:
     directory: Path
     limits: Limits
     words: str = ""
-    disturbances: Disturbances = field(default_factory=Disturbances)
+    disturbances: DisturbanceMonitor = field(default_factory=DisturbanceMonitor)
     log_start: int = 0
 
     def measured(self, flags: tuple[str, ...]) -> Ended:
@@ -150,11 +150,11 @@ class _RunningStep:
         while True:
             with self.disturbances:
                 code, why = self._once()
-                self.disturbances.look_at_clocks()
+                self.disturbances.check_clocks()
             if self._has_begun() or not patience.lasts(self.words, _RETRY_S):
                 break
             time.sleep(_RETRY_S)
-            self.disturbances, self.words = Disturbances(), ""
+            self.disturbances, self.words = DisturbanceMonitor(), ""
         return self._understood(code, why, flags)
 
     def _once(self) -> tuple[int, _Why | None]:
@@ -199,8 +199,8 @@ class _RunningStep:
             now = self.disturbances.elapsed_s
             if begun_at is None and self._has_begun():
                 begun_at = now
-            self.disturbances.look([srun.pid])
-            if begun_at is not None and self.disturbances.found:
+            self.disturbances.check_processes([srun.pid])
+            if begun_at is not None and self.disturbances.first_disturbance:
                 return "disturbance"
             if begun_at is None and now > _START_PATIENCE_S:
                 return "no start"
@@ -208,12 +208,16 @@ class _RunningStep:
                 return "time limit"
             if failed_at is not None and now >= failed_at + _PEER_PATIENCE_S:
                 return "failed rank"
-            wait_s = look_s if begun_at is None else min(LOOK_S, begun_at + self.limits.time_limit_s - now)
+            wait_s = (
+                look_s
+                if begun_at is None
+                else min(DISTURBANCE_POLL_INTERVAL_S, begun_at + self.limits.time_limit_s - now)
+            )
             if failed_at is not None:
                 wait_s = min(wait_s, failed_at + _PEER_PATIENCE_S - now)
-            if self.disturbances.wait(lambda seconds: self._listen(srun, seconds), wait_s):
+            if self.disturbances.call_with_timeout(lambda seconds: self._listen(srun, seconds), wait_s):
                 return None
-            look_s = min(LOOK_S, 2 * look_s)
+            look_s = min(DISTURBANCE_POLL_INTERVAL_S, 2 * look_s)
             if failed_at is None and some_rank_failed(self.words):
                 failed_at = self.disturbances.elapsed_s
 
@@ -263,15 +267,15 @@ class _RunningStep:
     def _understood(self, code: int, why: _Why | None, flags: tuple[str, ...]) -> Ended:
         ends = read_ends(self.directory, self.step.processes)
         tail = self._tail()
-        disturbed = self.disturbances.found or _disturbed(ends)
+        disturbed = self.disturbances.first_disturbance or _disturbed(ends)
         error = objection(code, self.words, tail, ends, ended_by_us=why is not None, program=self.program)
         if error is not None and (not disturbed or isinstance(error, HostFailed)):
             raise error
         codes = codes_of(ends, ended_by_us=why is not None)
         return Ended(
             codes,
-            self.disturbances.started,
-            self.disturbances.ended,
+            self.disturbances.started_s,
+            self.disturbances.ended_s,
             # All ranks may have ended in the moment in which they were to be ended.
             timed_out=why == "time limit" and None in codes,
             memory_limit_hit=any(code != 0 for code in codes) and bool(MEMORY_ENDED.search(tail)),

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from campaign.common.errors import HostFailed, LaunchError
-from campaign.common.processes.marked import MARK
+from campaign.common.processes.marked import MARK_VARIABLE
 from campaign.slurm.run_on_hosts import devices_of_tasks, last_complaint, launch_failures, over
 from campaign.spec.launch_prefix import Given
 from campaign.workloads.failures import MEMORY_ENDED
 from campaign.workloads.launcher import Limits
 from campaign.workloads.protocol import Step
 
-RANK_MARK = f"{MARK}_RANK"
+RANK_MARK = f"{MARK_VARIABLE}_RANK"
 """In the environment of a rank's processes: `MARKER#RANK#`, so that what one rank leaves behind is found without harm to others."""
 
 # Wall clock, clock since boot, and out-of-memory kills of the task's control group (else of the host), as in
@@ -162,7 +162,7 @@ def _program(step: Step, placement: StepPlacement, marker: str, reaper: Sequence
     yield from _by_rank(
         {rank: _exports(given.environment) for rank, given in placement.given.items() if given.environment}
     )
-    yield f"export {MARK}={shlex.quote(marker)} {RANK_MARK}={shlex.quote(f'{marker}#')}$rank#"
+    yield f"export {MARK_VARIABLE}={shlex.quote(marker)} {RANK_MARK}={shlex.quote(f'{marker}#')}$rank#"
     yield from _by_rank(_before(placement.prefixes))
     if reaper:
         yield f'! command -v {shlex.quote(reaper[0])} >/dev/null || set -- {shlex.join(reaper)} "$here" "$@"'

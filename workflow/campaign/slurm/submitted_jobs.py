@@ -64,7 +64,7 @@ def token_in(comment: str) -> str:
 
 
 def _path(results: Results, lease: str) -> Path:
-    return results.work(lease) / "job.json"
+    return results.work_directory(lease) / "job.json"
 
 
 def read(results: Results, lease: str) -> Submitted | None:
@@ -81,7 +81,7 @@ def read_unanswered(results: Results, lease: str) -> Submitted | None:
 
 def read_all(results: Results) -> list[Submitted]:
     """Read the jobs and the unanswered submissions of all leases."""
-    leases = [path.parent.name for path in results.work("").glob("*/job.json")]
+    leases = [path.parent.name for path in results.work_directory("").glob("*/job.json")]
     return [job for lease in leases if (job := _read(results, lease))]
 
 
@@ -105,10 +105,10 @@ def is_expected(results: Results, lease: str, poll_s: float) -> bool:
     job = _read(results, lease)
     if job is None or not job.job_id:
         return job is not None
-    slurm = Slurm(results.slurm_calls)
+    slurm = Slurm(results.slurm_call_log)
     try:
         # The shared look does for a job that it shows: of hundreds, not each is to be asked for by each that looks for orphans.
-        look = Poll(results.slurm, slurm, poll_s).snapshot()
+        look = Poll(results.slurm_state, slurm, poll_s).snapshot()
         shown = look.jobs.get(job.job_id)
         if not look.reachable or look.asked_s < job.submitted_s:
             return True
@@ -124,7 +124,7 @@ def is_expected(results: Results, lease: str, poll_s: float) -> bool:
 def is_there(job: Submitted, slurm: Slurm) -> bool | None:
     """Whether a job is queued or runs; None where Slurm does not answer. ConfigError: there is no Slurm here."""
     answer = slurm("squeue", "--noheader", f"--jobs={job.job_id}", JOB_FORMAT)
-    if not answer.ok:
+    if not answer.is_success:
         return False if "Invalid job id" in answer.err else None
     return any(job.is_shown_by(each) for each in parse_squeue(answer.out))
 

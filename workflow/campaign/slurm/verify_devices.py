@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.common.accelerators import ACCELERATORS, Accelerator, Kind, Seen
-from campaign.common.accelerators.accelerator import identity_and_model
+from campaign.common.accelerators import ACCELERATORS, Accelerator, AcceleratorKind, DetectedDevice
+from campaign.common.accelerators.accelerator import parse_identity_and_model
 from campaign.common.errors import HostFailed, LaunchError
 from campaign.common.files import make_directory
 from campaign.slurm.run_on_hosts import ask_hosts, devices_of_tasks, together
@@ -27,7 +27,7 @@ for device in {granted}; do
 done
 echo "exit 0"
 """
-_MASKS = [mask for each in ACCELERATORS.values() for mask in each.masks[:1]]
+_MASKS = [mask for each in ACCELERATORS.values() for mask in each.mask_variables[:1]]
 _REPORTED = """said=$({command} 2>&1)
 code=$?
 printf '%s\\n' "$said" | while IFS= read -r line; do echo "device $line"; done
@@ -48,7 +48,7 @@ class DevicesDiffer(HostFailed):
 class Verified:
     """Devices by host, problems by host, and devices of the composition that a host does not list."""
 
-    hosts: Mapping[str, tuple[Seen, ...]]
+    hosts: Mapping[str, tuple[DetectedDevice, ...]]
     problems: Mapping[str, str]
     lost: tuple[Device, ...] = ()
 
@@ -115,15 +115,17 @@ def checked(
 
     identified: whether the lines identify devices; otherwise they are only counted, where Slurm grants devices at all.
     """
-    parse = identity_and_model if system.slurm.devices_command else kind_of(system, composition.hosts).parse
-    seen: dict[str, tuple[Seen, ...]] = {}
+    parse = (
+        parse_identity_and_model if system.slurm.devices_command else kind_of(system, composition.hosts).parse_devices
+    )
+    seen: dict[str, tuple[DetectedDevice, ...]] = {}
     problems: dict[str, str] = {}
     lost: list[Device] = []
     for host in composition.hosts:
         said = lines.get(host.name, ())
         ended = next((line.removeprefix(_END) for line in said if line.startswith(_END)), "unknown")
         texts = [line.removeprefix(_DEVICE) for line in said if line.startswith(_DEVICE)]
-        seen[host.name] = parse(texts) if identified else tuple(Seen() for text in texts if text.strip())
+        seen[host.name] = parse(texts) if identified else tuple(DetectedDevice() for text in texts if text.strip())
         # Slurm tells a step its devices by a variable for GPUs only.
         comparable = identified or system.slurm.gres.partition(":")[0] == "gpu"
         if ended != "0":
@@ -135,7 +137,9 @@ def checked(
     return Verified(seen, problems, tuple(lost))
 
 
-def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], *, identified: bool) -> str | None:
+def _difference(
+    system: SystemFile, host: ComposedHost, seen: tuple[DetectedDevice, ...], *, identified: bool
+) -> str | None:
     """The problem of a host, or None. Additional devices do no harm, since runs are told theirs."""
     wanted = on_host(host)
     if len(seen) < len(wanted):
@@ -157,7 +161,7 @@ def _difference(system: SystemFile, host: ComposedHost, seen: tuple[Seen, ...], 
     return None
 
 
-def _lost(system: SystemFile, host: ComposedHost, seen: Sequence[Seen]) -> list[Device]:
+def _lost(system: SystemFile, host: ComposedHost, seen: Sequence[DetectedDevice]) -> list[Device]:
     """Devices of a host that are known by their names on it, and are not among those that it lists."""
     # Fabrics and hosts write one identity in more ways than one.
     there = {normal(name) for device in seen for name in (device.identity, device.address) if name}
@@ -179,6 +183,6 @@ def on_host(host: ComposedHost) -> tuple[Device, ...]:
     return tuple(found.values())
 
 
-def runs_on(system: SystemFile, device: Device) -> Kind:
+def runs_on(system: SystemFile, device: Device) -> AcceleratorKind:
     """The kind of a device, as the system file says of its model."""
     return system.devices.get(device.model, DeviceModel()).runs_on

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from campaign.common.accelerators import Kind
+from campaign.common.accelerators import AcceleratorKind
 from campaign.common.paths import SCRIPTS
 from campaign.spec.cell import Attach, Scalar, Storage
 from campaign.spec.fields import AxisName, Count, FileModel, Label, Many, Name, Precision, as_typed
@@ -126,7 +126,7 @@ class LinkMeasurement(FileModel):
     tolerance_pct: Annotated[float, Field(gt=0, lt=100)] = 25.0
     """A link that is slower than expected for its type by more than this is flagged in every record of the composition."""
 
-    def sizes_on(self, runs_on: Kind) -> tuple[int, ...]:
+    def sizes_on(self, runs_on: AcceleratorKind) -> tuple[int, ...]:
         return self.sizes_bytes or (8, 4096, 65536, 2**20, 2**24, 2**26, *([] if runs_on == "cpu" else [2**28]))
 
 

@@ -1,6 +1,6 @@
 """Hosts and devices as they are at one moment, and as a lease has them.
 
-Ids are double: `fabric_id` is the fabric's (to release by), `host_id` the host's (a GPU UUID, a drive's serial, a MAC).
+Ids are double: `fabric_id` is the fabric's (to release by), `make_host_id` the host's (a GPU UUID, a drive's serial, a MAC).
 """
 
 from __future__ import annotations

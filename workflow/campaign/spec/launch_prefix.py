@@ -16,7 +16,7 @@ NAMES: Mapping[str, str] = {
     "devices": "number of devices that the process uses",
     "fraction": "part of each device, as a decimal number such as 0.25",
     "percent": "the same in percent, such as 25",
-    "memory_mib": "`memory_mib` of the entry",
+    "memory_mib": "`measure_memory_mib` of the entry",
     "ids": "ids of its devices, joined by commas; one that several parts share stands once",
     "servers": "where its devices are: its own host, or the pool's drawers; joined by commas",
     "host": "host that the process is of",

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from campaign.common.errors import ConfigError, first_problem
-from campaign.common.files import canonical_json, content_hash, hash_of, load_json
+from campaign.common.errors import ConfigError, format_first_error
+from campaign.common.files import dump_canonical_json, hash_document, hash_text, load_json
 from campaign.spec.cell import Cell, Configuration, Scalar, Settings, drop_layout
 from campaign.spec.fields import ClosedModel, VersionedModel
 
@@ -177,18 +177,18 @@ class LeasePlan(ClosedModel):
         """The file's content, with its checksum: a line a part. campaigns: texts of campaigns by hash, kept from lease to lease."""
         as_used = {} if campaigns is None else campaigns
         if self.campaign_hash not in as_used:
-            as_used[self.campaign_hash] = canonical_json(self.campaign_as_used)
+            as_used[self.campaign_hash] = dump_canonical_json(self.campaign_as_used)
         document = self.model_dump(mode="json", exclude={"campaign_as_used", "checksum"})
-        parts = {name: canonical_json(part) for name, part in document.items()}
+        parts = {name: dump_canonical_json(part) for name, part in document.items()}
         parts["campaign_as_used"] = as_used[self.campaign_hash]
         whole = ",".join(f'"{name}":{parts[name]}' for name in sorted(parts))
-        parts["checksum"] = f'"{hash_of("{" + whole + "}")}"'
+        parts["checksum"] = f'"{hash_text("{" + whole + "}")}"'
         return "{\n" + ",\n".join(f'"{name}":{part}' for name, part in parts.items()) + "\n}\n"
 
 
 def document_digest(lease: str, run_set: str, slurm: dict[str, Any], campaign_hash: str) -> str:
     """See `LeasePlan.digest`."""
-    return content_hash([lease, run_set, slurm, campaign_hash], 12)
+    return hash_document([lease, run_set, slurm, campaign_hash], 12)
 
 
 def read_lease_plan(path: Path) -> LeasePlan:
@@ -213,8 +213,8 @@ def read_lease_plan(path: Path) -> LeasePlan:
     try:
         return LeasePlan.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {first_problem(error, 'the file')}; {_AGAIN}") from error
+        raise ConfigError(f"{path}: {format_first_error(error, 'the file')}; {_AGAIN}") from error
 
 
 def _checksum(document: dict[str, Any]) -> str:
-    return content_hash({name: value for name, value in document.items() if name != "checksum"})
+    return hash_document({name: value for name, value in document.items() if name != "checksum"})

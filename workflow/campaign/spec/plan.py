@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from campaign.common.errors import RecordError, first_problem
+from campaign.common.errors import RecordError, format_first_error
 from campaign.common.files import require_json
 from campaign.spec.fields import VersionedModel
 from campaign.spec.lease_plan import LeaseCharge
@@ -203,4 +203,4 @@ def parse_plan(path: Path, document: dict[str, Any]) -> PlanDocument:
     try:
         return PlanDocument.model_validate(document)
     except ValidationError as error:
-        raise RecordError(f"{path}: {first_problem(error, 'the file')}; {_AGAIN}") from error
+        raise RecordError(f"{path}: {format_first_error(error, 'the file')}; {_AGAIN}") from error

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
 
 from campaign.common.errors import ConfigError
-from campaign.common.paths import PUBLISHED
+from campaign.common.paths import PUBLISHED_DATA_DIRECTORY
 from campaign.spec.cell import AXES, SHAPE_AXES, Scalar
 from campaign.spec.expression import parse
 from campaign.spec.fields import ClosedModel
@@ -242,7 +242,7 @@ def holds(check: Check, claims: Mapping[str, Claim]) -> bool:
 
 def names() -> list[str]:
     """Names of the sets that come with the project."""
-    return sorted(path.stem for path in PUBLISHED.glob("*.yaml"))
+    return sorted(path.stem for path in PUBLISHED_DATA_DIRECTORY.glob("*.yaml"))
 
 
 def is_set(text: str) -> bool:
@@ -252,7 +252,7 @@ def is_set(text: str) -> bool:
 
 def path_of(reference: str, beside: Path | None = None) -> Path:
     """Where the set that `load` would read is, or would be."""
-    return PUBLISHED / f"{reference}.yaml" if is_set(reference) else (beside or Path()) / reference
+    return PUBLISHED_DATA_DIRECTORY / f"{reference}.yaml" if is_set(reference) else (beside or Path()) / reference
 
 
 def load(reference: str, beside: Path | None = None, place: str = "") -> ReferenceSet:

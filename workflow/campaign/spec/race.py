@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from campaign.common.errors import RecordError, first_problem
+from campaign.common.errors import RecordError, format_first_error
 from campaign.common.files import require_json, write_json
 from campaign.spec.fields import ClosedModel
 
@@ -92,7 +92,7 @@ def read_race(path: Path) -> RaceDocument | None:
     try:
         return RaceDocument.model_validate(require_json(path, remedy))
     except ValidationError as error:
-        raise RecordError(f"{path}: {first_problem(error, 'the file')}; {remedy}") from error
+        raise RecordError(f"{path}: {format_first_error(error, 'the file')}; {remedy}") from error
 
 
 def write_race(path: Path, race: RaceDocument) -> None:

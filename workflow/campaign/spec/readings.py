@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from campaign.common.errors import ConfigError, first_problem
+from campaign.common.errors import ConfigError, format_first_error
 from campaign.common.files import read_bytes, write_once
 from campaign.common.paths import Results
 from campaign.spec.fields import ClosedModel
@@ -62,14 +62,14 @@ def keep(results: Path, readings: Readings) -> Path:
     """Write a document of its own; gives its path. Its name is of its content, so that those of two archives do not meet."""
     content = readings.model_dump_json().encode() + b"\n"
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(readings.made))
-    path = Results.at(results).readings / f"{when}-{hashlib.sha256(content).hexdigest()[:8]}.json"
+    path = Results.from_directory(results).log_readings / f"{when}-{hashlib.sha256(content).hexdigest()[:8]}.json"
     write_once(path, content)
     return path
 
 
 def all_readings(results: Path) -> list[Readings]:
     """Every time that logs were read again, the oldest first. ConfigError: one cannot be read."""
-    paths = sorted(Results.at(results).readings.glob("*.json"))
+    paths = sorted(Results.from_directory(results).log_readings.glob("*.json"))
     return sorted(map(_read, paths), key=lambda readings: readings.made)
 
 
@@ -77,7 +77,7 @@ def _read(path: Path) -> Readings:
     try:
         return Readings.model_validate_json(read_bytes(path))
     except (OSError, ValidationError) as error:
-        why = first_problem(error, "the file") if isinstance(error, ValidationError) else error.strerror
+        why = format_first_error(error, "the file") if isinstance(error, ValidationError) else error.strerror
         raise ConfigError(
             f"{path}: cannot be read ({why}); restore it from an archive, or remove it and read the logs again with "
             "'campaign parse'"

@@ -22,9 +22,9 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
-from campaign.common.credentials import masked
-from campaign.common.errors import ConfigError, RecordError, first_problem
-from campaign.common.files import content_hash, read_bytes, read_json, require_json, write_once
+from campaign.common.credentials import mask_secrets
+from campaign.common.errors import ConfigError, RecordError, format_first_error
+from campaign.common.files import hash_document, read_bytes, read_json, require_json, write_once
 from campaign.common.paths import Results
 from campaign.spec.cell import Attach, Cell, Configuration, Scalar, Storage
 from campaign.spec.fields import ClosedModel
@@ -63,8 +63,8 @@ _NAME = re.compile(rf"{_KEY}(?:\.implied-by\.{_KEY})?\.json")
 class Failure(ClosedModel):
     """Why a run is not `ok`: a sentence, and the evidence it rests on (log lines, exit codes)."""
 
-    reason: Annotated[str, AfterValidator(masked)]
-    evidence: Annotated[str, AfterValidator(masked)] = ""
+    reason: Annotated[str, AfterValidator(mask_secrets)]
+    evidence: Annotated[str, AfterValidator(mask_secrets)] = ""
     rank: int | None = None
 
 
@@ -215,8 +215,8 @@ class Store:
 
     def __init__(self, results: Path) -> None:
         self.results = results
-        self.records = Results.at(results).records
-        self.shared = Results.at(results).shared
+        self.records = Results.from_directory(results).records
+        self.shared = Results.from_directory(results).shared_documents
 
     def path(self, cell_id: str, repetition: int) -> Path:
         """Where the record of a run that was started is."""
@@ -292,8 +292,8 @@ class Store:
                 return Record.model_validate({**dict(record), **found.record})
             except ValidationError as error:
                 raise ConfigError(
-                    f"{Results.at(self.results).readings}: the reading of run {cell_id}.{repetition} is damaged "
-                    f"({first_problem(error, 'the run')}); read the logs again with 'campaign parse'"
+                    f"{Results.from_directory(self.results).log_readings}: the reading of run {cell_id}.{repetition} is damaged "
+                    f"({format_first_error(error, 'the run')}); read the logs again with 'campaign parse'"
                 ) from error
         return record
 
@@ -328,7 +328,7 @@ class Store:
 
     def share(self, document: object) -> str:
         """Store what many records have in common once; gives the hash to refer to it by. A damaged file is replaced."""
-        name = content_hash(document)
+        name = hash_document(document)
         try:
             self.shared_document(name)
         except RecordError:
@@ -339,7 +339,7 @@ class Store:
     def shared_document(self, name: str) -> dict[str, Any]:
         path = self.shared / f"{name}.json"
         document = require_json(path, "restore it from an archive")
-        if content_hash(document) != name:
+        if hash_document(document) != name:
             raise RecordError(f"{path}: its content does not match its name; restore it from an archive")
         return document
 
@@ -359,7 +359,7 @@ def read_record(path: Path) -> Record:
     try:
         record = Record.model_validate_json(content)
     except ValidationError as error:
-        problem = first_problem(error, "the file")
+        problem = format_first_error(error, "the file")
         raise RecordError(
             f"{path}: not a whole {SCHEMA} record ({problem}); move it away and the run is measured again"
         ) from error
@@ -395,8 +395,8 @@ def campaigns_as_used(directory: Path, *, every: bool = False) -> Iterator[dict[
 
     Without both, or where `every` one is wanted, those that records name, the newest first.
     """
-    results, alone = Results.at(directory), True
-    if name := read_json(results.plan_document).get("campaign_hash"):
+    results, alone = Results.from_directory(directory), True
+    if name := read_json(results.plan_file).get("campaign_hash"):
         with suppress(RecordError):
             yield Store(directory).shared_document(str(name))
             alone = False
@@ -404,5 +404,5 @@ def campaigns_as_used(directory: Path, *, every: bool = False) -> Iterator[dict[
         yield document
         alone = False
     if alone or every:
-        paths = sorted(results.shared.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        paths = sorted(results.shared_documents.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
         yield from (each for each in map(read_json, paths) if each.get("schema_version") == CAMPAIGN_SCHEMA)

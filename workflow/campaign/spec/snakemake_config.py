@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from campaign.common.errors import CampaignError, ConfigError, unwritable
+from campaign.common.errors import CampaignError, ConfigError, convert_os_error
 from campaign.common.paths import ROOT
 from campaign.spec.campaign_file import CampaignFile
 from campaign.spec.yaml_file import read_yaml
@@ -40,7 +40,7 @@ def exit_on_error() -> Iterator[None]:
     except ModuleNotFoundError as error:
         sys.exit(f"error: {error}; {NOT_INSTALLED}")
     except OSError as error:
-        sys.exit(f"error: {unwritable(error, Path.cwd())}")
+        sys.exit(f"error: {convert_os_error(error, Path.cwd())}")
 
 
 def complete_config(workflow: Any, config: Mapping[str, Any], default_results: str) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class SetAside:
 def set_aside(store: Store, runs: Sequence[RunKey], *, where: str = "", why: str = "") -> SetAside:
     """Move records out of the way, into a directory of its own; RecordError when that is not possible."""
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    directory = Results.at(store.results).superseded / when
+    directory = Results.from_directory(store.results).superseded_records / when
     number = 1
     while directory.exists():
         number += 1
@@ -91,7 +91,7 @@ def set_aside(store: Store, runs: Sequence[RunKey], *, where: str = "", why: str
 def all_set_aside(results: Path) -> list[SetAside]:
     """Every time that records were set aside, in the order of time; RecordError names a damaged file."""
     found = []
-    for path in sorted(Results.at(results).superseded.glob("*/why.json")):
+    for path in sorted(Results.from_directory(results).superseded_records.glob("*/why.json")):
         try:
             document = load_json(path)
             keys = tuple(_key(name) for name in document["runs"])
@@ -120,8 +120,8 @@ class RecordedHosts:
     def __call__(self, cell_id: str) -> frozenset[str]:
         if self._files is None:
             self._files = {}
-            paths = Results.at(self.store.results)
-            for directory in (self.store.records, *sorted(paths.superseded.glob("*/records"))):
+            paths = Results.from_directory(self.store.results)
+            for directory in (self.store.records, *sorted(paths.superseded_records.glob("*/records"))):
                 for path in _files(directory):
                     self._files.setdefault(path.name.split(".")[0], []).append(path)
         hosts = frozenset(host for path in self._files.get(cell_id, ()) for host in hosts_of(path))

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from campaign.common.accelerators import Kind
-from campaign.common.errors import nearest
+from campaign.common.accelerators import AcceleratorKind
+from campaign.common.errors import suggest_name
 from campaign.spec.cell import Configuration, Scalar, Storage
 from campaign.spec.fields import HOSTS_PATTERN, OPERAND_PATTERN, Count, FileModel, Name, Precision, Variables
 from campaign.spec.site_hardware import HostSpec, PoolSpec, expand_host_names
@@ -48,7 +48,7 @@ class StoragePlace(FileModel):
 class DeviceModel(FileModel):
     """Properties of a device model."""
 
-    runs_on: Kind = "cuda"
+    runs_on: AcceleratorKind = "cuda"
     """`cuda`: an NVIDIA GPU; `rocm`: an AMD GPU; `xpu`: an Intel GPU, or one tile of it; `cpu`: one process on a CPU core emulates
     each device, and the report says so, unless `emulated` is false."""
     emulated: bool = True
@@ -285,7 +285,7 @@ class SystemFile(FileModel):
             raise ValueError(f"'pool' has a home {unknown[0]} that is no host; there are: {', '.join(sorted(names))}")
         if unknown := sorted(self.tenancy.quota.keys() - {entry.model for entry in self.pool}):
             raise ValueError(
-                f"'tenancy.quota.{unknown[0]}' names no model of the pool; {nearest(unknown[0], (e.model for e in self.pool))}"
+                f"'tenancy.quota.{unknown[0]}' names no model of the pool; {suggest_name(unknown[0], (e.model for e in self.pool))}"
             )
         return self
 

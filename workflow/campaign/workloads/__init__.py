@@ -10,7 +10,7 @@ import pkgutil
 from collections.abc import Mapping
 from typing import Any, cast
 
-from campaign.common.errors import ConfigError, nearest
+from campaign.common.errors import ConfigError, suggest_name
 from campaign.workloads.protocol import Workload
 
 WORKLOADS: dict[str, str] = {
@@ -28,7 +28,7 @@ _EARLIER_SERVICE = "campaign.workloads.earlier_service:EarlierService"
 def workload_class(kind: str) -> type[Workload]:
     """The class of a kind; ConfigError for one that is not in the table."""
     if kind not in WORKLOADS:
-        raise ConfigError(f"'{kind}' is not a kind of workload; {nearest(kind, WORKLOADS)}")
+        raise ConfigError(f"'{kind}' is not a kind of workload; {suggest_name(kind, WORKLOADS)}")
     return cast(type[Workload], pkgutil.resolve_name(WORKLOADS[kind]))
 
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, StringConstraints, model_validator
 
-from campaign.common.accelerators import Kind
-from campaign.common.errors import problems_of
+from campaign.common.accelerators import AcceleratorKind
+from campaign.common.errors import collect_problems
 from campaign.spec.cell import AXES, Scalar
 from campaign.spec.fields import AXIS_PATTERN, Argument, Precision, Variables
 from campaign.spec.record import Failure
@@ -30,16 +30,16 @@ from campaign.workloads.command_template import (
 )
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import (
-    WITHOUT_RATE,
+    PARSERS_WITHOUT_RATE,
     LogReading,
     ParserName,
-    Scope,
-    choose_test,
-    format_of,
+    RunContext,
+    load_format,
     read_log,
     read_tests,
+    select_tests,
 )
-from campaign.workloads.parsers.expressions import Parser, hints, misnamed_metrics, read_expressions
+from campaign.workloads.parsers.expressions import Parser, collect_hints, find_misnamed_metrics, read_expressions
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
 from campaign.workloads.rank_launchers import LaunchMethod, command_line
 from campaign.workloads.software import Software, filled, search_path
@@ -167,7 +167,7 @@ class CommandWorkload(Workload):
         return None if self.test == "only" else self.test
 
     def tests(self, log: Log) -> Sequence[LogReading]:
-        return [] if self.parser is None else choose_test(read_tests(self.parser, log, Scope()), self.log_test)
+        return [] if self.parser is None else select_tests(read_tests(self.parser, log, RunContext()), self.log_test)
 
     def of_test(self, number: int) -> Self:
         return self.model_copy(update={"test": number})
@@ -191,7 +191,7 @@ class CommandWorkload(Workload):
 
     @property
     def printed_metrics(self) -> list[str] | None:
-        known = list(self.metrics) if self.parser in WITHOUT_RATE else [each.metric for each in self.parsers]
+        known = list(self.metrics) if self.parser in PARSERS_WITHOUT_RATE else [each.metric for each in self.parsers]
         return known or None
 
     def summary(self) -> Mapping[str, Any]:
@@ -212,14 +212,14 @@ class CommandWorkload(Workload):
     def problems(self, around: Surroundings) -> Iterator[str]:
         known = RESERVED | set(self.options)
         for place, text in texts(self.model_dump(include=_FILLED_PER_RUN)):
-            yield from problems_of(check_template, text, known, around.place(*place))
+            yield from collect_problems(check_template, text, known, around.place(*place))
         if self.software is not None:
             for place, text in texts(self.software.model_dump(include={"conda", "venv", "apptainer"})):
                 # The same for every cell of an option's value, so that it is looked at once.
-                yield from problems_of(check_template, text, self.options, around.place("software", *place))
+                yield from collect_problems(check_template, text, self.options, around.place("software", *place))
         for index, word in enumerate(self.inputs or ()):
-            yield from problems_of(check_template, word, self.options, around.place("inputs", index))
-        yield from misnamed_metrics(self.parsers, lambda index, key: around.place("parsers", index, key))
+            yield from collect_problems(check_template, word, self.options, around.place("inputs", index))
+        yield from find_misnamed_metrics(self.parsers, lambda index, key: around.place("parsers", index, key))
         starts: list[tuple[tuple[str | int, ...], tuple[str, ...]]] = [(("command",), self.command)]
         starts += [(("prepare", place), words) for place, words in enumerate(self.prepare)]
         starts += [(("cleanup", place), words) for place, words in enumerate(self.cleanup)]
@@ -235,7 +235,7 @@ class CommandWorkload(Workload):
                 "`launcher: local`; use a system (or a profile) with `launcher: slurm`, or `launch: per_rank`, mpirun or torchrun"
             )
 
-    def missing(self, kinds: Collection[Kind] = ()) -> str | None:
+    def missing(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
         program = self.command[0]
         if "{" in program or shutil.which(program):
             return None
@@ -252,7 +252,7 @@ class CommandWorkload(Workload):
         return filled(self.software, {**self.options, **options}, f"workload {self.name}")
 
     def hints(self, log: Log) -> list[str]:
-        return hints(log, self.parser, self.parsers)
+        return collect_hints(log, self.parser, self.parsers)
 
     def step(self, run: Run) -> Step:
         where = f"workload {self.name}"
@@ -303,7 +303,7 @@ class CommandWorkload(Workload):
         if failed := ended.failure(log):
             return failed
         cell = run.cell
-        scope = Scope(
+        scope = RunContext(
             ranks=cell.configuration.ranks,
             hosts=cell.configuration.hosts,
             batch=cell.batch,
@@ -311,11 +311,11 @@ class CommandWorkload(Workload):
             warmup_steps=cell.settings.warmup_steps,
             measured_steps=cell.settings.measured_steps,
             test=self.log_test,
-            ended=ended.known,
+            ended_normally=ended.known,
         )
         reading = read_log(self.parser, log, scope) if self.parser else read_expressions(self.parsers, log, scope)
         if ended.known:
-            reading = reading.of_ended()
+            reading = reading.without_cut_off_flag()
         status, problem = reading.status, reading.problem
         if status == "ok" and (other := self.other_program(reading, {**self.options, **cell.options})):
             status, problem = "invalid", other
@@ -332,7 +332,7 @@ class CommandWorkload(Workload):
         )
 
     def other_program(self, reading: LogReading, options: Mapping[str, Scalar]) -> str:
-        known = format_of(self.parser).programs if self.parser else None
+        known = load_format(self.parser).program_pattern if self.parser else None
         if known is not None and reading.program:
             values = {**dict.fromkeys(RESERVED, ""), **options}
             names = {fill(word, values, self.name).rpartition("/")[2] for word in self.command}
@@ -340,7 +340,7 @@ class CommandWorkload(Workload):
             if started and reading.program not in started:
                 return f"the output is of {reading.program}, and the command starts {', '.join(started)}"
         own = [name for name in self.metrics if name in reading.metrics]
-        if self.metrics and self.parser in WITHOUT_RATE and not own:
+        if self.metrics and self.parser in PARSERS_WITHOUT_RATE and not own:
             return f"the output has none of {', '.join(self.metrics)}, but {', '.join(reading.metrics) or 'no number'}"
         return ""
 

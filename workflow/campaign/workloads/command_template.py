@@ -7,7 +7,7 @@ import string
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from campaign.common.errors import ConfigError, LaunchError, nearest
+from campaign.common.errors import ConfigError, LaunchError, suggest_name
 from campaign.spec.cell import AXES, Cell, Scalar
 from campaign.spec.fields import Variables
 
@@ -107,6 +107,6 @@ def _parts(text: str, known: Collection[str], where: str) -> Iterator[tuple[str,
             )
         if name is not None and name not in known:
             raise ConfigError(
-                f"{where}: '{{{name}}}' is not known; {nearest(name, known)} (write {{{{ and }}}} for literal braces)"
+                f"{where}: '{{{name}}}' is not known; {suggest_name(name, known)} (write {{{{ and }}}} for literal braces)"
             )
         yield literal, name

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from campaign.common.accelerators import ACCELERATORS, Kind
+from campaign.common.accelerators import ACCELERATORS, AcceleratorKind
 from campaign.spec.record import Status
 from campaign.workloads.failures import described
 from campaign.workloads.log_reader import Log
@@ -35,7 +35,7 @@ class DeviceFault:
     rank: int | None
 
 
-def device_fault(runs_on: Kind, status: Status, log: Log, processes: int) -> DeviceFault | None:
+def device_fault(runs_on: AcceleratorKind, status: Status, log: Log, processes: int) -> DeviceFault | None:
     """What a failed run says of its devices; None where it says nothing, or failed for something else."""
     kind = ACCELERATORS[runs_on]
     if status not in DOUBTFUL or kind.torch_type == "cpu":

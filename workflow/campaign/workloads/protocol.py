@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from pydantic import Field
 
-from campaign.common.accelerators import ACCELERATORS, Kind, fallback_in
+from campaign.common.accelerators import ACCELERATORS, AcceleratorKind, find_fallback
 from campaign.spec.cell import Cell, Scalar
 from campaign.spec.fields import AxisName, FileModel, InputFiles, Name, Precision
 from campaign.spec.hardware import Composition, Device
@@ -50,7 +50,7 @@ class Run:
     repetition: int
     composition: Composition
     directory: Path
-    runs_on: Kind
+    runs_on: AcceleratorKind
     storage: RunStorage | None = None
     peak_tflops: float | None = None
     launcher: Literal["local", "slurm"] = "local"
@@ -347,7 +347,7 @@ class Workload(FileModel):
         """Whether runs with these options read from the configuration's storage."""
         return False
 
-    def missing(self, kinds: Collection[Kind] = ()) -> str | None:
+    def missing(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
         """What this machine lacks to run it on such devices, and the remedy; None when nothing."""
         return None
 
@@ -366,7 +366,7 @@ class Workload(FileModel):
         """Why nothing was found in the log of an incomplete run."""
         return ()
 
-    def objection(self, cell: Cell, runs_on: Kind) -> str | None:
+    def objection(self, cell: Cell, runs_on: AcceleratorKind) -> str | None:
         """Why this cell cannot be run at all on such a device (`unsupported`), or None."""
         return None
 
@@ -389,7 +389,7 @@ class Workload(FileModel):
     def outcome(self, run: Run, ended: Ended, log: Log) -> Outcome:
         """What `read` gives; work on the CPU in the place of a device, and a rate that no work can have, are failures."""
         found = self.read(run, ended, log)
-        if found.status == "ok" and (line := fallback_in(ACCELERATORS[run.runs_on], log.lines)):
+        if found.status == "ok" and (line := find_fallback(ACCELERATORS[run.runs_on], log.lines)):
             failure = Failure(reason=f"{FELL_BACK} {ACCELERATORS[run.runs_on].title}", evidence=line[:500])
             return replace(found, status="invalid", failure=failure)
         rate = found.throughput_per_s

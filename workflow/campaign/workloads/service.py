@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
-from campaign.common.accelerators import Kind
-from campaign.common.errors import LaunchError, absent_package, problems_of
+from campaign.common.accelerators import AcceleratorKind
+from campaign.common.errors import LaunchError, collect_problems, find_missing_package
 from campaign.common.files import read_bytes
 from campaign.spec.cell import Scalar
 from campaign.spec.fields import Precision
@@ -23,18 +23,18 @@ from campaign.workloads import software as environments
 from campaign.workloads.command_template import BESIDE, RESERVED, check_template, run_values, texts, variables
 from campaign.workloads.failures import classify
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import LogReading, Scope, choose_test, read_log, read_tests
-from campaign.workloads.parsers.expressions import Parser, hints, misnamed_metrics, read_expressions
+from campaign.workloads.parsers import LogReading, RunContext, read_log, read_tests, select_tests
+from campaign.workloads.parsers.expressions import Parser, collect_hints, find_misnamed_metrics, read_expressions
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
 from campaign.workloads.service_run.specification import (
-    CLIENT_OUTPUT,
-    RESULT,
+    CLIENT_OUTPUT_FILE,
+    RESULT_FILE,
     SERVICE_VALUES,
     BenchmarkClient,
-    Problem,
-    Result,
     Server,
-    Specification,
+    ServiceProblem,
+    ServiceRunResult,
+    ServiceRunSpecification,
 )
 from campaign.workloads.software import Software, filled, search_path, software_words
 
@@ -131,7 +131,11 @@ class ServiceWorkload(Workload):
 
     def tests(self, log: Log) -> Sequence[LogReading]:
         chosen = None if self.client.test == "only" else self.client.test
-        return [] if self.client.parser is None else choose_test(read_tests(self.client.parser, log, Scope()), chosen)
+        return (
+            []
+            if self.client.parser is None
+            else select_tests(read_tests(self.client.parser, log, RunContext()), chosen)
+        )
 
     def of_test(self, number: int) -> Self:
         return self.model_copy(update={"client": self.client.model_copy(update={"test": number})})
@@ -169,14 +173,14 @@ class ServiceWorkload(Workload):
 
     def problems(self, around: Surroundings) -> Iterator[str]:
         known = RESERVED | SERVICE_VALUES.keys() | self.options.keys()
-        yield from misnamed_metrics(
+        yield from find_misnamed_metrics(
             self.client.parsers, lambda index, key: around.place("client", "parsers", index, key)
         )
         keys = {"command", "environment", "precision_arguments"}
         for part in ("server", "client"):
             document = self.model_dump(include={part: keys})[part]
             for place, text in texts(document):
-                yield from problems_of(check_template, text, known, around.place(part, *place))
+                yield from collect_problems(check_template, text, known, around.place(part, *place))
             program = document["command"][0]
             if "/" in program and not program.startswith(("/", "{")):
                 yield (
@@ -184,8 +188,8 @@ class ServiceWorkload(Workload):
                     "directory; give the full path, or a program on the PATH"
                 )
 
-    def missing(self, kinds: Collection[Kind] = ()) -> str | None:
-        if (absent := absent_package("prometheus_client")) is not None:
+    def missing(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
+        if (absent := find_missing_package("prometheus_client")) is not None:
             return f"services need the package {absent}"
         for part, command in (("server", self.server.command), ("client", self.client.command)):
             if self.software is None and "{" not in command[0] and not shutil.which(command[0]):
@@ -202,7 +206,7 @@ class ServiceWorkload(Workload):
         return filled(self.software, {**self.options, **options}, f"workload {self.name}")
 
     def hints(self, log: Log) -> list[str]:
-        return hints(log, self.client.parser, self.client.parsers)
+        return collect_hints(log, self.client.parser, self.client.parsers)
 
     def result_file(self, run: Run) -> str | None:
         return self.client.result if self.client.find_result(run.directory) else None
@@ -216,7 +220,7 @@ class ServiceWorkload(Workload):
                 environment, f"{where}: environment"
             )  # a variable that is not set is named before the server starts
         arguments = self.server.precision_arguments.get(cast(Precision, cell.precision), ())
-        specification = Specification(
+        specification = ServiceRunSpecification(
             where=where,
             directory=run.directory,
             server=self.server.model_copy(update={"command": (*self.server.command, *arguments)}),
@@ -229,7 +233,7 @@ class ServiceWorkload(Workload):
             slurm=run.launcher == "slurm",
         )
         specification.path.write_text(specification.model_dump_json(), encoding="utf-8")
-        specification.over.write_text("", encoding="utf-8")
+        specification.end_of_run_file.write_text("", encoding="utf-8")
         argv = (sys.executable, "-m", "campaign.workloads.service_run", str(specification.path))
         return Step(argv, {}, run.ranks_by_host, per_rank=not self.one_process_for_all)
 
@@ -244,7 +248,7 @@ class ServiceWorkload(Workload):
         if result is None:
             return Outcome("incomplete", Failure(reason="the run left no result", evidence=log.tail()))
         written = self.client.find_result(run.directory)
-        outcome = self._read_client(run, Log(written or run.directory / CLIENT_OUTPUT), ended=True)
+        outcome = self._read_client(run, Log(written or run.directory / CLIENT_OUTPUT_FILE), ended=True)
         return self._judge(
             replace(
                 outcome,
@@ -260,9 +264,9 @@ class ServiceWorkload(Workload):
         """Return the outcome that the client wrote or printed. ended: whether the client is known to have ended well."""
         client, configuration = self.client, run.cell.configuration
         test = None if client.test == "only" else client.test
-        scope = Scope(ranks=configuration.ranks, hosts=configuration.hosts, test=test, ended=ended)
+        scope = RunContext(ranks=configuration.ranks, hosts=configuration.hosts, test=test, ended_normally=ended)
         reading = read_log(client.parser, log, scope) if client.parser else read_expressions(client.parsers, log, scope)
-        reading = reading.of_ended() if ended else reading
+        reading = reading.without_cut_off_flag() if ended else reading
         rate = reading.throughput_per_s
         return Outcome(
             reading.status,
@@ -294,7 +298,7 @@ def _modules(command: Sequence[str]) -> Iterator[str]:
             return
 
 
-def failed_outcome(result: Result, problem: Problem, ended: Ended, log: Log) -> Outcome:
+def failed_outcome(result: ServiceRunResult, problem: ServiceProblem, ended: Ended, log: Log) -> Outcome:
     """Return the outcome of a run without a measurement. Raises LaunchError if its program or port was not available."""
     if problem in ("no_program", "port_taken"):
         raise LaunchError(result.words)
@@ -310,9 +314,9 @@ def failed_outcome(result: Result, problem: Problem, ended: Ended, log: Log) -> 
     return Outcome(status, failure, phases_s=result.phases_s, flags=result.flags)
 
 
-def read_result(run: Run) -> Result | None:
+def read_result(run: Run) -> ServiceRunResult | None:
     """Return the result that the program of the run left; None if it was ended before."""
     try:
-        return Result.model_validate_json(read_bytes(run.directory / RESULT))
+        return ServiceRunResult.model_validate_json(read_bytes(run.directory / RESULT_FILE))
     except (OSError, ValueError):
         return None

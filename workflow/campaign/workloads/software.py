@@ -18,10 +18,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from campaign.common.accelerators import ACCELERATORS, Kind
+from campaign.common.accelerators import ACCELERATORS, AcceleratorKind
 from campaign.common.errors import LaunchError
 from campaign.common.files import read_json, write_json
-from campaign.common.processes.command import Finished, run_command
+from campaign.common.processes.command import CompletedCommand, run_command
 from campaign.spec.cell import Scalar
 from campaign.spec.fields import MODULE_PATTERN, OPERAND_PATTERN, FileModel
 from campaign.workloads.command_template import fill
@@ -76,7 +76,7 @@ class Software(FileModel):
         return self
 
 
-def software_words(software: Software | None, *, runs_on: Kind) -> list[str]:
+def software_words(software: Software | None, *, runs_on: AcceleratorKind) -> list[str]:
     """Words before a command that give it its environment; for a virtual environment it is the PATH that does (`search_path`)."""
     if software is None or software.venv is not None:
         return []
@@ -249,9 +249,9 @@ def _missing(where: str, what: str, words: str, remedy: str) -> LaunchError:
     return LaunchError(f"{where}: {what} cannot be used on {os.uname().nodename}{said}; {remedy}")
 
 
-def _ask(argv: Sequence[str], variables: Mapping[str, str] | None = None) -> Finished:
+def _ask(argv: Sequence[str], variables: Mapping[str, str] | None = None) -> CompletedCommand:
     """Run a command; code 127 for a program that is not there, 124 for one that does not answer."""
     try:
         return run_command(argv, _ANSWER_S, {**os.environ, **(variables or {})})
     except OSError as error:
-        return Finished(127, "", f"{argv[0]}: {error.strerror}")
+        return CompletedCommand(127, "", f"{argv[0]}: {error.strerror}")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from campaign.common.errors import problems_of
+from campaign.common.errors import collect_problems
 from campaign.spec.cell import AXES, Cell
 from campaign.spec.expression import parse
 from campaign.spec.fields import FileModel
@@ -85,7 +85,9 @@ noise_pct: 1
 
     def problems(self, around: Surroundings) -> Iterator[str]:
         for index, failure in enumerate(self.failures):
-            yield from problems_of(parse, failure.when, {*AXES, *self.options}, around.place("failures", index, "when"))
+            yield from collect_problems(
+                parse, failure.when, {*AXES, *self.options}, around.place("failures", index, "when")
+            )
 
     def step(self, run: Run) -> Step:
         axes = run.cell.axes()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
-from campaign.common.accelerators import ACCELERATORS, Kind
-from campaign.common.errors import ConfigError, nearest
+from campaign.common.accelerators import ACCELERATORS, AcceleratorKind
+from campaign.common.errors import ConfigError, suggest_name
 from campaign.spec.cell import Cell, Scalar
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
@@ -121,7 +121,7 @@ class TrainWorkload(Workload):
                 resolve_options(self.model, {option: value})
             except ConfigError as error:
                 known = model_info(self.model).options
-                yield f"{where}: {error}" + ("" if option in known else f"; {nearest(option, known)}")
+                yield f"{where}: {error}" + ("" if option in known else f"; {suggest_name(option, known)}")
 
     def counted_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
         """Options that every model has count where they differ from the default, so that one may become an axis, or a later version
@@ -133,10 +133,10 @@ class TrainWorkload(Workload):
     def reads_storage(self, options: Mapping[str, Scalar]) -> bool:
         return options.get("input") == "storage"
 
-    def missing(self, kinds: Collection[Kind] = ()) -> str | None:
+    def missing(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
         return torch_missing(kinds)
 
-    def objection(self, cell: Cell, runs_on: Kind) -> str | None:
+    def objection(self, cell: Cell, runs_on: AcceleratorKind) -> str | None:
         if runs_on != "cuda" and cell.precision == "tf32":
             return f"tf32 is a mode of NVIDIA's tensor cores, and no mode of this kind of device: {ACCELERATORS[runs_on].title}"
         return strategy_objection(cell, self._options(cell))

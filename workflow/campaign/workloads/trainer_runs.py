@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from campaign.common.accelerators import ACCELERATORS, Kind
-from campaign.common.errors import install_command
+from campaign.common.accelerators import ACCELERATORS, AcceleratorKind
+from campaign.common.errors import format_install_command
 from campaign.spec.cell import Cell, Scalar
 from campaign.spec.hardware import normal
 from campaign.spec.record import Failure
@@ -43,11 +43,11 @@ _LARGEST = (
 )
 
 
-def torch_missing(kinds: Collection[Kind] = ()) -> str | None:
+def torch_missing(kinds: Collection[AcceleratorKind] = ()) -> str | None:
     """What this machine lacks to train on such devices, and the remedy. torch is not loaded for it."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        cpu = install_command("train", "--index-url", "https://download.pytorch.org/whl/cpu")
+        cpu = format_install_command("train", "--index-url", "https://download.pytorch.org/whl/cpu")
         return f"PyTorch is not installed; run: {cpu} (for GPUs, without --index-url: it brings 20 packages of CUDA)"
     build = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
     for kind in kinds:

@@ -48,7 +48,7 @@ def compared(runs: pd.DataFrame, campaigns: int) -> tuple[npt.NDArray[np.float64
     assert found.tested.all()
     p = found.p().reshape(campaigns, -1)
     _, low, high = (each.reshape(campaigns, -1) for each in found.of.bounds())
-    return np.array([intervals.holm(each) for each in p]), low, high
+    return np.array([intervals.adjust_p_values(each) for each in p]), low, high
 
 
 @pytest.mark.parametrize("spread", [(0.01, 0.01), (0.003, 0.02), (0.02, 0.003)])

@@ -50,7 +50,7 @@ def test_tests_are_adjusted_over_all_rows_of_a_figure(cells: pd.DataFrame, desig
     for rows in everything:
         tested = rows[rows["p"].notna()]
         assert len(tested) > 10
-        np.testing.assert_array_equal(rows["p_holm"], intervals.holm(rows["p"]))
+        np.testing.assert_array_equal(rows["p_holm"], intervals.adjust_p_values(rows["p"]))
         assert (tested["p_holm"] >= tested["p"]).all()
         assert set(rows["n_tests"]) == {len(tested)}
         assert (tested["least_detectable_pct"] > 0).all()
@@ -104,7 +104,7 @@ def test_the_effect_of_the_batch_is_the_change_between_its_ends(cells: pd.DataFr
     inside = (whole["change_low"] <= whole["change_pct"]) & (whole["change_pct"] <= whole["change_high"])
     assert inside.all()
     rows, effects = comparable_cells.one_family(speedups, effects)
-    both = intervals.holm([*speedups["p"], *effects["p"]])
+    both = intervals.adjust_p_values([*speedups["p"], *effects["p"]])
     assert [*rows["p_holm"], *effects["p_holm"]] == pytest.approx(both.tolist(), nan_ok=True)
     assert comparable_cells.batch_effect(speedups[speedups["batch"] == 8], design).empty
 

@@ -45,7 +45,7 @@ def compared(records: list[Record], order: str = "blocks") -> pd.Series:
 
 def test_runs_of_one_block_are_paired_and_the_effect_is_seen_through_the_drift() -> None:
     row = compared(measured())
-    assert (row["paired"], row["n_pairs"], row["method"]) == (True, 5, intervals.PAIRED)
+    assert (row["paired"], row["n_pairs"], row["method"]) == (True, 5, intervals.T_PAIRED_BY_BLOCK)
     assert row["ratio_low"] < 1.02 < row["ratio_high"] < row["ratio_low"] + 0.01
     assert row["p_holm"] < 0.001
     # What the table of means says is what the ratio says.
@@ -59,9 +59,9 @@ FAILED = {"fp16": {1: {"status": "nan"}}, "fp32": {n: {"status": "nan"} for n in
 @pytest.mark.parametrize(
     ("change", "method"),
     [
-        ({"fp16": ANOTHER}, intervals.ONE_EACH),
-        ({"fp16": {n: {"lease_id": "another"} for n in (1, 2, 3)}}, intervals.BORROWED),
-        (FAILED, intervals.RUNS_OF_ONE),
+        ({"fp16": ANOTHER}, intervals.RUN_VARIATION_ONLY),
+        ({"fp16": {n: {"lease_id": "another"} for n in (1, 2, 3)}}, intervals.T_BORROWED_SPREAD),
+        (FAILED, intervals.T_OVER_RUNS_OF_COMPOSITION),
     ],
 )
 def test_runs_of_other_leases_or_blocks_are_not(change: dict, method: str) -> None:
@@ -81,7 +81,7 @@ def test_one_composition_each_is_not_tested_and_its_interval_is_of_runs() -> Non
 def test_cells_of_several_shared_leases_are_compared_lease_by_lease() -> None:
     again = {n: {"lease_id": f"lease {n}"} for n in range(1, 6)}
     row = compared(measured(fp16=again, fp32=again))
-    assert (row["paired"], row["n_pairs"], row["method"]) == (True, 5, intervals.PAIRED_BY_LEASE)
+    assert (row["paired"], row["n_pairs"], row["method"]) == (True, 5, intervals.T_PAIRED_BY_LEASE)
     assert row["ratio_low"] < 1.02 < row["ratio_high"] < row["ratio_low"] + 0.01
 
 
@@ -108,7 +108,10 @@ def test_cells_of_different_compositions_are_not_paired() -> None:
         cells_table([CellPlan(c, 4, "l") for c in cells], runs), comparisons.design(runs)
     )
     assert not rows["paired"].any()
-    assert rows.set_index("hosts")["method"].to_dict() == {1: intervals.ITSELF, 2: intervals.BETWEEN}
+    assert rows.set_index("hosts")["method"].to_dict() == {
+        1: intervals.NO_INTERVAL_REFERENCE,
+        2: intervals.T_OVER_COMPOSITIONS,
+    }
 
 
 def test_reasons_for_no_interval_are_told() -> None:
@@ -119,7 +122,11 @@ def test_reasons_for_no_interval_are_told() -> None:
     found = comparisons.ratios(
         pd.Series([known, FAST.id, known]), pd.Series([known, known, None]), comparisons.design(runs)
     )
-    assert found.method.tolist() == [intervals.ITSELF, intervals.NO_RUN, intervals.NO_REFERENCE]
+    assert found.method.tolist() == [
+        intervals.NO_INTERVAL_REFERENCE,
+        intervals.NO_INTERVAL_NO_RUN,
+        intervals.NO_INTERVAL_WITHOUT_REFERENCE,
+    ]
     assert found.of.bounds()[0][0] == found.of.bounds()[1][0] == 1.0
     assert np.isnan(found.p()).all()
 
@@ -192,13 +199,13 @@ def test_no_spread_is_borrowed_from_quiet_cells_that_the_own_runs_contradict() -
     found = wild(300, 0.009)
     differs = np.nan_to_num(found.p(), nan=1.0) < 0.05
     assert differs.mean() < 0.13
-    assert (found.method == intervals.ONE_EACH).mean() > 0.75
+    assert (found.method == intervals.RUN_VARIATION_ONLY).mean() > 0.75
     # The interval holds the runs' own variation, which is the whole one here.
     _, low, high = found.of.bounds()
     assert ((low < 1) & (high > 1)).mean() > 0.85
     # Of ties of clearly wild runs, hardly one is called a difference.
     assert (np.nan_to_num(wild(300, 0.03).p(), nan=1.0) < 0.05).mean() < 0.07
-    assert (wild(300, 0.0005).method == intervals.BORROWED).mean() > 0.9
+    assert (wild(300, 0.0005).method == intervals.T_BORROWED_SPREAD).mean() > 0.9
 
 
 def test_a_noisy_configuration_is_named_in_what_a_comparison_rests_on() -> None:

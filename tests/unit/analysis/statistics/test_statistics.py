@@ -12,7 +12,7 @@ from scipy.special import ndtr, stdtrit
 from campaign.analysis.statistics import ratios
 from campaign.analysis.statistics.summary import bca, medians_without_one, summaries
 from campaign.common import intervals
-from campaign.common.intervals import spread_bounds
+from campaign.common.intervals import compute_spread_bounds
 from tests.unit.analysis.statistics.sample_data import ratio, summarize
 
 positive = st.floats(min_value=1e-3, max_value=1e6)
@@ -27,7 +27,7 @@ def test_known_sample() -> None:
     # t(3; 0.975) = 3.182446 from any table; of 4 normal runs, the median lies 1.026 times as far from the truth as their mean.
     assert summary.median_high - 13.0 == pytest.approx(1.026 * 3.182446 * 2.581989 / 2, rel=1e-6)
     assert summary.median_low + summary.median_high == pytest.approx(26.0)
-    assert summary.median_method == intervals.MEDIAN_STUDENT
+    assert summary.median_method == intervals.STUDENT_T_FOR_MEDIAN
 
 
 @given(samples, st.floats(min_value=1e-3, max_value=1e3))
@@ -58,8 +58,8 @@ def test_interval_and_range_hold_the_median(values: list[float]) -> None:
 
 def test_no_run_and_one_run_have_no_interval_and_say_so() -> None:
     none, one = summarize([]), summarize([5.0])
-    assert none.median_method == intervals.NO_RUN
-    assert (one.median, one.median_method) == (5.0, intervals.ONE_RUN)
+    assert none.median_method == intervals.NO_INTERVAL_NO_RUN
+    assert (one.median, one.median_method) == (5.0, intervals.NO_INTERVAL_ONE_RUN)
     assert np.isnan([one.sd, one.cv_pct, one.median_low, one.median_high, none.median]).all()
 
 
@@ -86,7 +86,7 @@ def test_many_samples_at_once_are_summarised_like_each_alone(cells: list[list[fl
 def test_from_20_runs_on_intervals_are_bootstrapped_and_always_the_same() -> None:
     runs = np.random.default_rng(3).normal(100, 2, 20)
     few, many = summarize(runs[:19]), summarize(runs)
-    assert (few.median_method, many.median_method) == (intervals.MEDIAN_STUDENT, intervals.BCA)
+    assert (few.median_method, many.median_method) == (intervals.STUDENT_T_FOR_MEDIAN, intervals.BCA_BOOTSTRAP)
     again = summarize(runs[::-1])
     assert (many.median_low, many.median_high) == pytest.approx((again.median_low, again.median_high), rel=1e-14)
     assert many == summarize(runs)
@@ -184,7 +184,7 @@ def test_the_spread_of_true_means_lies_in_its_interval(true_cv: float, count: in
     for _ in range(draws):
         measured = true + random.normal(0, 0.01, count)
         variance = 1e-4 * random.chisquare(9) / 9
-        low, high = spread_bounds(float(measured.std(ddof=1) / measured.mean()), count, variance, 9.0)
+        low, high = compute_spread_bounds(float(measured.std(ddof=1) / measured.mean()), count, variance, 9.0)
         held += low <= true_cv <= high
     assert held / draws >= 0.92
     if true_cv == 0.5:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from campaign.analysis.statistics import verdict
 from campaign.analysis.statistics.ratios import LogRatios, is_paired, paired, unpaired
-from campaign.common.intervals import Floats, holm
+from campaign.common.intervals import Floats, adjust_p_values
 
 DRAWS = 1_000
 CHANCE = 3 * np.sqrt(0.05 * 0.95 / DRAWS)
@@ -124,24 +124,24 @@ def test_holm_keeps_the_chance_of_any_false_effect_at_5_of_100() -> None:
     reference = random.normal(100, 1, (DRAWS, 1, 5))
     others = random.normal(100, 1, (DRAWS, 20, 5))
     p = of_means(others.reshape(-1, 5), np.broadcast_to(reference, others.shape).reshape(-1, 5)).p().reshape(DRAWS, 20)
-    adjusted = np.array([holm(family) for family in p])
+    adjusted = np.array([adjust_p_values(family) for family in p])
     assert (adjusted < 0.05).any(axis=1).mean() < 0.05 + CHANCE
     assert (p < 0.05).any(axis=1).mean() > 0.3
 
 
 def test_holm_on_the_numbers_of_a_textbook() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    with_gap = holm([0.02, np.nan, 0.01])
+    assert adjust_p_values([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    with_gap = adjust_p_values([0.02, np.nan, 0.01])
     assert np.isnan(with_gap[1])
     assert with_gap[[0, 2]] == pytest.approx([0.02, 0.02])
-    assert holm([]).shape == (0,)
-    assert holm([[0.5, 0.9]]).tolist() == [[1.0, 1.0]]
+    assert adjust_p_values([]).shape == (0,)
+    assert adjust_p_values([[0.5, 0.9]]).tolist() == [[1.0, 1.0]]
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1), min_size=1, max_size=30))
 @settings(max_examples=50)
 def test_holm_only_raises_and_keeps_the_order(p: list[float]) -> None:
-    adjusted = holm(p)
+    adjusted = adjust_p_values(p)
     assert (adjusted >= np.array(p)).all()
     assert (adjusted <= 1).all()
     order = np.argsort(p, kind="stable")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from campaign.analysis.statistics import scaling_models
 from campaign.analysis.statistics.scaling_models import AMDAHL, GUSTAFSON, LATENCY, Curves
-from campaign.common.intervals import holm
+from campaign.common.intervals import adjust_p_values
 
 DEVICES = np.array([1.0, 2.0, 4.0, 8.0, 12.0, 16.0])
 BATCH = 8.0
@@ -35,7 +35,7 @@ def curves(
 
 def dipping(found: scaling_models.Dips) -> int:
     """How many curves dip somewhere, each judged as if it were alone."""
-    return sum(bool((holm(row) < 0.05).any()) for row in found.p)
+    return sum(bool((adjust_p_values(row) < 0.05).any()) for row in found.p)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def row(p: float, p_holm: float, **more: Any) -> dict[str, Any]:
         "in_order": False,
         "ratio": 1.1,
     }
-    return {**given, "tested": p == p, "method": intervals.BETWEEN, **basis, **more}
+    return {**given, "tested": p == p, "method": intervals.T_OVER_COMPOSITIONS, **basis, **more}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_of_several_cells_the_mean_has_an_interval_and_the_extremes_have_none() 
     assert found, said
     assert [float(each[:-1]) for each in found.groups()] == pytest.approx([1, 4], abs=0.03)
     in_time = verdict.summarize_effects(
-        rows, design, ["workload"], lambda ratio: 100 * (1 / ratio - 1), wording.percent
+        rows, design, ["workload"], lambda ratio: 100 * (1 / ratio - 1), wording.format_percent
     )
     low, high = re.search(r"\[−(\S+)\u202f% to −(\S+)\u202f%\]", in_time).groups()  # type: ignore[union-attr]
     assert 49 < float(high) < 50.1 < float(low) < 51
@@ -110,9 +110,9 @@ def test_a_mean_of_untested_ratios_has_no_interval() -> None:
 def test_what_limits_comparisons_is_said_and_nothing_else() -> None:
     rows = pd.DataFrame(
         [
-            row(0.0, 0.001, paired=True, method=intervals.PAIRED),
+            row(0.0, 0.001, paired=True, method=intervals.T_PAIRED_BY_BLOCK),
             row(0.03, 0.06),
-            row(NAN, NAN, method=intervals.ITSELF),
+            row(NAN, NAN, method=intervals.NO_INTERVAL_REFERENCE),
         ]
     )
     assert verdict.limits(rows, {"order": "blocks"}) == ("1 statement holds for one composition only.",)
@@ -130,13 +130,13 @@ LENT = "one composition each, spread borrowed"
     [
         (row(0.1, 0.2), "3 compositions each"),
         (row(0.1, 0.2, compositions=2), "2 against 3 compositions"),
-        (row(0.1, 0.2, method=intervals.PAIRED_BY_LEASE, paired=True), "within 3 compositions"),
-        (row(0.1, 0.2, method=intervals.PAIRED, paired=True, **ONE), "within one composition"),
-        (row(0.1, 0.2, method=intervals.RUNS_OF_ONE, **ONE), "within one composition"),
-        (row(0.1, 0.2, method=intervals.BORROWED, **ONE), LENT),
-        (row(0.1, 0.2, method=intervals.BORROWED_EARLIER, lent_by="pilot", **ONE),
+        (row(0.1, 0.2, method=intervals.T_PAIRED_BY_LEASE, paired=True), "within 3 compositions"),
+        (row(0.1, 0.2, method=intervals.T_PAIRED_BY_BLOCK, paired=True, **ONE), "within one composition"),
+        (row(0.1, 0.2, method=intervals.T_OVER_RUNS_OF_COMPOSITION, **ONE), "within one composition"),
+        (row(0.1, 0.2, method=intervals.T_BORROWED_SPREAD, **ONE), LENT),
+        (row(0.1, 0.2, method=intervals.T_BORROWED_EARLIER_SPREAD, lent_by="pilot", **ONE),
          f"{LENT} from pilot"),
-        (row(NAN, NAN, method=intervals.ONE_EACH, **ONE), ""),
+        (row(NAN, NAN, method=intervals.RUN_VARIATION_ONLY, **ONE), ""),
         (row(0.1, 0.2, in_order=True),
          "3 compositions each; order not random or not known, so that drift can pose as an effect"),
         (row(0.1, 0.2, unlike="5 warm-up steps against 10"),
@@ -148,7 +148,7 @@ def test_a_statement_says_on_how_many_compositions_it_rests(compared: dict[str, 
 
 
 def test_one_composition_each_is_said_instead_of_a_result() -> None:
-    alone = row(NAN, NAN, method=intervals.ONE_EACH, freedom=NAN, **ONE)
+    alone = row(NAN, NAN, method=intervals.RUN_VARIATION_ONLY, freedom=NAN, **ONE)
     assert verdict.doubt(alone, -1.0, 2.0) == f" ({verdict.ONE_EACH})"
     (said,) = verdict.limits(pd.DataFrame([alone]), {})
     assert said.startswith("Comparisons not tested: one composition of each")
@@ -156,12 +156,12 @@ def test_one_composition_each_is_said_instead_of_a_result() -> None:
     assert "differ" not in said
     assert "degrees" not in said
     of_table = [verdict.COLUMNS[name](alone) for name in ("p (Holm)", "Compositions", "Degrees of freedom", "Compared")]
-    assert of_table == ["–", "1 / 1", "–", intervals.ONE_EACH.removesuffix(", 95 %")]
+    assert of_table == ["–", "1 / 1", "–", intervals.RUN_VARIATION_ONLY.removesuffix(", 95 %")]
 
 
 def test_a_caption_says_what_all_comparisons_rest_on() -> None:
-    lent = row(0.4, 1.0, method=intervals.BORROWED, **ONE)
-    rows = pd.DataFrame([row(0.4, 1.0), lent, row(0.4, 1.0, method=intervals.PAIRED, **ONE)])
+    lent = row(0.4, 1.0, method=intervals.T_BORROWED_SPREAD, **ONE)
+    rows = pd.DataFrame([row(0.4, 1.0), lent, row(0.4, 1.0, method=intervals.T_PAIRED_BY_BLOCK, **ONE)])
     said = verdict.rests_on(rows)
     assert said.startswith("Each cell was measured on 1 to 3 compositions. 1 statement holds for one composition only.")
     assert "In 1 comparison, the spread of compositions is borrowed from other cells (8.0 degrees" in said
@@ -178,10 +178,10 @@ def test_a_caption_says_what_all_comparisons_rest_on() -> None:
 
 def test_a_table_says_how_each_was_compared() -> None:
     say = verdict.COLUMNS["Compared"]
-    assert say(row(0, 0, paired=True, n_pairs=4, method=intervals.PAIRED)) == "paired, 4 blocks"
+    assert say(row(0, 0, paired=True, n_pairs=4, method=intervals.T_PAIRED_BY_BLOCK)) == "paired, 4 blocks"
     assert say(row(0, 0, paired=True, n_pairs=3)) == "paired, 3 leases"
     assert say(row(0, 0)) == "t over compositions"
-    assert say(row(0, 0, method=intervals.ITSELF)) == intervals.ITSELF
+    assert say(row(0, 0, method=intervals.NO_INTERVAL_REFERENCE)) == intervals.NO_INTERVAL_REFERENCE
     assert [verdict.p_value(p) for p in (0.0, 0.0344, 1.0, NAN)] == ["< 0.001", "0.034", "1.0", "–"]
     assert [verdict.COLUMNS["Detectable"](row(0, 0, least_detectable_pct=least)) for least in (0.123, 7.0, NAN)] == [
         "0.12\u202f%", "7.0\u202f%", "–",

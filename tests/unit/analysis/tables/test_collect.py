@@ -326,7 +326,7 @@ def test_a_plan_in_the_results_is_all_that_is_read(tmp_path: Path, monkeypatch: 
     write_plan(read_plan(PlanRequest(path, root)), results)
     expected = tables_of(gather(campaign, results.directory))
     monkeypatch.setattr("campaign.analysis.tables.collect.expand", None)
-    made = tables_of(gather_planned(results.plan_document))
+    made = tables_of(gather_planned(results.plan_file))
     pd.testing.assert_frame_equal(made.cells, expected.cells)
     assert made.runs["composition"].tolist() == expected.runs["composition"].tolist()
     assert set(made.runs["composition"]) == {1, 2, 3}
@@ -340,7 +340,7 @@ def test_compositions_that_a_race_did_not_need_are_not_missing(tmp_path: Path) -
     names = [each.name for each in campaign.configurations]
     composed = {name: 3 if name == names[0] else 2 for name in names}
     race = RaceDocument(within_pct=5, blocks=3, ended=True, compositions=composed, compositions_planned=12)
-    write_race(results.race, race)
+    write_race(results.race_file, race)
     tables = tables_of(gather(campaign, results.directory))
     planned = tables.cells.groupby("configuration")["n_planned"].unique()
     assert {name: list(counts) for name, counts in planned.items()} == {name: [k] for name, k in composed.items()}

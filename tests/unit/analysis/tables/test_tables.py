@@ -130,7 +130,7 @@ def test_a_measured_cell_is_summarised() -> None:
     times = 1 / np.array([10.0, 12.0, 14.0, 16.0])
     error = times.std(ddof=1) / times.mean() / 2
     assert row["ci_high"] == pytest.approx(row["mean"] * np.exp(3.182446 * error))
-    assert row["interval_method"] == intervals.RUNS_OF_ONE
+    assert row["interval_method"] == intervals.T_OVER_RUNS_OF_COMPOSITION
 
 
 def test_a_run_far_from_the_others_is_named_and_counts() -> None:
@@ -153,10 +153,13 @@ def test_the_median_has_an_interval_beside_that_of_the_mean() -> None:
     assert (row["median"], row["mean"]) == (13.0, pytest.approx(4 / (1 / 10 + 1 / 12 + 1 / 14 + 1 / 22)))
     half = 3.182446 * row["sd"] / 2
     assert (row["median_low"], row["median_high"]) == pytest.approx((13 - 1.026 * half, 13 + 1.026 * half))
-    assert row["median_method"] == intervals.MEDIAN_STUDENT
+    assert row["median_method"] == intervals.STUDENT_T_FOR_MEDIAN
     many = [synthetic.record(ONE, n, 10.0 + n % 7) for n in range(1, 31)]
     row = cells_table([CellPlan(ONE, 30, "l")], runs_table(many)).iloc[0]
-    assert (row["interval_method"], row["median_method"]) == (intervals.RUNS_OF_ONE, intervals.BCA)
+    assert (row["interval_method"], row["median_method"]) == (
+        intervals.T_OVER_RUNS_OF_COMPOSITION,
+        intervals.BCA_BOOTSTRAP,
+    )
 
 
 def test_failures_and_missing_runs_are_told_with_their_reasons() -> None:

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from campaign.common.accelerators import ACCELERATORS, Kind, Seen, fallback_in
+from campaign.common.accelerators import ACCELERATORS, AcceleratorKind, DetectedDevice, find_fallback
 from campaign.observe.telemetry.sources import SOURCES
 from campaign.workloads.log_reader import Log
 
@@ -32,14 +32,14 @@ FALLBACKS = {
 
 
 def test_every_kind_of_a_system_file_is_in_the_table_and_is_known_to_the_rest() -> None:
-    assert set(ACCELERATORS) == set(get_args(Kind))
+    assert set(ACCELERATORS) == set(get_args(AcceleratorKind))
     for kind, each in ACCELERATORS.items():
         assert each.kind == kind
         assert each.title
         assert bool(each.unverified) == (kind in ("rocm", "xpu")), "what nobody ran says so"
         if kind == "cpu":
             continue
-        assert each.masks
+        assert each.mask_variables
         assert each.list_command
         assert each.out_of_memory
         for pattern in (*each.out_of_memory, *each.communication_errors, *each.fallbacks):
@@ -68,26 +68,30 @@ def test_every_kind_of_a_system_file_is_in_the_table_and_is_known_to_the_rest() 
         ("cpu", ["0"], {}),
     ],
 )
-def test_a_mask_names_devices_where_it_can(kind: Kind, names: list[str], environment: dict[str, str]) -> None:
-    assert ACCELERATORS[kind].visible(names) == environment
+def test_a_mask_names_devices_where_it_can(
+    kind: AcceleratorKind, names: list[str], environment: dict[str, str]
+) -> None:
+    assert ACCELERATORS[kind].make_mask(names) == environment
 
 
 def test_what_the_tools_list_is_understood() -> None:
-    first, second = ACCELERATORS["rocm"].parse(AMD_SMI.splitlines())
-    assert first == Seen("d4ff74a0-0000-1000-8080-808080808080", "", "0000:c1:00.0")
+    first, second = ACCELERATORS["rocm"].parse_devices(AMD_SMI.splitlines())
+    assert first == DetectedDevice("d4ff74a0-0000-1000-8080-808080808080", "", "0000:c1:00.0")
     assert second.address == "0000:c6:00.0"
-    assert ACCELERATORS["rocm"].parse(["ERROR: no driver"]) == ()
-    *tiles, card = ACCELERATORS["xpu"].parse(XPU_SMI.splitlines())
+    assert ACCELERATORS["rocm"].parse_devices(["ERROR: no driver"]) == ()
+    *tiles, card = ACCELERATORS["xpu"].parse_devices(XPU_SMI.splitlines())
     assert [tile.model for tile in tiles] == ["Intel(R) Data Center GPU Max 1550"] * 2
     assert len({tile.identity for tile in tiles}) == 2
-    assert card == Seen("00000000-0000-003a-0000-002f0bda8086", "Intel(R) Data Center GPU Max 1100", "0000:3a:00.0")
+    assert card == DetectedDevice(
+        "00000000-0000-003a-0000-002f0bda8086", "Intel(R) Data Center GPU Max 1100", "0000:3a:00.0"
+    )
 
 
 @pytest.mark.parametrize(("line", "kind"), FALLBACKS.items())
-def test_a_fallback_is_found_in_a_log_and_not_on_a_cpu(line: str, kind: Kind) -> None:
+def test_a_fallback_is_found_in_a_log_and_not_on_a_cpu(line: str, kind: AcceleratorKind) -> None:
     log = Log.of(f"step 1\n  {line}\nstep 2\n")
-    assert fallback_in(ACCELERATORS[kind], log.lines) == line
-    assert fallback_in(ACCELERATORS["cpu"], log.lines) == "", "there it is what was asked for"
+    assert find_fallback(ACCELERATORS[kind], log.lines) == line
+    assert find_fallback(ACCELERATORS["cpu"], log.lines) == "", "there it is what was asked for"
 
 
 @pytest.mark.parametrize(
@@ -100,4 +104,4 @@ def test_a_fallback_is_found_in_a_log_and_not_on_a_cpu(line: str, kind: Kind) ->
     ],
 )
 def test_other_fallbacks_are_none(line: str) -> None:
-    assert fallback_in(ACCELERATORS["xpu"], Log.of(line + "\n").lines) == ""
+    assert find_fallback(ACCELERATORS["xpu"], Log.of(line + "\n").lines) == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.common.accelerators import peak_tflops
+from campaign.common.accelerators import get_peak_tflops
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ from campaign.common.accelerators import peak_tflops
     ],
 )
 def test_a_reported_name_has_its_dense_peak(name: str, precision: str, peak: float) -> None:
-    assert peak_tflops("some-device", name, precision) == peak
+    assert get_peak_tflops("some-device", name, precision) == peak
 
 
 def test_a_site_s_own_name_will_do_where_it_says_enough() -> None:
-    assert peak_tflops("a100-40gb", None, "fp32") == 19.5
-    assert peak_tflops("v100-16gb-sxm2", None, "fp32") == 15.7
-    assert peak_tflops("v100-16gb", None, "fp32") is None, "PCIe and SXM2 differ"
-    assert peak_tflops("v100-16gb", "Tesla V100-PCIE-16GB", "fp32") == 14.0
+    assert get_peak_tflops("a100-40gb", None, "fp32") == 19.5
+    assert get_peak_tflops("v100-16gb-sxm2", None, "fp32") == 15.7
+    assert get_peak_tflops("v100-16gb", None, "fp32") is None, "PCIe and SXM2 differ"
+    assert get_peak_tflops("v100-16gb", "Tesla V100-PCIE-16GB", "fp32") == 14.0
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_a_site_s_own_name_will_do_where_it_says_enough() -> None:
     ],
 )
 def test_what_is_not_known_or_only_a_part_has_no_peak(name: str) -> None:
-    assert peak_tflops("x", name, "fp16") is None
-    assert peak_tflops(name, None, "fp16") is None
+    assert get_peak_tflops("x", name, "fp16") is None
+    assert get_peak_tflops(name, None, "fp16") is None
 
 
 def test_a_precision_that_the_device_has_no_units_for_has_no_peak() -> None:
-    assert peak_tflops("x", "Tesla V100-SXM2-16GB", "bf16") is None
-    assert peak_tflops("x", "Tesla T4", "tf32") is None
+    assert get_peak_tflops("x", "Tesla V100-SXM2-16GB", "bf16") is None
+    assert get_peak_tflops("x", "Tesla T4", "tf32") is None
 
 
 def test_a_part_of_a_device_is_not_taken_for_the_whole_by_its_site_name() -> None:
-    assert peak_tflops("a100-40gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "fp16") is None
+    assert get_peak_tflops("a100-40gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "fp16") is None

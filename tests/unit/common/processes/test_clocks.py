@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from campaign.common.processes.clocks import Clocks, stamp_s
+from campaign.common.processes.clocks import ClockReading, get_timestamp_s
 
-BEFORE = Clocks(1e9, 500.0, 400.0)
+BEFORE = ClockReading(1e9, 500.0, 400.0)
 
 
 @pytest.mark.parametrize(
@@ -21,13 +21,13 @@ BEFORE = Clocks(1e9, 500.0, 400.0)
     ],
 )
 def test_what_happened_to_the_clocks(wall_s: float, since_boot_s: float, running_s: float, words: str) -> None:
-    after = Clocks(1e9 + wall_s, 500.0 + since_boot_s, 400.0 + running_s)
+    after = ClockReading(1e9 + wall_s, 500.0 + since_boot_s, 400.0 + running_s)
     assert after.changed_since(BEFORE) == words
 
 
 def test_stamps_go_on_evenly_where_the_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert stamp_s() == pytest.approx(time.time(), abs=5)
-    before = stamp_s()
+    assert get_timestamp_s() == pytest.approx(time.time(), abs=5)
+    before = get_timestamp_s()
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    assert 0 <= stamp_s() - before < 5
-    assert Clocks.now().changed_since(BEFORE)
+    assert 0 <= get_timestamp_s() - before < 5
+    assert ClockReading.now().changed_since(BEFORE)

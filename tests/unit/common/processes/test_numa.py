@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.common.processes.numa import (
-    bound_beside,
-    node_of_pci,
-    nodes_of_process,
-    parse_list,
-    pci_of_nvidia,
-    processors_of,
-    socket_of,
-    written,
+    bind_near_device,
+    find_nvidia_pci_address,
+    find_pci_node,
+    format_number_list,
+    list_node_processors,
+    list_process_nodes,
+    list_socket_processors,
+    parse_number_list,
 )
 
 ADDRESS = "0000:17:00.0"
@@ -28,7 +28,7 @@ ADDRESS = "0000:17:00.0"
 @pytest.fixture
 def sys_of(tmp_path: Path) -> Path:
     """A host of two nodes in one socket, the second of which has a device; the processors of this process are in the first."""
-    for node, cpus in enumerate((written(os.sched_getaffinity(0)), "900-901")):
+    for node, cpus in enumerate((format_number_list(os.sched_getaffinity(0)), "900-901")):
         directory = tmp_path / f"devices/system/node/node{node}"
         directory.mkdir(parents=True)
         (directory / "cpulist").write_text(f"{cpus}\n")
@@ -42,24 +42,24 @@ def sys_of(tmp_path: Path) -> Path:
 
 
 def test_a_device_is_in_a_node_and_a_node_in_a_socket(sys_of: Path) -> None:
-    assert node_of_pci(ADDRESS, sys_of) == 1
-    assert processors_of(1, sys_of) == {900, 901}
-    assert socket_of(1, sys_of) == {898, 899, 900, 901}
-    assert nodes_of_process(sys_of) == {0}
+    assert find_pci_node(ADDRESS, sys_of) == 1
+    assert list_node_processors(1, sys_of) == {900, 901}
+    assert list_socket_processors(1, sys_of) == {898, 899, 900, 901}
+    assert list_process_nodes(sys_of) == {0}
 
 
 @pytest.mark.parametrize("told", ["-1\n", "", "x"])
 def test_a_host_that_does_not_tell_has_no_nodes(sys_of: Path, told: str) -> None:
     (sys_of / "bus/pci/devices" / ADDRESS / "numa_node").write_text(told)
-    assert node_of_pci(ADDRESS, sys_of) is None
-    assert node_of_pci("0000:ff:00.0", sys_of) is None
-    assert node_of_pci("", sys_of) is None
-    assert socket_of(7, sys_of) == set()
+    assert find_pci_node(ADDRESS, sys_of) is None
+    assert find_pci_node("0000:ff:00.0", sys_of) is None
+    assert find_pci_node("", sys_of) is None
+    assert list_socket_processors(7, sys_of) == set()
 
 
 @given(st.sets(st.integers(0, 300)))
 def test_lists_of_processors_are_read_as_they_are_written(numbers: set[int]) -> None:
-    assert parse_list(written(numbers)) == numbers
+    assert parse_number_list(format_number_list(numbers)) == numbers
 
 
 def test_a_process_is_bound_with_its_threads_where_the_socket_has_processors_of_it(sys_of: Path) -> None:
@@ -83,10 +83,10 @@ wait.set()
 
 
 def test_a_rank_that_has_no_processor_beside_its_device_stays_and_says_so(sys_of: Path) -> None:
-    processors = written(os.sched_getaffinity(0))
-    assert bound_beside(ADDRESS, sys_of) == (f"device in node 1, rank in 0 on processors {processors}", False)
-    assert written(os.sched_getaffinity(0)) == processors
-    assert bound_beside("0000:ff:00.0", sys_of) == ("", True), "a host that does not tell is left as it is"
+    processors = format_number_list(os.sched_getaffinity(0))
+    assert bind_near_device(ADDRESS, sys_of) == (f"device in node 1, rank in 0 on processors {processors}", False)
+    assert format_number_list(os.sched_getaffinity(0)) == processors
+    assert bind_near_device("0000:ff:00.0", sys_of) == ("", True), "a host that does not tell is left as it is"
 
 
 def test_the_driver_lists_devices_by_their_addresses(tmp_path: Path) -> None:
@@ -94,6 +94,6 @@ def test_the_driver_lists_devices_by_their_addresses(tmp_path: Path) -> None:
         (tmp_path / address).mkdir()
         text = f"Model: \t\t NVIDIA H200\nGPU UUID: \t {uuid}\nBus Location: \t {address}\n"
         (tmp_path / address / "information").write_text(text)
-    assert pci_of_nvidia("5F6B0000-0000-4000-8000-00000000000A", tmp_path) == ADDRESS
-    assert pci_of_nvidia("GPU-7a2c", tmp_path) == "0000:ca:00.0"
-    assert (pci_of_nvidia("", tmp_path), pci_of_nvidia("GPU-1", tmp_path)) == ("", "")
+    assert find_nvidia_pci_address("5F6B0000-0000-4000-8000-00000000000A", tmp_path) == ADDRESS
+    assert find_nvidia_pci_address("GPU-7a2c", tmp_path) == "0000:ca:00.0"
+    assert (find_nvidia_pci_address("", tmp_path), find_nvidia_pci_address("GPU-1", tmp_path)) == ("", "")

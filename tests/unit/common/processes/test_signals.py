@@ -11,7 +11,13 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from campaign.common.processes.signals import ENDING, Interrupted, asked_again, deferred, interruptible
+from campaign.common.processes.signals import (
+    ENDING_SIGNALS,
+    SignalInterrupt,
+    defer_ending_signals,
+    raise_on_ending_signal,
+    wait_for_repeated_interrupt,
+)
 
 SLOW = 30.0  # only spent when something is broken
 
@@ -30,7 +36,7 @@ with interruptible():
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    before = {name: signal.getsignal(name) for name in ENDING}
+    before = {name: signal.getsignal(name) for name in ENDING_SIGNALS}
     yield
     for name, handler in before.items():
         signal.signal(name, handler)
@@ -43,14 +49,14 @@ def _asking(seconds: float) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("number", ENDING_SIGNALS)
 def test_an_ending_signal_says_which_it_was(number: signal.Signals) -> None:
-    with pytest.raises(Interrupted, match=number.name) as caught, interruptible():
+    with pytest.raises(SignalInterrupt, match=number.name) as caught, raise_on_ending_signal():
         os.kill(os.getpid(), number)
     assert caught.value.by_terminal == (number == signal.SIGINT)
 
 
-@pytest.mark.parametrize("context", [interruptible, deferred])
+@pytest.mark.parametrize("context", [raise_on_ending_signal, defer_ending_signals])
 def test_a_hang_up_that_is_ignored_stays_ignored(context: Callable[[], AbstractContextManager[None]]) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     with context():
@@ -63,7 +69,7 @@ def test_only_the_first_one_interrupts() -> None:
     reached: list[str] = []
 
     def told_to_end() -> None:
-        with interruptible():
+        with raise_on_ending_signal():
             try:
                 os.kill(os.getpid(), signal.SIGTERM)
             finally:
@@ -71,7 +77,7 @@ def test_only_the_first_one_interrupts() -> None:
                 os.kill(os.getpid(), signal.SIGHUP)
                 reached.append("the end")
 
-    with pytest.raises(Interrupted, match="SIGTERM"):
+    with pytest.raises(SignalInterrupt, match="SIGTERM"):
         told_to_end()
     assert reached == ["the end"]
 
@@ -94,17 +100,17 @@ def test_a_second_ctrl_c_is_heard_that_came_before_it_is_asked_for() -> None:
     asked: list[bool] = []
 
     def pressed_twice() -> None:
-        with interruptible():
+        with raise_on_ending_signal():
             try:
                 os.kill(os.getpid(), signal.SIGINT)
             finally:
                 os.kill(os.getpid(), signal.SIGINT)
-                asked.append(asked_again(SLOW))
+                asked.append(wait_for_repeated_interrupt(SLOW))
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(SignalInterrupt):
         pressed_twice()
     assert asked == [True]
-    assert not asked_again(0.0)
+    assert not wait_for_repeated_interrupt(0.0)
 
 
 def test_without_a_second_one_the_answer_is_no_and_signals_of_other_kinds_are_none() -> None:
@@ -119,7 +125,7 @@ def test_without_a_second_one_the_answer_is_no_and_signals_of_other_kinds_are_no
 def test_a_third_ctrl_c_does_not_disturb_what_is_left_to_do() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert not asked_again(0.0)
+        assert not wait_for_repeated_interrupt(0.0)
         os.kill(os.getpid(), signal.SIGINT)
         # One that was ignored could come in the moment before, of which Python makes a traceback.
         assert callable(signal.getsignal(signal.SIGINT))
@@ -131,12 +137,12 @@ def test_a_deferred_signal_comes_when_the_block_is_over() -> None:
     reached: list[str] = []
 
     def told_to_end() -> None:
-        with interruptible():
-            with deferred():
+        with raise_on_ending_signal():
+            with defer_ending_signals():
                 os.kill(os.getpid(), signal.SIGTERM)
                 reached.append("inside")
             reached.append("behind")
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(SignalInterrupt):
         told_to_end()
     assert reached == ["inside"]

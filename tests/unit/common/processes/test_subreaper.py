@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.common.processes.marked import live, words_of
+from campaign.common.processes.marked import list_pids, read_process_words
 
 _IGNORES = "trap '' TERM; setsid sleep {s} & env -i setsid sleep {s} & exec sleep {s}"
 _ENDS = "setsid sleep {s} & env -i setsid sleep {s} & sleep {s} & trap 'exit 7' TERM; wait"
@@ -21,7 +21,7 @@ def test_what_goes_on_after_sigterm_is_ended(tmp_path: Path, program: str, code:
     seconds = str(500_000 + os.getpid())  # of this test alone
 
     def alive() -> list[int]:
-        return [pid for pid in live() if words_of(pid, "cmdline")[:2] == [b"sleep", seconds.encode()]]
+        return [pid for pid in list_pids() if read_process_words(pid, "cmdline")[:2] == [b"sleep", seconds.encode()]]
 
     argv = [sys.executable, "-m", "campaign.common.processes.subreaper", str(tmp_path / "stopped"), "sh", "-c"]
     reaper = subprocess.Popen([*argv, program.format(s=seconds)])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from campaign.common.errors import LaunchError
-from campaign.common.processes.marked import children
+from campaign.common.processes.marked import list_children
 from campaign.observe.links.alpha_beta_model import with_models
 from campaign.observe.links.document import LinksDocument
 from campaign.observe.links.external_tools import LinkBench
@@ -173,7 +173,7 @@ def test_what_an_installed_program_prints_is_read(
 
 def test_a_rank_that_is_killed_is_a_problem_and_no_hang(launcher: LocalLauncher, tmp_path: Path) -> None:
     parent = launcher._parent("campaign.workloads.trainer")._process.pid
-    victim = threading.Thread(target=kill_a_rank, args=(parent, children() or set()))
+    victim = threading.Thread(target=kill_a_rank, args=(parent, list_children() or set()))
     victim.start()
     started_s = time.monotonic()
     found = measure(launcher, composition((2, 0)), tmp_path, repeats=1000, sizes_bytes=(8, 2**20), budget_s=60.0)
@@ -191,7 +191,7 @@ def kill_a_rank(parent: int, before: set[int]) -> None:
     ranks: list[int] = []
     while len(ranks) < 2:
         time.sleep(0.05)
-        found = (children() or set()) - before
+        found = (list_children() or set()) - before
         ranks = sorted(pid for pid in found if Path(f"/proc/{pid}/cmdline").read_bytes() == line)
     time.sleep(0.5)
     os.kill(ranks[1], signal.SIGKILL)

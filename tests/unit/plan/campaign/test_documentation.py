@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from campaign.common.accelerators import ACCELERATORS
-from campaign.common.paths import CONFIG
-from campaign.fabrics import fabric_kinds
+from campaign.common.paths import CONFIG_DIRECTORY
+from campaign.fabrics import load_fabric_kinds
 from campaign.plan.campaign.json_schemas import NOUNS, SUBJECTS, options_schema, schema_of
 from campaign.plan.campaign.load import validate
 from campaign.plan.campaign.resolve import load_campaign
@@ -29,9 +29,12 @@ from tests.campaign_files import write_files
 from tests.docs.pages import EXAMPLES
 
 SHIPPED = [
-    *((path, "campaign") for path in [CONFIG / "campaign.yaml", *sorted((CONFIG / "campaigns").glob("*.yaml"))]),
-    *((path, "system") for path in sorted((CONFIG / "systems").glob("*.yaml"))),
-    *((path, "workload") for path in sorted((CONFIG / "workloads").glob("*.yaml"))),
+    *(
+        (path, "campaign")
+        for path in [CONFIG_DIRECTORY / "campaign.yaml", *sorted((CONFIG_DIRECTORY / "campaigns").glob("*.yaml"))]
+    ),
+    *((path, "system") for path in sorted((CONFIG_DIRECTORY / "systems").glob("*.yaml"))),
+    *((path, "workload") for path in sorted((CONFIG_DIRECTORY / "workloads").glob("*.yaml"))),
 ]
 
 
@@ -85,7 +88,7 @@ def _models(schema: Any) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize(
     "schema",
     [partial(schema_of, noun) for noun in ("campaign", "system", "workload", "plan")]
-    + [partial(options_schema, name) for name in fabric_kinds()],
+    + [partial(options_schema, name) for name in load_fabric_kinds()],
     ids=lambda schema: schema.args[0],
 )
 def test_every_key_says_what_it_means(schema: Callable[[], dict[str, Any]]) -> None:
@@ -144,7 +147,7 @@ def test_the_reference_names_every_key_model_adapter_and_placeholder() -> None:
         assert f"`{name}`" in text
     for name in (*AXES, *RUN_VALUES):
         assert f"`{{{name}}}`" in text
-    for name in (*fabric_kinds(), *WORKLOADS):
+    for name in (*load_fabric_kinds(), *WORKLOADS):
         assert re.search(rf"^#+ {name}$", text, re.MULTILINE)
 
 
@@ -187,12 +190,12 @@ def test_types_of_keys_are_those_of_their_models() -> None:
 
 
 def test_the_example_of_the_usage_page_is_the_example_of_the_reference() -> None:
-    assert f"```yaml\n{EXAMPLES['campaign']}```" in (CONFIG / "README.md").read_text(encoding="utf-8")
+    assert f"```yaml\n{EXAMPLES['campaign']}```" in (CONFIG_DIRECTORY / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_status_tables_name_every_entry_of_the_registries() -> None:
     fabrics = page("fabrics").splitlines()
-    for name, adapter in fabric_kinds().items():
+    for name, adapter in load_fabric_kinds().items():
         row = next(line for line in fabrics if line.startswith(f"| [`{name}`]"))
         assert adapter.unverified[1:] in row
     accelerators = page("accelerators")
@@ -200,5 +203,5 @@ def test_the_status_tables_name_every_entry_of_the_registries() -> None:
         assert f"| `{kind}` | {each.title} |" in accelerators
         assert each.unverified[1:] in accelerators
     workloads = page("workloads")
-    for name in (*WORKLOADS, *PARSERS, *(path.stem for path in (CONFIG / "workloads").glob("*.yaml"))):
+    for name in (*WORKLOADS, *PARSERS, *(path.stem for path in (CONFIG_DIRECTORY / "workloads").glob("*.yaml"))):
         assert f"`{name}`" in workloads

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from campaign.common.errors import ConfigError, nearest
+from campaign.common.errors import ConfigError, suggest_name
 from campaign.common.paths import ROOT
 from campaign.plan.campaign.json_schemas import schema_of
 from campaign.plan.campaign.load import config_directories
@@ -90,8 +90,8 @@ def test_files_beside_the_campaign_come_before_the_shipped_ones(tmp_path: Path) 
     [("bata", "did you mean 'beta'?"), ("xyz", "there are: alpha, beta"), ("", "there are: alpha, beta")],
 )
 def test_the_nearest_name_is_offered(name: str, ending: str) -> None:
-    assert nearest(name, {"beta", "alpha"}) == ending
-    assert nearest(name, []) == "there are: none"
+    assert suggest_name(name, {"beta", "alpha"}) == ending
+    assert suggest_name(name, []) == "there are: none"
 
 
 SHAPELESS = {

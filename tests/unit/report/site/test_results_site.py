@@ -214,7 +214,7 @@ def test_an_archive_is_read_anew_and_what_cannot_be_read_is_named(
         (scratch / "figures").mkdir()
         out.write_text("drawn anew")
 
-    monkeypatch.setattr(campaigns, "report_from", page)
+    monkeypatch.setattr(campaigns, "write_report", page)
     done = made(sources, "--output", tmp_path / "site")
     assert done.exit_code == 0, done.output
     (entry,) = campaigns.entries(tmp_path / "site")
@@ -235,7 +235,7 @@ def test_repetitions_of_a_plan_without_tables_are_campaigns_of_their_own(
         (scratch / "figures").mkdir()
         out.write_text("drawn anew")
 
-    monkeypatch.setattr(campaigns, "report_from", page)  # its figures take half a minute
+    monkeypatch.setattr(campaigns, "write_report", page)  # its figures take half a minute
     (tmp_path / "config").mkdir()
     campaign = archive_data.campaign_in(tmp_path / "config")
     sources = [archive_data.fill(campaign, tmp_path / "small")]

@@ -18,7 +18,7 @@ import pytest
 
 from campaign.common.accelerators.nvidia import CUDA
 from campaign.common.errors import ConfigError, LaunchError
-from campaign.common.processes.marked import marked
+from campaign.common.processes.marked import find_marked_processes
 from campaign.plan.campaign.launch_prefix_rules import devices_to_ask
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.campaign.resolve_slurm_options import devices_asked
@@ -90,7 +90,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     bench = Bench(tmp_path, mixed("host1"))
     yield bench
     bench.launcher.close()
-    assert list(marked(bench.mark)) == []
+    assert list(find_marked_processes(bench.mark)) == []
 
 
 def show(ranks: int = 3, per_rank: bool = True, **environment: str) -> Step:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from campaign.common.errors import LaunchError
-from campaign.common.processes.marked import marked
+from campaign.common.processes.marked import find_marked_processes
 from campaign.run import local_launcher as local
 from campaign.run.local_launcher import LocalLauncher
 from campaign.workloads.launcher import Limits
@@ -54,7 +54,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
     bench.launcher.close()
-    assert list(marked(bench.mark)) == []
+    assert list(find_marked_processes(bench.mark)) == []
 
 
 def test_every_rank_knows_its_place(bench: Bench) -> None:
@@ -133,7 +133,7 @@ def test_what_a_program_leaves_in_the_background_is_ended_too(bench: Bench) -> N
     ended = bench.run(("sh", "-c", "sleep 60 & echo started"))
     assert ended.codes == (0,)
     assert bench.log.read_text() == "started\n"
-    assert list(marked(bench.mark)) == []
+    assert list(find_marked_processes(bench.mark)) == []
 
 
 def test_a_preload_that_cannot_be_loaded_is_the_apparatus_failure(bench: Bench) -> None:
@@ -152,7 +152,7 @@ def test_an_interruption_leaves_nothing_running(bench: Bench, monkeypatch: pytes
     monkeypatch.setattr(local, "_wait", interrupted)
     with pytest.raises(Interruption):
         bench.run(SLEEP, {"host1": 2})
-    assert list(marked(bench.mark)) == []
+    assert list(find_marked_processes(bench.mark)) == []
 
 
 def test_a_daemon_that_cleans_its_environment_is_ended_with_its_run(bench: Bench) -> None:

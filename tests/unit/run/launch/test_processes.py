@@ -8,7 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from campaign.common.processes.marked import MARK, kill_marked, marked, memory_mib
+from campaign.common.processes.marked import (
+    MARK_VARIABLE,
+    find_marked_processes,
+    kill_marked_processes,
+    measure_memory_mib,
+)
 
 
 @pytest.fixture
@@ -21,7 +26,9 @@ def sleepers(mark: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Two processes with the mark, one of which ignores SIGTERM, and one without."""
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
     processes = [
-        subprocess.Popen([sys.executable, "-S", "-c", code], env={**os.environ, MARK: value}, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-S", "-c", code], env={**os.environ, MARK_VARIABLE: value}, stdout=subprocess.PIPE
+        )
         for value in (f"{mark}1", f"{mark}2", "another")
     ]
     for process in processes:
@@ -34,21 +41,21 @@ def sleepers(mark: str) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def test_processes_are_found_by_their_mark(mark: str, sleepers: list[subprocess.Popen[bytes]]) -> None:
-    assert set(marked(mark)) == {sleepers[0].pid, sleepers[1].pid}
-    assert set(marked(f"{mark}2")) == {sleepers[1].pid}
-    assert list(marked("nobody-has-this")) == []
+    assert set(find_marked_processes(mark)) == {sleepers[0].pid, sleepers[1].pid}
+    assert set(find_marked_processes(f"{mark}2")) == {sleepers[1].pid}
+    assert list(find_marked_processes("nobody-has-this")) == []
 
 
 def test_marked_processes_are_ended_and_no_others(mark: str, sleepers: list[subprocess.Popen[bytes]]) -> None:
-    assert kill_marked(mark) >= 2
+    assert kill_marked_processes(mark) >= 2
     assert [process.wait(10) for process in sleepers[:2]] == [-9, -9]
     assert sleepers[2].poll() is None
-    assert kill_marked(mark) == 0
+    assert kill_marked_processes(mark) == 0
 
 
 def test_memory_is_that_of_the_processes_that_live(sleepers: list[subprocess.Popen[bytes]]) -> None:
-    both = memory_mib([sleepers[0].pid, sleepers[1].pid])
-    assert 0 < memory_mib([sleepers[0].pid]) < both < 200
+    both = measure_memory_mib([sleepers[0].pid, sleepers[1].pid])
+    assert 0 < measure_memory_mib([sleepers[0].pid]) < both < 200
     sleepers[0].kill()
     sleepers[0].wait()
-    assert memory_mib([sleepers[0].pid]) == 0
+    assert measure_memory_mib([sleepers[0].pid]) == 0

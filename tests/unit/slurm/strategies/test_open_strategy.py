@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.common.errors import ConfigError, HostFailed, LaunchError
-from campaign.common.processes.command import Finished
+from campaign.common.processes.command import CompletedCommand
 from campaign.slurm.commands import Slurm
 from campaign.slurm.strategies import STRATEGIES, open_strategy
 from campaign.slurm.strategies.controller import Controller, reservation_name
@@ -22,12 +22,12 @@ SLURMD = {"stop": ["ssh", "{host}", "stop"], "start": ["ssh", "{host}", "start {
 class Scripted(Slurm):
     """Answers every command alike, and keeps what was asked."""
 
-    def __init__(self, *answers: Finished) -> None:
+    def __init__(self, *answers: CompletedCommand) -> None:
         super().__init__()
         self.answers = list(answers)
         self.asked: list[tuple[str, ...]] = []
 
-    def __call__(self, *argv: str, timeout_s: float = 60.0) -> Finished:
+    def __call__(self, *argv: str, timeout_s: float = 60.0) -> CompletedCommand:
         self.asked.append(argv)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
@@ -64,7 +64,7 @@ def test_a_strategy_says_what_its_jobs_need(strategy: str, options: dict[str, st
 
 @pytest.mark.parametrize("strategy", ["static", "resume"])
 def test_what_needs_nothing_said_asks_slurm_nothing(strategy: str) -> None:
-    slurm = Scripted(Finished(1, "", "must not be asked"))
+    slurm = Scripted(CompletedCommand(1, "", "must not be asked"))
     opened = open_strategy(system(strategy), slurm)
     opened.begin(["host1"], "lease.1")
     opened.end(["host1"], "lease.1")
@@ -91,7 +91,7 @@ def test_commands_that_cannot_be_filled_in_are_refused_at_once(slurmd: Any, comp
 
 
 def test_a_host_that_the_file_forgot_is_named() -> None:
-    opened = open_strategy(system("dynamic", slurmd=SLURMD), Scripted(Finished(0, "", "")))
+    opened = open_strategy(system("dynamic", slurmd=SLURMD), Scripted(CompletedCommand(0, "", "")))
     with pytest.raises(HostFailed, match=r"host9.*not in the system file any more"):
         opened.end(["host9"], "lease.1")
 
@@ -104,7 +104,7 @@ def test_reservations_are_named_apart_in_plain_characters(leases: list[str]) -> 
 
 
 def test_a_controller_that_stays_away_is_a_failure_after_a_while() -> None:
-    away = Finished(1, "", "slurm_load_node: Unable to contact slurm controller (connect failure)")
+    away = CompletedCommand(1, "", "slurm_load_node: Unable to contact slurm controller (connect failure)")
     controller = Controller(Scripted(away), print, poll_s=0.01)
     controller.patience_s = 0.05
     with pytest.raises(LaunchError, match="Unable to contact slurm controller"):
@@ -113,13 +113,17 @@ def test_a_controller_that_stays_away_is_a_failure_after_a_while() -> None:
 
 def test_a_controller_that_comes_back_is_asked_again() -> None:
     slurm = Scripted(
-        Finished(124, "", "no answer"), Finished(1, "", "Socket timed out on send/recv operation"), Finished(0, "", "")
+        CompletedCommand(124, "", "no answer"),
+        CompletedCommand(1, "", "Socket timed out on send/recv operation"),
+        CompletedCommand(0, "", ""),
     )
     assert Controller(slurm, print, poll_s=0.01).nodes(["host1"]) == {}
     assert len(slurm.asked) == 3
 
 
 def test_what_slurm_does_not_let_us_do_says_who_may() -> None:
-    slurm = Scripted(Finished(0, "No reservations in the system", ""), Finished(1, "", "Access/permission denied"))
+    slurm = Scripted(
+        CompletedCommand(0, "No reservations in the system", ""), CompletedCommand(1, "", "Access/permission denied")
+    )
     with pytest.raises(LaunchError, match="adminlevel=operator"):
         Controller(slurm, print, poll_s=0.01).reserve("lease.1", ["host1"])

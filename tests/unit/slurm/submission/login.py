@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.common import files
-from campaign.common.files import content_hash, write_atomic
+from campaign.common.files import hash_document, write_atomic
 from campaign.common.paths import Results, lease_id
 from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.matrix import expand
@@ -66,7 +66,7 @@ class Login:
                 write_atomic(plan.with_name(f"{each.lease}.json"), each.text())
         root = str(self.results.root.resolve())
         document = composition.document() if composition else None
-        token = content_hash([lease, hosts, use])
+        token = hash_document([lease, hosts, use])
         return DriverRequest(str(plan.resolve()), root, self.campaign.name, lease, name, document, (), token)
 
     @contextmanager
@@ -74,7 +74,7 @@ class Login:
         """What `measure` holds while it asks for a lease."""
         with ExitStack() as stack:
             for lease in leases:
-                stack.enter_context(files.lock(self.results.work(lease) / "measure.lock"))
+                stack.enter_context(files.hold_lock(self.results.work_directory(lease) / "measure.lock"))
             yield
 
     def submit(self, lease: str, **changes: Any) -> Submission:

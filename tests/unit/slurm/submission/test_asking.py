@@ -69,7 +69,7 @@ def test_a_submission_is_found_by_its_job(here: Login, lease: str, fake_slurm: F
 
 def test_calls_of_sbatch_are_counted_with_those_of_the_other_commands(here: Login, fake_slurm: FakeSlurm) -> None:
     here.submit(here.leases()[0])
-    lines = (here.results.slurm / "commands.jsonl").read_text().splitlines()
+    lines = (here.results.slurm_state / "commands.jsonl").read_text().splitlines()
     assert sum('"sbatch"' in line for line in lines) == len(fake_slurm.calls("sbatch")) == 1
 
 
@@ -214,4 +214,4 @@ def test_nothing_is_held_when_asking_is_interrupted(here: Login, fake_slurm: Fak
     submitter = module.SlurmSubmitter(here.campaign, here.results, Driver, interrupt)
     with here.measuring(lease), pytest.raises(KeyboardInterrupt):
         submitter.submit(here.request(lease))
-    assert not files.is_locked(here.results.slurm / "submit.lock")
+    assert not files.is_locked(here.results.slurm_state / "submit.lock")

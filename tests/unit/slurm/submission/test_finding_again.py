@@ -166,7 +166,7 @@ def test_a_driver_that_ended_is_found_for_as_long_as_nobody_has_read_its_result(
     assert found.result() == DriverResult([("a", 1)])
     here.submitter().forget(lease)
     assert here.submitter().find(lease) is None
-    assert list((here.results.slurm / "watched").iterdir()) == []
+    assert list((here.results.slurm_state / "watched").iterdir()) == []
 
 
 def test_a_job_that_ended_without_a_result_is_not_found_for_ever(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
@@ -285,7 +285,7 @@ def test_what_a_person_holds_and_what_befalls_all_hosts_is_waited_for(
 
 
 def test_looking_for_a_driver_waits_for_nobody_who_submits(here: Login, fake_slurm: FakeSlurm) -> None:
-    with files.lock(here.results.slurm / "submit.lock"):
+    with files.hold_lock(here.results.slurm_state / "submit.lock"):
         assert here.submitter().find(here.leases()[0]) is None
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.common.processes.disturbances import Disturbances
+from campaign.common.processes.disturbances import DisturbanceMonitor
 from campaign.common.processes.marked import adopt_orphans
 from campaign.run.local_launcher import _Forked, _wait
 from campaign.workloads.launcher import Limits
@@ -55,10 +55,10 @@ class Outcome:
     log: str
 
 
-class _Unwatched(Disturbances):
+class _Unwatched(DisturbanceMonitor):
     """What ranks say of a peer that somebody stops; a launcher would not wait for it."""
 
-    def look(self, children: Collection[int]) -> None:
+    def check_processes(self, pids: Collection[int]) -> None:
         pass
 
 

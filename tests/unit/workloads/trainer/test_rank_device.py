@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from campaign.common.accelerators import Kind
+from campaign.common.accelerators import AcceleratorKind
 from campaign.common.errors import ConfigError
 from campaign.workloads.trainer import rank_device
 from campaign.workloads.trainer.rank_device import (
@@ -71,14 +71,14 @@ def test_a_rank_is_bound_to_the_socket_of_its_device(
 ) -> None:
     module = SimpleNamespace(get_device_properties=lambda device: SimpleNamespace(**properties))
     monkeypatch.setattr(rank_device, "device_module", lambda torch_type: module)
-    monkeypatch.setattr(rank_device, "pci_of_nvidia", lambda uuid: "0000:ca:00.0" if uuid == "5f6b" else "")
+    monkeypatch.setattr(rank_device, "find_nvidia_pci_address", lambda uuid: "0000:ca:00.0" if uuid == "5f6b" else "")
     bound: list[str] = []
 
     def bind(address: str) -> tuple[str, bool]:
         bound.append(address)
         return "device in node 1, rank in 0", beside
 
-    monkeypatch.setattr(rank_device, "bound_beside", bind)
+    monkeypatch.setattr(rank_device, "bind_near_device", bind)
     said, flag = bound_to_socket(torch.device("cuda", 0))
     assert (bound, said) == ([address], "device in node 1, rank in 0")
     assert bool(flag) is not beside
@@ -118,7 +118,7 @@ def test_a_device_that_is_not_there_is_no_cpu(
     ("kind", "hip", "cuda", "words"), [("cuda", "6.4", None, "runs_on: rocm"), ("rocm", None, "13.0", "built for CUDA")]
 )
 def test_a_torch_of_the_other_vendor_is_told_apart(
-    xpu: Module, monkeypatch: pytest.MonkeyPatch, kind: Kind, hip: str | None, cuda: str | None, words: str
+    xpu: Module, monkeypatch: pytest.MonkeyPatch, kind: AcceleratorKind, hip: str | None, cuda: str | None, words: str
 ) -> None:
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.version, "cuda", cuda)

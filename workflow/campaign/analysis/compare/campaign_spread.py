@@ -15,7 +15,7 @@ import pandas as pd
 
 from campaign.analysis.statistics.comparisons import Ratios
 from campaign.analysis.statistics.ratios import LogRatios
-from campaign.common.intervals import BETWEEN_CAMPAIGNS, CAMPAIGNS_UNKNOWN, CONFOUNDED
+from campaign.common.intervals import BETWEEN_CAMPAIGNS, CAMPAIGNS_UNKNOWN, CONFOUNDED_WITH_HOSTS
 
 MIN_CAMPAIGNS = 3
 
@@ -49,7 +49,7 @@ class CampaignSpread:
     def apply(self, found: Ratios) -> Ratios:
         """Return comparisons of two campaigns that are held against this spread; untested if it is unknown."""
         if not self.is_known:
-            open_ = np.isfinite(found.of.ratio) & (found.method != CONFOUNDED)
+            open_ = np.isfinite(found.of.ratio) & (found.method != CONFOUNDED_WITH_HOSTS)
             method = np.where(open_, CAMPAIGNS_UNKNOWN, found.method).astype(object)
             return replace(found, tested=np.zeros_like(found.tested), method=method)
         of = self.widen(found.of)

@@ -24,7 +24,7 @@ from campaign.analysis.tables.io import Tables
 from campaign.analysis.tables.measured_programs import WORDS, read_programs
 from campaign.common import intervals, wording
 from campaign.common.errors import ConfigError
-from campaign.common.intervals import SIGNIFICANT
+from campaign.common.intervals import SIGNIFICANCE_LEVEL
 from campaign.spec.metric import THROUGHPUT, Metric, metric_of
 
 ALL = "all cells"
@@ -234,7 +234,7 @@ def _words(cells: pd.DataFrame) -> list[str]:
     axes = naming_columns(cells)
     empty = [name for name in axes if (cells[name].astype("object") == "").all()]
     kept = [name for name in axes if name not in empty]
-    return [wording.describe(row, [name for name in kept if row[name] != ""]) for row in cells.to_dict("records")]
+    return [wording.format_axes(row, [name for name in kept if row[name] != ""]) for row in cells.to_dict("records")]
 
 
 def _outcomes(cells: pd.DataFrame) -> list[str]:
@@ -251,7 +251,7 @@ def _kinds(failures: str) -> str:
 
 
 _NOT_TESTED = {
-    intervals.CONFOUNDED: "each on hosts of its own",
+    intervals.CONFOUNDED_WITH_HOSTS: "each on hosts of its own",
     intervals.CAMPAIGNS_UNKNOWN: "the spread between campaigns is unknown",
 }
 
@@ -264,10 +264,10 @@ def _says(row: Mapping[Any, Any]) -> str:
         return "one run, no interval"
     if not row["tested"]:
         return f"not tested: {_NOT_TESTED.get(row['method'], 'one composition each')}"
-    if row["p_holm"] < SIGNIFICANT:
+    if row["p_holm"] < SIGNIFICANCE_LEVEL:
         return "faster" if row["ratio"] > 1 else "slower"
     most = max(abs(row["low"] - 1), abs(row["high"] - 1))
-    return f"no difference larger than {wording.percent(100 * most)}"
+    return f"no difference larger than {wording.format_percent(100 * most)}"
 
 
 def _means(rows: pd.DataFrame, spread: CampaignSpread | None = None) -> pd.DataFrame:
@@ -309,11 +309,11 @@ def _broken(
         both = pd.concat([rows[["ratio", "p"]], means[["ratio", "p"]]])
         # More of a cost is a smaller ratio.
         change = both["ratio"] if metric.higher else 1 / both["ratio"]
-        return broken_by_changes(rule, [*words, *named], change.to_numpy(), intervals.holm(both["p"]))
+        return broken_by_changes(rule, [*words, *named], change.to_numpy(), intervals.adjust_p_values(both["p"]))
     if rule.quantity == THROUGHPUT.label:
         rule = replace(rule, quantity=THROUGHPUT.name)
     ratios = _metric_ratios(rule, matched, runs, metric)
-    p = intervals.holm(ratios.p())
+    p = intervals.adjust_p_values(ratios.p())
     # A metric's own ratio: what is more of it is a larger cost.
     return broken_by_changes(rule, words, 1 / ratios.of.ratio, p)
 

@@ -18,7 +18,7 @@ import pandas as pd
 
 from campaign.common import wording
 from campaign.common.errors import ConfigError
-from campaign.common.intervals import SIGNIFICANT, Floats
+from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats
 
 THROUGHPUT, STATE = "throughput", "state"
 
@@ -71,9 +71,9 @@ def broken_by_changes(rule: Rule, words: list[str], ratio: Floats, p_holm: Float
     past = _TESTS[rule.test](np.where(np.isfinite(change_pct), change_pct, 0.0), rule.limit_pct) & np.isfinite(
         change_pct
     )
-    past &= ~(p_holm >= SIGNIFICANT)
+    past &= ~(p_holm >= SIGNIFICANCE_LEVEL)
     return [
-        Broken(rule.text, words[place], wording.percent(change_pct[place]), bool(np.isfinite(p_holm[place])))
+        Broken(rule.text, words[place], wording.format_percent(change_pct[place]), bool(np.isfinite(p_holm[place])))
         for place in np.flatnonzero(past)
     ]
 

@@ -118,7 +118,7 @@ def _found(claim: Claim, here_: Here | None, of: ClaimValues) -> dict[str, Any]:
         "other": list(missed),
         "other_program": only_the_program(missed),
         "here": f"{here(claim, of)}{counted}",
-        "of": first(words) if len(words) <= _MOST else wording.plural(len(words), noun),
+        "of": first(words) if len(words) <= _MOST else wording.pluralize(len(words), noun),
         "cells": found_cells[:20],
         "off_pct": off_pct(claim, here_, of),
         "confident": confident(claim, here_, of),
@@ -140,7 +140,7 @@ def published(claim: Claim) -> str:
     unit = _UNIT.get(claim.unit, f" {claim.unit}")
     number = " to ".join(_printed(each) for each in (value if isinstance(value, tuple) else (value,)))
     if claim.here is not None and claim.here.compute == "near_linear_up_to":
-        return f"near linear up to {number}{unit}, taken as at least {wording.percent(claim.here.limit, 0)}"
+        return f"near linear up to {number}{unit}, taken as at least {wording.format_percent(claim.here.limit, 0)}"
     return f"{_BASIS.get(claim.basis, '')}{number}{unit}"
 
 
@@ -155,7 +155,7 @@ def told(claim: Claim) -> str:
 
 def _printed(value: float) -> str:
     """The digits that the document prints, not as many as we like."""
-    return f"{value:,.0f}" if value == int(value) else wording.minus(f"{value:,}")
+    return f"{value:,.0f}" if value == int(value) else wording.use_minus_signs(f"{value:,}")
 
 
 def here(claim: Claim, of: ClaimValues) -> str:
@@ -197,12 +197,12 @@ def _with_unit(claim: Claim, number: float) -> str:
     """A number in the unit of what was computed."""
     compute = claim.here.compute if claim.here else ""
     if compute.endswith("_pct") or compute == "near_linear_up_to" or claim.unit == "percent":
-        return wording.percent(number)
+        return wording.format_percent(number)
     if compute.endswith("ratio"):
-        return wording.times(number)
+        return wording.format_ratio(number)
     if compute in ("planned_runs", "largest_batch"):
         return f"{number:,.0f}{_UNIT.get(claim.unit, '')}"
-    return f"{wording.number(number, 4)}{_UNIT.get(claim.unit, f' {claim.unit}')}"
+    return f"{wording.format_number(number, 4)}{_UNIT.get(claim.unit, f' {claim.unit}')}"
 
 
 def first(words: Iterable[str]) -> str:

@@ -157,13 +157,13 @@ class Score:
 
     def __str__(self) -> str:
         words = (
-            f"{self.reached} of {wording.plural(self.claims, 'claim')} can be reached: {self.inside} inside the stated range, "
+            f"{self.reached} of {wording.pluralize(self.claims, 'claim')} can be reached: {self.inside} inside the stated range, "
             f"{self.near} within {NEAR_PCT:g} % of it, {self.reached - self.inside - self.near} further off or undecided"
         )
         return (
             words
             if not self.confident
-            else f"{words}; {wording.plural(self.confident, 'direction')} reversed with confidence"
+            else f"{words}; {wording.pluralize(self.confident, 'direction')} reversed with confidence"
         )
 
 
@@ -196,4 +196,4 @@ def nearness(claim: Mapping[str, Any]) -> Near | None:
 def off(claim: Mapping[str, Any]) -> str:
     """'12 % off', '' inside the range or where a distance means nothing."""
     distance = claim.get("off_pct")
-    return f"{wording.percent(distance, 1)} off" if distance else ""
+    return f"{wording.format_percent(distance, 1)} off" if distance else ""

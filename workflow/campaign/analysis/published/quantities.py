@@ -27,7 +27,7 @@ from campaign.analysis.statistics.comparable_cells import naming_columns
 from campaign.analysis.statistics.comparisons import Design, Ratios
 from campaign.analysis.tables.io import Tables
 from campaign.common import wording
-from campaign.common.intervals import CONFIDENCE, Floats, spread_bounds
+from campaign.common.intervals import CONFIDENCE_LEVEL, Floats, compute_spread_bounds
 from campaign.spec.published_file import Claim, Here, ReferenceSet
 
 _MATRIX = {
@@ -173,7 +173,7 @@ def _known(rows: pd.DataFrame, here: Here) -> pd.DataFrame:
 
 
 def _confidence(rows: pd.DataFrame) -> float:
-    return 1 - (1 - CONFIDENCE) / max(len(rows), 1)
+    return 1 - (1 - CONFIDENCE_LEVEL) / max(len(rows), 1)
 
 
 def _trend(rows: pd.DataFrame, here: Here, tables: Tables) -> Trend:
@@ -255,7 +255,7 @@ def _cv(rows: pd.DataFrame, here: Here, by: Design) -> pd.DataFrame:
     if found.empty:
         raise NotHere("no two otherwise equal compositions were measured")
     of = zip(found["_value"] / 100, groups.size(), groups["_variance"].mean(), groups["_freedom"].min(), strict=True)
-    bounds = np.array([spread_bounds(*each, _confidence(found)) for each in of]) * 100
+    bounds = np.array([compute_spread_bounds(*each, _confidence(found)) for each in of]) * 100
     tested = groups["_tested"].all().to_numpy()
     return found.assign(_low=bounds[:, 0], _high=bounds[:, 1], _tested=tested)[[*rows.columns, "_low", "_high"]]
 
@@ -355,4 +355,4 @@ def _values(rows: pd.DataFrame, exact: bool = False) -> tuple[Value, ...]:
 
 
 def _words(row: Mapping[Any, Any], rows: pd.DataFrame) -> str:
-    return wording.describe(row, naming_columns(rows))
+    return wording.format_axes(row, naming_columns(rows))

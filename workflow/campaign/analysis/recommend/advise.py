@@ -123,7 +123,7 @@ def _questions(
         by = ["workload", *named]
         candidates, possible = (dict(list(each.groupby(by, sort=False))) for each in (own, allowed))
         for key, _ in rows.groupby(by, sort=False):
-            about = wording.describe(dict(zip(by, key, strict=True)), by)
+            about = wording.format_axes(dict(zip(by, key, strict=True)), by)
             why_none = _WHY_NONE.get(objective.name, _NO_CANDIDATE) if key in possible else _NO_CANDIDATE
             yield (
                 RankingQuestion(priced, about, (str(key[0]),), design, cells),
@@ -175,7 +175,7 @@ def _evidence(tables: Tables, named: Sequence[str]) -> dict[str, Evidence]:
     return {
         row["cell_id"]: Evidence(
             cell_id=row["cell_id"],
-            words=wording.describe(row, columns),
+            words=wording.format_axes(row, columns),
             runs=row["n_ok"],
             compositions=row["compositions"],
         )

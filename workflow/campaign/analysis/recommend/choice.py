@@ -23,7 +23,7 @@ from campaign.analysis.recommend.objectives import (
 from campaign.analysis.statistics.comparisons import Design, ratios
 from campaign.analysis.statistics.selected_estimate import bound_best_cell
 from campaign.common import wording
-from campaign.common.intervals import CONFOUNDED, SIGNIFICANT, Marks, holm
+from campaign.common.intervals import CONFOUNDED_WITH_HOSTS, SIGNIFICANCE_LEVEL, Marks, adjust_p_values
 from campaign.spec.cell import Configuration
 
 TIE_PCT = 5.0
@@ -139,14 +139,14 @@ def compare_with(best: pd.Series[Any], others: pd.DataFrame, design: Design) -> 
     """
     found = ratios(others["cell"], pd.Series(best["cell"], index=others.index), design)
     ratio = found.of.ratio * (others["factor"] / best["factor"]).to_numpy(dtype=np.float64)
-    measured = found.tested | (found.method == CONFOUNDED)
+    measured = found.tested | (found.method == CONFOUNDED_WITH_HOSTS)
     p = np.where(measured, replace(found.of, ratio=ratio).p(), np.nan)
-    adjusted = np.minimum(holm(p) * (np.isfinite(p).sum() + 1) / 2, 1.0)
-    alike = ~((adjusted < SIGNIFICANT) & (ratio < 1))
+    adjusted = np.minimum(adjust_p_values(p) * (np.isfinite(p).sum() + 1) / 2, 1.0)
+    alike = ~((adjusted < SIGNIFICANCE_LEVEL) & (ratio < 1))
     outside = np.abs(np.log(ratio)) + np.log1p(-TIE_PCT / 100)
     variance = np.maximum(found.of.variance, _MIN_VARIANCE)
     p_tie = np.where(found.tested, scipy.special.stdtr(found.of.freedom, outside / np.sqrt(variance)), np.nan)
-    return alike & (holm(p_tie) < SIGNIFICANT), alike
+    return alike & (adjust_p_values(p_tie) < SIGNIFICANCE_LEVEL), alike
 
 
 def _choice(
@@ -161,7 +161,7 @@ def _choice(
     low, high = sorted(scale.value(each) for each in bounds)
     said = scale.say(value)
     if np.isfinite(bounds).all():
-        between = wording.between(low, high, scale.number)
+        between = wording.format_range(low, high, scale.number)
         interval = f"95\u202f% interval {between}" if row["known"] else f"{between} from run to run, on one composition"
         said = f"{said} ({interval})"
     shape: dict[str, Any] = {name: row[name] if isinstance(row[name], str) else int(row[name]) for name in SHAPE}

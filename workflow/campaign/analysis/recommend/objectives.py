@@ -40,27 +40,27 @@ class Scale:
 
 
 _KINDS: Mapping[str, tuple[str, Scale]] = {
-    THROUGHPUT: ("the most samples per second", Scale(1, wording.rate, "samples/s")),
-    TIME: ("the shortest time for a million samples", Scale(-1, wording.seconds, "a million samples")),
+    THROUGHPUT: ("the most samples per second", Scale(1, wording.format_rate, "samples/s")),
+    TIME: ("the shortest time for a million samples", Scale(-1, wording.format_seconds, "a million samples")),
     PER_DEVICE_HOUR: (
         "the most samples for each hour of each composed device, idle ones included",
-        Scale(1, wording.rate, "samples a device-hour"),
+        Scale(1, wording.format_rate, "samples a device-hour"),
     ),
     PER_JOULE: (
         "the most samples for each joule of the devices in use, where power was sampled",
-        Scale(1, wording.rate, "samples/J"),
+        Scale(1, wording.format_rate, "samples/J"),
     ),
     PER_PRICE: (
         "the lowest price of a million samples, by the prices of composed devices in the system file",
-        Scale(-1, wording.rate, "a million samples"),
+        Scale(-1, wording.format_rate, "a million samples"),
     ),
     CHEAPEST: (
         "the fewest device-hours among those that are at most so many percent slower than the fastest",
-        Scale(-1, wording.rate, "device-hours a million samples"),
+        Scale(-1, wording.format_rate, "device-hours a million samples"),
     ),
     MIX: (
         "the least slow-down of a mix of workloads; shares are those of time, each workload at its own fastest",
-        Scale(-1, wording.times, "the time of each workload’s own fastest"),
+        Scale(-1, wording.format_ratio, "the time of each workload’s own fastest"),
     ),
 }
 """Objectives by name; `cheapest-within` takes a percentage, `mix` the shares: `cheapest-within:5%`, `mix:a=0.7,b=0.3`."""
@@ -109,7 +109,7 @@ class RecommendationObjective:
     @property
     def scale(self) -> Scale:
         if self.metric != metrics.THROUGHPUT:
-            return Scale(1 if self.metric.higher else -1, wording.rate, self.metric.unit)
+            return Scale(1 if self.metric.higher else -1, wording.format_rate, self.metric.unit)
         scale = _KINDS[self.name][1]
         return replace(scale, unit=f"{self.currency} {scale.unit}".lstrip()) if self.name == PER_PRICE else scale
 

@@ -35,7 +35,7 @@ def fastest_variants(rows: pd.DataFrame, workloads: Sequence[str], named: Sequen
         variants = [variant for _, variant in rows[rows["workload"] == workload].groupby(list(named), sort=False)]
         if variants:
             fastest = max(variants, key=lambda variant: variant["rate"].max())
-            found[wording.describe(fastest.iloc[0].to_dict(), ["workload", *named])] = fastest
+            found[wording.format_axes(fastest.iloc[0].to_dict(), ["workload", *named])] = fastest
     return found
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 from campaign.analysis.statistics.composition_variance import mean_of
 from campaign.analysis.statistics.experiment_design import Design
 from campaign.analysis.statistics.ratios import LogRatios
-from campaign.common.intervals import PAIRED, RUNS_OF_ONE, Floats, Integers, Marks
+from campaign.common.intervals import T_OVER_RUNS_OF_COMPOSITION, T_PAIRED_BY_BLOCK, Floats, Integers, Marks
 
 _MIN_LEASES_PER_BLOCK = 3
 
@@ -35,7 +35,7 @@ def average_ratio(rows: pd.DataFrame, design: Design) -> LogRatios:
     mean = np.array([np.exp(np.log(rows["ratio"].to_numpy(dtype=np.float64)).mean())])
     if not rows["tested"].all():
         return LogRatios(mean, np.array([np.nan]), np.array([np.nan]))
-    within = bool(rows["method"].isin([PAIRED, RUNS_OF_ONE]).all())
+    within = bool(rows["method"].isin([T_PAIRED_BY_BLOCK, T_OVER_RUNS_OF_COMPOSITION]).all())
     weight = _weights_of_cells(rows, design)
     variance, freedom = _variance(_deviations(design, weight != 0, within), weight, design.random_leases and not within)
     variance *= float(np.average(design.weights, weights=np.abs(weight)))

@@ -18,7 +18,15 @@ import numpy.typing as npt
 
 from campaign.analysis.statistics.comparisons import Ratios
 from campaign.analysis.statistics.ratios import LogRatios
-from campaign.common.intervals import AMONG_CHANGES, CONFOUNDED, SIGNIFICANT, Floats, Integers, Marks, holm
+from campaign.common.intervals import (
+    CONFOUNDED_WITH_HOSTS,
+    SIGNIFICANCE_LEVEL,
+    T_BORROWED_CHANGE_SPREAD,
+    Floats,
+    Integers,
+    Marks,
+    adjust_p_values,
+)
 
 MIN_GROUPS = 4
 """Groups whose changes a change is tested against, at least."""
@@ -40,7 +48,7 @@ def judge_by_other_groups(changes: Ratios, group: npt.ArrayLike) -> Ratios:
     number = np.unique(np.asarray(group), return_inverse=True)[1].astype(np.int64)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(changes.of.ratio)
-    untested = ~changes.tested & np.isfinite(logs) & (changes.method != CONFOUNDED)
+    untested = ~changes.tested & np.isfinite(logs) & (changes.method != CONFOUNDED_WITH_HOSTS)
     is_significant = np.zeros(logs.size, dtype=np.bool_)
     judged = changes
     while True:
@@ -49,7 +57,9 @@ def judge_by_other_groups(changes: Ratios, group: npt.ArrayLike) -> Ratios:
         if not judgeable.any():
             return judged
         judged = _replace_variance(changes, judgeable, variance, freedom)
-        newly_significant = judgeable & (np.nan_to_num(holm(judged.p()), nan=1.0) < SIGNIFICANT) & ~is_significant
+        newly_significant = (
+            judgeable & (np.nan_to_num(adjust_p_values(judged.p()), nan=1.0) < SIGNIFICANCE_LEVEL) & ~is_significant
+        )
         if not newly_significant.any():
             return judged
         is_significant |= newly_significant
@@ -59,7 +69,7 @@ def _replace_variance(changes: Ratios, judgeable: Marks, variance: Floats, freed
     """Return the changes with this variance, and a test, where they are judgeable. No variance becomes smaller."""
     variance = np.where(judgeable, np.fmax(variance, changes.of.variance), changes.of.variance)
     freedom = np.where(judgeable, freedom, changes.of.freedom)
-    method = np.where(judgeable, AMONG_CHANGES, changes.method).astype(object)
+    method = np.where(judgeable, T_BORROWED_CHANGE_SPREAD, changes.method).astype(object)
     estimate = LogRatios(changes.of.ratio, variance, freedom)
     return replace(changes, of=estimate, tested=changes.tested | judgeable, method=method)
 

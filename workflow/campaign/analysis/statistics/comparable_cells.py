@@ -84,7 +84,7 @@ def against(
 def one_family(*frames: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
     """Rows whose tests are one figure's: p_holm over all of them. What is left of a larger family is a family of its own."""
     p = np.concatenate([rows["p"].to_numpy(dtype=np.float64) for rows in frames])
-    adjusted, tests = intervals.holm(p), int(np.isfinite(p).sum())
+    adjusted, tests = intervals.adjust_p_values(p), int(np.isfinite(p).sum())
     ends = np.cumsum([len(rows) for rows in frames])[:-1]
     parts = np.split(adjusted, ends)
     return tuple(
@@ -107,7 +107,9 @@ def in_words(rows: pd.DataFrame) -> pd.DataFrame:
     told = [name for name in (*SHAPE, "ranks", "devices") if name in rows]
     different = rows[told].drop_duplicates()
     records = different.to_dict("records")
-    words = different.assign(shape=list(map(wording.shape, records)), attached=list(map(wording.attached, records)))
+    words = different.assign(
+        shape=list(map(wording.format_device_counts, records)), attached=list(map(wording.describe_attachment, records))
+    )
     said = rows[told].merge(words, on=told, how="left").set_index(rows.index)
     return rows.assign(shape=said["shape"].astype("str"), attached=said["attached"].astype("str"))
 

@@ -17,21 +17,21 @@ from campaign.analysis.statistics.cell_pairs import CellPairs
 from campaign.analysis.statistics.composition_variance import Pooled
 from campaign.analysis.statistics.ratios import LogRatios, welch
 from campaign.common.intervals import (
-    BETWEEN,
-    BLOCKED,
-    BORROWED,
-    BORROWED_EARLIER,
-    CONFOUNDED,
-    ITSELF,
-    NO_REFERENCE,
-    NO_RUN,
-    NOT_POSITIVE,
-    ON_HOSTS,
-    ONE_EACH,
-    ONE_RUN,
-    PAIRED,
-    PAIRED_BY_LEASE,
-    RUNS_OF_ONE,
+    CONFOUNDED_WITH_HOSTS,
+    NO_INTERVAL_NO_RUN,
+    NO_INTERVAL_NOT_POSITIVE,
+    NO_INTERVAL_ONE_RUN,
+    NO_INTERVAL_REFERENCE,
+    NO_INTERVAL_WITHOUT_REFERENCE,
+    RUN_VARIATION_ONLY,
+    T_BORROWED_EARLIER_SPREAD,
+    T_BORROWED_SPREAD,
+    T_ON_SAME_HOSTS,
+    T_OVER_BLOCKED_COMPOSITIONS,
+    T_OVER_COMPOSITIONS,
+    T_OVER_RUNS_OF_COMPOSITION,
+    T_PAIRED_BY_BLOCK,
+    T_PAIRED_BY_LEASE,
     Marks,
 )
 
@@ -86,7 +86,7 @@ class CellComparison:
     def method(self) -> npt.NDArray[np.object_]:
         """Name of the method of each interval, or the reason that there is none."""
         conditions = [basis.holds(self) for basis in _BASES]
-        return np.select(conditions, [basis.method for basis in _BASES], BETWEEN).astype(object)
+        return np.select(conditions, [basis.method for basis in _BASES], T_OVER_COMPOSITIONS).astype(object)
 
 
 def _is_reference_itself(comparison: CellComparison) -> Marks:
@@ -155,20 +155,20 @@ class Basis(NamedTuple):
 
 # A pair for which no row holds is compared between compositions.
 _BASES = (
-    Basis(ITSELF, _is_reference_itself),
-    Basis(NO_REFERENCE, _has_no_reference),
-    Basis(NO_RUN, _has_no_cell),
-    Basis(NOT_POSITIVE, _has_no_ratio),
-    Basis(PAIRED, _is_paired_by_block),
-    Basis(PAIRED_BY_LEASE, _is_paired_by_lease),
-    Basis(RUNS_OF_ONE, _is_tested_within_composition),
-    Basis(ONE_RUN, _has_no_variance),
-    Basis(CONFOUNDED, _is_confounded_with_hosts),
-    Basis(ONE_EACH, _is_not_tested),
-    Basis(ON_HOSTS, _is_adjusted_for_hosts),
-    Basis(BORROWED_EARLIER, _borrows_from_earlier_campaigns),
-    Basis(BORROWED, _borrows_from_other_cells),
-    Basis(BLOCKED, _is_in_blocks),
+    Basis(NO_INTERVAL_REFERENCE, _is_reference_itself),
+    Basis(NO_INTERVAL_WITHOUT_REFERENCE, _has_no_reference),
+    Basis(NO_INTERVAL_NO_RUN, _has_no_cell),
+    Basis(NO_INTERVAL_NOT_POSITIVE, _has_no_ratio),
+    Basis(T_PAIRED_BY_BLOCK, _is_paired_by_block),
+    Basis(T_PAIRED_BY_LEASE, _is_paired_by_lease),
+    Basis(T_OVER_RUNS_OF_COMPOSITION, _is_tested_within_composition),
+    Basis(NO_INTERVAL_ONE_RUN, _has_no_variance),
+    Basis(CONFOUNDED_WITH_HOSTS, _is_confounded_with_hosts),
+    Basis(RUN_VARIATION_ONLY, _is_not_tested),
+    Basis(T_ON_SAME_HOSTS, _is_adjusted_for_hosts),
+    Basis(T_BORROWED_EARLIER_SPREAD, _borrows_from_earlier_campaigns),
+    Basis(T_BORROWED_SPREAD, _borrows_from_other_cells),
+    Basis(T_OVER_BLOCKED_COMPOSITIONS, _is_in_blocks),
 )
 
 

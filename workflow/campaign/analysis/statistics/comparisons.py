@@ -28,7 +28,15 @@ from campaign.analysis.statistics.cell_pairs import CellPairs
 from campaign.analysis.statistics.comparison_bases import CellComparison
 from campaign.analysis.statistics.experiment_design import Design, design, of_campaign
 from campaign.analysis.statistics.ratios import LogRatios
-from campaign.common.intervals import BORROWED_EARLIER, NO_REFERENCE, NO_RUN, Floats, Integers, Marks, holm
+from campaign.common.intervals import (
+    NO_INTERVAL_NO_RUN,
+    NO_INTERVAL_WITHOUT_REFERENCE,
+    T_BORROWED_EARLIER_SPREAD,
+    Floats,
+    Integers,
+    Marks,
+    adjust_p_values,
+)
 
 __all__ = ["Design", "Ratios", "design", "of_campaign", "ratios"]
 
@@ -86,7 +94,12 @@ class Ratios:
         least_detectable_pct among as many."""
         p = self.p(none)
         count = int(np.isfinite(p).sum())
-        return {"p": p, "p_holm": holm(p), "n_tests": count, "least_detectable_pct": self.least_detectable_pct(count)}
+        return {
+            "p": p,
+            "p_holm": adjust_p_values(p),
+            "n_tests": count,
+            "least_detectable_pct": self.least_detectable_pct(count),
+        }
 
     def columns(self, index: pd.Index[Any], none: npt.ArrayLike = 1.0) -> dict[str, Any]:
         """Columns of a table of comparisons: ratio with its bounds, pairs, tests (`tests`) and `basis`."""
@@ -122,7 +135,9 @@ def _compare_with_nothing(pairs: CellPairs, is_missing: Marks) -> Ratios:
     count = pairs.cell.size
     nan, no, zero = np.full(count, np.nan), np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.int64)
     blank = np.full(count, "", dtype=object)
-    method = np.where(is_missing | ~pairs.has_reference, NO_REFERENCE, NO_RUN).astype(object)
+    method = np.where(is_missing | ~pairs.has_reference, NO_INTERVAL_WITHOUT_REFERENCE, NO_INTERVAL_NO_RUN).astype(
+        object
+    )
     return Ratios(
         of=LogRatios(nan, nan, nan),
         tested=no,
@@ -142,7 +157,7 @@ def _compare_with_nothing(pairs: CellPairs, is_missing: Marks) -> Ratios:
 def _compare_pairs(pairs: CellPairs) -> Ratios:
     """Compare the pairs of a design that has cells."""
     comparison, run_pairs, several = CellComparison(pairs), pairs.run_pairs, pairs.is_within_several_leases
-    borrowed = comparison.method == BORROWED_EARLIER
+    borrowed = comparison.method == T_BORROWED_EARLIER_SPREAD
     return Ratios(
         of=comparison.estimate,
         tested=comparison.is_tested,

@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from campaign.common.intervals import SIGNIFICANT, Floats, Integers
+from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats, Integers
 from campaign.spec.earlier_spread import EarlierSpread
 
 # What a pool weighs, in degrees of freedom: where two variances of compositions add up, where one stands alone, and of runs.
@@ -338,7 +338,7 @@ def _is_contradicted(level: _Level, means: Means, run: Pooled) -> npt.NDArray[np
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = run.variance * _mean_per_run(means) / level.variance
         p = scipy.special.fdtrc(_count_run_freedom(means), level.freedom, ratio)
-    return np.asarray((means.compositions() == 1) & (np.nan_to_num(p, nan=1.0) < SIGNIFICANT), dtype=np.bool_)
+    return np.asarray((means.compositions() == 1) & (np.nan_to_num(p, nan=1.0) < SIGNIFICANCE_LEVEL), dtype=np.bool_)
 
 
 def _count_run_freedom(means: Means) -> Floats:
@@ -412,7 +412,7 @@ def pooled(
     with np.errstate(divide="ignore", invalid="ignore"):
         others = ((total[stratum] * pool - weight[of] * own) / (total[stratum] - weight[of])).clip(min=0)
         p = scipy.special.fdtrc(held, limit - held, own / others)
-    noisy = known & (np.nan_to_num(p, nan=1.0) < SIGNIFICANT)
+    noisy = known & (np.nan_to_num(p, nan=1.0) < SIGNIFICANCE_LEVEL)
     # What the others know of their variance is no knowledge of one that differs.
     borrowed = np.where(noisy, held, borrowed)
     return Pooled(np.where(known, mixed, pool), np.where(known, borrowed, limit), pool, limit, noisy)

@@ -17,7 +17,7 @@ import pandas as pd
 import scipy
 
 from campaign.analysis.statistics import location
-from campaign.common.intervals import SIGNIFICANT, Floats, student_quantile
+from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats, student_quantile
 
 _HOUR_S = 3600.0
 _LEAST_NOISE = 1e-6  # of numbers that are all the same but for their last digits
@@ -54,7 +54,7 @@ class Drift:
     @property
     def found(self) -> bool:
         """Whether there is a drift beyond the noise."""
-        return self.p < SIGNIFICANT
+        return self.p < SIGNIFICANCE_LEVEL
 
     @property
     def span_h(self) -> float:

@@ -26,7 +26,16 @@ from campaign.analysis.statistics.composition_variance import (
 )
 from campaign.analysis.statistics.host_effects import HostEffects, host_effects
 from campaign.analysis.statistics.ratios import LogRatios
-from campaign.common.intervals import BETWEEN, BORROWED, BORROWED_EARLIER, ONE_RUN, RUNS_OF_ONE, Floats, Integers, Marks
+from campaign.common.intervals import (
+    NO_INTERVAL_ONE_RUN,
+    T_BORROWED_EARLIER_SPREAD,
+    T_BORROWED_SPREAD,
+    T_OVER_COMPOSITIONS,
+    T_OVER_RUNS_OF_COMPOSITION,
+    Floats,
+    Integers,
+    Marks,
+)
 from campaign.spec.earlier_spread import EarlierSpread, spreads
 from campaign.spec.metric import metric_of
 from campaign.spec.run_numbers import BLOCK_ORDERS, composition_of
@@ -94,7 +103,11 @@ class Design:
         freedom = np.where(known, self.variances.single.freedom, self.of_runs[1])
         borrowed = known & self.variances.borrowed
         conditions = [borrowed & (self.variances.lent_by != ""), borrowed, known, self.runs >= 2]
-        method = np.select(conditions, [BORROWED_EARLIER, BORROWED, BETWEEN, RUNS_OF_ONE], ONE_RUN).astype(object)
+        method = np.select(
+            conditions,
+            [T_BORROWED_EARLIER_SPREAD, T_BORROWED_SPREAD, T_OVER_COMPOSITIONS, T_OVER_RUNS_OF_COMPOSITION],
+            NO_INTERVAL_ONE_RUN,
+        ).astype(object)
         return LogRatios(self.value, variance, freedom), method
 
     def with_pools(self) -> Design:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from campaign.common.intervals import CONFIDENCE, SIGNIFICANT, Floats, Integers, student_quantile
+from campaign.common.intervals import CONFIDENCE_LEVEL, SIGNIFICANCE_LEVEL, Floats, Integers, student_quantile
 
 POWER = 0.8
 _ROUNDING = 1e-12
@@ -44,7 +44,7 @@ class LogRatios:
     variance: Floats
     freedom: Floats
 
-    def bounds(self, confidence: float = CONFIDENCE) -> tuple[Floats, Floats, Floats]:
+    def bounds(self, confidence: float = CONFIDENCE_LEVEL) -> tuple[Floats, Floats, Floats]:
         """The ratios and their bounds: (value, low, high)."""
         half = np.where(
             self.variance > 0, student_quantile(self.freedom, confidence) * np.sqrt(self.variance), self.variance
@@ -87,7 +87,7 @@ def detectable_errors(freedom: npt.ArrayLike, tests: npt.ArrayLike = 1) -> Float
     """
     # Rounding may leave Welch's degrees of freedom a trifle under one.
     f = np.maximum(np.asarray(freedom, dtype=np.float64), 1.0)
-    t = scipy.special.stdtrit(f, 1.0 - SIGNIFICANT / np.asarray(tests, dtype=np.float64) / 2.0)
+    t = scipy.special.stdtrit(f, 1.0 - SIGNIFICANCE_LEVEL / np.asarray(tests, dtype=np.float64) / 2.0)
     small = np.minimum(f, 1000.0)
     # Mean of an estimated standard error, as a part of the true one, squared; what is left of 1 is its variance.
     mean = np.exp(2 * (scipy.special.gammaln((small + 1) / 2) - scipy.special.gammaln(small / 2))) * 2 / small

@@ -147,24 +147,24 @@ def said(row: Mapping[str, Any]) -> str:
         return ""
 
     def value(name: str, say: Any) -> str:
-        return f"{say(row[name])} [{wording.between(row[f'{name}_low'], row[f'{name}_high'], say)}]"
+        return f"{say(row[name])} [{wording.format_range(row[f'{name}_low'], row[f'{name}_high'], say)}]"
 
     def milliseconds(number: float) -> str:
-        return f"{wording.number(number)}\u202fms"
+        return f"{wording.format_number(number)}\u202fms"
 
     def microseconds(number: float) -> str:
-        return f"{wording.number(number)}\u202fµs"
+        return f"{wording.format_number(number)}\u202fµs"
 
-    away = wording.percent(row["fit_residual_pct"])
+    away = wording.format_percent(row["fit_residual_pct"])
     misses = (
         "" if row["fit_holds"] else f"; it does not describe the points, which lie {away} off it (root mean square)"
     )
     if model == AMDAHL:
-        return f"Amdahl: {value('amdahl_serial_pct', wording.percent)} serial{misses}"
+        return f"Amdahl: {value('amdahl_serial_pct', wording.format_percent)} serial{misses}"
     if model == GUSTAFSON:
-        return f"Gustafson: {value('gustafson_serial_pct', wording.percent)} serial{misses}"
+        return f"Gustafson: {value('gustafson_serial_pct', wording.format_percent)} serial{misses}"
     bandwidth = row["effective_gb_per_s"]
-    gives = f" (B {wording.number(bandwidth)}\u202fGB/s)" if np.isfinite(bandwidth) else ""
+    gives = f" (B {wording.format_number(bandwidth)}\u202fGB/s)" if np.isfinite(bandwidth) else ""
     return (
         f"latency-bandwidth: compute {value('compute_ms', milliseconds)}, "
         f"alpha {value('alpha_us', microseconds)}, "

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from campaign.common.intervals import SIGNIFICANT, Floats, Marks, holm, student_quantile
+from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats, Marks, adjust_p_values, student_quantile
 
 
 def aicc(mean_square: npt.ArrayLike, values: npt.ArrayLike, parameters: npt.ArrayLike) -> Floats:
@@ -184,7 +184,7 @@ def _noise(about_curve: Floats, left: Floats, about_mean: Floats, freedom: Float
         ratio = of_points / of_runs
     repeated = (freedom > 0) & (of_runs > 0)
     misses = repeated & (
-        scipy.special.fdtrc(left, np.maximum(freedom, 1), np.where(repeated, ratio, 0.0)) < SIGNIFICANT
+        scipy.special.fdtrc(left, np.maximum(freedom, 1), np.where(repeated, ratio, 0.0)) < SIGNIFICANCE_LEVEL
     )
     pooled = (about_curve + about_mean) / (left + freedom)
     alone = misses | ~repeated
@@ -254,7 +254,7 @@ class Dips:
 
 def is_dip(p_holm: npt.ArrayLike, low_pct: npt.ArrayLike) -> Marks:
     """Which points are: not by chance among all of them, and surely larger than `LEAST_DIP_PCT`. nan is none."""
-    return np.asarray((np.asarray(p_holm) < SIGNIFICANT) & (np.asarray(low_pct) > LEAST_DIP_PCT))
+    return np.asarray((np.asarray(p_holm) < SIGNIFICANCE_LEVEL) & (np.asarray(low_pct) > LEAST_DIP_PCT))
 
 
 def dips(curves: Curves, lease_variance: npt.ArrayLike = 0.0) -> Dips:
@@ -292,7 +292,9 @@ def dips(curves: Curves, lease_variance: npt.ArrayLike = 0.0) -> Dips:
     half = student_quantile(free) * error
     p = np.where(tested, p, np.nan)
     under, low, high = (np.where(tested, 100 * (1 - np.exp(-(slower + side))), np.nan) for side in (0.0, -half, half))
-    return Dips(np.where(np.isfinite(line), n * curves.batch[:, None] / line, np.nan), under, low, high, p, holm(p))
+    return Dips(
+        np.where(np.isfinite(line), n * curves.batch[:, None] / line, np.nan), under, low, high, p, adjust_p_values(p)
+    )
 
 
 def _neighbours(there: Marks) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

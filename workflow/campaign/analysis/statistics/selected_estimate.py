@@ -23,10 +23,10 @@ import scipy
 
 from campaign.analysis.statistics.comparisons import ratios
 from campaign.analysis.statistics.experiment_design import Design
-from campaign.common.intervals import SIGNIFICANT, Floats
+from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats
 
 _ERROR_ABOVE = 0.01
-_ERROR_BELOW = SIGNIFICANT - _ERROR_ABOVE
+_ERROR_BELOW = SIGNIFICANCE_LEVEL - _ERROR_ABOVE
 _ERROR_OF_BAND = 0.01
 _BISECTIONS = 60
 

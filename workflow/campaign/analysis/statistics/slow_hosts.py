@@ -24,7 +24,7 @@ import pandas as pd
 import scipy
 
 from campaign.analysis.statistics.location import near
-from campaign.common.intervals import SIGNIFICANT, Floats, holm, student_quantile
+from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats, adjust_p_values, student_quantile
 
 HOSTS_NEEDED = 4
 FAR = 3.0
@@ -80,7 +80,7 @@ class HostResult:
 
     @property
     def slow(self) -> bool:
-        return bool(self.p_holm < SIGNIFICANT)
+        return bool(self.p_holm < SIGNIFICANCE_LEVEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def compare_hosts(
             if named and sum(each is not None for each in found.values()) < HOSTS_NEEDED:
                 break
             found = _among_each_other(shared)
-        adjusted = holm([np.nan if each is None else each.p for each in found.values()])
+        adjusted = adjust_p_values([np.nan if each is None else each.p for each in found.values()])
         for (host, each), p_holm in zip(found.items(), adjusted, strict=True):
             # Without those named there may be nothing left to compare with; what was said before was no blame, and stands.
             if each is not None or host not in results or results[host].slow:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from campaign.common.intervals import CONFIDENCE, Floats, student_quantile
+from campaign.common.intervals import CONFIDENCE_LEVEL, Floats, student_quantile
 
 PERCENTILES = (50.0, 90.0, 99.0)
 FEWEST_STEPS = 8
@@ -64,7 +64,7 @@ def percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCENTILES) ->
         residual = (below - reached[cell_of_cluster] * in_cluster) ** 2
         enough = np.where(clusters >= 2, clusters, np.nan)
         between = enough / (enough - 1) * np.bincount(cell_of_cluster, residual, len(ids)) / sizes**2
-        independent = scipy.special.ndtri(0.5 + CONFIDENCE / 2.0) * np.sqrt(share * (1 - share) / sizes)
+        independent = scipy.special.ndtri(0.5 + CONFIDENCE_LEVEL / 2.0) * np.sqrt(share * (1 - share) / sizes)
         half = np.fmax(student_quantile(enough - 1) * np.sqrt(between), np.where(clusters >= 2, independent, np.nan))
         low, high = np.clip(share - half, 0.0, 1.0), share + half
         known = ~np.isnan(half) & (sizes * (1 - share) >= 1)

@@ -32,10 +32,10 @@ import numpy.typing as npt
 import scipy
 
 from campaign.common.intervals import (
-    BCA,
-    MEDIAN_STUDENT,
-    NO_RUN,
-    ONE_RUN,
+    BCA_BOOTSTRAP,
+    NO_INTERVAL_NO_RUN,
+    NO_INTERVAL_ONE_RUN,
+    STUDENT_T_FOR_MEDIAN,
     Floats,
     Integers,
     Words,
@@ -142,8 +142,14 @@ def summaries(values: npt.ArrayLike, groups: npt.ArrayLike, count: int) -> Summa
         outlier[places] = outlying(given[places])
         for name, numbers in _of_equal_size(given[places]).items():
             found[name][which] = numbers
-    some = np.where(sizes >= ENOUGH_TO_BOOTSTRAP, BCA, np.where(sizes >= 2, MEDIAN_STUDENT, ONE_RUN).astype(object))
-    return Summaries(**found, median_method=np.where(sizes > 0, some, NO_RUN).astype(object), outlier=outlier)
+    some = np.where(
+        sizes >= ENOUGH_TO_BOOTSTRAP,
+        BCA_BOOTSTRAP,
+        np.where(sizes >= 2, STUDENT_T_FOR_MEDIAN, NO_INTERVAL_ONE_RUN).astype(object),
+    )
+    return Summaries(
+        **found, median_method=np.where(sizes > 0, some, NO_INTERVAL_NO_RUN).astype(object), outlier=outlier
+    )
 
 
 def _of_equal_size(samples: Floats) -> dict[str, Floats]:

@@ -25,7 +25,7 @@ import pandas as pd
 import scipy
 
 from campaign.analysis.statistics.slow_hosts import Codes, HostResult, codes, compare_hosts, links
-from campaign.common.intervals import CONFIDENCE, Floats
+from campaign.common.intervals import CONFIDENCE_LEVEL, Floats
 
 RUN, LEASE, HOST, TOGETHER = "run to run", "lease to lease", "host to host", "lease and host together"
 METHOD = "pairs of runs of a cell (moments)"
@@ -95,7 +95,7 @@ class SpreadSources:
         if part is None or not ratio > 0:
             return UNKNOWN
         # Two means on hosts of their own: both deviate, and 95 % of such differences are smaller.
-        size = abs(float(np.log(ratio))) / float(scipy.special.ndtri(0.5 + CONFIDENCE / 2.0) * np.sqrt(2.0))
+        size = abs(float(np.log(ratio))) / float(scipy.special.ndtri(0.5 + CONFIDENCE_LEVEL / 2.0) * np.sqrt(2.0))
         return COULD if 100.0 * size <= part.sd_pct else MAY if 100.0 * size <= part.high_pct else NOT
 
 
@@ -237,7 +237,7 @@ def _component(name: str, variances: dict[str, float], runs: _Runs) -> Component
     below = sum(variance * share for variance, share, _ in under)
     # Pairs see more of what is under a component than levels' means do: where there is nothing, that must not look like something.
     noise = np.sqrt(sum(4.0 * variance**2 / count for variance, _, count in under))
-    tail = 0.5 * (1.0 - CONFIDENCE)
+    tail = 0.5 * (1.0 - CONFIDENCE_LEVEL)
     square = freedom * (variances[name] + below)
     low, high = (square / scipy.special.chdtri(freedom, at) - below for at in (tail, 1.0 - tail))
     low = min(low, variances[name] - scipy.special.ndtri(1.0 - tail) * noise) if under else low

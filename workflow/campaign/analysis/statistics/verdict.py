@@ -19,7 +19,7 @@ from campaign.analysis.statistics.comparisons import Ratios
 from campaign.analysis.statistics.drift import is_adjusted
 from campaign.analysis.statistics.experiment_design import Design
 from campaign.common import intervals, wording
-from campaign.common.intervals import SIGNIFICANT
+from campaign.common.intervals import SIGNIFICANCE_LEVEL
 
 # Wider than that, an interval around none excludes nothing that anybody would believe.
 _SAYS_NOTHING_PCT = 50.0
@@ -48,24 +48,24 @@ _AMONG = "the spread is that of the changes of other configurations"
 
 def differs(row: Mapping[Any, Any]) -> bool:
     """Whether there is a difference, among all comparisons of the figure."""
-    return bool(row["p_holm"] < SIGNIFICANT)
+    return bool(row["p_holm"] < SIGNIFICANCE_LEVEL)
 
 
 def untested(row: Mapping[Any, Any]) -> bool:
     """Whether a comparison may not be tested, because its cells were measured on one composition each."""
-    return not row.get("tested", True) and row.get("method") != intervals.ITSELF
+    return not row.get("tested", True) and row.get("method") != intervals.NO_INTERVAL_REFERENCE
 
 
 def not_tested(row: Mapping[Any, Any]) -> str:
     """Why a comparison is not tested, for a bracket."""
-    return OWN_HOSTS if row["method"] == intervals.CONFOUNDED else ONE_EACH
+    return OWN_HOSTS if row["method"] == intervals.CONFOUNDED_WITH_HOSTS else ONE_EACH
 
 
 def why_not_tested(rows: pd.DataFrame) -> str:
     """Why several comparisons are not tested."""
     if (rows["method"] == intervals.CAMPAIGNS_UNKNOWN).any():
         return "the spread between campaigns is unknown"
-    own = rows["method"] == intervals.CONFOUNDED
+    own = rows["method"] == intervals.CONFOUNDED_WITH_HOSTS
     return OWN_HOSTS.partition(", so")[0] if own.any() else ONE_COMPOSITION
 
 
@@ -83,17 +83,17 @@ def _compositions(row: Mapping[Any, Any]) -> str:
     if not row["tested"]:
         return ""
     ours, theirs, method = int(row["compositions"]), int(row["against_compositions"]), row["method"]
-    if method in (intervals.PAIRED, intervals.RUNS_OF_ONE):
+    if method in (intervals.T_PAIRED_BY_BLOCK, intervals.T_OVER_RUNS_OF_COMPOSITION):
         return "within one composition"
-    if method == intervals.PAIRED_BY_LEASE:
+    if method == intervals.T_PAIRED_BY_LEASE:
         return f"within {ours:,} compositions"
     each = "one composition each" if ours == 1 else f"{ours:,} compositions each"
     each = each if ours == theirs else f"{ours:,} against {theirs:,} compositions"
-    if method == intervals.BORROWED:
+    if method == intervals.T_BORROWED_SPREAD:
         return f"{each}, spread borrowed"
-    if method == intervals.BORROWED_EARLIER:
+    if method == intervals.T_BORROWED_EARLIER_SPREAD:
         return f"{each}, spread borrowed from {row['lent_by']}"
-    return f"{each}; {_AMONG} ({_freedom(row)})" if method == intervals.AMONG_CHANGES else each
+    return f"{each}; {_AMONG} ({_freedom(row)})" if method == intervals.T_BORROWED_CHANGE_SPREAD else each
 
 
 def _limits(row: Mapping[Any, Any]) -> Sequence[str]:
@@ -111,7 +111,7 @@ def _limits(row: Mapping[Any, Any]) -> Sequence[str]:
 
 
 def _freedom(row: Mapping[Any, Any]) -> str:
-    return wording.plural(max(1, round(row["freedom"])), "degree") + " of freedom"
+    return wording.pluralize(max(1, round(row["freedom"])), "degree") + " of freedom"
 
 
 def measured(
@@ -121,7 +121,7 @@ def measured(
 
     values: number, low, high.
     """
-    return wording.with_interval(*values, say, "; ".join(each for each in (about, basis(row)) if each))
+    return wording.format_with_interval(*values, say, "; ".join(each for each in (about, basis(row)) if each))
 
 
 def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
@@ -133,14 +133,14 @@ def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
         return f" ({not_tested(row)})"
     if differs(row) or not math.isfinite(row["p"]):
         return ""
-    if row["p"] < SIGNIFICANT:
+    if row["p"] < SIGNIFICANCE_LEVEL:
         among = f"among all {int(row['n_tests']):,} comparisons of this figure"
         return f", not significant {among} (p = {p_value(row['p_holm'])}, Holm)"
     largest = no_larger_than(low_pct, high_pct)
     if largest > _SAYS_NOTHING_PCT:
         found = f"{_detectable(row['least_detectable_pct'])} would have been detected"
         return f": inconclusive, with too few or too uneven runs; {found}"
-    return f": no difference larger than {wording.percent(largest, _decimals(largest))}"
+    return f": no difference larger than {wording.format_percent(largest, _decimals(largest))}"
 
 
 def summarize_effects(
@@ -148,7 +148,7 @@ def summarize_effects(
     design: Design,
     named: Sequence[str],
     express: Callable[[float], float] = float,
-    say: Callable[[float], str] = wording.times,
+    say: Callable[[float], str] = wording.format_ratio,
 ) -> str:
     """Put the ratios of one or several cells into words, as a part of a sentence.
 
@@ -166,8 +166,8 @@ def summarize_effects(
         row = rows.to_dict("records")[0]
         value, *ends = (express(row[name]) for name in ("ratio", "ratio_low", "ratio_high"))
         low, high = sorted(ends)
-        percent = [end if say is wording.percent else 100 * (end - 1) for end in (low, high)]
-        return measured(row, (value, low, high), say, wording.describe(row, named)) + doubt(row, *percent)
+        percent = [end if say is wording.format_percent else 100 * (end - 1) for end in (low, high)]
+        return measured(row, (value, low, high), say, wording.format_axes(row, named)) + doubt(row, *percent)
     return summarize_range(rows, design, named, express, say) + _differing(rows, express, say)
 
 
@@ -188,19 +188,19 @@ def _average(rows: pd.DataFrame, design: Design, express: Callable[[float], floa
     low, high = sorted(ends)
     untested_rows = rows[~rows["tested"]]
     why = why_not_tested(untested_rows) if len(untested_rows) else "no composition was repeated"
-    return wording.with_interval(value, low, high, say, f"mean of {len(rows):,} cells", f"no interval: {why}")
+    return wording.format_with_interval(value, low, high, say, f"mean of {len(rows):,} cells", f"no interval: {why}")
 
 
 def range_of_estimates(
     rows: pd.DataFrame,
     named: Sequence[str],
     express: Callable[[float], float] = float,
-    say: Callable[[float], str] = wording.times,
+    say: Callable[[float], str] = wording.format_ratio,
 ) -> str:
     """Return the smallest and the largest estimate of several comparisons, with the cells that they are of."""
     ordered = rows.assign(shown=rows["ratio"].map(express)).sort_values("shown", kind="stable")
     first, last = (
-        f"{say(row['shown'])} ({wording.describe(row, named)})" for row in ordered.iloc[[0, -1]].to_dict("records")
+        f"{say(row['shown'])} ({wording.format_axes(row, named)})" for row in ordered.iloc[[0, -1]].to_dict("records")
     )
     return f"estimates of single cells are from {first} to {last}"
 
@@ -208,21 +208,21 @@ def range_of_estimates(
 def _differing(rows: pd.DataFrame, express: Callable[[float], float], say: Callable[[float], str]) -> str:
     """Return how many of several comparisons differ, and what differences are ruled out where none does."""
     tested = rows[rows["p"].notna()]
-    count = int((tested["p_holm"] < SIGNIFICANT).sum())
+    count = int((tested["p_holm"] < SIGNIFICANCE_LEVEL).sum())
     if count:
-        return f"; {count:,} of {wording.plural(len(tested), 'cell')} {'differs' if count == 1 else 'differ'} significantly"
+        return f"; {count:,} of {wording.pluralize(len(tested), 'cell')} {'differs' if count == 1 else 'differ'} significantly"
     if tested.empty:
         return ""
     ends = [express(end) for bounds in simultaneous_bounds(tested) for end in bounds]
-    largest = max(abs(end if say is wording.percent else 100 * (end - 1)) for end in ends)
-    size = wording.percent(largest, _decimals(largest))
+    largest = max(abs(end if say is wording.format_percent else 100 * (end - 1)) for end in ends)
+    size = wording.format_percent(largest, _decimals(largest))
     ruled_out = f", and differences above {size} are ruled out" if largest <= _SAYS_NOTHING_PCT else ""
-    return f"; none of {wording.plural(len(tested), 'cell')} differs significantly{ruled_out}"
+    return f"; none of {wording.pluralize(len(tested), 'cell')} differs significantly{ruled_out}"
 
 
 def simultaneous_bounds(rows: pd.DataFrame) -> tuple[Sequence[float], Sequence[float]]:
     """Return the bounds of the ratios of tested comparisons that hold for all of them together (Bonferroni, 95 %)."""
-    wider = intervals.simultaneous_width(rows["freedom"], len(rows))
+    wider = intervals.simultaneous_width_factor(rows["freedom"], len(rows))
     value = rows["ratio"].to_numpy()
     return tuple(list(value * (rows[end].to_numpy() / value) ** wider) for end in ("ratio_low", "ratio_high"))  # type: ignore[return-value]
 
@@ -233,28 +233,28 @@ def extremes(found: Ratios, cells: int) -> str:
     found: of one comparison; cells: how many the two were chosen from. The test and the interval hold over all their pairs.
     """
     pairs = max(1, cells * (cells - 1) // 2)
-    value, low, high = (float(bound[0]) for bound in found.of.bounds(1 - SIGNIFICANT / pairs))
+    value, low, high = (float(bound[0]) for bound in found.of.bounds(1 - SIGNIFICANCE_LEVEL / pairs))
     row = {name: column[0] for name, column in found.basis(pd.RangeIndex(1)).items()}
     p = float(found.p()[0])
     row |= {"ratio": value, "p": p, "p_holm": min(1.0, p * pairs), "n_tests": pairs}
     row["least_detectable_pct"] = float(found.least_detectable_pct(pairs)[0])
     if untested(row) and not math.isfinite(low):
-        return f"{wording.times(value)} ({ONCE})"
-    return measured(row, (value, low, high), wording.times) + doubt(row, 100 * (low - 1), 100 * (high - 1))
+        return f"{wording.format_ratio(value)} ({ONCE})"
+    return measured(row, (value, low, high), wording.format_ratio) + doubt(row, 100 * (low - 1), 100 * (high - 1))
 
 
 def p_value(p: float) -> str:
     """A p-value in words: '0.034', '< 0.001', '–' for none."""
     if not math.isfinite(p):
-        return wording.NONE
-    return "< 0.001" if p < 0.001 else wording.number(p, 2)
+        return wording.NO_VALUE
+    return "< 0.001" if p < 0.001 else wording.format_number(p, 2)
 
 
 def _how(row: Mapping[Any, Any]) -> str:
     """How a comparison was made, for a table: 'paired, 5 blocks', 'paired, 3 leases', 't over compositions', or why it was not."""
     if row["paired"]:
-        unit = "block" if row["method"] == intervals.PAIRED else "lease"
-        how = f"paired, {wording.plural(int(row['n_pairs']), unit)}"
+        unit = "block" if row["method"] == intervals.T_PAIRED_BY_BLOCK else "lease"
+        how = f"paired, {wording.pluralize(int(row['n_pairs']), unit)}"
     else:
         how = str(row["method"]).removesuffix(", 95 %")
     return "; ".join(each for each in (how, *_limits(row)) if each)
@@ -266,13 +266,13 @@ def _of_compositions(row: Mapping[Any, Any]) -> str:
 
 
 def _degrees(row: Mapping[Any, Any]) -> str:
-    return wording.number(row["freedom"], 2) if math.isfinite(row["freedom"]) else wording.NONE
+    return wording.format_number(row["freedom"], 2) if math.isfinite(row["freedom"]) else wording.NO_VALUE
 
 
 def detectable(row: Mapping[Any, Any]) -> str:
     """The least detectable difference of a row, for a table."""
     least = row["least_detectable_pct"]
-    return wording.percent(least, _decimals(least)) if math.isfinite(least) else wording.NONE
+    return wording.format_percent(least, _decimals(least)) if math.isfinite(least) else wording.NO_VALUE
 
 
 def limits(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[str, ...]:
@@ -282,10 +282,14 @@ def limits(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[str, ...]:
     those that are not tested.
     """
     tested = rows[rows["p"].notna()]
-    alone = rows[rows["method"].isin([intervals.ONE_EACH, intervals.CONFOUNDED])] if "method" in rows else rows[:0]
+    alone = (
+        rows[rows["method"].isin([intervals.RUN_VARIATION_ONLY, intervals.CONFOUNDED_WITH_HOSTS])]
+        if "method" in rows
+        else rows[:0]
+    )
     said = list(_borrowed(tested)) if len(tested) else ["" if len(alone) else "No comparison has an interval."]
     if len(alone):
-        what = wording.plural(len(alone), "comparison") if len(tested) else "Comparisons"
+        what = wording.pluralize(len(alone), "comparison") if len(tested) else "Comparisons"
         said.append(f"{what} not tested: {why_not_tested(alone)}.")
     return tuple(each.strip() for each in (*said, unlike(rows) if "unlike" in rows else "", order(protocol)) if each)
 
@@ -295,36 +299,40 @@ def rests_on(rows: pd.DataFrame) -> str:
 
     rows: comparisons, at least one.
     """
-    rows = rows[rows["method"] != intervals.ITSELF] if len(rows) > 1 else rows
+    rows = rows[rows["method"] != intervals.NO_INTERVAL_REFERENCE] if len(rows) > 1 else rows
     counts = sorted({int(n) for name in ("compositions", "against_compositions") for n in rows[name] if n})
     ends = " to ".join(dict.fromkeys(f"{n:,}" for n in (counts[0], counts[-1]))) if counts else "no"
     said = f"Each cell was measured on {ends} {'composition' if counts == [1] else 'compositions'}."
     said += "".join(f" {each}" for each in _borrowed(rows))
-    if rows["method"].isin([intervals.ONE_EACH, intervals.CONFOUNDED, intervals.CAMPAIGNS_UNKNOWN]).all():
+    if (
+        rows["method"]
+        .isin([intervals.RUN_VARIATION_ONLY, intervals.CONFOUNDED_WITH_HOSTS, intervals.CAMPAIGNS_UNKNOWN])
+        .all()
+    ):
         said += f" Nothing is tested: {why_not_tested(rows)}."
     return said + unlike(rows)
 
 
 def _borrowed(rows: pd.DataFrame) -> Iterator[str]:
     """Sentences on comparisons within one composition, and on those whose spread is that of other cells."""
-    within = rows["method"].isin([intervals.PAIRED, intervals.RUNS_OF_ONE])
+    within = rows["method"].isin([intervals.T_PAIRED_BY_BLOCK, intervals.T_OVER_RUNS_OF_COMPOSITION])
     if count := int(within.sum()):
-        which = wording.plural(count, "statement")
+        which = wording.pluralize(count, "statement")
         which = "All statements hold" if within.all() else f"{which} {'holds' if count == 1 else 'hold'}"
         yield f"{which} for one composition only."
     names = ", ".join(dict.fromkeys(each for each in rows["lent_by"] if each)) if "lent_by" in rows else ""
     sources = {
-        intervals.BORROWED: _BORROWED,
-        intervals.BORROWED_EARLIER: _EARLIER.format(names),
-        intervals.AMONG_CHANGES: _AMONG,
+        intervals.T_BORROWED_SPREAD: _BORROWED,
+        intervals.T_BORROWED_EARLIER_SPREAD: _EARLIER.format(names),
+        intervals.T_BORROWED_CHANGE_SPREAD: _AMONG,
     }
     for method, words in sources.items():
         lent = rows[rows["method"] == method]
         if len(lent):
             ends = " to ".join(
-                dict.fromkeys(wording.number(n, 2) for n in (lent["freedom"].min(), lent["freedom"].max()))
+                dict.fromkeys(wording.format_number(n, 2) for n in (lent["freedom"].min(), lent["freedom"].max()))
             )
-            yield f"In {wording.plural(len(lent), 'comparison')}, {words} ({ends} degrees of freedom)."
+            yield f"In {wording.pluralize(len(lent), 'comparison')}, {words} ({ends} degrees of freedom)."
 
 
 def unlike(rows: pd.DataFrame) -> str:
@@ -334,7 +342,7 @@ def unlike(rows: pd.DataFrame) -> str:
         return ""
     first = rows.loc[rows["unlike"] != "", "unlike"].iloc[0]
     return (
-        f" {wording.plural(count, 'comparison')} {'is' if count == 1 else 'are'} between cells that were measured unlike "
+        f" {wording.pluralize(count, 'comparison')} {'is' if count == 1 else 'are'} between cells that were measured unlike "
         f"(such as {first}), which the table marks."
     )
 
@@ -349,7 +357,9 @@ def order(protocol: Mapping[str, Any]) -> str:
 
 
 def _detectable(least: float) -> str:
-    return f"a difference of {wording.percent(least, 0)}" if math.isfinite(least) else "no difference of any size"
+    return (
+        f"a difference of {wording.format_percent(least, 0)}" if math.isfinite(least) else "no difference of any size"
+    )
 
 
 def _decimals(pct: float) -> int:

@@ -150,7 +150,7 @@ def _locations(
     middle[at[there]] = medians[there]
     columns |= dict(zip(("median", "median_low", "median_high"), design.medians(middle).bounds(), strict=True))
     led = {name: np.where(there, values[at] if values.size else np.nan, np.nan) for name, values in columns.items()}
-    words = np.where(there, how[at] if how.size else "", intervals.NO_RUN)
+    words = np.where(there, how[at] if how.size else "", intervals.NO_INTERVAL_NO_RUN)
     return {**led, "between": np.isfinite(led["median_low"]), "interval_method": words.astype(object)}
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from campaign.analysis.tables.collected import Collected
 from campaign.analysis.tables.report_context import context_document
-from campaign.common.files import load_json, reading
+from campaign.common.files import load_json, reject_damaged_document
 from campaign.common.paths import Results
 from campaign.observe.links.lease_links import links_of_uses
 from campaign.plan import analysis
@@ -56,8 +56,8 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
 
 def _read_results(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
     """Read the records of the matrix and of the reference, and everything about the leases that they were measured on."""
-    results = Results.at(store.results)
-    race = read_race(results.race)
+    results = Results.from_directory(store.results)
+    race = read_race(results.race_file)
     if race is not None:
         matrix = replace(matrix, compositions=race.compositions)
     known = read_known(store, skip_implied=campaign.protocol.skip_implied)
@@ -80,10 +80,10 @@ def _read_results(campaign: Campaign, matrix: Matrix, store: Store) -> Collected
         links=_read_links(records, store),
         known=known,
         reference=reference,
-        earlier=kept(results.earlier_spread),
-        analysis=analysis.kept(results.analysis),
+        earlier=kept(results.earlier_spread_file),
+        analysis=analysis.kept(results.analysis_file),
         race=race,
-        hosts_left_out=ExcludedHosts(results.slurm).read(),
+        hosts_left_out=ExcludedHosts(results.slurm_state).read(),
     )
 
 
@@ -199,14 +199,14 @@ def _imported(planned: Sequence[int], present: Collection[int]) -> tuple[int, ..
 
 
 def _document(path: Path) -> dict[str, Any]:
-    with reading(path, "move it away, its lease is then shown as unknown"):
+    with reject_damaged_document(path, "move it away, its lease is then shown as unknown"):
         return checked_lease(load_json(path))
 
 
 def _reasons(results: Results) -> dict[str, str]:
     reasons = {}
     for path in sorted(results.list_manifests(), key=lambda path: path.stat().st_mtime):
-        with reading(path, "delete this manifest, it is made again"):
+        with reject_damaged_document(path, "delete this manifest, it is made again"):
             document = load_json(path)
             reasons[document["lease"]] = str(document["reason"])
     return reasons

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from campaign.analysis.statistics import comparisons
 from campaign.analysis.statistics.comparisons import Design
 from campaign.common.errors import RecordError
-from campaign.common.files import load_json, make_directory, open_regular, reading
+from campaign.common.files import load_json, make_directory, open_regular, reject_damaged_document
 from campaign.common.wording import neutralize_formula
 from campaign.spec.earlier_spread import EarlierSpread
 from campaign.spec.kept_lease import checked_lease
@@ -123,7 +123,7 @@ def write(tables: Tables, directory: Path) -> None:
 
 def read(directory: Path) -> Tables:
     """The tables in a directory; RecordError names what cannot be read."""
-    with reading(directory, "its tables are damaged; delete them and run again"):
+    with reject_damaged_document(directory, "its tables are damaged; delete them and run again"):
         runs, cells = (_read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
         leases, links, context = (load_json(directory / f"{name}.json") for name in DOCUMENTS)
         # A site of campaigns keeps none but the reference.

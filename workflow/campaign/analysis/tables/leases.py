@@ -46,7 +46,7 @@ def _lease_row(lease: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def operations_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row a timed operation of the fabric (`Journal.note_times`), and one for the rest of each composing."""
+    """One row a timed operation of the fabric (`Journal.add_operation_times`), and one for the rest of each composing."""
     rows = []
     for lease in leases:
         for entry in lease.get("timed") or ():

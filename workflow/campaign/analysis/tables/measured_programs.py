@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from campaign.common.files import content_hash
+from campaign.common.files import hash_document
 
 WORDS = frozenset({"description", "precisions", "schema_version", "metrics", "run_s", "name"})
 """Keys of a workload file that change no number."""
@@ -52,7 +52,7 @@ def _read_campaign(context: Mapping[str, Any]) -> dict[str, Any]:
 
 def hash_program(program: Mapping[str, str]) -> str:
     """Return the hash of what a workload runs; text for people takes no part in it."""
-    return content_hash({key: text for key, text in program.items() if key not in WORDS})
+    return hash_document({key: text for key, text in program.items() if key not in WORDS})
 
 
 def _describe_program(file: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -20,10 +20,10 @@ def said(runs: pd.DataFrame, protocol: Mapping[str, Any]) -> str:
             f"{_between(timed['warmup_steps'])} warm-up and {_between(timed['measured_steps'])} measured steps a run"
         )
         if timed["window_s"].notna().any():
-            ends = (wording.seconds(timed["window_s"].min()), wording.seconds(timed["window_s"].max()))
+            ends = (wording.format_seconds(timed["window_s"].min()), wording.format_seconds(timed["window_s"].max()))
             steps.append(f"in {' to '.join(dict.fromkeys(ends))}")
     how = {name: value for name, value in protocol.items() if name not in ("warmup_steps", "measured_steps")}
-    told = [" ".join(steps), wording.protocol(how)] if steps else [wording.protocol(how)]
+    told = [" ".join(steps), wording.describe_protocol(how)] if steps else [wording.describe_protocol(how)]
     return ", ".join(told)
 
 

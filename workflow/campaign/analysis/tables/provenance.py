@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from campaign.common.wording import plural
+from campaign.common.wording import pluralize
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.campaign.workload_inputs import stored_workload
 from campaign.run.environment import versions
@@ -29,7 +29,8 @@ def read_again(records: Sequence[Record], store: Store) -> Iterator[str]:
     )
     for (when, workload, parser), count in runs.items():
         yield (
-            f"The logs of {plural(count, 'run')} of workload {workload} were read again at {when}, by {parser}, without a run. The "
+            f"The logs of {pluralize(count, 'run')} of workload {workload} were "
+            f"read again at {when}, by {parser}, without a run. The "
             "numbers are of that reading; the records stay as they were measured."
         )
 
@@ -49,7 +50,8 @@ def otherwise_read(campaign: Campaign, records: Sequence[Record], store: Store) 
     for name, count in others.items():
         if count:
             yield (
-                f"{plural(count, 'run')} of workload {name} {'was' if count == 1 else 'were'} read by another parser than it has "
+                f"{pluralize(count, 'run')} of workload {name} "
+                f"{'was' if count == 1 else 'were'} read by another parser than it has "
                 "now; 'campaign parse' reads the logs again."
             )
 
@@ -82,5 +84,5 @@ def updates(records: Sequence[Record], store: Store) -> Iterator[str]:
             installed.setdefault((str(document.get("host")), what), Counter())[version] += count
     for (host, what), counts in installed.items():
         if len(counts) > 1:
-            told = ", ".join(f"{version} ({plural(count, 'run')})" for version, count in counts.items())
+            told = ", ".join(f"{version} ({pluralize(count, 'run')})" for version, count in counts.items())
             yield f"Runs on {host} are of several versions of {what}: {told}. A `version` of the campaign keeps them apart."

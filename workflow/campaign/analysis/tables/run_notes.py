@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from campaign.common.wording import plural
+from campaign.common.wording import pluralize
 from campaign.emulators.hosts.emulation_plan import sentence as describe_links
 from campaign.plan.campaign.resolve import Campaign, systems_of
 from campaign.plan.matrix import Matrix
@@ -61,7 +61,7 @@ def list_device_evidence(campaign: Campaign, records: Iterable[Record]) -> list[
     neither = len(valid) - sum(map(max, reported, sampled))
     lacking = f" {neither} have neither: that their work was on the devices is not known." if neither else ""
     return [
-        f"Evidence that work was on the devices, of {plural(len(valid), 'valid run')}: ranks of {sum(reported)} reported the "
+        f"Evidence that work was on the devices, of {pluralize(len(valid), 'valid run')}: ranks of {sum(reported)} reported the "
         f"devices of their parameters, gradients and losses; telemetry sampled how busy those of {sum(sampled)} were.{lacking}"
     ]
 

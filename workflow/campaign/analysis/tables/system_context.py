@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from campaign.common.errors import ConfigError
-from campaign.fabrics import fabric_kind
+from campaign.fabrics import load_fabric_kind
 from campaign.plan.campaign.launch_prefix_rules import said as list_prefix_notes
 from campaign.plan.campaign.open_fabric import recorded_times
 from campaign.plan.campaign.resolve import Campaign
@@ -93,7 +93,7 @@ def _list_adapter_notes(campaign: Campaign) -> list[str]:
     """Return a note if the adapter of the fabric was never tested on a real one."""
     kind = str(campaign.system.fabric["kind"])
     try:
-        unverified = fabric_kind(kind).unverified
+        unverified = load_fabric_kind(kind).unverified
     except ConfigError:  # The adapter's package is not installed here.
         return []
     return [f"The fabric adapter '{kind}' is unverified: {unverified}."] if unverified else []

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-Peaks = tuple[str, str, Mapping[str, float]]
+PeakRow = tuple[str, str, Mapping[str, float]]
 """Patterns of a model and of its form, and TFLOP/s by precision; see `get_peak_tflops`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DetectedDevice:
     """Device as its host lists it.
 
     Attributes:
@@ -27,21 +27,21 @@ class Seen:
     address: str = ""
 
 
-def peaks(
+def make_peaks(
     fp32: float | None = None, tf32: float | None = None, fp16: float | None = None, bf16: float | None = None
 ) -> Mapping[str, float]:
     """Collect the known dense peaks in TFLOP/s by precision."""
-    given = {"fp32": fp32, "tf32": tf32, "fp16": fp16, "bf16": bf16}
-    return {precision: peak for precision, peak in given.items() if peak is not None}
+    candidates = {"fp32": fp32, "tf32": tf32, "fp16": fp16, "bf16": bf16}
+    return {precision: peak for precision, peak in candidates.items() if peak is not None}
 
 
-def identity_and_model(lines: Iterable[str]) -> tuple[Seen, ...]:
+def parse_identity_and_model(lines: Iterable[str]) -> tuple[DetectedDevice, ...]:
     """Parse devices from lines of the form `identity, model`. A model may contain commas."""
     pairs = (line.partition(",") for line in lines if line.strip())
-    return tuple(Seen(identity.strip(), model.strip()) for identity, _, model in pairs)
+    return tuple(DetectedDevice(identity.strip(), model.strip()) for identity, _, model in pairs)
 
 
-def nothing_visible(_: Sequence[str]) -> Mapping[str, str]:
+def make_no_mask(_: Sequence[str]) -> Mapping[str, str]:
     """Return no mask, for kinds of devices that cannot be masked."""
     return {}
 
@@ -80,11 +80,11 @@ class Accelerator:
     torch_type: str
     backend: str
     torch_build: str = ""
-    masks: tuple[str, ...] = ()
-    visible: Callable[[Sequence[str]], Mapping[str, str]] = nothing_visible
+    mask_variables: tuple[str, ...] = ()
+    make_mask: Callable[[Sequence[str]], Mapping[str, str]] = make_no_mask
     mask_per_rank: bool = False
     list_command: tuple[str, ...] = ()
-    parse: Callable[[Iterable[str]], tuple[Seen, ...]] = identity_and_model
+    parse_devices: Callable[[Iterable[str]], tuple[DetectedDevice, ...]] = parse_identity_and_model
     describe_command: tuple[str, ...] = ()
     container_option: str = ""
     out_of_memory: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class Accelerator:
     device_faults: tuple[str, ...] = ()
     device_suspicions: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
-    peaks: tuple[Peaks, ...] = ()
+    peaks: tuple[PeakRow, ...] = ()
     telemetry: str = ""
     unverified: str = ""
 

@@ -11,23 +11,23 @@ import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from campaign.common.accelerators.accelerator import Accelerator, Seen, peaks
+from campaign.common.accelerators.accelerator import Accelerator, DetectedDevice, make_peaks
 
-_MASK = "ROCR_VISIBLE_DEVICES"
-_BY_MASK = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+")
+_MASK_VARIABLE = "ROCR_VISIBLE_DEVICES"
+_MASKABLE_NAME_PATTERN = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+")
 
 
-def _visible(names: Sequence[str]) -> Mapping[str, str]:
+def _make_mask(names: Sequence[str]) -> Mapping[str, str]:
     """Return the mask for devices by number or UUID. It is empty if any name is something else."""
-    return {_MASK: ",".join(names)} if all(map(_BY_MASK.fullmatch, names)) else {}
+    return {_MASK_VARIABLE: ",".join(names)} if all(map(_MASKABLE_NAME_PATTERN.fullmatch, names)) else {}
 
 
-def _listed(lines: Iterable[str]) -> tuple[Seen, ...]:
+def _parse_amd_smi(lines: Iterable[str]) -> tuple[DetectedDevice, ...]:
     """Parse the output of `amd-smi list --csv`, whose columns moved between releases but kept their names. It has no models."""
-    told = [line for line in lines if "," in line]
-    start = next((number for number, line in enumerate(told) if "gpu_uuid" in line), len(told))
-    rows = csv.DictReader(told[start:], skipinitialspace=True)
-    return tuple(Seen(row["gpu_uuid"], address=row.get("gpu_bdf") or "") for row in rows if row["gpu_uuid"])
+    table_lines = [line for line in lines if "," in line]
+    start = next((number for number, line in enumerate(table_lines) if "gpu_uuid" in line), len(table_lines))
+    rows = csv.DictReader(table_lines[start:], skipinitialspace=True)
+    return tuple(DetectedDevice(row["gpu_uuid"], address=row.get("gpu_bdf") or "") for row in rows if row["gpu_uuid"])
 
 
 ROCM = Accelerator(
@@ -37,10 +37,10 @@ ROCM = Accelerator(
     backend="nccl",
     torch_build="hip",
     # A second mask would count only the devices that the first mask left visible.
-    masks=(_MASK, "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
-    visible=_visible,
+    mask_variables=(_MASK_VARIABLE, "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+    make_mask=_make_mask,
     list_command=("amd-smi", "list", "--csv"),
-    parse=_listed,
+    parse_devices=_parse_amd_smi,
     describe_command=("amd-smi", "static", "--asic", "--driver", "--vram", "--csv"),
     container_option="--rocm",
     out_of_memory=(
@@ -62,11 +62,11 @@ ROCM = Accelerator(
         r"unspecified launch failure|hipErrorLaunchFailure|HW Exception by GPU node-\d+",
     ),
     peaks=(
-        (r"mi210", r"", peaks(22.6, fp16=181.0, bf16=181.0)),  # AMD Instinct MI210 data sheet
-        (r"mi250", r"", peaks(fp16=181.0, bf16=181.0)),  # AMD CDNA 2 white paper, half
-        (r"mi250x", r"", peaks(fp16=191.5, bf16=191.5)),  # AMD CDNA 2 white paper, half
-        (r"mi300a", r"", peaks(122.6, 490.3, 980.6, 980.6)),  # AMD Instinct MI300A data sheet
-        (r"mi300x", r"", peaks(163.4, 653.7, 1307.4, 1307.4)),  # AMD Instinct MI300X data sheet
+        (r"mi210", r"", make_peaks(22.6, fp16=181.0, bf16=181.0)),  # AMD Instinct MI210 data sheet
+        (r"mi250", r"", make_peaks(fp16=181.0, bf16=181.0)),  # AMD CDNA 2 white paper, half
+        (r"mi250x", r"", make_peaks(fp16=191.5, bf16=191.5)),  # AMD CDNA 2 white paper, half
+        (r"mi300a", r"", make_peaks(122.6, 490.3, 980.6, 980.6)),  # AMD Instinct MI300A data sheet
+        (r"mi300x", r"", make_peaks(163.4, 653.7, 1307.4, 1307.4)),  # AMD Instinct MI300X data sheet
     ),
     telemetry="AMD SMI (package amdsmi, installed with the driver)",
     unverified="nothing was run on an AMD GPU; masks, tools and messages are by AMD's documentation",

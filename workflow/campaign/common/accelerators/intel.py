@@ -14,32 +14,32 @@ import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from campaign.common.accelerators.accelerator import Accelerator, Seen, peaks
+from campaign.common.accelerators.accelerator import Accelerator, DetectedDevice, make_peaks
 
-_MASK, _HIERARCHY = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"
-_TILE = re.compile(r"\d+\.\d+")
-_TWO_TILES = re.compile(r"Max 1[45]50\b")
+_MASK_VARIABLE, _HIERARCHY_VARIABLE = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"
+_TILE_PATTERN = re.compile(r"\d+\.\d+")
+_TWO_TILE_MODEL_PATTERN = re.compile(r"Max 1[45]50\b")
 
 
-def _visible(names: Sequence[str]) -> Mapping[str, str]:
+def _make_mask(names: Sequence[str]) -> Mapping[str, str]:
     """Return the mask for devices or tiles by number. It is empty for UUIDs and PCI addresses, which a mask cannot name."""
-    if names and all(map(_TILE.fullmatch, names)):
-        return {_MASK: ",".join(names), _HIERARCHY: "COMPOSITE"}
+    if names and all(map(_TILE_PATTERN.fullmatch, names)):
+        return {_MASK_VARIABLE: ",".join(names), _HIERARCHY_VARIABLE: "COMPOSITE"}
     if names and all(name.isdecimal() for name in names):
-        return {_MASK: ",".join(names), _HIERARCHY: "FLAT"}
+        return {_MASK_VARIABLE: ",".join(names), _HIERARCHY_VARIABLE: "FLAT"}
     return {}
 
 
-def _listed(lines: Iterable[str]) -> tuple[Seen, ...]:
+def _parse_xpu_smi(lines: Iterable[str]) -> tuple[DetectedDevice, ...]:
     """Parse the CSV output of `xpu-smi discovery --dump 4,11,2` (UUID, PCI address, name). The header is skipped.
 
     Two-tile GPUs yield one device per tile.
     """
     rows = [row for row in csv.reader(lines, skipinitialspace=True) if len(row) >= 3 and "UUID" not in row[0]]
     return tuple(
-        Seen(uuid.strip() + tile, name.strip(), address.strip())
+        DetectedDevice(uuid.strip() + tile, name.strip(), address.strip())
         for uuid, address, name, *_ in rows
-        for tile in (("", ".1") if _TWO_TILES.search(name) else ("",))
+        for tile in (("", ".1") if _TWO_TILE_MODEL_PATTERN.search(name) else ("",))
     )
 
 
@@ -49,11 +49,11 @@ XPU = Accelerator(
     torch_type="xpu",
     backend="xccl",
     torch_build="xpu",
-    masks=(_MASK,),
-    visible=_visible,
+    mask_variables=(_MASK_VARIABLE,),
+    make_mask=_make_mask,
     mask_per_rank=True,
     list_command=("xpu-smi", "discovery", "--dump", "4,11,2"),
-    parse=_listed,
+    parse_devices=_parse_xpu_smi,
     describe_command=("xpu-smi", "discovery", "--dump", "1,2,4,8,11,13,14,16"),
     out_of_memory=(
         r"XPU(?: error:)? out of memory",
@@ -72,8 +72,8 @@ XPU = Accelerator(
     device_suspicions=(r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST",),
     peaks=(
         # Computed from the technical overview: 256 operations of fp32, 2048 of tf32 and 4096 of fp16 and bf16 a clock and Xe core.
-        (r"1100", r"max", peaks(22.2, 177.8, 355.5, 355.5)),  # 56 Xe cores at 1.55 GHz
-        (r"1550", r"max", peaks(26.2, 209.7, 419.4, 419.4)),  # one of two tiles: 64 Xe cores at 1.6 GHz
+        (r"1100", r"max", make_peaks(22.2, 177.8, 355.5, 355.5)),  # 56 Xe cores at 1.55 GHz
+        (r"1550", r"max", make_peaks(26.2, 209.7, 419.4, 419.4)),  # one of two tiles: 64 Xe cores at 1.6 GHz
     ),
     telemetry="Level Zero Sysman (package pyzes)",
     unverified="nothing was run on an Intel GPU; masks, tools and messages are by the documentation of Intel and of PyTorch",

@@ -8,38 +8,38 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from campaign.common.accelerators.accelerator import Accelerator, peaks
+from campaign.common.accelerators.accelerator import Accelerator, make_peaks
 
-_MASK = "CUDA_VISIBLE_DEVICES"
-ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+_MASK_VARIABLE = "CUDA_VISIBLE_DEVICES"
+DEVICE_ORDER_ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 """Environment of every program, so that devices have the numbers of nvidia-smi and NVML and are not numbered by speed."""
-_H100_SXM = peaks(67.0, 494.5, 989.5, 989.5)
+_H100_SXM = make_peaks(67.0, 494.5, 989.5, 989.5)
 
 
-_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+_UUID_PATTERN = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 # A number, a UUID or the beginning of one. Parts of devices (MIG) had different names before driver 470.
-_BY_MASK = re.compile(r"\d+|(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F-]*|MIG-GPU-[0-9a-fA-F-]+/\d+/\d+")
+_MASKABLE_NAME_PATTERN = re.compile(r"\d+|(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F-]*|MIG-GPU-[0-9a-fA-F-]+/\d+/\d+")
 
 
-def _visible(names: Sequence[str]) -> Mapping[str, str]:
+def _make_mask(names: Sequence[str]) -> Mapping[str, str]:
     """Return the mask for devices by number or UUID. It is empty if any name is something else, such as a PCI address.
 
     CUDA silently hides all devices from the first unknown name on.
     """
-    named = [f"GPU-{name}" if _UUID.fullmatch(name) else name for name in names]
-    return {_MASK: ",".join(named)} if all(map(_BY_MASK.fullmatch, named)) else {}
+    mask_names = [f"GPU-{name}" if _UUID_PATTERN.fullmatch(name) else name for name in names]
+    return {_MASK_VARIABLE: ",".join(mask_names)} if all(map(_MASKABLE_NAME_PATTERN.fullmatch, mask_names)) else {}
 
 
-def visible_uuids(environment: Mapping[str, str]) -> tuple[str, ...]:
+def get_visible_uuids(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the UUIDs of the devices that the mask of an environment makes visible to a program.
 
     The result is empty if the mask has none or contains anything but UUIDs. A number identifies no device, because it counts
     only the
     devices that the reader of the mask sees.
     """
-    named = tuple(name.strip() for name in environment.get(_MASK, "").split(","))
-    whole = all(name[:4] in ("GPU-", "MIG-") and _UUID.fullmatch(name[4:]) for name in named)
-    return named if whole and len(set(named)) == len(named) else ()
+    mask_names = tuple(name.strip() for name in environment.get(_MASK_VARIABLE, "").split(","))
+    are_full_uuids = all(name[:4] in ("GPU-", "MIG-") and _UUID_PATTERN.fullmatch(name[4:]) for name in mask_names)
+    return mask_names if are_full_uuids and len(set(mask_names)) == len(mask_names) else ()
 
 
 CUDA = Accelerator(
@@ -48,8 +48,8 @@ CUDA = Accelerator(
     torch_type="cuda",
     backend="nccl",
     torch_build="cuda",
-    masks=(_MASK,),
-    visible=_visible,
+    mask_variables=(_MASK_VARIABLE,),
+    make_mask=_make_mask,
     list_command=("nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader"),
     describe_command=(
         "nvidia-smi",
@@ -95,27 +95,27 @@ CUDA = Accelerator(
         r"misaligned address|cudaErrorMisalignedAddress|hardware stack error|cudaErrorHardwareStackError",
     ),
     peaks=(
-        (r"p100", r"pcie", peaks(9.3, fp16=18.7)),  # NVIDIA Tesla P100 data sheet
-        (r"p100", r"sxm2?|nvlink", peaks(10.6, fp16=21.2)),
-        (r"v100s", r"", peaks(16.4, fp16=130.0)),  # NVIDIA V100 data sheet 1165301-r5
-        (r"v100", r"pcie", peaks(14.0, fp16=112.0)),
-        (r"v100", r"sxm[23]?|nvlink", peaks(15.7, fp16=125.0)),
-        (r"t4", r"", peaks(8.1, fp16=65.0)),  # NVIDIA T4 data sheet 951643
+        (r"p100", r"pcie", make_peaks(9.3, fp16=18.7)),  # NVIDIA Tesla P100 data sheet
+        (r"p100", r"sxm2?|nvlink", make_peaks(10.6, fp16=21.2)),
+        (r"v100s", r"", make_peaks(16.4, fp16=130.0)),  # NVIDIA V100 data sheet 1165301-r5
+        (r"v100", r"pcie", make_peaks(14.0, fp16=112.0)),
+        (r"v100", r"sxm[23]?|nvlink", make_peaks(15.7, fp16=125.0)),
+        (r"t4", r"", make_peaks(8.1, fp16=65.0)),  # NVIDIA T4 data sheet 951643
         # Data sheet; its tensor figures are with sparsity and fp8, so that they are left out.
-        (r"rtx6000", r"ada", peaks(91.1)),
-        (r"rtx6000", r"quadro", peaks(16.3, fp16=130.5)),  # NVIDIA Turing architecture white paper WP-09183-001
-        (r"a10", r"", peaks(31.2, 62.5, 125.0, 125.0)),  # NVIDIA A10 data sheet
+        (r"rtx6000", r"ada", make_peaks(91.1)),
+        (r"rtx6000", r"quadro", make_peaks(16.3, fp16=130.5)),  # NVIDIA Turing architecture white paper WP-09183-001
+        (r"a10", r"", make_peaks(31.2, 62.5, 125.0, 125.0)),  # NVIDIA A10 data sheet
         # Computed: 56 multiprocessors at 1.44 GHz with the rates of the A100's (data sheet: 10.3, 82, 165).
-        (r"a30", r"", peaks(10.3, 82.0, 165.0, 165.0)),
-        (r"a40", r"", peaks(37.4, 74.8, 149.7, 149.7)),  # NVIDIA A40 data sheet
-        (r"a100", r"", peaks(19.5, 156.0, 312.0, 312.0)),  # NVIDIA A100 data sheet 1758950-r4 (PCIe and SXM alike)
-        (r"l4", r"", peaks(30.3, 60.0, 121.0, 121.0)),  # NVIDIA L4 data sheet, half
-        (r"l40s", r"", peaks(91.6, 183.0, 362.0, 362.0)),  # NVIDIA L40S data sheet, half
+        (r"a30", r"", make_peaks(10.3, 82.0, 165.0, 165.0)),
+        (r"a40", r"", make_peaks(37.4, 74.8, 149.7, 149.7)),  # NVIDIA A40 data sheet
+        (r"a100", r"", make_peaks(19.5, 156.0, 312.0, 312.0)),  # NVIDIA A100 data sheet 1758950-r4 (PCIe and SXM alike)
+        (r"l4", r"", make_peaks(30.3, 60.0, 121.0, 121.0)),  # NVIDIA L4 data sheet, half
+        (r"l40s", r"", make_peaks(91.6, 183.0, 362.0, 362.0)),  # NVIDIA L40S data sheet, half
         (r"h[12]00", r"nvl", {}),
-        (r"h100", r"pcie", peaks(51.0, 378.0, 756.5, 756.5)),  # NVIDIA H100 tensor core GPU data sheet, half
+        (r"h100", r"pcie", make_peaks(51.0, 378.0, 756.5, 756.5)),  # NVIDIA H100 tensor core GPU data sheet, half
         (r"h100", r"sxm5?|hbm3", _H100_SXM),
         (r"h200", r"", _H100_SXM),  # it computes as H100 SXM
-        (r"b200", r"", peaks(75.0, 1100.0, 2250.0, 2250.0)),  # NVIDIA Blackwell data sheet, HGX B200, half
+        (r"b200", r"", make_peaks(75.0, 1100.0, 2250.0, 2250.0)),  # NVIDIA Blackwell data sheet, HGX B200, half
     ),
     telemetry="NVML (nvidia-ml-py)",
 )

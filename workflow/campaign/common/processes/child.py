@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from campaign.common.processes.namespaces import enter, opened
+from campaign.common.processes.namespaces import enter_namespaces, open_namespaces
 
 END_TIMEOUT_S = 5.0
 _SET_PARENT_DEATH_SIGNAL = 1  # <linux/prctl.h>
@@ -25,7 +25,7 @@ def start_process(
     namespaces: Sequence[str] = (),
     directory: Path | None = None,
     *,
-    follows: bool = False,
+    ends_with_parent: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a process in these namespaces, with stdout and stderr joined and without stdin.
 
@@ -37,11 +37,11 @@ def start_process(
         directory: working directory.
         ends_with_parent: sends SIGTERM to the process when the process that started it ends.
     """
-    with opened(namespaces) as (descriptors,):
+    with open_namespaces(namespaces) as (descriptors,):
 
         def prepare() -> None:
-            enter(descriptors)
-            if follows:
+            enter_namespaces(descriptors)
+            if ends_with_parent:
                 _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGTERM), 0, 0, 0)
 
         return subprocess.Popen(
@@ -54,7 +54,7 @@ def start_process(
             # A separate process group, because the driver handles Ctrl-C of the terminal.
             process_group=0,
             # Without nsenter, under which a program that cannot be started would look like one that failed.
-            preexec_fn=prepare if descriptors or follows else None,
+            preexec_fn=prepare if descriptors or ends_with_parent else None,
         )
 
 

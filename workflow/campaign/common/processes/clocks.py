@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-_JUMP_S, _SLEW = 0.05, 1e-3
-_EXACT_S = 1e-3
+_MIN_CLOCK_JUMP_S, _MAX_SLEW_RATE = 0.05, 1e-3
+_MAX_READ_TIME_S = 1e-3
 
 
-class Clocks(NamedTuple):
+class ClockReading(NamedTuple):
     """Reading of all clocks at one moment.
 
     Attributes:
@@ -26,38 +26,38 @@ class Clocks(NamedTuple):
     running_s: float
 
     @classmethod
-    def now(cls) -> Clocks:
+    def read(cls) -> ClockReading:
         """Read all clocks at almost the same moment.
 
         The clocks are read again if the process loses its core between two of them.
         """
         for _ in range(10):  # repeat if the process loses its core between two readings
             running_s = time.monotonic()
-            found = cls(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME), running_s)
-            if time.monotonic() - running_s < _EXACT_S:
+            reading = cls(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME), running_s)
+            if time.monotonic() - running_s < _MAX_READ_TIME_S:
                 break
-        return found
+        return reading
 
-    def changed_since(self, before: Clocks) -> str:
+    def describe_change_since(self, earlier: ClockReading) -> str:
         """Describe how a clock was set or the machine was suspended since an earlier reading.
 
         The result is empty if neither happened. Slewing of the clock does not count.
         """
-        passed_s = self.since_boot_s - before.since_boot_s
-        most_s = _JUMP_S + _SLEW * passed_s
-        set_s = self.wall_s - before.wall_s - passed_s
-        asleep_s = passed_s - (self.running_s - before.running_s)
-        if asleep_s > most_s:
-            return f"the machine was suspended for {asleep_s:.1f} s"
-        return f"the clock was set by {set_s:+.1f} s" if abs(set_s) > most_s else ""
+        elapsed_s = self.since_boot_s - earlier.since_boot_s
+        tolerance_s = _MIN_CLOCK_JUMP_S + _MAX_SLEW_RATE * elapsed_s
+        shift_s = self.wall_s - earlier.wall_s - elapsed_s
+        suspended_s = elapsed_s - (self.running_s - earlier.running_s)
+        if suspended_s > tolerance_s:
+            return f"the machine was suspended for {suspended_s:.1f} s"
+        return f"the clock was set by {shift_s:+.1f} s" if abs(shift_s) > tolerance_s else ""
 
 
-_START = Clocks.now()
+_START_READING = ClockReading.read()
 
 
-def stamp_s() -> float:
+def get_timestamp_s() -> float:
     """Return the Unix time in seconds, by the wall clock as it was when this process started.
 
     The difference of two timestamps of one process is the time that passed.
     """
-    return _START.wall_s + time.clock_gettime(time.CLOCK_BOOTTIME) - _START.since_boot_s
+    return _START_READING.wall_s + time.clock_gettime(time.CLOCK_BOOTTIME) - _START_READING.since_boot_s

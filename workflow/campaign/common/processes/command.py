@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-TIMED_OUT = 124  # the exit code of timeout(1)
+TIMEOUT_EXIT_CODE = 124  # the exit code of timeout(1)
 
 
-class Finished(NamedTuple):
+class CompletedCommand(NamedTuple):
     """Result of a command.
 
     Attributes:
@@ -26,18 +26,20 @@ class Finished(NamedTuple):
     err: str
 
     @property
-    def ok(self) -> bool:
+    def is_success(self) -> bool:
         """True if the exit code is 0."""
         return self.code == 0
 
     @property
-    def words(self) -> str:
+    def last_error_line(self) -> str:
         """Last line of the error output, for a message."""
         lines = (self.err.strip() or self.out.strip()).splitlines()
         return lines[-1].strip() if lines else f"exit status {self.code}, no message"
 
 
-def run_command(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Finished:
+def run_command(
+    argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
+) -> CompletedCommand:
     """Run a command without input and return its exit code and output. Raises OSError if it cannot be started.
 
     After the timeout, the command and its children are killed. The result holds the output until then.
@@ -62,12 +64,12 @@ def run_command(argv: Sequence[str], timeout_s: float, environment: Mapping[str,
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         _kill_session(process)
-        out, err = _printed(process)
-        return Finished(TIMED_OUT, out, f"{err}\n{argv[0]}: no answer for {timeout_s:g} s".lstrip("\n"))
+        out, err = _read_remaining_output(process)
+        return CompletedCommand(TIMEOUT_EXIT_CODE, out, f"{err}\n{argv[0]}: no answer for {timeout_s:g} s".lstrip("\n"))
     except BaseException:
         _kill_session(process)
         raise
-    return Finished(process.returncode, out, err)
+    return CompletedCommand(process.returncode, out, err)
 
 
 def _kill_session(process: subprocess.Popen[str]) -> None:
@@ -75,7 +77,7 @@ def _kill_session(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _printed(process: subprocess.Popen[str]) -> tuple[str, str]:
+def _read_remaining_output(process: subprocess.Popen[str]) -> tuple[str, str]:
     """Return the remaining output of a killed command as (stdout, stderr)."""
     try:
         return process.communicate(timeout=1)

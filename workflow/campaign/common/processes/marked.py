@@ -15,31 +15,33 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol
 
-MARK = "CAMPAIGN_RUN"
-_END_S, _PAUSE_S = 5.0, 0.002
+MARK_VARIABLE = "CAMPAIGN_RUN"
+_KILL_TIMEOUT_S, _KILL_RETRY_INTERVAL_S = 5.0, 0.002
 _SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
 _LIBC = ctypes.CDLL(None)
 
 
-def marked(prefix: str, among: Iterable[int] | None = None) -> Iterator[int]:
+def find_marked_processes(prefix: str, candidates: Iterable[int] | None = None) -> Iterator[int]:
     """Yield the pids of this user's live processes whose CAMPAIGN_RUN begins with a prefix. This process is left out.
 
     Args:
         prefix: beginning of the mark.
         candidates: pids to search. None means all processes of the host.
     """
-    wanted = f"{MARK}={prefix}".encode()
-    for pid in live() if among is None else among:
-        if pid != os.getpid() and any(variable.startswith(wanted) for variable in words_of(pid, "environ")):
+    assignment = f"{MARK_VARIABLE}={prefix}".encode()
+    for pid in list_pids() if candidates is None else candidates:
+        if pid != os.getpid() and any(
+            variable.startswith(assignment) for variable in read_process_words(pid, "environ")
+        ):
             yield pid
 
 
-def live() -> Iterator[int]:
+def list_pids() -> Iterator[int]:
     """Return the pids of all processes of this host."""
     return (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
 
 
-def words_of(pid: int, name: Literal["cmdline", "environ"]) -> list[bytes]:
+def read_process_words(pid: int, name: Literal["cmdline", "environ"]) -> list[bytes]:
     """Return the words of a process's command line, or the variables of its environment.
 
     The list is empty if the process has ended or belongs to another user.
@@ -55,7 +57,7 @@ def adopt_orphans() -> None:
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
-def children() -> set[int] | None:
+def list_children() -> set[int] | None:
     """Return the pids of this process's children, including those that have ended.
 
     Returns None if the list would be incomplete, because orphans are not adopted (see `adopt_orphans`).
@@ -69,7 +71,7 @@ def children() -> set[int] | None:
     return {int(pid) for pids in tasks for pid in pids.split()} if adopts.value else None
 
 
-class Child(Protocol):
+class ChildProcess(Protocol):
     """Child process that this process waits for, such as `subprocess.Popen`."""
 
     pid: int
@@ -78,7 +80,7 @@ class Child(Protocol):
     def wait(self) -> int | None: ...
 
 
-def end_run(processes: Sequence[Child], marker: str, before: set[int] | None) -> None:
+def end_run_processes(processes: Sequence[ChildProcess], marker: str, earlier_children: set[int] | None) -> None:
     """End the processes of a run and the processes that they left in the background.
 
     A process that left its parent, its session and its environment behind has become a child of this process (`adopt_orphans`),
@@ -94,57 +96,57 @@ def end_run(processes: Sequence[Child], marker: str, before: set[int] | None) ->
     """
     for process in processes:
         process.poll()
-    left = _left(before)
-    if left is None or left:
-        kill_marked(marker)
+    leftovers = _list_new_children(earlier_children)
+    if leftovers is None or leftovers:
+        kill_marked_processes(marker)
     for process in processes:
         process.wait()
-    if left:
-        end_children(before)
+    if leftovers:
+        kill_children(earlier_children)
 
 
-def end_children(but: set[int] | None) -> None:
+def kill_children(spared: set[int] | None) -> None:
     """Kill the children of this process, and those that it adopts meanwhile, by SIGKILL.
 
     Args:
         spared: pids of children that are left alone. None means that nothing is killed, because the list would be incomplete.
     """
-    until_s = time.monotonic() + _END_S
-    while (left := _left(but)) and time.monotonic() < until_s:
-        for pid in left:
+    deadline_s = time.monotonic() + _KILL_TIMEOUT_S
+    while (remaining := _list_new_children(spared)) and time.monotonic() < deadline_s:
+        for pid in remaining:
             with suppress(ProcessLookupError, ChildProcessError):  # another part of the program waits for it
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, os.WNOHANG)
-        time.sleep(_PAUSE_S)
+        time.sleep(_KILL_RETRY_INTERVAL_S)
 
 
-def _left(before: set[int] | None) -> set[int] | None:
+def _list_new_children(earlier_children: set[int] | None) -> set[int] | None:
     """Return the children that this process got since an earlier list, or None if a list is incomplete."""
-    now = children()
-    return None if now is None or before is None else now - before
+    current_children = list_children()
+    return None if current_children is None or earlier_children is None else current_children - earlier_children
 
 
 def _prctl(option: int, argument: int) -> None:
     _LIBC.prctl(option, ctypes.c_ulong(argument), 0, 0, 0)
 
 
-def kill_marked(prefix: str) -> int:
+def kill_marked_processes(prefix: str) -> int:
     """Kill all processes whose mark begins with a prefix by SIGKILL, until none is left.
 
     Returns the number of processes that were found.
     """
-    met = 0
+    process_count = 0
     for _ in range(20):  # a process may fork during the search
-        pids = list(marked(prefix))
+        pids = list(find_marked_processes(prefix))
         if not pids:
             break
-        met += len(pids)
+        process_count += len(pids)
         for pid in pids:
-            send(pid, signal.SIGKILL, lambda each: each in marked(prefix, [each]))
-    return met
+            send_signal(pid, signal.SIGKILL, lambda candidate: candidate in find_marked_processes(prefix, [candidate]))
+    return process_count
 
 
-def send(pid: int, number: int, is_meant: Callable[[int], bool]) -> None:
+def send_signal(pid: int, number: int, is_target: Callable[[int], bool]) -> None:
     """Send a signal to a process if it is still the intended one.
 
     Args:
@@ -157,25 +159,29 @@ def send(pid: int, number: int, is_meant: Callable[[int], bool]) -> None:
     except OSError:  # it has ended
         return
     try:
-        if is_meant(pid):  # the number cannot be reused as long as the descriptor is open
+        if is_target(pid):  # the number cannot be reused as long as the descriptor is open
             with suppress(OSError):
                 signal.pidfd_send_signal(process, number)
     finally:
         os.close(process)
 
 
-def has_open(pid: int, path: Path) -> bool:
+def has_file_open(pid: int, path: Path) -> bool:
     """Return True if a process has a file open.
 
     This identifies a process reliably, because its number may belong to another process in another container.
     """
     with suppress(OSError):
-        wanted = path.stat()
-        return any(os.path.samestat(wanted, each.stat()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.exists())
+        status = path.stat()
+        return any(
+            os.path.samestat(status, descriptor.stat())
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir()
+            if descriptor.exists()
+        )
     return False
 
 
-def memory_mib(pids: list[int]) -> float:
+def measure_memory_mib(pids: list[int]) -> float:
     """Return the proportional set size of processes in MiB. Pages that forked ranks share count once."""
     total = 0
     for pid in pids:

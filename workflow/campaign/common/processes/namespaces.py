@@ -14,7 +14,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
-def opened(*groups: Sequence[str]) -> Iterator[list[list[int]]]:
+def open_namespaces(*path_groups: Sequence[str]) -> Iterator[list[list[int]]]:
     """Open groups of namespace files, and yield the descriptors of each group. They are closed at the end of the block.
 
     All files are opened before the first namespace is entered, because inside it the other paths may lead elsewhere. Raises
@@ -26,19 +26,19 @@ def opened(*groups: Sequence[str]) -> Iterator[list[list[int]]]:
     """
     with ExitStack() as stack:
         descriptors = []
-        for paths in groups:
+        for paths in path_groups:
             descriptors.append([os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths])
-            stack.callback(close, descriptors[-1])
+            stack.callback(close_descriptors, descriptors[-1])
         yield descriptors
 
 
-def close(descriptors: Iterable[int]) -> None:
+def close_descriptors(descriptors: Iterable[int]) -> None:
     """Close file descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)
 
 
-def enter(descriptors: Sequence[int]) -> None:
+def enter_namespaces(descriptors: Sequence[int]) -> None:
     """Move this process, which must have one thread, into each namespace in turn. Raises OSError if the kernel refuses."""
     for descriptor in descriptors:
         if _LIBC.setns(descriptor, 0):  # 0: any kind of namespace

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Interrupted(BaseException):
+class SignalInterrupt(BaseException):
     """Request to stop, release what is held, and exit, after Ctrl-C, SIGTERM or a hang-up.
 
     Attributes:
@@ -21,24 +21,24 @@ class Interrupted(BaseException):
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
-        self.by_terminal = number == signal.SIGINT
+        self.is_from_terminal = number == signal.SIGINT
 
 
-def ending_signals() -> list[signal.Signals]:
+def list_ending_signals() -> list[signal.Signals]:
     """Return the signals that end this process. SIGHUP is left out if the process ignores it, as under `nohup`."""
     is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    return [name for name in ENDING if name != signal.SIGHUP or not is_ignored]
+    return [name for name in ENDING_SIGNALS if name != signal.SIGHUP or not is_ignored]
 
 
-_pressed: list[int] = []  # Ctrl-C after the first SignalInterrupt
+_later_interrupts: list[int] = []  # Ctrl-C after the first SignalInterrupt
 
 
-def _pass_over(*_: object) -> None:
+def _discard_signal(*_: object) -> None:
     """Do nothing. With SIG_IGN, Python would print a traceback for a signal that is under way at that moment."""
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def raise_on_ending_signal() -> Iterator[None]:
     """Raise SignalInterrupt at the first ending signal, so that `finally` blocks release what is held.
 
     Further signals end nothing. A hang-up that the process ignores from its start (`nohup`) stays ignored.
@@ -46,39 +46,41 @@ def interruptible() -> Iterator[None]:
 
     def interrupt(number: int, _: object) -> None:
         """Raise SignalInterrupt, and make further signals harmless."""
-        for name in before:  # a second Ctrl-C must not interrupt the release
-            signal.signal(name, _pass_over)
+        for name in previous_handlers:  # a second Ctrl-C must not interrupt the release
+            signal.signal(name, _discard_signal)
         # A second Ctrl-C may arrive before this process, one of several that receive it, waits for one.
-        signal.signal(signal.SIGINT, lambda again, _: _pressed.append(again))
-        raise Interrupted(number)
+        signal.signal(signal.SIGINT, lambda signal_number, _: _later_interrupts.append(signal_number))
+        raise SignalInterrupt(number)
 
-    before = {name: signal.signal(name, interrupt) for name in ending_signals()}
+    previous_handlers = {name: signal.signal(name, interrupt) for name in list_ending_signals()}
     try:
         yield
     finally:
-        for name, handler in before.items():
+        for name, handler in previous_handlers.items():
             signal.signal(name, handler)
-        _pressed.clear()
+        _later_interrupts.clear()
 
 
-def asked_again(seconds: float) -> bool:
+def wait_for_repeated_interrupt(timeout_s: float) -> bool:
     """Wait for another Ctrl-C up to a timeout, and return True if one came since the first SignalInterrupt."""
-    until = time.monotonic() + seconds
-    while not _pressed and time.monotonic() < until:
+    deadline_s = time.monotonic() + timeout_s
+    while not _later_interrupts and time.monotonic() < deadline_s:
         time.sleep(0.05)
-    signal.signal(signal.SIGINT, _pass_over)
-    return bool(_pressed)
+    signal.signal(signal.SIGINT, _discard_signal)
+    return bool(_later_interrupts)
 
 
 @contextmanager
-def deferred() -> Iterator[None]:
+def defer_ending_signals() -> Iterator[None]:
     """Defer ending signals until the block is over."""
-    arrived: list[int] = []
-    before = {name: signal.signal(name, lambda number, _: arrived.append(number)) for name in ending_signals()}
+    pending: list[int] = []
+    previous_handlers = {
+        name: signal.signal(name, lambda number, _: pending.append(number)) for name in list_ending_signals()
+    }
     try:
         yield
     finally:
-        for name, handler in before.items():
+        for name, handler in previous_handlers.items():
             signal.signal(name, handler)
-        if arrived:
-            signal.raise_signal(arrived[0])
+        if pending:
+            signal.raise_signal(pending[0])

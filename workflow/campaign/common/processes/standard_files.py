@@ -6,12 +6,12 @@ import os
 import sys
 from io import TextIOWrapper
 
-_NAMES = ("stdin", "stdout", "stderr")
+_STREAM_NAMES = ("stdin", "stdout", "stderr")
 
 
 def open_standard_files() -> None:
     """Open /dev/null in place of each standard file that is closed. Otherwise a lock file could take its number."""
-    for number, name in enumerate(_NAMES):
+    for number, name in enumerate(_STREAM_NAMES):
         try:
             os.fstat(number)
         except OSError:
@@ -19,9 +19,9 @@ def open_standard_files() -> None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
-def use_utf8() -> None:
+def set_utf8_encoding() -> None:
     """Set the encoding of the standard files to UTF-8, even if the locale lacks letters that are printed."""
-    for name in _NAMES:
+    for name in _STREAM_NAMES:
         stream = getattr(sys, name)
         if isinstance(stream, TextIOWrapper) and stream.encoding.lower() != "utf-8":
             # Bytes in file names that are not UTF-8 are written unchanged.

@@ -16,17 +16,17 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from campaign.common.processes.marked import adopt_orphans, end_children
+from campaign.common.processes.marked import adopt_orphans, kill_children
 
-_END_S = 3
+_END_TIMEOUT_S = 3
 
 
-def _end(number: int, _: object) -> None:
+def _handle_signal(number: int, _: object) -> None:
     """Start the grace period at SIGTERM, and end all children and this process at SIGALRM."""
     if number == signal.SIGTERM:
-        signal.alarm(_END_S)
+        signal.alarm(_END_TIMEOUT_S)
         return
-    end_children(set())
+    kill_children(set())
     os._exit(128 + signal.SIGTERM)
 
 
@@ -40,15 +40,15 @@ def main() -> None:
         except OSError as error:
             print(f"{sys.argv[2]}: {error.strerror}", file=sys.stderr, flush=True)
             os._exit(126)
-    signal.signal(signal.SIGTERM, _end)
-    signal.signal(signal.SIGALRM, _end)
+    signal.signal(signal.SIGTERM, _handle_signal)
+    signal.signal(signal.SIGALRM, _handle_signal)
     while True:
         _, status = os.waitpid(pid, os.WUNTRACED | os.WCONTINUED)
         if os.WIFEXITED(status) or os.WIFSIGNALED(status):
             break
         with suppress(OSError), Path(sys.argv[1]).open("a", encoding="utf-8") as file:
             file.write("stopped\n")
-    end_children(set())
+    kill_children(set())
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

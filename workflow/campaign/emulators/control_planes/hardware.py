@@ -74,7 +74,7 @@ class Rack:
         self.devices = {device.name: device for device in devices}
         self.lock = threading.RLock()
         self.changes = 0
-        self.takes: Callable[[Literal["attach", "detach"]], float] = lambda _: 0.0
+        self.draw_duration_s: Callable[[Literal["attach", "detach"]], float] = lambda _: 0.0
 
     def attach(self, device: str, host: str) -> None:
         """Attach a device to a host.
@@ -82,45 +82,45 @@ class Rack:
         Raises RackError if the device is attached to another host, or if the host is not cabled to its drawer.
         """
         with self.lock:
-            found = self._device(device)
+            rack_device = self._find_device(device)
             if host not in self.hosts:
                 raise RackError(f"no host {host}")
-            if found.drawer not in self.hosts[host].drawers:
-                raise RackError(f"{host} is not cabled to {found.drawer}")
-            if found.attached_to not in (None, host):
-                raise RackError(f"{device} is attached to {found.attached_to}")
-            if found.attached_to is None:
-                time.sleep(self.takes("attach"))
-            found.attached_to = host
-            found.rescanned = False
+            if rack_device.drawer not in self.hosts[host].drawers:
+                raise RackError(f"{host} is not cabled to {rack_device.drawer}")
+            if rack_device.attached_to not in (None, host):
+                raise RackError(f"{device} is attached to {rack_device.attached_to}")
+            if rack_device.attached_to is None:
+                time.sleep(self.draw_duration_s("attach"))
+            rack_device.attached_to = host
+            rack_device.rescanned = False
             self.changes += 1
 
     def detach(self, device: str) -> None:
         """Detach a device from its host, if it is attached."""
         with self.lock:
-            if self._device(device).attached_to is not None:
-                time.sleep(self.takes("detach"))
-            self._device(device).attached_to = None
+            if self._find_device(device).attached_to is not None:
+                time.sleep(self.draw_duration_s("detach"))
+            self._find_device(device).attached_to = None
             self.changes += 1
 
-    def attached(self, host: str) -> list[RackDevice]:
+    def list_attached_devices(self, host: str) -> list[RackDevice]:
         """Return the devices that are attached to a host."""
         with self.lock:
             return [device for device in self.devices.values() if device.attached_to == host]
 
-    def _device(self, name: str) -> RackDevice:
+    def _find_device(self, name: str) -> RackDevice:
         """Return a device by name. Raises RackError if there is none."""
         if name not in self.devices:
             raise RackError(f"no device {name}")
         return self.devices[name]
 
-    def rescan(self, host: str) -> None:
+    def rescan_host(self, host: str) -> None:
         """Make the host scan for devices."""
         with self.lock:
-            for device in self.attached(host):
+            for device in self.list_attached_devices(host):
                 device.rescanned = True
 
-    def enumerated(self, host: str) -> list[dict[str, Any]]:
+    def list_visible_devices(self, host: str) -> list[dict[str, Any]]:
         """Return the devices that the host itself sees, in the form that the host agent of kind `http` reads."""
         with self.lock:
             return [
@@ -131,17 +131,17 @@ class Rack:
                     "model": device.model,
                     "link": {"width": device.width, "gen": 4, "width_max": 16, "gen_max": 4},
                 }
-                for device in self.attached(host)
+                for device in self.list_attached_devices(host)
                 if "never_visible" not in device.quirks and ("needs_rescan" not in device.quirks or device.rescanned)
             ]
 
-    def free(self) -> list[str]:
+    def list_free_devices(self) -> list[str]:
         """Return the names of the devices that are attached to no host."""
         with self.lock:
             return [device.name for device in self.devices.values() if device.attached_to is None]
 
 
-def rack(
+def build_rack(
     hosts: Mapping[str, Sequence[str]] | Sequence[str], devices: Sequence[tuple[str, str, int]], *, drawers: int = 2
 ) -> Rack:
     """Build a rack of hosts and pooled devices.
@@ -154,17 +154,19 @@ def rack(
         drawers: number of drawers.
     """
     names = [f"drawer{number}" for number in range(1, drawers + 1)]
-    reach = hosts if isinstance(hosts, Mapping) else dict.fromkeys(hosts, names)
+    drawers_by_host = hosts if isinstance(hosts, Mapping) else dict.fromkeys(hosts, names)
     slots = dict.fromkeys(names, 0)
-    built: list[RackDevice] = []
-    numbers: dict[str, int] = {}
+    rack_devices: list[RackDevice] = []
+    last_numbers: dict[str, int] = {}
     for kind, model, count in devices:
         for index in range(count):
             drawer = names[index * drawers // count]
             slots[drawer] += 1
-            numbers[kind] = numbers.get(kind, 0) + 1
-            name = f"{kind}{numbers[kind]}"
+            last_numbers[kind] = last_numbers.get(kind, 0) + 1
+            name = f"{kind}{last_numbers[kind]}"
             digest = hashlib.sha256(f"{name} {model}".encode()).hexdigest()
             uuid = f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
-            built.append(RackDevice(name, kind, model, drawer, slots[drawer], uuid, digest[:12].upper()))
-    return Rack([RackHost(name, drawers=tuple(reached)) for name, reached in reach.items()], built)
+            rack_devices.append(RackDevice(name, kind, model, drawer, slots[drawer], uuid, digest[:12].upper()))
+    return Rack(
+        [RackHost(name, drawers=tuple(host_drawers)) for name, host_drawers in drawers_by_host.items()], rack_devices
+    )

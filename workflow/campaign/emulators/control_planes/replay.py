@@ -16,12 +16,12 @@ from urllib.parse import unquote
 import yaml
 
 from campaign.common.errors import ConfigError
-from campaign.emulators.control_planes.hardware import Rack, rack
-from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, Wire
+from campaign.emulators.control_planes.hardware import Rack, build_rack
+from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, WireSettings
 
-SCHEMA = "recording/1"
-_MEMBERS = {"fabric": dict, "hosts": list, "pool": list, "login": bool, "exchanges": list}
-_READS = ("GET", "HEAD")
+SCHEMA_VERSION = "recording/1"
+_MEMBER_TYPES = {"fabric": dict, "hosts": list, "pool": list, "login": bool, "exchanges": list}
+_READ_METHODS = ("GET", "HEAD")
 
 
 class ReplayedControlPlane:
@@ -31,132 +31,144 @@ class ReplayedControlPlane:
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        self.rack: Rack = rack(list(map(str, document["hosts"])), [])
+        self.rack: Rack = build_rack(list(map(str, document["hosts"])), [])
         self._document = document
         self._exchanges = list(document["exchanges"])
-        self.wire = Wire(parts=tuple(dict.fromkeys(one["at"] for one in self._exchanges)), tls=False)
+        self.wire = WireSettings(parts=tuple(dict.fromkeys(exchange["at"] for exchange in self._exchanges)), tls=False)
         self.urls: Mapping[str, str] = {}
-        self.missed: list[str] = []
-        self._next = 0
+        self.unanswered: list[str] = []
+        self._next_index = 0
         self._used: set[int] = set()
-        self._called: dict[str, str] = {}
+        self._current_names: dict[str, str] = {}
 
-    def system(self, name: str, directory: Path) -> dict[str, Any]:
+    def build_system_document(self, name: str, directory: Path) -> dict[str, Any]:
         """Build the system file of the recorded control plane.
 
         A user and a password, which may be any, are written to a file beside it.
         """
-        found = self._document
+        recording = self._document
         credentials = directory / "credentials"
         credentials.touch(0o600)
         credentials.write_text("user\npassword\n", encoding="utf-8")
-        hosts = [{"name": host, "cores": 8, "memory_gib": 64} for host in found["hosts"]]
-        described = {
+        hosts = [{"name": host, "cores": 8, "memory_gib": 64} for host in recording["hosts"]]
+        system_entries = {
             "name": name,
             "launcher": "local",
-            "fabric": found["fabric"],
+            "fabric": recording["fabric"],
             "hosts": hosts,
-            "pool": found["pool"],
+            "pool": recording["pool"],
         }
-        whole: dict[str, Any] = json.loads(self._as_asked(json.dumps(described)))
-        whole["fabric"] |= {"credentials": {"file": str(credentials.resolve())}} if found["login"] else {}
-        whole["fabric"]["tunnel"] = True
-        return whole
+        system_document: dict[str, Any] = json.loads(self._apply_current_names(json.dumps(system_entries)))
+        system_document["fabric"] |= {"credentials": {"file": str(credentials.resolve())}} if recording["login"] else {}
+        system_document["fabric"]["tunnel"] = True
+        return system_document
 
-    def answer(self, asked: HttpRequest) -> Reply | None:
+    def answer(self, request: HttpRequest) -> Reply | None:
         """Return the recorded answer to a request, or None if the recorded connection ended without one."""
-        number = self._found(asked)
+        number = self._find_exchange(request)
         if number is None:
-            self.missed.append(f"{asked.method} {asked.path}")
-            return Reply(404, f"the recording has no {asked.method} {asked.path} here")
-        one = self._exchanges[number]
+            self.unanswered.append(f"{request.method} {request.path}")
+            return Reply(404, f"the recording has no {request.method} {request.path} here")
+        exchange = self._exchanges[number]
         self._used.add(number)
-        if asked.method not in _READS:
-            self._next = number + 1
-            self._called |= _differing(one.get("sent"), asked.body)
-        if "lost" in one:
+        if request.method not in _READ_METHODS:
+            self._next_index = number + 1
+            self._current_names |= _find_renamed_words(exchange.get("sent"), request.body)
+        if "lost" in exchange:
             return None
-        headers = {name: self._as_asked(str(value)) for name, value in one.get("headers", {}).items()}
-        if "answer" in one:
+        headers = {name: self._apply_current_names(str(value)) for name, value in exchange.get("headers", {}).items()}
+        if "answer" in exchange:
             headers.pop("content-type", None)
-            return Reply(one["status"], json.loads(self._as_asked(json.dumps(one["answer"]))), headers)
-        return Reply(one["status"], self._as_asked(one.get("answer_text", "")) or None, headers)
+            return Reply(
+                exchange["status"], json.loads(self._apply_current_names(json.dumps(exchange["answer"]))), headers
+            )
+        return Reply(exchange["status"], self._apply_current_names(exchange.get("answer_text", "")) or None, headers)
 
-    def _found(self, asked: HttpRequest) -> int | None:
+    def _find_exchange(self, request: HttpRequest) -> int | None:
         """Return the number of the recorded exchange that matches a request, or None.
 
         A change matches the next such exchange. A read matches the next one before the next change, or else the last one before
         it.
         """
-        matching = [number for number, one in enumerate(self._exchanges) if self._is(one, asked)]
-        if asked.method not in _READS:
-            return next((number for number in matching if number >= self._next), None)
-        change = next((n for n in range(self._next, len(self._exchanges)) if self._changes(n)), len(self._exchanges))
-        fresh = [number for number in matching if self._next <= number < change and number not in self._used]
+        matching = [
+            number for number, exchange in enumerate(self._exchanges) if self._matches_request(exchange, request)
+        ]
+        if request.method not in _READ_METHODS:
+            return next((number for number in matching if number >= self._next_index), None)
+        change = next(
+            (n for n in range(self._next_index, len(self._exchanges)) if self._is_change(n)), len(self._exchanges)
+        )
+        fresh = [number for number in matching if self._next_index <= number < change and number not in self._used]
         before = [number for number in matching if number < change]
         return fresh[0] if fresh else before[-1] if before else None
 
-    def _changes(self, number: int) -> bool:
+    def _is_change(self, number: int) -> bool:
         """Return True if the recorded exchange is a change."""
-        return str(self._exchanges[number]["ask"]).partition(" ")[0] not in _READS
+        return str(self._exchanges[number]["ask"]).partition(" ")[0] not in _READ_METHODS
 
-    def _is(self, one: Mapping[str, Any], asked: HttpRequest) -> bool:
+    def _matches_request(self, exchange: Mapping[str, Any], request: HttpRequest) -> bool:
         """Return True if the exchange has the part, method, path and query of the request."""
-        method, _, path = str(one["ask"]).partition(" ")
-        if (one["at"], method) != (asked.part, asked.method):
+        method, _, path = str(exchange["ask"]).partition(" ")
+        if (exchange["at"], method) != (request.part, request.method):
             return False
-        query = {name: self._as_asked(str(value)) for name, value in one.get("query", {}).items()}
-        return self._as_asked(path) == unquote(asked.path) and query == dict(asked.query)
+        query = {name: self._apply_current_names(str(value)) for name, value in exchange.get("query", {}).items()}
+        return self._apply_current_names(path) == unquote(request.path) and query == dict(request.query)
 
-    def _as_asked(self, text: str) -> str:
+    def _apply_current_names(self, text: str) -> str:
         """Replace recorded addresses and names in a text by the current ones."""
-        for theirs, ours in {**self._called, **self.urls}.items():
-            text = text.replace(theirs, ours)
+        for recorded, current in {**self._current_names, **self.urls}.items():
+            text = text.replace(recorded, current)
         return text
 
 
-def _differing(recorded: Any, sent: Any) -> dict[str, str]:
+def _find_renamed_words(recorded: Any, sent: Any) -> dict[str, str]:
     """Return the words that a client sends instead of the recorded ones, by recorded word, longest first."""
-    pairs = dict(_pairs(recorded, sent))
-    found = {theirs: ours for theirs, ours in pairs.items() if theirs != ours and len(theirs) > 3}
-    return dict(sorted(found.items(), key=lambda pair: -len(pair[0])))
+    pairs = dict(_pair_texts(recorded, sent))
+    current_by_recorded = {
+        recorded_word: current_word
+        for recorded_word, current_word in pairs.items()
+        if recorded_word != current_word and len(recorded_word) > 3
+    }
+    return dict(sorted(current_by_recorded.items(), key=lambda pair: -len(pair[0])))
 
 
-def _pairs(recorded: Any, sent: Any) -> Iterator[tuple[str, str]]:
+def _pair_texts(recorded: Any, sent: Any) -> Iterator[tuple[str, str]]:
     """Yield the pairs of recorded and sent texts at the same position."""
     if isinstance(recorded, str) and isinstance(sent, str):
         yield recorded, sent
     elif isinstance(recorded, Mapping) and isinstance(sent, Mapping):
         for name in recorded.keys() & sent.keys():
-            yield from _pairs(recorded[name], sent[name])
+            yield from _pair_texts(recorded[name], sent[name])
     elif isinstance(recorded, list) and isinstance(sent, list):
-        for one, other in zip(recorded, sent, strict=False):
-            yield from _pairs(one, other)
+        for recorded_item, sent_item in zip(recorded, sent, strict=False):
+            yield from _pair_texts(recorded_item, sent_item)
 
 
-def _problem(document: Any) -> str:
+def _describe_problem(document: Any) -> str:
     """Describe why a document is not a valid recording, such as one that was cut off or edited. Returns "" if it is valid."""
     if not isinstance(document, Mapping) or "schema_version" not in document:
         return "it has no `schema_version`"
-    if document["schema_version"] != SCHEMA:
-        return f"`schema_version` {document['schema_version']!r} is not read by this version, which reads {SCHEMA}"
-    for name, kind in _MEMBERS.items():
+    if document["schema_version"] != SCHEMA_VERSION:
+        return (
+            f"`schema_version` {document['schema_version']!r} is not read by this version, which reads {SCHEMA_VERSION}"
+        )
+    for name, kind in _MEMBER_TYPES.items():
         if not isinstance(document.get(name), kind):
             return f"`{name}` is missing, or no {kind.__name__}"
     if not document["exchanges"]:
         return "`exchanges` is empty"
-    for number, one in enumerate(document["exchanges"], 1):
-        if not isinstance(one, dict) or not {"at", "ask"} <= one.keys():
+    for number, exchange in enumerate(document["exchanges"], 1):
+        if not isinstance(exchange, dict) or not {"at", "ask"} <= exchange.keys():
             return f"exchange {number} needs `at` and `ask`"
-        if "lost" not in one and type(one.get("status")) is not int:
-            return f"exchange {number} ({one['ask']}) needs a number as `status`, or `lost`"
-        for name in {"query", "headers"} & one.keys():
-            if not isinstance(one[name], dict):
-                return f"`{name}` of exchange {number} ({one['ask']}) is no dict"
+        if "lost" not in exchange and type(exchange.get("status")) is not int:
+            return f"exchange {number} ({exchange['ask']}) needs a number as `status`, or `lost`"
+        for name in {"query", "headers"} & exchange.keys():
+            if not isinstance(exchange[name], dict):
+                return f"`{name}` of exchange {number} ({exchange['ask']}) is no dict"
     return ""
 
 
-def served(path: Path, port: int = 0) -> tuple[ControlPlaneServer, ReplayedControlPlane]:
+def open_replay_server(path: Path, port: int = 0) -> tuple[ControlPlaneServer, ReplayedControlPlane]:
     """Open a server that replays a recording, and return both. Raises ConfigError if the file is not a recording."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -164,9 +176,9 @@ def served(path: Path, port: int = 0) -> tuple[ControlPlaneServer, ReplayedContr
         raise ConfigError(f"{path}: {error.strerror}; give a file of 'campaign fabric record'") from error
     except (ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: not a recording of 'campaign fabric record': {error}") from error
-    if problem := _problem(document):
-        words = "record it again, or repair it"
-        raise ConfigError(f"{path}: not a whole recording of 'campaign fabric record': {problem}; {words}")
+    if problem := _describe_problem(document):
+        remedy = "record it again, or repair it"
+        raise ConfigError(f"{path}: not a whole recording of 'campaign fabric record': {problem}; {remedy}")
     replay = ReplayedControlPlane(document)
     server = ControlPlaneServer(replay, port=port)
     replay.urls = dict(server.urls)

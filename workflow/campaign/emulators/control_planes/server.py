@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
-from campaign.common.errors import needs_extra
+from campaign.common.errors import require_extra
 from campaign.emulators.control_planes.hardware import Rack
 
 _HOST = "127.0.0.1"
-_PAGE = "<html><body><h1>Internal Server Error</h1></body></html>"
-_BODY_MAX = 8 * 1024 * 1024
+_ERROR_PAGE = "<html><body><h1>Internal Server Error</h1></body></html>"
+_MAX_BODY_BYTES = 8 * 1024 * 1024
 HOSTS_PATH = "/_hosts/"
 """Path of the devices that hosts list, for host agents of kind `http`: GET `/_hosts/NAME/devices`."""
 
@@ -52,14 +52,14 @@ class HttpRequest:
     scheme: str = "http"
     part: str = ""
 
-    def header(self, name: str) -> str | None:
+    def find_header(self, name: str) -> str | None:
         """Return the value of a header, ignoring case, or None."""
         return next((text for key, text in self.headers.items() if key.lower() == name.lower()), None)
 
     @property
-    def basic(self) -> tuple[str, str] | None:
+    def basic_credentials(self) -> tuple[str, str] | None:
         """User and password of Basic authentication, or None."""
-        kind, _, word = (self.header("Authorization") or "").partition(" ")
+        kind, _, word = (self.find_header("Authorization") or "").partition(" ")
         try:
             user, colon, password = b64decode(word).decode().partition(":")
         except ValueError:
@@ -85,7 +85,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Wire:
+class WireSettings:
     """Settings for serving an emulator.
 
     Attributes:
@@ -107,7 +107,7 @@ class Emulator(Protocol):
 
     rack: Rack
 
-    def answer(self, asked: HttpRequest) -> Reply | None:
+    def answer(self, request: HttpRequest) -> Reply | None:
         """Return the answer of the real service, or None to end the connection.
 
         Never raises an error, even for invalid requests.
@@ -134,21 +134,22 @@ class ControlPlaneServer:
             tls: serve with TLS, if the emulator supports it.
         """
         self.emulator = emulator  # a test may replace it
-        self.opened = emulator
-        self.wire: Wire = getattr(emulator, "wire", Wire())
-        self.faults = Faults()
+        self.original_emulator = emulator
+        self.wire: WireSettings = getattr(emulator, "wire", WireSettings())
+        self.faults = FaultQueue()
         self.log: list[HttpRequest] = []
         self._lock = threading.Lock()
-        self._last: dict[tuple[str, str], Reply] = {}
+        self._last_replies: dict[tuple[str, str], Reply] = {}
         ports = (port + number if port else 0 for number in range(len(self.wire.parts)))
         self._http = {
-            part: _Http((_HOST, at), _handler(self, part)) for part, at in zip(self.wire.parts, ports, strict=True)
+            part: _TlsHttpServer((_HOST, port_number), _make_handler(self, part))
+            for part, port_number in zip(self.wire.parts, ports, strict=True)
         }
         self.ca_file: Path | None = None
         if tls and self.wire.tls:
             if directory is None:
                 raise ValueError("a directory for the certificate is needed")
-            self.ca_file = self._secure(directory)
+            self.ca_file = self._enable_tls(directory)
         scheme = "https" if self.ca_file else "http"
         self.urls = {part: f"{scheme}://{_HOST}:{http.server_address[1]}" for part, http in self._http.items()}
         self.url = next(iter(self.urls.values()))
@@ -159,9 +160,9 @@ class ControlPlaneServer:
         for thread in self._threads:
             thread.start()
 
-    def _secure(self, directory: Path) -> Path:
+    def _enable_tls(self, directory: Path) -> Path:
         """Create a certificate for the server, and return the path of its authority's certificate."""
-        with needs_extra("emulate"):
+        with require_extra("emulate"):
             import trustme
 
         authority = trustme.CA()
@@ -189,56 +190,56 @@ class ControlPlaneServer:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def changing(self) -> list[HttpRequest]:
+    def list_changes(self) -> list[HttpRequest]:
         """Return the requests that were not reads."""
-        return [asked for asked in self.log if asked.method not in ("GET", "HEAD", "OPTIONS")]
+        return [request for request in self.log if request.method not in ("GET", "HEAD", "OPTIONS")]
 
-    def respond(self, asked: HttpRequest) -> tuple[Reply | None, WireFault | None]:
+    def respond(self, request: HttpRequest) -> tuple[Reply | None, WireFault | None]:
         """Return the answer to a request, and the fault to apply while it is sent.
 
         The answer is None if the connection ends without one.
         """
-        self.log.append(asked)
-        if asked.path.startswith(HOSTS_PATH):
+        self.log.append(request)
+        if request.path.startswith(HOSTS_PATH):
             with self.emulator.rack.lock:
-                return self._host(asked), None
+                return self._answer_host_inventory(request), None
         with ExitStack() as stack:
             if not self.wire.concurrent:
                 stack.enter_context(self._lock)
                 stack.enter_context(self.emulator.rack.lock)
-            fault = self.faults.strike(asked.method, asked.path)
-            told = Reply(fault.status, fault.body) if fault else None
+            fault = self.faults.take_fault(request.method, request.path)
+            fault_reply = Reply(fault.status, fault.body) if fault else None
             match fault and fault.kind:
                 case "drop_before":
                     return None, None
                 case "status":
-                    return told, None
+                    return fault_reply, None
                 case "lie" if fault:
                     return Reply(fault.status if fault.status != 500 else 200, fault.body or None), None
                 case "html":
-                    return Reply(500, _PAGE, {"Content-Type": "text/html"}), None
-                case "stale" if (old := self._last.get((asked.part, asked.path))) is not None:
-                    return old, None
-            reply = self.emulator.answer(asked)
-            if asked.method == "GET" and reply is not None:
-                self._last[asked.part, asked.path] = reply
+                    return Reply(500, _ERROR_PAGE, {"Content-Type": "text/html"}), None
+                case "stale" if (last_reply := self._last_replies.get((request.part, request.path))) is not None:
+                    return last_reply, None
+            reply = self.emulator.answer(request)
+            if request.method == "GET" and reply is not None:
+                self._last_replies[request.part, request.path] = reply
             match fault and fault.kind:
                 case "drop_after":
                     return None, None
                 case "status_after":
-                    return told, None
+                    return fault_reply, None
             return reply, fault
 
-    def _host(self, asked: HttpRequest) -> Reply:
+    def _answer_host_inventory(self, request: HttpRequest) -> Reply:
         """Answer a request of a host agent of kind `http` with the devices that the host lists."""
-        name, _, what = asked.path.removeprefix(HOSTS_PATH).partition("/")
+        name, _, subject = request.path.removeprefix(HOSTS_PATH).partition("/")
         rack = self.emulator.rack
-        if name not in rack.hosts or (asked.method, what) != ("GET", "devices"):
-            return Reply(404, {"error": f"no {asked.method} {asked.path}; hosts are {', '.join(rack.hosts)}"})
-        return Reply(200, rack.enumerated(name))
+        if name not in rack.hosts or (request.method, subject) != ("GET", "devices"):
+            return Reply(404, {"error": f"no {request.method} {request.path}; hosts are {', '.join(rack.hosts)}"})
+        return Reply(200, rack.list_visible_devices(name))
 
 
-class _Http(ThreadingHTTPServer):
+class _TlsHttpServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
     tls: ssl.SSLContext | None = None
@@ -258,7 +259,7 @@ class _Http(ThreadingHTTPServer):
         """Ignore clients that disconnect."""
 
 
-def _handler(server: ControlPlaneServer, part: str) -> type[BaseHTTPRequestHandler]:
+def _make_handler(server: ControlPlaneServer, part: str) -> type[BaseHTTPRequestHandler]:
     """Build the request handler class for one part of the server."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -273,7 +274,7 @@ def _handler(server: ControlPlaneServer, part: str) -> type[BaseHTTPRequestHandl
 
         def _serve(self) -> None:
             """Read a request, and send the answer of the emulator."""
-            length = min(int(self.headers.get("Content-Length") or 0), _BODY_MAX)
+            length = min(int(self.headers.get("Content-Length") or 0), _MAX_BODY_BYTES)
             text = self.rfile.read(length).decode(errors="replace")
             split = urlsplit(self.path)
             try:
@@ -282,10 +283,10 @@ def _handler(server: ControlPlaneServer, part: str) -> type[BaseHTTPRequestHandl
                 body = None
             query = dict(parse_qsl(split.query, keep_blank_values=True))
             scheme = "https" if server.ca_file else "http"
-            asked = HttpRequest(
+            request = HttpRequest(
                 self.command, split.path, query, dict(self.headers.items()), body, text, scheme=scheme, part=part
             )
-            reply, fault = server.respond(asked)
+            reply, fault = server.respond(request)
             if reply is None or reply.raw:
                 self.close_connection = True
                 self.wfile.write((reply.raw if reply else "").encode())
@@ -367,22 +368,22 @@ class WireFault:
     delay_s: float = 1.0
 
 
-class Faults:
+class FaultQueue:
     """Faults of one server. Each request uses up at most one occurrence."""
 
     def __init__(self) -> None:
         self._faults: list[WireFault] = []
         self._lock = threading.Lock()
 
-    def add(self, fault: WireFault) -> None:
+    def add_fault(self, fault: WireFault) -> None:
         """Add a fault."""
         self._faults.append(fault)
 
-    def clear(self) -> None:
+    def clear_faults(self) -> None:
         """Remove all faults."""
         self._faults.clear()
 
-    def strike(self, method: str, path: str) -> WireFault | None:
+    def take_fault(self, method: str, path: str) -> WireFault | None:
         """Return the fault that applies to a request, and count it, or return None."""
         with self._lock:
             for fault in list(self._faults):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from campaign.common.errors import LaunchError
-from campaign.common.processes.command import TIMED_OUT, run_command
+from campaign.common.processes.command import TIMEOUT_EXIT_CODE, run_command
 from campaign.emulators.hosts.cluster_spec import DESCRIPTION, Cluster, ClusterSpec, environment
 from campaign.emulators.hosts.network import EmulationUnavailable, Keeper, end, tool
 from campaign.emulators.hosts.topology import BRIDGE, HOME, OUTSIDE, PRIVATE_NETWORK, Batch, layout, namespaces
@@ -245,7 +245,7 @@ def parse_squeue(text: str) -> tuple[JobStatus, ...]:
 def _slurm(cluster: Cluster, *argv: str) -> str:
     """What one of Slurm's commands prints; nothing when it fails: a controller that does not answer is a state, not an error."""
     done = run_command(argv, 10.0, {**os.environ, **environment(cluster)})
-    return "" if done.code == TIMED_OUT else done.out
+    return "" if done.code == TIMEOUT_EXIT_CODE else done.out
 
 
 def _hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Keeper, Cluster]:

@@ -16,10 +16,10 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from campaign.common.errors import LaunchError
-from campaign.common.files import acquire_lock, is_foreign, is_locked
+from campaign.common.files import acquire_lock, is_locked, is_untrusted_directory
 from campaign.common.paths import ROOT
 from campaign.common.processes.command import run_command
-from campaign.common.processes.marked import has_open
+from campaign.common.processes.marked import has_file_open
 from campaign.emulators.hosts.cluster_spec import DESCRIPTION, Cluster
 
 _LOCK = "keeper.lock"
@@ -120,7 +120,7 @@ def keeper(directory: Path) -> int | None:
 
 def require_keeper(directory: Path, pid: int) -> None:
     """LaunchError: the process of this number does not hold the lock; in another container it may be anything."""
-    if not has_open(pid, directory / _LOCK):
+    if not has_file_open(pid, directory / _LOCK):
         raise LaunchError(
             f"{directory}: its cluster was started in another container, or by another user; stop it there"
         )
@@ -128,7 +128,7 @@ def require_keeper(directory: Path, pid: int) -> None:
 
 def _require_own(directory: Path) -> None:
     # A well-known name under a temporary directory is anybody's to take first.
-    if is_foreign(directory, trusted=(os.geteuid(), 0)):
+    if is_untrusted_directory(directory, trusted_uids=(os.geteuid(), 0)):
         raise LaunchError(f"{directory}: belongs to another user, or is no directory; choose another directory")
 
 

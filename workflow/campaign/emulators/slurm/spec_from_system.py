@@ -9,7 +9,7 @@ from campaign.common.errors import ConfigError, FabricError
 from campaign.emulators.hosts.cluster_spec import ClusterHost, ClusterSpec, Registration
 from campaign.emulators.hosts.emulation_plan import rates_of
 from campaign.emulators.hosts.topology import LinkRates
-from campaign.fabrics.protocol import Fabric, Request
+from campaign.fabrics.protocol import Fabric, LeaseRequest
 from campaign.plan.campaign.open_fabric import fabric_of
 from campaign.spec.cell import Configuration
 from campaign.spec.site_hardware import HostSpec
@@ -97,11 +97,11 @@ def _ports(system: SystemFile) -> list[int]:
 
 
 def _attachable(fabric: Fabric, host: str, model: str, most: int) -> int:
-    empty = fabric.inventory().freed()
+    empty = fabric.read_inventory().freed()
     for count in range(most, 0, -1):
         wanted = Configuration("ports", 1, count, 0, count, model, "fabric", "local")
         try:
-            fabric.select(Request("ports", "cluster", "cluster", wanted, (host,)), empty)
+            fabric.select_devices(LeaseRequest("ports", "cluster", "cluster", wanted, (host,)), empty)
         except FabricError:
             continue
         return count

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from campaign.common.errors import FabricError
-from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy, HostDevice, pair
+from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy, HostDevice, match_devices
 from campaign.fabrics.state_file import StateFile
 from campaign.spec.hardware import ComposedHost, Composition, Device, normal
 
@@ -22,7 +22,7 @@ class HostView:
     the host did not have before; the earlier devices are in the state file.
     """
 
-    def __init__(self, agent: HostAgent | None, state: StateFile, own: Mapping[str, frozenset[str]]) -> None:
+    def __init__(self, agent: HostAgent | None, state: StateFile, built_in_kinds: Mapping[str, frozenset[str]]) -> None:
         """Create the view of the hosts of one system.
 
         Args:
@@ -32,67 +32,75 @@ class HostView:
         """
         self._agent = agent
         self._state = state
-        self._own = own
+        self._built_in_kinds = built_in_kinds
 
     @property
-    def looks(self) -> bool:
+    def has_agent(self) -> bool:
         """Presence of a host agent."""
         return self._agent is not None
 
-    def listed(self, host: str) -> tuple[tuple[str, str], ...] | None:
+    def list_devices(self, host: str) -> tuple[tuple[str, str], ...] | None:
         """Return (identity, model) of each device that a host lists.
 
         Returns None if no host agent is configured. Raises FabricError if the host cannot be queried.
         """
-        return None if self._agent is None else tuple((one.identity, one.model) for one in self._agent.devices(host))
+        return (
+            None
+            if self._agent is None
+            else tuple((device.identity, device.model) for device in self._agent.list_devices(host))
+        )
 
-    def before(self, hosts: Mapping[str, Sequence[Device]]) -> dict[str, tuple[str, ...]]:
+    def list_keys_before_attach(self, hosts: Mapping[str, Sequence[Device]]) -> dict[str, tuple[str, ...]]:
         """Return the keys of devices that hosts have before an attach, if they are needed to identify new devices.
 
         Every host is queried, because a device on a host that cannot be queried could not be detached again. Raises FabricError.
         """
         if self._agent is None:
             return {}
-        had = {
-            host: tuple(_mark(one) for one in self._agent.devices(host)) for host, devices in hosts.items() if devices
+        keys_by_host = {
+            host: tuple(_device_key(listed_device) for listed_device in self._agent.list_devices(host))
+            for host, devices in hosts.items()
+            if devices
         }
-        return {host: marks for host, marks in had.items() if any(not device.host_id for device in hosts[host])}
+        return {host: keys for host, keys in keys_by_host.items() if any(not device.host_id for device in hosts[host])}
 
-    def told(self, host: ComposedHost) -> ComposedHost:
+    def add_host_data(self, host: ComposedHost) -> ComposedHost:
         """Return a host with the identities and links of its devices as the host reports them.
 
         If the host cannot be queried, it is returned unchanged: the devices of a lease are known without its hosts.
         `find_visible_devices` raises the error in that case.
         """
         try:
-            seen = self._pairs(host.name, (*host.devices, *host.storage))
+            host_devices = self._match_devices(host.name, (*host.devices, *host.storage))
         except FabricError:
             return host
         return replace(
             host,
-            devices=tuple(_as_told(device, seen.get(device.fabric_id)) for device in host.devices),
-            storage=tuple(_as_told(device, seen.get(device.fabric_id)) for device in host.storage),
+            devices=tuple(_with_host_data(device, host_devices.get(device.fabric_id)) for device in host.devices),
+            storage=tuple(_with_host_data(device, host_devices.get(device.fabric_id)) for device in host.storage),
         )
 
-    def seen(self, composition: Composition) -> frozenset[str]:
+    def find_visible_devices(self, composition: Composition) -> frozenset[str]:
         """Return the fabric ids of devices that their hosts can use now, and of devices that are not verified."""
-        others = {device.fabric_id for device in composition.devices} - self.looked_for(composition)
-        pairs = (self._pairs(host.name, (*host.devices, *host.storage)) for host in composition.hosts)
-        return frozenset(others).union(name for found in pairs for name, device in found.items() if device.ready)
+        unverified_ids = {device.fabric_id for device in composition.devices} - self.devices_to_verify(composition)
+        pairs = (self._match_devices(host.name, (*host.devices, *host.storage)) for host in composition.hosts)
+        return frozenset(unverified_ids).union(
+            name for matches in pairs for name, device in matches.items() if device.ready
+        )
 
-    def looked_for(self, composition: Composition) -> frozenset[str]:
+    def devices_to_verify(self, composition: Composition) -> frozenset[str]:
         """Return the fabric ids of devices that are verified on their hosts: pooled devices, if there is an agent."""
-        looked = (d for d in composition.devices if not d.local)
-        return frozenset(device.fabric_id for device in looked if self._agent is not None)
+        pooled = (d for d in composition.devices if not d.local)
+        return frozenset(device.fabric_id for device in pooled if self._agent is not None)
 
-    def rescan(self, composition: Composition) -> None:
+    def rescan_hosts(self, composition: Composition) -> None:
         """Make each host with pooled devices scan for devices."""
         if self._agent is not None:
             for host in composition.hosts:
                 if any(not device.local for device in (*host.devices, *host.storage)):
                     self._agent.rescan(host.name)
 
-    def drain(self, host: str, devices: Sequence[Device], *, force: bool) -> None:
+    def drain_devices(self, host: str, devices: Sequence[Device], *, force: bool) -> None:
         """Take attached devices out of use on their host.
 
         Raises HostBusy if a device is in use or cannot be identified, and FabricError if the host cannot be queried, unless
@@ -101,7 +109,7 @@ class HostView:
         if self._agent is None or not devices:
             return
         try:
-            self._drain(self._agent, host, devices, force)
+            self._detach_devices(self._agent, host, devices, force)
         except HostBusy:
             raise
         except FabricError as error:
@@ -111,48 +119,53 @@ class HostView:
                     "'campaign fabric reconcile SYSTEM --release --force'"
                 ) from error
 
-    def _drain(self, agent: HostAgent, host: str, devices: Sequence[Device], force: bool) -> None:
+    def _detach_devices(self, agent: HostAgent, host: str, devices: Sequence[Device], force: bool) -> None:
         """Take identified devices out of use on their host. Raises HostBusy if a device cannot be identified."""
-        if unknown := [device.fabric_id for device in devices if not device.host_id and self._confusable(host, device)]:
+        if unidentified_ids := [
+            device.fabric_id for device in devices if not device.host_id and self._is_ambiguous(host, device)
+        ]:
             raise HostBusy(
-                f"{host}: which of its devices {', '.join(unknown)} are is unknown: neither the fabric nor the state file tells; "
+                f"{host}: which of its devices {', '.join(unidentified_ids)} are is "
+                "unknown: neither the fabric nor the state file tells; "
                 "stop their use by hand, then detach them with the fabric's own tools"
             )
-        agent.detach(host, tuple(self._pairs(host, devices).values()), force=force)
+        agent.detach(host, tuple(self._match_devices(host, devices).values()), force=force)
 
     def close(self) -> None:
         """Close the host agent."""
         if self._agent is not None:
             self._agent.close()
 
-    def _pairs(self, host: str, devices: Iterable[Device]) -> dict[str, HostDevice]:
+    def _match_devices(self, host: str, devices: Iterable[Device]) -> dict[str, HostDevice]:
         """Return the host's device of each fabric id that can be identified."""
-        wanted = [d for d in devices if not d.local and (d.host_id or not self._confusable(host, d))]
-        if self._agent is None or not wanted:
+        identifiable = [d for d in devices if not d.local and (d.host_id or not self._is_ambiguous(host, d))]
+        if self._agent is None or not identifiable:
             return {}
-        seen = self._agent.devices(host)
-        if any(not device.host_id for device in wanted):
-            had = self._had(host) or ()
-            seen = tuple(one for one in seen if _mark(one) not in had)
-        return pair(wanted, seen)
+        host_devices = self._agent.list_devices(host)
+        if any(not device.host_id for device in identifiable):
+            earlier_keys = self._earlier_device_keys(host) or ()
+            host_devices = tuple(
+                host_device for host_device in host_devices if _device_key(host_device) not in earlier_keys
+            )
+        return match_devices(identifiable, host_devices)
 
-    def _confusable(self, host: str, device: Device) -> bool:
+    def _is_ambiguous(self, host: str, device: Device) -> bool:
         """Return True if a pooled device without an identity could be confused with a built-in device of the host."""
-        return device.kind in self._own.get(host, ()) and self._had(host) is None
+        return device.kind in self._built_in_kinds.get(host, ()) and self._earlier_device_keys(host) is None
 
-    def _had(self, host: str) -> tuple[str, ...] | None:
+    def _earlier_device_keys(self, host: str) -> tuple[str, ...] | None:
         """Return the keys of devices that the host had before its present lease, or None if they were not recorded."""
         leases = self._state.read().leases.values()
-        return next((held.seen_before[host] for held in leases if host in held.seen_before), None)
+        return next((lease_claim.seen_before[host] for lease_claim in leases if host in lease_claim.seen_before), None)
 
 
-def _mark(device: HostDevice) -> str:
+def _device_key(device: HostDevice) -> str:
     """Return the identity of a device in normal form, or its address if it has none."""
     return normal(device.identity or device.address)
 
 
-def _as_told(device: Device, seen: HostDevice | None) -> Device:
+def _with_host_data(device: Device, host_device: HostDevice | None) -> Device:
     """Return a device with the identity and link that its host reports."""
-    if seen is None:
+    if host_device is None:
         return device
-    return replace(device, host_id=device.host_id or seen.identity or None, link=seen.link or device.link)
+    return replace(device, host_id=device.host_id or host_device.identity or None, link=host_device.link or device.link)

@@ -17,7 +17,7 @@ _PREFIX = "composable-campaign"
 _TEXT = re.compile(rf"{_PREFIX} lease=(\S+) campaign=(\S*) owner=(\S*) since=(\d+)")
 
 
-def encode(tag: Tag) -> str:
+def encode_tag(tag: Tag) -> str:
     """Encode a tag as one line of ASCII text without quotes.
 
     Example: `composable-campaign lease=.. campaign=.. owner=.. since=1700000000`.
@@ -26,23 +26,26 @@ def encode(tag: Tag) -> str:
     return f"{_PREFIX} lease={lease} campaign={campaign} owner={owner} since={int(tag.since_s)}"
 
 
-def decode(text: object) -> Tag | None:
+def decode_tag(text: object) -> Tag | None:
     """Decode the tag in a text field of the fabric. Returns None if the text is anything else."""
-    found = _TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
-    if found is None:
+    match = _TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
         return None
-    lease, campaign, owner = (unquote(word) for word in found.groups()[:3])
-    return Tag(lease, campaign, owner, float(found[4]), ())
+    lease, campaign, owner = (unquote(word) for word in match.groups()[:3])
+    return Tag(lease, campaign, owner, float(match[4]), ())
 
 
-def by_lease(tags: Iterable[Tag | None], devices: Sequence[Device]) -> dict[str, Tag]:
+def group_tags_by_lease(tags: Iterable[Tag | None], devices: Sequence[Device]) -> dict[str, Tag]:
     """Return one tag per lease, with the fabric ids of the devices that the lease holds.
 
     A tag with an owner is preferred, because some marks have no room for the owner.
     """
-    found: dict[str, Tag] = {}
+    tags_by_lease: dict[str, Tag] = {}
     for tag in tags:
-        if tag is not None and (tag.lease_id not in found or not found[tag.lease_id].owner):
-            found[tag.lease_id] = tag
-    ids = {lease: dict.fromkeys(device.fabric_id for device in devices if device.holder == lease) for lease in found}
-    return {lease: replace(tag, devices=tuple(ids[lease])) for lease, tag in found.items()}
+        if tag is not None and (tag.lease_id not in tags_by_lease or not tags_by_lease[tag.lease_id].owner):
+            tags_by_lease[tag.lease_id] = tag
+    ids = {
+        lease: dict.fromkeys(device.fabric_id for device in devices if device.holder == lease)
+        for lease in tags_by_lease
+    }
+    return {lease: replace(tag, devices=tuple(ids[lease])) for lease, tag in tags_by_lease.items()}

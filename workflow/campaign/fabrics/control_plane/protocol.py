@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from pydantic import Field, model_validator
 
-from campaign.fabrics.banks import Bank, open_banks
+from campaign.fabrics.banks import Bank, build_unlimited_banks
 from campaign.fabrics.host_agents import AgentOptions
-from campaign.fabrics.http.options import Connection
+from campaign.fabrics.http.options import ConnectionOptions
 from campaign.fabrics.protocol import Capabilities, Tag
 from campaign.spec.hardware import Device, pool_devices
 from campaign.spec.site_hardware import PoolSpec
 
 if TYPE_CHECKING:  # a system without a control plane needs no HTTP
-    from campaign.fabrics.http.client import Client
+    from campaign.fabrics.http.client import HttpClient
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class FabricView:
     """State of the fabric that the control plane reports at one moment.
 
     Attributes:
@@ -55,12 +55,12 @@ class View:
     p2p: Mapping[str, bool] = field(default_factory=dict)
     movable: frozenset[str] = frozenset()
 
-    def device(self, fabric_id: str) -> Device | None:
+    def find_device(self, fabric_id: str) -> Device | None:
         """Return the device with a fabric id, or None."""
         return next((device for device in self.devices if device.fabric_id == fabric_id), None)
 
 
-Remember = Callable[[str, str], None]
+RememberHandle = Callable[[str, str], None]
 """Function called with (name, id) of an object that the fabric created for a lease, right after the fabric's answer.
 
 The id is kept in the state file, so it survives crashes.
@@ -68,7 +68,7 @@ The id is kept in the state file, so it survives crashes.
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LeaseChange:
     """Attachments to change for one lease.
 
     Attributes:
@@ -95,26 +95,28 @@ class ControlPlane(Protocol):
     only the state file shows who holds a device.
     """
 
-    client: Client
+    client: HttpClient
     marks_leases: bool = True
 
-    def capabilities(self) -> Capabilities:
+    def describe_capabilities(self) -> Capabilities:
         """Return the capabilities and limits of the fabric."""
         ...
 
-    def view(self) -> View:
+    def read_view(self) -> FabricView:
         """Read the state of all devices, from both ends if the adapter has two. Changes nothing.
 
         Raises ProtocolViolation if the data cannot be interpreted, and FabricError if the control plane cannot be reached.
         """
 
-    def banks(self, view: View) -> Sequence[Bank]:
+    def list_banks(self, view: FabricView) -> Sequence[Bank]:
         """Return the banks of the pool: which hosts can reach which devices, with their rules.
 
         The `location` of a device is `<drawer>/slot<n>`.
         """
 
-    def planned(self, pool: Sequence[PoolSpec], hosts: Sequence[str]) -> tuple[Sequence[Device], Sequence[Bank]]:
+    def build_planned_pool(
+        self, pool: Sequence[PoolSpec], hosts: Sequence[str]
+    ) -> tuple[Sequence[Device], Sequence[Bank]]:
         """Return the devices and banks of the pool in the system file, for plans. Sends no request.
 
         Default: banks without rules.
@@ -124,9 +126,9 @@ class ControlPlane(Protocol):
             hosts: names of the hosts.
         """
         devices = pool_devices(pool)
-        return devices, open_banks((device.location for device in devices), tuple(hosts))
+        return devices, build_unlimited_banks((device.location for device in devices), tuple(hosts))
 
-    def out_of_reach(self) -> Mapping[tuple[str, str], str]:
+    def list_unreachable_drawers(self) -> Mapping[tuple[str, str], str]:
         """Return the reason why a host cannot reach a drawer, by drawer and host.
 
         See `fabrics.protocol.ControlPlaneAccess`. Call it after `read_view`. Default: all hosts reach the drawers that
@@ -135,14 +137,14 @@ class ControlPlane(Protocol):
         """
         return {}
 
-    def objection(self, change: Change, view: View) -> str | None:
+    def find_rule_violation(self, change: LeaseChange, view: FabricView) -> str | None:
         """Describe the rule of the fabric (block limits, modes) that the whole change would break. Pure function.
 
         Returns None if the change is allowed.
         """
         return None
 
-    def attach(self, change: Change, remember: Remember) -> None:
+    def attach(self, change: LeaseChange, remember: RememberHandle) -> None:
         """Attach the devices of the change. Devices that are already attached under the tag of this lease are left as they are.
 
         The lease is marked with `lease_tag` before or with the first change, if the fabric has room for a mark. Repeating the
@@ -159,7 +161,7 @@ class ControlPlane(Protocol):
             remember: function called with the id of each object that the fabric created.
         """
 
-    def detach(self, change: Change) -> tuple[str, ...]:
+    def detach(self, change: LeaseChange) -> tuple[str, ...]:
         """Detach the devices of the change, remove their marks, and return the fabric ids that the fabric did not release.
 
         Only devices that are still attached to the given host under this tag are detached (or untagged devices, if the adapter
@@ -176,7 +178,7 @@ class ControlPlane(Protocol):
         return
 
 
-class ControlPlaneOptions(Connection):
+class ControlPlaneOptions(ConnectionOptions):
     """Options of every adapter of a control plane."""
 
     hosts: dict[str, str] = Field(
@@ -190,19 +192,19 @@ class ControlPlaneOptions(Connection):
         default=AgentOptions(), description="how the devices of a host are listed and released there"
     )
 
-    def model(self, told: str) -> str:
+    def model(self, fabric_model: str) -> str:
         """Return the name in the system file of a device model as the fabric names it."""
-        return self.models.get(told, "-".join(told.lower().split()))
+        return self.models.get(fabric_model, "-".join(fabric_model.lower().split()))
 
 
-class WithoutLogin(ControlPlaneOptions):
+class OptionsWithoutLogin(ControlPlaneOptions):
     """Options of a control plane that has no login."""
 
     @model_validator(mode="after")
-    def _nobody_asks(self) -> Self:
+    def _reject_credentials(self) -> Self:
         """Reject credentials, because the control plane has no login."""
-        given = self.credentials
-        if given.password_env or given.file:
+        credentials = self.credentials
+        if credentials.password_env or credentials.file:
             raise ValueError(
                 "`credentials` are given, and nobody asks for them: this control plane has no login; remove them"
             )

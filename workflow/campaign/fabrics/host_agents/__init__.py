@@ -8,10 +8,10 @@ from pydantic import Field
 
 from campaign.common.errors import ConfigError
 from campaign.fabrics.host_agents.protocol import HostAgent
-from campaign.fabrics.http.options import Closed
+from campaign.fabrics.http.options import StrictOptions
 
 
-class AgentOptions(Closed):
+class AgentOptions(StrictOptions):
     """Options of the host agent, which lists devices of a host and takes them out of use before the fabric detaches them."""
 
     kind: Literal["none", "local", "ssh", "http"] = Field(

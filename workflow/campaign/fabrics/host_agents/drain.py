@@ -22,16 +22,16 @@ from importlib.resources import files
 
 from campaign.common.errors import FabricError
 from campaign.fabrics.host_agents import parse
-from campaign.fabrics.host_agents.parse import Usage
+from campaign.fabrics.host_agents.parse import DeviceUsage
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
 
-_STILL_RUNS = 75
-_WATCH_S = 5
-_LATE = ("in use", "busy", "non-zero usage")
+_EXIT_STILL_RUNNING = 75
+_MAX_WATCH_S = 5
+_IN_USE_MESSAGES = ("in use", "busy", "non-zero usage")
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class HostCommandResult:
     """Result of a command on a host: exit code and output."""
 
     code: int
@@ -39,12 +39,12 @@ class Done:
     err: str = ""
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """Output of the command on one line, at most 300 characters."""
         return " ".join(f"{self.err} {self.out}".split())[:300] or "(no output)"
 
 
-RunCommand = Callable[[str, Sequence[str], float], Done]
+RunCommand = Callable[[str, Sequence[str], float], HostCommandResult]
 """Function that runs a command on a host with a timeout in seconds.
 
 Raises FabricError if the command cannot be run or does not end in time.
@@ -52,7 +52,7 @@ Raises FabricError if the command cannot be run or does not end in time.
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class HostSettings:
     """Settings of a host.
 
     Attributes:
@@ -74,13 +74,15 @@ class Terms:
     processes: str = "/proc"
 
 
-def script(name: str, *arguments: str) -> tuple[str, ...]:
+def build_script_command(name: str, *arguments: str) -> tuple[str, ...]:
     """Build the command that runs one of this package's shell scripts on a host without any installation."""
     text = files(__package__).joinpath(f"{name}.sh").read_text(encoding="utf-8")
     return ("sh", "-c", text, f"campaign-{name}", *arguments)
 
 
-def detach(run: RunCommand, terms: Terms, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
+def detach_devices(
+    run: RunCommand, settings: HostSettings, host: str, devices: Sequence[HostDevice], *, force: bool = False
+) -> None:
     """Remove devices from the bus of their host. Each device needs an address; devices that are already gone are skipped.
 
     Nothing is changed before all devices are idle. With `force`, processes that use a device are ignored. A drive with a mounted
@@ -91,158 +93,167 @@ def detach(run: RunCommand, terms: Terms, host: str, devices: Sequence[HostDevic
     failed
     step raises FabricError.
     """
-    each = [_BusRemoval(run, terms, host, device, force) for device in devices]
-    for one in each:
-        one.idle()
-    for one in each:
-        one.remove()
+    detachments = [_BusRemoval(run, settings, host, device, force) for device in devices]
+    for detachment in detachments:
+        detachment.wait_until_idle()
+    for detachment in detachments:
+        detachment.remove_from_bus()
 
 
 class _BusRemoval:
     """Removal of one device from the bus of its host."""
 
-    def __init__(self, run: RunCommand, terms: Terms, host: str, device: HostDevice, force: bool) -> None:
-        self._run, self._terms, self._host, self._device, self._force = run, terms, host, device, force
-        self._address = parse.pci_address(device.address)
+    def __init__(self, run: RunCommand, settings: HostSettings, host: str, device: HostDevice, force: bool) -> None:
+        self._run, self._settings, self._host, self._device, self._force = run, settings, host, device, force
+        self._address = parse.normalize_pci_address(device.address)
         self._name = f"{host}: {device.kind} {device.identity or self._address} at {self._address}"
         self._bdf = self._address.upper()
-        self._until = time.monotonic() + terms.detach_s
+        self._deadline_s = time.monotonic() + settings.detach_s
 
-    def idle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until the device has no users, and change nothing.
 
         The open files of a GPU are ignored, because persistence mode keeps them open.
         """
 
-        def computing(seen: Usage) -> tuple[str, ...]:
+        def list_computing(usage: DeviceUsage) -> tuple[str, ...]:
             """Return the processes that compute on the GPU, unless they are ignored."""
-            return () if self._force or seen.draining else seen.computing
+            return () if self._force or usage.draining else usage.computing
 
-        self._wait(computing if self._device.kind == "gpu" else self._users)
+        self._wait_until_unused(list_computing if self._device.kind == "gpu" else self._list_users)
 
-    def remove(self) -> None:
+    def remove_from_bus(self) -> None:
         """Take the device out of use and remove it from the bus."""
-        self._until = time.monotonic() + self._terms.detach_s
-        seen = self._look()
-        if seen.driver != "nvidia":  # a drive, a card, or a GPU whose modules an earlier attempt unloaded
-            self._through_sysfs(self._wait(self._users))
+        self._deadline_s = time.monotonic() + self._settings.detach_s
+        usage = self._read_usage()
+        if usage.driver != "nvidia":  # a drive, a card, or a GPU whose modules an earlier attempt unloaded
+            self._remove_with_sysfs(self._wait_until_unused(self._list_users))
             return
-        if not seen.draining and seen.persistent:
-            self._change("nvidia-smi", "-i", self._device.identity or self._bdf, "-pm", "0")
-        seen = self._wait(self._users)
-        if not seen.draining:
-            self._drain()
-        for file in seen.nodes:
-            self._change("rm", "-f", file)
-        seen = self._wait(self._users)  # a process may have started between the check and the drain
-        others = [address for address in seen.gpus if address != self._address]
-        if others and not self._terms.virtual_machine:
-            self._through_driver()
+        if not usage.draining and usage.persistent:
+            self._run_checked("nvidia-smi", "-i", self._device.identity or self._bdf, "-pm", "0")
+        usage = self._wait_until_unused(self._list_users)
+        if not usage.draining:
+            self._drain_gpu()
+        for file in usage.nodes:
+            self._run_checked("rm", "-f", file)
+        usage = self._wait_until_unused(self._list_users)  # a process may have started between the check and the drain
+        other_gpus = [address for address in usage.gpus if address != self._address]
+        if other_gpus and not self._settings.virtual_machine:
+            self._remove_with_driver()
         else:
-            self._through_sysfs(seen if others else self._without_modules(seen), last=not others)
+            self._remove_with_sysfs(usage if other_gpus else self._unload_modules(usage), is_last_gpu=not other_gpus)
 
-    def _drain(self) -> None:
+    def _drain_gpu(self) -> None:
         """Drain the GPU, so that no new process can use it. Virtual machines may not support this."""
-        done = self._try("nvidia-smi", "drain", "-p", self._bdf, "-m", "1")
-        if done.code != 0 and not (self._terms.virtual_machine and "not supported" in done.words.lower()):
-            raise self._failed("nvidia-smi drain -m 1", done)
+        result = self._run_privileged("nvidia-smi", "drain", "-p", self._bdf, "-m", "1")
+        if result.code != 0 and not (self._settings.virtual_machine and "not supported" in result.summary.lower()):
+            raise self._build_command_error("nvidia-smi drain -m 1", result)
 
-    def _through_driver(self) -> None:
+    def _remove_with_driver(self) -> None:
         """Remove the GPU from the bus with NVIDIA's driver."""
-        done = self._try("nvidia-smi", "drain", "-p", self._bdf, "-r")
-        if done.code != 0 and self._look().present:
-            raise self._failed("nvidia-smi drain -r", done)
-        self._gone()
+        result = self._run_privileged("nvidia-smi", "drain", "-p", self._bdf, "-r")
+        if result.code != 0 and self._read_usage().present:
+            raise self._build_command_error("nvidia-smi drain -r", result)
+        self._wait_until_gone()
 
-    def _without_modules(self, seen: Usage) -> Usage:
+    def _unload_modules(self, usage: DeviceUsage) -> DeviceUsage:
         """Unload the modules above the driver, which use the last GPU as long as they are loaded."""
-        while seen.modules:
-            kept = self._unload(seen.modules)
-            if kept is None or self._force:
+        while usage.modules:
+            failure = self._try_unloading(usage.modules)
+            if failure is None or self._force:
                 break
-            if time.monotonic() >= self._until:
-                raise self._busy((kept.words,))
-            time.sleep(self._terms.poll_s)
-            seen = self._look()
-        return seen
+            if time.monotonic() >= self._deadline_s:
+                raise self._build_busy_error((failure.summary,))
+            time.sleep(self._settings.poll_s)
+            usage = self._read_usage()
+        return usage
 
-    def _unload(self, modules: Sequence[str]) -> Done | None:
+    def _try_unloading(self, modules: Sequence[str]) -> HostCommandResult | None:
         """Unload the modules, and return the first failed result or None."""
-        attempts = [self._try("modprobe", "-r", module) for module in modules]
-        return next((done for done in attempts if done.code != 0), None)
+        attempts = [self._run_privileged("modprobe", "-r", module) for module in modules]
+        return next((result for result in attempts if result.code != 0), None)
 
-    def _through_sysfs(self, seen: Usage, *, last: bool = False) -> None:
+    def _remove_with_sysfs(self, usage: DeviceUsage, *, is_last_gpu: bool = False) -> None:
         """Remove the device through sysfs if it is present, and wait until it is gone."""
-        if seen.present and not seen.removing:
-            file = f"{self._terms.root}/sys/bus/pci/devices/{self._address}/remove"
-            left_s = max(1, int(min(_WATCH_S, self._until - time.monotonic())))
-            done = self._try(*script("remove", file, str(left_s)))
-            if done.code not in (0, _STILL_RUNS) and self._look().present:
-                raise self._failed(f"echo 1 > {file}", done)
-            if done.code == _STILL_RUNS and last:
-                self._unload(self._look().modules)
-        if seen.present:
-            self._gone()
+        if usage.present and not usage.removing:
+            file = f"{self._settings.root}/sys/bus/pci/devices/{self._address}/remove"
+            watch_s = max(1, int(min(_MAX_WATCH_S, self._deadline_s - time.monotonic())))
+            result = self._run_privileged(*build_script_command("remove", file, str(watch_s)))
+            if result.code not in (0, _EXIT_STILL_RUNNING) and self._read_usage().present:
+                raise self._build_command_error(f"echo 1 > {file}", result)
+            if result.code == _EXIT_STILL_RUNNING and is_last_gpu:
+                self._try_unloading(self._read_usage().modules)
+        if usage.present:
+            self._wait_until_gone()
 
-    def _gone(self) -> None:
+    def _wait_until_gone(self) -> None:
         """Wait until the device is off the bus.
 
         Raises HostBusy if the device is still on the bus, or still being removed, at the deadline.
         """
-        while (seen := self._look()).present or seen.removing:
-            if time.monotonic() >= self._until:
-                hangs = "is still being removed: the kernel waits for its users"
-                what = hangs if seen.removing else "is still on the bus, although it was removed"
-                raise self._busy((*seen.removing, *seen.files), what)
-            time.sleep(self._terms.poll_s)
+        while (usage := self._read_usage()).present or usage.removing:
+            if time.monotonic() >= self._deadline_s:
+                hang_message = "is still being removed: the kernel waits for its users"
+                problem = hang_message if usage.removing else "is still on the bus, although it was removed"
+                raise self._build_busy_error((*usage.removing, *usage.files), problem)
+            time.sleep(self._settings.poll_s)
 
-    def _look(self) -> Usage:
+    def _read_usage(self) -> DeviceUsage:
         """Read the present users of the device on its host."""
-        done = self._try(*script("users", self._terms.root, self._terms.processes, self._address))
+        result = self._run_privileged(
+            *build_script_command("users", self._settings.root, self._settings.processes, self._address)
+        )
         try:
-            return parse.usage(done.out)
+            return parse.parse_usage(result.out)
         except FabricError as error:
-            raise FabricError(f"{self._name}: its users cannot be listed: {error}; {done.err.strip()[:300]}") from error
+            raise FabricError(
+                f"{self._name}: its users cannot be listed: {error}; {result.err.strip()[:300]}"
+            ) from error
 
-    def _users(self, seen: Usage) -> tuple[str, ...]:
+    def _list_users(self, usage: DeviceUsage) -> tuple[str, ...]:
         """Return the users that prevent the removal. With force, these are only users that must never lose the device."""
-        if not seen.present:
+        if not usage.present:
             return ()
-        foreign = (f"driver {seen.driver}",) if self._device.kind == "gpu" and seen.driver not in ("", "nvidia") else ()
-        soft = (*foreign, *seen.computing, *seen.files, *seen.addresses)
-        return seen.claimed if self._force else (*seen.claimed, *soft)
+        other_driver = (
+            (f"driver {usage.driver}",) if self._device.kind == "gpu" and usage.driver not in ("", "nvidia") else ()
+        )
+        forceable = (*other_driver, *usage.computing, *usage.files, *usage.addresses)
+        return usage.claimed if self._force else (*usage.claimed, *forceable)
 
-    def _wait(self, users: Callable[[Usage], tuple[str, ...]]) -> Usage:
+    def _wait_until_unused(self, list_users: Callable[[DeviceUsage], tuple[str, ...]]) -> DeviceUsage:
         """Wait until the device has no users, and return its usage. Raises HostBusy at the deadline."""
-        while holders := users(seen := self._look()):
-            if time.monotonic() >= self._until:
-                raise self._busy(holders)
-            time.sleep(self._terms.poll_s)
-        return seen
+        while holders := list_users(usage := self._read_usage()):
+            if time.monotonic() >= self._deadline_s:
+                raise self._build_busy_error(holders)
+            time.sleep(self._settings.poll_s)
+        return usage
 
-    def _try(self, *command: str) -> Done:
+    def _run_privileged(self, *command: str) -> HostCommandResult:
         """Run a command on the host as root, and return its result."""
-        return self._run(self._host, (*self._terms.sudo, *command), self._terms.look_s)
+        return self._run(self._host, (*self._settings.sudo, *command), self._settings.look_s)
 
-    def _change(self, *command: str) -> None:
+    def _run_checked(self, *command: str) -> None:
         """Run a command on the host as root. Raises an error if it fails."""
-        done = self._try(*command)
-        if done.code != 0:
-            raise self._failed(" ".join(command), done)
+        result = self._run_privileged(*command)
+        if result.code != 0:
+            raise self._build_command_error(" ".join(command), result)
 
-    def _failed(self, what: str, done: Done) -> FabricError:
+    def _build_command_error(self, command: str, result: HostCommandResult) -> FabricError:
         """Convert a failed command to HostBusy if the device is in use, and to FabricError otherwise."""
-        if any(word in done.words.lower() for word in _LATE):
-            return self._busy((done.words,))
+        if any(word in result.summary.lower() for word in _IN_USE_MESSAGES):
+            return self._build_busy_error((result.summary,))
         return FabricError(
-            f"{self._name}: `{what}` ended with {done.code}: {done.words}; the fabric keeps the device until the host lets it go: "
+            f"{self._name}: `{command}` ended with {result.code}: "
+            f"{result.summary}; the fabric keeps the device until the host lets it go: "
             "see to it on the host, then release again"
         )
 
-    def _busy(self, holders: Sequence[str], what: str = "is in use") -> HostBusy:
+    def _build_busy_error(self, holders: Sequence[str], problem: str = "is in use") -> HostBusy:
         """Build the error that names the users of the device and what to do about them."""
         advice = "end them on the host, then release again"
         if any("nvidia-persistenced" in holder for holder in holders):
             advice = f"stop nvidia-persistenced (systemctl stop nvidia-persistenced); {advice}"
-        who = "; ".join(holders) or "nobody was found"
-        return HostBusy(f"{self._name} {what} after {self._terms.detach_s:g} s (detach_s): {who}; {advice}", holders)
+        users = "; ".join(holders) or "nobody was found"
+        return HostBusy(
+            f"{self._name} {problem} after {self._settings.detach_s:g} s (detach_s): {users}; {advice}", holders
+        )

@@ -16,13 +16,13 @@ from pydantic import BaseModel, Field, StrictBool, ValidationError
 from campaign.common.errors import ConfigError, FabricError
 from campaign.fabrics.host_agents import AgentOptions
 from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
-from campaign.fabrics.http.client import Client
-from campaign.fabrics.http.options import Connection
+from campaign.fabrics.http.client import HttpClient
+from campaign.fabrics.http.options import ConnectionOptions
 from campaign.fabrics.http.response import Answer
 from campaign.spec.hardware import Link, normal
 
 
-def open_agent(options: AgentOptions) -> HttpInventory:
+def open_agent(options: AgentOptions) -> HttpInventoryAgent:
     """Open the agent of an HTTP inventory service.
 
     Raises ConfigError if the address has no `{host}`, or if `ca_file` is not a certificate file.
@@ -37,10 +37,10 @@ def open_agent(options: AgentOptions) -> HttpInventory:
         raise ConfigError("agent: url: an address cannot have a user or password in it; use one without a login")
     if options.ca_file is not None:
         try:
-            Connection(url="https://host", ca_file=options.ca_file).tls()
+            ConnectionOptions(url="https://host", ca_file=options.ca_file).create_tls_context()
         except ConfigError as error:
             raise ConfigError(f"agent: {error}") from error
-    return HttpInventory(options)
+    return HttpInventoryAgent(options)
 
 
 _NonNegative = Annotated[int, Field(strict=True, ge=0)]
@@ -62,33 +62,33 @@ class _ListedDevice(BaseModel):
     ready: StrictBool = True
     users: list[Any] | None = None
 
-    def device(self) -> HostDevice:
+    def to_host_device(self) -> HostDevice:
         """Convert the entry to a host device."""
         link = Link(**self.link.model_dump()) if self.link else None
         return HostDevice(self.identity, self.address, self.kind, self.model, link, self.ready)
 
 
-class HttpInventory:
+class HttpInventoryAgent:
     """Host agent of an HTTP inventory service; see `protocol.HostAgent`."""
 
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, HttpClient] = {}
         self._users: dict[str, dict[str, tuple[str, ...]]] = {}
 
-    def devices(self, host: str) -> tuple[HostDevice, ...]:
+    def list_devices(self, host: str) -> tuple[HostDevice, ...]:
         """Return the devices that the service lists for a host. Raises FabricError if the answer is invalid."""
-        url, answer = self._ask(host)
+        url, answer = self._fetch_inventory(host)
         if not isinstance(answer.body, list):
-            raise FabricError(f"{url}: a JSON list of devices was expected, got: {answer.words()}")
+            raise FabricError(f"{url}: a JSON list of devices was expected, got: {answer.summarize()}")
         try:
-            found = [_ListedDevice.model_validate(entry) for entry in answer.body]
+            entries = [_ListedDevice.model_validate(entry) for entry in answer.body]
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
-            where = ".".join(map(str, problem["loc"]))
-            raise FabricError(f"{url}: an entry describes no device: {where}: {problem['msg']}") from error
-        self._users[host] = {normal(one.identity): tuple(map(str, one.users or ())) for one in found}
-        return tuple(one.device() for one in found)
+            key = ".".join(map(str, problem["loc"]))
+            raise FabricError(f"{url}: an entry describes no device: {key}: {problem['msg']}") from error
+        self._users[host] = {normal(listed.identity): tuple(map(str, listed.users or ())) for listed in entries}
+        return tuple(listed.to_host_device() for listed in entries)
 
     def rescan(self, host: str) -> None:
         """Do nothing, because the service cannot make a host scan."""
@@ -98,28 +98,32 @@ class HttpInventory:
         if force or not devices:
             return
         if host not in self._users:
-            self.devices(host)
-        used = {one.identity: users for one in devices if (users := self._users[host].get(normal(one.identity)))}
-        if used:
-            what = "; ".join(f"{identity} by {', '.join(users)}" for identity, users in used.items())
-            holders = [user for users in used.values() for user in users]
-            raise HostBusy(f"{host}: in use: {what}; end them on the host, then release again", holders)
+            self.list_devices(host)
+        users_by_identity = {
+            device.identity: users for device in devices if (users := self._users[host].get(normal(device.identity)))
+        }
+        if users_by_identity:
+            description = "; ".join(
+                f"{identity} by {', '.join(users)}" for identity, users in users_by_identity.items()
+            )
+            holders = [user for users in users_by_identity.values() for user in users]
+            raise HostBusy(f"{host}: in use: {description}; end them on the host, then release again", holders)
 
     def close(self) -> None:
         """Close the connections to the service."""
         for client in self._clients.values():
             client.close()
 
-    def _ask(self, host: str) -> tuple[str, Answer]:
+    def _fetch_inventory(self, host: str) -> tuple[str, Answer]:
         """Return the URL and its successful answer, within `look_s`. Raises FabricError for any other answer."""
         url = str(self._options.url).replace("{host}", quote(host, safe=""))
         split = urlsplit(url)
         origin, look_s = f"{split.scheme}://{split.netloc}", self._options.look_s
         if origin not in self._clients:
-            self._clients[origin] = Client(
-                Connection(url=origin, ca_file=self._options.ca_file, request_s=look_s, operation_s=look_s)
+            self._clients[origin] = HttpClient(
+                ConnectionOptions(url=origin, ca_file=self._options.ca_file, request_s=look_s, operation_s=look_s)
             )
         answer = self._clients[origin].get(url.removeprefix(origin))
-        if not answer.ok:
-            raise FabricError(f"GET {url}: refused: {answer.words()}")
+        if not answer.is_success:
+            raise FabricError(f"GET {url}: refused: {answer.summarize()}")
         return url, answer

@@ -19,87 +19,87 @@ from campaign.fabrics.host_agents.protocol import HostDevice
 from campaign.spec.hardware import Link
 
 _ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
-_GENERATIONS = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16": 4, "16.0": 4, "32": 5, "32.0": 5, "64.0": 6}
-_NO_GPU = ("no devices were found", "couldn't communicate with the nvidia driver")
-_EVIDENT_STATE = "P0"
-_CUT_OFF = "its output is incomplete; check the host, and try again"
+_GENERATION_BY_SPEED = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16": 4, "16.0": 4, "32": 5, "32.0": 5, "64.0": 6}
+_NO_GPU_MESSAGES = ("no devices were found", "couldn't communicate with the nvidia driver")
+_FULL_PERFORMANCE_STATE = "P0"
+_INCOMPLETE_OUTPUT = "its output is incomplete; check the host, and try again"
 
 
-def pci_address(text: str) -> str:
+def normalize_pci_address(text: str) -> str:
     """Convert the PCI address of any tool to the form of sysfs, such as `0000:3b:00.0`.
 
     Raises FabricError if the text is not a PCI address.
     """
-    found = _ADDRESS.fullmatch(text.strip())
-    if found is None:
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None:
         raise FabricError(f"{text!r} is not a PCI address such as 0000:3b:00.0")
-    domain, bus, device, function = found.groups()
+    domain, bus, device, function = match.groups()
     return f"{(domain or '0')[-4:]:0>4}:{bus}:{device}.{function}".lower()
 
 
-def sections(text: str, last: str = "end") -> dict[str, list[str]]:
+def parse_sections(text: str, last: str = "end") -> dict[str, list[str]]:
     """Split the output of a script into lines by section.
 
     A section begins with a line `== name`. Words after the name are the first line of the section. Raises FabricError if the
     section
     `last` is missing, so that incomplete output is not taken for few devices.
     """
-    found: dict[str, list[str]] = {}
+    lines_by_section: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.splitlines():
         if line.startswith("== "):
-            name, _, words = line[3:].partition(" ")
-            lines = found.setdefault(name, [])
-            if words:
-                lines.append(words)
+            name, _, inline_text = line[3:].partition(" ")
+            lines = lines_by_section.setdefault(name, [])
+            if inline_text:
+                lines.append(inline_text)
         elif line.strip():
             lines.append(line)
-    if last not in found:
-        raise FabricError(_CUT_OFF)
-    return found
+    if last not in lines_by_section:
+        raise FabricError(_INCOMPLETE_OUTPUT)
+    return lines_by_section
 
 
-def gpus(lines: Sequence[str], code: int = 0) -> tuple[HostDevice, ...]:
+def parse_gpus(lines: Sequence[str], code: int = 0) -> tuple[HostDevice, ...]:
     """Parse the GPUs in the output of nvidia-smi, given its exit code.
 
     The query is `--query-gpu=uuid,name,pci.bus_id,pcie.link.{width,gen}.{current,max},pstate`. Messages that there is no device
     or no
     driver mean no GPUs. Raises FabricError if nvidia-smi failed otherwise and listed none.
     """
-    found = tuple(gpu for gpu in map(_gpu, lines) if gpu is not None)
-    if not found and code != 0 and not _no_gpu(lines):
-        raise _ended("nvidia-smi", lines, code)
-    return found
+    devices = tuple(gpu for gpu in map(_parse_gpu, lines) if gpu is not None)
+    if not devices and code != 0 and not _reports_no_gpu(lines):
+        raise _build_command_error("nvidia-smi", lines, code)
+    return devices
 
 
-def _no_gpu(lines: Sequence[str]) -> bool:
+def _reports_no_gpu(lines: Sequence[str]) -> bool:
     """Return True if nvidia-smi reports that there is no GPU or no driver."""
-    words = " ".join(" ".join(lines).lower().split())
-    return any(known in words for known in _NO_GPU)
+    output_text = " ".join(" ".join(lines).lower().split())
+    return any(message in output_text for message in _NO_GPU_MESSAGES)
 
 
-def _ended(command: str, lines: Sequence[str], code: int) -> FabricError:
+def _build_command_error(command: str, lines: Sequence[str], code: int) -> FabricError:
     """Build the error for a command that failed."""
-    words = " ".join(" ".join(lines).split())[:300]
-    return FabricError(f"{command} ended with {code}: {words or '(no output)'}")
+    output_text = " ".join(" ".join(lines).split())[:300]
+    return FabricError(f"{command} ended with {code}: {output_text or '(no output)'}")
 
 
-def _gpu(line: str) -> HostDevice | None:
+def _parse_gpu(line: str) -> HostDevice | None:
     """Parse one line of nvidia-smi. Returns None if the line does not describe a GPU."""
     fields = [field.strip() for field in line.split(",")]
     if len(fields) < 8:
         return None
     uuid, *name, bus, width, width_max, gen, gen_max, state = fields
     try:
-        address = pci_address(bus)
+        address = normalize_pci_address(bus)
     except FabricError:
         return None
-    values = [_number(width), _number(gen), _number(width_max), _number(gen_max)]
-    link = _link(*values, evident=state == _EVIDENT_STATE)
-    return HostDevice(_told(uuid), address, "gpu", _told(", ".join(name)), link)
+    values = [_parse_count(width), _parse_count(gen), _parse_count(width_max), _parse_count(gen_max)]
+    link = _build_link(*values, current_is_reliable=state == _FULL_PERFORMANCE_STATE)
+    return HostDevice(_drop_placeholder(uuid), address, "gpu", _drop_placeholder(", ".join(name)), link)
 
 
-def _told(text: str) -> str:
+def _drop_placeholder(text: str) -> str:
     """Return a value of a tool, or an empty text for a placeholder of an unknown value.
 
     A driver that has not initialised a GPU writes its UUID with `?`.
@@ -107,24 +107,24 @@ def _told(text: str) -> str:
     return "" if text.strip("[]").lower() in ("n/a", "err!", "not supported", "unknown error") or "?" in text else text
 
 
-def _number(text: str) -> int:
+def _parse_count(text: str) -> int:
     """Convert digits to a number. Any other text gives 0."""
     return int(text) if text.isdigit() else 0
 
 
-def generation(speed: str) -> int:
+def parse_generation(speed: str) -> int:
     """Return the PCIe generation of a link speed in sysfs, such as 4 for `16.0 GT/s PCIe`, or 0 if unknown."""
-    return _GENERATIONS.get(speed.split(" ", 1)[0], 0)
+    return _GENERATION_BY_SPEED.get(speed.split(" ", 1)[0], 0)
 
 
-def _link(width: int, gen: int, width_max: int, gen_max: int, *, evident: bool = True) -> Link | None:
+def _build_link(width: int, gen: int, width_max: int, gen_max: int, *, current_is_reliable: bool = True) -> Link | None:
     """Build a PCIe link from current and maximum lanes and generation. Returns None if there is no link."""
     if not 0 < width <= 32 or not width_max or not gen_max:  # sysfs shows 0, 63 or 255 lanes if there is no link
         return None
-    return Link(width, gen if evident and gen else gen_max, width_max, gen_max)
+    return Link(width, gen if current_is_reliable and gen else gen_max, width_max, gen_max)
 
 
-def sysfs_link(fields: Sequence[str], *, evident: bool = True) -> Link | None:
+def parse_sysfs_link(fields: Sequence[str], *, current_is_reliable: bool = True) -> Link | None:
     """Parse the link of a PCI function from its sysfs fields.
 
     Args:
@@ -132,52 +132,65 @@ def sysfs_link(fields: Sequence[str], *, evident: bool = True) -> Link | None:
         current_is_reliable: False to report the maximum generation instead of the current one.
     """
     width, width_max, speed, speed_max, port_width, port_speed = (*fields, *[""] * 6)[:6]
-    widths = [w for w in (_number(width_max), _number(port_width)) if 0 < w <= 32]
-    gens = [g for g in (generation(speed_max), generation(port_speed)) if g]
-    return _link(_number(width), generation(speed), min(widths, default=0), min(gens, default=0), evident=evident)
+    widths = [lane_count for lane_count in (_parse_count(width_max), _parse_count(port_width)) if 0 < lane_count <= 32]
+    gens = [
+        pcie_generation
+        for pcie_generation in (parse_generation(speed_max), parse_generation(port_speed))
+        if pcie_generation
+    ]
+    return _build_link(
+        _parse_count(width),
+        parse_generation(speed),
+        min(widths, default=0),
+        min(gens, default=0),
+        current_is_reliable=current_is_reliable,
+    )
 
 
-def devices(text: str) -> tuple[HostDevice, ...]:
+def parse_devices(text: str) -> tuple[HostDevice, ...]:
     """Parse the output of `look.sh`.
 
     A GPU on the bus that nvidia-smi does not list is not ready. If another driver than NVIDIA's has it (it may belong to a
     virtual
     machine), it is identified by its address. Raises FabricError if the output is incomplete, or if nvidia-smi failed.
     """
-    parts = sections(text)
-    code = _number((parts.get("nvidia-smi-ended") or ["0"])[0])
-    listed = {gpu.address: gpu for gpu in gpus(parts.get("nvidia-smi", []), code)}
-    known = driver_information(parts.get("driver", []))
-    found: list[HostDevice] = []
+    parts = parse_sections(text)
+    code = _parse_count((parts.get("nvidia-smi-ended") or ["0"])[0])
+    gpus_by_address = {gpu.address: gpu for gpu in parse_gpus(parts.get("nvidia-smi", []), code)}
+    driver_facts = parse_driver_information(parts.get("driver", []))
+    host_devices: list[HostDevice] = []
     for line in parts.get("pci", []):
         kind, identity, model, address, driver, *link = line.split("\t")
         if kind != "gpu":
-            found.append(HostDevice(identity, address, kind, model, sysfs_link(link)))
+            host_devices.append(HostDevice(identity, address, kind, model, parse_sysfs_link(link)))
             continue
-        facts, seen = known.get(address, {}), listed.get(address)
-        seen = seen or HostDevice("", address, ready=False)
-        foreign = address if driver not in ("", "nvidia") else ""
-        identity = seen.identity or _told(facts.get("GPU UUID", "")) or foreign
-        model, lanes = seen.model or facts.get("Model", ""), seen.link or sysfs_link(link, evident=False)
-        found.append(HostDevice(identity, address, "gpu", model, lanes, seen.ready))
-    there = {device.address for device in found}
-    return (*found, *(gpu for gpu in listed.values() if gpu.address not in there))
+        facts, listed_gpu = driver_facts.get(address, {}), gpus_by_address.get(address)
+        listed_gpu = listed_gpu or HostDevice("", address, ready=False)
+        fallback_identity = address if driver not in ("", "nvidia") else ""
+        identity = listed_gpu.identity or _drop_placeholder(facts.get("GPU UUID", "")) or fallback_identity
+        model, lanes = (
+            listed_gpu.model or facts.get("Model", ""),
+            listed_gpu.link or parse_sysfs_link(link, current_is_reliable=False),
+        )
+        host_devices.append(HostDevice(identity, address, "gpu", model, lanes, listed_gpu.ready))
+    addresses = {device.address for device in host_devices}
+    return (*host_devices, *(gpu for gpu in gpus_by_address.values() if gpu.address not in addresses))
 
 
-def driver_information(lines: Iterable[str]) -> dict[str, dict[str, str]]:
+def parse_driver_information(lines: Iterable[str]) -> dict[str, dict[str, str]]:
     """Parse the lines of /proc/driver/nvidia/gpus/*/information, as `look.sh` prints them.
 
     Returns the values by PCI address and name.
     """
-    found: dict[str, dict[str, str]] = {}
+    facts_by_address: dict[str, dict[str, str]] = {}
     for line in lines:
         address, name, value = (*line.split("\t", 2), "", "")[:3]
-        found.setdefault(pci_address(address), {})[name] = value.strip()
-    return found
+        facts_by_address.setdefault(normalize_pci_address(address), {})[name] = value.strip()
+    return facts_by_address
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class DeviceUsage:
     """Present users of one device on its host, in words.
 
     Attributes:
@@ -210,30 +223,30 @@ class Usage:
     removing: tuple[str, ...] = ()
 
 
-def usage(text: str) -> Usage:
+def parse_usage(text: str) -> DeviceUsage:
     """Parse the output of `users.sh`.
 
     Raises FabricError if the output is incomplete, or if nvidia-smi failed.
     """
-    parts = sections(text)
+    parts = parse_sections(text)
     routes = [line.split() for line in parts.get("routes", [])]
     default = [f"default route through {f[0]}" for f in routes if len(f) > 7 and f[1] == f[7] == "0" * 8]
     default += [
         f"default route through {f[-1]}" for f in map(str.split, parts.get("routes6", [])) if f[:2] == ["0" * 32, "00"]
     ]
     mounts = [f"mounted on {line.strip()}" for line in parts.get("mounts", [])]
-    return Usage(
+    return DeviceUsage(
         present=parts.get("present") == ["yes"],
         driver="".join(parts.get("driver", [])),
-        gpus=tuple(pci_address(line) for line in parts.get("gpus", [])),
+        gpus=tuple(normalize_pci_address(line) for line in parts.get("gpus", [])),
         modules=tuple(parts.get("modules", [])),
         nodes=tuple(parts.get("nodes", [])),
         draining=is_draining(parts.get("drain", [])),
         persistent=any(line.strip() == "Enabled" for line in parts.get("persistence", [])),
-        computing=computing(parts.get("apps", []), _number((parts.get("apps-ended") or ["0"])[0])),
-        files=tuple(map(_process, parts.get("files", []))),
+        computing=parse_computing_processes(parts.get("apps", []), _parse_count((parts.get("apps-ended") or ["0"])[0])),
+        files=tuple(map(_describe_process, parts.get("files", []))),
         claimed=tuple(dict.fromkeys([*mounts, *parts.get("claims", []), *default])),
-        addresses=_addresses(parts),
+        addresses=_describe_addresses(parts),
         removing=tuple(f"pid {line} removing it" for line in parts.get("writers", [])),
     )
 
@@ -247,38 +260,38 @@ def is_draining(lines: Iterable[str]) -> bool:
     return bool(re.search(r"\bis:? +draining\b", " ".join(lines).lower()))
 
 
-def computing(lines: Sequence[str], code: int = 0) -> tuple[str, ...]:
+def parse_computing_processes(lines: Sequence[str], code: int = 0) -> tuple[str, ...]:
     """Parse the processes that compute on a GPU, from lines `pid, process_name`.
 
     A GPU that is not found has no load. Raises FabricError if nvidia-smi failed otherwise.
     """
-    if _no_gpu(lines):
+    if _reports_no_gpu(lines):
         return ()
     if code != 0:
-        raise _ended("nvidia-smi --query-compute-apps", lines, code)
-    found = [line.partition(",") for line in lines]
-    return tuple(f"pid {pid.strip()} {name.strip()} computing" for pid, comma, name in found if comma)
+        raise _build_command_error("nvidia-smi --query-compute-apps", lines, code)
+    columns = [line.partition(",") for line in lines]
+    return tuple(f"pid {pid.strip()} {name.strip()} computing" for pid, comma, name in columns if comma)
 
 
-def _process(line: str) -> str:
+def _describe_process(line: str) -> str:
     """Describe a process from a line with its pid, user and command."""
     pid, user, command = (*line.split("\t", 2), "", "")[:3]
     return " ".join(f"pid {pid} {f'({user})' if user else ''} {command}".split())
 
 
-def _addresses(parts: dict[str, list[str]]) -> tuple[str, ...]:
+def _describe_addresses(parts: dict[str, list[str]]) -> tuple[str, ...]:
     """Describe the addresses of a card that other machines may use.
 
     Addresses of link scope are left out, because each active card has one.
     """
-    found: list[str] = []
+    descriptions: list[str] = []
     for line in parts.get("addresses", []):
         fields = line.split()
         if "inet" in fields:
-            found.append(f"{fields[1]} has address {fields[fields.index('inet') + 1]}")
+            descriptions.append(f"{fields[1]} has address {fields[fields.index('inet') + 1]}")
         elif len(fields) == 6 and fields[3] != "20":
-            found.append(f"{fields[5]} has address {':'.join(re.findall('....', fields[0]))}")
+            descriptions.append(f"{fields[5]} has address {':'.join(re.findall('....', fields[0]))}")
     routes = [line.split() for line in parts.get("routes", [])]
     if not any(" inet " in line for line in parts.get("addresses", [])):
-        found += [f"{fields[0]} has a route" for fields in routes if fields]
-    return tuple(dict.fromkeys(found))
+        descriptions += [f"{fields[0]} has a route" for fields in routes if fields]
+    return tuple(dict.fromkeys(descriptions))

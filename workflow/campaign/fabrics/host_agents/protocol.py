@@ -48,7 +48,7 @@ class HostAgent(Protocol):
     Every method raises FabricError if the host cannot be queried.
     """
 
-    def devices(self, host: str) -> tuple[HostDevice, ...]:
+    def list_devices(self, host: str) -> tuple[HostDevice, ...]:
         """Return the devices that the host lists now: GPUs, NVMe drives and network cards."""
 
     def rescan(self, host: str) -> None:
@@ -67,7 +67,7 @@ class HostAgent(Protocol):
         ...
 
 
-def pair(devices: Iterable[Device], seen: Sequence[HostDevice]) -> dict[str, HostDevice]:
+def match_devices(devices: Iterable[Device], host_devices: Sequence[HostDevice]) -> dict[str, HostDevice]:
     """Return the host's device for each fabric id.
 
     Devices are matched by identity. If the fabric reports no identity, they are matched in order with the remaining devices of
@@ -78,26 +78,39 @@ def pair(devices: Iterable[Device], seen: Sequence[HostDevice]) -> dict[str, Hos
     an
     interrupted detachment can be finished. Since they are not `ready`, they do not count as visible.
     """
-    left = dict(enumerate(seen))
-    found: dict[str, HostDevice] = {}
-    unnamed: list[Device] = []
-    missed: dict[str, list[Device]] = {}
+    unmatched = dict(enumerate(host_devices))
+    matches: dict[str, HostDevice] = {}
+    without_identity: list[Device] = []
+    missed_by_kind: dict[str, list[Device]] = {}
     for device in devices:
         if not device.host_id:
-            unnamed.append(device)
+            without_identity.append(device)
             continue
-        wanted = normal(device.host_id)
-        number = next((n for n, one in left.items() if wanted in (normal(one.identity), normal(one.address))), None)
+        identity = normal(device.host_id)
+        number = next(
+            (
+                n
+                for n, host_device in unmatched.items()
+                if identity in (normal(host_device.identity), normal(host_device.address))
+            ),
+            None,
+        )
         if number is not None:
-            found[device.fabric_id] = left.pop(number)
+            matches[device.fabric_id] = unmatched.pop(number)
         else:
-            missed.setdefault(device.kind, []).append(device)
-    for kind, those in missed.items():
-        nameless = [n for n, one in left.items() if one.kind == kind and not one.identity and not one.ready]
-        if len(nameless) <= len(those):
-            found.update({device.fabric_id: left.pop(n) for device, n in zip(those, nameless, strict=False)})
-    for device in unnamed:
-        number = next((n for n, one in left.items() if one.kind == device.kind), None)
+            missed_by_kind.setdefault(device.kind, []).append(device)
+    for kind, missed_devices in missed_by_kind.items():
+        anonymous = [
+            n
+            for n, host_device in unmatched.items()
+            if host_device.kind == kind and not host_device.identity and not host_device.ready
+        ]
+        if len(anonymous) <= len(missed_devices):
+            matches.update(
+                {device.fabric_id: unmatched.pop(n) for device, n in zip(missed_devices, anonymous, strict=False)}
+            )
+    for device in without_identity:
+        number = next((n for n, host_device in unmatched.items() if host_device.kind == device.kind), None)
         if number is not None:
-            found[device.fabric_id] = left.pop(number)
-    return found
+            matches[device.fabric_id] = unmatched.pop(number)
+    return matches

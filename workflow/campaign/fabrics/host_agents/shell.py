@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from campaign.common.errors import ConfigError, FabricError
-from campaign.common.processes.command import TIMED_OUT, run_command
+from campaign.common.processes.command import TIMEOUT_EXIT_CODE, run_command
 from campaign.fabrics.host_agents import AgentOptions, drain, parse
-from campaign.fabrics.host_agents.drain import Done, RunCommand, Terms, script
+from campaign.fabrics.host_agents.drain import HostCommandResult, HostSettings, RunCommand, build_script_command
 from campaign.fabrics.host_agents.protocol import HostDevice
 from campaign.spec.hardware import normal
 
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-_SSH_FAILED = 255
+_HOST_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_SSH_ERROR_CODE = 255
 # Printed last: ssh and what stands for it have exit codes of their own, 0 and 255 among them.
 _PROOF = ("sh", "-c", '"$@"; printf "\\ncampaign-ended %s\\n" "$?"', "campaign-command")
 _ENDED = re.compile(r"\ncampaign-ended (\d+)\n")
@@ -43,7 +43,7 @@ def open_agent(options: AgentOptions, *, root: Path = Path("/"), processes: Path
             f"agent: command: {shlex.join(options.command)!r} has no {{host}}; give one such as "
             "[ssh, -o, BatchMode=yes, '{host}']"
         )
-    terms = Terms(
+    settings = HostSettings(
         options.sudo,
         options.virtual_machine,
         options.detach_s,
@@ -51,101 +51,113 @@ def open_agent(options: AgentOptions, *, root: Path = Path("/"), processes: Path
         root="" if root == Path("/") else str(root),
         processes=str(processes),
     )
-    return ShellAgent(through(options.command) if options.kind == "ssh" else run_here, terms)
+    return ShellAgent(build_remote_runner(options.command) if options.kind == "ssh" else run_locally, settings)
 
 
 class ShellAgent:
     """Host agent that runs commands on hosts; see `protocol.HostAgent`."""
 
-    def __init__(self, run: RunCommand, terms: Terms) -> None:
-        self._run, self._terms = run, terms
+    def __init__(self, run: RunCommand, settings: HostSettings) -> None:
+        self._run, self._settings = run, settings
 
-    def devices(self, host: str) -> tuple[HostDevice, ...]:
+    def list_devices(self, host: str) -> tuple[HostDevice, ...]:
         """Return the devices that a host lists now. Raises FabricError if they cannot be listed."""
-        done = self._run(host, script("look", self._terms.root), self._terms.look_s)
+        result = self._run(host, build_script_command("look", self._settings.root), self._settings.look_s)
         try:
-            return parse.devices(done.out)
+            return parse.parse_devices(result.out)
         except (FabricError, ValueError) as error:
-            raise FabricError(f"{host}: its devices cannot be listed: {error}; {done.err.strip()[:300]}") from error
+            raise FabricError(f"{host}: its devices cannot be listed: {error}; {result.err.strip()[:300]}") from error
 
     def rescan(self, host: str) -> None:
         """Make the kernel of a host scan the PCI bus. Raises FabricError if the command fails."""
-        file = f"{self._terms.root}/sys/bus/pci/rescan"
-        command = (*self._terms.sudo, "sh", "-c", 'echo 1 > "$1"', "campaign-rescan", file)
-        done = self._run(host, command, self._terms.look_s)
-        if done.code != 0:
+        file = f"{self._settings.root}/sys/bus/pci/rescan"
+        command = (*self._settings.sudo, "sh", "-c", 'echo 1 > "$1"', "campaign-rescan", file)
+        result = self._run(host, command, self._settings.look_s)
+        if result.code != 0:
             raise FabricError(
-                f"{host}: `echo 1 > {file}` ended with {done.code}: {done.words}; check `sudo` of the agent's options"
+                f"{host}: `echo 1 > {file}` ended with {result.code}: {result.summary}; check `sudo` of the agent's options"
             )
 
     def detach(self, host: str, devices: Sequence[HostDevice], *, force: bool = False) -> None:
         """Remove devices from the bus of their host. Devices that the host no longer has are skipped."""
         if devices:
-            seen = self.devices(host)
-            there = [found for device in devices if (found := _still(device, seen)) is not None]
-            drain.detach(self._run, self._terms, host, there, force=force)
+            host_devices = self.list_devices(host)
+            present = [
+                current for device in devices if (current := _find_current_device(device, host_devices)) is not None
+            ]
+            drain.detach_devices(self._run, self._settings, host, present, force=force)
 
     def close(self) -> None:
         """Do nothing, because no connection is kept open."""
 
 
-def _still(device: HostDevice, seen: Sequence[HostDevice]) -> HostDevice | None:
+def _find_current_device(device: HostDevice, host_devices: Sequence[HostDevice]) -> HostDevice | None:
     """Return the device at its present location, or None if the host no longer has it.
 
     Another device may have taken its address. A GPU without a driver has no identity and is found by its address.
     """
-    for one in seen:
-        if device.identity and one.identity and normal(one.identity) == normal(device.identity):
-            return one
-    nameless = (one for one in seen if not (one.identity and device.identity))
-    at = normal(device.address)
-    return next((one for one in nameless if at and one.kind == device.kind and normal(one.address) == at), None)
+    for candidate in host_devices:
+        if device.identity and candidate.identity and normal(candidate.identity) == normal(device.identity):
+            return candidate
+    unidentified = (candidate for candidate in host_devices if not (candidate.identity and device.identity))
+    address = normal(device.address)
+    return next(
+        (
+            candidate
+            for candidate in unidentified
+            if address and candidate.kind == device.kind and normal(candidate.address) == address
+        ),
+        None,
+    )
 
 
-def run_here(host: str, command: Sequence[str], timeout_s: float) -> Done:
+def run_locally(host: str, command: Sequence[str], timeout_s: float) -> HostCommandResult:
     """Run a command on this machine.
 
     Raises FabricError if there is no such program, or if it does not end within `timeout_s` seconds.
     """
     try:
-        done = run_command(command, timeout_s)
+        result = run_command(command, timeout_s)
     except OSError as error:
         raise FabricError(f"{host}: {command[0]} cannot be run: {error.strerror or error}") from error
-    if done.code == TIMED_OUT:
+    if result.code == TIMEOUT_EXIT_CODE:
         raise FabricError(
-            f"{host}: `{_short(command)}` did not end within {timeout_s:g} s (look_s); check whether the host or a driver hangs"
+            f"{host}: `{_abbreviate_command(command)}` did not end within "
+            f"{timeout_s:g} s (look_s); check whether the host or a driver hangs"
         )
-    return Done(*done)
+    return HostCommandResult(*result)
 
 
-def through(template: Sequence[str]) -> RunCommand:
+def build_remote_runner(template: Sequence[str]) -> RunCommand:
     """Return a function that runs commands on remote hosts.
 
     It runs `template`, with `{host}` replaced by the host, followed by the command as one quoted word.
     """
 
-    def run(host: str, command: Sequence[str], timeout_s: float) -> Done:
+    def run_remotely(host: str, command: Sequence[str], timeout_s: float) -> HostCommandResult:
         """Run a command on a host through `template`. Raises FabricError if the host cannot be reached."""
-        if not _HOST.fullmatch(host):
+        if not _HOST_PATTERN.fullmatch(host):
             raise FabricError(
                 f"host {host!r} is not a valid name for ssh; allowed are letters, digits and, inside the name, . _ -"
             )
-        words = [word.replace("{host}", host) for word in template]
-        done = run_here(host, [*words, shlex.join((*_PROOF, *command))], timeout_s)
-        if endings := list(_ENDED.finditer(done.out)):
-            return Done(int(endings[-1][1]), done.out[: endings[-1].start()], done.err)
-        if done.code == _SSH_FAILED:
+        ssh_command = [word.replace("{host}", host) for word in template]
+        result = run_locally(host, [*ssh_command, shlex.join((*_PROOF, *command))], timeout_s)
+        if endings := list(_ENDED.finditer(result.out)):
+            return HostCommandResult(int(endings[-1][1]), result.out[: endings[-1].start()], result.err)
+        if result.code == _SSH_ERROR_CODE:
             raise FabricError(
-                f"{host}: cannot be reached by `{shlex.join(words)}`: {done.words}; it must log in without a password (BatchMode)"
+                f"{host}: cannot be reached by `{shlex.join(ssh_command)}`: "
+                f"{result.summary}; it must log in without a password (BatchMode)"
             )
         raise FabricError(
-            f"{host}: `{shlex.join(words)}` ended with {done.code}, but the command did not end on the host: {done.words}; "
+            f"{host}: `{shlex.join(ssh_command)}` ended with {result.code}, but "
+            f"the command did not end on the host: {result.summary}; "
             "check that it runs the command that it is given"
         )
 
-    return run
+    return run_remotely
 
 
-def _short(command: Sequence[str]) -> str:
+def _abbreviate_command(command: Sequence[str]) -> str:
     """Format a command without the text of a script."""
     return shlex.join(word if "\n" not in word else "..." for word in command)

@@ -22,48 +22,56 @@ from campaign.common.credentials import MASK
 from campaign.common.errors import CampaignError, FabricError
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation
 from campaign.fabrics.http.connection import HttpConnection
-from campaign.fabrics.http.options import Connection
-from campaign.fabrics.http.redaction import AUTHENTICATING, Hidden
-from campaign.fabrics.http.response import Answer, Unanswered, Unsent, joined, parsed, printable, shallow
-from campaign.fabrics.operations import Answered, timing
-from campaign.fabrics.protocol import RecordedRequest, Sent
+from campaign.fabrics.http.options import ConnectionOptions
+from campaign.fabrics.http.redaction import AUTHENTICATION_HEADERS, SecretRedactor
+from campaign.fabrics.http.response import (
+    Answer,
+    ExchangeError,
+    RequestNotSentError,
+    is_shallow,
+    make_printable,
+    merge_headers,
+    parse_json,
+)
+from campaign.fabrics.operations import OperationAnswer, timing
+from campaign.fabrics.protocol import OutgoingRequest, RecordedRequest
 
-__all__ = ["Answer", "Client"]
+__all__ = ["Answer", "HttpClient"]
 
-RETRY_S = (0.1, 0.2, 0.4, 0.8)
+RETRY_DELAYS_S = (0.1, 0.2, 0.4, 0.8)
 """Longest waits before each retry of a read. Each wait is shortened at random, so that campaigns do not send at the same time."""
-RETRY_AFTER_MAX_S = 60.0
-UNAVAILABLE = (429, 502, 503, 504)
-REDIRECTED = (301, 302, 303, 307, 308)
-REDIRECTS_MAX = 2
-IDLE_READ_S = 30.0
-IDLE_CHANGE_S = 2.0
+MAX_RETRY_AFTER_S = 60.0
+UNAVAILABLE_STATUSES = (429, 502, 503, 504)
+REDIRECT_STATUSES = (301, 302, 303, 307, 308)
+MAX_REDIRECTS = 2
+MAX_IDLE_BEFORE_READ_S = 30.0
+MAX_IDLE_BEFORE_CHANGE_S = 2.0
 """Services close idle connections at any time, some of them after 5 s. A change sent at this moment is lost without a
 trace of whether it was done. Changes are therefore sent only over recently used connections; a read is simply sent again."""
 
 
 @dataclass
-class _Shared:
+class _ClientState:
     """State shared by the clients of one control plane.
 
     deadline_s: deadline of the running operation on the monotonic clock, or None outside operations.
     """
 
-    requests: int = 0
-    retries: int = 0
-    hidden: Hidden = field(default_factory=Hidden)
-    rehearsed: list[Sent] | None = None
-    recorded: list[RecordedRequest] | None = None
-    until: float | None = None
+    request_count: int = 0
+    retry_count: int = 0
+    redactor: SecretRedactor = field(default_factory=SecretRedactor)
+    rehearsed_requests: list[OutgoingRequest] | None = None
+    recorded_requests: list[RecordedRequest] | None = None
+    deadline_s: float | None = None
 
 
-class Client:
+class HttpClient:
     """HTTP client for one address of a control plane.
 
     authorization: headers that authenticate, set by the adapter after its login.
     """
 
-    def __init__(self, connection: Connection, beside: Client | None = None) -> None:
+    def __init__(self, connection: ConnectionOptions, sibling: HttpClient | None = None) -> None:
         """Create a client without opening a connection or reading a file.
 
         Plans are made on machines that lack the certificates of the site.
@@ -74,20 +82,20 @@ class Client:
                 shared.
         """
         self.connection = connection
-        self._address = Address(connection.url)
+        self._address = ServiceAddress(connection.url)
         self.base = self._address.text
         self.authorization: dict[str, str] = {}
-        self._shared: _Shared = _Shared() if beside is None else beside._shared
+        self._state: _ClientState = _ClientState() if sibling is None else sibling._state
 
     @property
-    def requests(self) -> int:
+    def request_count(self) -> int:
         """Number of requests sent, including retries."""
-        return self._shared.requests
+        return self._state.request_count
 
     @property
-    def retries(self) -> int:
+    def retry_count(self) -> int:
         """Number of requests sent again because a previous attempt failed."""
-        return self._shared.retries
+        return self._state.retry_count
 
     @cached_property
     def _wire(self) -> HttpConnection:
@@ -95,11 +103,13 @@ class Client:
 
         Raises ConfigError if `ca_file` has no certificates.
         """
-        at = self._address
-        return HttpConnection(at.host, at.port, self.connection.tls() if at.secure else None)
+        address = self._address
+        return HttpConnection(
+            address.host, address.port, self.connection.create_tls_context() if address.uses_tls else None
+        )
 
     @contextmanager
-    def operation(self, seconds: float | None = None) -> Iterator[None]:
+    def limit_time(self, timeout_s: float | None = None) -> Iterator[None]:
         """Limit the total time of all requests within the `with` block.
 
         In nested blocks the outermost limit applies. Secrets and control characters are removed from the messages of all errors
@@ -108,37 +118,42 @@ class Client:
         Args:
             timeout_s: limit in seconds; default: `operation_s` of the connection.
         """
-        outer = self._shared.until
-        if outer is None:
-            self._shared.until = time.monotonic() + (seconds or self.connection.operation_s)
+        outer_deadline_s = self._state.deadline_s
+        if outer_deadline_s is None:
+            self._state.deadline_s = time.monotonic() + (timeout_s or self.connection.operation_s)
         try:
             yield
         except CampaignError as error:
-            error.args = tuple(printable(self.scrub(one)) if isinstance(one, str) else one for one in error.args)
+            error.args = tuple(
+                make_printable(self.redact_secrets(argument)) if isinstance(argument, str) else argument
+                for argument in error.args
+            )
             raise
         finally:
-            self._shared.until = outer
+            self._state.deadline_s = outer_deadline_s
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Return the seconds that remain for the current operation, or its full time limit outside an operation."""
-        return self.connection.operation_s if self._shared.until is None else self._shared.until - time.monotonic()
+        return (
+            self.connection.operation_s if self._state.deadline_s is None else self._state.deadline_s - time.monotonic()
+        )
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, delay_s: float) -> None:
         """Wait before the next request. Raises FabricError if the operation would exceed its time limit."""
-        if self.left_s() <= seconds:
+        if self.remaining_s() <= delay_s:
             raise FabricError(f"{self.base}: not done after {self.connection.operation_s:g} s (operation_s)")
-        time.sleep(max(0.0, seconds))
+        time.sleep(max(0.0, delay_s))
 
-    def hide(self, secret: str) -> None:
+    def add_secret(self, secret: str) -> None:
         """Register a password or token that must never appear in a message, trace or rehearsal.
 
         Servers echo secrets in their answers.
         """
-        self._shared.hidden.add(secret)
+        self._state.redactor.add_secret(secret)
 
-    def scrub(self, text: str) -> str:
+    def redact_secrets(self, text: str) -> str:
         """Return the text with every registered secret masked."""
-        return self._shared.hidden.scrub(text)
+        return self._state.redactor.redact_secrets(text)
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Answer:
         """Send a GET request and return the answer. Failed requests are retried.
@@ -152,18 +167,18 @@ class Client:
                 used.
             params: query parameters.
         """
-        with self.operation():
-            target = self._address.target(path, params)
-            answer = self._ask(target, path)
-            for _ in range(REDIRECTS_MAX):
-                location = answer.header("Location") if answer.status in REDIRECTED else None
-                onward = self._address.onward(target, location) if location else None
-                if onward is None:
+        with self.limit_time():
+            target = self._address.build_target(path, params)
+            answer = self._read_with_retries(target, path)
+            for _ in range(MAX_REDIRECTS):
+                location = answer.get_header("Location") if answer.status in REDIRECT_STATUSES else None
+                next_target = self._address.resolve_redirect(target, location) if location else None
+                if next_target is None:
                     break
-                target, answer = onward, self._ask(onward, path)
+                target, answer = next_target, self._read_with_retries(next_target, path)
             return answer
 
-    def change(
+    def send_change(
         self,
         method: str,
         path: str,
@@ -172,7 +187,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         form: Mapping[str, str] | None = None,
         params: Mapping[str, Any] | None = None,
-        assumed: Any = None,
+        rehearsal_body: Any = None,
         secret: bool = False,
     ) -> Answer:
         """Send a changing HTTP request once, without retries, and return its answer for any status.
@@ -190,67 +205,73 @@ class Client:
             rehearsal_body: body of the answer in a rehearsal.
             secret: True for a login; neither its body nor the tokens in its answer are ever shown.
         """
-        with self.operation():
-            target = self._address.target(path, params)
-            content, kind = _content(body, form)
-            self._shared.hidden.add_from(form or body)
-            if self._shared.rehearsed is not None:
-                shown = MASK if secret else self._shared.hidden.masked(form or _shown(body))
-                secrets = AUTHENTICATING | {name.lower() for name in self.authorization}
-                told = {
-                    name: self.scrub(value) for name, value in (headers or {}).items() if name.lower() not in secrets
+        with self.limit_time():
+            target = self._address.build_target(path, params)
+            content, content_type = _encode_body(body, form)
+            self._state.redactor.add_named_secrets(form or body)
+            if self._state.rehearsed_requests is not None:
+                visible_body = MASK if secret else self._state.redactor.mask_secrets(form or _decode_body(body))
+                secret_names = AUTHENTICATION_HEADERS | {name.lower() for name in self.authorization}
+                visible_headers = {
+                    name: self.redact_secrets(value)
+                    for name, value in (headers or {}).items()
+                    if name.lower() not in secret_names
                 }
-                self._shared.rehearsed.append(Sent(method, self._address.url(target), shown, told))
-                return Answer(200, {}, assumed, json.dumps(assumed), path, self.scrub)
+                self._state.rehearsed_requests.append(
+                    OutgoingRequest(method, self._address.build_url(target), visible_body, visible_headers)
+                )
+                return Answer(200, {}, rehearsal_body, json.dumps(rehearsal_body), path, self.redact_secrets)
             try:
-                with nullcontext(Answered()) if secret else timing("request") as timed:
-                    answer = self._exchange(method, target, path, content, kind, headers)
-                    timed.answer = str(answer.status)
-            except Unanswered as error:
-                raise self._failure(method, target, error, changes=True) from None
+                with nullcontext(OperationAnswer()) if secret else timing("request") as measurement:
+                    answer = self._send_once(method, target, path, content, content_type, headers)
+                    measurement.answer = str(answer.status)
+            except ExchangeError as error:
+                raise self._build_error(method, target, error, is_change=True) from None
             if secret:
-                self._shared.hidden.add_from(answer.body, shortest=8)
-                self._shared.hidden.add(answer.header("X-Auth-Token"))
+                self._state.redactor.add_named_secrets(answer.body, min_length=8)
+                self._state.redactor.add_secret(answer.get_header("X-Auth-Token"))
             return answer
 
     @property
-    def rehearses(self) -> bool:
+    def is_rehearsing(self) -> bool:
         """True while changes are recorded and not sent."""
-        return self._shared.rehearsed is not None
+        return self._state.rehearsed_requests is not None
 
     @contextmanager
-    def rehearsal(self) -> Iterator[list[Sent]]:
+    def rehearse_changes(self) -> Iterator[list[OutgoingRequest]]:
         """Record changing requests within the `with` block instead of sending them. Reads are still sent."""
-        self._shared.rehearsed = []
+        self._state.rehearsed_requests = []
         try:
-            yield self._shared.rehearsed
+            yield self._state.rehearsed_requests
         finally:
-            self._shared.rehearsed = None
+            self._state.rehearsed_requests = None
 
     @contextmanager
-    def recording(self) -> Iterator[list[RecordedRequest]]:
+    def record_requests(self) -> Iterator[list[RecordedRequest]]:
         """Record every request within the `with` block, together with its answer.
 
         Recorded requests are unchanged: anonymize them (`recording.Anonymizer`) before they are shown.
         """
-        self._shared.recorded = []
+        self._state.recorded_requests = []
         try:
-            yield self._shared.recorded
+            yield self._state.recorded_requests
         finally:
-            self._shared.recorded = None
+            self._state.recorded_requests = None
 
-    def _record(self, method: str, target: str, sent: bytes, began: float, **came: Any) -> None:
+    def _record_request(self, method: str, target: str, content: bytes, start_s: float, **outcome: Any) -> None:
         """Append a request and its outcome to the recording, if one is active."""
-        if self._shared.recorded is not None:
-            seconds = time.monotonic() - began
-            self._shared.recorded.append(RecordedRequest(self._address.url(""), method, target, sent, seconds, **came))
+        if self._state.recorded_requests is not None:
+            seconds = time.monotonic() - start_s
+            self._state.recorded_requests.append(
+                RecordedRequest(self._address.build_url(""), method, target, content, seconds, **outcome)
+            )
 
     def close(self) -> None:
         """Close the connection, if it is open."""
         if "_wire" in self.__dict__:  # do not open a connection only to close it
             self._wire.close()
 
-    def _ask(self, target: str, path: str) -> Answer:
+    def _read_with_retries(self, target: str, path: str) -> Answer:
         """Send a GET request, and retry it after failures that may be temporary.
 
         A service that does not answer in time gets only one more attempt.
@@ -259,90 +280,98 @@ class Client:
             target: path and query.
             path: path as the caller gave it, for messages.
         """
-        give_up = time.monotonic() + 2 * self.connection.request_s
-        for wait_s in (*RETRY_S, None):
+        retry_until_s = time.monotonic() + 2 * self.connection.request_s
+        for wait_s in (*RETRY_DELAYS_S, None):
             try:
-                got: Answer | Unanswered = self._exchange("GET", target, path, reads=True)
-            except Unanswered as error:
-                got = error
+                result: Answer | ExchangeError = self._send_once("GET", target, path, is_read=True)
+            except ExchangeError as error:
+                result = error
             pause_s = (wait_s or 0.0) * random.uniform(0.5, 1.0)
-            if isinstance(got, Answer):
-                if got.status not in UNAVAILABLE:
-                    return got
-                pause_s = max(pause_s, min(got.retry_after_s or 0.0, RETRY_AFTER_MAX_S))
-            elif got.permanent or time.monotonic() >= give_up:
+            if isinstance(result, Answer):
+                if result.status not in UNAVAILABLE_STATUSES:
+                    return result
+                pause_s = max(pause_s, min(result.retry_after_s or 0.0, MAX_RETRY_AFTER_S))
+            elif result.is_permanent or time.monotonic() >= retry_until_s:
                 break
-            if wait_s is None or pause_s >= self.left_s():
+            if wait_s is None or pause_s >= self.remaining_s():
                 break
             time.sleep(pause_s)
-            self._shared.retries += 1
-        if isinstance(got, Answer):
-            return got
-        raise self._failure("GET", target, got)
+            self._state.retry_count += 1
+        if isinstance(result, Answer):
+            return result
+        raise self._build_error("GET", target, result)
 
-    def _failure(self, method: str, target: str, error: Unanswered, *, changes: bool = False) -> FabricError:
+    def _build_error(self, method: str, target: str, error: ExchangeError, *, is_change: bool = False) -> FabricError:
         """Convert a request without an answer into the matching FabricError."""
-        where = f"{method} {self._address.url(target)}"
-        if isinstance(error, Unsent):
-            return FabricError(self.scrub(f"{self.base}: cannot be reached ({error})"))
-        if changes:
-            words = f"{where}: sent, and not answered ({error}); reading back tells its outcome"
-            return OutcomeUnknown(self.scrub(words))
-        return (ProtocolViolation if error.garbled else FabricError)(self.scrub(f"{where}: {error}"))
+        request = f"{method} {self._address.build_url(target)}"
+        if isinstance(error, RequestNotSentError):
+            return FabricError(self.redact_secrets(f"{self.base}: cannot be reached ({error})"))
+        if is_change:
+            message = f"{request}: sent, and not answered ({error}); reading back tells its outcome"
+            return OutcomeUnknown(self.redact_secrets(message))
+        return (ProtocolViolation if error.is_invalid_http else FabricError)(self.redact_secrets(f"{request}: {error}"))
 
-    def _exchange(
+    def _send_once(
         self,
         method: str,
         target: str,
         path: str,
         content: bytes = b"",
-        kind: str | None = None,
+        content_type: str | None = None,
         headers: Mapping[str, str] | None = None,
         *,
-        reads: bool = False,
+        is_read: bool = False,
     ) -> Answer:
         """Send a request once and return the decoded answer. Raises ExchangeError if there is no complete answer."""
-        sent_headers = self._headers(method, target, content, kind, headers or {})
-        left_s = min(self.connection.request_s, self.left_s())
-        if left_s <= 0:
-            raise Unsent(f"{self.connection.operation_s:g} s (operation_s) have passed", permanent=True)
-        self._shared.requests += 1
-        wire = self._wire  # opened before the time of the first request starts
-        idle_max_s = IDLE_READ_S if reads else IDLE_CHANGE_S
-        began = time.monotonic()
+        sent_headers = self._build_headers(method, target, content, content_type, headers or {})
+        timeout_s = min(self.connection.request_s, self.remaining_s())
+        if timeout_s <= 0:
+            raise RequestNotSentError(f"{self.connection.operation_s:g} s (operation_s) have passed", is_permanent=True)
+        self._state.request_count += 1
+        connection = self._wire  # opened before the time of the first request starts
+        max_idle_s = MAX_IDLE_BEFORE_READ_S if is_read else MAX_IDLE_BEFORE_CHANGE_S
+        start_s = time.monotonic()
         try:
-            received = wire.exchange(method, target, sent_headers, content, began + left_s, idle_max_s=idle_max_s)
-        except Unanswered as error:
-            self._record(method, target, content, began, error=str(error))
+            raw_answer = connection.send_request(
+                method, target, sent_headers, content, start_s + timeout_s, max_idle_s=max_idle_s
+            )
+        except ExchangeError as error:
+            self._record_request(method, target, content, start_s, error=str(error))
             raise
-        answer = Answer(received.status, joined(received.headers), *parsed(received.content), path, self.scrub)
-        came = {"status": answer.status, "headers": answer.headers, "body": answer.body, "text": answer.text}
-        self._record(method, target, content, began, **came)
+        answer = Answer(
+            raw_answer.status,
+            merge_headers(raw_answer.headers),
+            *parse_json(raw_answer.content),
+            path,
+            self.redact_secrets,
+        )
+        outcome = {"status": answer.status, "headers": answer.headers, "body": answer.body, "text": answer.text}
+        self._record_request(method, target, content, start_s, **outcome)
         return answer
 
-    def _headers(
-        self, method: str, target: str, content: bytes, kind: str | None, headers: Mapping[str, str]
+    def _build_headers(
+        self, method: str, target: str, content: bytes, content_type: str | None, headers: Mapping[str, str]
     ) -> list[tuple[bytes, bytes]]:
         """Build the headers of a request, and register the values of authentication headers as secrets."""
         for name, value in (*self.authorization.items(), *headers.items()):
-            if name in self.authorization or name.lower() in AUTHENTICATING:
-                self._shared.hidden.add_header(value)
-        own = {
+            if name in self.authorization or name.lower() in AUTHENTICATION_HEADERS:
+                self._state.redactor.add_header_secrets(value)
+        default_headers = {
             "Host": self._address.host_header,
             "User-Agent": "composable-campaign",
             "Accept": "*/*",
             "Accept-Encoding": "identity",
-            **({"Content-Type": kind} if kind else {}),
+            **({"Content-Type": content_type} if content_type else {}),
         }
-        sources = (own, self.authorization, headers)
-        chosen = {name.lower(): (name, value) for source in sources for name, value in source.items()}
+        sources = (default_headers, self.authorization, headers)
+        headers_by_name = {name.lower(): (name, value) for source in sources for name, value in source.items()}
         if content or method in ("POST", "PUT", "PATCH"):
-            chosen["content-length"] = ("Content-Length", str(len(content)))
+            headers_by_name["content-length"] = ("Content-Length", str(len(content)))
         try:
-            return _encode_headers(chosen.values())
+            return _encode_headers(headers_by_name.values())
         except ValueError as error:
             raise ProtocolViolation(
-                self.scrub(f"{method} {self._address.url(target)}: not a valid request: {error}")
+                self.redact_secrets(f"{method} {self._address.build_url(target)}: not a valid request: {error}")
             ) from None
 
 
@@ -354,22 +383,26 @@ def _encode_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, byt
 
     Raises ValueError if HTTP does not allow a name or value. The message does not quote the value.
     """
-    encoded = []
+    encoded_headers = []
     for name, value in headers:
         if not _HEADER_NAME.fullmatch(name):
             raise ValueError("the name of a header is not one that HTTP allows")
-        if not isinstance(value, str) or not value.isascii() or any(ord(c) < 32 or ord(c) == 127 for c in value):
+        if (
+            not isinstance(value, str)
+            or not value.isascii()
+            or any(ord(character) < 32 or ord(character) == 127 for character in value)
+        ):
             raise ValueError(f"the header {name} has a value that HTTP does not allow")
-        encoded.append((name.encode("ascii"), value.strip().encode("ascii")))
-    return encoded
+        encoded_headers.append((name.encode("ascii"), value.strip().encode("ascii")))
+    return encoded_headers
 
 
-def _shown(body: Any) -> Any:
+def _decode_body(body: Any) -> Any:
     """Decode a body of bytes for display. Any other body is returned unchanged."""
     return body.decode(errors="replace") if isinstance(body, bytes) else body
 
 
-def _content(body: Any, form: Mapping[str, str] | None) -> tuple[bytes, str | None]:
+def _encode_body(body: Any, form: Mapping[str, str] | None) -> tuple[bytes, str | None]:
     """Encode a body or form and return (bytes, content type).
 
     Raises ProtocolViolation if JSON cannot represent the body, which in this case came from the service.
@@ -378,7 +411,7 @@ def _content(body: Any, form: Mapping[str, str] | None) -> tuple[bytes, str | No
         return urlencode(form).encode(), "application/x-www-form-urlencoded"
     if body is None or isinstance(body, bytes):
         return body or b"", None
-    if not shallow(body):
+    if not is_shallow(body):
         raise ProtocolViolation("a request's body is nested too deeply for JSON")
     try:
         return json.dumps(body, allow_nan=False, separators=(",", ":")).encode(), "application/json"
@@ -386,10 +419,10 @@ def _content(body: Any, form: Mapping[str, str] | None) -> tuple[bytes, str | No
         raise ProtocolViolation(f"a request's body cannot be written as JSON: {type(error).__name__}") from None
 
 
-_SAFE = "/%:@!$&'()*+,;=~-._"
+_UNQUOTED_CHARACTERS = "/%:@!$&'()*+,;=~-._"
 
 
-class Address:
+class ServiceAddress:
     """Address of a control plane, from the `url` of a system file.
 
     A target is the path and query of a request line.
@@ -397,21 +430,21 @@ class Address:
 
     def __init__(self, url: str) -> None:
         """Parse the URL of a control plane."""
-        split = urlsplit(url.rstrip("/"))
+        parts = urlsplit(url.rstrip("/"))
         self.text = url.rstrip("/")
-        self.secure = split.scheme.lower() == "https"
-        self.host = (split.hostname or "").encode("idna").decode()
-        self.port = split.port or (443 if self.secure else 80)
-        shown = f"[{self.host}]" if ":" in self.host else self.host
-        self.host_header = shown if split.port is None else f"{shown}:{split.port}"
-        self._prefix = split.path
-        self._origin = _origin(url)
+        self.uses_tls = parts.scheme.lower() == "https"
+        self.host = (parts.hostname or "").encode("idna").decode()
+        self.port = parts.port or (443 if self.uses_tls else 80)
+        host_text = f"[{self.host}]" if ":" in self.host else self.host
+        self.host_header = host_text if parts.port is None else f"{host_text}:{parts.port}"
+        self._prefix = parts.path
+        self._origin = _parse_origin(url)
 
-    def url(self, target: str) -> str:
+    def build_url(self, target: str) -> str:
         """Return the complete URL of a target."""
         return self.text.removesuffix(self._prefix) + target
 
-    def target(self, path: str, params: Mapping[str, Any] | None = None) -> str:
+    def build_target(self, path: str, params: Mapping[str, Any] | None = None) -> str:
         """Build the target of a request from a path and query parameters.
 
         Raises ProtocolViolation if the path is not a text.
@@ -428,37 +461,37 @@ class Address:
         if self._prefix and not f"{path}/".startswith(self._prefix + "/"):
             path = self._prefix + (path if path != "/" else "")
         if params:
-            plain = {name: _plain(value) for name, value in params.items()}
-            added = urlencode(plain, doseq=True, safe="$,:@/*()!;'=", quote_via=quote)
-            query = f"{query}&{added}" if query else added
-        return _quoted(path, query)
+            values = {name: _format_parameter(value) for name, value in params.items()}
+            encoded_params = urlencode(values, doseq=True, safe="$,:@/*()!;'=", quote_via=quote)
+            query = f"{query}&{encoded_params}" if query else encoded_params
+        return _quote_target(path, query)
 
-    def onward(self, target: str, location: str) -> str | None:
+    def resolve_redirect(self, target: str, location: str) -> str | None:
         """Return the target of a redirect, or None if it leads to another host or is invalid."""
         try:
-            joined = urljoin(self.url(target), location)
-            if _origin(joined) != self._origin:
+            redirect_url = urljoin(self.build_url(target), location)
+            if _parse_origin(redirect_url) != self._origin:
                 return None
         except ValueError:
             return None
-        split = urlsplit(joined)
-        return _quoted(split.path or "/", split.query)
+        parts = urlsplit(redirect_url)
+        return _quote_target(parts.path or "/", parts.query)
 
 
-def _origin(url: str) -> tuple[str, str, int]:
+def _parse_origin(url: str) -> tuple[str, str, int]:
     """Split a URL into (scheme, host, port)."""
-    split = urlsplit(url)
-    scheme = split.scheme.lower()
-    return scheme, split.hostname or "", split.port or (443 if scheme == "https" else 80)
+    parts = urlsplit(url)
+    scheme = parts.scheme.lower()
+    return scheme, parts.hostname or "", parts.port or (443 if scheme == "https" else 80)
 
 
-def _quoted(path: str, query: str) -> str:
+def _quote_target(path: str, query: str) -> str:
     """Join path and query to a percent-encoded request target."""
-    target = quote(path, safe=_SAFE, errors="replace")
-    return f"{target}?{quote(query, safe=_SAFE + '?', errors='replace')}" if query else target
+    target = quote(path, safe=_UNQUOTED_CHARACTERS, errors="replace")
+    return f"{target}?{quote(query, safe=_UNQUOTED_CHARACTERS + '?', errors='replace')}" if query else target
 
 
-def _plain(value: Any) -> Any:
+def _format_parameter(value: Any) -> Any:
     """Convert the value of a query parameter: booleans to `true` or `false`, None to an empty text."""
     if isinstance(value, bool):
         return str(value).lower()

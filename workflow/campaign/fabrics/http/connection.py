@@ -19,17 +19,19 @@ from dataclasses import dataclass
 
 import httpcore
 
-from campaign.fabrics.http.response import Lost, Received, Unsent
+from campaign.fabrics.http.response import AnswerLostError, RawAnswer, RequestNotSentError
 
-CONTENT_MAX = 64 * 1024 * 1024
-_FRAMING_MAX = 16
+MAX_CONTENT_BYTES = 64 * 1024 * 1024
+_MAX_FRAMING_RATIO = 16
 """Maximum number of bytes received per byte of content. Chunks of one byte would otherwise hide how much has to be read."""
 
 
 class HttpConnection:
     """Connection to one origin that is kept open between requests. It carries one request at a time."""
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, *, content_max: int = CONTENT_MAX) -> None:
+    def __init__(
+        self, host: str, port: int, tls: ssl.SSLContext | None, *, max_content_bytes: int = MAX_CONTENT_BYTES
+    ) -> None:
         """Prepare a connection, which is opened by the first request.
 
         Args:
@@ -39,21 +41,21 @@ class HttpConnection:
             max_content_bytes: maximum size of the content of an answer.
         """
         self._host, self._port, self._tls = host, port, tls
-        self._content_max = content_max
+        self._max_content_bytes = max_content_bytes
         self._lock = threading.Lock()
-        self._open_connection: _Http11 | None = None
-        self._idle_since = 0.0
+        self._kept_connection: _Http11Connection | None = None
+        self._idle_since_s = 0.0
 
-    def exchange(
+    def send_request(
         self,
         method: str,
         target: str,
         headers: Sequence[tuple[bytes, bytes]],
         content: bytes,
-        until: float,
+        deadline_s: float,
         *,
-        idle_max_s: float,
-    ) -> Received:
+        max_idle_s: float,
+    ) -> RawAnswer:
         """Send an HTTP request and receive the whole answer before a deadline.
 
         Resolving the host name is left to the operating system, which has its own timeouts. Raises RequestNotSentError or
@@ -67,29 +69,29 @@ class HttpConnection:
             deadline_s: deadline on the monotonic clock.
             max_idle_s: longest idle time after which a kept connection is still used.
         """
-        if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
-            raise Unsent("another request on this connection did not end in time")
-        deadline = _Deadline(until, max(0.0, until - time.monotonic()))
+        if not self._lock.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
+            raise RequestNotSentError("another request on this connection did not end in time")
+        deadline = _Deadline(deadline_s, max(0.0, deadline_s - time.monotonic()))
         url = httpcore.URL(scheme="http", host=self._host, port=self._port, target=target)
         request = httpcore.Request(method, url, headers=headers, content=content)
         try:
-            connection, response = self._send(request, deadline, idle_max_s)
+            connection, response = self._receive_head(request, deadline, max_idle_s)
             body = bytearray()
-            for part in response.iter_stream():
-                body += part
-                if len(body) > self._content_max:
-                    raise _too_large(self._content_max)
+            for chunk in response.iter_stream():
+                body += chunk
+                if len(body) > self._max_content_bytes:
+                    raise _build_size_error(self._max_content_bytes)
             response.close()
-            received = Received(response.status, tuple(response.headers), bytes(body))
-            self._idle_since = time.monotonic()
-            if not connection.is_idle() or connection.has_surplus or _promises_body(received):
-                self._drop()
-            return received
+            answer = RawAnswer(response.status, tuple(response.headers), bytes(body))
+            self._idle_since_s = time.monotonic()
+            if not connection.is_idle() or connection.has_trailing_data or _announces_later_body(answer):
+                self._close_kept_connection()
+            return answer
         except httpcore.RemoteProtocolError as error:
-            self._drop()
-            raise Lost(f"invalid HTTP in the answer: {error}", garbled=True) from error
+            self._close_kept_connection()
+            raise AnswerLostError(f"invalid HTTP in the answer: {error}", is_invalid_http=True) from error
         except BaseException:
-            self._drop()
+            self._close_kept_connection()
             raise
         finally:
             self._lock.release()
@@ -97,26 +99,32 @@ class HttpConnection:
     def close(self) -> None:
         """Close the kept connection, if there is one."""
         with self._lock:
-            self._drop()
+            self._close_kept_connection()
 
-    def _send(
-        self, request: httpcore.Request, deadline: _Deadline, idle_max_s: float
-    ) -> tuple[_Http11, httpcore.Response]:
+    def _receive_head(
+        self, request: httpcore.Request, deadline: _Deadline, max_idle_s: float
+    ) -> tuple[_Http11Connection, httpcore.Response]:
         """Send an HTTP request over the kept connection or a new one, and receive status and headers of the answer."""
-        kept = self._open_connection
-        if kept is not None and time.monotonic() - self._idle_since <= idle_max_s and not kept.has_expired():
-            with suppress(Unsent):  # the peer has just closed it, and nothing was sent
-                return kept, kept.exchange(request, deadline)
-        self._drop()
-        stream = _BoundedStream(_open(self._host, self._port, self._tls, deadline), _FRAMING_MAX * self._content_max)
-        opened = self._open_connection = _Http11(request.url.origin, stream)
-        return opened, opened.exchange(request, deadline)
+        idle_connection = self._kept_connection
+        if (
+            idle_connection is not None
+            and time.monotonic() - self._idle_since_s <= max_idle_s
+            and not idle_connection.has_expired()
+        ):
+            with suppress(RequestNotSentError):  # the peer has just closed it, and nothing was sent
+                return idle_connection, idle_connection.receive_head(request, deadline)
+        self._close_kept_connection()
+        stream = _BoundedStream(
+            _open_socket(self._host, self._port, self._tls, deadline), _MAX_FRAMING_RATIO * self._max_content_bytes
+        )
+        new_connection = self._kept_connection = _Http11Connection(request.url.origin, stream)
+        return new_connection, new_connection.receive_head(request, deadline)
 
-    def _drop(self) -> None:
+    def _close_kept_connection(self) -> None:
         """Close the kept connection, if there is one."""
-        if self._open_connection is not None:
-            self._open_connection.close()
-            self._open_connection = None
+        if self._kept_connection is not None:
+            self._kept_connection.close()
+            self._kept_connection = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +134,18 @@ class _Deadline:
     monotonic_s: the deadline on the monotonic clock. allowed_s: time from the start of the exchange to its deadline.
     """
 
-    until: float
+    monotonic_s: float
     allowed_s: float
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Return the seconds that remain. Raises TimeoutError if there are none."""
-        left_s = self.until - time.monotonic()
-        if left_s <= 0:
+        seconds = self.monotonic_s - time.monotonic()
+        if seconds <= 0:
             raise TimeoutError("no time is left")
-        return left_s
+        return seconds
 
 
-class _Http11(httpcore.HTTP11Connection):
+class _Http11Connection(httpcore.HTTP11Connection):
     """HTTP/1.1 connection of httpcore over a stream with a deadline."""
 
     def __init__(self, origin: httpcore.Origin, stream: _BoundedStream) -> None:
@@ -145,16 +153,16 @@ class _Http11(httpcore.HTTP11Connection):
         super().__init__(origin, stream)
         self._stream = stream
 
-    def exchange(self, request: httpcore.Request, deadline: _Deadline) -> httpcore.Response:
+    def receive_head(self, request: httpcore.Request, deadline: _Deadline) -> httpcore.Response:
         """Send an HTTP request and receive status and headers of the answer.
 
         The deadline also applies to the content, which is read later.
         """
-        self._stream.begin(deadline)
+        self._stream.start_exchange(deadline)
         return self.handle_request(request)
 
     @property
-    def has_surplus(self) -> bool:
+    def has_trailing_data(self) -> bool:
         """True if more data arrived than the answer. httpcore would take it for the next answer."""
         return self._h11_state.trailing_data != (b"", False)
 
@@ -162,36 +170,36 @@ class _Http11(httpcore.HTTP11Connection):
 class _BoundedStream(httpcore.NetworkStream):
     """Socket with one deadline and one size limit for everything read and written in an exchange."""
 
-    def __init__(self, opened: socket.socket, received_max: int) -> None:
+    def __init__(self, connected_socket: socket.socket, max_received_bytes: int) -> None:
         """Wrap a connected socket. No more than `max_received_bytes` are accepted per exchange."""
-        self._socket = opened
-        self._received_max = received_max
+        self._socket = connected_socket
+        self._max_received_bytes = max_received_bytes
 
-    def begin(self, deadline: _Deadline) -> None:
+    def start_exchange(self, deadline: _Deadline) -> None:
         """Set the deadline of the next exchange and reset the byte counts."""
         self._deadline = deadline
-        self._sent = self._received = 0
+        self._sent_bytes = self._received_bytes = 0
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send the whole buffer before the deadline of the exchange.
 
         Raises RequestNotSentError if nothing of the request was sent, AnswerLostError if time ran out after a part of it.
         """
-        left = memoryview(buffer)
-        while left:
+        remaining = memoryview(buffer)
+        while remaining:
             try:
-                self._socket.settimeout(self._deadline.left_s())
-                count = self._socket.send(left)
+                self._socket.settimeout(self._deadline.remaining_s())
+                count = self._socket.send(remaining)
             except TimeoutError as error:
-                words = f"the request could not be sent within {self._deadline.allowed_s:.3g} s"
-                raise (Lost if self._sent else Unsent)(words) from error
+                message = f"the request could not be sent within {self._deadline.allowed_s:.3g} s"
+                raise (AnswerLostError if self._sent_bytes else RequestNotSentError)(message) from error
             except OSError as error:
-                if not self._sent:
-                    raise Unsent(_reason(error, self._deadline)) from error
+                if not self._sent_bytes:
+                    raise RequestNotSentError(_describe_error(error, self._deadline)) from error
                 # The peer may have answered already, with the reason. httpcore then reads the answer.
                 raise httpcore.WriteError(str(error)) from error
-            self._sent += count
-            left = left[count:]
+            self._sent_bytes += count
+            remaining = remaining[count:]
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Receive at most `max_bytes` before the deadline of the exchange.
@@ -199,17 +207,17 @@ class _BoundedStream(httpcore.NetworkStream):
         Raises AnswerLostError if time runs out, the connection is closed before an answer, or the answer is too large.
         """
         try:
-            self._socket.settimeout(self._deadline.left_s())
+            self._socket.settimeout(self._deadline.remaining_s())
             data = self._socket.recv(max_bytes)
         except TimeoutError as error:
-            raise Lost(f"no complete answer within {self._deadline.allowed_s:.3g} s") from error
+            raise AnswerLostError(f"no complete answer within {self._deadline.allowed_s:.3g} s") from error
         except OSError as error:
-            raise Lost(_reason(error, self._deadline)) from error
-        self._received += len(data)
-        if not self._received:
-            raise Lost("the connection was closed before the answer")
-        if self._received > self._received_max:
-            raise _too_large(self._received_max // _FRAMING_MAX)
+            raise AnswerLostError(_describe_error(error, self._deadline)) from error
+        self._received_bytes += len(data)
+        if not self._received_bytes:
+            raise AnswerLostError("the connection was closed before the answer")
+        if self._received_bytes > self._max_received_bytes:
+            raise _build_size_error(self._max_received_bytes // _MAX_FRAMING_RATIO)
         return data
 
     def close(self) -> None:
@@ -229,44 +237,44 @@ class _BoundedStream(httpcore.NetworkStream):
         return bool(isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()) or bool(poll.poll(0))
 
 
-def _open(host: str, port: int, tls: ssl.SSLContext | None, deadline: _Deadline) -> socket.socket:
+def _open_socket(host: str, port: int, tls: ssl.SSLContext | None, deadline: _Deadline) -> socket.socket:
     """Connect to a host and verify its certificate.
 
     Raises RequestNotSentError, because nothing of a request was sent.
     """
     try:
-        plain = _connect(host, port, deadline)
+        tcp_socket = _connect_tcp(host, port, deadline)
     except OSError as error:
-        raise Unsent(_reason(error, deadline)) from error
+        raise RequestNotSentError(_describe_error(error, deadline)) from error
     try:
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tcp_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is None:
-            return plain
-        plain.settimeout(deadline.left_s())
-        return tls.wrap_socket(plain, server_hostname=host)
+            return tcp_socket
+        tcp_socket.settimeout(deadline.remaining_s())
+        return tls.wrap_socket(tcp_socket, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        plain.close()
-        raise Unsent(
+        tcp_socket.close()
+        raise RequestNotSentError(
             f"its certificate cannot be verified: {error.verify_message}; give the certificate of the authority that signed "
             "it as `ca_file` (or set `verify_tls: false`; anybody can then impersonate it)",
-            permanent=True,
+            is_permanent=True,
         ) from error
     except (OSError, ValueError) as error:
-        plain.close()
+        tcp_socket.close()
         hint = "; check that this port serves TLS" if isinstance(error, ssl.SSLError) else ""
-        raise Unsent(f"TLS handshake failed: {_reason(error, deadline)}{hint}") from error
+        raise RequestNotSentError(f"TLS handshake failed: {_describe_error(error, deadline)}{hint}") from error
 
 
-def _connect(host: str, port: int, deadline: _Deadline) -> socket.socket:
+def _connect_tcp(host: str, port: int, deadline: _Deadline) -> socket.socket:
     """Connect to the first address of a host that answers. The remaining time is divided equally among the addresses."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:
         raise OSError(f"not a host name: {error}") from error
-    return socket.create_connection((host, port), deadline.left_s() / len(addresses))
+    return socket.create_connection((host, port), deadline.remaining_s() / len(addresses))
 
 
-def _reason(error: Exception, deadline: _Deadline) -> str:
+def _describe_error(error: Exception, deadline: _Deadline) -> str:
     """Describe a connection error in a few words, for messages."""
     if isinstance(error, TimeoutError):
         return f"no connection within {deadline.allowed_s:.3g} s"
@@ -275,17 +283,19 @@ def _reason(error: Exception, deadline: _Deadline) -> str:
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).rstrip(".")
 
 
-def _too_large(content_max: int) -> Lost:
+def _build_size_error(max_content_bytes: int) -> AnswerLostError:
     """Build the error for an answer that exceeds the maximum size."""
-    return Lost(f"the answer is larger than {content_max} bytes", garbled=True, permanent=True)
+    return AnswerLostError(
+        f"the answer is larger than {max_content_bytes} bytes", is_invalid_http=True, is_permanent=True
+    )
 
 
-def _promises_body(received: Received) -> bool:
+def _announces_later_body(answer: RawAnswer) -> bool:
     """Return True if the headers of an answer without content announce a body.
 
     A service that does so may send the body later.
     """
-    declared = {name.lower(): value for name, value in received.headers}
-    return not received.content and (
-        b"transfer-encoding" in declared or declared.get(b"content-length", b"0").strip(b"0") != b""
+    headers = {name.lower(): value for name, value in answer.headers}
+    return not answer.content and (
+        b"transfer-encoding" in headers or headers.get(b"content-length", b"0").strip(b"0") != b""
     )

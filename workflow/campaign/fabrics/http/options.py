@@ -21,13 +21,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from campaign.common.errors import ConfigError
 
 
-class Closed(BaseModel):
+class StrictOptions(BaseModel):
     """Base of option models that are immutable and reject unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Credentials(Closed):
+class Credentials(StrictOptions):
     """Sources of user and password, which are never written in the system file. The first source given is used.
 
     Without any source the control plane is used without a login, if its kind allows that.
@@ -43,14 +43,14 @@ class Credentials(Closed):
     )
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _require_password_env(self) -> Self:
         """Check that `user_env` is given together with `password_env`."""
         if self.user_env and not self.password_env:
             raise ValueError("`user_env` is given without `password_env`; name the variable that has the password too")
         return self
 
 
-class Connection(Closed):
+class ConnectionOptions(StrictOptions):
     """Address, certificates, credentials and time limits of a control plane."""
 
     url: str = Field(
@@ -75,7 +75,7 @@ class Connection(Closed):
 
     @field_validator("url")
     @classmethod
-    def _whole(cls, url: str) -> str:
+    def _check_url(cls, url: str) -> str:
         """Check that a URL has a valid host and port."""
         split = urlsplit(url)
         if not split.hostname or split.port == 0:  # reading an invalid port raises ValueError
@@ -83,7 +83,7 @@ class Connection(Closed):
         split.hostname.encode("idna")
         return url
 
-    def tls(self) -> ssl.SSLContext:
+    def create_tls_context(self) -> ssl.SSLContext:
         """Create the TLS context that verifies the certificate of the control plane.
 
         Raises ConfigError if no certificates can be read from `ca_file`.
@@ -103,29 +103,29 @@ class Connection(Closed):
         return context
 
 
-_SIZE_MAX = 64 * 1024
+_MAX_FILE_BYTES = 64 * 1024
 
 
 @contextmanager
-def withheld(options: Mapping[str, Any]) -> Iterator[None]:
+def withhold_secrets(options: Mapping[str, Any]) -> Iterator[None]:
     """Hide environment variables with the secrets of a fabric from all processes started within the `with` block.
 
     These are the variables named by option keys that end in `_env`. Jobs, drivers and the programs that are measured do not
     inherit them.
     """
-    names = [name for name in _variables(options) if name in os.environ]
-    taken = {name: os.environ.pop(name) for name in names}
+    names = [name for name in _find_secret_variables(options) if name in os.environ]
+    removed_values = {name: os.environ.pop(name) for name in names}
     try:
         yield
     finally:
-        os.environ.update(taken)
+        os.environ.update(removed_values)
 
 
-def _variables(options: Mapping[str, Any]) -> Iterator[str]:
+def _find_secret_variables(options: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of environment variables that contain secrets, from the options of a fabric at any depth."""
     for key, value in options.items():
         if isinstance(value, Mapping):
-            yield from _variables(value)
+            yield from _find_secret_variables(value)
         elif key.endswith("_env") and isinstance(value, str):
             yield value
 
@@ -141,7 +141,7 @@ class Login:
     password: str = field(repr=False)
 
 
-def login(connection: Connection) -> Login | None:
+def read_login(connection: ConnectionOptions) -> Login | None:
     """Read the login of a control plane, or return None if the system names no source. Some control planes have no login.
 
     Raises ConfigError, with the remedy, if the source has no usable login or users other than its owner can read it.
@@ -149,47 +149,47 @@ def login(connection: Connection) -> Login | None:
     credentials = connection.credentials
     try:
         if credentials.password_env:
-            user = _variable(credentials.user_env) if credentials.user_env else ""
-            return Login(user, _variable(credentials.password_env))
+            user = _read_variable(credentials.user_env) if credentials.user_env else ""
+            return Login(user, _read_variable(credentials.password_env))
         if credentials.file:
-            return _from_file(_expanded(credentials.file))
-    except _Unusable as error:
+            return _read_login_file(_expand_home(credentials.file))
+    except _CredentialsError as error:
         raise ConfigError(f"{connection.url}: credentials: {error}") from None
     return None
 
 
-def needed_login(connection: Connection) -> Login:
+def require_login(connection: ConnectionOptions) -> Login:
     """Read the login of a control plane that cannot be used without one.
 
     Raises ConfigError, with the ways to give a login, if the system names no source.
     """
-    found = login(connection)
-    if found is None:
+    account = read_login(connection)
+    if account is None:
         raise ConfigError(
             f"{connection.url}: a user and a password are needed; name where they are in the system's `credentials:`: `user_env` "
             "and `password_env` (environment variables), or `file` (two lines, mode 600)"
         )
-    return found
+    return account
 
 
-class _Unusable(Exception):
+class _CredentialsError(Exception):
     """Error about a login source that cannot be used. The message does not quote the contents of the source."""
 
 
-def _variable(name: str) -> str:
+def _read_variable(name: str) -> str:
     """Return the value of an environment variable. Raises _CredentialsError if it is empty or not set."""
     value = os.environ.get(name, "")
     if not value:
-        raise _Unusable(f"the environment variable {name} is not set; export {name} before the campaign starts")
+        raise _CredentialsError(f"the environment variable {name} is not set; export {name} before the campaign starts")
     return value
 
 
-def _from_file(path: Path) -> Login:
+def _read_login_file(path: Path) -> Login:
     """Read user and password from the two lines of a private file."""
-    text = _private_text(path).rstrip("\r\n")
+    text = _read_private_file(path).rstrip("\r\n")
     lines = text.split("\n") if text else []
     if len(lines) != 2:
-        raise _Unusable(
+        raise _CredentialsError(
             f"{path}: {len(lines)} lines; it must have two, the user and the password "
             "(an empty first line where there is only an API key)"
         )
@@ -197,36 +197,40 @@ def _from_file(path: Path) -> Login:
     return Login(user, password)
 
 
-def _expanded(path: str) -> Path:
+def _expand_home(path: str) -> Path:
     """Expand `~` in the path of a file."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise _Unusable(f"{path}: {error}") from error
+        raise _CredentialsError(f"{path}: {error}") from error
 
 
-def _private_text(path: Path) -> str:
+def _read_private_file(path: Path) -> str:
     """Return the text of a file that belongs to this user and is closed to all others.
 
     Raises _CredentialsError if the file is anything else.
     """
     try:
         # O_NONBLOCK: do not wait for the writer of a pipe. The open file is checked, so that it is the file read.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
-            found = os.fstat(opened.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise _Unusable(f"{path}: is not a regular file")
-            if found.st_uid != os.geteuid():
-                raise _Unusable(f"{path}: belongs to another user; copy it to a file of your own, and chmod 600 that")
-            if found.st_mode & 0o077:
-                raise _Unusable(f"{path}: others can read it (mode {found.st_mode & 0o777:o}); run: chmod 600 {path}")
-            content = opened.read(_SIZE_MAX + 1)
-        if len(content) > _SIZE_MAX:
-            raise _Unusable(f"{path}: more than {_SIZE_MAX} bytes; this is not a file of credentials")
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise _CredentialsError(f"{path}: is not a regular file")
+            if status.st_uid != os.geteuid():
+                raise _CredentialsError(
+                    f"{path}: belongs to another user; copy it to a file of your own, and chmod 600 that"
+                )
+            if status.st_mode & 0o077:
+                raise _CredentialsError(
+                    f"{path}: others can read it (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}"
+                )
+            content = file.read(_MAX_FILE_BYTES + 1)
+        if len(content) > _MAX_FILE_BYTES:
+            raise _CredentialsError(f"{path}: more than {_MAX_FILE_BYTES} bytes; this is not a file of credentials")
         return content.decode()
     except FileNotFoundError:
-        raise _Unusable(f"{path}: no such file; create it with mode 600") from None
+        raise _CredentialsError(f"{path}: no such file; create it with mode 600") from None
     except UnicodeDecodeError:
-        raise _Unusable(f"{path}: is not UTF-8 text; save it in UTF-8") from None
+        raise _CredentialsError(f"{path}: is not UTF-8 text; save it in UTF-8") from None
     except (OSError, ValueError) as error:
-        raise _Unusable(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise _CredentialsError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None

@@ -15,53 +15,57 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from campaign.common.credentials import MASK, names_secret
-from campaign.fabrics.http.redaction import AUTHENTICATING
-from campaign.fabrics.http.response import parsed
+from campaign.common.credentials import MASK, is_secret_name
+from campaign.fabrics.http.redaction import AUTHENTICATION_HEADERS
+from campaign.fabrics.http.response import parse_json
 from campaign.fabrics.protocol import RecordedRequest
 
 SCHEMA = "recording/1"
-INT_MAX = 10**8
+MIN_REPLACED_INTEGER = 10**8
 """Integers from this size on are replaced, because they are serial numbers and not counts."""
-TEXT_MAX = 64 * 1024
+MAX_TEXT_CHARACTERS = 64 * 1024
 """Maximum length of an answer that is not JSON; the rest is left out."""
-_PASSING = ("date", "connection", "content-length", "transfer-encoding", "keep-alive")
+_TRANSFER_HEADERS = ("date", "connection", "content-length", "transfer-encoding", "keep-alive")
 """Headers that describe only a single transfer."""
-_TOKEN = re.compile(r"""[^\s/\\"'{}\[\](),;=&?<>|#$*%!`]+""")
-_ORIGIN = re.compile(r"https?://[^\s/?#\"'<>\\]+", re.IGNORECASE)
-_CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_NUMBER = re.compile(r"[-+]?(0x)?0*(?=[0-9A-Fa-f]*\d)[0-9A-Fa-f]{1,4}h?|\d{1,3}(\.\d{1,3}){1,2}|[.:+_-]+")
+_WORD_PATTERN = re.compile(r"""[^\s/\\"'{}\[\](),;=&?<>|#$*%!`]+""")
+_ORIGIN_PATTERN = re.compile(r"https?://[^\s/?#\"'<>\\]+", re.IGNORECASE)
+_CAMEL_CASE_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SHORT_NUMBER = re.compile(r"[-+]?(0x)?0*(?=[0-9A-Fa-f]*\d)[0-9A-Fa-f]{1,4}h?|\d{1,3}(\.\d{1,3}){1,2}|[.:+_-]+")
 """Pattern of numbers with at most four digits, of versions, and of signs."""
-_TIME = re.compile(r"\d{4}-\d\d-\d\d(T[\d:.+-]+Z?)?")
-_VERSION = re.compile(r"\.v\d+(_\d+)+")
-_UUID = re.compile(r"((?:[A-Za-z]+-)?)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-_HEX = re.compile(r"((?:0x)?)(?=[0-9A-Fa-f]*\d)([0-9A-Fa-f]{5,})")
-_KEY = re.compile(r"([A-Za-z]*@(odata|Redfish|Message)\.)?[A-Za-z_() -]*#?|#[A-Za-z_.]*")
+_TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\d(T[\d:.+-]+Z?)?")
+_VERSION_SUFFIX = re.compile(r"\.v\d+(_\d+)+")
+_UUID_PATTERN = re.compile(r"((?:[A-Za-z]+-)?)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_HEX_PATTERN = re.compile(r"((?:0x)?)(?=[0-9A-Fa-f]*\d)([0-9A-Fa-f]{5,})")
+_KEY_PATTERN = re.compile(r"([A-Za-z]*@(odata|Redfish|Message)\.)?[A-Za-z_() -]*#?|#[A-Za-z_.]*")
 
 
 @cache
-def vocabulary(*sources: Path) -> frozenset[str]:
+def collect_vocabulary(*sources: Path) -> frozenset[str]:
     """Collect the words in the source code of this package's fabrics and of further files, in lower case.
 
     Words in camel case also count as their parts.
     """
-    found: set[str] = set()
+    words: set[str] = set()
     for path in (*Path(__file__).parents[1].rglob("*.py"), *sources):
-        for token in _TOKEN.findall(path.read_text(encoding="utf-8")):
+        for token in _WORD_PATTERN.findall(path.read_text(encoding="utf-8")):
             word = token.strip(".:")
-            found.add(word.lower())
-            found.update(part.lower() for part in _CAMEL.findall(word) if len(part) > 1)
-    return frozenset(found)
+            words.add(word.lower())
+            words.update(part.lower() for part in _CAMEL_CASE_PART.findall(word) if len(part) > 1)
+    return frozenset(words)
 
 
-class StandIns:
+class Anonymizer:
     """Consistent replacement of the names of a site in recorded requests.
 
     stand_ins: stand-in by replaced word. addresses: name by host and port.
     """
 
     def __init__(
-        self, scrub: Callable[[str], str], keep: Iterable[str], named: Iterable[str] = (), sources: Iterable[Path] = ()
+        self,
+        redact_secrets: Callable[[str], str],
+        texts_to_keep: Iterable[str],
+        names_to_replace: Iterable[str] = (),
+        sources: Iterable[Path] = (),
     ) -> None:
         """Prepare the words to keep and to replace.
 
@@ -71,119 +75,128 @@ class StandIns:
             names_to_replace: words that are replaced even if they are known, such as names of hosts.
             sources: further files whose words are known (see `collect_vocabulary`).
         """
-        self._scrub = scrub
-        self._kept = {word.lower() for text in keep for word in _TOKEN.findall(text)}
-        named = {name.lower() for name in named}
-        self._known = (vocabulary(*sources) | self._kept) - named
-        self._named = re.compile(rf"(?<![a-z0-9])({'|'.join(map(re.escape, named)) or '(?!)'})(?![a-z0-9])")
-        self.replaced: dict[str, str] = {}
+        self._redact_secrets = redact_secrets
+        self._words_to_keep = {word.lower() for text in texts_to_keep for word in _WORD_PATTERN.findall(text)}
+        names_to_replace = {name.lower() for name in names_to_replace}
+        self._known_words = (collect_vocabulary(*sources) | self._words_to_keep) - names_to_replace
+        self._name_pattern = re.compile(
+            rf"(?<![a-z0-9])({'|'.join(map(re.escape, names_to_replace)) or '(?!)'})(?![a-z0-9])"
+        )
+        self.stand_ins: dict[str, str] = {}
         self.addresses: dict[str, str] = {}
 
-    def origin(self, url: str) -> str:
+    def anonymize_origin(self, url: str) -> str:
         """Replace the scheme, host and port of a URL by `http://addressN`."""
         netloc = urlsplit(url).netloc.rpartition("@")[2].lower()
         return "http://" + self.addresses.setdefault(netloc, f"address{len(self.addresses) + 1}")
 
-    def text(self, text: str) -> str:
+    def anonymize_text(self, text: str) -> str:
         """Replace secrets, addresses and unknown words in a text."""
-        shown = _ORIGIN.sub(lambda found: self.origin(found[0]), self._scrub(text))
-        return _TOKEN.sub(lambda found: self._word(found[0]), shown)
+        visible_text = _ORIGIN_PATTERN.sub(lambda match: self.anonymize_origin(match[0]), self._redact_secrets(text))
+        return _WORD_PATTERN.sub(lambda match: self._anonymize_word(match[0]), visible_text)
 
-    def value(self, value: Any) -> Any:
+    def anonymize_value(self, value: Any) -> Any:
         """Replace secrets, names and large integers in a JSON value."""
         if isinstance(value, Mapping):
-            return {self._key(name): self._member(name, one) for name, one in value.items()}
+            return {self._anonymize_key(name): self._anonymize_member(name, member) for name, member in value.items()}
         if isinstance(value, list | tuple):
-            return [self.value(one) for one in value]
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= INT_MAX:
-            return int(self._replaced(str(value)))
-        return self.text(value) if isinstance(value, str) else value
+            return [self.anonymize_value(member) for member in value]
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= MIN_REPLACED_INTEGER:
+            return int(self._replace_word(str(value)))
+        return self.anonymize_text(value) if isinstance(value, str) else value
 
-    def _member(self, name: str, value: Any) -> Any:
+    def _anonymize_member(self, name: str, value: Any) -> Any:
         """Replace the value of a member, header or field.
 
         The value is masked if its name marks it as a secret, even if the value is a known word.
         """
-        told = isinstance(value, str | int) and not isinstance(value, bool)
-        return MASK if told and names_secret(name) else self.value(value)
+        can_be_secret = isinstance(value, str | int) and not isinstance(value, bool)
+        return MASK if can_be_secret and is_secret_name(name) else self.anonymize_value(value)
 
-    def _key(self, name: str) -> str:
+    def _anonymize_key(self, name: str) -> str:
         """Replace the name of a member if necessary.
 
         Names are kept unless they contain a number or a dot, or occur as a replaced name elsewhere.
         """
-        foreign = name in self.replaced or self._named.search(name.lower()) or name != self._scrub(name)
-        return self.text(name) if foreign or not _KEY.fullmatch(name) else name
+        must_replace = (
+            name in self.stand_ins or self._name_pattern.search(name.lower()) or name != self._redact_secrets(name)
+        )
+        return self.anonymize_text(name) if must_replace or not _KEY_PATTERN.fullmatch(name) else name
 
-    def _word(self, word: str) -> str:
+    def _anonymize_word(self, word: str) -> str:
         """Replace a word unless it is known. Dots and colons around it are kept."""
-        bare = word.strip(".:")
-        if bare.lower() in self.addresses:
-            return self.addresses[bare.lower()]
-        if self._is_known(bare):
+        bare_word = word.strip(".:")
+        if bare_word.lower() in self.addresses:
+            return self.addresses[bare_word.lower()]
+        if self._is_known_word(bare_word):
             return word
-        return word.replace(bare, self._replaced(bare))
+        return word.replace(bare_word, self._replace_word(bare_word))
 
-    def _is_known(self, word: str) -> bool:
+    def _is_known_word(self, word: str) -> bool:
         """Return True if a word is kept, such as a word of the adapters, a short number, a version or a time."""
-        if word.lower() in self._known or word in self.addresses.values():
+        if word.lower() in self._known_words or word in self.addresses.values():
             return True
-        if self._named.search(word.lower()):
+        if self._name_pattern.search(word.lower()):
             return False
-        if _NUMBER.fullmatch(word) or _TIME.fullmatch(word) or word.lower() in self._kept:
+        if _SHORT_NUMBER.fullmatch(word) or _TIME_PATTERN.fullmatch(word) or word.lower() in self._words_to_keep:
             return True
-        letters = _VERSION.sub("", word)
-        parts = _CAMEL.findall(letters)
-        whole = re.fullmatch("[A-Za-z_.@:-]+", letters) is not None
-        return whole and all(part.lower() in self._known for part in parts)
+        letters = _VERSION_SUFFIX.sub("", word)
+        parts = _CAMEL_CASE_PART.findall(letters)
+        has_only_letters = re.fullmatch("[A-Za-z_.@:-]+", letters) is not None
+        return has_only_letters and all(part.lower() in self._known_words for part in parts)
 
-    def _replaced(self, word: str) -> str:
+    def _replace_word(self, word: str) -> str:
         """Return the stand-in of a word, which is created at its first occurrence."""
-        return self.replaced.setdefault(word, _stand_in(word, len(self.replaced) + 1))
+        return self.stand_ins.setdefault(word, _make_stand_in(word, len(self.stand_ins) + 1))
 
-    def exchange(self, one: RecordedRequest) -> dict[str, Any]:
+    def anonymize_exchange(self, request: RecordedRequest) -> dict[str, Any]:
         """Convert a recorded request and its answer into an entry of the document, without names of the site."""
-        split = urlsplit(one.target)
-        asked: dict[str, Any] = {"at": self.origin(one.at), "ask": f"{one.method} {self.text(unquote(split.path))}"}
-        if query := parse_qsl(split.query, keep_blank_values=True):
-            asked["query"] = {self._key(name): self._member(name, value) for name, value in query}
-        if one.sent:
-            asked |= self._body("sent", *parsed(one.sent))
-        asked["seconds"] = round(one.seconds, 3)
-        if one.status is None:
-            return asked | {"lost": self.text(one.error)}
-        secret = dict.fromkeys(AUTHENTICATING & one.headers.keys(), MASK)
-        told = {
-            self._key(name): self._member(name, value)
-            for name, value in {**one.headers, **secret}.items()
-            if name not in _PASSING
+        parts = urlsplit(request.target)
+        record: dict[str, Any] = {
+            "at": self.anonymize_origin(request.origin),
+            "ask": f"{request.method} {self.anonymize_text(unquote(parts.path))}",
         }
-        headers = {"headers": told} if told else {}
-        return asked | {"status": one.status, **headers} | self._body("answer", one.body, one.text)
+        if query := parse_qsl(parts.query, keep_blank_values=True):
+            record["query"] = {self._anonymize_key(name): self._anonymize_member(name, value) for name, value in query}
+        if request.request_body:
+            record |= self._anonymize_body("sent", *parse_json(request.request_body))
+        record["seconds"] = round(request.seconds, 3)
+        if request.status is None:
+            return record | {"lost": self.anonymize_text(request.error)}
+        masked_headers = dict.fromkeys(AUTHENTICATION_HEADERS & request.headers.keys(), MASK)
+        visible_headers = {
+            self._anonymize_key(name): self._anonymize_member(name, value)
+            for name, value in {**request.headers, **masked_headers}.items()
+            if name not in _TRANSFER_HEADERS
+        }
+        headers = {"headers": visible_headers} if visible_headers else {}
+        return (
+            record | {"status": request.status, **headers} | self._anonymize_body("answer", request.body, request.text)
+        )
 
-    def _body(self, name: str, body: Any, text: str) -> dict[str, Any]:
+    def _anonymize_body(self, name: str, body: Any, text: str) -> dict[str, Any]:
         """Return a body as an entry of the document, as JSON if possible, otherwise as text of limited length."""
         if body is not None:
-            return {name: self.value(body)}
-        return {f"{name}_text": self.text(text[:TEXT_MAX])} if text else {}
+            return {name: self.anonymize_value(body)}
+        return {f"{name}_text": self.anonymize_text(text[:MAX_TEXT_CHARACTERS])} if text else {}
 
 
-def _stand_in(word: str, number: int) -> str:
+def _make_stand_in(word: str, number: int) -> str:
     """Create a stand-in of the same shape as a word, different from every word that is kept."""
-    if found := _UUID.fullmatch(word):
-        return f"{found[1]}00000000-0000-4000-8000-{number:012x}"
-    if found := _HEX.fullmatch(word):
-        length = len(found[2]) - 1
-        return found[1] + (f"9{number:0{length}d}" if found[2].isdecimal() else f"e{number:0{length}x}")
+    if match := _UUID_PATTERN.fullmatch(word):
+        return f"{match[1]}00000000-0000-4000-8000-{number:012x}"
+    if match := _HEX_PATTERN.fullmatch(word):
+        length = len(match[2]) - 1
+        return match[1] + (f"9{number:0{length}d}" if match[2].isdecimal() else f"e{number:0{length}x}")
     return f"name{number}"
 
 
-def document(
+def build_recording(
     kind: str,
     options: Mapping[str, Any],
     system: Mapping[str, Any],
     exchanges: Iterable[RecordedRequest],
-    names: StandIns,
+    anonymizer: Anonymizer,
 ) -> dict[str, Any]:
     """Build the JSON document of a recording, without names of the site.
 
@@ -194,27 +207,31 @@ def document(
         exchanges: recorded requests with their answers.
         anonymizer: replacement of names.
     """
-    told = {name: value for name, value in options.items() if name not in _OWN and not name.endswith("_env")}
+    visible_options = {
+        name: value for name, value in options.items() if name not in _OMITTED_OPTIONS and not name.endswith("_env")
+    }
     exchanges = list(exchanges)
-    for one in exchanges:
-        names.origin(one.at)
-    fabric = {name: _named(value, names) for name, value in told.items()}
-    described = {name: _named(value, names) for name, value in system.items()}
-    found = {"schema_version": SCHEMA, "fabric": {"kind": kind, **fabric}, **described}
-    found["login"] = bool(options.get("credentials"))
-    for one in exchanges:
-        names.exchange(one)  # first pass: a key may turn out to be a name only in a later answer
-    found["exchanges"] = [names.exchange(one) for one in exchanges]
-    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
+    for request in exchanges:
+        anonymizer.anonymize_origin(request.origin)
+    fabric = {name: _anonymize_entry(value, anonymizer) for name, value in visible_options.items()}
+    system_entries = {name: _anonymize_entry(value, anonymizer) for name, value in system.items()}
+    recording = {"schema_version": SCHEMA, "fabric": {"kind": kind, **fabric}, **system_entries}
+    recording["login"] = bool(options.get("credentials"))
+    for request in exchanges:
+        anonymizer.anonymize_exchange(request)  # first pass: a key may turn out to be a name only in a later answer
+    recording["exchanges"] = [anonymizer.anonymize_exchange(request) for request in exchanges]
+    return json.loads(json.dumps(recording))  # type: ignore[no-any-return]
 
 
-_OWN = ("kind", "credentials", "ca_file", "verify_tls", "tunnel", "agent")
+_OMITTED_OPTIONS = ("kind", "credentials", "ca_file", "verify_tls", "tunnel", "agent")
 
 
-def _named(value: Any, names: StandIns) -> Any:
+def _anonymize_entry(value: Any, anonymizer: Anonymizer) -> Any:
     """Replace names in a value of a system file, including its keys."""
     if isinstance(value, Mapping):
-        return {names.text(str(key)): _named(one, names) for key, one in value.items()}
+        return {
+            anonymizer.anonymize_text(str(key)): _anonymize_entry(member, anonymizer) for key, member in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [_named(one, names) for one in value]
-    return names.value(value)
+        return [_anonymize_entry(member, anonymizer) for member in value]
+    return anonymizer.anonymize_value(value)

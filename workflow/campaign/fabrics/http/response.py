@@ -16,33 +16,33 @@ from typing import Any
 
 from campaign.fabrics.errors import ProtocolViolation
 
-DEPTH_MAX = 64
-_DIGITS_MAX = 40
+MAX_DEPTH = 64
+_MAX_DIGITS = 40
 
 
-class Unanswered(Exception):
+class ExchangeError(Exception):
     """Failure of a request without a complete answer.
 
     is_permanent: a retry would fail in the same way. is_invalid_http: the data received is not HTTP.
     """
 
-    def __init__(self, message: str, *, garbled: bool = False, permanent: bool = False) -> None:
+    def __init__(self, message: str, *, is_invalid_http: bool = False, is_permanent: bool = False) -> None:
         """Create the error with a message and its properties."""
         super().__init__(message)
-        self.garbled = garbled
-        self.permanent = permanent
+        self.is_invalid_http = is_invalid_http
+        self.is_permanent = is_permanent
 
 
-class Unsent(Unanswered):
+class RequestNotSentError(ExchangeError):
     """Failure of a request before any part of it was sent."""
 
 
-class Lost(Unanswered):
+class AnswerLostError(ExchangeError):
     """Failure of a request of which at least a part was sent and no complete answer was received."""
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class RawAnswer:
     """HTTP answer as received, with undecoded headers and content."""
 
     status: int
@@ -70,10 +70,10 @@ class Answer:
     body: Any = field(repr=False)
     text: str = field(repr=False)
     url: str = ""
-    scrub: Callable[[str], str] = field(default=str, repr=False, compare=False)
+    redact_secrets: Callable[[str], str] = field(default=str, repr=False, compare=False)
 
     @property
-    def ok(self) -> bool:
+    def is_success(self) -> bool:
         """True for a status of 2xx."""
         return 200 <= self.status < 300
 
@@ -82,44 +82,46 @@ class Answer:
         """Whether the same request will be refused again: a status of 4xx, without those of somebody else's lock or of haste."""
         return 400 <= self.status < 500 and self.status not in (408, 409, 423, 425, 429)
 
-    def header(self, name: str) -> str | None:
+    def get_header(self, name: str) -> str | None:
         """Return the value of a header, or None if it is missing. The case of the name is ignored."""
         return next((value for key, value in self.headers.items() if key.lower() == name.lower()), None)
 
     @property
     def retry_after_s(self) -> float | None:
         """Seconds to wait before a retry, from the Retry-After header, or None if the answer has no valid one."""
-        return retry_after_s(self.header("Retry-After") or "", time.time())
+        return parse_retry_after(self.get_header("Retry-After") or "", time.time())
 
-    def members(self) -> dict[str, Any]:
+    def require_object(self) -> dict[str, Any]:
         """Return the JSON body of the answer as a dictionary.
 
         Raises ProtocolViolation, with a quote of the answer, if the body is of another type.
         """
         if not isinstance(self.body, dict):
-            raise ProtocolViolation(f"{self.scrub(self.url)}: a JSON object was expected, got: {self.words()}")
+            raise ProtocolViolation(
+                f"{self.redact_secrets(self.url)}: a JSON object was expected, got: {self.summarize()}"
+            )
         return self.body
 
-    def words(self) -> str:
+    def summarize(self) -> str:
         """Summarize the answer in one printable line without secrets, for messages."""
-        text = self.scrub(" ".join(self.scrub(self.text).split()))
-        return f"HTTP {self.status} {printable(text)[:200] or '(empty)'}"
+        text = self.redact_secrets(" ".join(self.redact_secrets(self.text).split()))
+        return f"HTTP {self.status} {make_printable(text)[:200] or '(empty)'}"
 
 
-def joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+def merge_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Build a dictionary of headers with names in lower case. Values of repeated headers are joined by commas."""
-    found: dict[str, list[str]] = {}
+    values_by_name: dict[str, list[str]] = {}
     for name, value in headers:
-        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    return {name: ", ".join(values) for name, values in found.items()}
+        values_by_name.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return {name: ", ".join(values) for name, values in values_by_name.items()}
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Replace every non-printable character, which a terminal might obey. Line feeds are kept."""
-    return "".join(one if one.isprintable() or one == "\n" else "\ufffd" for one in text)
+    return "".join(character if character.isprintable() or character == "\n" else "\ufffd" for character in text)
 
 
-def parsed(content: bytes) -> tuple[Any, str]:
+def parse_json(content: bytes) -> tuple[Any, str]:
     """Parse the body of an answer and return (JSON value, text). The value is None if the body is not usable JSON.
 
     Not usable are also NaN and infinities, numbers of more than 40 digits, nesting deeper than 64 levels, and text without a
@@ -127,40 +129,42 @@ def parsed(content: bytes) -> tuple[Any, str]:
     """
     text = content.decode("utf-8-sig", "replace")
     try:
-        value = json.loads(text, parse_constant=_refused, parse_float=_float, parse_int=_int)
+        value = json.loads(text, parse_constant=_reject_number, parse_float=_parse_float, parse_int=_parse_int)
         if "\\ud" in text.lower():
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None, text
-    return (value if shallow(value) else None), text
+    return (value if is_shallow(value) else None), text
 
 
-def _refused(text: str) -> Any:
+def _reject_number(text: str) -> Any:
     """Raise ValueError for a number that cannot be used, such as NaN."""
     raise ValueError(f"{text} is no JSON")
 
 
-def _float(text: str) -> float:
+def _parse_float(text: str) -> float:
     """Convert a JSON number to float. Raises ValueError if it is not finite."""
     value = float(text)
-    return value if math.isfinite(value) else _refused(text)
+    return value if math.isfinite(value) else _reject_number(text)
 
 
-def _int(text: str) -> int:
+def _parse_int(text: str) -> int:
     """Convert a JSON integer to int. Raises ValueError if it has more than 40 digits."""
-    return int(text) if len(text) <= _DIGITS_MAX else _refused(text)
+    return int(text) if len(text) <= _MAX_DIGITS else _reject_number(text)
 
 
-def shallow(value: Any) -> bool:
+def is_shallow(value: Any) -> bool:
     """Return True if a JSON value is nested at most `MAX_DEPTH` levels deep."""
     level = [value]
-    for _ in range(DEPTH_MAX):
-        inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
-        level = [child for children in inner for child in children]
+    for _ in range(MAX_DEPTH):
+        containers = [
+            node.values() if isinstance(node, dict) else node for node in level if isinstance(node, dict | list)
+        ]
+        level = [child for children in containers for child in children]
     return not level
 
 
-def retry_after_s(text: str, now_s: float) -> float | None:
+def parse_retry_after(text: str, now_s: float) -> float | None:
     """Parse a Retry-After header into seconds from now (RFC 9110, 10.2.3). Return None if it is invalid.
 
     Args:
@@ -179,36 +183,36 @@ def retry_after_s(text: str, now_s: float) -> float | None:
 Json = Mapping[str, Any]
 
 
-def at(body: Any, *names: str) -> Any:
+def get_nested(body: Any, *names: str) -> Any:
     """Return the value at a path of keys in nested JSON objects, or None if there is none."""
     for name in names:
         body = body.get(name) if isinstance(body, Mapping) else None
     return body
 
 
-def mapping(body: Any, *names: str) -> Json:
+def get_mapping(body: Any, *names: str) -> Json:
     """Return the JSON object at a path of keys, or an empty one if there is none."""
-    found = at(body, *names)
-    return found if isinstance(found, Mapping) else {}
+    value = get_nested(body, *names)
+    return value if isinstance(value, Mapping) else {}
 
 
-def listing(body: Any, *names: str) -> list[Any]:
+def get_list(body: Any, *names: str) -> list[Any]:
     """Return the JSON list at a path of keys, or an empty one if there is none."""
-    found = at(body, *names)
-    return found if isinstance(found, list) else []
+    value = get_nested(body, *names)
+    return value if isinstance(value, list) else []
 
 
-def mappings(body: Any, *names: str) -> list[Json]:
+def get_mappings(body: Any, *names: str) -> list[Json]:
     """Return the JSON objects in the list at a path of keys. Other members of the list are left out."""
-    return [one for one in listing(body, *names) if isinstance(one, Mapping)]
+    return [item for item in get_list(body, *names) if isinstance(item, Mapping)]
 
 
-def text(body: Any, *names: str) -> str | None:
+def get_text(body: Any, *names: str) -> str | None:
     """Return the text at a path of keys, or None if it is missing, empty or of another type."""
-    found = at(body, *names)
-    return found if isinstance(found, str) and found else None
+    value = get_nested(body, *names)
+    return value if isinstance(value, str) and value else None
 
 
-def number(value: Any) -> float | None:
+def to_float(value: Any) -> float | None:
     """Convert a JSON number to float, or return None for anything else, including booleans."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from campaign.fabrics.errors import Conflict, Incompatible
-from campaign.fabrics.protocol import Fabric, Request, Selection
+from campaign.fabrics.protocol import Fabric, LeaseRequest, Selection
 from campaign.spec.hardware import Inventory
 
 
-def admitted(request: Request, quota: Mapping[str, int], allowed_hosts: tuple[str, ...]) -> Request:
+def limit_request(request: LeaseRequest, quota: Mapping[str, int], allowed_hosts: tuple[str, ...]) -> LeaseRequest:
     """Restrict a request to the allowed hosts. Pure function.
 
     Raises Incompatible if the request names other hosts, or if it needs more devices than the quota.
@@ -25,26 +25,27 @@ def admitted(request: Request, quota: Mapping[str, int], allowed_hosts: tuple[st
         quota: maximum number of devices held at one time, by model.
         allowed_hosts: names of the hosts that may be used; empty for all.
     """
-    wanted = request.configuration
-    most = quota.get(wanted.device)
-    if most is not None and wanted.fabric_devices > most:
+    configuration = request.configuration
+    quota_limit = quota.get(configuration.device)
+    if quota_limit is not None and configuration.fabric_devices > quota_limit:
         raise Incompatible(
-            f"{request.lease_id}: {wanted.fabric_devices} pooled {wanted.device!r} are more than the {most} that "
+            f"{request.lease_id}: {configuration.fabric_devices} pooled "
+            f"{configuration.device!r} are more than the {quota_limit} that "
             f"{request.owner} may hold (system file: tenancy.quota)",
             "tenancy.quota",
         )
     if not allowed_hosts:
         return request
-    if outside := [name for name in request.allowed_hosts if name not in allowed_hosts]:
+    if forbidden_hosts := [name for name in request.allowed_hosts if name not in allowed_hosts]:
         raise Incompatible(
-            f"{request.lease_id}: {', '.join(outside)} are not allowed; allowed are {', '.join(allowed_hosts)} "
+            f"{request.lease_id}: {', '.join(forbidden_hosts)} are not allowed; allowed are {', '.join(allowed_hosts)} "
             "(system file: tenancy.allowed_hosts)",
             "tenancy.allowed_hosts",
         )
     return replace(request, allowed_hosts=request.allowed_hosts or allowed_hosts)
 
 
-class Tenant:
+class QuotaFabric:
     """Fabric with a quota for each owner.
 
     Devices in other leases of the same owner count towards the quota.
@@ -57,24 +58,29 @@ class Tenant:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.fabric, name)
 
-    def select(self, request: Request, inventory: Inventory) -> Selection:
+    def select_devices(self, request: LeaseRequest, inventory: Inventory) -> Selection:
         """Choose devices for a request within the quota of its owner.
 
         Raises Conflict with the owner's other leases if they hold too many devices, so that the caller can wait for them.
         """
-        selection = self.fabric.select(request, inventory)
-        moving = {name for host in selection.hosts for name in (*host.fabric, *host.storage)}
-        pooled = [device for device in inventory.devices if not device.local]
-        asked = Counter(device.model for device in pooled if device.fabric_id in moving)
-        tags = self.fabric.held() if any(model in self._quota for model in asked) else {}
-        mine = {lease for lease, tag in tags.items() if tag.owner == request.owner and lease != request.lease_id}
-        held = Counter(device.model for device in pooled if device.holder in mine)
-        for model, most in self._quota.items():
-            if asked[model] and asked[model] + held[model] > most:
-                holders = sorted({str(d.holder) for d in pooled if d.holder in mine and d.model == model})
+        selection = self.fabric.select_devices(request, inventory)
+        selected_ids = {name for host in selection.hosts for name in (*host.fabric, *host.storage)}
+        pooled_devices = [device for device in inventory.devices if not device.local]
+        requested_counts = Counter(device.model for device in pooled_devices if device.fabric_id in selected_ids)
+        tags = self.fabric.list_lease_tags() if any(model in self._quota for model in requested_counts) else {}
+        other_leases = {
+            lease for lease, tag in tags.items() if tag.owner == request.owner and lease != request.lease_id
+        }
+        held_counts = Counter(device.model for device in pooled_devices if device.holder in other_leases)
+        for model, quota_limit in self._quota.items():
+            if requested_counts[model] and requested_counts[model] + held_counts[model] > quota_limit:
+                holders = sorted(
+                    {str(d.holder) for d in pooled_devices if d.holder in other_leases and d.model == model}
+                )
                 raise Conflict(
-                    f"{request.lease_id}: {asked[model]} {model!r} beside the {held[model]} that {', '.join(holders) or 'nobody'} "
-                    f"has are more than the {most} that {request.owner} may hold (system file: tenancy.quota)",
+                    f"{request.lease_id}: {requested_counts[model]} {model!r} beside the "
+                    f"{held_counts[model]} that {', '.join(holders) or 'nobody'} "
+                    f"has are more than the {quota_limit} that {request.owner} may hold (system file: tenancy.quota)",
                     holders,
                 )
         return selection

@@ -13,7 +13,7 @@ Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class HostNeed:
     """Number of devices and drives that one host needs from the fabric."""
 
     devices: int
@@ -21,7 +21,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class HostShare:
     """Number of devices that one host takes from each bank (in the order of the banks), and the bank of its drive."""
 
     devices: Counts
@@ -29,7 +29,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RemainingCapacity:
     """Capacity that remains while hosts are served, in the order of the banks.
 
     `serving` is the number of hosts per drawer.
@@ -40,64 +40,70 @@ class Left:
     serving: tuple[tuple[str, int], ...]
 
 
-class Search:
+class PlacementSearch:
     """Depth-first search over hosts in order. A combination that failed once is not tried again."""
 
-    def __init__(self, banks: Sequence[Bank], need: Need, hosts: int) -> None:
+    def __init__(self, banks: Sequence[Bank], need: HostNeed, hosts: int) -> None:
         self.banks = banks
         self.need = need
         self.hosts = hosts
         self.spreads: list[Counts] = []
-        self._hopeless: set[tuple[int, int, Left]] = set()
+        self._infeasible: set[tuple[int, int, RemainingCapacity]] = set()
 
-    def run(self, candidates: Sequence[Host], left: Left) -> list[tuple[Host, Share]] | None:
+    def find_shares(
+        self, candidates: Sequence[Host], capacity: RemainingCapacity
+    ) -> list[tuple[Host, HostShare]] | None:
         """Find a share for the required number of hosts, or return None if there is no solution."""
-        if not enough(left, self.need, self.hosts):
+        if not has_capacity(capacity, self.need, self.hosts):
             return None
-        every = sorted(_spreads(self.need.devices, max(len(self.banks), 1)), key=_untidiness)
-        groups = [[host for host in candidates if host.name in names] for names in _neighbourhoods(self.banks)]
+        all_spreads = sorted(_generate_spreads(self.need.devices, max(len(self.banks), 1)), key=_spread_sort_key)
+        groups = [[host for host in candidates if host.name in names] for names in _group_connected_hosts(self.banks)]
         # Try one spread for all hosts first. Only if no single spread works may hosts differ.
-        for self.spreads in [*([spread] for spread in every), every]:
-            found: list[tuple[Host, Share]] = []
+        for self.spreads in [*([spread] for spread in all_spreads), all_spreads]:
+            placements: list[tuple[Host, HostShare]] = []
             for group in groups:
-                found += self._serve_most(group, self.hosts - len(found), left)
-            if len(found) == self.hosts:
-                return found
+                placements += self._serve_max_hosts(group, self.hosts - len(placements), capacity)
+            if len(placements) == self.hosts:
+                return placements
         return None
 
-    def _serve_most(self, candidates: Sequence[Host], missing: int, left: Left) -> list[tuple[Host, Share]]:
+    def _serve_max_hosts(
+        self, candidates: Sequence[Host], missing: int, capacity: RemainingCapacity
+    ) -> list[tuple[Host, HostShare]]:
         """Serve as many hosts of one group as possible, at most `missing`.
 
         Groups share no drawers, so the maximum per group gives the maximum in total.
         """
         for count in range(min(len(candidates), missing), 0, -1):
-            self._hopeless.clear()
-            found = self._serve(candidates, 0, count, left)
-            if found is not None:
-                return found
+            self._infeasible.clear()
+            placements = self._serve_hosts(candidates, 0, count, capacity)
+            if placements is not None:
+                return placements
         return []
 
-    def _serve(
-        self, candidates: Sequence[Host], index: int, missing: int, left: Left
-    ) -> list[tuple[Host, Share]] | None:
+    def _serve_hosts(
+        self, candidates: Sequence[Host], index: int, missing: int, capacity: RemainingCapacity
+    ) -> list[tuple[Host, HostShare]] | None:
         """Find shares for `missing` hosts among the candidates from `index` on, or return None."""
         if missing == 0:
             return []
-        if len(candidates) - index < missing or (index, missing, left) in self._hopeless:
+        if len(candidates) - index < missing or (index, missing, capacity) in self._infeasible:
             return None
         host = candidates[index]
-        for share in self._shares(host, left):
-            rest = self._serve(candidates, index + 1, missing - 1, self._take(share, left))
-            if rest is not None:
-                return [(host, share), *rest]
-        found = self._serve(candidates, index + 1, missing, left)
-        if found is None:
-            self._hopeless.add((index, missing, left))
-        return found
+        for share in self._generate_shares(host, capacity):
+            further_placements = self._serve_hosts(
+                candidates, index + 1, missing - 1, self._subtract_share(share, capacity)
+            )
+            if further_placements is not None:
+                return [(host, share), *further_placements]
+        placements = self._serve_hosts(candidates, index + 1, missing, capacity)
+        if placements is None:
+            self._infeasible.add((index, missing, capacity))
+        return placements
 
-    def _shares(self, host: Host, left: Left) -> Iterator[Share]:
+    def _generate_shares(self, host: Host, capacity: RemainingCapacity) -> Iterator[HostShare]:
         """Yield the possible shares of a host, given the remaining capacity."""
-        serving = dict(left.serving)
+        serving = dict(capacity.serving)
         reachable = [
             index
             for index, bank in enumerate(self.banks)
@@ -106,59 +112,61 @@ class Search:
         for spread in self.spreads:
             if len(spread) > len(reachable):
                 continue
-            for places in dict.fromkeys(permutations(reachable, len(spread))):
+            for bank_indices in dict.fromkeys(permutations(reachable, len(spread))):
                 counts = [0] * len(self.banks)
-                for place, count in zip(places, spread, strict=True):
-                    counts[place] = count
-                if any(count > free for count, free in zip(counts, left.devices, strict=True)):
+                for bank_index, count in zip(bank_indices, spread, strict=True):
+                    counts[bank_index] = count
+                if any(count > free for count, free in zip(counts, capacity.devices, strict=True)):
                     continue
                 if not self.need.drives:
-                    yield Share(tuple(counts), None)
+                    yield HostShare(tuple(counts), None)
                     continue
-                near_first = sorted(reachable, key=lambda place: place not in places)
-                yield from (Share(tuple(counts), place) for place in near_first if left.drives[place])
+                near_first = sorted(reachable, key=lambda bank_index: bank_index not in bank_indices)
+                yield from (
+                    HostShare(tuple(counts), bank_index) for bank_index in near_first if capacity.drives[bank_index]
+                )
 
-    def _take(self, share: Share, left: Left) -> Left:
+    def _subtract_share(self, share: HostShare, capacity: RemainingCapacity) -> RemainingCapacity:
         """Return the capacity that remains after a share is taken."""
-        used = {index for index, count in enumerate(share.devices) if count} | {share.drive}
-        drawers = {self.banks[index].drawer for index in used if index is not None}
-        return Left(
-            tuple(free - count for free, count in zip(left.devices, share.devices, strict=True)),
-            tuple(free - (index == share.drive) for index, free in enumerate(left.drives)),
-            tuple((drawer, hosts + (drawer in drawers)) for drawer, hosts in left.serving),
+        used_banks = {index for index, count in enumerate(share.devices) if count} | {share.drive}
+        drawers = {self.banks[index].drawer for index in used_banks if index is not None}
+        return RemainingCapacity(
+            tuple(free - count for free, count in zip(capacity.devices, share.devices, strict=True)),
+            tuple(free - (index == share.drive) for index, free in enumerate(capacity.drives)),
+            tuple((drawer, hosts + (drawer in drawers)) for drawer, hosts in capacity.serving),
         )
 
 
-def enough(left: Left, need: Need, hosts: int) -> bool:
+def has_capacity(capacity: RemainingCapacity, need: HostNeed, hosts: int) -> bool:
     """Return True if the total capacity covers the needs of all hosts."""
-    return sum(left.devices) >= need.devices * hosts and sum(left.drives) >= need.drives * hosts
+    return sum(capacity.devices) >= need.devices * hosts and sum(capacity.drives) >= need.drives * hosts
 
 
-def _neighbourhoods(banks: Sequence[Bank]) -> list[set[str]]:
+def _group_connected_hosts(banks: Sequence[Bank]) -> list[set[str]]:
     """Group host names so that hosts of different groups reach no common drawer."""
     groups: list[tuple[set[str], set[str]]] = []
     for bank in banks:
         drawers, hosts = {bank.drawer}, set(bank.hosts)
-        apart = []
+        unconnected = []
         for group in groups:
             if group[0] & drawers or group[1] & hosts:
                 drawers, hosts = drawers | group[0], hosts | group[1]
             else:
-                apart.append(group)
-        groups = [*apart, (drawers, hosts)]
+                unconnected.append(group)
+        groups = [*unconnected, (drawers, hosts)]
     return [hosts for _, hosts in groups]
 
 
-def _spreads(total: int, parts: int, largest: int | None = None) -> Iterator[Counts]:
+def _generate_spreads(total: int, parts: int, largest: int | None = None) -> Iterator[Counts]:
     """Yield all ways to write `total` as at most `parts` descending positive numbers; yields () for zero."""
     if total == 0:
         yield ()
     elif parts > 0:
         for first in range(min(total, largest or total), 0, -1):
-            for rest in _spreads(total - first, parts - 1, first):
-                yield (first, *rest)
+            for remaining_parts in _generate_spreads(total - first, parts - 1, first):
+                yield (first, *remaining_parts)
 
 
-def _untidiness(spread: Counts) -> tuple[int, int]:
+def _spread_sort_key(spread: Counts) -> tuple[int, int]:
     """Return a sort key that prefers few drawers, then equal numbers per drawer."""
     return (len(spread), max(spread, default=0) - min(spread, default=0))

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, bank_of
+from campaign.fabrics.banks import CABLING_RULE, RULES, Bank, find_bank
 from campaign.fabrics.errors import Conflict, Incompatible, NoMatch, Unhealthy
-from campaign.fabrics.placement.search import Left, Need, Search, Share, enough
-from campaign.fabrics.protocol import HostSelection, Request, Selection
+from campaign.fabrics.placement.search import HostNeed, HostShare, PlacementSearch, RemainingCapacity, has_capacity
+from campaign.fabrics.protocol import HostSelection, LeaseRequest, Selection
 from campaign.spec.cell import Configuration
 from campaign.spec.hardware import STORAGE_KIND, Device, Host, Inventory
 
@@ -22,7 +22,7 @@ FreeDevices = tuple[list[Device], list[Device]]
 """Free compute devices and free drives of one bank."""
 
 
-def select(request: Request, inventory: Inventory, banks: Sequence[Bank] = ()) -> Selection:
+def select_devices(request: LeaseRequest, inventory: Inventory, banks: Sequence[Bank] = ()) -> Selection:
     """Choose hosts and devices for the request.
 
     Without `banks` (the rules of the pool), hosts have only their own devices.
@@ -33,65 +33,76 @@ def select(request: Request, inventory: Inventory, banks: Sequence[Bank] = ()) -
         Incompatible: a rule of the chassis forbids the request.
         NoMatch: the system is too small.
     """
-    if unknown := set(request.allowed_hosts) - {host.name for host in inventory.hosts}:
-        known = ", ".join(host.name for host in inventory.hosts)
-        raise NoMatch(f"{request.lease_id}: no host {', '.join(sorted(unknown))}; the system has {known}")
-    hosts = _place(request, inventory, banks)
+    if unknown_hosts := set(request.allowed_hosts) - {host.name for host in inventory.hosts}:
+        known_hosts = ", ".join(host.name for host in inventory.hosts)
+        raise NoMatch(f"{request.lease_id}: no host {', '.join(sorted(unknown_hosts))}; the system has {known_hosts}")
+    hosts = _place_hosts(request, inventory, banks)
     if hosts is None:
-        raise _why_not(request, inventory, banks)
+        raise _build_selection_error(request, inventory, banks)
     return Selection(request, hosts)
 
 
-def _place(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> tuple[HostSelection, ...] | None:
+def _place_hosts(
+    request: LeaseRequest, inventory: Inventory, banks: Sequence[Bank]
+) -> tuple[HostSelection, ...] | None:
     """Choose hosts and their devices for a request, or return None if it does not fit."""
-    wanted, need = request.configuration, _need(request.configuration)
-    own = _own_parts(request, inventory)
-    free = [_free_in(bank, banks, wanted, inventory) for bank in banks]
-    if need != Need(0, 0):
-        shares = Search(banks, need, wanted.hosts).run(tuple(own), _left(free, inventory, banks))
+    configuration, need = request.configuration, _build_need(request.configuration)
+    own_selections = _select_own_devices(request, inventory)
+    free = [_list_free_devices(bank, banks, configuration, inventory) for bank in banks]
+    if need != HostNeed(0, 0):
+        shares = PlacementSearch(banks, need, configuration.hosts).find_shares(
+            tuple(own_selections), _compute_remaining_capacity(free, inventory, banks)
+        )
     else:
-        nothing = Share((0,) * len(banks), None)
-        shares = [(host, nothing) for host in own][: wanted.hosts] if len(own) >= wanted.hosts else None
+        empty_share = HostShare((0,) * len(banks), None)
+        shares = (
+            [(host, empty_share) for host in own_selections][: configuration.hosts]
+            if len(own_selections) >= configuration.hosts
+            else None
+        )
     if shares is None:
         return None
-    shares.sort(key=lambda each: inventory.hosts.index(each[0]))
-    fabric, storage = _pick(shares, free, inventory)
+    shares.sort(key=lambda placement: inventory.hosts.index(placement[0]))
+    fabric, storage = _pick_devices(shares, free, inventory)
     return tuple(
-        replace(own[host], fabric=fabric[host.name], storage=(*own[host].storage, *storage[host.name]))
+        replace(
+            own_selections[host], fabric=fabric[host.name], storage=(*own_selections[host].storage, *storage[host.name])
+        )
         for host, _ in shares
     )
 
 
-def _pick(
-    shares: Sequence[tuple[Host, Share]], free: Sequence[FreeDevices], inventory: Inventory
+def _pick_devices(
+    shares: Sequence[tuple[Host, HostShare]], free: Sequence[FreeDevices], inventory: Inventory
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
     """Pick devices and drives by host, in the order of the inventory. Devices that are attached nowhere come first."""
-    place = {device.fabric_id: index for index, device in enumerate(inventory.devices)}
-    picked: list[dict[str, list[str]]] = []
+    inventory_order = {device.fabric_id: index for index, device in enumerate(inventory.devices)}
+    picked_ids: list[dict[str, list[str]]] = []
     for use in (0, 1):
-        wanted = {
+        counts_by_host = {
             host.name: share.devices if use == 0 else tuple(int(index == share.drive) for index in range(len(free)))
             for host, share in shares
         }
-        mine: dict[str, list[str]] = {host: [] for host in wanted}
+        picked_by_host: dict[str, list[str]] = {host: [] for host in counts_by_host}
         for index, bank in enumerate(free):
-            left = sorted(bank[use], key=lambda device: device.movable)
-            for host, counts in wanted.items():
-                mine[host] += [device.fabric_id for device in left[: counts[index]]]
-                left = left[counts[index] :]
-        picked.append(mine)
+            remaining = sorted(bank[use], key=lambda device: device.movable)
+            for host, counts in counts_by_host.items():
+                picked_by_host[host] += [device.fabric_id for device in remaining[: counts[index]]]
+                remaining = remaining[counts[index] :]
+        picked_ids.append(picked_by_host)
     devices, drives = (
-        {host: tuple(sorted(ids, key=place.__getitem__)) for host, ids in mine.items()} for mine in picked
+        {host: tuple(sorted(ids, key=inventory_order.__getitem__)) for host, ids in picked_by_host.items()}
+        for picked_by_host in picked_ids
     )
     return devices, drives
 
 
-def _need(wanted: Configuration) -> Need:
+def _build_need(configuration: Configuration) -> HostNeed:
     """Return the pooled devices and drives that each host of a configuration needs."""
-    return Need(wanted.fabric_devices_per_host, int(wanted.storage == "fabric-nvme"))
+    return HostNeed(configuration.fabric_devices_per_host, int(configuration.storage == "fabric-nvme"))
 
 
-def _allowed(request: Request, inventory: Inventory) -> list[Host]:
+def _list_allowed_hosts(request: LeaseRequest, inventory: Inventory) -> list[Host]:
     """Return the hosts that the request may use and that no lease holds."""
     return [
         host
@@ -100,123 +111,141 @@ def _allowed(request: Request, inventory: Inventory) -> list[Host]:
     ]
 
 
-def _usable(device: Device) -> bool:
+def _is_usable(device: Device) -> bool:
     """Return True if the device is free and not broken."""
     return device.state == "free" and device.health != "critical"
 
 
-def _own_parts(request: Request, inventory: Inventory) -> dict[Host, HostSelection]:
+def _select_own_devices(request: LeaseRequest, inventory: Inventory) -> dict[Host, HostSelection]:
     """Select the local devices and drives of each host. Hosts that lack any of them are left out."""
-    wanted, found = request.configuration, dict[Host, HostSelection]()
-    count, drives_needed = wanted.local_devices_per_host, int(wanted.storage == "nvme")
-    for host in _allowed(request, inventory):
-        own = [d for d in inventory.devices if d.local and d.attached_to == host.name and _usable(d)]
-        fitting = [device.fabric_id for device in own if device.computes and device.model == wanted.device]
-        drives = [device.fabric_id for device in own if device.kind == STORAGE_KIND]
+    configuration, selections = request.configuration, dict[Host, HostSelection]()
+    count, drives_needed = configuration.local_devices_per_host, int(configuration.storage == "nvme")
+    for host in _list_allowed_hosts(request, inventory):
+        own_devices = [d for d in inventory.devices if d.local and d.attached_to == host.name and _is_usable(d)]
+        fitting = [
+            device.fabric_id for device in own_devices if device.computes and device.model == configuration.device
+        ]
+        drives = [device.fabric_id for device in own_devices if device.kind == STORAGE_KIND]
         if len(fitting) >= count and len(drives) >= drives_needed:
-            found[host] = HostSelection(host.name, local=tuple(fitting[:count]), storage=tuple(drives[:drives_needed]))
-    return found
+            selections[host] = HostSelection(
+                host.name, local=tuple(fitting[:count]), storage=tuple(drives[:drives_needed])
+            )
+    return selections
 
 
-def _free_in(bank: Bank, banks: Sequence[Bank], wanted: Configuration, inventory: Inventory) -> FreeDevices:
+def _list_free_devices(
+    bank: Bank, banks: Sequence[Bank], configuration: Configuration, inventory: Inventory
+) -> FreeDevices:
     """Return the free devices of the requested model in a bank, and its free drives, in slot order."""
-    free = [d for d in inventory.devices if not d.local and _usable(d) and bank_of(banks, d.location) is bank]
+    free = [d for d in inventory.devices if not d.local and _is_usable(d) and find_bank(banks, d.location) is bank]
     return (
-        [device for device in free if device.computes and device.model == wanted.device],
+        [device for device in free if device.computes and device.model == configuration.device],
         [device for device in free if device.kind == STORAGE_KIND],
     )
 
 
-def _left(free: Sequence[FreeDevices], inventory: Inventory, banks: Sequence[Bank]) -> Left:
+def _compute_remaining_capacity(
+    free: Sequence[FreeDevices], inventory: Inventory, banks: Sequence[Bank]
+) -> RemainingCapacity:
     """Compute the free devices and drives per bank, and the number of hosts per drawer."""
     serving: dict[str, set[str]] = {bank.drawer: set() for bank in banks}
     for device in inventory.devices:
         # Movable devices are detached for this lease, so they do not count.
-        bank = None if device.local or device.attached_to is None or device.movable else bank_of(banks, device.location)
+        bank = (
+            None if device.local or device.attached_to is None or device.movable else find_bank(banks, device.location)
+        )
         if bank is not None and device.attached_to is not None:
             serving[bank.drawer].add(device.attached_to)
-    return Left(
+    return RemainingCapacity(
         tuple(len(devices) for devices, _ in free),
         tuple(len(drives) for _, drives in free),
         tuple((drawer, len(hosts)) for drawer, hosts in serving.items()),
     )
 
 
-def _why_not(
-    request: Request, inventory: Inventory, banks: Sequence[Bank]
+def _build_selection_error(
+    request: LeaseRequest, inventory: Inventory, banks: Sequence[Bank]
 ) -> Conflict | Unhealthy | Incompatible | NoMatch:
     """Build the error that explains why a request does not fit."""
-    asked = f"{request.lease_id}: {_asked(request.configuration)}"
-    freed = inventory.freed()
-    if _place(request, freed, banks) is not None:
-        holders = _holders(request, inventory)
-        return Conflict(f"{asked} is held by {', '.join(holders)}", holders)
-    well = Inventory(freed.hosts, tuple(replace(d, health="ok", state="free") for d in freed.devices))
-    if _place(request, well, banks) is not None:
-        broken = [d.fabric_id for d in inventory.devices if d.health == "critical"]
-        return Unhealthy(f"{asked} would need failed devices: {', '.join(broken)}", broken)
-    rule = _forbidding_rule(request, well, banks)
+    request_text = f"{request.lease_id}: {_describe_configuration(request.configuration)}"
+    freed_inventory = inventory.freed()
+    if _place_hosts(request, freed_inventory, banks) is not None:
+        holders = _list_holders(request, inventory)
+        return Conflict(f"{request_text} is held by {', '.join(holders)}", holders)
+    healthy_inventory = Inventory(
+        freed_inventory.hosts, tuple(replace(d, health="ok", state="free") for d in freed_inventory.devices)
+    )
+    if _place_hosts(request, healthy_inventory, banks) is not None:
+        failed_ids = [d.fabric_id for d in inventory.devices if d.health == "critical"]
+        return Unhealthy(f"{request_text} would need failed devices: {', '.join(failed_ids)}", failed_ids)
+    rule = _find_forbidding_rule(request, healthy_inventory, banks)
     if rule is not None:
-        return Incompatible(f"{asked} breaks a rule of the chassis ({rule})", rule)
-    return NoMatch(f"{asked} exceeds the system: {_have(request, well)}")
+        return Incompatible(f"{request_text} breaks a rule of the chassis ({rule})", rule)
+    return NoMatch(f"{request_text} exceeds the system: {_describe_inventory(request, healthy_inventory)}")
 
 
-def _forbidding_rule(request: Request, inventory: Inventory, banks: Sequence[Bank]) -> str | None:
+def _find_forbidding_rule(request: LeaseRequest, inventory: Inventory, banks: Sequence[Bank]) -> str | None:
     """Return the first rule without which the request would fit, or None if the system is too small."""
-    wanted = request.configuration
-    cabled: dict[str, list[str]] = {}
+    configuration = request.configuration
+    hosts_by_chassis: dict[str, list[str]] = {}
     for bank in banks:
-        cabled.setdefault(bank.drawer.split("/")[0], []).extend(bank.hosts)
+        hosts_by_chassis.setdefault(bank.drawer.split("/")[0], []).extend(bank.hosts)
     for mode in ("advanced", "standard_two_hosts", "standard_one_host"):
-        lifted = [
-            replace(bank, hosts=tuple(cabled[bank.drawer.split("/")[0]]), hosts_max=len(inventory.hosts))
+        relaxed_banks = [
+            replace(bank, hosts=tuple(hosts_by_chassis[bank.drawer.split("/")[0]]), hosts_max=len(inventory.hosts))
             if bank.mode == mode != "advanced"
             else replace(bank, hosts_max=len(inventory.hosts))
             if bank.mode == "advanced"
             else bank
             for bank in banks
         ]
-        if _place(request, inventory, lifted) is not None:
+        if _place_hosts(request, inventory, relaxed_banks) is not None:
             return RULES[mode]
-    left = _left([_free_in(bank, banks, wanted, inventory) for bank in banks], inventory, banks)
-    if len(_own_parts(request, inventory)) >= wanted.hosts and enough(left, _need(wanted), wanted.hosts):
+    capacity = _compute_remaining_capacity(
+        [_list_free_devices(bank, banks, configuration, inventory) for bank in banks], inventory, banks
+    )
+    if len(_select_own_devices(request, inventory)) >= configuration.hosts and has_capacity(
+        capacity, _build_need(configuration), configuration.hosts
+    ):
         return CABLING_RULE
     return None
 
 
-def _holders(request: Request, inventory: Inventory) -> tuple[str, ...]:
+def _list_holders(request: LeaseRequest, inventory: Inventory) -> tuple[str, ...]:
     """Return the holders of hosts and devices that the request could use, in the order of the inventory."""
-    wanted = request.configuration
+    configuration = request.configuration
     hosts = [host.holder for host in inventory.hosts if not request.allowed_hosts or host.name in request.allowed_hosts]
     devices = [
         device.holder
         for device in inventory.devices
-        if (device.computes and device.model == wanted.device)
-        or (device.kind == STORAGE_KIND and wanted.storage != "local")
+        if (device.computes and device.model == configuration.device)
+        or (device.kind == STORAGE_KIND and configuration.storage != "local")
     ]
     return tuple(dict.fromkeys(holder for holder in (*hosts, *devices) if holder is not None))
 
 
-def _asked(wanted: Configuration) -> str:
+def _describe_configuration(configuration: Configuration) -> str:
     """Describe the hosts, devices and storage of a configuration."""
     parts = []
-    if wanted.local_devices_per_host:
-        parts.append(f"{wanted.local_devices_per_host} local")
-    if wanted.fabric_devices_per_host:
-        parts.append(f"{wanted.fabric_devices_per_host} pooled")
-    each = " each" if wanted.hosts > 1 else ""
-    devices = f" with {' and '.join(parts)} {wanted.device!r}{each}" if parts else ""
-    storage = "" if wanted.storage == "local" else f" and {wanted.storage}"
-    return f"{wanted.hosts} host{'s' if wanted.hosts > 1 else ''}{devices}{storage}"
+    if configuration.local_devices_per_host:
+        parts.append(f"{configuration.local_devices_per_host} local")
+    if configuration.fabric_devices_per_host:
+        parts.append(f"{configuration.fabric_devices_per_host} pooled")
+    per_host = " each" if configuration.hosts > 1 else ""
+    devices = f" with {' and '.join(parts)} {configuration.device!r}{per_host}" if parts else ""
+    storage = "" if configuration.storage == "local" else f" and {configuration.storage}"
+    return f"{configuration.hosts} host{'s' if configuration.hosts > 1 else ''}{devices}{storage}"
 
 
-def _have(request: Request, inventory: Inventory) -> str:
+def _describe_inventory(request: LeaseRequest, inventory: Inventory) -> str:
     """Describe the hosts and devices that the request may use."""
-    allowed = [host.name for host in _allowed(request, inventory)]
-    local = Counter(device.model for device in inventory.devices if device.local and device.attached_to in allowed)
-    pooled = Counter(device.model for device in inventory.devices if not device.local)
-    listed = [
-        f"{where} " + (", ".join(f"{count} x {model!r}" for model, count in counts.items()) or "nothing")
-        for where, counts in (("of their own", local), ("in the pool", pooled))
+    allowed_hosts = [host.name for host in _list_allowed_hosts(request, inventory)]
+    local_counts = Counter(
+        device.model for device in inventory.devices if device.local and device.attached_to in allowed_hosts
+    )
+    pooled_counts = Counter(device.model for device in inventory.devices if not device.local)
+    descriptions = [
+        f"{location_text} " + (", ".join(f"{count} x {model!r}" for model, count in counts.items()) or "nothing")
+        for location_text, counts in (("of their own", local_counts), ("in the pool", pooled_counts))
     ]
-    return f"{len(allowed)} hosts ({', '.join(allowed) or 'none'}), {'; '.join(listed)}"
+    return f"{len(allowed_hosts)} hosts ({', '.join(allowed_hosts) or 'none'}), {'; '.join(descriptions)}"

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from campaign.common.accelerators import Kind
+from campaign.common.accelerators import AcceleratorKind
 from campaign.observe.links.spec import LeftOut, LinkSpec, RankLinks
 from campaign.spec.fields import ClosedModel
 
@@ -104,7 +104,7 @@ class LinksDocument(ClosedModel):
     """One measurement of the links of one composition. Everything that was not measured is absent or None."""
 
     schema_version: Literal["links/1"] = "links/1"
-    runs_on: Kind
+    runs_on: AcceleratorKind
     devices: tuple[MeasuredDevice, ...]
     kinds: tuple[tuple[str | None, ...], ...] = Field(description="[from][to] the kind of way")
     settings: dict[str, Any] = Field(description="sizes, repeats, warm-up and time that were asked for")

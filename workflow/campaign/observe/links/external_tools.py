@@ -14,7 +14,7 @@ from campaign.spec.campaign_file import LinkMeasurement
 from campaign.spec.hardware import Composition
 from campaign.workloads.launcher import Launcher, Limits
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import Scope, read_log
+from campaign.workloads.parsers import RunContext, read_log
 from campaign.workloads.protocol import Step
 
 _PARSERS: Mapping[str, str] = {
@@ -104,10 +104,10 @@ def measure(bench: LinkBench, settings: LinkMeasurement, largest_bytes: int) -> 
 
 def _read(tool: str, log: Path, ranks_by_host: Mapping[str, int], *, whole: bool) -> tuple[dict[str, Any], str]:
     """The reading as a document, and why it is not whole."""
-    scope = Scope(ranks=sum(ranks_by_host.values()), hosts=len(ranks_by_host), ended=whole)
+    scope = RunContext(ranks=sum(ranks_by_host.values()), hosts=len(ranks_by_host), ended_normally=whole)
     reading = read_log(_PARSERS[tool], Log(log), scope)
     if whole:
-        reading = reading.of_ended()
+        reading = reading.without_cut_off_flag()
     document = {
         "status": reading.status,
         "matrices": {name: vars(each) for name, each in reading.matrices.items()},

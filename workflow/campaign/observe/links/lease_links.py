@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from campaign.common.accelerators import Kind
+from campaign.common.accelerators import AcceleratorKind
 from campaign.common.errors import RecordError
-from campaign.common.files import load_json, make_directory, reading, write_once
+from campaign.common.files import load_json, make_directory, reject_damaged_document, write_once
 from campaign.common.paths import Results
 from campaign.observe.links.document import LinksDocument, MeasuredDevice, measured
 from campaign.observe.links.external_tools import LinkBench, measure
@@ -35,7 +35,7 @@ _TRIES = 3
 _START_S = 120.0  # loading torch from a busy shared file system
 
 
-def measure_links(bench: LinkBench, runs_on: Kind, settings: LinkMeasurement) -> dict[str, Any]:
+def measure_links(bench: LinkBench, runs_on: AcceleratorKind, settings: LinkMeasurement) -> dict[str, Any]:
     """Measure the links between all devices of the composition; gives a document as `LinksDocument` describes it.
 
     What fails in the measurement is a problem in the document; LaunchError (nothing could be started) passes. The directory of the
@@ -164,10 +164,10 @@ class LinkStage:
 
         Links that an earlier driver of this use has measured are not measured again. LaunchError: nothing could be started.
         """
-        kept = self.results.links / f"{self.use}.{when}.json"
+        kept = self.results.measured_links / f"{self.use}.{when}.json"
         if not kept.exists():
             write_once(kept, (json.dumps(self._measured(launcher, when, directory, marker), indent=1) + "\n").encode())
-        with reading(kept, "move it away, and the links are measured again"):
+        with reject_damaged_document(kept, "move it away, and the links are measured again"):
             name = str(load_json(kept)["document"])
         system = self.campaign.system
         scale = system.emulation.scale if system.emulation and launcher.links and launcher.links["emulated"] else None
@@ -191,8 +191,8 @@ def links_of_uses(results: Path, store: Store) -> list[dict[str, Any]]:
     from campaign.observe.links.alpha_beta_model import with_models
 
     found = []
-    for path in sorted(Results.at(results).links.glob("*.json")):
-        with reading(path, "restore it from an archive, or move it away"):
+    for path in sorted(Results.from_directory(results).measured_links.glob("*.json")):
+        with reject_damaged_document(path, "restore it from an archive, or move it away"):
             said = load_json(path)
             document = with_models(store.shared_document(said["document"]))
             found.append({**said, "lease_id": str(said["lease_id"]), "document": document})

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from campaign.common.accelerators import Kind
+from campaign.common.accelerators import AcceleratorKind
 from campaign.common.errors import ConfigError, RecordError
 from campaign.common.files import read_bytes, write_once
 from campaign.spec.fields import ClosedModel
@@ -24,7 +24,7 @@ class LinkSpec(ClosedModel):
     repeats: int = Field(ge=1)
     warmup: int = Field(ge=0)
     budget_s: float = Field(gt=0)
-    device: Kind
+    device: AcceleratorKind
     time_out_s: float = Field(gt=0, description="of one operation between ranks; waiting for a turn is one too")
 
     @field_validator("sizes_bytes")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from campaign.common.accelerators.nvidia import visible_uuids
+from campaign.common.accelerators.nvidia import get_visible_uuids
 from campaign.common.files import make_directory, write_atomic
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN, Used, reported, summary, unused_devices
 from campaign.observe.telemetry.samples import HostSamples, SampleFile, TimeWindow, rows
@@ -149,7 +149,7 @@ class Telemetry:
             sampler = host if host in self._files else first
             names.setdefault(sampler, []).extend(device.host_id for device in used)
             told.setdefault(sampler, []).extend(next(by_rank, None) for _ in used)
-        masked = visible_uuids(os.environ) if len(names) == 1 else ()
+        masked = get_visible_uuids(os.environ) if len(names) == 1 else ()
         return {
             sampler: Used(
                 # Without names, a program that reports nothing uses what this process's own mask lets it see.

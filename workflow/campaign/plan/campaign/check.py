@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from campaign.common.errors import ConfigError, nearest, problems_of
+from campaign.common.errors import ConfigError, collect_problems, suggest_name
 from campaign.plan.campaign.expand_shapes import device_models, product
 from campaign.plan.campaign.launch_prefix_rules import rules_of
 from campaign.plan.campaign.primary_metric import metric_problems
@@ -61,7 +61,7 @@ def check(
         *([] if stored else _options(file, workloads, place)),
         *_expressions(file, place),
         *metric_problems(file, workloads, place),
-        *problems_of(_zips, file, configurations, place),
+        *collect_problems(_zips, file, configurations, place),
     ]
     for system in systems:
         source, own = sources.systems[system.name], [c for c in configurations if c.system == system.name]
@@ -108,12 +108,12 @@ def _configurations(
     for index, name in enumerate(file.axes.configuration or ()):
         if name not in names:
             where = place("axes", "configuration", index)
-            yield f"{where}: configuration '{name}' is not declared; {nearest(name, names)}"
+            yield f"{where}: configuration '{name}' is not declared; {suggest_name(name, names)}"
     of = {configuration.name: configuration.system for configuration in configurations}
     for system, baseline in file.baselines.items():
         where = place("baseline", system) if system else place("baseline")
         if baseline not in names:
-            yield f"{where}: configuration '{baseline}' is not declared; {nearest(baseline, names)}"
+            yield f"{where}: configuration '{baseline}' is not declared; {suggest_name(baseline, names)}"
         elif baseline not in chosen:
             yield f"{where}: '{baseline}' is not measured; add it to axes.configuration"
         elif system not in ("", of[baseline]):
@@ -130,7 +130,7 @@ def _devices(system: SystemFile, source: YamlFile) -> Iterator[str]:
     for model in system.devices:
         if model not in known:
             where = source.place("devices", model)
-            yield f"{where}: no host and no pool entry has this device; {nearest(model, known)}"
+            yield f"{where}: no host and no pool entry has this device; {suggest_name(model, known)}"
 
 
 def _emulation(system: SystemFile, configurations: Sequence[Configuration], source: YamlFile) -> Iterator[str]:
@@ -172,7 +172,7 @@ def _paces(
     for model, rates in paces.items():
         where = source.place("emulation", "pace", model)
         if model not in (known := device_models(system)):
-            yield f"{where}: no host and no pool entry has this device; {nearest(model, known)}"
+            yield f"{where}: no host and no pool entry has this device; {suggest_name(model, known)}"
         elif system.devices.get(model, DeviceModel()).runs_on != "cpu":
             yield f"{where}: '{model}' is a GPU and has its own rate; set `runs_on: cpu` for it under devices, or remove its pace"
         if "fp32" not in rates:
@@ -211,7 +211,7 @@ def _reference(file: CampaignFile, workloads: Mapping[str, Workload], place: Cal
     where = partial(place, "protocol", "reference")
     workload = workloads.get(asked.workload)
     if workload is None:
-        yield f"{where('workload')}: '{asked.workload}' is no workload of this campaign; {nearest(asked.workload, workloads)}"
+        yield f"{where('workload')}: '{asked.workload}' is no workload of this campaign; {suggest_name(asked.workload, workloads)}"
         return
     if asked.precision not in workload.precisions:
         yield (
@@ -222,7 +222,7 @@ def _reference(file: CampaignFile, workloads: Mapping[str, Workload], place: Cal
         if option not in workload.variable_options:
             yield (
                 f"{where('options', option)}: workload '{workload.name}' has no such option; "
-                f"{nearest(option, workload.variable_options)}"
+                f"{suggest_name(option, workload.variable_options)}"
             )
 
 
@@ -231,15 +231,15 @@ def _requirements(file: CampaignFile, workloads: Mapping[str, Workload], place: 
         where = partial(place, "protocol", "require", index)
         if each.workload not in file.axes.workload:
             yield (
-                f"{where('workload')}: '{each.workload}' is no workload of this campaign; {nearest(each.workload, workloads)} "
+                f"{where('workload')}: '{each.workload}' is no workload of this campaign; {suggest_name(each.workload, workloads)} "
                 "(add it to axes.workload)"
             )
             continue
         printed = workloads[each.workload].printed_metrics if each.workload in workloads else None
         if printed is not None and each.metric not in (*printed, "throughput_per_s"):
-            yield f"{where('metric')}: workload '{each.workload}' gives no such number; {nearest(each.metric, printed)}"
+            yield f"{where('metric')}: workload '{each.workload}' gives no such number; {suggest_name(each.metric, printed)}"
         if each.when is not None:
-            yield from problems_of(parse, each.when, {*AXES, *file.axes.options}, where("when"))
+            yield from collect_problems(parse, each.when, {*AXES, *file.axes.options}, where("when"))
 
 
 def _options(file: CampaignFile, workloads: Mapping[str, Workload], place: Callable[..., str]) -> Iterator[str]:
@@ -252,7 +252,7 @@ def _options(file: CampaignFile, workloads: Mapping[str, Workload], place: Calla
             known = workload.variable_options
             if option not in known:
                 yield (
-                    f"{where}: workload '{name}' has no such option; {nearest(option, known)} "
+                    f"{where}: workload '{name}' has no such option; {suggest_name(option, known)} "
                     "(an axis varies options with a default in the workload file, and options that every workload of its kind has)"
                 )
 
@@ -261,10 +261,10 @@ def _expressions(file: CampaignFile, place: Callable[..., str]) -> Iterator[str]
     names = {*AXES, *file.axes.options}
     early = {*SHAPE_AXES, "configuration", "workload"}
     for index, exclusion in enumerate(file.exclude):
-        yield from problems_of(parse, exclusion.when, names, place("exclude", index, "when"))
+        yield from collect_problems(parse, exclusion.when, names, place("exclude", index, "when"))
     for index, override in enumerate(file.overrides):
         known = early if override.axes else names
-        yield from problems_of(parse, override.when, known, place("overrides", index, "when"))
+        yield from collect_problems(parse, override.when, known, place("overrides", index, "when"))
 
 
 def _slurm_overrides(system: SystemFile, source: YamlFile, configurations: Sequence[Configuration]) -> Iterator[str]:
@@ -274,7 +274,7 @@ def _slurm_overrides(system: SystemFile, source: YamlFile, configurations: Seque
             when(configuration.axes())
 
     for index, override in enumerate(system.slurm.overrides):
-        yield from problems_of(decide, override.when, source.place("slurm", "overrides", index, "when"))
+        yield from collect_problems(decide, override.when, source.place("slurm", "overrides", index, "when"))
 
 
 def _zips(file: CampaignFile, configurations: Sequence[Configuration], place: Callable[..., str]) -> None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from campaign.common.errors import ConfigError, nearest
-from campaign.common.files import content_hash
-from campaign.common.wording import plural
-from campaign.fabrics.registry import fabric_kind
+from campaign.common.errors import ConfigError, suggest_name
+from campaign.common.files import hash_document
+from campaign.common.wording import pluralize
+from campaign.fabrics.registry import load_fabric_kind
 from campaign.plan.campaign.load import gathered
 from campaign.spec.campaign_file import Shape
 from campaign.spec.cell import Attach, Configuration
@@ -94,7 +94,9 @@ def expand_shapes(shapes: Sequence[Shape], systems: Sequence[SystemFile], source
     for index, shape in enumerate(shapes):
         if unknown := sorted(set(shape.system or ()) - set(names)):
             where = source.place("configurations", index, "system")
-            raise ConfigError(f"{where}: '{unknown[0]}' is no system of the campaign; {nearest(unknown[0], names)}")
+            raise ConfigError(
+                f"{where}: '{unknown[0]}' is no system of the campaign; {suggest_name(unknown[0], names)}"
+            )
     found = gathered(partial(_on_system, shapes, system, systems, source) for system in systems)
     where = source.place("configurations")
     for system, here in zip(systems, found, strict=True):
@@ -139,7 +141,7 @@ def _on_system(
             if isinstance(configuration, Impossible):
                 impossible.append(replace(configuration, shape=f"{prefix}{configuration.shape}", of=index))
                 continue
-            key = content_hash(configuration.shape())
+            key = hash_document(configuration.shape())
             making[key][index] = None
             if shape.name and key in named and by_shape[key].name != shape.name:
                 where = source.place("configurations", index)
@@ -167,7 +169,7 @@ def lacks(system: SystemFile, configuration: Configuration) -> str | None:
     model, own = configuration.device, configuration.local_devices_per_host
     groups = [group for group in system.hosts for _ in group.names()]
     if len(groups) < configuration.hosts:
-        return f"it has {plural(len(groups), 'host')}"
+        return f"it has {pluralize(len(groups), 'host')}"
     able = sum(
         sum(d.count for d in group.devices if d.model == model) >= own
         and (configuration.storage != "nvme" or any(d.kind == "nvme" for d in group.devices))
@@ -175,7 +177,7 @@ def lacks(system: SystemFile, configuration: Configuration) -> str | None:
     )
     if able < configuration.hosts:
         what = [f"{own} {model}"] * (own > 0) + ["an NVMe drive"] * (configuration.storage == "nvme")
-        return f"{able or 'none'} of its {plural(len(groups), 'host')} {'have' if able > 1 else 'has'} {' and '.join(what)}"
+        return f"{able or 'none'} of its {pluralize(len(groups), 'host')} {'have' if able > 1 else 'has'} {' and '.join(what)}"
     pool = Counter[str]()
     for entry in system.pool:
         pool["nvme" if entry.kind == "nvme" else entry.model] += entry.count
@@ -183,7 +185,7 @@ def lacks(system: SystemFile, configuration: Configuration) -> str | None:
     for name, number in (("nvme", drives), (model, configuration.fabric_devices)):
         if number > pool[name]:
             return f"its pool has {pool[name]} {name}, not {number}"
-    if configuration.p2p and "p2p" not in fabric_kind(str(system.fabric["kind"])).offers:
+    if configuration.p2p and "p2p" not in load_fabric_kind(str(system.fabric["kind"])).offers:
         return f"nothing sets peer-to-peer on a fabric of kind {system.fabric['kind']}"
     return None
 
@@ -206,7 +208,7 @@ def _expanded(
     for model in shape.device or ():
         if model not in elsewhere:
             named = f"system '{system.name}' has" if len(systems) == 1 else "the systems have"
-            raise ConfigError(f"{place('device')}: {named} no device '{model}'; {nearest(model, elsewhere)}")
+            raise ConfigError(f"{place('device')}: {named} no device '{model}'; {suggest_name(model, elsewhere)}")
         if model not in known:
             expanded.append(Impossible(shape.name or f"configurations with {model}", f"it has no device '{model}'"))
     if len(known) != 1 and not shape.device:

@@ -8,13 +8,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, model_validator
 
-from campaign.common.errors import nearest
+from campaign.common.errors import suggest_name
 from campaign.spec.campaign_file import PrimaryMetric, Shape
 from campaign.spec.cell import SHAPE_AXES, Scalar
 from campaign.spec.fields import Argument, AxisName, FileModel, Many, Name
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 from campaign.spec.system_file import DeviceModel, Links
-from campaign.workloads.parsers import OF_SERVICES, ParserName
+from campaign.workloads.parsers import SERVICE_PARSERS, ParserName
 from campaign.workloads.parsers.expressions import Parser
 from campaign.workloads.protocol import MetricFacts
 
@@ -95,7 +95,7 @@ class ImportedWorkload(FileModel):
     @property
     def is_service(self) -> bool:
         """Whether its logs are of a client that sent requests to a server."""
-        return self.parser in OF_SERVICES
+        return self.parser in SERVICE_PARSERS
 
     @model_validator(mode="after")
     def _one_way(self) -> ImportedWorkload:
@@ -212,5 +212,5 @@ class ImportFile(FileModel):
             tests = [] if pattern.tests in ("one", "repetitions") else [pattern.tests]
             for name in [*pattern.values, *pattern.read, *pattern.words, *tests]:
                 if name not in known and not files:
-                    raise ValueError(f"logs.{number}: '{name}' can be said of no log; {nearest(name, known)}")
+                    raise ValueError(f"logs.{number}: '{name}' can be said of no log; {suggest_name(name, known)}")
         return self

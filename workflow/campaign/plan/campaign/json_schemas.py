@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from campaign.fabrics import FABRICS, fabric_kind
+from campaign.fabrics import FABRICS, load_fabric_kind
 from campaign.plan.campaign.import_file import ImportFile
 from campaign.spec.campaign_file import CampaignFile
 from campaign.spec.fields import listed
@@ -95,7 +95,7 @@ def _schema_of(noun: str, workload_kinds: tuple[str, ...]) -> dict[str, Any]:
 
 def options_schema(fabric: str) -> dict[str, Any]:
     """The schema of one fabric adapter's options."""
-    return _generated(fabric_kind(fabric).options)
+    return _generated(load_fabric_kind(fabric).options)
 
 
 def _generated(subject: Any) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _close_fabric(schema: dict[str, Any]) -> None:
     for name in FABRICS:
         options = options_schema(name)
         schema["$defs"].update(options.pop("$defs", {}))
-        properties = {"kind": {"const": name, "type": "string", "description": fabric_kind(name).summary}}
+        properties = {"kind": {"const": name, "type": "string", "description": load_fabric_kind(name).summary}}
         options["properties"] = {**properties, **options.get("properties", {})}
         options["required"] = ["kind", *options.get("required", ())]
         kinds.append(options)

@@ -26,7 +26,7 @@ def rules_of(system: SystemFile, model: str) -> dict[bool, LaunchRule]:
         return {}
     options = {key: value for key, value in system.fabric.items() if key != "kind"}
     rules = LaunchPrefixOptions.model_validate(options)
-    found = {local: rules.rule(model, local=local) for local in (True, False)}
+    found = {local: rules.find_rule(model, local=local) for local in (True, False)}
     return {local: rule for local, rule in found.items() if rule is not None}
 
 
@@ -37,8 +37,8 @@ def launch_identity(system: SystemFile, configuration: Configuration) -> dict[st
         "local" if local else "pool": {
             "prefix": list(rule.prefix),
             "environment": rule.environment,
-            "fraction": str(rule.part),
-            "parts": rule.parts,
+            "fraction": str(rule.device_fraction),
+            "parts": rule.parts_per_device,
             "memory_mib": rule.memory_mib,
         }
         for local, rule in rules_of(system, configuration.device).items()
@@ -86,7 +86,7 @@ def devices_to_ask(system: SystemFile, configuration: Configuration) -> int | No
         for group in system.hosts
         for name in group.names()
     )
-    return local if own else math.ceil(local / rule.parts)
+    return local if own else math.ceil(local / rule.parts_per_device)
 
 
 def said(system: SystemFile, configurations: Collection[Configuration]) -> list[str]:
@@ -96,8 +96,8 @@ def said(system: SystemFile, configurations: Collection[Configuration]) -> list[
     return [
         f"{'Local' if local else 'Remote'} devices of model '{model}' are used through a prefix and variables: "
         f"`{' '.join([*(f'{name}={value}' for name, value in rule.environment.items()), *rule.prefix])}`"
-        + (f"; each is {rule.fraction} of a device" if rule.part != 1 else "")
-        + (f", {rule.parts} share one" if rule.parts > 1 else "")
+        + (f"; each is {rule.fraction} of a device" if rule.device_fraction != 1 else "")
+        + (f", {rule.parts_per_device} share one" if rule.parts_per_device > 1 else "")
         + "."
         for model, local in sorted(used, key=lambda each: (each[0], not each[1]))
         if (rule := rules_of(system, model).get(local)) is not None
@@ -105,4 +105,4 @@ def said(system: SystemFile, configurations: Collection[Configuration]) -> list[
 
 
 def _way(rule: LaunchRule) -> tuple[Any, ...]:
-    return rule.prefix, tuple(sorted(rule.environment.items())), rule.part, rule.memory_mib
+    return rule.prefix, tuple(sorted(rule.environment.items())), rule.device_fraction, rule.memory_mib

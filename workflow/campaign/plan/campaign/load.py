@@ -16,10 +16,10 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from campaign.common.credentials import find_in, masked
-from campaign.common.errors import ConfigError, nearest
-from campaign.common.paths import CONFIG
-from campaign.fabrics import FABRICS, fabric_kind, fabric_modules
+from campaign.common.credentials import find_secrets_in_document, mask_secrets
+from campaign.common.errors import ConfigError, suggest_name
+from campaign.common.paths import CONFIG_DIRECTORY
+from campaign.fabrics import FABRICS, list_fabric_modules, load_fabric_kind
 from campaign.spec.campaign_file import CampaignFile
 from campaign.spec.fields import PATTERN_WORDS
 from campaign.spec.metric import unit_words
@@ -95,7 +95,7 @@ def _noun(kind: type[BaseModel]) -> str:
 def config_directories(campaign_path: Path) -> list[Path]:
     """Directories whose `systems/` and `workloads/` a campaign can name: its own, the one above, its `config/`, the package's."""
     own = campaign_path.resolve().parent
-    return list(dict.fromkeys([own, own.parent, *filter(Path.is_dir, [own / "config"]), CONFIG]))
+    return list(dict.fromkeys([own, own.parent, *filter(Path.is_dir, [own / "config"]), CONFIG_DIRECTORY]))
 
 
 def _find(folder: str, name: str, campaign_path: Path, place: str = "") -> Path:
@@ -106,7 +106,9 @@ def _find(folder: str, name: str, campaign_path: Path, place: str = "") -> Path:
             return candidate
     available = sorted({path.stem for directory in directories for path in (directory / folder).glob("*.yaml")})
     looked = ", ".join(str(directory / folder) for directory in directories)
-    raise ConfigError(f"{place or campaign_path}: no {folder[:-1]} '{name}' in {looked}; {nearest(name, available)}")
+    raise ConfigError(
+        f"{place or campaign_path}: no {folder[:-1]} '{name}' in {looked}; {suggest_name(name, available)}"
+    )
 
 
 def gathered(calls: Iterable[Callable[[], _R]]) -> list[_R]:
@@ -165,7 +167,7 @@ def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, store
 def _refuse_secrets(source: YamlFile) -> None:
     """ConfigError for values that look like secrets."""
     problems = []
-    for place, what in find_in(source.data):
+    for place, what in find_secrets_in_document(source.data):
         named = "environment" in place[:-1] or "precision_environment" in place
         name, rest = (place[-1], "") if named else ("NAME", ", which the program reads")
         problems.append(
@@ -193,14 +195,16 @@ def _check_fabric(source: YamlFile, stored: bool) -> None:
     if stored or not isinstance(fabric, dict):
         return  # its adapter may not be installed here; or the model says so
     kind = fabric.get("kind")
-    known = FABRICS if str(kind) in FABRICS else fabric_modules()
+    known = FABRICS if str(kind) in FABRICS else list_fabric_modules()
     if not isinstance(kind, str) or kind not in known:
         raise ConfigError(
-            f"{source.place('fabric', 'kind')}: {kind!r} is not a fabric; {nearest(str(kind), known)}"
+            f"{source.place('fabric', 'kind')}: {kind!r} is not a fabric; {suggest_name(str(kind), known)}"
             if "kind" in fabric
             else f"{source.place('fabric', 'kind')}: this key is missing; choose one of: {', '.join(known)}"
         )
-    _valid(fabric_kind(kind).options, source, "fabric", {k: v for k, v in fabric.items() if k != "kind"}, ("fabric",))
+    _valid(
+        load_fabric_kind(kind).options, source, "fabric", {k: v for k, v in fabric.items() if k != "kind"}, ("fabric",)
+    )
 
 
 def _valid(model: type[BaseModel], source: YamlFile, noun: str, data: Any = None, prefix: Location = ()) -> BaseModel:
@@ -246,7 +250,7 @@ def _message(
     where = source.place(*prefix, *inner, name=noun)
     match problem["type"]:
         case "extra_forbidden":
-            return f"{where}: unknown key; {nearest(str(inner[-1]), _keys_at(model, inner[:-1], data))}"
+            return f"{where}: unknown key; {suggest_name(str(inner[-1]), _keys_at(model, inner[:-1], data))}"
         case "missing":
             return f"{where}: this key is missing; docs/reference/configuration.md explains it"
         case "too_short":
@@ -284,7 +288,7 @@ def _meant(location: tuple[str | int, ...], model: Any, data: Any) -> str | int:
 
 
 def _short(value: object) -> str:
-    text = masked(repr(value))
+    text = mask_secrets(repr(value))
     return text if len(text) <= 80 else text[:77] + "..."
 
 

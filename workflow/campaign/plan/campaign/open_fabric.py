@@ -12,10 +12,10 @@ from pathlib import Path
 from campaign.common.errors import ConfigError, FabricError
 from campaign.fabrics import open_fabric
 from campaign.fabrics.errors import Incompatible
-from campaign.fabrics.operations import Operations, operations
-from campaign.fabrics.placement.quotas import Tenant, admitted
-from campaign.fabrics.protocol import Fabric, Request
-from campaign.fabrics.registry import fabric_kind, offering
+from campaign.fabrics.operations import OperationCounts, count_operations
+from campaign.fabrics.placement.quotas import QuotaFabric, limit_request
+from campaign.fabrics.protocol import Fabric, LeaseRequest
+from campaign.fabrics.registry import list_kinds_offering, load_fabric_kind
 from campaign.plan.campaign.resolve import Campaign
 from campaign.spec.cell import Configuration
 from campaign.spec.operation_times import OperationTimes, published_times, read_times
@@ -32,7 +32,7 @@ def fabric_of(system: SystemFile, state: Path, where: str = "") -> Iterator[Fabr
     except ConfigError as error:
         raise ConfigError(f"{where or f'system {system.name}'}: {error}; correct it, or hosts and pool") from error
     try:
-        yield Tenant(fabric, system.tenancy.quota) if system.tenancy.quota else fabric
+        yield QuotaFabric(fabric, system.tenancy.quota) if system.tenancy.quota else fabric
     finally:
         fabric.close()
 
@@ -54,20 +54,20 @@ def recorded_times(system: SystemFile, path: Path) -> OperationTimes | None:
         return read_times(path.parent / system.times).scaled(system.times_factor)
     if drawn := str(system.fabric.get("times", "")):  # by a simulation, for devices of every kind
         return published_times(drawn).scaled(float(system.fabric.get("times_factor", 1.0))).of_any_device()
-    name = fabric_kind(str(system.fabric["kind"])).times
+    name = load_fabric_kind(str(system.fabric["kind"])).times
     return published_times(name).scaled(system.times_factor) if name else None
 
 
 def request_of(
     system: SystemFile, name: str, campaign: str, configuration: Configuration, allowed_hosts: tuple[str, ...] = ()
-) -> Request:
+) -> LeaseRequest:
     kind = system.fabric["kind"]
-    if configuration.p2p and "p2p" not in fabric_kind(kind).offers:
+    if configuration.p2p and "p2p" not in load_fabric_kind(kind).offers:
         rule = f"nothing sets peer-to-peer on a fabric of kind {kind}; use attach: {configuration.attach.partition('-')[0]}"
-        raise Incompatible(f"{name}: {rule}, or one of kind {', '.join(offering('p2p'))}", rule)
+        raise Incompatible(f"{name}: {rule}, or one of kind {', '.join(list_kinds_offering('p2p'))}", rule)
     links = {model: (device.pcie.width, device.pcie.gen) for model, device in system.devices.items() if device.pcie}
-    asked = Request(name, campaign, system.tenancy.owner or owner(), configuration, allowed_hosts, links)
-    return admitted(asked, system.tenancy.quota, system.allowed_hosts())
+    asked = LeaseRequest(name, campaign, system.tenancy.owner or owner(), configuration, allowed_hosts, links)
+    return limit_request(asked, system.tenancy.quota, system.allowed_hosts())
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PlannedPlacement:
     unfit: str | None = None
     """Why it does not fit the system; None where it does."""
     hosts: tuple[str, ...] = ()
-    operations: Operations | None = None
+    operations: OperationCounts | None = None
     """Operations of the fabric that compose it; None where they are not known before."""
 
 
@@ -86,17 +86,17 @@ Placing = Callable[[Configuration], PlannedPlacement]
 
 def placing(fabric: Fabric, campaign: Campaign) -> Placing:
     """A function that places configurations on an open fabric, as if it were free."""
-    steps = fabric_kind(str(campaign.system.fabric["kind"])).steps
-    devices = {device.fabric_id: device for device in fabric.inventory_planned().devices if not device.local}
+    steps = load_fabric_kind(str(campaign.system.fabric["kind"])).steps
+    devices = {device.fabric_id: device for device in fabric.build_planned_inventory().devices if not device.local}
 
     @cache
     def place(configuration: Configuration) -> PlannedPlacement:
         try:
-            selection = fabric.select_planned(request_of(campaign.system, "plan", campaign.name, configuration))
+            selection = fabric.select_planned_devices(request_of(campaign.system, "plan", campaign.name, configuration))
         except FabricError as error:
             return PlannedPlacement(unfit=str(error).removeprefix("plan: "))
-        attached = (devices[name] for name in selection.ids if name in devices)
+        attached = (devices[name] for name in selection.fabric_ids if name in devices)
         hosts = tuple(host.host for host in selection.hosts)
-        return PlannedPlacement(hosts=hosts, operations=operations(attached, steps) if steps else None)
+        return PlannedPlacement(hosts=hosts, operations=count_operations(attached, steps) if steps else None)
 
     return place

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from campaign.common.errors import nearest
+from campaign.common.errors import suggest_name
 from campaign.spec.campaign_file import CampaignFile
 from campaign.spec.cell import Configuration
 from campaign.spec.metric import THROUGHPUT, Metric, unit_words
@@ -94,7 +94,7 @@ def in_system(source: YamlFile) -> Iterator[str]:
     for key in sorted(_BY_HOST & fabric.keys()):
         for name in fabric[key] if isinstance(fabric[key], dict) else ():
             if name not in hosts:
-                yield f"{source.place('fabric', key, name)}: the system has no host of this name; {nearest(name, hosts)}"
+                yield f"{source.place('fabric', key, name)}: the system has no host of this name; {suggest_name(name, hosts)}"
     files: Mapping[tuple[str, ...], Any] = {
         ("ca_file",): fabric.get("ca_file"),
         ("credentials", "file"): (fabric.get("credentials") or {}).get("file"),

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from pydantic import ValidationError
 
-from campaign.common.errors import ConfigError, first_problem
+from campaign.common.errors import ConfigError, format_first_error
 from campaign.plan.campaign.launch_prefix_rules import devices_to_ask
 from campaign.spec.cell import SHAPE_AXES, Configuration
 from campaign.spec.expression import parse
@@ -32,7 +32,7 @@ def given_options(given: object) -> SlurmOptions:
             raise ConfigError(
                 f"--config slurm: {elsewhere[0]} is given in the system file only (`slurm.{elsewhere[0]}`); here there are: {known}"
             ) from error
-        raise ConfigError(f"--config slurm: {first_problem(error, str(given))}; there are: {known}") from error
+        raise ConfigError(f"--config slurm: {format_first_error(error, str(given))}; there are: {known}") from error
 
 
 def options_of(system: SystemFile, configuration: Configuration, given: SlurmOptions) -> SlurmOptions:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from campaign.analysis.tables.io import Tables
-from campaign.common.errors import ConfigError, unwritable
+from campaign.common.errors import ConfigError, convert_os_error
 from campaign.common.paths import REPORTS
 from campaign.report.figure import Drawing, Figure, all_figures, data_of
 from campaign.report.paper.latex import caption, escaped, note, table
@@ -50,7 +50,7 @@ def draw(tables: Tables, out: Path, for_paper: bool, only: Sequence[str] | None 
             (out / "figures.tex").write_text("\n".join(captions), encoding="utf-8")
             files.append(out / "figures.tex")
     except OSError as error:
-        raise unwritable(error, out) from error
+        raise convert_os_error(error, out) from error
     return Drawn(files, left_out)
 
 

@@ -13,7 +13,7 @@ from campaign.analysis.statistics.comparable_cells import naming_columns
 from campaign.analysis.statistics.software_options import software_options
 from campaign.analysis.tables.io import Tables, neutralize_formulas
 from campaign.common import intervals, wording
-from campaign.common.errors import unwritable
+from campaign.common.errors import convert_os_error
 from campaign.report.paper.latex import table
 from campaign.spec.metric import Metric, metric_of
 
@@ -33,7 +33,7 @@ def write_numbers(tables: Tables, out: Path) -> list[Path]:
         for name, text in texts.items():
             (out / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise unwritable(error, out) from error
+        raise convert_os_error(error, out) from error
     return [out / name for name in texts]
 
 
@@ -58,7 +58,9 @@ def compare_cells(tables: Tables) -> pd.DataFrame:
     columns = ["cell_id", "against_cell", "ratio", "ratio_low", "ratio_high", "p", "p_holm", "tested"]
     columns += ["compositions", "against_compositions", "method"]
     stated = [
-        rows[rows["ratio"].notna() & (rows["method"] != intervals.ITSELF)].reindex(columns=columns).assign(figure=title)
+        rows[rows["ratio"].notna() & (rows["method"] != intervals.NO_INTERVAL_REFERENCE)]
+        .reindex(columns=columns)
+        .assign(figure=title)
         for title, rows in figures.items()
         if len(rows)
     ]
@@ -76,8 +78,8 @@ def _describe_pairs(cells: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
     for cell_id, against_id in zip(pairs["cell_id"], pairs["against_cell"], strict=True):
         cell, against = by_id.loc[cell_id], by_id.loc[against_id]
         different = [name for name in names if cell[name] != against[name]]
-        shared = wording.describe(cell, [name for name in names if name not in different and cell[name] != ""])
-        both = f"{wording.describe(cell, different)} against {wording.describe(against, different)}"
+        shared = wording.format_axes(cell, [name for name in names if name not in different and cell[name] != ""])
+        both = f"{wording.format_axes(cell, different)} against {wording.format_axes(against, different)}"
         words.append(both + (f" ({shared})" if shared else ""))
     return words
 
@@ -118,7 +120,7 @@ def _comparison_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
     return (
         row["comparison"],
         row["figure"],
-        wording.with_interval(row["ratio"], row["ratio_low"], row["ratio_high"], wording.times),
+        wording.format_with_interval(row["ratio"], row["ratio_low"], row["ratio_high"], wording.format_ratio),
         verdict.p_value(row["p_holm"]),
         f"{row['compositions']} / {row['against_compositions']}",
         row["method"].removesuffix(", 95 %"),
@@ -126,11 +128,11 @@ def _comparison_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
 
 
 def _cell_row(row: Mapping[Any, Any], names: list[str], compositions: Mapping[str, int]) -> tuple[str, ...]:
-    measured = wording.with_interval(row["mean"], row["ci_low"], row["ci_high"], wording.rate)
+    measured = wording.format_with_interval(row["mean"], row["ci_low"], row["ci_high"], wording.format_rate)
     return (
-        wording.describe(row, [name for name in names or ["configuration"] if row[name] != ""]),
+        wording.format_axes(row, [name for name in names or ["configuration"] if row[name] != ""]),
         measured if row["n_ok"] else row["state"],
         str(row["n_ok"]),
         str(compositions.get(row["cell_id"], 0)),
-        wording.statuses(row["failures"]) if row["failures"] else "",
+        wording.format_status_counts(row["failures"]) if row["failures"] else "",
     )

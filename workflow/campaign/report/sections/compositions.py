@@ -25,7 +25,7 @@ def compositions(leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "lease": lease["lease_id"],
             "configuration": lease["configuration"],
             "state": lease["state"],
-            "composed": wording.seconds(time["compose_s"]),
+            "composed": wording.format_seconds(time["compose_s"]),
             "requested": _requested(lease.get("requested") or {}),
             "obtained": _obtained(lease.get("obtained") or {}),
             "mismatches": [_plain(each) for each in lease.get("mismatches") or ()],
@@ -52,10 +52,10 @@ def idle(runs: pd.DataFrame) -> str:
     longest = leases.sort_values(["idle_longest_s", "lease_id"], ascending=[False, True], kind="stable").iloc[0]
     (total,) = idle_times(runs.assign(campaign=""), "campaign").to_dict("records")
     return (
-        f"Between runs, leases were idle for {wording.seconds(total['idle_s'])} in all, "
-        f"{wording.percent(total['idle_pct'])} of the "
-        f"{wording.seconds(total['span_s'])} from first start to last end; the longest was "
-        f"{wording.seconds(total['idle_longest_s'])}, on lease {longest['lease_id']}."
+        f"Between runs, leases were idle for {wording.format_seconds(total['idle_s'])} in all, "
+        f"{wording.format_percent(total['idle_pct'])} of the "
+        f"{wording.format_seconds(total['span_s'])} from first start to last end; the longest was "
+        f"{wording.format_seconds(total['idle_longest_s'])}, on lease {longest['lease_id']}."
     )
 
 

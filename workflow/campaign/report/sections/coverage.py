@@ -30,10 +30,10 @@ def coverage(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> dict[str, Any]
     axes = naming_columns(cells)
     rows = [
         (
-            wording.describe(row, axes),
+            wording.format_axes(row, axes),
             row["state"],
             f"{row['n_ok']} of {row['n_planned']}",
-            wording.rate(row["mean"]),
+            wording.format_rate(row["mean"]),
             "; ".join(part for part in (row["why"], _outliers(row)) if part),
         )
         for row in told.to_dict("records")
@@ -48,13 +48,13 @@ def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
     failed = runs[~runs["status"].isin(("ok", "implied"))]
     failed = failed[failed["cell_id"].isin(cells["cell_id"])]
     planned = cells[cells["cell_id"].isin(failed["cell_id"])]
-    words = {row["cell_id"]: wording.describe(row, axes) for row in planned.to_dict("records")}
+    words = {row["cell_id"]: wording.format_axes(row, axes) for row in planned.to_dict("records")}
     places = {name: place for place, name in enumerate(words)}
     failed = failed.assign(place=failed["cell_id"].map(places)).sort_values(["place", "repetition"], kind="stable")
     shown = failed.head(FAILED_ON_PAGE)
     groups = []
     for (status, reason), alike in shown.groupby(["status", "failure_reason"], sort=False):
-        said = ": ".join(filter(None, [wording.statuses(f"{status} x{len(alike)}"), str(reason)]))
+        said = ": ".join(filter(None, [wording.format_status_counts(f"{status} x{len(alike)}"), str(reason)]))
         rows = [
             (
                 words[cell],
@@ -103,7 +103,9 @@ def state_counts(cells: pd.DataFrame) -> list[tuple[str, str]]:
 def _why(row: Mapping[Any, Any]) -> str:
     """What failed runs ended as, reasons of missing ones, flags, and what ended the repetitions, of one cell."""
     parts = [
-        f"{'' if row['n_failed'] else 'not run: '}{wording.statuses(row['failures'])}" if row["failures"] else "",
+        f"{'' if row['n_failed'] else 'not run: '}{wording.format_status_counts(row['failures'])}"
+        if row["failures"]
+        else "",
         f"missing: {row['missing_reasons']}" if row["n_missing"] else "",
         f"flags: {row['flags']}" if row["flags"] else "",
         f"measured window: {row['window']}" if row.get("window") else "",
@@ -123,4 +125,4 @@ def _own_flags(cells: pd.DataFrame) -> list[str]:
 def _outliers(row: Mapping[Any, Any]) -> str:
     """Which runs of a cell lie far from the others."""
     word = "outlier" if row["n_outliers"] == 1 else "outliers"
-    return f"{word}, counted: repetition {wording.minus(row['outliers'])}" if row["n_outliers"] else ""
+    return f"{word}, counted: repetition {wording.use_minus_signs(row['outliers'])}" if row["n_outliers"] else ""

@@ -85,7 +85,7 @@ def _counts(said: PublishedSaid) -> str:
         NOT_HERE: ("was not measured here", "were not measured here"),
     }
     told = [f"{n:,} {one if n == 1 else many}" for name, (one, many) in words.items() if (n := verdicts.count(name))]
-    return f"{wording.plural(len(verdicts), 'claim')}: {', '.join(told)}." if verdicts else ""
+    return f"{wording.pluralize(len(verdicts), 'claim')}: {', '.join(told)}." if verdicts else ""
 
 
 def _also_with_another_program(verdict: str, one: str, many: str) -> dict[str, tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from campaign.common.wording import plural, rate, with_interval
+from campaign.common.wording import format_rate, format_with_interval, pluralize
 from campaign.spec.race import RaceCandidate, RaceDocument, WorkloadRace
 
 HEADINGS = ("Configuration", "Compositions", "Why it is not measured further")
@@ -39,7 +39,7 @@ def race_lines(race: RaceDocument) -> list[str]:
 def state_race(race: RaceDocument) -> str:
     """Return how far the race is, and how many compositions it has measured."""
     measured, planned = sum(race.compositions.values()), race.compositions_planned
-    count = f"{measured} of {plural(planned, 'composition')} ({100 * measured / planned:.0f}\u202f%)"
+    count = f"{measured} of {pluralize(planned, 'composition')} ({100 * measured / planned:.0f}\u202f%)"
     goal = f"The best configuration within {race.within_pct:g}\u202f%"
     if not race.ended:
         return (
@@ -48,7 +48,7 @@ def state_race(race: RaceDocument) -> str:
     if race.decided:
         return f"{goal} is known, after {count}."
     undecided = sum(not each.best for each in race.workloads)
-    return f"{goal} is not known for {undecided} of {plural(len(race.workloads), 'workload')}, after {count}."
+    return f"{goal} is not known for {undecided} of {pluralize(len(race.workloads), 'workload')}, after {count}."
 
 
 def _describe_workload(race: WorkloadRace, whole: RaceDocument) -> str:
@@ -56,7 +56,7 @@ def _describe_workload(race: WorkloadRace, whole: RaceDocument) -> str:
     if not race.candidates:
         return f"{race.about}: every configuration failed."
     if not (race.best or whole.ended):
-        return f"{race.about}: not decided; {plural(len(race.candidates), 'candidate')}."
+        return f"{race.about}: not decided; {pluralize(len(race.candidates), 'candidate')}."
     named = {each.configuration: _describe_candidate(each, whole) for each in race.candidates}
     best = named.pop(race.best, "")
     others = "; ".join(named.values())
@@ -73,7 +73,7 @@ def _describe_candidate(candidate: RaceCandidate, whole: RaceDocument) -> str:
     if candidate.value is None:
         return f"{candidate.configuration} (no valid run)"
     low, high = (float("nan") if bound is None else bound for bound in (candidate.low, candidate.high))
-    value = with_interval(candidate.value, low, high, rate)
+    value = format_with_interval(candidate.value, low, high, format_rate)
     composed = _composed(whole, candidate.configuration)
     return (
         f"{candidate.configuration} (batch {candidate.batch}, {composed} compositions), {value} {whole.unit}".rstrip()

@@ -17,7 +17,7 @@ from campaign.analysis.recommend.document import (
     RecommendedChoice,
 )
 from campaign.common import wording
-from campaign.common.errors import RecordError, first_problem
+from campaign.common.errors import RecordError, format_first_error
 from campaign.common.files import load_json
 from campaign.report.intervals_column import Interval, column
 
@@ -46,7 +46,7 @@ def read_recommendation(directory: Path) -> RecommendationDocument | None:
             return None
         return RecommendationDocument.model_validate(found)
     except ValidationError as error:
-        raise RecordError(f"{path}: {first_problem(error)}; delete it and run again") from error
+        raise RecordError(f"{path}: {format_first_error(error)}; delete it and run again") from error
     except (OSError, ValueError, AttributeError) as error:
         raise RecordError(f"{path}: cannot be read ({error}); delete it and run again") from error
 
@@ -102,7 +102,9 @@ def _rows(answer: RecommendationAnswer, listed: Sequence[RecommendedChoice | Non
         gives = choice.bare if first else choice.short.removeprefix(f"{choice.configuration} ")
         known = ("tied within 5\u202f%, " if choice in answer.tied else "") + _known_by(choice)
         drawn = _against_first(choice, answer)
-        against = wording.with_interval(drawn.value, drawn.low, drawn.high, wording.percent, none="no interval")
+        against = wording.format_with_interval(
+            drawn.value, drawn.low, drawn.high, wording.format_percent, no_interval_text="no interval"
+        )
         rows.append((build, gives, known, against))
     more = answer.tied_total + answer.not_told_apart_total - len(rows) + 1
     unknown = "" if answer.comparable else f"; ties {UNKNOWN}"
@@ -126,7 +128,7 @@ def _in_summary(answer: RecommendationAnswer) -> str:
     if choice is None:
         return f"{answer.sentences[0].rstrip('.')}."
     others = answer.tied_total + answer.not_told_apart_total
-    tied = f"; {wording.plural(others, 'other')} may be as good" if others else ""
+    tied = f"; {wording.pluralize(others, 'other')} may be as good" if others else ""
     return (
         f"for {answer.about}, {choice.built}: {choice.bare}, {_known_by(choice)}"
         f"{tied if answer.comparable else f'; ties {UNKNOWN}'}."
@@ -134,4 +136,4 @@ def _in_summary(answer: RecommendationAnswer) -> str:
 
 
 def _known_by(choice: RecommendedChoice) -> str:
-    return f"measured, {wording.plural(sum(each.runs for each in choice.evidence), 'run')}{choice.compositions()}"
+    return f"measured, {wording.pluralize(sum(each.runs for each in choice.evidence), 'run')}{choice.compositions()}"

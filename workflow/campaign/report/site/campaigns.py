@@ -19,15 +19,15 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from campaign.analysis.tables.io import DOCUMENTS, Tables, read
-from campaign.archive.read import opened
-from campaign.archive.write import parts_of
+from campaign.archive.read import open_archive
+from campaign.archive.write import collect_members
 from campaign.common.errors import ConfigError, RecordError
-from campaign.common.files import load_json, open_regular, reading, write_json
+from campaign.common.files import load_json, open_regular, reject_damaged_document, write_json
 from campaign.common.paths import Results
 from campaign.plan.campaign.resolve import load_campaign
 from campaign.report import in_page_order
 from campaign.report.figure import ANSWERS
-from campaign.report.sources import as_planned, report_from
+from campaign.report.sources import find_planned_campaign, write_report
 from campaign.report.write import figures_of, render_report
 
 FACTS = "campaign.json"
@@ -91,14 +91,14 @@ def digest_of(source: Path) -> str:
     the same names.
     """
     digest = hashlib.sha256()
-    made = Results.at(source)
+    made = Results.from_directory(source)
     if source.is_file():
         files = [source]
     elif (made.tables / "runs.parquet").is_file():
-        written = (made.report, *_files(made.tables), *_files(made.figures))
+        written = (made.report_file, *_files(made.tables), *_files(made.figures))
         files = [path for path in written if path.is_file()]
     else:
-        files = [path for path in parts_of(source).values() if isinstance(path, Path)]
+        files = [path for path in collect_members(source).values() if isinstance(path, Path)]
     for path in files:
         with open_regular(path) as file:
             digest.update(f"{path.name}\0".encode() + hashlib.file_digest(file, "sha256").digest())
@@ -113,7 +113,7 @@ def entries(site: Path) -> list[ListedCampaign]:
     """The campaigns that a site has, the oldest first."""
     found = []
     for path in sorted(site.glob(f"*/{FACTS}")):
-        with reading(path, "delete its directory and run again"):
+        with reject_damaged_document(path, "delete its directory and run again"):
             found.append(_ENTRY.validate_python({**load_json(path), "directory": path.parent.name}))
     return sorted(found, key=lambda each: (each.started, each.directory))
 
@@ -138,7 +138,7 @@ def add(source: Path, digest: str, site: Path, known: Iterable[ListedCampaign]) 
             old = replace(old, digests=entry.digests)
             _keep(old, site / directory)
             return old
-        with open_regular(made.report) as report:
+        with open_regular(made.report_file) as report:
             (new / "report.html").write_bytes(_with_way_back(report.read()))
         for name in entry.figures:
             for path in (figures / f"{name}{kind}" for kind in _PICTURES):
@@ -161,24 +161,26 @@ def _keep(entry: ListedCampaign, directory: Path) -> None:
 @contextmanager
 def _made(source: Path) -> Iterator[tuple[Results, Path]]:
     """Results with tables and report, and where their figures are. Of an archive all is made anew: nothing in it is believed."""
-    own = Results.at(source)
+    own = Results.from_directory(source)
     if source.is_dir() and (own.tables / "runs.parquet").is_file():
-        if own.report.is_file() and own.figures.is_dir():
+        if own.report_file.is_file() and own.figures.is_dir():
             yield own, own.figures
             return
         with TemporaryDirectory(prefix="campaign-site-") as scratch, figures_of(own) as figures:
-            made = Results.at(Path(scratch))
-            render_report(own.tables, figures, made.report)
+            made = Results.from_directory(Path(scratch))
+            render_report(own.tables, figures, made.report_file)
             made.tables.symlink_to(own.tables.absolute())
             yield made, figures
         return
     with TemporaryDirectory(prefix="campaign-site-") as scratch:
-        made = Results.at(Path(scratch))
+        made = Results.from_directory(Path(scratch))
         if source.is_dir():
-            report_from(as_planned(load_campaign(source), source), source, None, Path(scratch), made.report)
+            write_report(
+                find_planned_campaign(load_campaign(source), source), source, None, Path(scratch), made.report_file
+            )
         else:
-            with opened(source) as archive:
-                report_from(archive.campaign, archive.directory, archive.where, Path(scratch), made.report)
+            with open_archive(source) as archive:
+                write_report(archive.campaign, archive.directory, archive.where, Path(scratch), made.report_file)
         yield made, made.figures
 
 
@@ -186,7 +188,7 @@ def _drawings(figures: Path) -> dict[str, dict[str, Any]]:
     """Figures that show something, by file name, in the order of the page, those that answer first."""
     found = {}
     for path in sorted(figures.glob("*.json")):
-        with reading(path, "delete the figures and run again"):
+        with reject_damaged_document(path, "delete the figures and run again"):
             document = load_json(path)
             if document["shown"]:
                 found[path.stem] = {**document, "file": path.stem}

@@ -51,7 +51,7 @@ class History:
     def name(self) -> str:
         """The cell in words, without its configuration."""
         options = [self.key["options"]] if self.key["options"] else []
-        axes = wording.describe(self.key, ("workload", "batch", "precision"))
+        axes = wording.format_axes(self.key, ("workload", "batch", "precision"))
         return ", ".join([axes, *options]) + (f" ({self.key['nth'] + 1})" if self.key["nth"] else "")
 
 
@@ -87,7 +87,9 @@ def measured_cells(cells: pd.DataFrame, context: Mapping[str, Any]) -> pd.DataFr
 
 def _describe_options(row: Mapping[Any, Any]) -> str:
     texts = {str(name): f"{value:g}" if isinstance(value, float) else str(value) for name, value in row.items()}
-    return ", ".join(wording.axis(name, text) for name, text in sorted(texts.items()) if text not in ("", "nan"))
+    return ", ".join(
+        wording.format_axis_value(name, text) for name, text in sorted(texts.items()) if text not in ("", "nan")
+    )
 
 
 def histories(measured: Sequence[tuple[str, float, pd.DataFrame]]) -> list[History]:

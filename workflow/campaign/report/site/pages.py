@@ -115,8 +115,8 @@ def _row(point: Point, names: Mapping[str, str]) -> tuple[str, ...]:
         point.campaign,
         names[point.campaign],
         point.date,
-        wording.rate(point.mean),
-        wording.between(point.low, point.high, wording.rate),
+        wording.format_rate(point.mean),
+        wording.format_range(point.low, point.high, wording.format_rate),
         str(point.runs),
     )
 

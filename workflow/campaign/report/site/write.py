@@ -15,8 +15,8 @@ import pandas as pd
 from campaign.analysis.compare import compare
 from campaign.analysis.compare.campaign_spread import CampaignSpread
 from campaign.analysis.tables.io import Tables, read
-from campaign.common.errors import CampaignError, unwritable
-from campaign.common.files import hash_of, load_json, reading, write_atomic
+from campaign.common.errors import CampaignError, convert_os_error
+from campaign.common.files import hash_text, load_json, reject_damaged_document, write_atomic
 from campaign.common.paths import REPORTS
 from campaign.report.compare_page import compare_page
 from campaign.report.site import campaigns, history, pages
@@ -48,7 +48,7 @@ def write_site(sources: Iterable[Path], site: Path, say: Callable[[str], None]) 
                 say(f"left out: {text if text.startswith(str(source)) else f'{source}: {text}'}")
         return _write_pages(site)
     except OSError as error:
-        raise unwritable(error, site) from error
+        raise convert_os_error(error, site) from error
 
 
 def _write_pages(site: Path) -> int:
@@ -94,7 +94,7 @@ def _put(path: Path, text: str) -> None:
 
 
 def _measured_cells(tables: Path) -> pd.DataFrame:
-    with reading(tables, "delete the campaign's directory and run again"):
+    with reject_damaged_document(tables, "delete the campaign's directory and run again"):
         return history.measured_cells(pd.read_parquet(tables / "cells.parquet"), load_json(tables / "context.json"))
 
 
@@ -117,7 +117,7 @@ def _write_comparisons(site: Path, pairs: Sequence[tuple[ListedCampaign, ListedC
     program = source_hash(REPORTS)
     wanted = []
     for base, other, spread in pairs:
-        made_from = f"<!-- {hash_of(f'{base.digests[-1]} {other.digests[-1]} {spread} {program}')} -->\n"
+        made_from = f"<!-- {hash_text(f'{base.digests[-1]} {other.digests[-1]} {spread} {program}')} -->\n"
         path = site / other.directory / campaigns.COMPARISON
         if not path.is_file() or not path.read_bytes().endswith(made_from.encode()):
             wanted.append((site, base, other, spread, made_from))

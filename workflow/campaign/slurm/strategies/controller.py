@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from campaign.common.errors import LaunchError
-from campaign.common.files import content_hash
-from campaign.common.processes.command import TIMED_OUT, Finished
+from campaign.common.files import hash_document
+from campaign.common.processes.command import TIMEOUT_EXIT_CODE, CompletedCommand
 from campaign.slurm.commands import Slurm
 from campaign.slurm.parse import NOTHING, expand_hosts, rows
 from campaign.slurm.refusal import parse_refusal
@@ -195,20 +195,27 @@ class Controller:
                 return False
             others = [other for other in known.values() if other.name != name and other.hosts & frozenset(hosts)]
             answer = self._reserve(name, hosts, name in known, others)
-            if answer.ok:
+            if answer.is_success:
                 return True
-            if not (_TAKEN.search(answer.words) and others):
+            if not (_TAKEN.search(answer.last_error_line) and others):
                 raise self._refused(f"{', '.join(hosts)} could not be reserved", answer)
             self._tell_once(f"waiting for {', '.join(hosts)}: reserved as {', '.join(other.name for other in others)}")
         raise AssertionError  # looks have no end
 
-    def _reserve(self, name: str, hosts: Collection[str], exists: bool, others: Collection[Reservation]) -> Finished:
+    def _reserve(
+        self, name: str, hosts: Collection[str], exists: bool, others: Collection[Reservation]
+    ) -> CompletedCommand:
         what = (f"ReservationName={name}", f"Nodes={','.join(hosts)}")
         if exists:
             return self._ask("scontrol", "update", *what)
         create = ("scontrol", "create", *what, f"Users={_user()}", "StartTime=now", "Flags=IGNORE_JOBS")
         answer = self._ask(*create, "Duration=infinite")
-        if answer.ok or not _TAKEN.search(answer.words) or not others or any(other.active for other in others):
+        if (
+            answer.is_success
+            or not _TAKEN.search(answer.last_error_line)
+            or not others
+            or any(other.active for other in others)
+        ):
             return answer
         return self._ask(*create, f"EndTime={min(other.start for other in others)}")
 
@@ -217,9 +224,9 @@ class Controller:
         name = reservation_name(lease_id)
         for waited_s in self._looks():
             answer = self._ask("scontrol", "delete", f"ReservationName={name}")
-            if answer.ok or _GONE.search(answer.words):
+            if answer.is_success or _GONE.search(answer.last_error_line):
                 return
-            if not _IN_USE.search(answer.words) or waited_s > self.grace_s + self.patience_s:
+            if not _IN_USE.search(answer.last_error_line) or waited_s > self.grace_s + self.patience_s:
                 # Where there is none it does not matter that one may not delete it.
                 if name not in self.reservations():
                     return
@@ -268,33 +275,36 @@ class Controller:
                 return
             # Refused for as long as a job completes there.
             answer = self._ask("scontrol", "delete", f"NodeName={','.join(known)}")
-            if not answer.ok and (waited_s > self.patience_s or _FORBIDDEN.search(answer.words)):
+            if not answer.is_success and (waited_s > self.patience_s or _FORBIDDEN.search(answer.last_error_line)):
                 raise self._refused(f"{', '.join(known)} could not be registered again", answer)
 
     # Words
 
-    def _must(self, *argv: str) -> Finished:
+    def _must(self, *argv: str) -> CompletedCommand:
         answer = self._ask(*argv)
-        if not answer.ok:
+        if not answer.is_success:
             raise self._refused(f"'{' '.join(argv[:3])}' failed", answer)
         return answer
 
-    def _ask(self, *argv: str) -> Finished:
+    def _ask(self, *argv: str) -> CompletedCommand:
         """One command; a controller that is away for a while (a restart) is asked again."""
         for waited_s in self._looks():
             answer = self.slurm(*argv)
-            away = answer.code == TIMED_OUT or (not answer.ok and parse_refusal(answer.err).kind == "transient")
+            away = answer.code == TIMEOUT_EXIT_CODE or (
+                not answer.is_success and parse_refusal(answer.err).kind == "transient"
+            )
             if not away or waited_s > self.patience_s:
                 return answer
         raise AssertionError  # looks have no end
 
-    def _refused(self, what: str, answer: Finished) -> LaunchError:
+    def _refused(self, what: str, answer: CompletedCommand) -> LaunchError:
         if _FORBIDDEN.search(f"{answer.err} {answer.out}"):
             return LaunchError(
-                f"{what}: {answer.words}. Slurm lets only an operator or administrator do this: have your administrator run "
+                f"{what}: {answer.last_error_line}. Slurm lets only an operator "
+                "or administrator do this: have your administrator run "
                 f"'sacctmgr modify user {_user()} set adminlevel=operator', or choose 'strategy: static' in the system file"
             )
-        return LaunchError(f"{what}: {answer.words}")
+        return LaunchError(f"{what}: {answer.last_error_line}")
 
     def _tell_once(self, message: str) -> None:
         if message != self._told:
@@ -313,7 +323,7 @@ class Controller:
 def reservation_name(lease_id: str) -> str:
     """The name of a lease's reservation: the lease's id, in characters that every Slurm takes."""
     plain = re.sub(r"[^A-Za-z0-9_.-]", "-", lease_id)
-    return plain if plain == lease_id else f"{plain}-{content_hash(lease_id, 6)}"
+    return plain if plain == lease_id else f"{plain}-{hash_document(lease_id, 6)}"
 
 
 def _named(jobs: Collection[HostJob]) -> str:

@@ -13,38 +13,38 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from campaign.common.errors import nearest
+from campaign.common.errors import suggest_name
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers.reading import (
     NO_END_MARK,
     Curve,
-    Format,
+    LogFormat,
     LogReader,
     LogReading,
     PairMatrix,
-    Scope,
-    describe_unended,
+    RunContext,
+    describe_unended_line,
 )
 
 __all__ = [
-    "OF_SERVICES",
     "PARSERS",
-    "WITHOUT_RATE",
+    "PARSERS_WITHOUT_RATE",
+    "SERVICE_PARSERS",
     "Curve",
-    "Format",
+    "LogFormat",
     "LogReader",
     "LogReading",
     "PairMatrix",
     "ParserName",
-    "Scope",
-    "alike",
-    "choose_test",
-    "format_of",
-    "is_timestamped",
+    "RunContext",
+    "describe_tests",
+    "has_timestamps",
+    "have_equal_numbers",
+    "load_format",
     "read_log",
     "read_tests",
-    "several",
-    "without_label",
+    "select_tests",
+    "strip_line_prefix",
 ]
 
 PARSERS: Mapping[str, str] = {
@@ -78,78 +78,80 @@ PARSERS: Mapping[str, str] = {
 }
 """Name of a parser -> logs that it reads. The module of a parser has the same name."""
 
-_WITH_RATE = {
+_PARSERS_WITH_RATE = {
     *("tf_cnn_benchmarks", "horovod_synthetic", "nvidia_bert", "yolov5", "mlperf", "megatron", "dlio"),
     *("vllm", "sglang", "aiperf", "trtllm_bench", "mlperf_inference"),
 }
 
-OF_SERVICES = frozenset({"vllm", "sglang", "aiperf"})
+SERVICE_PARSERS = frozenset({"vllm", "sglang", "aiperf"})
 """Parsers of benchmark clients that send requests to a server."""
 
-WITHOUT_RATE = frozenset(PARSERS) - _WITH_RATE
+PARSERS_WITHOUT_RATE = frozenset(PARSERS) - _PARSERS_WITH_RATE
 """Parsers of programs that process no samples. Their primary metric is not throughput."""
 
 
-def _known(name: str) -> str:
+def _check_parser_name(name: str) -> str:
     """Return the name unchanged. Raises ValueError if no parser has this name."""
     if name not in PARSERS:
-        raise ValueError(f"'{name}' is not a parser; {nearest(name, PARSERS)}")
+        raise ValueError(f"'{name}' is not a parser; {suggest_name(name, PARSERS)}")
     return name
 
 
-ParserName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": list(PARSERS)})]
+ParserName = Annotated[str, AfterValidator(_check_parser_name), Field(json_schema_extra={"enum": list(PARSERS)})]
 """Type of a key whose value is the name of a parser."""
 
-_LISTED = 12
+_MAX_TESTS_LISTED = 12
 
 # Labels of srun --label, mpirun --tag-output (Open MPI 4 and 5), horovodrun and torchrun, after the time of kubectl logs.
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z ")
-_LABEL = re.compile(
+_RANK_LABEL = re.compile(
     r" *\d{1,6}: (?!\d+%)|\[(?:[\w.@-]*@)?\d{1,6}(?:,\d{1,6})?\]<std(?:out|err)>: ?|\[(?:default|rank)\d{1,6}\]: ?"
 )
 
 
-def is_timestamped(log: Log) -> bool:
+def has_timestamps(log: Log) -> bool:
     """Return True if the first line of a log begins with a time of `kubectl logs --timestamps`."""
     return _TIMESTAMP.match(next(iter(log.lines()), "")) is not None
 
 
-def without_label(line: str) -> str:
+def strip_line_prefix(line: str) -> str:
     """Remove the prefix that a launcher adds to a line: the time of kubectl and the label of the rank."""
-    if time := _TIMESTAMP.match(line):
-        line = line[time.end() :]
-    return line[label.end() :] if (label := _LABEL.match(line)) else line
+    if timestamp := _TIMESTAMP.match(line):
+        line = line[timestamp.end() :]
+    return line[label.end() :] if (label := _RANK_LABEL.match(line)) else line
 
 
-def format_of(name: str) -> Format:
+def load_format(name: str) -> LogFormat:
     """Import the module of a parser by its name in PARSERS and return the log format that it defines."""
-    found: Format = import_module(f"{__name__}.{name}").FORMAT
-    return found
+    log_format: LogFormat = import_module(f"{__name__}.{name}").FORMAT
+    return log_format
 
 
-def read_log(name: str, log: Log, scope: Scope) -> LogReading:
+def read_log(name: str, log: Log, context: RunContext) -> LogReading:
     """Read a log with a parser by its name in PARSERS, and return the reading of the one test that counts.
 
     That is the only test of the log, or the one that `context.test` selects. If a log has several tests and none is
     selected, the reading is `invalid`: it lists the tests and has no numbers, because no test represents the
     others. If all tests have the same numbers, the first one is returned.
     """
-    tests = read_tests(name, log, scope)
-    chosen = choose_test(tests, scope.test)
-    if not chosen:
-        return LogReading("incomplete", f"no test {scope.test} in the log: it has {len(tests)}{_listed(tests)}")
-    if len(tests) == 1 or (scope.test is None and alike(tests)):
-        return tests[0]
-    if scope.test is None:
+    tests = read_tests(name, log, context)
+    chosen_tests = select_tests(tests, context.test)
+    if not chosen_tests:
         return LogReading(
-            "invalid", f"{several(tests)}; say by 'test' of the workload which one counts, such as 'test: last'"
+            "incomplete", f"no test {context.test} in the log: it has {len(tests)}{_format_test_list(tests)}"
         )
-    (reading,) = chosen
-    number = len(tests) if scope.test == "last" else scope.test
-    return replace(reading, flags=(*reading.flags, f"{len(tests)} tests in the log: number {number} counts"))
+    if len(tests) == 1 or (context.test is None and have_equal_numbers(tests)):
+        return tests[0]
+    if context.test is None:
+        return LogReading(
+            "invalid", f"{describe_tests(tests)}; say by 'test' of the workload which one counts, such as 'test: last'"
+        )
+    (reading,) = chosen_tests
+    test_number = len(tests) if context.test == "last" else context.test
+    return replace(reading, flags=(*reading.flags, f"{len(tests)} tests in the log: number {test_number} counts"))
 
 
-def choose_test(tests: Sequence[LogReading], test: int | Literal["last"] | None) -> Sequence[LogReading]:
+def select_tests(tests: Sequence[LogReading], test: int | Literal["last"] | None) -> Sequence[LogReading]:
     """Select the test that counts: by its number from 1, or the last one.
 
     Returns all tests if `test` is None, and none if the log has too few tests.
@@ -159,7 +161,7 @@ def choose_test(tests: Sequence[LogReading], test: int | Literal["last"] | None)
     return tests[-1:] if test == "last" else tests[test - 1 : test]
 
 
-def read_tests(name: str, log: Log, scope: Scope) -> list[LogReading]:
+def read_tests(name: str, log: Log, context: RunContext) -> list[LogReading]:
     """Read a log with a parser by its name in PARSERS, and return one reading per test that the log holds.
 
     A test that is both printed and written to a file is returned once.
@@ -168,26 +170,28 @@ def read_tests(name: str, log: Log, scope: Scope) -> list[LogReading]:
     shows that it is complete, or if no number is read from it, as from an end mark. Otherwise the line is left out,
     and the last test has a flag or a problem that says so.
     """
-    if why := log.encoding_problem():
-        return [LogReading("incomplete", why)]
-    form = format_of(name)
-    last = "" if scope.ended else log.unended_line()
-    if not last.strip() or form.proves_whole(last):
-        return _tests_of(form, log, scope, whole_lines=False)
-    tests, all_lines = (_tests_of(form, log, scope, whole_lines=whole) for whole in (True, False))
-    same = len(tests) == len(all_lines) and all(map(LogReading.agrees, tests, all_lines))
-    if same and all_lines[-1].status == "ok" and NO_END_MARK not in all_lines[-1].flags:
+    if problem := log.encoding_problem():
+        return [LogReading("incomplete", problem)]
+    log_format = load_format(name)
+    last_line = "" if context.ended_normally else log.unended_line()
+    if not last_line.strip() or log_format.is_line_complete(last_line):
+        return _parse_tests(log_format, log, context, whole_lines=False)
+    tests, all_lines = (
+        _parse_tests(log_format, log, context, whole_lines=whole_lines) for whole_lines in (True, False)
+    )
+    is_unchanged = len(tests) == len(all_lines) and all(map(LogReading.matches_full_log, tests, all_lines))
+    if is_unchanged and all_lines[-1].status == "ok" and NO_END_MARK not in all_lines[-1].flags:
         return all_lines
-    end = all_lines[-1]
-    if end.status == "incomplete" and (not end.has_numbers or end.agrees(tests[-1])):
+    last_test = all_lines[-1]
+    if last_test.status == "incomplete" and (not last_test.has_numbers or last_test.matches_full_log(tests[-1])):
         tests = all_lines  # The last line begins a document or a test that is incomplete.
-    why, end = describe_unended(last), tests[-1]
-    if end.status == "ok":
-        return [*tests[:-1], replace(end, flags=(*end.flags, why))]
-    return [*tests[:-1], replace(end, problem=f"{end.problem}; {why}")]
+    problem, last_test = describe_unended_line(last_line), tests[-1]
+    if last_test.status == "ok":
+        return [*tests[:-1], replace(last_test, flags=(*last_test.flags, problem))]
+    return [*tests[:-1], replace(last_test, problem=f"{last_test.problem}; {problem}")]
 
 
-def _tests_of(form: Format, log: Log, scope: Scope, *, whole_lines: bool) -> list[LogReading]:
+def _parse_tests(log_format: LogFormat, log: Log, context: RunContext, *, whole_lines: bool) -> list[LogReading]:
     """Read the tests of a log in one pass, and merge tests that were both printed and written to a file.
 
     Args:
@@ -196,49 +200,53 @@ def _tests_of(form: Format, log: Log, scope: Scope, *, whole_lines: bool) -> lis
         context: facts about the run.
         whole_lines: True to leave out a last line without a line feed.
     """
-    readers = [form.reader()]
-    every = form.document is not None and any(form.document in end for end in (log.head(), log.end()))
+    readers = [log_format.reader()]
+    reads_every_line = log_format.document_marker is not None and any(
+        log_format.document_marker in excerpt for excerpt in (log.head(), log.end())
+    )
     lines = (
-        log.lines(whole=whole_lines, longest=form.line_max)
-        if every
-        else log.lines(form.needles, form.rows, whole=whole_lines)
+        log.lines(whole=whole_lines, longest=log_format.max_line_chars)
+        if reads_every_line
+        else log.lines(log_format.needles, log_format.row_pattern, whole=whole_lines)
     )
     for line in lines:
-        if len(line) <= form.line_max:
-            readers += readers[-1].feed(without_label(line))
+        if len(line) <= log_format.max_line_chars:
+            readers += readers[-1].feed(strip_line_prefix(line))
     tests: list[LogReading] = []
     for reader in readers:
-        reading = reader.reading(scope)
-        known = next((number for number, test in enumerate(tests) if test.same(reading)), None)
-        if known is None:
+        reading = reader.build_reading(context)
+        test_index = next((index for index, test in enumerate(tests) if test.is_same_test(reading)), None)
+        if test_index is None:
             tests.append(reading)
-        elif tests[known].rounded:
-            tests[known] = reading
+        elif tests[test_index].rounded:
+            tests[test_index] = reading
     return tests
 
 
-def alike(tests: Sequence[LogReading]) -> bool:
+def have_equal_numbers(tests: Sequence[LogReading]) -> bool:
     """Return True if all tests have the same numbers, for instance because a log contains another log twice."""
-    return all(test.equals(tests[0]) for test in tests)
+    return all(test.has_equal_numbers(tests[0]) for test in tests)
 
 
-def several(tests: Sequence[LogReading]) -> str:
+def describe_tests(tests: Sequence[LogReading]) -> str:
     """Describe in a sentence which tests a log has and, if one of them is incomplete, why that may be."""
-    cut = any(test.status == "incomplete" for test in tests[:-1])
-    why = "; one without an end was cut off, or ran at the same time, as a program does that was built without MPI"
-    return f"{len(tests)} tests in one log{_listed(tests)}{why if cut else ''}"
+    has_incomplete_test = any(test.status == "incomplete" for test in tests[:-1])
+    explanation = (
+        "; one without an end was cut off, or ran at the same time, as a program does that was built without MPI"
+    )
+    return f"{len(tests)} tests in one log{_format_test_list(tests)}{explanation if has_incomplete_test else ''}"
 
 
-def _listed(tests: Sequence[LogReading]) -> str:
+def _format_test_list(tests: Sequence[LogReading]) -> str:
     """Format the first tests with their numbers as a list in parentheses, for a message."""
-    shown = [f"{number}: {_words(test)}" for number, test in enumerate(tests[:_LISTED], 1)]
-    more = [f"and {len(tests) - _LISTED} more"] if len(tests) > _LISTED else []
-    return f" ({', '.join([*shown, *more])})"
+    summaries = [f"{index}: {_summarize_test(test)}" for index, test in enumerate(tests[:_MAX_TESTS_LISTED], 1)]
+    remainder = [f"and {len(tests) - _MAX_TESTS_LISTED} more"] if len(tests) > _MAX_TESTS_LISTED else []
+    return f" ({', '.join([*summaries, *remainder])})"
 
 
-def _words(test: LogReading) -> str:
+def _summarize_test(test: LogReading) -> str:
     """Summarize a test in a few words: the name of its program, its first number, and its status if it is not `ok`."""
     numbers = {} if test.throughput_per_s is None else {"throughput_per_s": test.throughput_per_s}
     numbers |= test.metrics
-    number = next((f"{name} {value:.5g}" for name, value in numbers.items()), "no number")
-    return " ".join(filter(None, (test.program, number, "" if test.status == "ok" else f"[{test.status}]")))
+    first_number = next((f"{name} {value:.5g}" for name, value in numbers.items()), "no number")
+    return " ".join(filter(None, (test.program, first_number, "" if test.status == "ok" else f"[{test.status}]")))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from campaign.workloads.parsers.reading import Format, LogReader, Scope, Verdict, agree, number
+from campaign.workloads.parsers.reading import LogFormat, LogReader, ReadingBuilder, RunContext, is_close, parse_number
 
 _LATENCIES = {
     "time_to_first_token": "ttft",
@@ -22,7 +22,7 @@ _LATENCIES = {
     "request_latency": "e2e",
 }
 _STATISTICS = {"avg": "mean", "min": "min", "max": "max", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
-_COUNTS = (
+_COUNT_KEYS = (
     *("request_throughput", "request_count", "benchmark_duration", "error_request_count", "output_token_throughput"),
     *("input_sequence_length", "output_sequence_length", "goodput"),
 )
@@ -38,41 +38,41 @@ _SETTINGS = {
 """Key of a configuration -> name of the setting."""
 
 
-class AiperfExport(LogReader):
+class AiperfReader(LogReader):
     """Reader of one exported profile of AIPerf or GenAI-Perf."""
 
     def __init__(self) -> None:
         super().__init__()
         self.profile: dict[str, Any] | None = None
 
-    def document(self, document: Any) -> None:
+    def read_document(self, document: Any) -> None:
         """Store a JSON document if it is a profile of AIPerf or GenAI-Perf."""
         if not isinstance(document, dict) or not {"request_throughput", "request_latency"} <= document.keys():
             return
-        after = self.fresh(self.profile is not None)
-        after.profile, after.from_file = document, True
+        reader = self.select_reader(self.profile is not None)
+        reader.profile, reader.from_file = document, True
 
-    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
         """Add the latencies, rates, counts and settings of the profile, and return the rate of completed requests."""
         profile = self.profile
-        if self.documents.torn:
-            verdict.incomplete("the last profile was cut off")
+        if self.document_finder.has_incomplete_document:
+            builder.mark_incomplete("the last profile was cut off")
         elif profile is None:
-            verdict.incomplete("no profile of AIPerf or GenAI-Perf in the output")
+            builder.mark_incomplete("no profile of AIPerf or GenAI-Perf in the output")
         if profile is None:
             return None
         if profile.get("was_cancelled"):
-            verdict.incomplete("the profile was cancelled")
+            builder.mark_incomplete("the profile was cancelled")
         for name, latency in _LATENCIES.items():
-            _add_latency(profile.get(name), latency, verdict)
-        _add_settings(profile.get("input_config"), verdict)
+            _add_latency(profile.get(name), latency, builder)
+        _add_settings(profile.get("input_config"), builder)
         for name, statistics in profile.items():
-            for key in _STATISTICS if isinstance(statistics, dict) and name in (*_LATENCIES, *_COUNTS) else ():
-                self.number_of(f"{name}.{key}", statistics.get(key))
-        return _add_counts(profile, verdict)
+            for key in _STATISTICS if isinstance(statistics, dict) and name in (*_LATENCIES, *_COUNT_KEYS) else ():
+                self.read_number(f"{name}.{key}", statistics.get(key))
+        return _add_counts(profile, builder)
 
 
-def _add_latency(statistics: Any, latency: str, verdict: Verdict) -> None:
+def _add_latency(statistics: Any, latency: str, builder: ReadingBuilder) -> None:
     """Add the statistics of one latency to the metrics, in milliseconds.
 
     Args:
@@ -84,22 +84,22 @@ def _add_latency(statistics: Any, latency: str, verdict: Verdict) -> None:
         return
     unit = statistics.get("unit")
     if (factor := _MS_PER_UNIT.get(str(unit))) is None:
-        verdict.invalid(f"{latency} has the unit {unit}, which is no known unit of time")
+        builder.mark_invalid(f"{latency} has the unit {unit}, which is no known unit of time")
         return
     if latency == "tpot" and unit == "ns":
         latency = "itl"  # early releases of GenAI-Perf write nanoseconds, and individual gaps under this name
-    values = {ours: number(statistics.get(theirs)) for theirs, ours in _STATISTICS.items()}
-    found = {f"{latency}_ms_{name}": factor * value for name, value in values.items() if value is not None}
-    verdict.finite(found)
-    verdict.metrics |= found
+    values = {statistic: parse_number(statistics.get(key)) for key, statistic in _STATISTICS.items()}
+    metrics = {f"{latency}_ms_{name}": factor * value for name, value in values.items() if value is not None}
+    builder.require_finite(metrics)
+    builder.metrics |= metrics
 
 
-def _add_settings(config: Any, verdict: Verdict) -> None:
+def _add_settings(config: Any, builder: ReadingBuilder) -> None:
     """Add the settings of the load from the configuration of AIPerf or GenAI-Perf, at any depth.
 
     A setting that has two different values is left out.
     """
-    found: dict[str, set[float]] = {}
+    values_by_setting: dict[str, set[float]] = {}
     parts = [config]
     while parts:
         part = parts.pop()
@@ -108,43 +108,43 @@ def _add_settings(config: Any, verdict: Verdict) -> None:
         elif isinstance(part, dict) and part.get("name") not in _WARMUP_PHASES:
             parts += part.values()
             for key, value in part.items():
-                if key in _SETTINGS and (stated := number(value)) is not None:
-                    found.setdefault(_SETTINGS[key], set()).add(stated)
-    verdict.settings |= {name: values.pop() for name, values in found.items() if len(values) == 1}
+                if key in _SETTINGS and (numeric_value := parse_number(value)) is not None:
+                    values_by_setting.setdefault(_SETTINGS[key], set()).add(numeric_value)
+    builder.settings |= {name: values.pop() for name, values in values_by_setting.items() if len(values) == 1}
 
 
-def _add_counts(profile: Mapping[str, Any], verdict: Verdict) -> float | None:
+def _add_counts(profile: Mapping[str, Any], builder: ReadingBuilder) -> float | None:
     """Add rates and counts of requests and tokens to the metrics, and return the rate of completed requests."""
     names = ("request_throughput", "request_count", "benchmark_duration", "error_request_count")
-    rate, completed, duration_s, failed = (_average(profile, name) for name in names)
-    if failed is None and isinstance(errors := profile.get("error_summary"), list):
-        failed = sum(number(each.get("count")) or 0.0 for each in errors if isinstance(each, dict))
+    rate, completed_requests, duration_s, failed_requests = (_read_average(profile, name) for name in names)
+    if failed_requests is None and isinstance(errors := profile.get("error_summary"), list):
+        failed_requests = sum(parse_number(entry.get("count")) or 0.0 for entry in errors if isinstance(entry, dict))
     if rate is None:
-        verdict.incomplete("the profile has no request throughput")
-    elif completed is not None and duration_s and not agree(completed / duration_s, rate, 0.02):
-        verdict.invalid(f"{completed:g} requests in {duration_s:g} s are not {rate:g} per second")
-    sent = None if completed is None else completed + (failed or 0)
-    verdict.metrics |= {
-        "requests": sent,
-        "errors": failed,
-        "errors_pct": 100 * failed / sent if failed is not None and sent else None,
+        builder.mark_incomplete("the profile has no request throughput")
+    elif completed_requests is not None and duration_s and not is_close(completed_requests / duration_s, rate, 0.02):
+        builder.mark_invalid(f"{completed_requests:g} requests in {duration_s:g} s are not {rate:g} per second")
+    sent_requests = None if completed_requests is None else completed_requests + (failed_requests or 0)
+    builder.metrics |= {
+        "requests": sent_requests,
+        "errors": failed_requests,
+        "errors_pct": 100 * failed_requests / sent_requests if failed_requests is not None and sent_requests else None,
         "requests_per_s": rate,
-        "output_tokens_per_s": _average(profile, "output_token_throughput"),
-        "prompt_tokens_mean": _average(profile, "input_sequence_length"),
-        "output_tokens_mean": _average(profile, "output_sequence_length"),
-        "goodput_per_s": _average(profile, "goodput"),
+        "output_tokens_per_s": _read_average(profile, "output_token_throughput"),
+        "prompt_tokens_mean": _read_average(profile, "input_sequence_length"),
+        "output_tokens_mean": _read_average(profile, "output_sequence_length"),
+        "goodput_per_s": _read_average(profile, "goodput"),
     }
-    if failed is None:
-        verdict.flag("the client does not report failed requests")
-    elif failed:
-        verdict.flag(f"{failed:g} requests failed, and the client's latencies leave them out")
+    if failed_requests is None:
+        builder.add_flag("the client does not report failed requests")
+    elif failed_requests:
+        builder.add_flag(f"{failed_requests:g} requests failed, and the client's latencies leave them out")
     return rate
 
 
-def _average(profile: Mapping[str, Any], name: str) -> float | None:
+def _read_average(profile: Mapping[str, Any], name: str) -> float | None:
     """Return the mean that a profile has for a quantity, or None."""
     statistics = profile.get(name)
-    return number(statistics.get("avg")) if isinstance(statistics, dict) else None
+    return parse_number(statistics.get("avg")) if isinstance(statistics, dict) else None
 
 
-FORMAT = Format(AiperfExport, document=b'"request_throughput"')
+FORMAT = LogFormat(AiperfReader, document_marker=b'"request_throughput"')

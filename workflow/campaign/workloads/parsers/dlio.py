@@ -15,11 +15,11 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from campaign.workloads.parsers.reading import Format, LogReader, Scope, Verdict, agree, number
+from campaign.workloads.parsers.reading import LogFormat, LogReader, ReadingBuilder, RunContext, is_close, parse_number
 
-_MEAN = "train_throughput_mean_samples_per_second"
-_EPOCHS = "train_throughput_samples_per_second"
-_NUMBERS = {
+_MEAN_RATE_KEY = "train_throughput_mean_samples_per_second"
+_EPOCH_RATES_KEY = "train_throughput_samples_per_second"
+_METRICS = {
     "train_io_mean_MB_per_second": ("train_io_gb_per_s", 2**20 / 1e9),
     "train_au_mean_percentage": ("accelerator_utilization_pct", 1.0),
     "checkpoint_io_mean_GB_per_second": ("checkpoint_gb_per_s", 2**30 / 1e9),
@@ -31,7 +31,7 @@ _NUMBERS = {
 }
 
 
-class Dlio(LogReader):
+class DlioReader(LogReader):
     """Reader of one summary of DLIO."""
 
     def __init__(self) -> None:
@@ -39,55 +39,55 @@ class Dlio(LogReader):
         self.summary: Mapping[str, Any] = {}
         self.metric: Mapping[str, Any] = {}
 
-    def document(self, document: Any) -> None:
+    def read_document(self, document: Any) -> None:
         """Store a JSON document if it is a summary of DLIO."""
         if not (
             isinstance(document, dict) and "num_accelerators" in document and isinstance(document.get("metric"), dict)
         ):
             return
-        after = self.fresh(bool(self.metric))
-        after.summary, after.metric = document, document["metric"]
+        reader = self.select_reader(bool(self.metric))
+        reader.summary, reader.metric = document, document["metric"]
 
-    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
         """Add the rates, utilization and checkpoint times of the summary, and return the training rate (samples/s)."""
         if not self.metric:
-            verdict.incomplete("no whole summary.json of DLIO in the output; name it as the workload's 'result'")
+            builder.mark_incomplete("no whole summary.json of DLIO in the output; name it as the workload's 'result'")
             return None
-        verdict.expect("the accelerators are", number(self.summary.get("num_accelerators")), scope.ranks)
-        verdict.expect("the hosts are", number(self.summary.get("num_hosts")), scope.hosts)
-        for key, (name, factor) in _NUMBERS.items():
-            if (value := self.number_of(key, self.metric.get(key))) is not None:
-                verdict.metrics[name] = value * factor
+        builder.require_equal("the accelerators are", parse_number(self.summary.get("num_accelerators")), context.ranks)
+        builder.require_equal("the hosts are", parse_number(self.summary.get("num_hosts")), context.hosts)
+        for key, (name, factor) in _METRICS.items():
+            if (value := self.read_number(key, self.metric.get(key))) is not None:
+                builder.metrics[name] = value * factor
                 if not math.isfinite(value):
-                    verdict.nan(f"{key} is not a number")
-        rate = number(self.metric.get(_MEAN))
-        self.check(verdict, rate)
-        if rate is None and not verdict.metrics:
-            verdict.incomplete("the summary of DLIO has no rate")
+                    builder.mark_nan(f"{key} is not a number")
+        rate = parse_number(self.metric.get(_MEAN_RATE_KEY))
+        self.check_epochs(builder, rate)
+        if rate is None and not builder.metrics:
+            builder.mark_incomplete("the summary of DLIO has no rate")
         return rate
 
-    def check(self, verdict: Verdict, rate: float | None) -> None:
+    def check_epochs(self, builder: ReadingBuilder, rate: float | None) -> None:
         """Check the mean training rate against the rates of the epochs, and add the number of epochs and flags.
 
         `rate` is the mean training rate (samples/s) of the summary, or None.
         """
-        epochs = self.metric.get(_EPOCHS)
-        values = [number(value) for value in epochs] if isinstance(epochs, list) else []
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
-            self.leave_out(
-                "the rate of an epoch", ", ".join(str(each) for each in epochs or () if number(each) is None)
+        epochs = self.metric.get(_EPOCH_RATES_KEY)
+        values = [parse_number(value) for value in epochs] if isinstance(epochs, list) else []
+        epoch_rates = [value for value in values if value is not None]
+        if len(epoch_rates) < len(values):
+            self.note_unreadable(
+                "the rate of an epoch", ", ".join(str(epoch) for epoch in epochs or () if parse_number(epoch) is None)
             )
-        if rate is not None and known and not agree(statistics.fmean(known), rate, 1e-6):
-            verdict.invalid(
-                f"the mean of the epochs' rates is {statistics.fmean(known):g}/s, the summary says {rate:g}/s"
+        if rate is not None and epoch_rates and not is_close(statistics.fmean(epoch_rates), rate, 1e-6):
+            builder.mark_invalid(
+                f"the mean of the epochs' rates is {statistics.fmean(epoch_rates):g}/s, the summary says {rate:g}/s"
             )
-        if known:
-            verdict.metrics["epochs"] = float(len(known))
+        if epoch_rates:
+            builder.metrics["epochs"] = float(len(epoch_rates))
         if self.metric.get("train_au_meet_expectation", "success") != "success":
-            verdict.flag("the utilization of the accelerators is below what the benchmark expects")
+            builder.add_flag("the utilization of the accelerators is below what the benchmark expects")
         if rate is not None:
-            verdict.flag("accelerators were emulated: the rate is that of storage and data loading")
+            builder.add_flag("accelerators were emulated: the rate is that of storage and data loading")
 
 
-FORMAT = Format(Dlio, document=b'"num_accelerators"', line_max=64 << 10)
+FORMAT = LogFormat(DlioReader, document_marker=b'"num_accelerators"', max_line_chars=64 << 10)

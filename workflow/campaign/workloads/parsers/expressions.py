@@ -16,22 +16,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from campaign.common.wording import plural
+from campaign.common.wording import pluralize
 from campaign.spec.fields import AxisName, FileModel
 from campaign.spec.metric import MEASURED_BY_CAMPAIGN
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import PARSERS, format_of, is_timestamped, read_tests, without_label
+from campaign.workloads.parsers import PARSERS, has_timestamps, load_format, read_tests, strip_line_prefix
 from campaign.workloads.parsers.reading import (
     NO_END_MARK,
-    Documents,
+    JsonDocumentFinder,
     LogReading,
     ReadingStatus,
-    Scope,
-    describe_unended,
-    found_at,
+    RunContext,
+    describe_unended_line,
+    find_values,
 )
 
-_PLAIN = re.compile(r"[A-Za-z0-9_ /=:,;<>%&!@#~'\"-]+")
+_LITERAL_TEXT = re.compile(r"[A-Za-z0-9_ /=:,;<>%&!@#~'\"-]+")
 _FOLDS: Mapping[str, Callable[[float, float], float]] = {
     "last": lambda _, new: new,
     "first": lambda old, _: old,
@@ -39,20 +39,20 @@ _FOLDS: Mapping[str, Callable[[float, float], float]] = {
     "min": min,
     "max": max,
 }
-_CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]")
+_CHARACTER_CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]")
 _SPACES = re.compile("[\u00a0\u2009\u202f]")
 _GROUPS_AFTER = re.compile(r"(?:[,']\d{3})+(?![,']?\d)(?:\.\d+)?")
 _GROUPS_BEFORE = re.compile(r"(?<!\d)\d{1,3}(?:[,']\d{3})*[,']$")
-_GROUPED_MAX = 40
+_MAX_GROUPED_CHARS = 40
 _SEPARATORS = (",", ";", "\t")
 _DURATION = re.compile(r"(?:(\d{1,6})-(?=\d{1,2}:\d\d:))?(?:(\d{1,6}):(?=[0-5]\d:))?(\d{1,6}):([0-5]\d(?:\.\d+)?)")
 _PARTS_BEFORE = re.compile(r"(?:\d+[-:])*\d*$")
-_SEPARATED = re.compile(r"\S *[,;\t] *\S")
+_CELL_LINE = re.compile(r"\S *[,;\t] *\S")
 _PARTS_AFTER = re.compile(r"\d*(?::\d+)*(?:\.\d+)?")
-_SHOWN = 60
-_LINES = 5
-_WIDTH = 160
-_RATE = re.compile(
+_MAX_SHOWN_CHARS = 60
+_MAX_HINT_LINES = 5
+_MAX_HINT_CHARS = 160
+_RATE_LIKE = re.compile(
     r"\d\s*(?:im(?:a)?g(?:e)?s?|samples?|seq(?:uence)?s?|tokens?|it|steps?|examples?)\s*/\s*s|throughput|[KMGT]i?B/s|[GT]flop|"
     r"per second|bandwidth|latency|\bstep[ _:=]*\d|\bloss\b",
     re.IGNORECASE,
@@ -93,12 +93,12 @@ class Parser(FileModel):
     """True if a run without this number is recorded as `incomplete`."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> Parser:
+    def _require_valid_source(self) -> Parser:
         """Check that the parser has one valid source (expression, key or column), and options that fit it.
 
         Raises ValueError otherwise.
         """
-        if sum(place is not None for place in (self.regex, self.json_key, self.csv_column)) != 1:
+        if sum(source is not None for source in (self.regex, self.json_key, self.csv_column)) != 1:
             raise ValueError("give exactly one of 'regex', 'json_key' and 'csv_column'")
         if self.form == "duration" and (self.thousands or self.units):
             key = "thousands" if self.thousands else "units"
@@ -121,7 +121,7 @@ class Parser(FileModel):
         return self
 
     @property
-    def place(self) -> str:
+    def description(self) -> str:
         """Description of the parser for messages, made of its metric and pattern."""
         return f"{self.metric} ({self.pattern})"
 
@@ -132,7 +132,7 @@ class Parser(FileModel):
 
 
 @dataclass(frozen=True)
-class Matches:
+class MatchCounts:
     """Numbers of matches of one parser in a log.
 
     Attributes:
@@ -143,13 +143,13 @@ class Matches:
     """
 
     parser: Parser
-    found: int
+    total: int
     skipped: int
     counted: int
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParsedNumbers:
     """Numbers that the parsers of a workload file found in a log, and their problems.
 
     Attributes:
@@ -166,74 +166,74 @@ class Parsed:
 
     numbers: dict[str, float]
     series: dict[str, Sequence[float]]
-    absent: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
-    repeated: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    ambiguous: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    matches: tuple[Matches, ...] = ()
-    unended: str = ""
+    matches: tuple[MatchCounts, ...] = ()
+    unended_message: str = ""
 
     @property
     def problem(self) -> tuple[ReadingStatus, str]:
         """Status of the run (`ok`, `incomplete` or `invalid`), and the reason why it does not count."""
-        told = [f"not found in the output: {', '.join(self.absent)}"] if self.absent else []
-        told += [f"matched, but not a number: {', '.join(self.unread)}"] if self.unread else []
-        if told:
-            return "incomplete", "; ".join(filter(None, [*told, self.unended]))
-        if self.repeated:
-            return "invalid", f"several matches where 'take: only' expects one: {', '.join(self.repeated)}"
+        problems = [f"not found in the output: {', '.join(self.missing)}"] if self.missing else []
+        problems += [f"matched, but not a number: {', '.join(self.unreadable)}"] if self.unreadable else []
+        if problems:
+            return "incomplete", "; ".join(filter(None, [*problems, self.unended_message]))
+        if self.ambiguous:
+            return "invalid", f"several matches where 'take: only' expects one: {', '.join(self.ambiguous)}"
         return "ok", ""
 
 
-def read_expressions(parsers: Sequence[Parser], log: Log, scope: Scope) -> LogReading:
+def read_expressions(parsers: Sequence[Parser], log: Log, context: RunContext) -> LogReading:
     """Read a log with the parsers of a workload file.
 
     Without a metric for the rate, the rate is computed from all step times. Of other series, the last number
     counts.
     """
-    if why := log.encoding_problem():
-        return LogReading("incomplete", why)
-    parsed = parse(parsers, log, scope.ranks or 1, ended=scope.ended)
-    if parsed.problem[1]:
-        return LogReading(*parsed.problem)
-    numbers, series = parsed.numbers, parsed.series
+    if problem := log.encoding_problem():
+        return LogReading("incomplete", problem)
+    parsed_numbers = run_parsers(parsers, log, context.ranks or 1, ended_normally=context.ended_normally)
+    if parsed_numbers.problem[1]:
+        return LogReading(*parsed_numbers.problem)
+    numbers, series = parsed_numbers.numbers, parsed_numbers.series
     steps = tuple(series.pop("step_time_s", ()))
-    finite = all(map(math.isfinite, steps))
+    is_finite = all(map(math.isfinite, steps))
     throughput = numbers.pop("throughput_per_s", None)
     if throughput is None and steps:
-        duration_s = math.fsum(steps) if finite else math.nan
-        throughput = (scope.batch_global or 0) * len(steps) / duration_s if duration_s else math.inf
-    wrong = [name for name, value in numbers.items() if not math.isfinite(value)]
+        duration_s = math.fsum(steps) if is_finite else math.nan
+        throughput = (context.batch_global or 0) * len(steps) / duration_s if duration_s else math.inf
+    non_finite_names = [name for name, value in numbers.items() if not math.isfinite(value)]
     if throughput is not None and not math.isfinite(throughput):
-        wrong.append("throughput_per_s")
+        non_finite_names.append("throughput_per_s")
         throughput = None
     numbers |= {name: values[-1] for name, values in series.items()}
     return LogReading(
-        status="nan" if wrong else "ok",
-        problem=f"not a finite number: {', '.join(wrong)}" if wrong else "",
+        status="nan" if non_finite_names else "ok",
+        problem=f"not a finite number: {', '.join(non_finite_names)}" if non_finite_names else "",
         throughput_per_s=throughput,
-        step_times_s=(steps,) if steps and finite else (),
+        step_times_s=(steps,) if steps and is_finite else (),
         metrics={name: value for name, value in numbers.items() if math.isfinite(value)},
         flags=(
-            *parsed.flags,
-            *_excess_steps(parsed.matches, scope.measured_steps),
-            *([parsed.unended] if parsed.unended else []),
+            *parsed_numbers.flags,
+            *_flag_excess_steps(parsed_numbers.matches, context.measured_steps),
+            *([parsed_numbers.unended_message] if parsed_numbers.unended_message else []),
             NO_END_MARK,
         ),
     )
 
 
-def _excess_steps(matches: Sequence[Matches], measured_steps: int | None) -> Iterator[str]:
+def _flag_excess_steps(matches: Sequence[MatchCounts], measured_steps: int | None) -> Iterator[str]:
     """Yield a flag if more step times count than steps were to be measured, for instance because warm-up is among them."""
-    for one in matches:
-        if one.parser.metric == "step_time_s" and measured_steps is not None and one.counted > measured_steps:
+    for counts in matches:
+        if counts.parser.metric == "step_time_s" and measured_steps is not None and counts.counted > measured_steps:
             yield (
-                f"{plural(one.counted, 'step')} were found, and {measured_steps} were to be measured; if the first ones are "
-                f"warm-up, leave them out by 'skip: {one.skipped + one.counted - measured_steps}' of the parser"
+                f"{pluralize(counts.counted, 'step')} were found, and {measured_steps} were to be measured; if the first ones are "
+                f"warm-up, leave them out by 'skip: {counts.skipped + counts.counted - measured_steps}' of the parser"
             )
 
 
-def parse(parsers: Sequence[Parser], log: Log, ranks: int, *, ended: bool = False) -> Parsed:
+def run_parsers(parsers: Sequence[Parser], log: Log, ranks: int, *, ended_normally: bool = False) -> ParsedNumbers:
     """Run the parsers of a workload file on a log, and return the numbers and the problems.
 
     In a last line without a line feed, a number at the very end may be cut off. It is left out unless the program
@@ -245,61 +245,96 @@ def parse(parsers: Sequence[Parser], log: Log, ranks: int, *, ended: bool = Fals
         ranks: number of ranks. Rates with `scope: per_device` are multiplied by it.
         ended_normally: True if the exit code shows that the program came to its end.
     """
-    found = [_ParserState(parser, parser.scale * (ranks if parser.scope == "per_device" else 1)) for parser in parsers]
-    in_lines = [(one, needle(one.parser)) for one in found if one.parser.regex is not None]
-    in_documents = [one for one in found if one.parser.json_key is not None]
-    in_tables = [one for one in found if one.parser.csv_column is not None]
-    needles = [literal.encode() for _, literal in in_lines if literal]
-    documents = Documents()
+    collectors = [
+        _ParserState(parser, parser.scale * (ranks if parser.scope == "per_device" else 1)) for parser in parsers
+    ]
+    line_collectors = [
+        (collector, find_literal(collector.parser)) for collector in collectors if collector.parser.regex is not None
+    ]
+    document_collectors = [collector for collector in collectors if collector.parser.json_key is not None]
+    table_collectors = [collector for collector in collectors if collector.parser.csv_column is not None]
+    needles = [literal.encode() for _, literal in line_collectors if literal]
+    documents = JsonDocumentFinder()
     # A document may have many lines, and each of them may be needed.
-    wanted = needles if len(needles) == len(found) else ()
-    unended = "" if ended else log.unended_line()
-    for line in log.lines(wanted, whole=bool(unended)) if found else ():
-        for one, literal in in_lines:
+    line_needles = needles if len(needles) == len(collectors) else ()
+    unended_line = "" if ended_normally else log.unended_line()
+    for line in log.lines(line_needles, whole=bool(unended_line)) if collectors else ():
+        for collector, literal in line_collectors:
             if literal in line:
-                one.look(line)
-        for one in in_tables:
-            one.look_in_table(without_label(line))
-        if in_documents and (document := documents.feed(without_label(line))) is not None:
-            for one in in_documents:
-                one.take_all(found_at(document, one.parser.json_key or ""))
-    left_out = bool(unended.strip())
-    if unended:
-        for one, _ in in_lines:
-            left_out = not one.look_before_end(unended) and left_out
+                collector.read_line(line)
+        for collector in table_collectors:
+            collector.read_table_line(strip_line_prefix(line))
+        if document_collectors and (document := documents.feed(strip_line_prefix(line))) is not None:
+            for collector in document_collectors:
+                collector.add_texts(find_values(document, collector.parser.json_key or ""))
+    is_left_out = bool(unended_line.strip())
+    if unended_line:
+        for collector, _ in line_collectors:
+            is_left_out = not collector.read_unended_line(unended_line) and is_left_out
         # The line is read from the log again, since `unended_line` may be only a part of it.
-        last = next(iter(deque(log.lines(), maxlen=1)), "") if in_documents else ""
-        if in_documents and (document := documents.feed(without_label(last))) is not None:
-            left_out = False
-            for one in in_documents:
-                one.take_all(found_at(document, one.parser.json_key or ""))
-    required = [one for one in found if one.parser.required and not one.count]
+        last_line = next(iter(deque(log.lines(), maxlen=1)), "") if document_collectors else ""
+        if document_collectors and (document := documents.feed(strip_line_prefix(last_line))) is not None:
+            is_left_out = False
+            for collector in document_collectors:
+                collector.add_texts(find_values(document, collector.parser.json_key or ""))
+    missing = [collector for collector in collectors if collector.parser.required and not collector.number_count]
     # Otherwise a number with an undeclared separator or unit would be missing among those that count.
-    unread = [(one, one.unread or one.word) for one in found if one.unread or (one in required and one.word)]
-    several = [one for one in found if one.parser.take == "only" and one.count > 1]
-    return Parsed(
-        numbers={one.parser.metric: one.result() for one in found if one.count and one.parser.take != "all"},
-        series={one.parser.metric: one.values for one in found if one.count and one.parser.take == "all"},
-        absent=tuple(one.absent for one in required if not one.unread and not one.word),
-        unread=tuple(f"{one.parser.place} matched '{text}'{one.expected_form}" for one, text in unread),
-        repeated=tuple(f"{one.parser.place} matched {one.count} times" for one in several),
+    unreadable = [
+        (collector, collector.unreadable_text or collector.first_word)
+        for collector in collectors
+        if collector.unreadable_text or (collector in missing and collector.first_word)
+    ]
+    ambiguous = [
+        collector for collector in collectors if collector.parser.take == "only" and collector.number_count > 1
+    ]
+    return ParsedNumbers(
+        numbers={
+            collector.parser.metric: collector.compute_result()
+            for collector in collectors
+            if collector.number_count and collector.parser.take != "all"
+        },
+        series={
+            collector.parser.metric: collector.values
+            for collector in collectors
+            if collector.number_count and collector.parser.take == "all"
+        },
+        missing=tuple(
+            collector.missing_description
+            for collector in missing
+            if not collector.unreadable_text and not collector.first_word
+        ),
+        unreadable=tuple(
+            f"{collector.parser.description} matched '{text}'{collector.format_hint}" for collector, text in unreadable
+        ),
+        ambiguous=tuple(
+            f"{collector.parser.description} matched {collector.number_count} times" for collector in ambiguous
+        ),
         flags=tuple(
-            f"{one.parser.metric}: {plural(one.words, 'word')} in place of a number left out, such as '{one.word}'"
-            for one in found
-            if one.words and one not in required
+            f"{collector.parser.metric}: {pluralize(collector.word_count, 'word')} in "
+            f"place of a number left out, such as '{collector.first_word}'"
+            for collector in collectors
+            if collector.word_count and collector not in missing
         )
         + tuple(
-            f"{one.parser.metric}: {plural(one.table.torn, 'line')} left out, "
-            f"with another number of cells than the header, such as '{one.table.torn_line}'"
-            for one in in_tables
-            if one.table.torn
+            f"{collector.parser.metric}: {pluralize(collector.column_reader.damaged_line_count, 'line')} left out, "
+            f"with another number of cells than the header, such as '{collector.column_reader.first_damaged_line}'"
+            for collector in table_collectors
+            if collector.column_reader.damaged_line_count
         ),
-        matches=tuple(Matches(one.parser, one.found, min(one.found, one.parser.skip), one.count) for one in found),
-        unended=describe_unended(unended) if left_out else "",
+        matches=tuple(
+            MatchCounts(
+                collector.parser,
+                collector.match_count,
+                min(collector.match_count, collector.parser.skip),
+                collector.number_count,
+            )
+            for collector in collectors
+        ),
+        unended_message=describe_unended_line(unended_line) if is_left_out else "",
     )
 
 
-def needle(parser: Parser) -> str:
+def find_literal(parser: Parser) -> str:
     """Return a text that each line with a match must contain, or an empty text if none is certain."""
     if parser.csv_column is not None:
         return ""
@@ -309,12 +344,12 @@ def needle(parser: Parser) -> str:
     # Groups, classes and escapes are skipped. With alternatives or flags no text is certain.
     if "|" in parser.regex or "(?" in parser.regex:
         return ""
-    bare = _CLASS.sub("\0", re.sub(r"\\.", "\0", parser.regex))
-    while (shorter := re.sub(r"\([^()]*\)", "\0", bare)) != bare:
-        bare = shorter
+    literal_parts = _CHARACTER_CLASS.sub("\0", re.sub(r"\\.", "\0", parser.regex))
+    while (shortened := re.sub(r"\([^()]*\)", "\0", literal_parts)) != literal_parts:
+        literal_parts = shortened
     # A quantifier applies to the character before it.
-    bare = re.sub(r".(?:[*+?]|\{[^}]*\})+", "\0", bare)
-    return max(_PLAIN.findall(bare), key=len, default="")
+    literal_parts = re.sub(r".(?:[*+?]|\{[^}]*\})+", "\0", literal_parts)
+    return max(_LITERAL_TEXT.findall(literal_parts), key=len, default="")
 
 
 @dataclass
@@ -323,54 +358,54 @@ class _ParserState:
 
     parser: Parser
     factor: float
-    found: int = 0
-    count: int = 0
-    number: float = math.nan
-    unread: str = ""
-    word: str = ""
-    words: int = 0
+    match_count: int = 0
+    number_count: int = 0
+    folded_value: float = math.nan
+    unreadable_text: str = ""
+    first_word: str = ""
+    word_count: int = 0
     values: MutableSequence[float] = field(default_factory=lambda: array("d"))
 
     def __post_init__(self) -> None:
         self._pattern = None if self.parser.regex is None else re.compile(self.parser.regex)
-        self.table = _TableColumn(self.parser.csv_column or "")
+        self.column_reader = _TableColumn(self.parser.csv_column or "")
 
     @property
-    def absent(self) -> str:
+    def missing_description(self) -> str:
         """Description of the parser, and of the matches that `skip` left out if there are any."""
-        if not self.found:
-            return self.parser.place
+        if not self.match_count:
+            return self.parser.description
         return (
-            f"{self.parser.place} behind the first {self.parser.skip}, which 'skip' leaves out "
-            f"({self.found} in the output)"
+            f"{self.parser.description} behind the first {self.parser.skip}, which 'skip' leaves out "
+            f"({self.match_count} in the output)"
         )
 
     @property
-    def expected_form(self) -> str:
+    def format_hint(self) -> str:
         """Hint on the format of a duration, or an empty text."""
         return " (a duration is written h:mm:ss)" if self.parser.form == "duration" else ""
 
-    def look(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         """Add the matches in a line."""
         if self._pattern is not None:
-            self.take_all(self.whole(match) for match in self._pattern.finditer(line))
+            self.add_texts(self.complete_match(match) for match in self._pattern.finditer(line))
 
-    def whole(self, match: re.Match[str]) -> str | None:
+    def complete_match(self, match: re.Match[str]) -> str | None:
         """Return the text of a match, including the parts of the number that the expression cuts off."""
-        return _whole_duration(match) if self.parser.form == "duration" else _whole_number(match)
+        return _expand_duration(match) if self.parser.form == "duration" else _expand_number(match)
 
-    def look_in_table(self, line: str) -> None:
+    def read_table_line(self, line: str) -> None:
         """Add the cell of the column if a line is a row of the table."""
-        self.take_all(self.table.feed(line))
+        self.add_texts(self.column_reader.read_line(line))
 
-    def look_before_end(self, line: str) -> bool:
+    def read_unended_line(self, line: str) -> bool:
         """Add the matches of a line that may be cut off, except for a number at its very end. Return True if all were added."""
         matches = [] if self._pattern is None else list(self._pattern.finditer(line))
-        whole = [self.whole(match) for match in matches if match.end(1) < len(line)]
-        self.take_all(whole)
-        return bool(whole) and len(whole) == len(matches)
+        complete_texts = [self.complete_match(match) for match in matches if match.end(1) < len(line)]
+        self.add_texts(complete_texts)
+        return bool(complete_texts) and len(complete_texts) == len(matches)
 
-    def take_all(self, texts: Iterable[Any]) -> None:
+    def add_texts(self, texts: Iterable[Any]) -> None:
         """Convert texts or JSON values to numbers and add them, after those that `skip` leaves out. A text of None is ignored.
 
         Values that are no numbers are counted as words, or as unreadable if they have digits.
@@ -378,39 +413,39 @@ class _ParserState:
         for text in texts:
             if text is None:
                 continue
-            self.found += 1
-            if self.found <= self.parser.skip:
+            self.match_count += 1
+            if self.match_count <= self.parser.skip:
                 continue
             if self.parser.form == "duration":
-                value = duration_s(text) if isinstance(text, str) else None
+                value = parse_duration_s(text) if isinstance(text, str) else None
             else:
-                value = _number(text, self.parser.thousands, self.parser.units)
+                value = _convert_number(text, self.parser.thousands, self.parser.units)
             if value is not None:
-                self.take(value * self.factor)
+                self.add_value(value * self.factor)
             elif isinstance(text, str | int | float) and any(map(str.isdigit, str(text))):
-                self.unread = self.unread or str(text)[:_SHOWN]
+                self.unreadable_text = self.unreadable_text or str(text)[:_MAX_SHOWN_CHARS]
             else:
-                self.words += 1
-                self.word = self.word or str(text)[:_SHOWN]
+                self.word_count += 1
+                self.first_word = self.first_word or str(text)[:_MAX_SHOWN_CHARS]
 
-    def take(self, value: float) -> None:
+    def add_value(self, value: float) -> None:
         """Add a number as `take` requires."""
-        self.count += 1
+        self.number_count += 1
         fold = _FOLDS.get(self.parser.take)
         if fold is None:
             self.values.append(value)
         else:
-            self.number = value if self.count == 1 else fold(self.number, value)
+            self.folded_value = value if self.number_count == 1 else fold(self.folded_value, value)
 
-    def result(self) -> float:
+    def compute_result(self) -> float:
         """Return the number that `take` selects or computes."""
         if self.parser.take in _FOLDS:
-            return self.number
+            return self.folded_value
         try:
             total = math.fsum(self.values)
         except (OverflowError, ValueError):  # too large, or infinities that cancel
             total = sum(self.values)
-        return total / (self.count if self.parser.take == "mean" else 1)
+        return total / (self.number_count if self.parser.take == "mean" else 1)
 
 
 class _TableColumn:
@@ -423,38 +458,38 @@ class _TableColumn:
         self._name = name
         self._header: list[str] = []
         self._separator = ""
-        self.torn = 0
-        self.torn_line = ""
+        self.damaged_line_count = 0
+        self.first_damaged_line = ""
 
-    def feed(self, line: str) -> Iterator[str]:
+    def read_line(self, line: str) -> Iterator[str]:
         """Yield the cell of the column if the line is a row. An empty cell is left out."""
-        if self._name in line and self._is_header(line):
+        if self._name in line and self._read_header(line):
             return
         if not self._header:
             return
-        cells = _cells(line, self._separator)
+        cells = _split_cells(line, self._separator)
         if len(cells) == len(self._header):
-            chosen = [cell for name, cell in zip(self._header, cells, strict=True) if name == self._name and cell]
+            column_cells = [cell for name, cell in zip(self._header, cells, strict=True) if name == self._name and cell]
             # If two columns have the same name, neither is certain.
-            yield from chosen[:1] if len(chosen) < 2 else [" | ".join(chosen)]
+            yield from column_cells[:1] if len(column_cells) < 2 else [" | ".join(column_cells)]
         elif len(cells) > 1:
-            self.torn += 1
-            self.torn_line = self.torn_line or line.strip()[:_SHOWN]
+            self.damaged_line_count += 1
+            self.first_damaged_line = self.first_damaged_line or line.strip()[:_MAX_SHOWN_CHARS]
 
-    def _is_header(self, line: str) -> bool:
+    def _read_header(self, line: str) -> bool:
         """Store the line as the header if it has the name of the column in a cell. Return True if it was stored."""
         for separator in _SEPARATORS:
-            cells = _cells(line, separator)
+            cells = _split_cells(line, separator)
             # A row may contain the name, too.
             if self._name in cells and (
-                len(cells) != len(self._header) or all(_number(c, None, {}) is None for c in cells)
+                len(cells) != len(self._header) or all(_convert_number(cell, None, {}) is None for cell in cells)
             ):
                 self._header, self._separator = cells, separator
                 return True
         return False
 
 
-def _cells(line: str, separator: str) -> list[str]:
+def _split_cells(line: str, separator: str) -> list[str]:
     """Split a line into cells. Return an empty list if the line is no valid CSV."""
     try:
         return [cell.strip() for cell in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
@@ -462,40 +497,43 @@ def _cells(line: str, separator: str) -> list[str]:
         return []
 
 
-def duration_s(text: str) -> float | None:
+def parse_duration_s(text: str) -> float | None:
     """Convert a time such as `1:02:03.5`, `02:03` or `2-03:00:00` to seconds. Return None for another form."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
         return None
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _whole_duration(match: re.Match[str]) -> str | None:
+def _expand_duration(match: re.Match[str]) -> str | None:
     """Return the matched text, extended by the parts of the time that the expression cuts off."""
     line, (start, end) = match.string, match.span(1)
     if start < 0:
         return None
-    before, after = _PARTS_BEFORE.search(line[max(0, start - _GROUPED_MAX) : start]), _PARTS_AFTER.match(line, end)
-    return line[start - (len(before[0]) if before else 0) : after.end() if after else end]
+    text_before, text_after = (
+        _PARTS_BEFORE.search(line[max(0, start - _MAX_GROUPED_CHARS) : start]),
+        _PARTS_AFTER.match(line, end),
+    )
+    return line[start - (len(text_before[0]) if text_before else 0) : text_after.end() if text_after else end]
 
 
-def _whole_number(match: re.Match[str]) -> str | None:
+def _expand_number(match: re.Match[str]) -> str | None:
     """Return the matched text, extended by the digits that the expression cuts off a number such as `1,010`."""
     line, (start, end) = match.string, match.span(1)
     if (
         end == match.end()
         and re.fullmatch(r"[-+]?\d{1,3}", match[1] or "")
-        and (after := _GROUPS_AFTER.match(line, end))
+        and (digits_after := _GROUPS_AFTER.match(line, end))
     ):
-        end = after.end()
+        end = digits_after.end()
     if start == match.start() and re.match(r"\d{3}(?!\d)", match[1] or ""):
-        before = _GROUPS_BEFORE.search(line[max(0, start - _GROUPED_MAX) : start])
-        start -= len(before[0]) if before else 0
+        digits_before = _GROUPS_BEFORE.search(line[max(0, start - _MAX_GROUPED_CHARS) : start])
+        start -= len(digits_before[0]) if digits_before else 0
     return line[start:end] if start >= 0 else None
 
 
-def _number(found: Any, thousands: str | None, units: Mapping[str, float]) -> float | None:
+def _convert_number(value: Any, thousands: str | None, units: Mapping[str, float]) -> float | None:
     """Convert a matched text or JSON value to a number, or return None if it has another form.
 
     Args:
@@ -503,33 +541,33 @@ def _number(found: Any, thousands: str | None, units: Mapping[str, float]) -> fl
         thousands: character between groups of three digits, or None.
         units: factor by unit that follows the number. If not empty, the value must end in one of the units.
     """
-    if isinstance(found, bool | dict | list) or found is None:
+    if isinstance(value, bool | dict | list) or value is None:
         return None
-    if isinstance(found, int | float) and not units:
+    if isinstance(value, int | float) and not units:
         try:
-            return float(found)
+            return float(value)
         except OverflowError:
             return None
-    text, factor = str(found).strip(), 1.0
+    text, factor = str(value).strip(), 1.0
     if units:
         unit = max((unit for unit in units if text.endswith(unit)), key=len, default=None)
         if unit is None:
             return None
         text, factor = text.removesuffix(unit).rstrip(), units[unit]
     if thousands:
-        point = "," if thousands == "." else "."
+        decimal_point = "," if thousands == "." else "."
         text = _SPACES.sub(" ", text)
-        grouped = rf"[-+]?\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+(?:{re.escape(point)}\d*)?"
-        if re.fullmatch(grouped, text):
+        grouped_pattern = rf"[-+]?\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+(?:{re.escape(decimal_point)}\d*)?"
+        if re.fullmatch(grouped_pattern, text):
             text = text.replace(thousands, "")
-        text = text.replace(point, ".") if thousands not in text else ""
+        text = text.replace(decimal_point, ".") if thousands not in text else ""
     try:
         return float(text) * factor
     except ValueError:
         return None
 
 
-def misnamed_metrics(parsers: Sequence[Parser], format_location: Callable[[int, str], str]) -> Iterator[str]:
+def find_misnamed_metrics(parsers: Sequence[Parser], format_location: Callable[[int, str], str]) -> Iterator[str]:
     """Yield an error for each parser whose metric has the name of a column that the tables have for every run.
 
     Args:
@@ -544,7 +582,7 @@ def misnamed_metrics(parsers: Sequence[Parser], format_location: Callable[[int, 
             )
 
 
-def hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> list[str]:
+def collect_hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> list[str]:
     """Collect hints why nothing was found in a log, from the most to the least certain.
 
     Args:
@@ -554,29 +592,29 @@ def hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> list[str]:
     """
     if not any(log.chunks()):
         return ["the log is empty: did the program write to a file of its own?"]
-    if why := log.encoding_problem():
-        return [why]
-    others = [name for name in PARSERS if name != parser and _reads(name, log)]
-    found = [f"the log reads like one of {PARSERS[name]}: try the parser '{name}'" for name in others]
-    if any(one.regex and one.regex.startswith("^") for one in parsers) and is_timestamped(log):
-        found.append(
+    if problem := log.encoding_problem():
+        return [problem]
+    matching_parsers = [name for name in PARSERS if name != parser and _can_read(name, log)]
+    messages = [f"the log reads like one of {PARSERS[name]}: try the parser '{name}'" for name in matching_parsers]
+    if any(expression.regex and expression.regex.startswith("^") for expression in parsers) and has_timestamps(log):
+        messages.append(
             "lines begin with the time that `kubectl logs --timestamps` writes, and an expression begins with ^: leave the option "
             "out, or the ^"
         )
-    for words, lines in _near(log, parser, parsers):
-        found += [f"{words}:", *(f"  {line[:_WIDTH]}" for line in lines)]
-    return found or ["no line of the log has a number that looks like a rate, a time or a bandwidth"]
+    for heading, lines in _find_similar_lines(log, parser, parsers):
+        messages += [f"{heading}:", *(f"  {line[:_MAX_HINT_CHARS]}" for line in lines)]
+    return messages or ["no line of the log has a number that looks like a rate, a time or a bandwidth"]
 
 
-def _reads(name: str, log: Log) -> bool:
+def _can_read(name: str, log: Log) -> bool:
     """Return True if a built-in parser reads numbers from the log without a problem."""
     return any(
         test.status == "ok" and bool(test.throughput_per_s is not None or test.metrics or test.matrices or test.curves)
-        for test in read_tests(name, log, Scope())
+        for test in read_tests(name, log, RunContext())
     )
 
 
-def _near(log: Log, parser: str | None, parsers: Sequence[Parser]) -> Iterator[tuple[str, list[str]]]:
+def _find_similar_lines(log: Log, parser: str | None, parsers: Sequence[Parser]) -> Iterator[tuple[str, list[str]]]:
     """Yield groups of lines that nearly match a parser or look like measurements, each with a heading.
 
     Args:
@@ -585,26 +623,28 @@ def _near(log: Log, parser: str | None, parsers: Sequence[Parser]) -> Iterator[t
         parsers: expression parsers.
     """
     if parser is not None:
-        form = format_of(parser)
-        if form.needles and (lines := _first(log.lines(form.needles))):
+        log_format = load_format(parser)
+        if log_format.needles and (lines := _take_first_lines(log.lines(log_format.needles))):
             yield f"lines that '{parser}' looked at", lines
             return
-    for one in parsers:
-        if one.csv_column is not None and (lines := _first(line for line in log.lines() if _SEPARATED.search(line))):
-            yield f"lines of cells, where '{one.csv_column}' is looked for as the name of a column", lines
-        literal = needle(one)
-        if literal.strip() and (lines := _first(log.lines([literal.encode()]))):
-            yield f"lines with '{literal}', which '{one.pattern}' does not match whole", lines
-    if lines := _first(line for line in log.lines() if _RATE.search(line)):
+    for expression in parsers:
+        if expression.csv_column is not None and (
+            lines := _take_first_lines(line for line in log.lines() if _CELL_LINE.search(line))
+        ):
+            yield f"lines of cells, where '{expression.csv_column}' is looked for as the name of a column", lines
+        literal = find_literal(expression)
+        if literal.strip() and (lines := _take_first_lines(log.lines([literal.encode()]))):
+            yield f"lines with '{literal}', which '{expression.pattern}' does not match whole", lines
+    if lines := _take_first_lines(line for line in log.lines() if _RATE_LIKE.search(line)):
         yield "lines that look like numbers of a measurement", lines
 
 
-def _first(lines: Iterator[str]) -> list[str]:
+def _take_first_lines(lines: Iterator[str]) -> list[str]:
     """Return the first lines that are not blank, without repetitions."""
-    found: list[str] = []
+    unique_lines: list[str] = []
     for line in lines:
-        if line.strip() and (text := line.strip()) not in found:
-            found.append(text)
-        if len(found) == _LINES:
+        if line.strip() and (text := line.strip()) not in unique_lines:
+            unique_lines.append(text)
+        if len(unique_lines) == _MAX_HINT_LINES:
             break
-    return found
+    return unique_lines

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 
-from campaign.workloads.parsers.reading import F, Format, LogReader, PairMatrix, Scope, Verdict
+from campaign.workloads.parsers.reading import F, LogFormat, LogReader, PairMatrix, ReadingBuilder, RunContext
 
 _PLACE = r"(cpu|gpu\d{1,4})"
 _LINE = re.compile(
@@ -20,52 +20,52 @@ _LINE = re.compile(
 _UNREAD = re.compile(r"((?:cpu|gpu)\S*_under_numa\S*)\s+(.*)")
 
 
-class GpuCopy(LogReader):
+class GpuCopyReader(LogReader):
     """Reader of one table of copy rates."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rates: dict[str, dict[tuple[str, str], float]] = {}
-        self.seen: set[tuple[str, str, str, str]] = set()
-        self.wrong = False
+        self.parsed_copies: set[tuple[str, str, str, str]] = set()
+        self.has_invalid_rate = False
 
-    def line(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         """Store the rate of a copy as the best of all NUMA nodes. A copy that was read already begins the next test."""
-        if found := _LINE.match(line):
-            source, target, verb, driver, way, node, both, text = found.groups()
+        if match := _LINE.match(line):
+            source, target, verb, driver, engine, node, direction_mode, text = match.groups()
             rate = float(text)
-            kind = "_to_".join("host" if place == "cpu" else "device" for place in (source, target))
+            kind = "_to_".join("host" if endpoint == "cpu" else "device" for endpoint in (source, target))
             if kind == "device_to_device":
                 verb = verb or ("write" if source == f"gpu{driver}" else "read")
                 kind = "in_device" if source == target else f"{kind}_{verb}"
-            name = f"{kind}_{way}{'_bidirectional' if both == 'bi' else ''}"
-            if (name, source, target, node) in self.seen:
-                return self.another(line)
-            self.seen.add((name, source, target, node))
-            self.wrong = self.wrong or not math.isfinite(rate) or rate <= 0
+            name = f"{kind}_{engine}{'_bidirectional' if direction_mode == 'bi' else ''}"
+            if (name, source, target, node) in self.parsed_copies:
+                return self.start_next_test(line)
+            self.parsed_copies.add((name, source, target, node))
+            self.has_invalid_rate = self.has_invalid_rate or not math.isfinite(rate) or rate <= 0
             rates = self.rates.setdefault(name, {})
             rates[source, target] = max(rate, rates.get((source, target), 0.0))
-        elif found := _UNREAD.match(line):
-            self.leave_out(found[1], found[2])
+        elif match := _UNREAD.match(line):
+            self.note_unreadable(match[1], match[2])
 
-    def judge(self, verdict: Verdict, scope: Scope) -> None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add a matrix of rates (GB/s) per kind of copy, from source to target."""
         if not self.rates:
-            verdict.incomplete("no line of gpu_copy in the output")
-        if self.wrong:
-            verdict.nan("a rate is not a number above 0")
+            builder.mark_incomplete("no line of gpu_copy in the output")
+        if self.has_invalid_rate:
+            builder.mark_nan("a rate is not a number above 0")
             return
         for name, rates in self.rates.items():
-            rows = sorted({source for source, _ in rates}, key=_order)
-            columns = sorted({target for _, target in rates}, key=_order)
+            rows = sorted({source for source, _ in rates}, key=_endpoint_sort_key)
+            columns = sorted({target for _, target in rates}, key=_endpoint_sort_key)
             values = tuple(tuple(rates.get((row, column)) for column in columns) for row in rows)
-            verdict.matrix(name, PairMatrix("gb_per_s", tuple(rows), tuple(columns), values))
-        verdict.no_end()
+            builder.add_matrix(name, PairMatrix("gb_per_s", tuple(rows), tuple(columns), values))
+        builder.flag_missing_end_mark()
 
 
-def _order(place: str) -> tuple[int, str]:
+def _endpoint_sort_key(endpoint: str) -> tuple[int, str]:
     """Return the key that sorts the host before the devices, and the devices by number."""
-    return len(place), place
+    return len(endpoint), endpoint
 
 
-FORMAT = Format(GpuCopy, needles=(b"_under_numa",), line_max=1 << 10)
+FORMAT = LogFormat(GpuCopyReader, needles=(b"_under_numa",), max_line_chars=1 << 10)

@@ -9,70 +9,70 @@ from __future__ import annotations
 
 import math
 
-from campaign.workloads.parsers.reading import F, Format, LineReader, Scope, Verdict, lines
+from campaign.workloads.parsers.reading import F, LineReader, LogFormat, ReadingBuilder, RunContext, compile_patterns
 
 _INVALID = "No results printed for invalid run"
 _SETTINGS = {"scale": "scale", "edge_factor": "edgefactor"}
 _NAMES = "scale|edgefactor|num_mpi_processes|construction_time|(?:min|max|harmonic_mean)_teps|mean_validate"
 
 
-class Graph500(LineReader):
+class Graph500Reader(LineReader):
     """Reader of one run of Graph500."""
 
-    LINES = lines(
+    PATTERNS = compile_patterns(
         invalid=f".*{_INVALID}",
         value=rf"(?:(bfs|sssp) +)?((?i:{_NAMES})): +(?:! +)?({F})\s*$",
         unread=rf"((?:(?:bfs|sssp) +)?(?i:{_NAMES})): +(.*)",
     )
 
-    def opens(self, name: str, values: tuple[str, ...]) -> bool:
+    def begins_next_test(self, name: str, values: tuple[str, ...]) -> bool:
         """Return True if a line is a second scale, or a second message that the run is invalid."""
         begins = name == "invalid" or values[1].lower() == "scale"
-        return begins and bool(self.found["value"] or (self.found["invalid"] and name == "value"))
+        return begins and bool(self.matches["value"] or (self.matches["invalid"] and name == "value"))
 
     @property
     def values(self) -> dict[tuple[str, str], float]:
         """Values by search (`bfs` or `sssp`) and name."""
-        return {(kind or "bfs", name.lower()): float(text) for kind, name, text in self.found["value"]}
+        return {(kind or "bfs", name.lower()): float(text) for kind, name, text in self.matches["value"]}
 
-    def judge(self, verdict: Verdict, scope: Scope) -> None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add the rates of both searches, the scale and the construction time."""
-        if self.found["invalid"]:
-            verdict.invalid("the validation failed")
+        if self.matches["invalid"]:
+            builder.mark_invalid("the validation failed")
         elif ("bfs", "harmonic_mean_teps") not in self.values:
-            verdict.incomplete("no harmonic mean of TEPS in the output")
+            builder.mark_incomplete("no harmonic mean of TEPS in the output")
         elif ("bfs", "mean_validate") not in self.values:
-            verdict.incomplete("the output ends before the times of validation")
+            builder.mark_incomplete("the output ends before the times of validation")
         for kind in ("bfs", "sssp"):
-            self.check(verdict, kind)
-        verdict.processes("Graph500", self.values.get(("bfs", "num_mpi_processes")), scope)
-        verdict.metrics["construction_time_s"] = self.values.get(("bfs", "construction_time"))
-        verdict.settings |= {name: self.values.get(("bfs", key)) for name, key in _SETTINGS.items()}
-        verdict.metrics["scale"] = self.values.get(("bfs", "scale"))
+            self.add_rate(builder, kind)
+        builder.check_process_count("Graph500", self.values.get(("bfs", "num_mpi_processes")), context)
+        builder.metrics["construction_time_s"] = self.values.get(("bfs", "construction_time"))
+        builder.settings |= {name: self.values.get(("bfs", key)) for name, key in _SETTINGS.items()}
+        builder.metrics["scale"] = self.values.get(("bfs", "scale"))
 
-    def check(self, verdict: Verdict, kind: str) -> None:
+    def add_rate(self, builder: ReadingBuilder, kind: str) -> None:
         """Add the harmonic mean rate of one search (`bfs` or `sssp`) in GTEPS.
 
         The reading is invalid if the mean is outside of the smallest and largest rate. It gets a flag if the results
         were not validated.
         """
-        least, mean, most = (self.values.get((kind, f"{name}_teps")) for name in ("min", "harmonic_mean", "max"))
+        minimum, mean, maximum = (self.values.get((kind, f"{name}_teps")) for name in ("min", "harmonic_mean", "max"))
         if mean is None:
             return
         if not math.isfinite(mean):
-            verdict.nan(f"the rate of {kind} is not a number")
-        elif least is None or most is None or not 0 < least * (1 - 1e-5) <= mean <= most * (1 + 1e-5):
-            verdict.invalid(f"the mean rate of {kind} lies outside of its smallest and largest; a line is torn")
+            builder.mark_nan(f"the rate of {kind} is not a number")
+        elif minimum is None or maximum is None or not 0 < minimum * (1 - 1e-5) <= mean <= maximum * (1 + 1e-5):
+            builder.mark_invalid(f"the mean rate of {kind} lies outside of its smallest and largest; a line is torn")
         else:
-            verdict.metrics[f"{kind}_gteps"] = mean / 1e9
-        if (validated := self.values.get((kind, "mean_validate"))) is not None and validated < 0:
-            verdict.flag(f"the results of {kind} were not validated")
+            builder.metrics[f"{kind}_gteps"] = mean / 1e9
+        if (validation_time_s := self.values.get((kind, "mean_validate"))) is not None and validation_time_s < 0:
+            builder.add_flag(f"the results of {kind} were not validated")
 
 
 _LABELS = (b"_TEPS:", b"SCALE:", b"edgefactor:", b"num_mpi_processes:", b"construction_time:", b"mean_validate:")
 
-FORMAT = Format(
-    Graph500,
+FORMAT = LogFormat(
+    Graph500Reader,
     needles=(
         b"_TEPS:",
         b"SCALE:",
@@ -82,5 +82,5 @@ FORMAT = Format(
         b"mean_validate:",
         _INVALID.encode(),
     ),
-    line_max=1 << 10,
+    max_line_chars=1 << 10,
 )

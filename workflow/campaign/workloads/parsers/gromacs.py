@@ -11,16 +11,24 @@ from __future__ import annotations
 import math
 import re
 
-from campaign.workloads.parsers.reading import F, Format, LineReader, Scope, Verdict, agree, lines
+from campaign.workloads.parsers.reading import (
+    F,
+    LineReader,
+    LogFormat,
+    ReadingBuilder,
+    RunContext,
+    compile_patterns,
+    is_close,
+)
 
-_UNIT = re.compile(r"\([^()]+\)")
-_HOURS = 24.0
+_UNIT_PATTERN = re.compile(r"\([^()]+\)")
+_HOURS_PER_DAY = 24.0
 
 
-class Gromacs(LineReader):
+class GromacsReader(LineReader):
     """Reader of one simulation of GROMACS."""
 
-    LINES = lines(
+    PATTERNS = compile_patterns(
         file="Log file opened on",
         printed=r"\s*:-\) +GROMACS - .*mdrun",
         threads=r"Using (\d{1,6}) OpenMP threads?\b",
@@ -32,43 +40,45 @@ class Gromacs(LineReader):
         unread=r"(Performance): +(.*)",
     )
 
-    def opens(self, name: str, values: tuple[str, ...]) -> bool:
+    def begins_next_test(self, name: str, values: tuple[str, ...]) -> bool:
         """Return True if a line is a repeated header, or a header after a rate."""
-        return name in ("file", "printed") and bool(self.found[name] or self.rates())
+        return name in ("file", "printed") and bool(self.matches[name] or self.read_rates())
 
-    def rates(self) -> list[tuple[float, float]]:
+    def read_rates(self) -> list[tuple[float, float]]:
         """Return ns/day and hours/ns per rate line that has as many columns as the line of units."""
-        units = _UNIT.findall((self.last("units") or ("(ns/day)(hour/ns)",))[0])
-        at = units.index("(ns/day)")
-        rows = [[float(text) for text in row.split()] for (row,) in self.found["rate"]]
-        return [(row[at], row[at + 1]) for row in rows if len(row) == len(units)]
+        units = _UNIT_PATTERN.findall((self.last_match("units") or ("(ns/day)(hour/ns)",))[0])
+        column = units.index("(ns/day)")
+        rows = [[float(text) for text in row.split()] for (row,) in self.matches["rate"]]
+        return [(row[column], row[column + 1]) for row in rows if len(row) == len(units)]
 
-    def judge(self, verdict: Verdict, scope: Scope) -> None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add the simulated time per day, the wall time and the threads. Check that ns/day and hours/ns agree."""
-        rates = self.rates()
+        rates = self.read_rates()
         if not rates:
-            verdict.incomplete("no 'Performance:' in ns/day in the output")
+            builder.mark_incomplete("no 'Performance:' in ns/day in the output")
             return
-        per_day, hours = rates[-1]
+        ns_per_day, hours_per_ns = rates[-1]
         if not all(map(math.isfinite, rates[-1])):
-            verdict.nan("the rate is not a number")
-        elif per_day <= 0 or not agree(_HOURS / per_day, hours, 0.002 + 0.001 / per_day, 0.001):
-            verdict.invalid(f"{per_day:g} ns/day are not {hours:g} hours/ns; the line is torn")
-        if self.found["file"] and not self.found["finished"]:
-            verdict.incomplete("the log ends before 'Finished mdrun'")
+            builder.mark_nan("the rate is not a number")
+        elif ns_per_day <= 0 or not is_close(
+            _HOURS_PER_DAY / ns_per_day, hours_per_ns, 0.002 + 0.001 / ns_per_day, 0.001
+        ):
+            builder.mark_invalid(f"{ns_per_day:g} ns/day are not {hours_per_ns:g} hours/ns; the line is torn")
+        if self.matches["file"] and not self.matches["finished"]:
+            builder.mark_incomplete("the log ends before 'Finished mdrun'")
         if len(rates) > 1:
-            verdict.invalid("several simulations ran at once in place of one: gmx was built without MPI")
-        if not self.found["reset"]:
-            verdict.flag("the rate includes the start of the run, as no counters were reset (-resethway)")
-        verdict.metrics |= {"simulated_ns_per_day": per_day, "wall_time_s": self.number("wall")}
-        verdict.settings["threads"] = self.number("threads")
-        self.from_file = bool(self.found["file"])
+            builder.mark_invalid("several simulations ran at once in place of one: gmx was built without MPI")
+        if not self.matches["reset"]:
+            builder.add_flag("the rate includes the start of the run, as no counters were reset (-resethway)")
+        builder.metrics |= {"simulated_ns_per_day": ns_per_day, "wall_time_s": self.last_number("wall")}
+        builder.settings["threads"] = self.last_number("threads")
+        self.from_file = bool(self.matches["file"])
 
 
 _RATES = (b"(ns/day)", b" Time: ", b"Performance: ")
 
-FORMAT = Format(
-    Gromacs,
+FORMAT = LogFormat(
+    GromacsReader,
     needles=(b"GROMACS - ", b"Log file opened", b"resetting all time", b"OpenMP thread", *_RATES, b"Finished mdrun"),
-    line_max=1 << 10,
+    max_line_chars=1 << 10,
 )

@@ -9,62 +9,80 @@ from __future__ import annotations
 
 import math
 
-from campaign.workloads.parsers.reading import Format, LineReader, Scope, Verdict, agree, lines
+from campaign.workloads.parsers.reading import (
+    LineReader,
+    LogFormat,
+    ReadingBuilder,
+    RunContext,
+    compile_patterns,
+    is_close,
+)
 
-_N = r"(\d+\.\d|nan|inf)(?![\d.])"
-_ROUNDING = 0.051
+_RATE = r"(\d+\.\d|nan|inf)(?![\d.])"
+_MAX_ROUNDING_ERROR = 0.051
 _COARSE_PER_S = 50.0
-_DEVIATIONS = 1.96
+_PRINTED_DEVIATIONS = 1.96
 
 
-class HorovodSynthetic(LineReader):
+class HorovodSyntheticReader(LineReader):
     """Reader of one run of a Horovod benchmark."""
 
-    LINES = lines(
-        iteration=rf".*?Iter #(\d{{1,6}}): {_N} img/sec per (?:GPU|CPU)",
-        each=rf".*?Img/sec per (?:GPU|CPU): {_N} \+-{_N}",
-        total=rf".*?Total img/sec on (\d{{1,6}}) (?:GPU|CPU)\(s\): {_N} \+-{_N}",
+    PATTERNS = compile_patterns(
+        iteration=rf".*?Iter #(\d{{1,6}}): {_RATE} img/sec per (?:GPU|CPU)",
+        each=rf".*?Img/sec per (?:GPU|CPU): {_RATE} \+-{_RATE}",
+        total=rf".*?Total img/sec on (\d{{1,6}}) (?:GPU|CPU)\(s\): {_RATE} \+-{_RATE}",
         model=r".*?Model: (\S{1,60})\s*$",
         batch=r".*?Batch size: (\d{1,9})\s*$",
         ranks=r".*?Number of (?:GPU|CPU)s: (\d{1,6})\s*$",
         unread=r".*?(Iter #\d{1,6}|Img/sec per \w+|Total img/sec on \d{1,6} \w+\(s\)): *(.*)",
     )
 
-    def opens(self, name: str, values: tuple[str, ...]) -> bool:
+    def begins_next_test(self, name: str, values: tuple[str, ...]) -> bool:
         """Return True if a line is an iteration, rate or batch that cannot follow the lines read so far."""
         if name == "iteration":
-            return bool(self.found["total"]) or int(values[0]) <= int((self.last(name) or ("-1",))[0])
-        if name == "each" and self.found["total"]:
+            return bool(self.matches["total"]) or int(values[0]) <= int((self.last_match(name) or ("-1",))[0])
+        if name == "each" and self.matches["total"]:
             return True
-        return name == "batch" and bool(self.found["total"] or self.found["iteration"])
+        return name == "batch" and bool(self.matches["total"] or self.matches["iteration"])
 
-    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
         """Add the rate per device and its standard deviation, and return the total rate (images/s).
 
         The total must match the ranks times the rate per device, and that rate must match the mean of the iterations.
         """
-        totals, of_each = self.last("total"), self.last("each")
-        if totals is None or of_each is None:
-            verdict.incomplete("no 'Total img/sec' and 'Img/sec per' in the output")
+        totals, device_rates = self.last_match("total"), self.last_match("each")
+        if totals is None or device_rates is None:
+            builder.mark_incomplete("no 'Total img/sec' and 'Img/sec per' in the output")
         else:
-            ranks, total, each, spread = map(float, (*totals[:2], *of_each))
-            if not math.isfinite(total) or not math.isfinite(each):
-                verdict.nan("the rate is not a number")
-            elif not agree(total, ranks * each, 0, _ROUNDING * (ranks + 1)):
-                verdict.invalid(f"the total of {total:g}/s is not that of {ranks:.0f} times {each:g}/s")
-            rates = [float(rate) for _, rate in self.found["iteration"]]
-            mean = sum(rates) / len(rates) if rates else math.nan
-            if math.isfinite(mean) and math.isfinite(each) and not agree(mean, each, 0, 2 * _ROUNDING):
-                verdict.invalid(f"the iterations' mean of {mean:g}/s is not the printed {each:g}/s")
-            verdict.expect("the ranks are", ranks, scope.ranks)
-            verdict.flag("the total is rank 0's rate times the ranks, not a measured sum")
-            if each < _COARSE_PER_S:
-                verdict.flag(f"printed with one decimal: known to {5 / max(each, 0.1):.1f} %")
-            verdict.metrics = {"throughput_per_device_per_s": each, "iteration_rate_std_per_s": spread / _DEVIATIONS}
-        verdict.expect("the ranks are", self.number("ranks"), scope.ranks)
-        verdict.settings["model"] = (self.last("model") or ("",))[0]
-        verdict.expect("the batch per device is", self.number("batch"), scope.batch)
+            ranks, total_rate, rate_per_device, spread = map(float, (*totals[:2], *device_rates))
+            if not math.isfinite(total_rate) or not math.isfinite(rate_per_device):
+                builder.mark_nan("the rate is not a number")
+            elif not is_close(total_rate, ranks * rate_per_device, 0, _MAX_ROUNDING_ERROR * (ranks + 1)):
+                builder.mark_invalid(
+                    f"the total of {total_rate:g}/s is not that of {ranks:.0f} times {rate_per_device:g}/s"
+                )
+            rates = [float(rate) for _, rate in self.matches["iteration"]]
+            iteration_mean = sum(rates) / len(rates) if rates else math.nan
+            if (
+                math.isfinite(iteration_mean)
+                and math.isfinite(rate_per_device)
+                and not is_close(iteration_mean, rate_per_device, 0, 2 * _MAX_ROUNDING_ERROR)
+            ):
+                builder.mark_invalid(
+                    f"the iterations' mean of {iteration_mean:g}/s is not the printed {rate_per_device:g}/s"
+                )
+            builder.require_equal("the ranks are", ranks, context.ranks)
+            builder.add_flag("the total is rank 0's rate times the ranks, not a measured sum")
+            if rate_per_device < _COARSE_PER_S:
+                builder.add_flag(f"printed with one decimal: known to {5 / max(rate_per_device, 0.1):.1f} %")
+            builder.metrics = {
+                "throughput_per_device_per_s": rate_per_device,
+                "iteration_rate_std_per_s": spread / _PRINTED_DEVIATIONS,
+            }
+        builder.require_equal("the ranks are", self.last_number("ranks"), context.ranks)
+        builder.settings["model"] = (self.last_match("model") or ("",))[0]
+        builder.require_equal("the batch per device is", self.last_number("batch"), context.batch)
         return float(totals[1]) if totals else None
 
 
-FORMAT = Format(HorovodSynthetic, needles=(b"mg/sec", b"Batch size: ", b"Number of ", b"Model: "), decimals=1)
+FORMAT = LogFormat(HorovodSyntheticReader, needles=(b"mg/sec", b"Batch size: ", b"Number of ", b"Model: "), decimals=1)

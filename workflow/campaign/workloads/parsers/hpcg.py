@@ -11,42 +11,42 @@ from __future__ import annotations
 import math
 import re
 
-from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict
+from campaign.workloads.parsers.reading import F, LogFormat, LogReader, ReadingBuilder, RunContext
 
 _SECTION = re.compile(r"(\S.{2,120}?)\s*:\s*$")
-_BELOW = re.compile(r" {1,12}(\S[^=]{2,120}?): +(\S.{0,60}?)\s*$")
+_INDENTED_VALUE = re.compile(r" {1,12}(\S[^=]{2,120}?): +(\S.{0,60}?)\s*$")
 _LINE = re.compile(r"(\S[^=]{2,200}?)\s*::\s*([^=]{2,120}?)=\s*(\S.{0,120}?)\s*$")
 _NUMBER = re.compile(F)
-_BEGIN = "Machine Summary::Distributed Processes"
-_TIME = "Final Summary::Results are valid but execution time (sec) is"
-_LEAST = "Final Summary::Official results execution time (sec) must be at least"
-_TOTAL = "GFLOP/s Summary::Total with convergence and optimization phase overhead"
-_BYTES = "GB/s Summary::Raw Total B/W"
-_VALID = "Final Summary::HPCG result is VALID with a GFLOP/s rating of"
-_RAW = "Final Summary::HPCG 2.4 rating"
-_KEYS = (_BEGIN, _TIME, _LEAST, _TOTAL, _BYTES, _VALID, _RAW)
+_PROCESS_COUNT = "Machine Summary::Distributed Processes"
+_EXECUTION_TIME = "Final Summary::Results are valid but execution time (sec) is"
+_MIN_OFFICIAL_TIME = "Final Summary::Official results execution time (sec) must be at least"
+_TOTAL_RATING = "GFLOP/s Summary::Total with convergence and optimization phase overhead"
+_BANDWIDTH = "GB/s Summary::Raw Total B/W"
+_VALID_RATING = "Final Summary::HPCG result is VALID with a GFLOP/s rating of"
+_RAW_RATING = "Final Summary::HPCG 2.4 rating"
+_KEYS = (_PROCESS_COUNT, _EXECUTION_TIME, _MIN_OFFICIAL_TIME, _TOTAL_RATING, _BANDWIDTH, _VALID_RATING, _RAW_RATING)
 
 
-class Hpcg(LogReader):
+class HpcgReader(LogReader):
     """Reader of one summary of HPCG."""
 
     def __init__(self) -> None:
         super().__init__()
         self.section = ""
-        self.invalid = False
-        self.failed: list[str] = []
+        self.is_invalid = False
+        self.failed_tests: list[str] = []
         self.values: dict[str, float] = {}
 
-    def line(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         """Store the value of a line, or the section that begins with it."""
-        if found := _LINE.match(line):
-            return self.take(found[1].strip("_# "), found[2], found[3])
-        if found := _SECTION.match(line):
-            self.section = found[1].strip("_# ")
-        elif self.section and (found := _BELOW.match(line)):
-            return self.take(self.section, found[1], found[2])
+        if match := _LINE.match(line):
+            return self.store_value(match[1].strip("_# "), match[2], match[3])
+        if match := _SECTION.match(line):
+            self.section = match[1].strip("_# ")
+        elif self.section and (match := _INDENTED_VALUE.match(line)):
+            return self.store_value(self.section, match[1], match[2])
 
-    def take(self, section: str, name: str, text: str) -> None:
+    def store_value(self, section: str, name: str, text: str) -> None:
         """Store a value of the summary. A second process count or rating begins the next test.
 
         Args:
@@ -57,51 +57,53 @@ class Hpcg(LogReader):
         key = re.sub(r" \(?for historical (?:value\)?|reasons) is$", "", f"{section}::{name}").replace(
             "Rating", "rating"
         )
-        if key in (_BEGIN, _VALID) and key in self.values:
-            after = self.fresh(True)
-            after.section = section
-            after.take(section, name, text)
+        if key in (_PROCESS_COUNT, _VALID_RATING) and key in self.values:
+            reader = self.select_reader(True)
+            reader.section = section
+            reader.store_value(section, name, text)
         elif key in _KEYS:
             if _NUMBER.fullmatch(text):
                 self.values[key] = float(text)
             else:
-                self.leave_out(name, text)
+                self.note_unreadable(name, text)
         elif key.startswith("Final Summary::HPCG result is INVALID"):
-            self.invalid = True
+            self.is_invalid = True
         elif name == "Result" and text == "FAILED":
-            self.failed.append(section[:60])
+            self.failed_tests.append(section[:60])
 
-    def judge(self, verdict: Verdict, scope: Scope) -> None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add the ratings, the memory bandwidth and the execution time. A result that HPCG calls invalid does not count."""
-        gflops = self.values.get(_VALID)
-        if self.invalid or self.failed:
-            verdict.invalid(f"HPCG calls its result invalid{': ' if self.failed else ''}{', '.join(self.failed)}")
+        gflops = self.values.get(_VALID_RATING)
+        if self.is_invalid or self.failed_tests:
+            builder.mark_invalid(
+                f"HPCG calls its result invalid{': ' if self.failed_tests else ''}{', '.join(self.failed_tests)}"
+            )
         elif gflops is None:
-            verdict.incomplete(
+            builder.mark_incomplete(
                 "no 'HPCG result is VALID' in the output: HPCG writes it to a file of its own ('result')"
             )
         elif not math.isfinite(gflops):
-            verdict.nan("the rating is not a number")
-        elif gflops <= 0 or (total := self.values.get(_TOTAL, gflops)) != gflops:
-            verdict.invalid(f"the rating {gflops:g} is not the total with overheads, {total:g}; lines are torn")
-        elif _TIME not in self.values:
-            verdict.incomplete("the summary ends before the execution time")
-        time_s, least_s = self.values.get(_TIME), self.values.get(_LEAST, 1800.0)
-        if time_s is not None and time_s < least_s:
-            verdict.flag(f"the run took {time_s:g} s, official results take {least_s:g} s or more")
-        verdict.processes("HPCG", self.values.get(_BEGIN), scope)
-        verdict.metrics |= {
+            builder.mark_nan("the rating is not a number")
+        elif gflops <= 0 or (total := self.values.get(_TOTAL_RATING, gflops)) != gflops:
+            builder.mark_invalid(f"the rating {gflops:g} is not the total with overheads, {total:g}; lines are torn")
+        elif _EXECUTION_TIME not in self.values:
+            builder.mark_incomplete("the summary ends before the execution time")
+        time_s, min_official_s = self.values.get(_EXECUTION_TIME), self.values.get(_MIN_OFFICIAL_TIME, 1800.0)
+        if time_s is not None and time_s < min_official_s:
+            builder.add_flag(f"the run took {time_s:g} s, official results take {min_official_s:g} s or more")
+        builder.check_process_count("HPCG", self.values.get(_PROCESS_COUNT), context)
+        builder.metrics |= {
             "hpcg_gflops": gflops,
-            "hpcg_raw_gflops": self.values.get(_RAW),
-            "memory_bandwidth_gb_per_s": self.values.get(_BYTES),
+            "hpcg_raw_gflops": self.values.get(_RAW_RATING),
+            "memory_bandwidth_gb_per_s": self.values.get(_BANDWIDTH),
             "execution_time_s": time_s,
         }
 
 
 _SECTIONS = (b"Summary", b"Information", b"Tests", b"epsilon")
 
-FORMAT = Format(
-    Hpcg,
+FORMAT = LogFormat(
+    HpcgReader,
     needles=(*_SECTIONS, b"Distributed Processes", b"esult", b"Rating (", b"execution time", b"Total"),
-    line_max=1 << 10,
+    max_line_chars=1 << 10,
 )

@@ -13,19 +13,27 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from campaign.workloads.parsers.reading import LABEL, F, Format, LogReader, Scope, Verdict, agree
+from campaign.workloads.parsers.reading import (
+    LINE_PREFIX,
+    F,
+    LogFormat,
+    LogReader,
+    ReadingBuilder,
+    RunContext,
+    is_close,
+)
 
 _RESULT = re.compile(
     rf"\s*(W[A-Z]\w{{2,20}})\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+({F})\s+({F})(?:\s+\(\s*({F})\s*\))?\s*$"
 )
 _BEGIN = re.compile(r"\s*HPL\S* +\S+ +-- .*benchmark", re.IGNORECASE)
 _CHECK = re.compile(rf"\s*\|\|Ax-b\|\|.*?=\s*({F})\s+\.\.\.\.\.\.\s+(PASSED|FAILED)")
-_COUNT = re.compile(
+_TEST_COUNT = re.compile(
     r"\s*(\d{1,9}) tests completed (and passed residual checks|and failed residual checks|without checking)"
 )
 _MXP = re.compile(rf"\s*GFLOPS = ({F}), per GPU =\s*({F})")
 _RESIDUAL_MAX = 16.0
-_ROUNDING = 0.005
+_TIME_ROUNDING_S = 0.005
 
 
 @dataclass
@@ -39,7 +47,7 @@ class _HplTest:
     time_s: float
     gflops: float
     residuals: list[float] = field(default_factory=list)
-    failed: bool = False
+    has_failed: bool = False
 
     @property
     def ranks(self) -> int:
@@ -47,124 +55,131 @@ class _HplTest:
         return self.p * self.q
 
     @property
-    def passed(self) -> bool:
+    def has_passed(self) -> bool:
         """True if the result has residual checks and none failed."""
-        return bool(self.residuals) and not self.failed
+        return bool(self.residuals) and not self.has_failed
 
     @property
-    def contradicts(self) -> bool:
+    def is_inconsistent(self) -> bool:
         """True if the printed rate differs from that of size and time by more than their rounding."""
         if not self.time_s > 0 or self.n > 10**9:
             return True
-        expected = (2 / 3 * self.n**3 + 3 / 2 * self.n**2) / self.time_s / 1e9
-        return not agree(expected, self.gflops, 0.002 + _ROUNDING / self.time_s)
+        expected_gflops = (2 / 3 * self.n**3 + 3 / 2 * self.n**2) / self.time_s / 1e9
+        return not is_close(expected_gflops, self.gflops, 0.002 + _TIME_ROUNDING_S / self.time_s)
 
 
-class Hpl(LogReader):
+class HplReader(LogReader):
     """Reader of one run of HPL or HPL-MxP."""
 
     def __init__(self) -> None:
         super().__init__()
         self.results: list[_HplTest] = []
-        self.passed: int | None = None
-        self.failed = 0
-        self.unchecked = 0
-        self.mixed: float | None = None
-        self.mixed_passed: bool | None = None
-        self.ended = False
-        self.too_large = False
+        self.passed_count: int | None = None
+        self.failed_count = 0
+        self.unchecked_count = 0
+        self.mxp_gflops: float | None = None
+        self.mxp_passed: bool | None = None
+        self.has_end_mark = False
+        self.is_out_of_memory = False
 
-    def line(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         """Store a result, a residual check or the number of passed tests. A line after the last number begins the next test."""
-        if found := _RESULT.match(line):
-            if self.over:
-                return self.another(line)
-            n, nb, p, q = (int(found[group][:20]) for group in (2, 3, 4, 5))
-            self.results.append(_HplTest(n, nb, p, q, float(found[6]), float(found[7])))
-        elif found := _CHECK.match(line):
-            if self.over:
-                return self.another(line)
+        if match := _RESULT.match(line):
+            if self.is_complete:
+                return self.start_next_test(line)
+            n, nb, p, q = (int(match[group][:20]) for group in (2, 3, 4, 5))
+            self.results.append(_HplTest(n, nb, p, q, float(match[6]), float(match[7])))
+        elif match := _CHECK.match(line):
+            if self.is_complete:
+                return self.start_next_test(line)
             if not self.results:
-                self.mixed_passed = found[2] == "PASSED"
+                self.mxp_passed = match[2] == "PASSED"
             else:
-                residual = float(found[1])
+                residual = float(match[1])
                 self.results[-1].residuals.append(residual)
-                if found[2] == "FAILED" or not residual < _RESIDUAL_MAX:
-                    self.results[-1].failed = True
-        elif found := _COUNT.match(line):
-            self.ended, kind = True, found[2]
+                if match[2] == "FAILED" or not residual < _RESIDUAL_MAX:
+                    self.results[-1].has_failed = True
+        elif match := _TEST_COUNT.match(line):
+            self.has_end_mark, kind = True, match[2]
             if "passed" in kind:
-                self.passed = int(found[1])
+                self.passed_count = int(match[1])
             elif "failed" in kind:
-                self.failed = int(found[1])
+                self.failed_count = int(match[1])
             else:
-                self.unchecked = int(found[1])
-        elif found := _MXP.match(line):
-            if self.mixed is not None or self.results:
-                return self.another(line)
-            self.mixed = float(found[1])
+                self.unchecked_count = int(match[1])
+        elif match := _MXP.match(line):
+            if self.mxp_gflops is not None or self.results:
+                return self.start_next_test(line)
+            self.mxp_gflops = float(match[1])
         elif _BEGIN.match(line):
-            if self.results or self.over:
-                return self.another(line)
+            if self.results or self.is_complete:
+                return self.start_next_test(line)
         elif "Memory allocation failed" in line:
-            self.too_large = True
+            self.is_out_of_memory = True
 
     @property
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
         """True if HPL or HPL-MxP has printed its last number."""
-        return self.ended or self.mixed is not None
+        return self.has_end_mark or self.mxp_gflops is not None
 
-    def judge(self, verdict: Verdict, scope: Scope) -> None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add rate, time, size and residual of the best result that passed, and the rate of HPL-MxP."""
-        passed = [result for result in self.results if result.passed]
-        self.check(verdict)
-        best = max(passed, key=lambda result: result.gflops, default=None)
-        verdict.metrics["hpl_mxp_gflops"] = self.mixed
+        passed_results = [result for result in self.results if result.has_passed]
+        self.check_results(builder)
+        best = max(passed_results, key=lambda result: result.gflops, default=None)
+        builder.metrics["hpl_mxp_gflops"] = self.mxp_gflops
         if best is not None:
-            verdict.metrics |= {
+            builder.metrics |= {
                 "hpl_gflops": best.gflops,
                 "hpl_time_s": best.time_s,
                 "hpl_n": float(best.n),
                 "hpl_residual": max(best.residuals),
             }
             if not math.isfinite(best.gflops):
-                verdict.nan("the rate is not a number")
+                builder.mark_nan("the rate is not a number")
             if len(self.results) == 1:
-                stated = {"problem_size": best.n, "matrix_block": best.nb, "grid_rows": best.p, "grid_columns": best.q}
-                verdict.settings |= {name: float(value) for name, value in stated.items()}
+                settings = {
+                    "problem_size": best.n,
+                    "matrix_block": best.nb,
+                    "grid_rows": best.p,
+                    "grid_columns": best.q,
+                }
+                builder.settings |= {name: float(value) for name, value in settings.items()}
             else:
-                verdict.flag(f"the best of {len(self.results)} results of one HPL.dat counts")
-            verdict.processes("HPL", best.ranks, scope)
+                builder.add_flag(f"the best of {len(self.results)} results of one HPL.dat counts")
+            builder.check_process_count("HPL", best.ranks, context)
 
-    def check(self, verdict: Verdict) -> None:
+    def check_results(self, builder: ReadingBuilder) -> None:
         """Record the problems of the results, such as failed residual checks, inconsistent rates and a missing end."""
-        if failed := max(self.failed, sum(result.failed for result in self.results)):
-            verdict.invalid(f"{failed} of {len(self.results)} results failed the residual check")
+        if failed_count := max(self.failed_count, sum(result.has_failed for result in self.results)):
+            builder.mark_invalid(f"{failed_count} of {len(self.results)} results failed the residual check")
         for result in self.results:
-            if result.contradicts:
-                verdict.invalid(
+            if result.is_inconsistent:
+                builder.mark_invalid(
                     f"{result.gflops:g} Gflops are not those of N = {result.n} in {result.time_s:g} s; the line is torn"
                 )
-        if not self.results and self.mixed is not None:
-            if self.mixed_passed is None:
-                verdict.incomplete("no residual check of HPL-MxP in the output")
-            elif not self.mixed_passed:
-                verdict.invalid("the result of HPL-MxP failed the residual check")
-        elif not self.results and self.too_large:
-            verdict.incomplete("HPL had not the memory for its matrix: N is too large")
+        if not self.results and self.mxp_gflops is not None:
+            if self.mxp_passed is None:
+                builder.mark_incomplete("no residual check of HPL-MxP in the output")
+            elif not self.mxp_passed:
+                builder.mark_invalid("the result of HPL-MxP failed the residual check")
+        elif not self.results and self.is_out_of_memory:
+            builder.mark_incomplete("HPL had not the memory for its matrix: N is too large")
         elif not self.results:
-            verdict.incomplete("no result of HPL (a line that begins with WR or WC) in the output")
-        elif self.unchecked or (self.ended and not failed and not any(result.passed for result in self.results)):
-            verdict.invalid("the results were not checked: the threshold of HPL.dat is negative")
-        elif not self.ended:
-            verdict.incomplete("the output ends before HPL said how many tests passed their residual check")
-        elif self.passed is not None and self.passed != sum(result.passed for result in self.results):
-            verdict.invalid(f"HPL says that {self.passed} results passed; {len(self.results)} could be read")
+            builder.mark_incomplete("no result of HPL (a line that begins with WR or WC) in the output")
+        elif self.unchecked_count or (
+            self.has_end_mark and not failed_count and not any(result.has_passed for result in self.results)
+        ):
+            builder.mark_invalid("the results were not checked: the threshold of HPL.dat is negative")
+        elif not self.has_end_mark:
+            builder.mark_incomplete("the output ends before HPL said how many tests passed their residual check")
+        elif self.passed_count is not None and self.passed_count != sum(result.has_passed for result in self.results):
+            builder.mark_invalid(f"HPL says that {self.passed_count} results passed; {len(self.results)} could be read")
 
 
-FORMAT = Format(
-    Hpl,
+FORMAT = LogFormat(
+    HplReader,
     needles=(b"||Ax-b||", b"HPL", b"Memory allocation failed", b" tests completed ", b"GFLOPS = "),
-    rows=re.compile(rb"\n" + LABEL + rb"W[A-Z]\w{2,20}[ \t]+\d+[ \t]+\d+[ \t]+\d+[ \t]+\d+[ \t]"),
-    line_max=4 << 10,
+    row_pattern=re.compile(rb"\n" + LINE_PREFIX + rb"W[A-Z]\w{2,20}[ \t]+\d+[ \t]+\d+[ \t]+\d+[ \t]+\d+[ \t]"),
+    max_line_chars=4 << 10,
 )

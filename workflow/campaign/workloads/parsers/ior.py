@@ -14,41 +14,51 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from campaign.workloads.parsers.reading import LABEL, F, Format, LogReader, Scope, Verdict, agree, number, size_bytes
+from campaign.workloads.parsers.reading import (
+    LINE_PREFIX,
+    F,
+    LogFormat,
+    LogReader,
+    ReadingBuilder,
+    RunContext,
+    is_close,
+    parse_number,
+    parse_size,
+)
 
-_MIB = 2**20 / 1e9
+_GB_PER_MIB = 2**20 / 1e9
 _ROW = re.compile(rf"(write|read)((?:\s+(?:{F}|-|NA)){{7,12}})\s+(\d{{1,6}})\s*$")
 _MAX = re.compile(rf"Max (Write|Read): +({F}) MiB/sec \(")
 _COMMAND = re.compile(r"Command line(?: used)? *:(.*)")
 _OPTION = re.compile(
     r"\s*(tasks|clients|repetitions|nodes|xfersize|blocksize|ordering inter file) *[:=] *(.{1,60}?)\s*$"
 )
-_BEGIN = re.compile(r"IOR-\d[\w.+-]*: MPI Coordinated Test")
-_WRONG = re.compile(r"incorrect data on|data check error", re.IGNORECASE)
+_HEADER = re.compile(r"IOR-\d[\w.+-]*: MPI Coordinated Test")
+_WRONG_DATA = re.compile(r"incorrect data on|data check error", re.IGNORECASE)
 
 
-class Ior(LogReader):
+class IorReader(LogReader):
     """Reader of one test of IOR."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun = False
-        self.ended = 0
-        self.number: float | None = None
+        self.has_begun = False
+        self.end_mark_count = 0
+        self.test_number: float | None = None
         self.columns: list[str] = []
         self.tables: list[dict[str, list[float]]] = []  # rates of the repetitions, one table per test
         self.means: dict[str, tuple[float, float, float | None]] = {}
         self.options: dict[str, str] = {}
-        self.wrong = False
+        self.has_wrong_data = False
         self.maxima: dict[str, float] = {}  # largest rates of the last table
         self.command: list[str] = []
 
-    def line(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         """Store a rate, a summary, an option or the end mark of a test. A second header begins the next test."""
-        if _BEGIN.match(line):
-            if self.begun:
-                return self.another(line)
-            self.begun = True
+        if _HEADER.match(line):
+            if self.has_begun:
+                return self.start_next_test(line)
+            self.has_begun = True
         elif line.startswith("Operation "):
             self.columns = line.split()
         elif line.startswith("access ") and "bw(MiB/s)" in line:
@@ -56,29 +66,34 @@ class Ior(LogReader):
             self.maxima = {}
         elif self.columns and line.startswith(("write ", "read ")):
             values = dict(zip(self.columns, line.split(), strict=False))
-            numbers = [number(values.get(name)) for name in ("Test#", "Mean(MiB)", "Max(MiB)", "Mean(OPs)")]
-            if (after := self.mean(values["Operation"], *numbers)) is not self:
-                self.others.append(after)
-        elif found := _ROW.match(line):
-            rate = number(found[2].split()[0])
+            numbers = [parse_number(values.get(name)) for name in ("Test#", "Mean(MiB)", "Max(MiB)", "Mean(OPs)")]
+            if (reader := self.store_mean(values["Operation"], *numbers)) is not self:
+                self.next_readers.append(reader)
+        elif match := _ROW.match(line):
+            rate = parse_number(match[2].split()[0])
             if rate is None:
-                self.leave_out(f"a row of {found[1]}", found[2].split()[0])
+                self.note_unreadable(f"a row of {match[1]}", match[2].split()[0])
             elif self.tables:
-                self.tables[-1].setdefault(found[1], []).append(rate)
-        elif found := _COMMAND.match(line):
-            self.command = found[1].split()
-        elif found := _MAX.match(line):
-            self.maxima[found[1].lower()] = float(found[2])
-        elif found := _OPTION.match(line):
-            self.options[found[1].replace("clients", "tasks")] = found[2]
-        elif _WRONG.search(line):
-            self.wrong = True
+                self.tables[-1].setdefault(match[1], []).append(rate)
+        elif match := _COMMAND.match(line):
+            self.command = match[1].split()
+        elif match := _MAX.match(line):
+            self.maxima[match[1].lower()] = float(match[2])
+        elif match := _OPTION.match(line):
+            self.options[match[1].replace("clients", "tasks")] = match[2]
+        elif _WRONG_DATA.search(line):
+            self.has_wrong_data = True
         elif line.startswith("Finished"):
-            self.ended += 1
+            self.end_mark_count += 1
 
-    def mean(
-        self, operation: str, test: float | None, mean: float | None, most: float | None, operations: float | None
-    ) -> Ior:
+    def store_mean(
+        self,
+        operation: str,
+        test_number: float | None,
+        mean: float | None,
+        maximum: float | None,
+        operations_per_s: float | None,
+    ) -> IorReader:
         """Store a line of the summary in the reader of its test, and return that reader.
 
         Args:
@@ -88,109 +103,117 @@ class Ior(LogReader):
             maximum: largest rate (MiB/s).
             operations_per_s: mean number of operations per second.
         """
-        if test is None or mean is None or most is None:
-            self.leave_out(f"the summary of {operation}", "a mean, a maximum or a test without a number")
+        if test_number is None or mean is None or maximum is None:
+            self.note_unreadable(f"the summary of {operation}", "a mean, a maximum or a test without a number")
             return self
         # A repeated operation belongs to another test, whatever its number.
-        if self.number is None or (self.number == test and operation not in self.means):
-            self.number = test
-            self.means[operation] = mean, most, operations
+        if self.test_number is None or (self.test_number == test_number and operation not in self.means):
+            self.test_number = test_number
+            self.means[operation] = mean, maximum, operations_per_s
             return self
-        after = Ior()
-        after.begun, after.ended, self.ended = True, self.ended, max(self.ended, 1)
-        after.columns, after.tables, after.options = self.columns, self.tables, self.options
-        return after.mean(operation, test, mean, most, operations)
+        reader = IorReader()
+        reader.has_begun, reader.end_mark_count, self.end_mark_count = (
+            True,
+            self.end_mark_count,
+            max(self.end_mark_count, 1),
+        )
+        reader.columns, reader.tables, reader.options = self.columns, self.tables, self.options
+        return reader.store_mean(operation, test_number, mean, maximum, operations_per_s)
 
     @property
-    def rates(self) -> dict[str, list[float]]:
+    def rates_by_operation(self) -> dict[str, list[float]]:
         """Rates (MiB/s) of the repetitions by operation; empty if the table of this test is unknown."""
-        at = int(self.number or 0)
-        return self.tables[at] if at < len(self.tables) else {}
+        index = int(self.test_number or 0)
+        return self.tables[index] if index < len(self.tables) else {}
 
     @property
-    def only_table(self) -> dict[str, list[float]]:
+    def only_table_rates(self) -> dict[str, list[float]]:
         """Rates (MiB/s) of the only table by operation; empty if the run has, or as a script may have, several tests."""
         return self.tables[0] if len(self.tables) == 1 and "-f" not in self.command else {}
 
-    def document(self, document: Any) -> None:
+    def read_document(self, document: Any) -> None:
         """Store the summaries of a JSON document if it is a result of IOR, each test in its own reader."""
         if not isinstance(document, dict) or not isinstance(document.get("summary"), list):
             return
-        latest = first = self.fresh(self.begun)
-        first.begun, first.ended = True, 1
+        latest_reader = first_reader = self.select_reader(self.has_begun)
+        first_reader.has_begun, first_reader.end_mark_count = True, 1
         try:
             options = document["tests"][-1].get("Options") or {}
-            first.options = {str(name): str(value) for name, value in options.items()}
+            first_reader.options = {str(name): str(value) for name, value in options.items()}
         except (LookupError, TypeError, AttributeError):
             pass  # only the summary is needed
-        for one in document["summary"]:
-            if isinstance(one, dict) and one.get("operation") in ("read", "write"):
-                values = [number(one.get(name)) for name in ("TestID", "bwMeanMIB", "bwMaxMIB", "OPsMean")]
-                if (after := latest.mean(one["operation"], values[0] or 0.0, *values[1:])) is not latest:
-                    self.others.append(latest := after)
+        for entry in document["summary"]:
+            if isinstance(entry, dict) and entry.get("operation") in ("read", "write"):
+                values = [parse_number(entry.get(name)) for name in ("TestID", "bwMeanMIB", "bwMaxMIB", "OPsMean")]
+                if (
+                    reader := latest_reader.store_mean(entry["operation"], values[0] or 0.0, *values[1:])
+                ) is not latest_reader:
+                    self.next_readers.append(latest_reader := reader)
 
-    def judge(self, verdict: Verdict, scope: Scope) -> None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add the mean and largest bandwidth and the operation rate per operation. The mean must match its repetitions."""
-        means = self.means or self.means_of_rows(verdict)
+        means = self.means or self.compute_means_from_rows(builder)
         if not means:
-            verdict.incomplete(
+            builder.mark_incomplete(
                 "no summary of IOR's reading or writing, and no table that came to its end, in the output"
             )
-        elif not self.ended and (self.only_table.keys() != means.keys() or not self.command):
-            verdict.incomplete("the output ends before 'Finished'")
-        elif not self.ended:
-            verdict.no_end()
-        if self.ended > 1:
-            verdict.invalid("several tests ran at once in place of one: IOR was built without MPI")
-        if self.wrong:
-            verdict.invalid("IOR read other data than was written")
-        for name, (mean, most, operations) in means.items():
-            rows = self.rates.get(name, [])
-            if not all(math.isfinite(value) for value in (mean, most, operations or 0.0, *rows)):
-                verdict.nan(f"a rate of {name} is not a number")
+        elif not self.end_mark_count and (self.only_table_rates.keys() != means.keys() or not self.command):
+            builder.mark_incomplete("the output ends before 'Finished'")
+        elif not self.end_mark_count:
+            builder.flag_missing_end_mark()
+        if self.end_mark_count > 1:
+            builder.mark_invalid("several tests ran at once in place of one: IOR was built without MPI")
+        if self.has_wrong_data:
+            builder.mark_invalid("IOR read other data than was written")
+        for name, (mean, maximum, operations_per_s) in means.items():
+            rows = self.rates_by_operation.get(name, [])
+            if not all(math.isfinite(value) for value in (mean, maximum, operations_per_s or 0.0, *rows)):
+                builder.mark_nan(f"a rate of {name} is not a number")
                 continue
             # Rows have four digits, and whole numbers above 10,000.
-            if mean <= 0 or mean > most * 1.001 or (rows and not agree(sum(rows) / len(rows), mean, 0.002, 0.5)):
-                verdict.invalid(
+            if mean <= 0 or mean > maximum * 1.001 or (rows and not is_close(sum(rows) / len(rows), mean, 0.002, 0.5)):
+                builder.mark_invalid(
                     f"the mean rate of {name}, {mean:g} MiB/s, is not that of its repetitions; a line is torn"
                 )
-            verdict.metrics[f"{name}_bandwidth_gb_per_s"] = mean * _MIB
-            verdict.metrics[f"{name}_bandwidth_max_gb_per_s"] = most * _MIB
-            verdict.metrics[f"{name}_operations_per_s"] = operations
-        self.remarks(scope, verdict, means)
-        self.program = "" if self.number is None else f"test {self.number:g}"
+            builder.metrics[f"{name}_bandwidth_gb_per_s"] = mean * _GB_PER_MIB
+            builder.metrics[f"{name}_bandwidth_max_gb_per_s"] = maximum * _GB_PER_MIB
+            builder.metrics[f"{name}_operations_per_s"] = operations_per_s
+        self.add_settings(context, builder, means)
+        self.program = "" if self.test_number is None else f"test {self.test_number:g}"
 
-    def means_of_rows(self, verdict: Verdict) -> dict[str, tuple[float, float, float | None]]:
+    def compute_means_from_rows(self, builder: ReadingBuilder) -> dict[str, tuple[float, float, float | None]]:
         """Return mean and maximum (MiB/s) by operation, computed from the rows of the only table.
 
         Returns an empty dict unless all rows are known to be there.
         """
-        table, repetitions = self.only_table, number(self.options.get("repetitions"))
-        planned = {name for name, option in (("write", "-w"), ("read", "-r")) if option in self.command}
-        planned = planned or {"write", "read"}
-        stated = table.keys() == self.maxima.keys()
-        all_rows = table.keys() == planned and all(len(rates) == repetitions for rates in table.values())
-        if not table or not (stated or self.ended or all_rows):
+        table, repetitions = self.only_table_rates, parse_number(self.options.get("repetitions"))
+        planned_operations = {name for name, option in (("write", "-w"), ("read", "-r")) if option in self.command}
+        planned_operations = planned_operations or {"write", "read"}
+        has_all_maxima = table.keys() == self.maxima.keys()
+        has_all_rows = table.keys() == planned_operations and all(len(rates) == repetitions for rates in table.values())
+        if not table or not (has_all_maxima or self.end_mark_count or has_all_rows):
             return {}
-        for name, most in self.maxima.items():
-            if not agree(max(table.get(name, [math.nan])), most, 0.001, 0.5):
-                verdict.invalid(f"IOR says that the largest rate of {name} is {most:g} MiB/s; a row is torn or missing")
+        for name, maximum in self.maxima.items():
+            if not is_close(max(table.get(name, [math.nan])), maximum, 0.001, 0.5):
+                builder.mark_invalid(
+                    f"IOR says that the largest rate of {name} is {maximum:g} MiB/s; a row is torn or missing"
+                )
         return {name: (math.fsum(rates) / len(rates), max(rates), None) for name, rates in table.items()}
 
-    def remarks(self, scope: Scope, verdict: Verdict, means: Mapping[str, object]) -> None:
+    def add_settings(self, context: RunContext, builder: ReadingBuilder, means: Mapping[str, object]) -> None:
         """Add settings, and flags for another number of processes and for reads that may come from the page cache."""
-        verdict.settings |= {
-            "hosts": number(self.options.get("nodes")),
-            "transfer_size": size_bytes(self.options.get("xfersize", "")),
-            "block_size": size_bytes(self.options.get("blocksize", "")),
+        builder.settings |= {
+            "hosts": parse_number(self.options.get("nodes")),
+            "transfer_size": parse_size(self.options.get("xfersize", "")),
+            "block_size": parse_size(self.options.get("blocksize", "")),
         }
-        verdict.processes("IOR", number(self.options.get("tasks", "").partition(" ")[0]), scope)
+        builder.check_process_count("IOR", parse_number(self.options.get("tasks", "").partition(" ")[0]), context)
         if len(means) == 2 and self.options.get("ordering inter file") == "no tasks offsets":
-            verdict.flag("tasks read what they wrote themselves: the rate of reading may be that of the page cache")
+            builder.add_flag("tasks read what they wrote themselves: the rate of reading may be that of the page cache")
 
 
-FORMAT = Format(
-    Ior,
+FORMAT = LogFormat(
+    IorReader,
     needles=(
         b"MPI Coordinated Test",
         b"Finished",
@@ -208,7 +231,7 @@ FORMAT = Format(
         b"incorrect data",
         b"ata check error",
     ),
-    rows=re.compile(rb"\n" + LABEL + rb"(?:write|read)[ \t]+[-+\d.naiN]"),
-    document=b'"bwMeanMIB"',
-    line_max=4 << 10,
+    row_pattern=re.compile(rb"\n" + LINE_PREFIX + rb"(?:write|read)[ \t]+[-+\d.naiN]"),
+    document_marker=b'"bwMeanMIB"',
+    max_line_chars=4 << 10,
 )

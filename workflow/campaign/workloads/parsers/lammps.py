@@ -10,15 +10,24 @@ from __future__ import annotations
 
 import math
 
-from campaign.workloads.parsers.reading import F, Format, LineReader, Scope, Verdict, agree, lines, number
+from campaign.workloads.parsers.reading import (
+    F,
+    LineReader,
+    LogFormat,
+    ReadingBuilder,
+    RunContext,
+    compile_patterns,
+    is_close,
+    parse_number,
+)
 
-_NAMES = {"ns": "simulated_ns_per_day", "tau": "simulated_tau_per_day"}
+_METRIC_NAMES = {"ns": "simulated_ns_per_day", "tau": "simulated_tau_per_day"}
 
 
-class Lammps(LineReader):
+class LammpsReader(LineReader):
     """Reader of one run of LAMMPS."""
 
-    LINES = lines(
+    PATTERNS = compile_patterns(
         begin=r"LAMMPS \(\d{1,2} [A-Z][a-z]{2} \d{4}",
         loop=rf"Loop time of ({F}) on (\d{{1,9}}) procs for (\d{{1,15}}) steps with (\d{{1,15}}) atoms\s*$",
         rate=rf"Performance: ({F}) (ns|tau|fs|ps|sec)/day, (?:{F} hours/ns, )?({F}) timesteps/s(?:, {F} [kMGT]?atom-step/s)?\s*$",
@@ -28,34 +37,34 @@ class Lammps(LineReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self.goes_on = False
+        self.is_followed_by_run = False
 
-    def opens(self, name: str, values: tuple[str, ...]) -> bool:
+    def begins_next_test(self, name: str, values: tuple[str, ...]) -> bool:
         """Return True if a line is a second header or a second loop time.
 
         With a second loop time, this run is complete, because the script went on.
         """
-        if name == "loop" and self.found["loop"]:  # the script goes on, so that this run is complete
-            self.goes_on = True
+        if name == "loop" and self.matches["loop"]:  # the script goes on, so that this run is complete
+            self.is_followed_by_run = True
             return True
-        return name == "begin" and bool(self.found["begin"] or self.found["loop"])
+        return name == "begin" and bool(self.matches["begin"] or self.matches["loop"])
 
-    def judge(self, verdict: Verdict, scope: Scope) -> None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add the rates of the last run, and check that the log is complete and that one simulation ran."""
-        loop = self.last("loop")
+        loop = self.last_match("loop")
         if loop is None:
-            verdict.incomplete("no 'Loop time of' in the output")
+            builder.mark_incomplete("no 'Loop time of' in the output")
             return
-        if not self.found["end"] and not self.goes_on:
-            verdict.incomplete("the output ends before 'Total wall time'")
-        if len(self.found["end"]) > 1:
-            verdict.invalid("several simulations ran at once in place of one: LAMMPS was built without MPI")
+        if not self.matches["end"] and not self.is_followed_by_run:
+            builder.mark_incomplete("the output ends before 'Total wall time'")
+        if len(self.matches["end"]) > 1:
+            builder.mark_invalid("several simulations ran at once in place of one: LAMMPS was built without MPI")
         time_s, ranks, steps, atoms = map(float, loop)
-        verdict.processes("LAMMPS", ranks, scope)
-        verdict.settings |= {"atoms": atoms, "steps": steps}
-        self.rates(verdict, time_s, steps, atoms)
+        builder.check_process_count("LAMMPS", ranks, context)
+        builder.settings |= {"atoms": atoms, "steps": steps}
+        self.add_rates(builder, time_s, steps, atoms)
 
-    def rates(self, verdict: Verdict, time_s: float, steps: float, atoms: float) -> None:
+    def add_rates(self, builder: ReadingBuilder, time_s: float, steps: float, atoms: float) -> None:
         """Add the rates per second and per day. The printed rate must match the steps and the loop time.
 
         Args:
@@ -64,26 +73,28 @@ class Lammps(LineReader):
             steps: number of timesteps.
             atoms: number of atoms.
         """
-        per_day, unit, printed = self.last("rate") or ("", "", "")
-        rate, printed_per_s = number(per_day or None), number(printed or None)
-        if not all(map(math.isfinite, (time_s, rate or 0.0, printed_per_s or 0.0))):
-            verdict.nan("a time or rate is not a number")
+        rate_text, unit, steps_text = self.last_match("rate") or ("", "", "")
+        rate, printed_steps_per_s = parse_number(rate_text or None), parse_number(steps_text or None)
+        if not all(map(math.isfinite, (time_s, rate or 0.0, printed_steps_per_s or 0.0))):
+            builder.mark_nan("a time or rate is not a number")
             return
         steps_per_s = steps / time_s if time_s > 0 else 0.0
         if not steps_per_s:
-            verdict.invalid(f"{steps:.0f} steps in {time_s:g} s are no run")
+            builder.mark_invalid(f"{steps:.0f} steps in {time_s:g} s are no run")
             return
-        if printed_per_s is not None and not agree(steps_per_s, printed_per_s, 1e-3, 0.002):
-            verdict.invalid(f"{steps:.0f} steps in {time_s:g} s are not {printed_per_s:g} timesteps/s; a line is torn")
-        verdict.metrics |= {
+        if printed_steps_per_s is not None and not is_close(steps_per_s, printed_steps_per_s, 1e-3, 0.002):
+            builder.mark_invalid(
+                f"{steps:.0f} steps in {time_s:g} s are not {printed_steps_per_s:g} timesteps/s; a line is torn"
+            )
+        builder.metrics |= {
             "timesteps_per_s": steps_per_s,
             "atom_steps_per_s": steps_per_s * atoms,
             "loop_time_s": time_s,
         }
-        if unit in _NAMES:
-            verdict.metrics[_NAMES[unit]] = rate
+        if unit in _METRIC_NAMES:
+            builder.metrics[_METRIC_NAMES[unit]] = rate
 
 
-FORMAT = Format(
-    Lammps, needles=(b"LAMMPS (", b"Loop time of ", b"Performance: ", b"Total wall time:"), line_max=1 << 10
+FORMAT = LogFormat(
+    LammpsReader, needles=(b"LAMMPS (", b"Loop time of ", b"Performance: ", b"Total wall time:"), max_line_chars=1 << 10
 )

@@ -13,17 +13,17 @@ import json
 import re
 from typing import Any
 
-from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, number
+from campaign.workloads.parsers.reading import F, LogFormat, LogReader, ReadingBuilder, RunContext, parse_number
 
 _MARK = ":::MLLOG {"
 _LINE = re.compile(r"\s*([\w][\w .()/-]{2,60}?)\s*:\s+(\S{1,60})\s*$")
 _LATENCY = re.compile(
     r"(?:(min|max|mean)|(\d+\.\d+) percentile) (first token latency|time (?:to|per) output token|latency) \(ns\)"
 )
-_KEY = re.compile(
+_LATENCY_KEY = re.compile(
     r"result_(?:(first_token|time_(?:per|to)_output_token)_)?(?:(min|max|mean)|(\d+\.\d+)_percentile)(?:_latency)?(?:_ns)?"
 )
-_OF = {"first token latency": "ttft", "first_token": "ttft", "latency": "e2e", None: "e2e"}
+_LATENCY_NAMES = {"first token latency": "ttft", "first_token": "ttft", "latency": "e2e", None: "e2e"}
 _RATES = {
     "completed samples per second": "completed",
     "result_completed_samples_per_sec": "completed",
@@ -38,7 +38,7 @@ _RATES = {
     "qps w/ loadgen overhead": "samples",
     "result_qps_with_loadgen_overhead": "samples",
 }
-_WORDS = {
+_TEXT_VALUES = {
     "scenario": "scenario",
     "effective_scenario": "scenario",
     "mode": "mode",
@@ -48,65 +48,65 @@ _WORDS = {
     "result is": "validity",
     "result_validity": "validity",
 }
-_MEASURING = ("PerformanceOnly", "Performance")
+_PERFORMANCE_MODES = ("PerformanceOnly", "Performance")
 """Names of the mode that measures performance, in newer releases and in those up to 0.7."""
 _NUMBER = re.compile(F)
 
 
-class MlperfInference(LogReader):
+class MlperfInferenceReader(LogReader):
     """Reader of one result of LoadGen."""
 
     def __init__(self) -> None:
         super().__init__()
         self.words: dict[str, str] = {}
-        self.found: dict[str, float] = {}
-        self.whole = False
-        self.errors = False
+        self.numbers: dict[str, float] = {}
+        self.is_complete = False
+        self.has_errors = False
 
-    def line(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         """Store a value of the summary or an event of the detail log. A second summary begins the next test."""
-        if (at := line.find(_MARK)) >= 0:
+        if (position := line.find(_MARK)) >= 0:
             try:
-                event = json.loads(line[at + len(_MARK) - 1 :])
+                event = json.loads(line[position + len(_MARK) - 1 :])
             except (ValueError, RecursionError):
                 return
             if isinstance(event, dict):
                 if self.words and (event.get("key") == "loadgen_version" or not self.from_file):
-                    return self.another(line)
+                    return self.start_next_test(line)
                 self.from_file = True
-                self.event(event)
+                self.store_event(event)
         elif "MLPerf Results Summary" in line:
             if self.words or self.from_file:
-                return self.another(line)
+                return self.start_next_test(line)
         elif "Test Parameters Used" in line:
-            self.whole = True
+            self.is_complete = True
         elif "ERROR" in line and "encountered" in line and "No error" not in line:
-            self.errors = True
-        elif found := _LINE.match(line):
-            self.take(found[1].lower(), found[2])
+            self.has_errors = True
+        elif match := _LINE.match(line):
+            self.store_value(match[1].lower(), match[2])
 
-    def event(self, event: dict[str, Any]) -> None:
+    def store_event(self, event: dict[str, Any]) -> None:
         """Store a setting or result of the detail log."""
         key, value = str(event.get("key")), event.get("value")
-        if key in _WORDS or key.startswith("result_"):
-            self.whole = self.whole or key == "result_validity"
-            self.take(key, str(value))
+        if key in _TEXT_VALUES or key.startswith("result_"):
+            self.is_complete = self.is_complete or key == "result_validity"
+            self.store_value(key, str(value))
 
-    def take(self, label: str, text: str) -> None:
+    def store_value(self, label: str, text: str) -> None:
         """Store a rate, a latency or a text by its label. Other labels are ignored."""
-        if label in _WORDS:
-            self.words[_WORDS[label]] = text
+        if label in _TEXT_VALUES:
+            self.words[_TEXT_VALUES[label]] = text
         elif not _NUMBER.fullmatch(text):
-            if label in _RATES or _LATENCY.fullmatch(label) or _KEY.fullmatch(label):
-                self.leave_out(label, text)
+            if label in _RATES or _LATENCY.fullmatch(label) or _LATENCY_KEY.fullmatch(label):
+                self.note_unreadable(label, text)
         elif label in _RATES:
-            self.found[_RATES[label]] = float(text)
-        elif found := _LATENCY.fullmatch(label):
-            self.latency(found[3], found[1], found[2], text)
-        elif found := _KEY.fullmatch(label):
-            self.latency(found[1], found[2], found[3], text)
+            self.numbers[_RATES[label]] = float(text)
+        elif match := _LATENCY.fullmatch(label):
+            self.store_latency(match[3], match[1], match[2], text)
+        elif match := _LATENCY_KEY.fullmatch(label):
+            self.store_latency(match[1], match[2], match[3], text)
 
-    def latency(self, of: str | None, what: str | None, percent: str | None, text: str) -> None:
+    def store_latency(self, latency: str | None, statistic: str | None, percent: str | None, text: str) -> None:
         """Store one statistic of a latency in milliseconds.
 
         Args:
@@ -115,38 +115,40 @@ class MlperfInference(LogReader):
             percent: percentile.
             text: latency in nanoseconds.
         """
-        name = what or "p" + f"{float(percent or 0):g}".replace(".", "_")
-        self.found[f"{_OF.get(of, 'tpot')}_ms_{name}"] = float(text) / 1e6
+        name = statistic or "p" + f"{float(percent or 0):g}".replace(".", "_")
+        self.numbers[f"{_LATENCY_NAMES.get(latency, 'tpot')}_ms_{name}"] = float(text) / 1e6
 
-    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
         """Add the latencies and rates, and return the rate of completed samples (1/s)."""
         scenario, mode, validity = (self.words.get(name, "") for name in ("scenario", "mode", "validity"))
-        rate = self.found.pop("completed", None)
-        samples = self.found.pop("samples", None)
+        rate = self.numbers.pop("completed", None)
+        samples = self.numbers.pop("samples", None)
         rate = samples if rate is None else rate
         if not validity:
-            verdict.incomplete("no result of MLPerf's LoadGen in the output")
-        elif not self.whole:
-            verdict.incomplete("the summary was cut off")
-        elif mode and mode not in _MEASURING:
-            verdict.incomplete(f"a run of mode {mode} measures no performance")
+            builder.mark_incomplete("no result of MLPerf's LoadGen in the output")
+        elif not self.is_complete:
+            builder.mark_incomplete("the summary was cut off")
+        elif mode and mode not in _PERFORMANCE_MODES:
+            builder.mark_incomplete(f"a run of mode {mode} measures no performance")
         elif rate is None and scenario in ("Server", "Offline"):
-            verdict.incomplete(f"no rate of the scenario {scenario}")
+            builder.mark_incomplete(f"no rate of the scenario {scenario}")
         if validity and validity != "VALID":
-            verdict.invalid(f"LoadGen says that the result is {validity}")
-        if self.errors:
-            verdict.flag("LoadGen encountered errors")
-        verdict.finite(self.found)
-        target = number(self.words.get("target")) if scenario == "Server" else None
-        verdict.settings |= {"scenario": scenario, "request_rate_per_s": target}
+            builder.mark_invalid(f"LoadGen says that the result is {validity}")
+        if self.has_errors:
+            builder.add_flag("LoadGen encountered errors")
+        builder.require_finite(self.numbers)
+        target = parse_number(self.words.get("target")) if scenario == "Server" else None
+        builder.settings |= {"scenario": scenario, "request_rate_per_s": target}
         latencies = scenario != "Offline"
-        verdict.metrics = {name: value for name, value in self.found.items() if latencies or "_ms_" not in name}
-        verdict.metrics["requests_per_s"] = number(rate)
+        builder.metrics = {name: value for name, value in self.numbers.items() if latencies or "_ms_" not in name}
+        builder.metrics["requests_per_s"] = parse_number(rate)
         return rate
 
 
 _NEEDLES = (b":::MLLOG {", b"MLPerf Results", b"Test Parameters", b"Scenario", b"Mode", b"Result is", b"ERROR")
 
-FORMAT = Format(
-    MlperfInference, needles=(*_NEEDLES, b" per second", b"(ns)", b"QPS w/", b"target_qps"), line_max=256 << 10
+FORMAT = LogFormat(
+    MlperfInferenceReader,
+    needles=(*_NEEDLES, b" per second", b"(ns)", b"QPS w/", b"target_qps"),
+    max_line_chars=256 << 10,
 )

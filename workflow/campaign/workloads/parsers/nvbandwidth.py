@@ -14,32 +14,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from campaign.workloads.parsers.reading import (
-    LABEL,
+    LINE_PREFIX,
     F,
-    Format,
+    LogFormat,
     LogReader,
-    MatrixRows,
-    Scope,
-    Verdict,
-    agree,
-    number,
-    pairs,
+    MatrixBuilder,
+    ReadingBuilder,
+    RunContext,
+    is_close,
+    list_measured_values,
+    parse_number,
 )
 
 _RUNNING = re.compile(r"\s*Running (\w{3,100})\.?\s*$")
 _TITLE = re.compile(r"\s*\S.*\((GB/s|ns)\)\s*$")
-_HEAD = re.compile(r"\s*\d{1,4}(?:\s+\d{1,4})*\s*$")
+_COLUMN_HEADER = re.compile(r"\s*\d{1,4}(?:\s+\d{1,4})*\s*$")
 _CELL = rf"(?:{F}|N/A)"
 _ROW = re.compile(rf"\s*(\d{{1,4}})((?:\s+{_CELL})+)\s*$")
 _SUM = re.compile(rf"\s*SUM (\w{{3,100}}) ({F})\s*$")
 _WAIVED = re.compile(r"\s*Waived\b")
-_NOTE = "NOTE: The reported results may not reflect"
-_TESTS_MAX = 1_000
+_END_NOTE = "NOTE: The reported results may not reflect"
+_MAX_TESTS = 1_000
 _UNITS = {"GB/s": "gb_per_s", "ns": "ns"}
 
 
 @dataclass
-class _Test(MatrixRows):
+class _MatrixTest(MatrixBuilder):
     """Matrix of one test, with its state and the sum that nvbandwidth prints."""
 
     unit: str = "gb_per_s"
@@ -47,116 +47,116 @@ class _Test(MatrixRows):
     state: str = "running"
 
 
-def _not_measured(diagonal: bool, value: float) -> bool:
+def _is_unmeasured(is_diagonal: bool, value: float) -> bool:
     """Return True for a zero between a device and itself, which old releases print."""
-    return diagonal and value == 0
+    return is_diagonal and value == 0
 
 
-class NvBandwidth(LogReader):
+class NvBandwidthReader(LogReader):
     """Reader of one run of nvbandwidth."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.tests: dict[str, _Test] = {}
-        self.test: _Test | None = None
-        self.whole = False
+        self.tests: dict[str, _MatrixTest] = {}
+        self.test: _MatrixTest | None = None
+        self.has_end_mark = False
 
-    def line(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         """Store a line of a test, or its end. A test that was read already begins the next run."""
-        if found := _RUNNING.match(line):
-            if found[1] in self.tests:
-                return self.another(line)
+        if match := _RUNNING.match(line):
+            if match[1] in self.tests:
+                return self.start_next_test(line)
             self.test = None
-            if len(self.tests) < _TESTS_MAX:
-                self.test = self.tests[found[1]] = _Test()
-        elif found := _SUM.match(line):
-            if test := self.tests.get(found[1]):
-                test.total, test.state = float(found[2]), "done"
+            if len(self.tests) < _MAX_TESTS:
+                self.test = self.tests[match[1]] = _MatrixTest()
+        elif match := _SUM.match(line):
+            if test := self.tests.get(match[1]):
+                test.total, test.state = float(match[2]), "done"
             self.test = None
         elif _WAIVED.match(line):
             if self.test is not None:
                 self.test.state = "waived"
             self.test = None
         elif self.test is not None:
-            self.inside(self.test, line)
-        elif line.lstrip().startswith(_NOTE):
-            self.whole = True
+            self.read_matrix_line(self.test, line)
+        elif line.lstrip().startswith(_END_NOTE):
+            self.has_end_mark = True
 
-    def inside(self, test: _Test, line: str) -> None:
+    def read_matrix_line(self, test: _MatrixTest, line: str) -> None:
         """Store the unit, the columns or a row of a test."""
-        if found := _TITLE.match(line):
-            test.unit = _UNITS[found[1]]
+        if match := _TITLE.match(line):
+            test.unit = _UNITS[match[1]]
         elif not test.columns:
-            if _HEAD.match(line):
+            if _COLUMN_HEADER.match(line):
                 test.columns = tuple(line.split())
-        elif found := _ROW.match(line):
-            cells = tuple(None if text == "N/A" else float(text) for text in found[2].split())
-            test.add(found[1], cells)
+        elif match := _ROW.match(line):
+            cells = tuple(None if text == "N/A" else float(text) for text in match[2].split())
+            test.add_row(match[1], cells)
 
-    def document(self, document: Any) -> None:
+    def read_document(self, document: Any) -> None:
         """Store the tests of a JSON document if it is a result of `nvbandwidth -j`, whose cells are strings."""
         try:
-            cases = [(str(case["name"]), self.case(case)) for case in document["nvbandwidth"]["testcases"]]
+            cases = [(str(case["name"]), self.build_test(case)) for case in document["nvbandwidth"]["testcases"]]
         except (LookupError, TypeError, AttributeError):
             return  # another document
-        after = self
+        reader = self
         for name, test in cases:
-            if name in after.tests:  # of the next repetition
-                after = self.fresh(True)
-            after.tests[name] = test
-            after.whole = True
+            if name in reader.tests:  # of the next repetition
+                reader = self.select_reader(True)
+            reader.tests[name] = test
+            reader.has_end_mark = True
 
-    def case(self, case: dict[str, Any]) -> _Test:
+    def build_test(self, case: dict[str, Any]) -> _MatrixTest:
         """Convert a test case of the document of -j to a test."""
         state = {"Passed": "done", "Waived": "waived"}.get(str(case.get("status")), "failed")
-        test = _Test(state=state, total=number(case.get("sum")))
+        test = _MatrixTest(state=state, total=parse_number(case.get("sum")))
         if "(ns)" in str(case.get("bandwidth_description", "")) or "latency" in str(case["name"]):
             test.unit = "ns"
         rows = case.get("bandwidth_matrix")
         if isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows):
-            test.rows = [tuple(number(cell) for cell in row) for row in rows]
+            test.rows = [tuple(parse_number(cell) for cell in row) for row in rows]
             test.columns = tuple(str(column) for column in range(len(rows[0])))
-            test.labels = [str(row) for row in range(len(rows))]
+            test.row_labels = [str(row) for row in range(len(rows))]
             if len({len(row) for row in rows}) > 1:
-                test.torn, test.state = True, "running"
+                test.is_torn, test.state = True, "running"
         return test
 
-    def judge(self, verdict: Verdict, scope: Scope) -> None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add the matrix of each finished test, and flags for waived tests and one-way results."""
         for name, test in self.tests.items():
-            self.check(verdict, name, test)
+            self.check_test(builder, name, test)
             if test.state == "done":
                 between_devices = "device_to_device" in name
-                verdict.matrix(name, test.matrix(_not_measured if between_devices else None))
-        if waived := [name for name, test in self.tests.items() if test.state == "waived"]:
-            verdict.flag(f"not run on this machine: {', '.join(waived[:20])}")
-        if any("bidirectional" in name and name.endswith("_ce") for name in verdict.matrices):
-            verdict.flag("bidirectional tests by copy engine give one direction, not the sum")
-        if verdict.matrices and not self.whole:
-            verdict.no_end()
-        if not verdict.matrices and all(test.state != "failed" for test in self.tests.values()):
-            verdict.incomplete("no test with a matrix in the output")
+                builder.add_matrix(name, test.build(_is_unmeasured if between_devices else None))
+        if waived_tests := [name for name, test in self.tests.items() if test.state == "waived"]:
+            builder.add_flag(f"not run on this machine: {', '.join(waived_tests[:20])}")
+        if any("bidirectional" in name and name.endswith("_ce") for name in builder.matrices):
+            builder.add_flag("bidirectional tests by copy engine give one direction, not the sum")
+        if builder.matrices and not self.has_end_mark:
+            builder.flag_missing_end_mark()
+        if not builder.matrices and all(test.state != "failed" for test in self.tests.values()):
+            builder.mark_incomplete("no test with a matrix in the output")
 
-    def check(self, verdict: Verdict, name: str, test: _Test) -> None:
+    def check_test(self, builder: ReadingBuilder, name: str, test: _MatrixTest) -> None:
         """Record the problems of one test, such as a missing end, a failure, or cells that do not add up to its sum."""
         if test.state == "running":
-            verdict.incomplete(f"the matrix of {name} is torn" if test.torn else f"{name} has no end")
+            builder.mark_incomplete(f"the matrix of {name} is torn" if test.is_torn else f"{name} has no end")
         elif test.state == "failed":
-            verdict.invalid(f"{name} failed, says nvbandwidth")
+            builder.mark_invalid(f"{name} failed, says nvbandwidth")
         elif test.state == "done" and test.rows:
-            cells = pairs(test.rows)
+            cells = list_measured_values(test.rows)
             if not all(map(math.isfinite, cells)):
-                verdict.nan(f"{name} has cells that are not a number")
-            elif test.total is not None and not agree(math.fsum(cells), test.total, 0.001, 0.006 * (len(cells) + 1)):
-                verdict.incomplete(
+                builder.mark_nan(f"{name} has cells that are not a number")
+            elif test.total is not None and not is_close(math.fsum(cells), test.total, 0.001, 0.006 * (len(cells) + 1)):
+                builder.mark_incomplete(
                     f"the cells of {name} add up to {math.fsum(cells):g}, nvbandwidth says {test.total:g}: rows are missing"
                 )
 
 
-FORMAT = Format(
-    NvBandwidth,
+FORMAT = LogFormat(
+    NvBandwidthReader,
     needles=(b"Running ", b"(GB/s)", b"(ns)", b"SUM ", b"Waived", b"NOTE: "),
-    rows=re.compile(rb"\n" + LABEL + rb"\d{1,4}(?=[ \t]*\n|[ \t]+(?:[-+\d.]+|N/A|nan|inf)[ \t\n])"),
-    document=b'"nvbandwidth"',
-    line_max=64 << 10,
+    row_pattern=re.compile(rb"\n" + LINE_PREFIX + rb"\d{1,4}(?=[ \t]*\n|[ \t]+(?:[-+\d.]+|N/A|nan|inf)[ \t\n])"),
+    document_marker=b'"nvbandwidth"',
+    max_line_chars=64 << 10,
 )

@@ -14,7 +14,15 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
-from campaign.workloads.parsers.reading import LABEL, F, Format, LogReader, Scope, Verdict, agree
+from campaign.workloads.parsers.reading import (
+    LINE_PREFIX,
+    F,
+    LogFormat,
+    LogReader,
+    ReadingBuilder,
+    RunContext,
+    is_close,
+)
 
 _BANDWIDTH = re.compile(r"\s*#bytes\s+#iterations\s+BW peak\[(MB|MiB|Gb)/sec\]\s+BW average\[(?:MB|MiB|Gb)/sec\]")
 _LATENCY = re.compile(r"\s*#bytes\s+#iterations\s+t_min\[usec\]\s+t_max\[usec\]\s+t_typical\[usec\]")
@@ -23,60 +31,60 @@ _ROW = re.compile(rf"\s*(\d{{1,15}})\s+(\d{{1,12}})((?:\s+{F}){{1,12}})\s*$")
 _TEST = re.compile(r"\s*([\w ]{2,40}) (BW|Latency) Test\s*$")
 _QUEUE_PAIRS = re.compile(r"\s*Number of qps\s*: (\d{1,9})\b")
 _VERBS = {"RDMA_Write": "write", "RDMA_Read": "read", "Send": "send"}
-_SCALE = {"MB": 2**20 / 1e9, "MiB": 2**20 / 1e9, "Gb": 1 / 8}
-_WAITS = "* Waiting for client to connect"
-_MOST_ROWS = 10_000
+_GB_PER_UNIT = {"MB": 2**20 / 1e9, "MiB": 2**20 / 1e9, "Gb": 1 / 8}
+_SERVER_BANNER = "* Waiting for client to connect"
+_MAX_ROWS = 10_000
 
 
-class Perftest(LogReader):
+class PerftestReader(LogReader):
     """Reader of one test of perftest, with the output of client, server or both."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kind = ""
         self.scale = 1.0
-        self.average: dict[int, list[float]] = {}
-        self.peak: dict[int, list[float]] = {}
-        self.typical: dict[int, list[float]] = {}
-        self.latency: dict[int, list[float]] = {}
-        self.bidirectional = False
-        self.throttled = False
-        self.torn = ""
+        self.average_gb_per_s: dict[int, list[float]] = {}
+        self.peak_gb_per_s: dict[int, list[float]] = {}
+        self.typical_us: dict[int, list[float]] = {}
+        self.mean_us: dict[int, list[float]] = {}
+        self.is_bidirectional = False
+        self.is_throttled = False
+        self.inconsistency = ""
         self.queue_pairs: float | None = None
-        self.servers = self.tables = 0
-        self.ended = False
+        self.server_count = self.table_count = 0
+        self.has_end_mark = False
 
-    def line(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         """Store a heading, a row or a remark. A heading that cannot belong to this test begins the next one."""
         test = _TEST.match(line)
-        program = _program(test) if test else self.program
-        heads = _BANDWIDTH.match(line), _LATENCY.match(line), _DURATION.match(line)
-        waits = line.lstrip().startswith(_WAITS)
-        if (test or waits or any(heads)) and not self.other_side(waits, program):
-            return self.another(line)
-        if any(heads):
-            self.tables += 1
-        self.servers += waits
-        if found := heads[0]:
-            self.kind, self.scale = "bandwidth", _SCALE[found[1]]
-        elif heads[1]:
+        program = _program_name(test) if test else self.program
+        header_matches = _BANDWIDTH.match(line), _LATENCY.match(line), _DURATION.match(line)
+        is_server = line.lstrip().startswith(_SERVER_BANNER)
+        if (test or is_server or any(header_matches)) and not self.belongs_to_test(is_server, program):
+            return self.start_next_test(line)
+        if any(header_matches):
+            self.table_count += 1
+        self.server_count += is_server
+        if match := header_matches[0]:
+            self.kind, self.scale = "bandwidth", _GB_PER_UNIT[match[1]]
+        elif header_matches[1]:
             self.kind = "latency"
-        elif heads[2]:
-            self.kind = "mean latency with its rate" if heads[2][1] else "mean latency"
+        elif header_matches[2]:
+            self.kind = "mean latency with its rate" if header_matches[2][1] else "mean latency"
         elif row := _ROW.match(line):
-            self.ended = False
-            self.row(int(row[1]), [float(text) for text in row[3].split()])
+            self.has_end_mark = False
+            self.store_row(int(row[1]), [float(text) for text in row[3].split()])
         elif test:
             self.program = program
-            self.bidirectional = self.bidirectional or "Bidirectional" in line
+            self.is_bidirectional = self.is_bidirectional or "Bidirectional" in line
         elif line.lstrip().startswith("-----"):
-            self.ended = True
+            self.has_end_mark = True
         elif pairs := _QUEUE_PAIRS.match(line):
             self.queue_pairs = float(pairs[1])
         elif "Conflicting CPU frequency" in line or "CPU Frequency is not max" in line:
-            self.throttled = True
+            self.is_throttled = True
 
-    def other_side(self, waits: bool, program: str) -> bool:
+    def belongs_to_test(self, is_server: bool, program: str) -> bool:
         """Return True if a header belongs to this test.
 
         That is so if the test has no row yet, or if client and server print one after the other.
@@ -85,39 +93,48 @@ class Perftest(LogReader):
             is_server: True for the banner of a server.
             program: name of the program in the header.
         """
-        if not self.average and not self.typical and not self.latency:
+        if not self.average_gb_per_s and not self.typical_us and not self.mean_us:
             return True
-        return program == self.program and self.tables == 1 and self.servers == (0 if waits else 1)
+        return program == self.program and self.table_count == 1 and self.server_count == (0 if is_server else 1)
 
-    def row(self, size: int, values: list[float]) -> None:
+    def store_row(self, size: int, values: list[float]) -> None:
         """Store a row by the kind of its table, and check that the bandwidth or latency matches the printed rate.
 
         Args:
             size: message size (bytes).
             values: values of the row, in the units of its table.
         """
-        if sum(map(len, (*self.average.values(), *self.typical.values(), *self.latency.values()))) >= _MOST_ROWS:
+        if (
+            sum(map(len, (*self.average_gb_per_s.values(), *self.typical_us.values(), *self.mean_us.values())))
+            >= _MAX_ROWS
+        ):
             return
         if self.kind == "bandwidth" and len(values) >= 3:
             peak, average, rate = values[0] * self.scale, values[1] * self.scale, values[2]
             # For large messages on slow links, the last digit of the message rate is up to a tenth of it.
-            if math.isfinite(average) and not agree(rate * 1e6 * size / 1e9, average, 0.01, size * 1e-9 + 1e-5):
-                self.torn = f"{size} bytes at {rate:g} Mpps are not {values[1]:g}"
-            self.average.setdefault(size, []).append(average)
+            if math.isfinite(average) and not is_close(rate * 1e6 * size / 1e9, average, 0.01, size * 1e-9 + 1e-5):
+                self.inconsistency = f"{size} bytes at {rate:g} Mpps are not {values[1]:g}"
+            self.average_gb_per_s.setdefault(size, []).append(average)
             if peak > 0:  # not measured if the test runs for a given time
-                self.peak.setdefault(size, []).append(peak)
+                self.peak_gb_per_s.setdefault(size, []).append(peak)
         elif self.kind == "latency" and len(values) >= 4:
-            self.typical.setdefault(size, []).append(values[2])
+            self.typical_us.setdefault(size, []).append(values[2])
         elif self.kind.startswith("mean latency"):
             mean_us = values[0]
             # A transaction is one way or a round trip.
             per_s = [ways * values[-1] for ways in (1, 2)] if self.kind.endswith("rate") and len(values) == 2 else []
-            slack = 0.01 + 0.006 / max(mean_us, 1e-3)
-            if per_s and math.isfinite(mean_us) and not any(agree(each * mean_us, 1e6, slack) for each in per_s):
-                self.torn = f"{mean_us:g} us are not {values[-1]:g} per second"
-            self.latency.setdefault(size, []).append(mean_us)
+            tolerance = 0.01 + 0.006 / max(mean_us, 1e-3)
+            if (
+                per_s
+                and math.isfinite(mean_us)
+                and not any(is_close(transactions_per_s * mean_us, 1e6, tolerance) for transactions_per_s in per_s)
+            ):
+                self.inconsistency = f"{mean_us:g} us are not {values[-1]:g} per second"
+            self.mean_us.setdefault(size, []).append(mean_us)
 
-    def combine(self, reports: Mapping[int, list[float]], slower: Callable[[list[float]], float]) -> dict[int, float]:
+    def combine_reports(
+        self, reports: Mapping[int, list[float]], choose_slower: Callable[[list[float]], float]
+    ) -> dict[int, float]:
         """Return one value per size: the slower of two sides, or the mean of several reports of one side.
 
         Args:
@@ -127,60 +144,60 @@ class Perftest(LogReader):
         return {
             size: math.nan
             if not all(map(math.isfinite, values))
-            else slower(values)
-            if len(values) <= self.tables
+            else choose_slower(values)
+            if len(values) <= self.table_count
             else math.fsum(values) / len(values)
             for size, values in reports.items()
         }
 
-    def judge(self, verdict: Verdict, scope: Scope) -> None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add the curves of bandwidth and latency, the peak bandwidth and the latency of the smallest size."""
-        rows = {**self.average, **self.typical, **self.latency}
+        rows = {**self.average_gb_per_s, **self.typical_us, **self.mean_us}
         if not rows:
-            verdict.incomplete("no row of perftest in the output")
-        elif not self.ended:
-            verdict.no_end()
-        if self.torn:
-            verdict.invalid(f"a row contradicts itself: {self.torn}")
-        typical = self.combine(self.typical, max)
-        means = self.combine(self.latency, max)
-        verdict.curve("bandwidth", "gb_per_s", self.combine(self.average, min))
-        verdict.curve("bandwidth_peak", "gb_per_s", self.combine(self.peak, min))
-        verdict.curve("latency", "us", typical)
-        verdict.curve("latency_mean", "us", means)
-        if "bandwidth" in verdict.curves:
-            verdict.metrics["bandwidth_gb_per_s"] = verdict.curves["bandwidth"].peak
-        if "latency" in verdict.curves:
-            verdict.metrics["latency_us"] = typical[min(typical)]
-        if "latency_mean" in verdict.curves:
-            verdict.metrics["latency_mean_us"] = means[min(means)]
-        verdict.settings |= {"message_size": min(rows) if len(rows) == 1 else None, "queue_pairs": self.queue_pairs}
-        self.remarks(verdict, max(map(len, rows.values()), default=0))
+            builder.mark_incomplete("no row of perftest in the output")
+        elif not self.has_end_mark:
+            builder.flag_missing_end_mark()
+        if self.inconsistency:
+            builder.mark_invalid(f"a row contradicts itself: {self.inconsistency}")
+        typical = self.combine_reports(self.typical_us, max)
+        means = self.combine_reports(self.mean_us, max)
+        builder.add_curve("bandwidth", "gb_per_s", self.combine_reports(self.average_gb_per_s, min))
+        builder.add_curve("bandwidth_peak", "gb_per_s", self.combine_reports(self.peak_gb_per_s, min))
+        builder.add_curve("latency", "us", typical)
+        builder.add_curve("latency_mean", "us", means)
+        if "bandwidth" in builder.curves:
+            builder.metrics["bandwidth_gb_per_s"] = builder.curves["bandwidth"].peak
+        if "latency" in builder.curves:
+            builder.metrics["latency_us"] = typical[min(typical)]
+        if "latency_mean" in builder.curves:
+            builder.metrics["latency_mean_us"] = means[min(means)]
+        builder.settings |= {"message_size": min(rows) if len(rows) == 1 else None, "queue_pairs": self.queue_pairs}
+        self.add_flags(builder, max(map(len, rows.values()), default=0))
 
-    def remarks(self, verdict: Verdict, most_rows: int) -> None:
+    def add_flags(self, builder: ReadingBuilder, max_reports: int) -> None:
         """Add flags for summed directions, repeated reports, two sides and a low CPU frequency.
 
         `max_reports` is the largest number of rows of one message size.
         """
-        if self.bidirectional:
-            verdict.flag("bidirectional bandwidth is the sum of both directions")
-        if most_rows > max(self.tables, 1):
-            sides = " of both sides" if self.tables > 1 else ""
-            verdict.flag(f"{most_rows} reports of one size{sides}, as with --run_infinitely: their mean counts")
-        elif most_rows > 1:
-            verdict.flag("client and server both printed: the slower counts")
-        if self.throttled:
-            verdict.flag("perftest says that the CPU's frequency is not at its maximum")
+        if self.is_bidirectional:
+            builder.add_flag("bidirectional bandwidth is the sum of both directions")
+        if max_reports > max(self.table_count, 1):
+            sides = " of both sides" if self.table_count > 1 else ""
+            builder.add_flag(f"{max_reports} reports of one size{sides}, as with --run_infinitely: their mean counts")
+        elif max_reports > 1:
+            builder.add_flag("client and server both printed: the slower counts")
+        if self.is_throttled:
+            builder.add_flag("perftest says that the CPU's frequency is not at its maximum")
 
 
-def _program(test: re.Match[str]) -> str:
+def _program_name(test: re.Match[str]) -> str:
     """Return the name of the program for a test heading, such as `ib_write_bw`; empty for another heading."""
     verb = _VERBS.get(test[1].split()[0], "")
     return f"ib_{verb}_{'bw' if test[2] == 'BW' else 'lat'}" if verb else ""
 
 
-FORMAT = Format(
-    Perftest,
+FORMAT = LogFormat(
+    PerftestReader,
     needles=(
         b"#bytes",
         b" Test",
@@ -190,7 +207,7 @@ FORMAT = Format(
         b"CPU Frequency",
         b"CPU frequency",
     ),
-    rows=re.compile(rb"\n" + LABEL + rb"\d{1,15}[ \t]+\d{1,12}[ \t]+[-+\d.naif]+(?=[ \t\n])"),
-    line_max=1 << 10,
-    programs=re.compile(r"ib_\w+_(?:bw|lat)"),
+    row_pattern=re.compile(rb"\n" + LINE_PREFIX + rb"\d{1,15}[ \t]+\d{1,12}[ \t]+[-+\d.naif]+(?=[ \t\n])"),
+    max_line_chars=1 << 10,
+    program_pattern=re.compile(r"ib_\w+_(?:bw|lat)"),
 )

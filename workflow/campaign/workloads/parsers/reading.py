@@ -14,7 +14,7 @@ ReadingStatus = Literal["ok", "nan", "invalid", "incomplete"]
 F = r"[-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|NaN|NAN|Inf|INF)"
 """Regular expression of a floating-point number, including NaN and infinity."""
 
-LABEL = (
+LINE_PREFIX = (
     rb"(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}Z )?(?: *\d{1,6}: |\[[^\]\s]{1,60}\](?:<std(?:out|err)>)?:? ?)?[ \t]*"
 )
 """Regular expression of the prefix of a line: the time of `kubectl logs --timestamps` and the label of the rank."""
@@ -22,25 +22,25 @@ LABEL = (
 NO_END_MARK = "the log has no end mark: whether it was cut off is not known"
 """Flag of a log without an end mark. Only the exit code of its program can prove that the log is complete."""
 
-_SHOWN = 60
-_MOST_NAMED = 12
-_MOST_LINES = 100_000  # kept per name to limit memory: the first ones and the last
-_WORST: tuple[ReadingStatus, ...] = ("incomplete", "invalid", "nan")
+_MAX_SHOWN_CHARS = 60
+_MAX_NAMED_VALUES = 12
+_MAX_MATCHES_PER_NAME = 100_000  # kept per name to limit memory: the first ones and the last
+_STATUSES_WORST_FIRST: tuple[ReadingStatus, ...] = ("incomplete", "invalid", "nan")
 
 
-def describe_unended(line: str) -> str:
+def describe_unended_line(line: str) -> str:
     """Return the message for a last line that is left out because it may be cut off.
 
     No line feed ends such a line, and nothing proves that it is complete.
     """
     return (
-        f"the last line has no line feed and may be cut off, so it is left out: '{line.strip()[:_SHOWN]}'; "
+        f"the last line has no line feed and may be cut off, so it is left out: '{line.strip()[:_MAX_SHOWN_CHARS]}'; "
         "add a line feed if the log is whole"
     )
 
 
 @dataclass(frozen=True)
-class Scope:
+class RunContext:
     """Facts about a run that are known before its log is read; None if unknown.
 
     Attributes:
@@ -63,7 +63,7 @@ class Scope:
     warmup_steps: int | None = None
     measured_steps: int | None = None
     test: int | Literal["last"] | None = None
-    ended: bool = False
+    ended_normally: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class PairMatrix:
 
 
 @dataclass
-class MatrixRows:
+class MatrixBuilder:
     """Builder of a PairMatrix whose rows are added one by one.
 
     `is_torn` is True if a row does not fit the columns, because lines are damaged or mixed up.
@@ -88,39 +88,39 @@ class MatrixRows:
 
     unit: str
     columns: tuple[str, ...] = ()
-    labels: list[str] = field(default_factory=list)
+    row_labels: list[str] = field(default_factory=list)
     rows: list[tuple[float | None, ...]] = field(default_factory=list)
-    torn: bool = False
+    is_torn: bool = False
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True if the matrix has as many rows as columns and no damaged row."""
-        return not self.torn and len(self.rows) == len(self.columns)
+        return not self.is_torn and len(self.rows) == len(self.columns)
 
-    def add(self, label: str, cells: Sequence[float | None]) -> None:
+    def add_row(self, label: str, cells: Sequence[float | None]) -> None:
         """Add a row. A row that is too short, too long or repeated is left out and marks the matrix as torn."""
-        if len(cells) != len(self.columns) or label in self.labels:
-            self.torn = True
+        if len(cells) != len(self.columns) or label in self.row_labels:
+            self.is_torn = True
         else:
-            self.labels.append(label)
+            self.row_labels.append(label)
             self.rows.append(tuple(cells))
 
-    def matrix(self, masked: Callable[[bool, float], bool] | None = None) -> PairMatrix:
+    def build(self, is_masked: Callable[[bool, float], bool] | None = None) -> PairMatrix:
         """Build the matrix. Cells that are not finite or that are masked become None.
 
         Args:
             is_masked: predicate for cells that were not measured. It gets whether the cell is on the diagonal, and the
                 value.
         """
-        masked = masked or (lambda diagonal, value: False)
+        is_masked = is_masked or (lambda diagonal, value: False)
         values = (
             tuple(
-                None if value is None or not math.isfinite(value) or masked(row == column, value) else value
+                None if value is None or not math.isfinite(value) or is_masked(row == column, value) else value
                 for column, value in enumerate(cells)
             )
             for row, cells in enumerate(self.rows)
         )
-        return PairMatrix(self.unit, tuple(self.labels), self.columns, tuple(values))
+        return PairMatrix(self.unit, tuple(self.row_labels), self.columns, tuple(values))
 
 
 @dataclass(frozen=True)
@@ -170,16 +170,16 @@ class LogReading:
     settings: Mapping[str, float | str] = field(default_factory=dict)
     rounded: bool = True
 
-    def of_ended(self) -> LogReading:
+    def without_cut_off_flag(self) -> LogReading:
         """Return the reading without the flag that the log may be cut off.
 
         It applies if the exit code shows that the program came to its end.
         """
         return replace(self, flags=tuple(flag for flag in self.flags if flag != NO_END_MARK))
 
-    def equals(self, other: LogReading) -> bool:
+    def has_equal_numbers(self, reading: LogReading) -> bool:
         """Return True if the two readings have the same status and numbers."""
-        one, two = ((r.status, r.throughput_per_s, r.metrics, r.curves, r.matrices) for r in (self, other))
+        one, two = ((r.status, r.throughput_per_s, r.metrics, r.curves, r.matrices) for r in (self, reading))
         return one == two
 
     @property
@@ -187,25 +187,31 @@ class LogReading:
         """True if the reading has a rate, metric, curve or matrix."""
         return self.throughput_per_s is not None or bool(self.metrics or self.curves or self.matrices)
 
-    def agrees(self, whole: LogReading) -> bool:
+    def matches_full_log(self, full_reading: LogReading) -> bool:
         """Return True if the reading of the full log has the same numbers as this reading of the log without its last line.
 
         The status may differ if this reading is `incomplete`, since the last line may make it `ok`.
         """
-        one, two = ((r.metrics, r.curves, r.matrices, r.step_times_s) for r in (self, whole))
-        return one == two and (self.status == "incomplete" or self.throughput_per_s == whole.throughput_per_s)
+        one, two = ((r.metrics, r.curves, r.matrices, r.step_times_s) for r in (self, full_reading))
+        return one == two and (self.status == "incomplete" or self.throughput_per_s == full_reading.throughput_per_s)
 
-    def same(self, other: LogReading) -> bool:
+    def is_same_test(self, reading: LogReading) -> bool:
         """Return True if one reading is the printed form and the other the file of the same test."""
-        both = [(self.metrics[name], other.metrics[name]) for name in self.metrics.keys() & other.metrics.keys()]
-        for name in self.curves.keys() & other.curves.keys():
-            one, two = dict(self.curves[name].points), dict(other.curves[name].points)
-            both += [(value, two.get(size, math.nan)) for size, value in one.items()]
-        return self.rounded != other.rounded and len(both) > 1 and all(agree(a, b, 0.001, 0.0051) for a, b in both)
+        value_pairs = [
+            (self.metrics[name], reading.metrics[name]) for name in self.metrics.keys() & reading.metrics.keys()
+        ]
+        for name in self.curves.keys() & reading.curves.keys():
+            points, other_points = dict(self.curves[name].points), dict(reading.curves[name].points)
+            value_pairs += [(value, other_points.get(size, math.nan)) for size, value in points.items()]
+        return (
+            self.rounded != reading.rounded
+            and len(value_pairs) > 1
+            and all(is_close(a, b, 0.001, 0.0051) for a, b in value_pairs)
+        )
 
 
 @dataclass(frozen=True)
-class Format:
+class LogFormat:
     """Format of the logs of one program: the reader class, and which lines it needs.
 
     Lines that contain no needle and do not match `row_pattern` are skipped.
@@ -222,22 +228,24 @@ class Format:
 
     reader: Callable[[], LogReader]
     needles: Sequence[bytes] = ()
-    rows: re.Pattern[bytes] | None = None
-    document: bytes | None = None
-    line_max: int = 16 << 10
-    programs: re.Pattern[str] | None = None
+    row_pattern: re.Pattern[bytes] | None = None
+    document_marker: bytes | None = None
+    max_line_chars: int = 16 << 10
+    program_pattern: re.Pattern[str] | None = None
     decimals: int | None = None
 
-    def proves_whole(self, line: str) -> bool:
+    def is_line_complete(self, line: str) -> bool:
         """Return True if a last line without a line feed is certainly complete.
 
         Such a line ends with a closing bracket, or with all the decimals that the program prints.
         """
-        closed = line.rstrip().endswith(("}", "]"))
-        return closed or (self.decimals is not None and re.search(rf"\.\d{{{self.decimals}}}$", line) is not None)
+        ends_with_bracket = line.rstrip().endswith(("}", "]"))
+        return ends_with_bracket or (
+            self.decimals is not None and re.search(rf"\.\d{{{self.decimals}}}$", line) is not None
+        )
 
 
-def number(value: Any) -> float | None:
+def parse_number(value: Any) -> float | None:
     """Convert a value of a JSON document or a text to a float. Return None for booleans and for values that are no number."""
     if isinstance(value, bool) or value is None:
         return None
@@ -247,29 +255,29 @@ def number(value: Any) -> float | None:
         return None
 
 
-def size_bytes(text: Any) -> float | None:
+def parse_size(text: Any) -> float | None:
     """Convert a size such as `4k`, `1 MiB` or `262144 bytes` to bytes, with powers of 1024. Return None for another text."""
-    found = _SIZE.fullmatch(str(text).strip().lower())
-    size = number(found[1]) if found else None
-    return None if found is None or size is None else size * 1024 ** " kmgt".index(found[2] or " ")
+    match = _SIZE_PATTERN.fullmatch(str(text).strip().lower())
+    size = parse_number(match[1]) if match else None
+    return None if match is None or size is None else size * 1024 ** " kmgt".index(match[2] or " ")
 
 
-_SIZE = re.compile(r"([\d.]{1,20})\s*([kmgt]?)(?:i?b|bytes)?")
+_SIZE_PATTERN = re.compile(r"([\d.]{1,20})\s*([kmgt]?)(?:i?b|bytes)?")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ELEMENT = re.compile(r'\s*(?:$|["{}\[\],:\d]|-\d|-?Infinity|NaN|null|true|false)')
-_DOCUMENT_BYTES = 16 << 20
-_OPENED_AT_ONCE = 20
+_MAX_DOCUMENT_BYTES = 16 << 20
+_MAX_BRACKETS_OPENED_PER_LINE = 20
 
 
-class Documents:
+class JsonDocumentFinder:
     """Finder of JSON documents in a log that is fed line by line.
 
     A document is a single line, or several lines from one that opens it to one that closes it.
     """
 
-    def __init__(self, longest: int = _DOCUMENT_BYTES) -> None:
-        self._longest = longest
-        self._cut = False
+    def __init__(self, max_bytes: int = _MAX_DOCUMENT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._has_cut_off_document = False
         self._lines: list[str] = []
         self._bytes = self._depth = 0
 
@@ -277,36 +285,36 @@ class Documents:
         """Add the next line of the log. Return the document that ends in this line, or None."""
         if not self._lines and "{" not in line and "[" not in line:
             return None
-        if self._lines and not self._goes_on(line):
-            self._cut = self._cut or self._lines[0].startswith('{"')
-            self._forget()
+        if self._lines and not self._is_continued_by(line):
+            self._has_cut_off_document = self._has_cut_off_document or self._lines[0].startswith('{"')
+            self._reset()
         if not self._lines:
             line = line.strip() if line.strip() == "[" else line[line.find("{") :] if "{" in line else ""
             if not line.rstrip().endswith(("{", "[", ",")):
-                return self._read(line) if line else None
+                return self._parse(line) if line else None
         self._lines.append(line)
         self._bytes += len(line)
-        bare = _STRING.sub("", line)
-        opened = sum(map(bare.count, "{[")) - sum(map(bare.count, "}]"))
-        self._depth += opened
-        if self._depth > 0 and opened <= _OPENED_AT_ONCE and self._bytes <= self._longest:
+        structure = _STRING.sub("", line)
+        depth_change = sum(map(structure.count, "{[")) - sum(map(structure.count, "}]"))
+        self._depth += depth_change
+        if self._depth > 0 and depth_change <= _MAX_BRACKETS_OPENED_PER_LINE and self._bytes <= self._max_bytes:
             return None
         text = "\n".join(self._lines)
-        self._forget()
-        return self._read(text)
+        self._reset()
+        return self._parse(text)
 
     @property
-    def torn(self) -> bool:
+    def has_incomplete_document(self) -> bool:
         """True if a document began and did not come to its end."""
-        return self._cut or bool(self._lines)
+        return self._has_cut_off_document or bool(self._lines)
 
-    def _read(self, text: str) -> Any:
+    def _parse(self, text: str) -> Any:
         """Parse a document, and note if it was cut off."""
-        document = _document(text)
-        self._cut = self._cut or (document is None and text.startswith(('{"', "{\n")))
+        document = _parse_json(text)
+        self._has_cut_off_document = self._has_cut_off_document or (document is None and text.startswith(('{"', "{\n")))
         return document
 
-    def _goes_on(self, line: str) -> bool:
+    def _is_continued_by(self, line: str) -> bool:
         """Return True if a line can continue the document. Programs print braces for other reasons, too."""
         if line.startswith('{"') and self._lines[0].startswith('{"'):
             return False  # one document per line, and the previous one was cut off
@@ -314,12 +322,12 @@ class Documents:
             return self._lines[-1].rstrip().endswith(("[", ",", ":"))
         return _ELEMENT.match(line) is not None
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Discard the lines of the current document."""
         self._lines, self._bytes, self._depth = [], 0, 0
 
 
-def _document(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """Parse a JSON text. Return None if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
@@ -327,32 +335,36 @@ def _document(text: str) -> Any:
         return None
 
 
-def found_at(document: Any, path: str) -> Iterator[Any]:
+def find_values(document: Any, path: str) -> Iterator[Any]:
     """Yield the values at a path in a JSON document.
 
     A path consists of keys and element numbers (from 0) with dots between them; `*` is every element. A key may
     contain dots.
     """
     if isinstance(document, list):
-        head, _, rest = path.partition(".")
-        chosen = document if head == "*" else document[int(head) :][:1] if head.isdecimal() else []
-        for element in chosen:
-            yield from found_at(element, rest) if rest else (element,)
+        head, _, remaining_path = path.partition(".")
+        elements = document if head == "*" else document[int(head) :][:1] if head.isdecimal() else []
+        for element in elements:
+            yield from find_values(element, remaining_path) if remaining_path else (element,)
     elif isinstance(document, dict):
         parts = path.split(".")
-        for cut in range(len(parts), 0, -1):
-            if (key := ".".join(parts[:cut])) in document:
-                rest = ".".join(parts[cut:])
-                yield from found_at(document[key], rest) if rest else (document[key],)
+        for key_parts in range(len(parts), 0, -1):
+            if (key := ".".join(parts[:key_parts])) in document:
+                remaining_path = ".".join(parts[key_parts:])
+                yield from find_values(document[key], remaining_path) if remaining_path else (document[key],)
                 return
 
 
-def agree(one: float, other: float, relative: float, absolute: float = 0.0) -> bool:
+def is_close(first: float, second: float, relative: float, absolute: float = 0.0) -> bool:
     """Return True if two numbers are finite and equal within a relative plus an absolute tolerance."""
-    return math.isfinite(one) and math.isfinite(other) and abs(one - other) <= relative * max(one, other) + absolute
+    return (
+        math.isfinite(first)
+        and math.isfinite(second)
+        and abs(first - second) <= relative * max(first, second) + absolute
+    )
 
 
-class Verdict:
+class ReadingBuilder:
     """Builder of a LogReading: collects numbers, flags and problems of one test.
 
     The most serious problem determines the status. Of several problems of the same status, the first is reported.
@@ -366,28 +378,28 @@ class Verdict:
         self.curves: dict[str, Curve] = {}
         self.settings: dict[str, float | str | None] = {}
 
-    def incomplete(self, problem: str) -> None:
+    def mark_incomplete(self, problem: str) -> None:
         """Record a problem of status `incomplete`: the log has no result or was cut off."""
         self._problems.setdefault("incomplete", problem)
 
-    def invalid(self, problem: str) -> None:
+    def mark_invalid(self, problem: str) -> None:
         """Record a problem of status `invalid`: the log contradicts itself or the run."""
         self._problems.setdefault("invalid", problem)
 
-    def nan(self, problem: str) -> None:
+    def mark_nan(self, problem: str) -> None:
         """Record a problem of status `nan`: a value is not a finite number."""
         self._problems.setdefault("nan", problem)
 
-    def flag(self, text: str) -> None:
+    def add_flag(self, text: str) -> None:
         """Add a flag to the reading, unless it has the same flag already."""
         if text not in self.flags:
             self.flags.append(text)
 
-    def no_end(self) -> None:
+    def flag_missing_end_mark(self) -> None:
         """Add the flag that nothing in the log shows whether it is complete."""
-        self.flag(NO_END_MARK)
+        self.add_flag(NO_END_MARK)
 
-    def expect(self, what: str, printed: float | None, known: float | None) -> None:
+    def require_equal(self, description: str, printed_value: float | None, expected_value: float | None) -> None:
         """Mark the reading as `invalid` if a value that the program printed differs from the value of the run.
 
         Unknown values (None) are not compared.
@@ -397,38 +409,38 @@ class Verdict:
             printed_value: value in the log.
             expected_value: value of the run.
         """
-        if printed is not None and known is not None and printed != known:
-            self.invalid(f"the program says {what} {printed:g}, the run has {known:g}")
+        if printed_value is not None and expected_value is not None and printed_value != expected_value:
+            self.mark_invalid(f"the program says {description} {printed_value:g}, the run has {expected_value:g}")
 
-    def processes(self, program: str, printed: float | None, scope: Scope) -> None:
+    def check_process_count(self, program: str, process_count: float | None, context: RunContext) -> None:
         """Add a flag if a program used another number of processes than the run has devices.
 
         This is not an error, as it may be intended.
         """
-        if printed is not None and scope.ranks is not None and printed != scope.ranks:
-            self.flag(f"{program} used {printed:g} processes, the run {scope.ranks} devices")
+        if process_count is not None and context.ranks is not None and process_count != context.ranks:
+            self.add_flag(f"{program} used {process_count:g} processes, the run {context.ranks} devices")
 
-    def finite(self, numbers: Mapping[str, float]) -> None:
+    def require_finite(self, metrics: Mapping[str, float]) -> None:
         """Mark the reading as `nan` for each metric that is not finite."""
-        for name, value in numbers.items():
+        for name, value in metrics.items():
             if not math.isfinite(value):
-                self.nan(f"{name} is {value:g}")
+                self.mark_nan(f"{name} is {value:g}")
 
-    def curve(self, name: str, unit: str, points: Mapping[int, float]) -> None:
+    def add_curve(self, name: str, unit: str, points: Mapping[int, float]) -> None:
         """Add a curve over message sizes (bytes). An empty curve is left out; one with a value that is not finite is a problem."""
         if not all(map(math.isfinite, points.values())):
-            self.nan(f"{name} is not a number")
+            self.mark_nan(f"{name} is not a number")
         elif points:
             self.curves[name] = Curve(unit, tuple(sorted(points.items())))
 
-    def matrix(self, name: str, matrix: PairMatrix) -> None:
+    def add_matrix(self, name: str, matrix: PairMatrix) -> None:
         """Add a matrix and its smallest and largest cell as metrics. A matrix without measured cells is left out."""
-        if cells := pairs(matrix.values):
+        if cells := list_measured_values(matrix.values):
             self.matrices[name] = matrix
             self.metrics[f"{name}_min_{matrix.unit}"] = min(cells)
             self.metrics[f"{name}_max_{matrix.unit}"] = max(cells)
 
-    def reading(self, throughput_per_s: float | None = None, program: str = "", *, rounded: bool = True) -> LogReading:
+    def build(self, throughput_per_s: float | None = None, program: str = "", *, rounded: bool = True) -> LogReading:
         """Build the reading, without the rate of an incomplete run and without numbers that are not finite.
 
         Args:
@@ -437,15 +449,17 @@ class Verdict:
             rounded: True if the numbers are as printed, False if they are from a file of the program.
         """
         if throughput_per_s is not None and not (math.isfinite(throughput_per_s) and throughput_per_s > 0):
-            self.nan(f"the rate is {throughput_per_s:g}")
+            self.mark_nan(f"the rate is {throughput_per_s:g}")
             throughput_per_s = None
-        status: ReadingStatus = next((status for status in _WORST if status in self._problems), "ok")
-        numbers = {name: value for name, value in self.metrics.items() if value is not None and math.isfinite(value)}
+        status: ReadingStatus = next((status for status in _STATUSES_WORST_FIRST if status in self._problems), "ok")
+        finite_metrics = {
+            name: value for name, value in self.metrics.items() if value is not None and math.isfinite(value)
+        }
         return LogReading(
             status=status,
             problem=self._problems.get(status, ""),
             throughput_per_s=None if status == "incomplete" else throughput_per_s,
-            metrics=numbers,
+            metrics=finite_metrics,
             matrices=self.matrices,
             curves=self.curves,
             flags=tuple(self.flags),
@@ -455,9 +469,9 @@ class Verdict:
         )
 
 
-def pairs(values: Sequence[Sequence[float | None]]) -> list[float]:
+def list_measured_values(rows: Sequence[Sequence[float | None]]) -> list[float]:
     """Return all measured cells of a matrix as a list, without those that are None."""
-    return [value for row in values for value in row if value is not None]
+    return [value for row in rows for value in row if value is not None]
 
 
 class LogReader(ABC):
@@ -472,12 +486,12 @@ class LogReader(ABC):
         from_file: True if the numbers are from a file of the program, which may have more digits than its output.
     """
 
-    document_bytes = 16 << 20
+    max_document_bytes = 16 << 20
 
     def __init__(self) -> None:
-        self.others: list[LogReader] = []
-        self.unread: list[str] = []
-        self.documents = Documents(self.document_bytes)
+        self.next_readers: list[LogReader] = []
+        self.unreadable_values: list[str] = []
+        self.document_finder = JsonDocumentFinder(self.max_document_bytes)
         self.program, self.from_file = "", False
 
     def feed(self, line: str) -> Sequence[LogReader]:
@@ -485,64 +499,64 @@ class LogReader(ABC):
 
         Returns the readers of further tests that begin with this line. The last of them must get the lines that follow.
         """
-        self.others = []
-        reads_documents = type(self).document is not LogReader.document
-        if reads_documents and (document := self.documents.feed(line)) is not None:
-            self.document(document)
+        self.next_readers = []
+        reads_documents = type(self).read_document is not LogReader.read_document
+        if reads_documents and (document := self.document_finder.feed(line)) is not None:
+            self.read_document(document)
         else:
-            self.line(line)
-        return self.others
+            self.read_line(line)
+        return self.next_readers
 
-    def fresh(self, taken: bool) -> Self:
+    def select_reader(self, is_used: bool) -> Self:
         """Return this reader, or a new reader for the next test of the program if this one already has a test.
 
         Args:
             is_used: True if this reader already has a test.
         """
-        if not taken:
+        if not is_used:
             return self
-        self.others.append(after := type(self)())
-        return after
+        self.next_readers.append(reader := type(self)())
+        return reader
 
-    def another(self, line: str) -> None:
+    def start_next_test(self, line: str) -> None:
         """Start the next test of the same program with this line."""
-        self.fresh(True).feed(line)
+        self.select_reader(True).feed(line)
 
-    def leave_out(self, name: str, text: Any) -> None:
+    def note_unreadable(self, name: str, text: Any) -> None:
         """Record a value that should be a number and is not. The reading gets a flag that names it."""
-        if len(self.unread) < _MOST_NAMED:
-            self.unread.append(f"{name}: '{str(text).strip()[:_SHOWN]}'")
+        if len(self.unreadable_values) < _MAX_NAMED_VALUES:
+            self.unreadable_values.append(f"{name}: '{str(text).strip()[:_MAX_SHOWN_CHARS]}'")
 
-    def number_of(self, name: str, value: Any) -> float | None:
+    def read_number(self, name: str, value: Any) -> float | None:
         """Convert a value of a JSON document to a float. A text that is no number is recorded by its name."""
-        found = number(value)
-        if found is None and isinstance(value, str) and value.strip():
-            self.leave_out(name, value)
-        return found
+        result = parse_number(value)
+        if result is None and isinstance(value, str) and value.strip():
+            self.note_unreadable(name, value)
+        return result
 
-    def line(self, line: str) -> None:  # noqa: B027
+    def read_line(self, line: str) -> None:  # noqa: B027
         """Read a line that ends no JSON document. Readers of programs that only write documents ignore it."""
 
-    def document(self, document: Any) -> None:  # noqa: B027
+    def read_document(self, document: Any) -> None:  # noqa: B027
         """Read a JSON document that the log contains."""
 
-    def reading(self, scope: Scope) -> LogReading:
+    def build_reading(self, context: RunContext) -> LogReading:
         """Build the reading of the test from the lines fed so far. Never raises an exception, whatever the lines contain."""
-        verdict = Verdict()
-        rate = self.judge(verdict, scope)
-        if self.unread:
-            verdict.flag(f"no number, and left out: {', '.join(dict.fromkeys(self.unread))}")
-        return verdict.reading(rate, self.program, rounded=not self.from_file)
+        builder = ReadingBuilder()
+        rate = self.add_results(builder, context)
+        if self.unreadable_values:
+            builder.add_flag(f"no number, and left out: {', '.join(dict.fromkeys(self.unreadable_values))}")
+        return builder.build(rate, self.program, rounded=not self.from_file)
 
     @abstractmethod
-    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
         """Add the numbers, flags and problems of the test to the builder.
 
         Returns the rate (samples per second), or None if the program reports none.
         """
 
 
-def lines(**patterns: str) -> Mapping[str, re.Pattern[str]]:
+def compile_patterns(**patterns: str) -> Mapping[str, re.Pattern[str]]:
     """Compile the line patterns of a format. Each pattern matches from the start of a line and has one group per value."""
     return {name: re.compile(pattern) for name, pattern in patterns.items()}
 
@@ -556,43 +570,43 @@ class LineReader(LogReader):
     `matches` holds the values of the lines by name of their pattern, in the order of the log.
     """
 
-    LINES: ClassVar[Mapping[str, re.Pattern[str]]] = {}
+    PATTERNS: ClassVar[Mapping[str, re.Pattern[str]]] = {}
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, list[tuple[str, ...]]] = {name: [] for name in self.LINES}
+        self.matches: dict[str, list[tuple[str, ...]]] = {name: [] for name in self.PATTERNS}
 
-    def line(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         """Store the values of a line under the name of the first pattern that matches it."""
-        for name, pattern in self.LINES.items():
-            if found := pattern.match(line):
-                values = tuple(text or "" for text in found.groups())
+        for name, pattern in self.PATTERNS.items():
+            if match := pattern.match(line):
+                values = tuple(text or "" for text in match.groups())
                 if name == "unread":
-                    return self.leave_out(values[0], values[1])
-                if self.opens(name, values):
-                    return self.another(line)
-                if len(self.found[name]) == _MOST_LINES:
-                    self.found[name].pop()
-                self.found[name].append(values)
+                    return self.note_unreadable(values[0], values[1])
+                if self.begins_next_test(name, values):
+                    return self.start_next_test(line)
+                if len(self.matches[name]) == _MAX_MATCHES_PER_NAME:
+                    self.matches[name].pop()
+                self.matches[name].append(values)
                 return None
         return None
 
-    def opens(self, name: str, values: tuple[str, ...]) -> bool:
+    def begins_next_test(self, name: str, values: tuple[str, ...]) -> bool:
         """Return True if a line begins the next test. By default, the second line that matches `begin` does.
 
         Args:
             name: name of the pattern that the line matches.
             values: values of its groups.
         """
-        return name == "begin" and bool(self.found[name])
+        return name == "begin" and bool(self.matches[name])
 
-    def last(self, name: str) -> tuple[str, ...] | None:
+    def last_match(self, name: str) -> tuple[str, ...] | None:
         """Return the values of the last line that matched the pattern of this name, or None."""
-        return self.found[name][-1] if self.found[name] else None
+        return self.matches[name][-1] if self.matches[name] else None
 
-    def number(self, name: str) -> float | None:
+    def last_number(self, name: str) -> float | None:
         """Return the first value of the last line that matched the pattern of this name.
 
         Returns None if no line matched or the value is no number.
         """
-        return number(values[0]) if (values := self.last(name)) else None
+        return parse_number(values[0]) if (values := self.last_match(name)) else None

@@ -6,7 +6,9 @@ successful ones. `Concurrency` is the mean of the run, not the limit. The retoke
 received text.
 """
 
-from campaign.workloads.parsers.reading import Format
-from campaign.workloads.parsers.vllm import NEEDLES, ServingResult
+from campaign.workloads.parsers.reading import LogFormat
+from campaign.workloads.parsers.vllm import NEEDLES, ServingResultReader
 
-FORMAT = Format(ServingResult, needles=NEEDLES, document=b'"request_throughput"', line_max=256 << 20)
+FORMAT = LogFormat(
+    ServingResultReader, needles=NEEDLES, document_marker=b'"request_throughput"', max_line_chars=256 << 20
+)

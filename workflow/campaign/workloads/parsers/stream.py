@@ -10,16 +10,24 @@ from __future__ import annotations
 
 import math
 
-from campaign.workloads.parsers.reading import F, Format, LineReader, Scope, Verdict, agree, lines
+from campaign.workloads.parsers.reading import (
+    F,
+    LineReader,
+    LogFormat,
+    ReadingBuilder,
+    RunContext,
+    compile_patterns,
+    is_close,
+)
 
-_ARRAYS = {"Copy": 2, "Scale": 2, "Add": 3, "Triad": 3}
-_TOO_SHORT_S = 20e-6
+_ARRAYS_PER_KERNEL = {"Copy": 2, "Scale": 2, "Add": 3, "Triad": 3}
+_MIN_KERNEL_TIME_S = 20e-6
 
 
-class Stream(LineReader):
+class StreamReader(LineReader):
     """Reader of one run of STREAM."""
 
-    LINES = lines(
+    PATTERNS = compile_patterns(
         begin="STREAM version",
         bytes=r"This system uses (\d{1,3}) bytes per",
         elements=r"Array size = (\d{1,15}) \(elements\)",
@@ -29,25 +37,25 @@ class Stream(LineReader):
         unread=r"(Copy|Scale|Add|Triad): +(.*)",
     )
 
-    def judge(self, verdict: Verdict, scope: Scope) -> None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add the bandwidth of each kernel, the array size and the number of threads."""
-        rows, ends = {name: tuple(map(float, texts)) for name, *texts in self.found["row"]}, self.found["end"]
-        if len(rows) < len(_ARRAYS):
-            verdict.incomplete("no table of Copy, Scale, Add and Triad in the output of STREAM")
+        rows, ends = {name: tuple(map(float, texts)) for name, *texts in self.matches["row"]}, self.matches["end"]
+        if len(rows) < len(_ARRAYS_PER_KERNEL):
+            builder.mark_incomplete("no table of Copy, Scale, Add and Triad in the output of STREAM")
         elif not ends:
-            verdict.incomplete("the output ends before 'Solution Validates'")
+            builder.mark_incomplete("the output ends before 'Solution Validates'")
         elif ("Failed",) in ends:
-            verdict.invalid("the arrays failed their validation")
-        if len(ends) > 1 or len(self.found["row"]) > len(rows):
-            verdict.invalid("several processes of STREAM ran at once")
-        array_bytes = (self.number("elements") or 0.0) * (self.number("bytes") or 8.0)
+            builder.mark_invalid("the arrays failed their validation")
+        if len(ends) > 1 or len(self.matches["row"]) > len(rows):
+            builder.mark_invalid("several processes of STREAM ran at once")
+        array_bytes = (self.last_number("elements") or 0.0) * (self.last_number("bytes") or 8.0)
         for name, values in rows.items():
-            self.row(verdict, name, values, array_bytes)
-        verdict.metrics["array_mib"] = array_bytes / 2**20 if self.found["elements"] else None
-        verdict.settings |= {"elements": self.number("elements"), "threads": self.number("threads")}
-        verdict.metrics["threads"] = self.number("threads")
+            self.add_bandwidth(builder, name, values, array_bytes)
+        builder.metrics["array_mib"] = array_bytes / 2**20 if self.matches["elements"] else None
+        builder.settings |= {"elements": self.last_number("elements"), "threads": self.last_number("threads")}
+        builder.metrics["threads"] = self.last_number("threads")
 
-    def row(self, verdict: Verdict, name: str, values: tuple[float, ...], array_bytes: float) -> None:
+    def add_bandwidth(self, builder: ReadingBuilder, name: str, values: tuple[float, ...], array_bytes: float) -> None:
         """Add the bandwidth of one kernel in GB/s, and check that its times agree with the moved bytes.
 
         Args:
@@ -56,19 +64,19 @@ class Stream(LineReader):
             values: best rate (MB/s), mean, smallest and largest time (s).
             array_bytes: size of one array.
         """
-        best, average_s, least_s, most_s = values
+        best, average_s, min_s, max_s = values
         if not all(map(math.isfinite, values)):
-            verdict.nan(f"{name} is not a number")
+            builder.mark_nan(f"{name} is not a number")
             return
-        moved = _ARRAYS[name] * array_bytes
+        moved_bytes = _ARRAYS_PER_KERNEL[name] * array_bytes
         # Times are printed to the microsecond.
-        if not least_s <= average_s <= most_s or best <= 0:
-            verdict.invalid(f"the times of {name} are out of order; a line is torn")
-        elif moved and least_s > 0 and not agree(moved / least_s / 1e6, best, 1e-3 + 1e-6 / least_s):
-            verdict.invalid(f"{moved:g} bytes in {least_s:g} s are not {best:g} MB/s; a line is torn")
-        if least_s < _TOO_SHORT_S:
-            verdict.flag(f"{name} took {least_s:g} s only: the arrays are too small for the clock")
-        verdict.metrics[f"{name.lower()}_gb_per_s"] = best / 1e3
+        if not min_s <= average_s <= max_s or best <= 0:
+            builder.mark_invalid(f"the times of {name} are out of order; a line is torn")
+        elif moved_bytes and min_s > 0 and not is_close(moved_bytes / min_s / 1e6, best, 1e-3 + 1e-6 / min_s):
+            builder.mark_invalid(f"{moved_bytes:g} bytes in {min_s:g} s are not {best:g} MB/s; a line is torn")
+        if min_s < _MIN_KERNEL_TIME_S:
+            builder.add_flag(f"{name} took {min_s:g} s only: the arrays are too small for the clock")
+        builder.metrics[f"{name.lower()}_gb_per_s"] = best / 1e3
 
 
 _NEEDLES = (
@@ -80,4 +88,4 @@ _NEEDLES = (
     b"Failed Validation",
 )
 
-FORMAT = Format(Stream, needles=(*_NEEDLES, b"Copy:", b"Scale:", b"Add:", b"Triad:"), line_max=1 << 10)
+FORMAT = LogFormat(StreamReader, needles=(*_NEEDLES, b"Copy:", b"Scale:", b"Add:", b"Triad:"), max_line_chars=1 << 10)

@@ -11,7 +11,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from campaign.workloads.parsers.reading import F, Format, LogReader, Scope, Verdict, agree, number
+from campaign.workloads.parsers.reading import (
+    F,
+    LogFormat,
+    LogReader,
+    ReadingBuilder,
+    RunContext,
+    is_close,
+    parse_number,
+)
 
 _RATES = {
     "Request Throughput (req/sec)": "requests_per_s",
@@ -25,115 +33,125 @@ _RATES = {
 }
 _LINE = re.compile(rf"\s*([A-Z][\w ()/.-]{{3,60}}):\s+({F})\s*$")
 _PERCENTILE = re.compile(rf"\s*\[(TTFT|TPOT|Latency)\] (P\d+|MINIMUM|MAXIMUM|AVERAGE)\s*:\s*({F})\s*$")
-_OF = {"TTFT": "ttft", "TPOT": "tpot", "Latency": "e2e"}
-_WHAT = {"MINIMUM": "min", "MAXIMUM": "max", "AVERAGE": "mean"}
+_LATENCY_NAMES = {"TTFT": "ttft", "TPOT": "tpot", "Latency": "e2e"}
+_STATISTIC_NAMES = {"MINIMUM": "min", "MAXIMUM": "max", "AVERAGE": "mean"}
 _TITLE = re.compile(r"= (?:PERFORMANCE OVERVIEW|STATISTICS)\s*$")
 _SETTING = re.compile(r"\s*(Model|Dtype|TP Size|PP Size):\s+(\S+)\s*$")
 _RULE = "=" * 40
-_RULES = 2
+_RULES_PER_REPORT = 2
 
 
-class TrtllmBench(LogReader):
+class TrtllmBenchReader(LogReader):
     """Reader of one report of trtllm-bench."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
         self.settings: dict[str, str] = {}
         self.next_settings: dict[str, str] = {}
-        self.began = False
-        self.rules = 0
+        self.has_begun = False
+        self.rule_count = 0
 
-    def line(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         """Store a setting, rate or latency of the printed report. A second title begins the next test."""
         if _TITLE.match(line):
-            if self.began:
-                self.fresh(True).next_settings = self.next_settings
-                self.others[-1].feed(line)
+            if self.has_begun:
+                self.select_reader(True).next_settings = self.next_settings
+                self.next_readers[-1].feed(line)
                 return
-            self.began, self.found = True, {}
+            self.has_begun, self.metrics = True, {}
             self.settings, self.next_settings = self.next_settings, {}
-        elif found := _SETTING.match(line):
-            self.next_settings[found[1]] = found[2]
-        elif not self.began:
+        elif match := _SETTING.match(line):
+            self.next_settings[match[1]] = match[2]
+        elif not self.has_begun:
             pass
         elif line.startswith(_RULE):  # the first rule closes the title, the second closes the section
-            self.rules += 1
-        elif found := _PERCENTILE.match(line):
-            self.found[f"{_OF[found[1]]}_ms_{_WHAT.get(found[2], found[2].lower())}"] = float(found[3])
-        elif (found := _LINE.match(line)) and found[1] in _RATES:
-            self.found[_RATES[found[1]]] = float(found[2])
+            self.rule_count += 1
+        elif match := _PERCENTILE.match(line):
+            self.metrics[f"{_LATENCY_NAMES[match[1]]}_ms_{_STATISTIC_NAMES.get(match[2], match[2].lower())}"] = float(
+                match[3]
+            )
+        elif (match := _LINE.match(line)) and match[1] in _RATES:
+            self.metrics[_RATES[match[1]]] = float(match[2])
         elif (name := line.partition(":")[0].strip()) in _RATES and (text := line.partition(":")[2].strip()):
-            self.leave_out(name, text)
+            self.note_unreadable(name, text)
 
-    def document(self, report: Any) -> None:
+    def read_document(self, document: Any) -> None:
         """Store a JSON document if it is a report of --report_json."""
         try:
-            performance, info = report["performance"], report["request_info"]
-            streamed = report.get("streaming_metrics") or {}
+            performance, request_info = document["performance"], document["request_info"]
+            streaming_metrics = document.get("streaming_metrics") or {}
             groups = {
                 "e2e": performance.get("request_latency_percentiles_ms"),
-                "ttft": streamed.get("ttft_percentiles"),
-                "tpot": streamed.get("tpot_percentiles"),
+                "ttft": streaming_metrics.get("ttft_percentiles"),
+                "tpot": streaming_metrics.get("tpot_percentiles"),
             }
         except (LookupError, TypeError, AttributeError):
             return
-        said = {
+        values = {
             "requests_per_s": performance.get("request_throughput_req_s"),
             "output_tokens_per_s": performance.get("system_output_throughput_tok_s"),
             "total_ms": performance.get("total_latency_ms"),
-            "requests": info.get("num_requests"),
-            "prompt_tokens_mean": info.get("avg_input_length"),
-            "output_tokens_mean": info.get("avg_output_length"),
+            "requests": request_info.get("num_requests"),
+            "prompt_tokens_mean": request_info.get("avg_input_length"),
+            "output_tokens_mean": request_info.get("avg_output_length"),
         }
-        for of, group in groups.items():
-            said |= {f"{of}_ms_{_what(key)}": value for key, value in (group or {}).items() if _what(key)}
-        after = self.fresh(self.began)
-        after.found = {name: value for name, text in said.items() if (value := after.number_of(name, text)) is not None}
-        engine, world = (part if isinstance(part := report.get(key), dict) else {} for key in ("engine", "world_info"))
-        stated = {"Model": engine.get("model"), "Dtype": engine.get("dtype"), "TP Size": world.get("tp_size")}
-        stated |= {"PP Size": world.get("pp_size"), "ranks": world.get("world_size")}
-        after.settings = {name: str(value) for name, value in stated.items() if value is not None}
-        after.began = after.from_file = True
+        for latency, group in groups.items():
+            values |= {
+                f"{latency}_ms_{_statistic_name(key)}": value
+                for key, value in (group or {}).items()
+                if _statistic_name(key)
+            }
+        reader = self.select_reader(self.has_begun)
+        reader.metrics = {
+            name: value for name, text in values.items() if (value := reader.read_number(name, text)) is not None
+        }
+        engine, world = (
+            part if isinstance(part := document.get(key), dict) else {} for key in ("engine", "world_info")
+        )
+        settings = {"Model": engine.get("model"), "Dtype": engine.get("dtype"), "TP Size": world.get("tp_size")}
+        settings |= {"PP Size": world.get("pp_size"), "ranks": world.get("world_size")}
+        reader.settings = {name: str(value) for name, value in settings.items() if value is not None}
+        reader.has_begun = reader.from_file = True
 
-    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
         """Add latencies, rates and settings, and return the request rate (requests/s)."""
-        whole = self.from_file or self.rules >= _RULES
-        if (total_s := self.found.pop("total_s", None)) is not None:
-            self.found["total_ms"] = 1e3 * total_s
-        rate, total_ms, requests = (self.found.get(name) for name in ("requests_per_s", "total_ms", "requests"))
-        if not self.began:
-            verdict.incomplete("no performance overview of trtllm-bench in the output")
-        elif not whole or rate is None:
-            verdict.incomplete("the report was cut off")
-        verdict.finite(self.found)
-        if rate is not None and total_ms and requests and not agree(requests / total_ms * 1e3, rate, 0.01):
-            verdict.invalid(f"{requests:g} requests in {total_ms:g} ms are not {rate:g} per second")
-        if whole:
-            verdict.flag("requests went to the engine without a server, and not at times of their own")
-        verdict.metrics = {name: value for name, value in self.found.items() if name != "total_ms"}
-        stated = self.settings
-        parallel = [number(stated.get(name)) for name in ("TP Size", "PP Size")]
-        verdict.settings |= {
-            "model": stated.get("Model", ""),
-            "precision": stated.get("Dtype", "").removeprefix("torch."),
-            "tensor_parallel": parallel[0],
-            "pipeline_parallel": parallel[1],
-            "ranks": number(stated.get("ranks"))
-            or (parallel[0] * parallel[1] if parallel[0] and parallel[1] else None),
+        is_complete = self.from_file or self.rule_count >= _RULES_PER_REPORT
+        if (total_s := self.metrics.pop("total_s", None)) is not None:
+            self.metrics["total_ms"] = 1e3 * total_s
+        rate, total_ms, requests = (self.metrics.get(name) for name in ("requests_per_s", "total_ms", "requests"))
+        if not self.has_begun:
+            builder.mark_incomplete("no performance overview of trtllm-bench in the output")
+        elif not is_complete or rate is None:
+            builder.mark_incomplete("the report was cut off")
+        builder.require_finite(self.metrics)
+        if rate is not None and total_ms and requests and not is_close(requests / total_ms * 1e3, rate, 0.01):
+            builder.mark_invalid(f"{requests:g} requests in {total_ms:g} ms are not {rate:g} per second")
+        if is_complete:
+            builder.add_flag("requests went to the engine without a server, and not at times of their own")
+        builder.metrics = {name: value for name, value in self.metrics.items() if name != "total_ms"}
+        settings = self.settings
+        parallel_sizes = [parse_number(settings.get(name)) for name in ("TP Size", "PP Size")]
+        builder.settings |= {
+            "model": settings.get("Model", ""),
+            "precision": settings.get("Dtype", "").removeprefix("torch."),
+            "tensor_parallel": parallel_sizes[0],
+            "pipeline_parallel": parallel_sizes[1],
+            "ranks": parse_number(settings.get("ranks"))
+            or (parallel_sizes[0] * parallel_sizes[1] if parallel_sizes[0] and parallel_sizes[1] else None),
             "requests": requests,
         }
         return rate
 
 
-def _what(key: Any) -> str:
+def _statistic_name(key: Any) -> str:
     """Return the statistic's name in metrics, such as `p99`, `min` or `mean`; empty for an unknown statistic."""
     name = {"minimum": "min", "maximum": "max", "average": "mean"}.get(str(key), str(key))
     return name if re.fullmatch(r"p\d{1,2}|min|max|mean", name) else ""
 
 
-FORMAT = Format(
-    TrtllmBench,
+FORMAT = LogFormat(
+    TrtllmBenchReader,
     needles=(
         b"= PERFORMANCE OVERVIEW",
         b"= STATISTICS",
@@ -148,5 +166,5 @@ FORMAT = Format(
         b"Dtype:",
         b"P Size:",
     ),
-    document=b'"request_info"',
+    document_marker=b'"request_info"',
 )

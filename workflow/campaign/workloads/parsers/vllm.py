@@ -15,15 +15,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from campaign.workloads.parsers.reading import Format, LogReader, Scope, Verdict, agree, number
+from campaign.workloads.parsers.reading import LogFormat, LogReader, ReadingBuilder, RunContext, is_close, parse_number
 
 _HEADER = "Serving Benchmark Result"
 _END = re.compile(r"={50}\s*$")
 _LINE = re.compile(r"\s*([A-Z][\w ()/.-]{2,60}?(?: \((?:ms|s|req/s|tok/s|RPS|retokenized)\))?):\s+(\S{1,40})\s*$")
 _LATENCY_LINE = re.compile(r"(mean|median|max|p\d{1,2}(?:\.\d{1,4})?) (ttft|tpot|itl|e2el|e2e latency) \(ms\)")
 _LATENCY_KEY = re.compile(r"(mean|median|max|p\d{1,2}(?:\.\d{1,4})?)_(ttft|tpot|itl|e2el|e2e_latency)_ms")
-_OURS = {"e2el": "e2e", "e2e latency": "e2e", "e2e_latency": "e2e", "median": "p50"}
-_PRINTED = {
+_METRIC_NAMES = {"e2el": "e2e", "e2e latency": "e2e", "e2e_latency": "e2e", "median": "p50"}
+_RESULT_KEYS = {
     "successful requests": "completed",
     "failed requests": "failed",
     "benchmark duration (s)": "duration",
@@ -37,142 +37,144 @@ _PRINTED = {
     "request rate configured (rps)": "request_rate",
     "traffic request rate": "request_rate",
 }
-_ANNOUNCED = ("traffic request rate", "maximum request concurrency")
-_NUMBERS = frozenset(_PRINTED.values())
+_ANNOUNCED_LABELS = ("traffic request rate", "maximum request concurrency")
+_NUMERIC_KEYS = frozenset(_RESULT_KEYS.values())
 
 
-class ServingResult(LogReader):
+class ServingResultReader(LogReader):
     """Reader of one result of a serving benchmark, printed or in a file.
 
     Both programs append to an existing file.
     """
 
-    document_bytes = 256 << 20
+    max_document_bytes = 256 << 20
 
     def __init__(self) -> None:
         super().__init__()
-        self.open: dict[str, Any] | None = None
-        self.announced: dict[str, Any] = {}  # settings printed before the next result
+        self.open_result: dict[str, Any] | None = None
+        self.announced_settings: dict[str, Any] = {}  # settings printed before the next result
         self.settings: dict[str, Any] = {}
         self.result: dict[str, Any] | None = None
 
-    def line(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         """Store a value of the printed result, or a setting announced before it. A second header begins the next test."""
         if _HEADER in line:
-            if self.result is not None or self.open is not None:
-                self.fresh(True).announced, self.announced = self.announced, {}
-                self.others[-1].feed(line)
+            if self.result is not None or self.open_result is not None:
+                self.select_reader(True).announced_settings, self.announced_settings = self.announced_settings, {}
+                self.next_readers[-1].feed(line)
                 return
-            self.open, self.settings = {}, self.announced
-        elif self.open is not None and _END.match(line):
-            self.result, self.open = self.open, None
-        elif found := _LINE.match(line):
-            label = found[1].lower()
-            if self.open is None:
-                if label in _ANNOUNCED:
-                    self.announced[_PRINTED[label]] = found[2]
+            self.open_result, self.settings = {}, self.announced_settings
+        elif self.open_result is not None and _END.match(line):
+            self.result, self.open_result = self.open_result, None
+        elif match := _LINE.match(line):
+            label = match[1].lower()
+            if self.open_result is None:
+                if label in _ANNOUNCED_LABELS:
+                    self.announced_settings[_RESULT_KEYS[label]] = match[2]
             elif latency := _LATENCY_LINE.fullmatch(label):
-                self.open[f"{latency[1]}_{latency[2]}_ms".replace(" ", "_")] = found[2]
-            elif label in _PRINTED:
-                self.open[_PRINTED[label]] = found[2]
+                self.open_result[f"{latency[1]}_{latency[2]}_ms".replace(" ", "_")] = match[2]
+            elif label in _RESULT_KEYS:
+                self.open_result[_RESULT_KEYS[label]] = match[2]
 
-    def document(self, document: Any) -> None:
+    def read_document(self, document: Any) -> None:
         """Store a JSON document if it is a result of a serving benchmark."""
         if not isinstance(document, dict) or "request_throughput" not in document:
             return
-        after = self.fresh(self.result is not None or self.open is not None)
-        after.result, after.from_file = document, True
+        reader = self.select_reader(self.result is not None or self.open_result is not None)
+        reader.result, reader.from_file = document, True
 
-    def judge(self, verdict: Verdict, scope: Scope) -> float | None:
+    def add_results(self, builder: ReadingBuilder, context: RunContext) -> float | None:
         """Add latencies, rates, counts and settings, and return the rate of completed requests."""
         result = self.result
-        if self.open is not None or self.documents.torn:
-            verdict.incomplete("the last result was cut off")
+        if self.open_result is not None or self.document_finder.has_incomplete_document:
+            builder.mark_incomplete("the last result was cut off")
         elif result is None:
-            verdict.incomplete("no result of a serving benchmark in the output")
+            builder.mark_incomplete("no result of a serving benchmark in the output")
         if result is None:
             return None
         for name, value in result.items():
-            if name in _NUMBERS or _LATENCY_KEY.fullmatch(name):
-                self.number_of(name, value)
-        rate = _counts(result, verdict)
-        _settings({**self.settings, **result}, verdict)
-        _latencies(result, verdict)
-        limit = number(result.get("max_concurrency"))
-        offered = number(result.get("request_rate"))
-        if limit and offered and math.isfinite(offered):
-            verdict.flag(
+            if name in _NUMERIC_KEYS or _LATENCY_KEY.fullmatch(name):
+                self.read_number(name, value)
+        rate = _add_counts(result, builder)
+        _add_settings({**self.settings, **result}, builder)
+        _add_latencies(result, builder)
+        limit = parse_number(result.get("max_concurrency"))
+        offered_per_s = parse_number(result.get("request_rate"))
+        if limit and offered_per_s and math.isfinite(offered_per_s):
+            builder.add_flag(
                 f"the client sent at most {limit:g} requests at a time, and its latencies leave out the wait for that; "
                 "measure a rate without a limit"
             )
         return rate
 
 
-def _counts(result: Mapping[str, Any], verdict: Verdict) -> float | None:
+def _add_counts(result: Mapping[str, Any], builder: ReadingBuilder) -> float | None:
     """Add rates and counts of requests and tokens to the metrics, and return the rate of completed requests."""
     names = ("completed", "duration", "request_throughput", "total_output_tokens", "output_throughput")
-    completed, duration_s, rate, tokens, token_rate = (number(result.get(name)) for name in names)
-    failed = number(result.get("failed"))
-    if failed is None and isinstance(errors := result.get("errors"), list):
-        failed = float(sum(map(bool, errors)))  # with --save-detailed, one entry per request
-    prompt_tokens = number(result.get("total_input_tokens"))
-    if completed is None or duration_s is None or rate is None:
-        verdict.incomplete("the result has no completed requests, duration and request throughput")
+    completed_requests, duration_s, rate, tokens, token_rate = (parse_number(result.get(name)) for name in names)
+    failed_requests = parse_number(result.get("failed"))
+    if failed_requests is None and isinstance(errors := result.get("errors"), list):
+        failed_requests = float(sum(map(bool, errors)))  # with --save-detailed, one entry per request
+    prompt_tokens = parse_number(result.get("total_input_tokens"))
+    if completed_requests is None or duration_s is None or rate is None:
+        builder.mark_incomplete("the result has no completed requests, duration and request throughput")
         return None
-    if completed == 0:
-        verdict.invalid("no request succeeded")
-    elif not (duration_s > 0 and agree(completed / duration_s, rate, 0.02, 0.006)):
-        verdict.invalid(f"{completed:g} requests in {duration_s:g} s are not {rate:g} per second")
-    elif tokens and token_rate and not agree(tokens / duration_s, token_rate, 0.02, 0.006):
-        verdict.invalid(f"{tokens:g} tokens in {duration_s:g} s are not {token_rate:g} per second")
+    if completed_requests == 0:
+        builder.mark_invalid("no request succeeded")
+    elif not (duration_s > 0 and is_close(completed_requests / duration_s, rate, 0.02, 0.006)):
+        builder.mark_invalid(f"{completed_requests:g} requests in {duration_s:g} s are not {rate:g} per second")
+    elif tokens and token_rate and not is_close(tokens / duration_s, token_rate, 0.02, 0.006):
+        builder.mark_invalid(f"{tokens:g} tokens in {duration_s:g} s are not {token_rate:g} per second")
     else:
         # Rates are printed with two decimals: 0.03 requests per second may be 0.0254.
-        rate = completed / duration_s
+        rate = completed_requests / duration_s
         token_rate = tokens / duration_s if tokens else token_rate
-    sent = completed + (failed or 0)
+    sent_requests = completed_requests + (failed_requests or 0)
     goodput = result.get(
         "request_goodput", result.get("request_goodput:")
     )  # in files of vLLM, the key contains the colon
-    verdict.metrics |= {
-        "requests": sent,
-        "errors": failed,
-        "errors_pct": 100 * failed / sent if failed is not None and sent else None,
+    builder.metrics |= {
+        "requests": sent_requests,
+        "errors": failed_requests,
+        "errors_pct": 100 * failed_requests / sent_requests if failed_requests is not None and sent_requests else None,
         "requests_per_s": rate,
         "output_tokens_per_s": token_rate,
         "prompt_tokens_per_s": prompt_tokens / duration_s if prompt_tokens is not None and duration_s > 0 else None,
-        "goodput_per_s": number(goodput),
-        "offered_per_s": number(result.get("request_rate")),
+        "goodput_per_s": parse_number(goodput),
+        "offered_per_s": parse_number(result.get("request_rate")),
     }
-    if failed is None:
-        verdict.flag("the client does not report failed requests: only its log and --output-details have them")
-    elif failed:
-        verdict.flag(f"{failed:g} of {sent:g} requests failed, and the client's latencies leave them out")
-    return rate if completed else None
+    if failed_requests is None:
+        builder.add_flag("the client does not report failed requests: only its log and --output-details have them")
+    elif failed_requests:
+        builder.add_flag(
+            f"{failed_requests:g} of {sent_requests:g} requests failed, and the client's latencies leave them out"
+        )
+    return rate if completed_requests else None
 
 
-def _settings(result: Mapping[str, Any], verdict: Verdict) -> None:
+def _add_settings(result: Mapping[str, Any], builder: ReadingBuilder) -> None:
     """Add the settings of the load, such as request rate, concurrency and lengths, that a result contains."""
-    random = result.get("dataset_name") in ("random", "random-ids")
-    verdict.settings |= {
-        "request_rate_per_s": number(result.get("request_rate")),
-        "max_concurrency": number(result.get("max_concurrency")),
-        "requests": number(result.get("num_prompts")),
-        "burstiness": number(result.get("burstiness")),
+    has_random_lengths = result.get("dataset_name") in ("random", "random-ids")
+    builder.settings |= {
+        "request_rate_per_s": parse_number(result.get("request_rate")),
+        "max_concurrency": parse_number(result.get("max_concurrency")),
+        "requests": parse_number(result.get("num_prompts")),
+        "burstiness": parse_number(result.get("burstiness")),
         "model": str(result.get("model_id") or ""),
-        "input_tokens": number(result.get("random_input_len")) if random else None,
-        "output_tokens": number(result.get("random_output_len")) if random else None,
+        "input_tokens": parse_number(result.get("random_input_len")) if has_random_lengths else None,
+        "output_tokens": parse_number(result.get("random_output_len")) if has_random_lengths else None,
     }
 
 
-def _latencies(result: Mapping[str, Any], verdict: Verdict) -> None:
+def _add_latencies(result: Mapping[str, Any], builder: ReadingBuilder) -> None:
     """Add the latency statistics of a result to the metrics, in milliseconds."""
     for key, value in result.items():
-        if found := _LATENCY_KEY.fullmatch(key):
-            what, of = (_OURS.get(part, part) for part in found.groups())
-            latency_ms = number(value)
+        if match := _LATENCY_KEY.fullmatch(key):
+            statistic, latency = (_METRIC_NAMES.get(part, part) for part in match.groups())
+            latency_ms = parse_number(value)
             if latency_ms is not None and not math.isfinite(latency_ms):
-                verdict.nan(f"{key} is {latency_ms:g}")
-            verdict.metrics[f"{of}_ms_{what.replace('.', '_')}"] = latency_ms
+                builder.mark_nan(f"{key} is {latency_ms:g}")
+            builder.metrics[f"{latency}_ms_{statistic.replace('.', '_')}"] = latency_ms
 
 
 NEEDLES = (
@@ -188,4 +190,6 @@ NEEDLES = (
     b"rate:",
 )
 
-FORMAT = Format(ServingResult, needles=NEEDLES, document=b'"request_throughput"', line_max=256 << 20)
+FORMAT = LogFormat(
+    ServingResultReader, needles=NEEDLES, document_marker=b'"request_throughput"', max_line_chars=256 << 20
+)

@@ -9,9 +9,21 @@ from pathlib import Path
 
 from campaign.common.files import read_bytes, write_atomic
 from campaign.common.processes.marked import adopt_orphans
-from campaign.workloads.service_run.processes import LOOK_S, end, say
-from campaign.workloads.service_run.server import Failed, ServerProcesses, get, how, metrics_of, rank_here
-from campaign.workloads.service_run.specification import CLIENT_OUTPUT, RESULT, Result, Specification
+from campaign.workloads.service_run.processes import POLL_INTERVAL_S, end_processes, log_message
+from campaign.workloads.service_run.server import (
+    ServerProcesses,
+    ServiceRunError,
+    compute_server_metrics,
+    describe_exit,
+    determine_server_rank,
+    fetch_page,
+)
+from campaign.workloads.service_run.specification import (
+    CLIENT_OUTPUT_FILE,
+    RESULT_FILE,
+    ServiceRunResult,
+    ServiceRunSpecification,
+)
 
 _PAGE_TIMEOUT_S = 10.0
 _UNDER_LOAD = "while the client ran"
@@ -19,111 +31,124 @@ _UNDER_LOAD = "while the client ran"
 
 def main() -> int:
     """Run the service, or keep a part of its server running. Return the exit code: 0 for a run that has left its result."""
-    specification = Specification.model_validate_json(read_bytes(Path(sys.argv[1])))
+    specification = ServiceRunSpecification.model_validate_json(read_bytes(Path(sys.argv[1])))
     adopt_orphans()
-    server = ServerProcesses(specification, rank_here(specification))
+    server = ServerProcesses(specification, determine_server_rank(specification))
     if server.rank:
-        return _keep_running(server)
-    result = _run(specification, server)
-    write_atomic(specification.directory / RESULT, result.model_dump_json())
+        return _keep_server_running(server)
+    result = _run_service(specification, server)
+    write_atomic(specification.directory / RESULT_FILE, result.model_dump_json())
     return 0
 
 
-def _keep_running(server: ServerProcesses) -> int:
+def _keep_server_running(server: ServerProcesses) -> int:
     """Keep this process's part of the server running until the run is over or the part ends.
 
     Returns the exit code: 0 unless the part ended before the run was over.
     """
-    over = server.specification.over
+    end_of_run_file = server.specification.end_of_run_file
     try:
-        server.start()
-        while not over.read_text(encoding="utf-8"):
-            server.require("ended_under_load", "before the run was over")
-            time.sleep(LOOK_S)
-    except Failed as failed:
+        server.start_server()
+        while not end_of_run_file.read_text(encoding="utf-8"):
+            server.require_running("ended_under_load", "before the run was over")
+            time.sleep(POLL_INTERVAL_S)
+    except ServiceRunError as error:
         # At the end of the run, the part may fail because it loses its peers.
-        if not over.read_text(encoding="utf-8"):
-            say(f"process {server.rank} of the server: {failed.words}")
-            return failed.code if failed.code and failed.code > 0 else 1
+        if not end_of_run_file.read_text(encoding="utf-8"):
+            log_message(f"process {server.rank} of the server: {error.message}")
+            return error.exit_code if error.exit_code and error.exit_code > 0 else 1
     finally:
-        server.stop()
+        server.stop_server()
     return 0
 
 
-def _run(specification: Specification, server: ServerProcesses) -> Result:
+def _run_service(specification: ServiceRunSpecification, server: ServerProcesses) -> ServiceRunResult:
     """Run server and client, and return the result with the durations of the phases. A failure is part of the result."""
     phases: dict[str, float] = {}
     try:
         phases["server_ready"] = server.start_until_ready()
-        say(f"the server was ready after {phases['server_ready']:.1f} s")
-        before = _read_page(specification, server)
-        started = time.time()
+        log_message(f"the server was ready after {phases['server_ready']:.1f} s")
+        page_before = _read_metrics_page(specification, server)
+        client_start_s = time.time()
         run_client(specification, server)
-        ended = time.time()
-        phases["client"] = ended - started
-        metrics, flags = _server_metrics(specification, before, _read_page(specification, server))
-        result = Result(client_started=started, client_ended=ended, metrics=metrics, flags=tuple(flags))
-    except Failed as failed:
-        say(failed.words)
-        result = Result(problem=failed.problem, words=failed.words, evidence=failed.evidence, code=failed.code)
-    began = time.monotonic()
-    killed = server.stop()
-    phases["server_stop"] = time.monotonic() - began
-    say(f"the server {'was killed' if killed else 'ended'} after {phases['server_stop']:.1f} s")
-    limit_s = specification.server.stop_within_s
-    slow = (
-        (f"the server did not end within {limit_s:g} s of SIGTERM (stop_within_s), and was killed",) if killed else ()
+        client_end_s = time.time()
+        phases["client"] = client_end_s - client_start_s
+        metrics, flags = _compute_metrics(specification, page_before, _read_metrics_page(specification, server))
+        result = ServiceRunResult(
+            client_started=client_start_s, client_ended=client_end_s, metrics=metrics, flags=tuple(flags)
+        )
+    except ServiceRunError as error:
+        log_message(error.message)
+        result = ServiceRunResult(
+            problem=error.problem, words=error.message, evidence=error.evidence, code=error.exit_code
+        )
+    stop_start_s = time.monotonic()
+    was_killed = server.stop_server()
+    phases["server_stop"] = time.monotonic() - stop_start_s
+    log_message(f"the server {'was killed' if was_killed else 'ended'} after {phases['server_stop']:.1f} s")
+    timeout_s = specification.server.stop_within_s
+    timeout_flags = (
+        (f"the server did not end within {timeout_s:g} s of SIGTERM (stop_within_s), and was killed",)
+        if was_killed
+        else ()
     )
-    return result.model_copy(update={"phases_s": phases, "flags": (*result.flags, *slow)})
+    return result.model_copy(update={"phases_s": phases, "flags": (*result.flags, *timeout_flags)})
 
 
-def run_client(specification: Specification, server: ServerProcesses) -> None:
+def run_client(specification: ServiceRunSpecification, server: ServerProcesses) -> None:
     """Run the client to its end.
 
     Raises ServiceRunError if the server ends meanwhile or the client fails.
     """
     client = specification.client
-    process = server.process(client.command, client.environment, copy_path=specification.directory / CLIENT_OUTPUT)
+    process = server.start_program(
+        client.command, client.environment, copy_path=specification.directory / CLIENT_OUTPUT_FILE
+    )
     try:
-        while process.code is None:
-            server.require("ended_under_load", _UNDER_LOAD)
-            time.sleep(LOOK_S)
-        server.require_start(process)
-        if process.code:
-            raise Failed("client_failed", f"the client {how(process.code)}", process.output.tail(), process.code)
-        process.output.tail()  # wait until all output is in its file
+        while process.exit_code is None:
+            server.require_running("ended_under_load", _UNDER_LOAD)
+            time.sleep(POLL_INTERVAL_S)
+        server.require_program_start(process)
+        if process.exit_code:
+            raise ServiceRunError(
+                "client_failed",
+                f"the client {describe_exit(process.exit_code)}",
+                process.output.read_tail(),
+                process.exit_code,
+            )
+        process.output.read_tail()  # wait until all output is in its file
     finally:
-        if process.code is None:
-            end([process], 0.0)
-    server.require("ended_under_load", _UNDER_LOAD)
+        if process.exit_code is None:
+            end_processes([process], 0.0)
+    server.require_running("ended_under_load", _UNDER_LOAD)
 
 
-def _read_page(specification: Specification, server: ServerProcesses) -> str | None:
+def _read_metrics_page(specification: ServiceRunSpecification, server: ServerProcesses) -> str | None:
     """Return the page with the server's own metrics, or None if no metrics are configured or it cannot be read."""
-    if (wanted := specification.server.metrics) is None:
+    if (settings := specification.server.metrics) is None:
         return None
     try:
-        status, text = get(server.port, wanted.path, _PAGE_TIMEOUT_S)
+        status, text = fetch_page(server.port, settings.path, _PAGE_TIMEOUT_S)
     except (OSError, http.client.HTTPException):
         return None
     return text if status == 200 else None
 
 
-def _server_metrics(
-    specification: Specification, before: str | None, after: str | None
+def _compute_metrics(
+    specification: ServiceRunSpecification, page_before: str | None, page_after: str | None
 ) -> tuple[dict[str, float], list[str]]:
     """Compute the metrics of the server from its pages before and after the client ran.
 
     Returns the metrics, and flags for pages that are missing or invalid.
     """
-    if (wanted := specification.server.metrics) is None:
+    if (settings := specification.server.metrics) is None:
         return {}, []
-    if before is None or after is None:
-        return {}, [f"the server's {wanted.path} could not be read"]
+    if page_before is None or page_after is None:
+        return {}, [f"the server's {settings.path} could not be read"]
     try:
-        return metrics_of(wanted, before, after)
+        return compute_server_metrics(settings, page_before, page_after)
     except ValueError as error:
-        return {}, [f"the server's {wanted.path} is not in the text format of Prometheus: {error}"]
+        return {}, [f"the server's {settings.path} is not in the text format of Prometheus: {error}"]
 
 
 if __name__ == "__main__":

@@ -15,24 +15,24 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from campaign.common.processes.marked import children, end_children
+from campaign.common.processes.marked import kill_children, list_children
 
 _TAIL_BYTES = 4096
-_LINE_BYTES = 1 << 16
+_MAX_LINE_BYTES = 1 << 16
 
 
-def say(words: str) -> None:
+def log_message(message: str) -> None:
     """Write a message of this program to the log of the run."""
-    write(f"service: {words}\n".encode())
+    write_to_log(f"service: {message}\n".encode())
 
 
-def write(data: bytes) -> None:
+def write_to_log(data: bytes) -> None:
     """Write bytes to the log of the run without lines of other processes in between."""
     while data:
         data = data[os.write(1, data) :]
 
 
-class Output:
+class ProcessOutput:
     """Output of one process, which a thread forwards to the log of the run.
 
     Args:
@@ -41,16 +41,16 @@ class Output:
         copy_path: file that gets a copy of the output.
     """
 
-    def __init__(self, pipe: int, wanted: str | None = None, copy: Path | None = None) -> None:
+    def __init__(self, pipe: int, pattern: str | None = None, copy_path: Path | None = None) -> None:
         self._pipe = pipe
-        self._wanted = None if wanted is None else re.compile(wanted.encode())
-        self._copy = copy
+        self._pattern = None if pattern is None else re.compile(pattern.encode())
+        self._copy_path = copy_path
         self._tail = b""
-        self.seen = False
-        self._thread = threading.Thread(target=self._pass_on, daemon=True)
+        self.has_matched = False
+        self._thread = threading.Thread(target=self._forward_output, daemon=True)
         self._thread.start()
 
-    def tail(self) -> str:
+    def read_tail(self) -> str:
         """Return the last 4 KiB of the output.
 
         Waits up to 0.5 s for output of an ended process that is still in the pipe.
@@ -58,26 +58,26 @@ class Output:
         self._thread.join(0.5)
         return self._tail.decode(errors="replace").strip()
 
-    def _pass_on(self) -> None:
+    def _forward_output(self) -> None:
         """Forward the output to the log and the copy until the pipe is closed, and search it for the pattern."""
         line = b""
-        with (self._copy or Path(os.devnull)).open("wb") as file:
+        with (self._copy_path or Path(os.devnull)).open("wb") as file:
             while data := os.read(self._pipe, 1 << 16):
-                write(data)
+                write_to_log(data)
                 file.write(data)
                 file.flush()
                 self._tail = (self._tail + data)[-_TAIL_BYTES:]
-                if self._wanted is not None and not self.seen:
-                    *lines, line = (line[-_LINE_BYTES:] + data).split(b"\n")
-                    self.seen = any(map(self._wanted.search, (*lines, line)))
+                if self._pattern is not None and not self.has_matched:
+                    *lines, line = (line[-_MAX_LINE_BYTES:] + data).split(b"\n")
+                    self.has_matched = any(map(self._pattern.search, (*lines, line)))
         os.close(self._pipe)
 
 
-LOOK_S = 0.05
-_started: set[int] = set()
+POLL_INTERVAL_S = 0.05
+_started_pids: set[int] = set()
 
 
-class Process:
+class ServiceProcess:
     """A program in its own session, with its output.
 
     Raises OSError if the program cannot be started. `pattern` and `copy_path` are those of `ProcessOutput`.
@@ -89,51 +89,53 @@ class Process:
         environment: Mapping[str, str],
         directory: Path,
         *,
-        wanted: str | None = None,
-        copy: Path | None = None,
+        pattern: str | None = None,
+        copy_path: Path | None = None,
     ) -> None:
-        reading, writing = os.pipe()
+        read_fd, write_fd = os.pipe()
         try:
             self._popen = subprocess.Popen(
                 argv,
                 env={**os.environ, **environment},
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
-                stdout=writing,
+                stdout=write_fd,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         except BaseException:
-            os.close(reading)
+            os.close(read_fd)
             raise
         finally:
-            os.close(writing)
+            os.close(write_fd)
         self.pid = self._popen.pid
-        _started.add(self.pid)
-        self.output = Output(reading, wanted, copy)
+        _started_pids.add(self.pid)
+        self.output = ProcessOutput(read_fd, pattern, copy_path)
 
     @property
-    def code(self) -> int | None:
+    def exit_code(self) -> int | None:
         """Exit code of the process, or None while it runs."""
         return self._popen.poll()
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, signal_number: signal.Signals) -> None:
         """Send a signal to all foreground processes of the session."""
         with suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+            os.killpg(self.pid, signal_number)
 
 
-def background() -> set[int]:
+def find_adopted_processes() -> set[int]:
     """Return the ids of running processes that others left behind and that this process has adopted."""
-    found = (children() or set()) - _started
-    for pid in list(found):
+    pids = (list_children() or set()) - _started_pids
+    for pid in list(pids):
         with suppress(ChildProcessError):
             if os.waitpid(pid, os.WNOHANG)[0]:
-                found.discard(pid)
-    return found
+                pids.discard(pid)
+    return pids
 
 
-def end(processes: Sequence[Process], within_s: float, beside: Sequence[Process] = ()) -> bool:
+def end_processes(
+    processes: Sequence[ServiceProcess], timeout_s: float, self_ending: Sequence[ServiceProcess] = ()
+) -> bool:
     """End processes and everything that they left behind, and return True if some had to be killed.
 
     Args:
@@ -143,20 +145,22 @@ def end(processes: Sequence[Process], within_s: float, beside: Sequence[Process]
     """
     for process in processes:
         process.signal(signal.SIGTERM)
-    until = time.monotonic() + within_s
-    every, asked = [*processes, *beside], set[int]()
-    while left := {each.pid for each in every if each.code is None} | (found := background()):
-        for pid in found - asked:
+    deadline = time.monotonic() + timeout_s
+    all_processes, terminated_pids = [*processes, *self_ending], set[int]()
+    while remaining_pids := {candidate.pid for candidate in all_processes if candidate.exit_code is None} | (
+        adopted_pids := find_adopted_processes()
+    ):
+        for pid in adopted_pids - terminated_pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
-        asked |= found
-        if time.monotonic() >= until:
+        terminated_pids |= adopted_pids
+        if time.monotonic() >= deadline:
             break
-        time.sleep(LOOK_S)
-    for process in every:
+        time.sleep(POLL_INTERVAL_S)
+    for process in all_processes:
         process.signal(signal.SIGKILL)
-    end_children(set())
-    for process in every:
-        process.code  # noqa: B018  # reaps the process
-        process.output.tail()
-    return bool(left)
+    kill_children(set())
+    for process in all_processes:
+        process.exit_code  # noqa: B018  # reaps the process
+        process.output.read_tail()
+    return bool(remaining_pids)

@@ -18,17 +18,23 @@ from campaign.spec.fields import Variables
 from campaign.workloads.command_template import fill, variables
 from campaign.workloads.rank_launchers import free_port
 from campaign.workloads.rank_marks import has_started, marking_words
-from campaign.workloads.service_run.processes import LOOK_S, Process, background, end, say
-from campaign.workloads.service_run.specification import Problem, ServerMetrics, Specification
+from campaign.workloads.service_run.processes import (
+    POLL_INTERVAL_S,
+    ServiceProcess,
+    end_processes,
+    find_adopted_processes,
+    log_message,
+)
+from campaign.workloads.service_run.specification import ServerMetrics, ServiceProblem, ServiceRunSpecification
 
 ADDRESS = "127.0.0.1"
-_PROBE_S = 2.0
-_STARTS = 3
-_HOST_RANK = "CAMPAIGN_SERVER_RANK"  # if empty, the rank is derived from Slurm's task number
-_IN_USE = re.compile(r"address already in use|EADDRINUSE|errno[ :=]*98\b", re.IGNORECASE)
+_PROBE_TIMEOUT_S = 2.0
+_MAX_STARTS = 3
+_HOST_RANK_VARIABLE = "CAMPAIGN_SERVER_RANK"  # if empty, the rank is derived from Slurm's task number
+_ADDRESS_IN_USE = re.compile(r"address already in use|EADDRINUSE|errno[ :=]*98\b", re.IGNORECASE)
 
 
-class Failed(Exception):
+class ServiceRunError(Exception):
     """Error that ends a service run.
 
     Args:
@@ -38,9 +44,9 @@ class Failed(Exception):
         exit_code: exit code of the program that failed, if any.
     """
 
-    def __init__(self, problem: Problem, words: str, evidence: str = "", code: int | None = None) -> None:
-        super().__init__(words)
-        self.problem, self.words, self.evidence, self.code = problem, words, evidence, code
+    def __init__(self, problem: ServiceProblem, message: str, evidence: str = "", exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.problem, self.message, self.evidence, self.exit_code = problem, message, evidence, exit_code
 
 
 class ServerProcesses:
@@ -51,22 +57,24 @@ class ServerProcesses:
         rank: number of this process among those of the server.
     """
 
-    def __init__(self, specification: Specification, rank: int = 0) -> None:
+    def __init__(self, specification: ServiceRunSpecification, rank: int = 0) -> None:
         self.specification = specification
         self.settings = specification.server
         self.rank = rank
         self.port = self.settings.port if self.settings.port and not rank else free_port(ADDRESS)
-        self._group = _group(specification, rank) if self.settings.launch == "per_host" else {}
-        self._processes: list[Process] = []
-        self._beside: list[Process] = []
-        self._marks: dict[int, Path] = {}
+        self._group_variables = (
+            _build_group_variables(specification, rank) if self.settings.launch == "per_host" else {}
+        )
+        self._processes: list[ServiceProcess] = []
+        self._other_host_processes: list[ServiceProcess] = []
+        self._mark_directories: dict[int, Path] = {}
 
     @property
     def url(self) -> str:
         """URL of the server."""
         return f"http://{ADDRESS}:{self.port}"
 
-    def process(self, command: Sequence[str], environment: Variables, **more: Any) -> Process:
+    def start_program(self, command: Sequence[str], environment: Variables, **process_options: Any) -> ServiceProcess:
         """Start a program of the workload file, with its words and variables filled in.
 
         Args:
@@ -77,61 +85,67 @@ class ServerProcesses:
         Raises:
             ServiceRunError: the program cannot be started.
         """
-        values, where = {**self.specification.values, **self._values()}, self.specification.where
-        words = [fill(word, values, f"{where}: command") for word in command]
-        marks = self.specification.directory / f".marks{self.rank}.{len(self._marks)}"
+        values, location = {**self.specification.values, **self._template_values()}, self.specification.where
+        command_words = [fill(word, values, f"{location}: command") for word in command]
+        mark_directory = self.specification.directory / f".marks{self.rank}.{len(self._mark_directories)}"
         # A wrapper's exit code is no proof that the program behind it has started.
-        wrapper = self.specification.words and (*self.specification.words, *marking_words(marks))
-        argv = [*wrapper, *(self.specification.files.get(word, word) for word in words)]
-        given = {
-            **self._group,
+        wrapper = self.specification.words and (*self.specification.words, *marking_words(mark_directory))
+        argv = [*wrapper, *(self.specification.files.get(word, word) for word in command_words)]
+        process_environment = {
+            **self._group_variables,
             **self.specification.variables,
-            **variables(environment, f"{where}: environment", values),
+            **variables(environment, f"{location}: environment", values),
         }
         try:
-            process = Process(argv, given, self.specification.directory, **more)
+            process = ServiceProcess(argv, process_environment, self.specification.directory, **process_options)
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
-            raise Failed("no_program", f"{argv[0]}: could not be started: {error}") from error
+            raise ServiceRunError("no_program", f"{argv[0]}: could not be started: {error}") from error
         if wrapper:
-            self._marks[id(process)] = marks
+            self._mark_directories[id(process)] = mark_directory
         return process
 
-    def require_start(self, process: Process) -> None:
+    def require_program_start(self, process: ServiceProcess) -> None:
         """Raise ServiceRunError if the wrapper of a program ended without starting the program."""
-        marks, code, output = self._marks.get(id(process)), process.code, process.output.tail()
-        if marks is not None and code is not None and not has_started(marks, output):
-            words = f"{self.specification.words[0]} did not start the program, and {how(code)}"
-            raise Failed("no_program", words, output, code)
+        mark_directory, exit_code, output = (
+            self._mark_directories.get(id(process)),
+            process.exit_code,
+            process.output.read_tail(),
+        )
+        if mark_directory is not None and exit_code is not None and not has_started(mark_directory, output):
+            message = f"{self.specification.words[0]} did not start the program, and {describe_exit(exit_code)}"
+            raise ServiceRunError("no_program", message, output, exit_code)
 
-    def _values(self) -> dict[str, Scalar]:
+    def _template_values(self) -> dict[str, Scalar]:
         """Return the values that can be filled in once the run has begun, by name."""
-        variables = {**os.environ, **self._group}
+        environment = {**os.environ, **self._group_variables}
         return {
             "port": self.port,
             "url": self.url,
             "result": str(self.specification.directory / self.specification.client.result),
             "rank": self.rank,
-            "first_host": variables.get("MASTER_ADDR", ADDRESS),
-            "first_port": variables.get("MASTER_PORT", "0"),
+            "first_host": environment.get("MASTER_ADDR", ADDRESS),
+            "first_port": environment.get("MASTER_PORT", "0"),
         }
 
-    def start(self) -> None:
+    def start_server(self) -> None:
         """Start the server, with `launch: per_host` also on the other hosts.
 
         Raises ServiceRunError if the program cannot be started or its port is taken.
         """
-        if self.settings.port and not self.rank and not _is_free(self.settings.port):
-            raise Failed(
+        if self.settings.port and not self.rank and not _is_port_free(self.settings.port):
+            raise ServiceRunError(
                 "port_taken",
                 f"port {self.settings.port} (server.port) is used by another process of {os.uname().nodename}; end that one, or "
                 "remove the key: each run then takes a free port",
             )
         self._processes = [
-            self.process(self.settings.command, self.settings.environment, pattern=self.settings.ready.log)
+            self.start_program(self.settings.command, self.settings.environment, pattern=self.settings.ready.log)
         ]
-        self._beside = [
-            Process(argv, {**self._group, **own}, self.specification.directory)
-            for argv, own in (_others(self.specification) if self._group and not self.rank else ())
+        self._other_host_processes = [
+            ServiceProcess(argv, {**self._group_variables, **host_variables}, self.specification.directory)
+            for argv, host_variables in (
+                _build_host_commands(self.specification) if self._group_variables and not self.rank else ()
+            )
         ]
 
     def start_until_ready(self) -> float:
@@ -139,90 +153,94 @@ class ServerProcesses:
 
         If another process takes the free port first, the server is started again on another port.
         """
-        for left in reversed(range(_STARTS)):
-            began = time.monotonic()
-            self.start()
-            say(f"started the server on {self.url}")
+        for remaining_starts in reversed(range(_MAX_STARTS)):
+            start_s = time.monotonic()
+            self.start_server()
+            log_message(f"started the server on {self.url}")
             try:
-                self._await_ready(began + self.settings.ready_within_s)
-                return time.monotonic() - began
-            except Failed as failed:
-                taken = failed.problem == "ended_before_ready" and _IN_USE.search(failed.evidence)
-                if not (taken and left) or self.settings.port or self.settings.launch != "once":
+                self._await_ready(start_s + self.settings.ready_within_s)
+                return time.monotonic() - start_s
+            except ServiceRunError as error:
+                is_port_taken = error.problem == "ended_before_ready" and _ADDRESS_IN_USE.search(error.evidence)
+                if not (is_port_taken and remaining_starts) or self.settings.port or self.settings.launch != "once":
                     raise
-                say(f"port {self.port} was taken meanwhile; another one is tried")
-                end(self._processes, 0.0)
+                log_message(f"port {self.port} was taken meanwhile; another one is tried")
+                end_processes(self._processes, 0.0)
                 self.port = free_port(ADDRESS)
         raise AssertionError
 
-    def _await_ready(self, until: float) -> None:
+    def _await_ready(self, deadline: float) -> None:
         """Wait until the server is ready.
 
         Raises ServiceRunError if it ends or is not ready at the deadline (in seconds of the monotonic clock).
         """
         while not self._is_ready():
-            self.require("ended_before_ready", "before it was ready")
-            if time.monotonic() >= until:
+            self.require_running("ended_before_ready", "before it was ready")
+            if time.monotonic() >= deadline:
                 within_s = self.settings.ready_within_s
-                raise Failed(
+                raise ServiceRunError(
                     "not_ready",
                     f"the server was not ready within {within_s:g} s (ready_within_s)",
-                    self._processes[0].output.tail(),
+                    self._processes[0].output.read_tail(),
                 )
-            time.sleep(LOOK_S)
-        self.require("ended_before_ready", "before it was ready")
+            time.sleep(POLL_INTERVAL_S)
+        self.require_running("ended_before_ready", "before it was ready")
 
-    def require(self, problem: Problem, when: str) -> None:
+    def require_running(self, problem: ServiceProblem, period: str) -> None:
         """Raise ServiceRunError if the server has ended.
 
         Args:
             problem: kind of failure.
             period: end of the message, such as "before it was ready".
         """
-        if (ended := self._ended()) is not None:
-            self.require_start(ended)
-            code = ended.code or 0
-            raise Failed(problem, f"the server {how(code)} {when}", ended.output.tail(), code)
+        if (ended_process := self._find_ended_process()) is not None:
+            self.require_program_start(ended_process)
+            exit_code = ended_process.exit_code or 0
+            raise ServiceRunError(
+                problem, f"the server {describe_exit(exit_code)} {period}", ended_process.output.read_tail(), exit_code
+            )
 
-    def _ended(self) -> Process | None:
+    def _find_ended_process(self) -> ServiceProcess | None:
         """Return a process of the server, here or on another host, that has ended; None if all are running.
 
         A process with exit code 0 that left processes in the background has not ended.
         """
-        for process in (*self._processes, *self._beside):
-            code = process.code
-            if code is not None and (code or process in self._beside or not background()):
+        for process in (*self._processes, *self._other_host_processes):
+            exit_code = process.exit_code
+            if exit_code is not None and (
+                exit_code or process in self._other_host_processes or not find_adopted_processes()
+            ):
                 return process
         return None
 
-    def stop(self) -> bool:
+    def stop_server(self) -> bool:
         """End the server and everything that it started, and return True if some of it had to be killed.
 
         On rank 0 this also signals the end of the run to the other processes of the server.
         """
         if not self.rank:
-            self.specification.over.write_text("over\n", encoding="utf-8")
-        return end(self._processes, self.settings.stop_within_s, self._beside)
+            self.specification.end_of_run_file.write_text("over\n", encoding="utf-8")
+        return end_processes(self._processes, self.settings.stop_within_s, self._other_host_processes)
 
     def _is_ready(self) -> bool:
         """Return True if the server passes its readiness probe."""
         ready = self.settings.ready
         if ready.log is not None:
-            return self._processes[0].output.seen
+            return self._processes[0].output.has_matched
         if ready.tcp:
             try:
-                socket.create_connection((ADDRESS, self.port), _PROBE_S).close()
+                socket.create_connection((ADDRESS, self.port), _PROBE_TIMEOUT_S).close()
             except OSError:
                 return False
             return True
         try:
-            status, _ = get(self.port, ready.http or "/", _PROBE_S)
+            status, _ = fetch_page(self.port, ready.http or "/", _PROBE_TIMEOUT_S)
         except (OSError, http.client.HTTPException):
             return False
         return 200 <= status < 300
 
 
-def get(port: int, path: str, within_s: float) -> tuple[int, str]:
+def fetch_page(port: int, path: str, timeout_s: float) -> tuple[int, str]:
     """Fetch a page of the server, and return its HTTP status and text.
 
     Raises OSError or HTTPException if the server does not answer, or not in HTTP.
@@ -232,21 +250,21 @@ def get(port: int, path: str, within_s: float) -> tuple[int, str]:
         path: path of the page.
         timeout_s: time to wait for the answer.
     """
-    connection = http.client.HTTPConnection(ADDRESS, port, timeout=within_s)
+    connection = http.client.HTTPConnection(ADDRESS, port, timeout=timeout_s)
     try:
         connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(errors="replace")
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
     finally:
         connection.close()
 
 
-def how(code: int) -> str:
+def describe_exit(exit_code: int) -> str:
     """Describe how a process ended, by its exit code or by the signal that ended it."""
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return f"was ended by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"
 
 
-def _is_free(port: int) -> bool:
+def _is_port_free(port: int) -> bool:
     """Return True if no process listens on the port.
 
     Connections of an earlier server that are still being closed do not count.
@@ -260,47 +278,57 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _group(specification: Specification, rank: int) -> dict[str, str]:
+def _build_group_variables(specification: ServiceRunSpecification, rank: int) -> dict[str, str]:
     """Return the environment variables by which the processes of several hosts find each other.
 
     MASTER_ADDR and MASTER_PORT are set on rank 0 only. The other ranks get them from rank 0.
     """
-    own = {"RANK": str(rank), "WORLD_SIZE": str(len(specification.hosts)), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    rank_variables = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(specification.hosts)),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+    }
     if rank:
-        return own
-    first = specification.hosts[0] if specification.slurm else ADDRESS
-    return {**own, "MASTER_ADDR": first, "MASTER_PORT": str(free_port())}
+        return rank_variables
+    first_address = specification.hosts[0] if specification.slurm else ADDRESS
+    return {**rank_variables, "MASTER_ADDR": first_address, "MASTER_PORT": str(free_port())}
 
 
-def _others(specification: Specification) -> Iterator[tuple[list[str], dict[str, str]]]:
+def _build_host_commands(specification: ServiceRunSpecification) -> Iterator[tuple[list[str], dict[str, str]]]:
     """Yield the command and the variables that start this program on the other hosts.
 
     With Slurm this is one job step for all hosts, otherwise one process per host on this machine.
     """
     argv = [sys.executable, "-m", "campaign.workloads.service_run", str(specification.path)]
-    others = specification.hosts[1:]
+    other_hosts = specification.hosts[1:]
     if not specification.slurm:
-        yield from ((argv, {_HOST_RANK: str(rank)}) for rank, _ in enumerate(others, 1))
-    elif others:
-        nodes = [f"--nodes={len(others)}", f"--ntasks={len(others)}", f"--nodelist={','.join(others)}"]
+        yield from ((argv, {_HOST_RANK_VARIABLE: str(rank)}) for rank, _ in enumerate(other_hosts, 1))
+    elif other_hosts:
+        nodes = [f"--nodes={len(other_hosts)}", f"--ntasks={len(other_hosts)}", f"--nodelist={','.join(other_hosts)}"]
         # The job step that runs this program holds the devices, too. The tasks derive their rank (`determine_server_rank`).
-        yield ["srun", *nodes, "--ntasks-per-node=1", "--overlap", "--mem=0", "--export=ALL", *argv], {_HOST_RANK: ""}
+        yield (
+            ["srun", *nodes, "--ntasks-per-node=1", "--overlap", "--mem=0", "--export=ALL", *argv],
+            {_HOST_RANK_VARIABLE: ""},
+        )
 
 
-def rank_here(specification: Specification) -> int:
+def determine_server_rank(specification: ServiceRunSpecification) -> int:
     """Return the number of this process among those of the server."""
     match specification.server.launch:
         case "per_rank":
             return int(os.environ["RANK"])
-        case "per_host" if (number := os.environ.get(_HOST_RANK)) is not None:
-            return int(number or int(os.environ["SLURM_PROCID"]) + 1)
+        case "per_host" if (rank_text := os.environ.get(_HOST_RANK_VARIABLE)) is not None:
+            return int(rank_text or int(os.environ["SLURM_PROCID"]) + 1)
     return 0
 
 
-_GROWING = frozenset({"counter", "histogram", "summary"})
+_CUMULATIVE_TYPES = frozenset({"counter", "histogram", "summary"})
 
 
-def metrics_of(wanted: ServerMetrics, before: str, after: str) -> tuple[dict[str, float], list[str]]:
+def compute_server_metrics(
+    settings: ServerMetrics, page_before: str, page_after: str
+) -> tuple[dict[str, float], list[str]]:
     """Compute the metrics `server_NAME` from the pages before and after the client ran.
 
     Returns the metrics, and a flag for each series that the page does not have. Raises ValueError if a page is not
@@ -311,19 +339,21 @@ def metrics_of(wanted: ServerMetrics, before: str, after: str) -> tuple[dict[str
         page_before: text of the page before the client ran.
         page_after: text of the page after it.
     """
-    earlier, later = _series(before, wanted.read), _series(after, wanted.read)
-    found, missing = {}, []
-    for name, series in wanted.read.items():
-        if series not in later:
-            missing.append(f"the server's {wanted.path} has no {series}")
+    series_before, series_after = _read_series(page_before, settings.read), _read_series(page_after, settings.read)
+    metrics, missing_flags = {}, []
+    for name, series in settings.read.items():
+        if series not in series_after:
+            missing_flags.append(f"the server's {settings.path} has no {series}")
             continue
-        grows, values = later[series]
+        is_cumulative, values = series_after[series]
         # A series with labels appears with its first event.
-        found[f"server_{name}"] = sum(values) - sum(earlier.get(series, (grows, []))[1]) if grows else max(values)
-    return found, missing
+        metrics[f"server_{name}"] = (
+            sum(values) - sum(series_before.get(series, (is_cumulative, []))[1]) if is_cumulative else max(values)
+        )
+    return metrics, missing_flags
 
 
-def _series(page: str, wanted: Mapping[str, str]) -> dict[str, tuple[bool, list[float]]]:
+def _read_series(page: str, series_by_metric: Mapping[str, str]) -> dict[str, tuple[bool, list[float]]]:
     """Parse the values of the wanted series from a page in the text format of Prometheus.
 
     Returns, by series, True if it only grows (counters, histograms and summaries), and its values for all labels.
@@ -334,9 +364,9 @@ def _series(page: str, wanted: Mapping[str, str]) -> dict[str, tuple[bool, list[
     """
     from prometheus_client.parser import text_string_to_metric_families
 
-    names, found = set(wanted.values()), dict[str, tuple[bool, list[float]]]()
+    names, series = set(series_by_metric.values()), dict[str, tuple[bool, list[float]]]()
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             if sample.name in names:
-                found.setdefault(sample.name, (family.type in _GROWING, []))[1].append(float(sample.value))
-    return found
+                series.setdefault(sample.name, (family.type in _CUMULATIVE_TYPES, []))[1].append(float(sample.value))
+    return series

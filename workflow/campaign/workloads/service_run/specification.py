@@ -24,10 +24,10 @@ SERVICE_VALUES: Mapping[str, str] = {
 }
 """Values that can be filled in once a run has begun, with their meaning."""
 
-RESULT, CLIENT_OUTPUT = "service-result.json", "service-client-output"
+RESULT_FILE, CLIENT_OUTPUT_FILE = "service-result.json", "service-client-output"
 """Files in the run's directory: result of the run, and output of the client."""
 
-Problem = Literal[
+ServiceProblem = Literal[
     "no_program",
     "port_taken",
     "ended_before_ready",
@@ -37,7 +37,7 @@ Problem = Literal[
 ]
 
 
-class Ready(FileModel):
+class ReadinessProbe(FileModel):
     """Probe that shows that the server is ready: one of these keys."""
 
     http: Argument | None = None
@@ -48,7 +48,7 @@ class Ready(FileModel):
     """Regular expression that a line of the server's output matches once it is ready."""
 
     @model_validator(mode="after")
-    def _one(self) -> Ready:
+    def _require_one_probe(self) -> ReadinessProbe:
         """Check that exactly one probe is given and is valid."""
         if sum((self.http is not None, self.tcp, self.log is not None)) != 1:
             raise ValueError("give exactly one of 'http', 'tcp: true' and 'log'")
@@ -87,7 +87,7 @@ class Server(FileModel):
     the campaign is started in."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """Port that the server always uses. Default: a free one, `{port}`."""
-    ready: Ready = Ready(http="/health")
+    ready: ReadinessProbe = ReadinessProbe(http="/health")
     """Probe that shows that the server is ready."""
     ready_within_s: Annotated[float, Field(gt=0)] = 600.0
     """Longest time until the server is ready. A run whose server takes longer is recorded as `time_limit`."""
@@ -118,7 +118,7 @@ class BenchmarkClient(FileModel):
     """Instead of `parser`: expressions that read the client's numbers."""
 
     @model_validator(mode="after")
-    def _one_parser(self) -> BenchmarkClient:
+    def _require_one_parser(self) -> BenchmarkClient:
         """Check that one kind of parser is given and that the result is inside the run's directory."""
         if (self.parser is None) == (not self.parsers):
             raise ValueError("give either 'parser' or 'parsers'")
@@ -137,7 +137,7 @@ class _ServiceModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Specification(_ServiceModel):
+class ServiceRunSpecification(_ServiceModel):
     """Specification of one service run. Names in braces are still to be filled in.
 
     Attributes:
@@ -170,12 +170,12 @@ class Specification(_ServiceModel):
         return self.directory / "service-specification.json"
 
     @property
-    def over(self) -> Path:
+    def end_of_run_file(self) -> Path:
         """Path of the file that contains text as soon as the other processes of the server must end."""
         return self.directory / "service-over"
 
 
-class Result(_ServiceModel):
+class ServiceRunResult(_ServiceModel):
     """Result of a service run.
 
     Attributes:
@@ -190,7 +190,7 @@ class Result(_ServiceModel):
         flags: remarks that a reader of the numbers should know.
     """
 
-    problem: Problem | None = None
+    problem: ServiceProblem | None = None
     words: str = ""
     evidence: str = ""
     code: int | None = None

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from campaign.common.files import file_system
+from campaign.common.files import find_file_system
 from campaign.workloads.trainer.models import Sample
 
 BLOCK_BYTES = 4096
@@ -102,7 +102,7 @@ class Dataset:
         try:
             self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115  # open as long as this is
             self._write(first, batch)
-            self.in_memory = file_system(directory)[0] in _IN_MEMORY
+            self.in_memory = find_file_system(directory)[0] in _IN_MEMORY
         except OSError as error:
             raise OSError(
                 error.errno,

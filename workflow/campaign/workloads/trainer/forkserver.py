@@ -31,7 +31,7 @@ from typing import Any, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from campaign.common.errors import missing_extra
+from campaign.common.errors import make_missing_extra_error
 from campaign.common.processes import namespaces
 
 _PR_SET_PDEATHSIG = 1
@@ -63,7 +63,7 @@ def _fork(order: _Order, answers: int) -> list[int]:
     if not order.cwd.is_dir():
         raise ValueError(f"cwd {order.cwd} is not a directory")
     pids: list[int] = []
-    with namespaces.opened(*(rank.namespaces for rank in order.ranks)) as opened:
+    with namespaces.open_namespaces(*(rank.namespaces for rank in order.ranks)) as opened:
         for rank, own in zip(order.ranks, opened, strict=True):
             reader, writer = os.pipe()
             # The rank of a process that ends at once is an orphan, and the launcher adopts it.
@@ -94,8 +94,8 @@ def _fork(order: _Order, answers: int) -> list[int]:
 def _become(rank: _Rank, order: _Order, own: Sequence[int], inherited: Sequence[int], between: int) -> NoReturn:
     """Be the new process: let go of what is the server's, take the rank's environment and log, and run it."""
     try:
-        namespaces.enter(own)
-        namespaces.close(inherited)
+        namespaces.enter_namespaces(own)
+        namespaces.close_descriptors(inherited)
         while os.getppid() == between:
             time.sleep(0.0005)
         _die_with_launcher()  # after entering: the kernel may forget this for who changes what they may do
@@ -103,7 +103,7 @@ def _become(rank: _Rank, order: _Order, own: Sequence[int], inherited: Sequence[
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (log, 1), (log, 2)):
             os.dup2(source, target)
-        namespaces.close({log, nothing} - {0, 1, 2})
+        namespaces.close_descriptors({log, nothing} - {0, 1, 2})
         os.chdir(order.cwd)
         os.environ.clear()
         os.environ.update(rank.env)
@@ -158,7 +158,7 @@ def main() -> int:
         _import_everything()
     except ImportError as error:
         problem = f"PyTorch cannot be imported ({error}); load the site's own, or install it"
-        answer(problem=str(missing_extra("train", problem)))
+        answer(problem=str(make_missing_extra_error("train", problem)))
         return 1
     answer(import_s=round(time.perf_counter() - start_s, 3))
     for line in sys.stdin:

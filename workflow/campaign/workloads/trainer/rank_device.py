@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from campaign.common.accelerators import ACCELERATORS, Kind
+from campaign.common.accelerators import ACCELERATORS, AcceleratorKind
 from campaign.common.errors import ConfigError
-from campaign.common.processes.numa import bound_beside, pci_of_nvidia
+from campaign.common.processes.numa import bind_near_device, find_nvidia_pci_address
 from campaign.workloads.device_faults import NOT_SEEN
 
 
-def choose_device(kind: Kind, local_rank: int, devices: int = 1) -> torch.device:
+def choose_device(kind: AcceleratorKind, local_rank: int, devices: int = 1) -> torch.device:
     """The device of a rank, made torch's current one; devices: how many this process uses.
 
     ConfigError: this process sees too few, or its torch is for another kind. Nothing is ever run in its place.
@@ -27,7 +27,7 @@ def choose_device(kind: Kind, local_rank: int, devices: int = 1) -> torch.device
         raise ConfigError(f"device {kind} {NOT_SEEN}{problem}")
     count = device_module(accelerator.torch_type).device_count()
     if count == 0:
-        masks = ", ".join(accelerator.masks)
+        masks = ", ".join(accelerator.mask_variables)
         raise ConfigError(
             f"device {kind} {NOT_SEEN}this process sees none (driver, {masks}, torch build: {torch.__version__})"
         )
@@ -47,7 +47,7 @@ def device_module(torch_type: str) -> Any:
     return torch.get_device_module(torch_type)
 
 
-def _wrong_build(kind: Kind) -> str:
+def _wrong_build(kind: AcceleratorKind) -> str:
     """AMD's devices have CUDA's names in torch, so that only its build tells them apart."""
     hip = torch.version.hip is not None
     if kind == "rocm" and not hip and torch.version.cuda is not None:
@@ -108,8 +108,8 @@ def bound_to_socket(device: torch.device) -> tuple[str, str]:
     parts = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     numbers = [part for part in parts if isinstance(part, int)]
     told = len(numbers) == len(parts)
-    address = "{:04x}:{:02x}:{:02x}.0".format(*numbers) if told else pci_of_nvidia(uuid_of(device))
-    said, beside = bound_beside(address)
+    address = "{:04x}:{:02x}:{:02x}.0".format(*numbers) if told else find_nvidia_pci_address(uuid_of(device))
+    said, beside = bind_near_device(address)
     return said, "" if beside else f"NUMA: a rank has no processor in the socket of its device ({said})"
 
 

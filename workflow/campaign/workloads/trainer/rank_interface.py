@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from campaign.common.accelerators import Kind
+from campaign.common.accelerators import AcceleratorKind
 from campaign.common.errors import ConfigError, RecordError
 from campaign.common.files import write_once
 from campaign.spec.cell import Scalar
@@ -109,7 +109,7 @@ class TrainSpec(BaseModel):
     measured_min_s: float = Field(default=0.0, ge=0)
     seed: int = Field(default=1234, ge=0)
     options: dict[str, Scalar] = Field(default_factory=dict)
-    device: Kind = "cpu"
+    device: AcceleratorKind = "cpu"
     storage_dir: Path | None = None
     storage_gb_per_s: float | None = Field(default=None, gt=0)
     storage_ranks: int = Field(default=1, ge=1)

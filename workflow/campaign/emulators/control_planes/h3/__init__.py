@@ -8,10 +8,10 @@ public, and no real box was tried. Behaviour that no client shows is an option (
 
 from __future__ import annotations
 
-from campaign.emulators.control_planes.h3.box import ALLOCATION, PORTS, EmulatedBox, Took
+from campaign.emulators.control_planes.h3.box import ALLOCATION, HOST_PORT_NUMBERS, EmulatedBox, SimulatedOperation
 from campaign.emulators.control_planes.h3.habits import BoxOptions
 from campaign.emulators.control_planes.hardware import Rack
-from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, Wire
+from campaign.emulators.control_planes.server import ControlPlaneServer, HttpRequest, Reply, WireSettings
 
 COMPOSES = ("POST", ALLOCATION)
 DEVICES = ("gpu:cpu-rank:8",)
@@ -22,37 +22,41 @@ NOTE = "The boxes are emulated. Operations take the times recorded of two H3 Fal
 
 def address(server: ControlPlaneServer) -> dict[str, object]:
     """Build the entries of a system file that locate the boxes: addresses, ports of the hosts, and movable devices."""
-    emulator, hosts = server.opened, server.opened.rack.hosts
-    movable = {"movable": [*server.urls]} if isinstance(emulator, Boxes) and emulator.options.attached == "all" else {}
-    numbers = {host: str(port) for host, port in zip(hosts, PORTS, strict=False)}
+    emulator, hosts = server.original_emulator, server.original_emulator.rack.hosts
+    movable = (
+        {"movable": [*server.urls]}
+        if isinstance(emulator, EmulatedBoxes) and emulator.options.attached == "all"
+        else {}
+    )
+    numbers = {host: str(port) for host, port in zip(hosts, HOST_PORT_NUMBERS, strict=False)}
     return {"boxes": dict(server.urls), "hosts": numbers, **movable}
 
 
-class Boxes:
+class EmulatedBoxes:
     """Emulated boxes; see `server.Emulator`.
 
-    `violations` describes requests that no public client ever sent. `timed_operations` lists the duration of each operation.
+    `violations` describes requests that no public client ever sent. `parse_timed_operations` lists the duration of each operation.
     """
 
     def __init__(self, rack: Rack, options: BoxOptions) -> None:
         self.rack = rack
         self.options = options
         self.violations: list[str] = []
-        self.took: list[Took] = []
+        self.timed_operations: list[SimulatedOperation] = []
         drawers = dict.fromkeys(drawer for host in rack.hosts.values() for drawer in host.drawers)
         drawers |= dict.fromkeys(device.drawer for device in rack.devices.values())
         self.boxes = {
-            name: EmulatedBox(name, number, rack, options, self.violations, self.took)
+            name: EmulatedBox(name, number, rack, options, self.violations, self.timed_operations)
             for number, name in enumerate(drawers)
         }
-        self.wire = Wire(parts=tuple(self.boxes), tls=False, concurrent=True)
+        self.wire = WireSettings(parts=tuple(self.boxes), tls=False, concurrent=True)
 
-    def answer(self, asked: HttpRequest) -> Reply | None:
+    def answer(self, request: HttpRequest) -> Reply | None:
         """Answer a request to one of the boxes, or return None to end the connection."""
-        return self.boxes[asked.part].answer(asked)
+        return self.boxes[request.part].answer(request)
 
 
-def open_emulator(rack: Rack, **options: object) -> Boxes:
+def open_emulator(rack: Rack, **options: object) -> EmulatedBoxes:
     """Create the boxes of a rack.
 
     Raises ValueError if the rack does not fit.
@@ -61,4 +65,4 @@ def open_emulator(rack: Rack, **options: object) -> Boxes:
         rack: emulated hardware.
         **options: fields of `BoxOptions`.
     """
-    return Boxes(rack, BoxOptions.model_validate(options))
+    return EmulatedBoxes(rack, BoxOptions.model_validate(options))

@@ -14,19 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from campaign.spec.operation_times import Operation, OperationTimes, Timed, published_times
 
-READS = 210
-WRONG_LISTS: dict[str, int] = {"lacking": 5, "more": 3, "swapped": 3}
+RECORDED_READS = 210
+WRONG_LIST_COUNTS: dict[str, int] = {"lacking": 5, "more": 3, "swapped": 3}
 """Number of wrong lists in the recorded reads, while two other clients polled.
 
 `lacking`: all devices of one host are missing. `more`: a device of another host is shown as well. `swapped`: it is shown instead.
 """
-BROKEN_READS: dict[str, int] = {"eof": 4, "shell": 1}
+BROKEN_READ_COUNTS: dict[str, int] = {"eof": 4, "shell": 1}
 """Number of broken answers in the same reads.
 
 `eof`: the connection ended without an answer. `shell`: an error message of a shell replaced a header.
 """
-ATTACHES, LOST_ATTACHES = 251, 1
-SESSION_ATTACHES = 34
+RECORDED_ATTACHES, RECORDED_LOST_ATTACHES = 251, 1
+MEAN_ATTACHES_PER_SESSION = 34
 """Mean number of attaches of one box in one recorded session, after which its behaviour changes."""
 
 FreePort = Literal["empty", "no_key", "no_record", "dash"]
@@ -70,7 +70,7 @@ class BoxOptions(BaseModel):
     )
 
 
-class Habits:
+class BoxBehaviour:
     """Random behaviour of one box. It follows one recorded session of one box for a while, then another."""
 
     def __init__(self, options: BoxOptions, number: int) -> None:
@@ -82,25 +82,31 @@ class Habits:
         """
         self.options = options
         self.random = Random(f"{options.seed} {number}")
-        self._times = {name: _values(name, str(number)) for name in ("detach", "read_back", "inventory")}
-        self._mood = self._another()
-        self._spoiled = False
+        self._times = {name: _list_durations_s(name, str(number)) for name in ("detach", "read_back", "inventory")}
+        self._session_attaches = self._draw_session()
+        self._last_list_was_wrong = False
 
-    def _another(self) -> tuple[Timed, ...]:
+    def _draw_session(self) -> tuple[Timed, ...]:
         """Draw a recorded session at random, weighted by its number of attaches."""
-        moods = _moods()
-        return self.random.choices(moods, [len(mood) for mood in moods])[0]
+        sessions = _list_session_attaches()
+        return self.random.choices(sessions, [len(mood) for mood in sessions])[0]
 
-    def attach(self) -> tuple[bool, float]:
+    def draw_attach(self) -> tuple[bool, float]:
         """Draw the answer of the box to its next attach, and the duration in seconds."""
-        if self.random.random() < 1 / SESSION_ATTACHES:
-            self._mood = self._another()
-        asked = self.options.answers
-        answer = self.random.choice(self._mood).answer if asked == "recorded" else asked
-        same = tuple(one.seconds for one in self._mood if one.answer == answer)
-        return answer == "true", self._unrounded(same or _attaches(answer))
+        if self.random.random() < 1 / MEAN_ATTACHES_PER_SESSION:
+            self._session_attaches = self._draw_session()
+        configured_answers = self.options.answers
+        answer = (
+            self.random.choice(self._session_attaches).answer
+            if configured_answers == "recorded"
+            else configured_answers
+        )
+        matching_times_s = tuple(
+            operation.seconds for operation in self._session_attaches if operation.answer == answer
+        )
+        return answer == "true", self._draw_unrounded_s(matching_times_s or _list_attach_durations_s(answer))
 
-    def seconds(self, operation: Operation) -> float:
+    def draw_duration_s(self, operation: Operation) -> float:
         """Draw the duration (seconds) of an operation of one box.
 
         Operations: a detach, the read after an attach (`read_back`), or any other read (`inventory`).
@@ -108,9 +114,9 @@ class Habits:
         values = self._times[operation]
         if operation == "inventory":  # the recorded time is that of the slower of two boxes, read at the same time
             return values[int(self.random.random() ** 2 * len(values))]
-        return self._unrounded(values)
+        return self._draw_unrounded_s(values)
 
-    def _unrounded(self, values: Sequence[float]) -> float:
+    def _draw_unrounded_s(self, values: Sequence[float]) -> float:
         """Draw one of the durations (seconds).
 
         A difference of two times in whole seconds has an error below one second, which is drawn as well.
@@ -118,58 +124,73 @@ class Habits:
         value = self.random.choice(values)
         return value + self.random.triangular(-1, 1) if float(value).is_integer() else value
 
-    def damage(self, overlapped: bool) -> str:
+    def draw_damage(self, is_overlapped: bool) -> str:
         """Draw the damage to a read: a key of WRONG_LIST_COUNTS or BROKEN_READ_COUNTS, or "".
 
         The read after a wrong list is correct.
         """
-        told = self.options.disturbed
-        kinds = WRONG_LISTS | BROKEN_READS
-        spoiled, self._spoiled = self._spoiled, False
-        if spoiled or not (told == "always" or (told == "overlap" and overlapped)):
+        disturbed = self.options.disturbed
+        kinds = WRONG_LIST_COUNTS | BROKEN_READ_COUNTS
+        was_wrong, self._last_list_was_wrong = self._last_list_was_wrong, False
+        if was_wrong or not (disturbed == "always" or (disturbed == "overlap" and is_overlapped)):
             return ""
-        if self.random.random() >= self.options.rate * sum(kinds.values()) / READS:
+        if self.random.random() >= self.options.rate * sum(kinds.values()) / RECORDED_READS:
             return ""
         (kind,) = self.random.choices(list(kinds), list(kinds.values()))
-        self._spoiled = kind in WRONG_LISTS
+        self._last_list_was_wrong = kind in WRONG_LIST_COUNTS
         return kind
 
-    def loses_attach(self) -> bool:
+    def draw_lost_attach(self) -> bool:
         """Return True, at random, if the answer to the next attach is cut off.
 
         The recordings do not show if such an attach was done.
         """
-        return self.options.disturbed != "never" and self.random.random() < self.options.rate * LOST_ATTACHES / ATTACHES
+        return (
+            self.options.disturbed != "never"
+            and self.random.random() < self.options.rate * RECORDED_LOST_ATTACHES / RECORDED_ATTACHES
+        )
 
 
 @cache
-def _times() -> OperationTimes:
+def _load_recorded_times() -> OperationTimes:
     """Load the recorded times of H3 boxes."""
     return published_times("h3")
 
 
 @cache
-def _values(operation: Operation, box: str) -> tuple[float, ...]:
+def _list_durations_s(operation: Operation, box: str) -> tuple[float, ...]:
     """Return the recorded durations (seconds) of an operation of a box, sorted.
 
     Durations of all boxes are used if there are none of this box.
     """
-    found = [one for session in _times().sessions for one in session.operations if one.operation == operation]
-    own = [one.seconds for one in found if one.box in ("", box)] if box in {one.box for one in found} else []
-    return tuple(sorted(own or (one.seconds for one in found)))
+    operations = [
+        timed_operation
+        for session in _load_recorded_times().sessions
+        for timed_operation in session.operations
+        if timed_operation.operation == operation
+    ]
+    box_durations_s = (
+        [timed_operation.seconds for timed_operation in operations if timed_operation.box in ("", box)]
+        if box in {timed_operation.box for timed_operation in operations}
+        else []
+    )
+    return tuple(sorted(box_durations_s or (timed_operation.seconds for timed_operation in operations)))
 
 
 @cache
-def _attaches(answer: str) -> tuple[float, ...]:
+def _list_attach_durations_s(answer: str) -> tuple[float, ...]:
     """Return the recorded durations (seconds) of attaches with this answer."""
-    return tuple(_times().seconds("attach", answer=answer))
+    return tuple(_load_recorded_times().seconds("attach", answer=answer))
 
 
 @cache
-def _moods() -> tuple[tuple[Timed, ...], ...]:
+def _list_session_attaches() -> tuple[tuple[Timed, ...], ...]:
     """Return the attaches of each box in each recorded session with logged answers."""
-    moods: list[tuple[Timed, ...]] = []
-    for session in _times().sessions:
-        told = [one for one in session.operations if one.is_a("attach") and one.answer]
-        moods += [tuple(one for one in told if one.box == box) for box in dict.fromkeys(one.box for one in told)]
-    return tuple(moods)
+    sessions: list[tuple[Timed, ...]] = []
+    for session in _load_recorded_times().sessions:
+        answered = [operation for operation in session.operations if operation.is_a("attach") and operation.answer]
+        sessions += [
+            tuple(operation for operation in answered if operation.box == box)
+            for box in dict.fromkeys(operation.box for operation in answered)
+        ]
+    return tuple(sessions)

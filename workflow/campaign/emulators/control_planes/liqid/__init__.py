@@ -17,23 +17,23 @@ from typing import Any, Literal
 from campaign.emulators.control_planes.hardware import Rack
 from campaign.emulators.control_planes.liqid.matrix import (
     COORDINATES,
+    DEVICE_INFO_PATHS,
+    DEVICE_PATHS,
     FABR_ID,
-    INFO_PATHS,
-    PATHS,
     LiqidMatrix,
     LiqidRefusal,
     MatrixDevice,
-    counters_json,
-    details_json,
-    echoed,
-    group_details_json,
-    group_json,
-    info_json,
-    machine_json,
-    member,
-    predevice_json,
-    snaked,
-    status_json,
+    check_echoed_object,
+    device_counts_to_json,
+    get_member,
+    group_details_to_json,
+    group_to_json,
+    info_to_json,
+    machine_details_to_json,
+    machine_to_json,
+    predevice_to_json,
+    status_to_json,
+    to_snake_case,
 )
 from campaign.emulators.control_planes.server import HttpRequest, Reply
 
@@ -71,7 +71,7 @@ class MatrixBehaviour:
 
 
 @dataclass
-class _Later:
+class _DeferredOperation:
     """Change that is applied after a number of polls."""
 
     work: Callable[[], Any]
@@ -99,124 +99,134 @@ class LiqidEmulator:
         self.violations: list[str] = []
         self.power: list[tuple[str, int, int]] = []
         self._keys: dict[str, str] = {}
-        self._made = 0
+        self._digest_count = 0
         self._address = ""
-        self._later: list[_Later] = []
+        self._deferred: list[_DeferredOperation] = []
 
-    def expire(self) -> None:
+    def expire_sessions(self) -> None:
         """Forget every session, as a restarted director does."""
         self._keys.clear()
 
-    def answer(self, asked: HttpRequest) -> Reply:
+    def answer(self, request: HttpRequest) -> Reply:
         """Answer a request of the REST API."""
-        self._address = f"{asked.scheme}://{asked.header('Host')}"
+        self._address = f"{request.scheme}://{request.find_header('Host')}"
         try:
-            if not asked.path.startswith(BASE):
-                raise LiqidRefusal(f"No such path {asked.path}", 404)
-            words = asked.path.removeprefix(BASE).split("/")
-            if words[0] == "digest" and len(words) == 2:
-                return self._data([self._digest(asked, words[1])])
-            if not self._known(asked):
-                return self._error(LiqidRefusal("Not authorized", 401), 401)
-            if words[0] == "async" and len(words) == 2:
-                return self._polled(int(words[1]))
-            data = self._get(words, asked) if asked.method == "GET" else self._change(words, asked)
-            return data if isinstance(data, Reply) else self._data(data)
+            if not request.path.startswith(BASE):
+                raise LiqidRefusal(f"No such path {request.path}", 404)
+            path_parts = request.path.removeprefix(BASE).split("/")
+            if path_parts[0] == "digest" and len(path_parts) == 2:
+                return self._build_success_reply([self._handle_digest(request, path_parts[1])])
+            if not self._is_authorized(request):
+                return self._build_error_reply(LiqidRefusal("Not authorized", 401), 401)
+            if path_parts[0] == "async" and len(path_parts) == 2:
+                return self._poll_operation(int(path_parts[1]))
+            data = (
+                self._handle_read(path_parts, request)
+                if request.method == "GET"
+                else self._handle_change(path_parts, request)
+            )
+            return data if isinstance(data, Reply) else self._build_success_reply(data)
         except LiqidRefusal as refusal:
-            found = refusal.code == 404 and "No such path" in str(refusal)
-            return self._error(refusal, 404 if found else self.behaviour.error_status)
+            is_unknown_path = refusal.code == 404 and "No such path" in str(refusal)
+            return self._build_error_reply(refusal, 404 if is_unknown_path else self.behaviour.error_status)
 
-    def _data(self, data: list[Any], status: int = 200) -> Reply:
+    def _build_success_reply(self, data: list[Any], status: int = 200) -> Reply:
         """Build the answer to a successful request."""
         return Reply(status, {"response": {"code": 0, "errors": None, "data": data}})
 
-    def _error(self, refusal: LiqidRefusal, status: int) -> Reply:
+    def _build_error_reply(self, refusal: LiqidRefusal, status: int) -> Reply:
         """Build the answer to a refused request."""
         errors = [{"code": refusal.code, "message": str(refusal), "type": refusal.type}]
         return Reply(status, {"response": {"code": refusal.code, "errors": errors, "data": []}})
 
-    def _digest(self, asked: HttpRequest, label: str) -> dict[str, Any]:
+    def _handle_digest(self, request: HttpRequest, label: str) -> dict[str, Any]:
         """Create or delete a session, which Liqid calls a digest."""
-        if asked.basic != (self.behaviour.user, self.behaviour.password):
+        if request.basic_credentials != (self.behaviour.user, self.behaviour.password):
             raise LiqidRefusal("Bad credentials", 401)
         if label == "slurm":  # reserved
             raise LiqidRefusal("Permission denied", 403)
-        if asked.method == "DELETE":
+        if request.method == "DELETE":
             if label not in self._keys:
                 raise LiqidRefusal(f"No digest {label}", 404)
             del self._keys[label]
             return {"digest_label": label}
-        if asked.method != "POST" or label in self._keys:
+        if request.method != "POST" or label in self._keys:
             raise LiqidRefusal(f"Digest {label} exists already")
-        self._made += 1
-        self._keys[label] = f"key-{label}-{self._made}"
-        return {"digest_id": self._made, "digest_key": self._keys[label], "digest_label": label}
+        self._digest_count += 1
+        self._keys[label] = f"key-{label}-{self._digest_count}"
+        return {"digest_id": self._digest_count, "digest_key": self._keys[label], "digest_label": label}
 
-    def _known(self, asked: HttpRequest) -> bool:
+    def _is_authorized(self, request: HttpRequest) -> bool:
         """Return True if the request has the key of an open session, and no other authorization."""
-        return asked.header("Authorization") is None and asked.header("X-API-Key") in self._keys.values()
+        return request.find_header("Authorization") is None and request.find_header("X-API-Key") in self._keys.values()
 
-    def _commit(self, work: Callable[[], Any]) -> list[Any] | Reply:
+    def _commit_change(self, work: Callable[[], Any]) -> list[Any] | Reply:
         """Apply a change at once, or answer with an asynchronous operation."""
         if not self.behaviour.async_polls:
             work()
             return [{}]
-        self._later.append(_Later(work, self.behaviour.async_polls))
+        self._deferred.append(_DeferredOperation(work, self.behaviour.async_polls))
         # The complete address, because the vendor's client uses it unchanged.
-        href = f"{self._address}{BASE}async/{len(self._later) - 1}"
-        return self._data([{"command_execution_state": "Pending", "links": [{"rel": "status", "href": href}]}], 202)
+        href = f"{self._address}{BASE}async/{len(self._deferred) - 1}"
+        return self._build_success_reply(
+            [{"command_execution_state": "Pending", "links": [{"rel": "status", "href": href}]}], 202
+        )
 
-    def _polled(self, number: int) -> Reply:
+    def _poll_operation(self, number: int) -> Reply:
         """Return the state of an asynchronous operation. The change is applied at the last poll."""
-        if number >= len(self._later):
-            return self._error(LiqidRefusal("No such operation", 404), 404)
-        later = self._later[number]
-        if later.state == "Pending" and later.polls <= 0:
-            later.state, later.message = self._done(later)
-        later.polls -= 1
-        if later.state == "SUCCESS" and self.behaviour.async_end == "404":
-            return self._error(LiqidRefusal("No such operation", 404), 404)
-        return self._data([{"command_execution_state": later.state, "message": later.message}])
+        if number >= len(self._deferred):
+            return self._build_error_reply(LiqidRefusal("No such operation", 404), 404)
+        operation = self._deferred[number]
+        if operation.state == "Pending" and operation.polls <= 0:
+            operation.state, operation.message = self._finish_operation(operation)
+        operation.polls -= 1
+        if operation.state == "SUCCESS" and self.behaviour.async_end == "404":
+            return self._build_error_reply(LiqidRefusal("No such operation", 404), 404)
+        return self._build_success_reply([{"command_execution_state": operation.state, "message": operation.message}])
 
-    def _done(self, later: _Later) -> tuple[str, str]:
+    def _finish_operation(self, operation: _DeferredOperation) -> tuple[str, str]:
         """Apply the change of an asynchronous operation, and return its final state and message."""
         if self.behaviour.async_end == "FAILURE":
             return "FAILURE", "the switch did not answer"
         try:
-            later.work()
+            operation.work()
         except LiqidRefusal as refusal:
             return "FAILURE", str(refusal)
         return "SUCCESS", ""
 
-    def _get(self, words: list[str], asked: HttpRequest) -> list[Any]:
+    def _handle_read(self, path_parts: list[str], request: HttpRequest) -> list[Any]:
         """Return the data of a GET request. Raises LiqidRefusal for an unknown path."""
-        matrix, query = self.matrix, asked.query
-        match words:
+        matrix, query = self.matrix, request.query
+        match path_parts:
             case ["group"]:
-                return [group_json(group) for group in matrix.groups.values()]
+                return [group_to_json(group) for group in matrix.groups.values()]
             case ["group", "nextid"]:
                 return [max(matrix.groups, default=0) + 1]
             case ["group", "mapper"]:
-                return [each.number for each in matrix.groups.values() if each.name == query.get("group-name")]
+                return [item.number for item in matrix.groups.values() if item.name == query.get("group-name")]
             case ["group", "details", number]:
-                return [group_details_json(matrix.group(_number(number)), matrix)]
+                return [group_details_to_json(matrix.find_group(_parse_number(number)), matrix)]
             case ["machine"]:
-                return _filtered([machine_json(each) for each in matrix.machines.values()], query)
+                return _filter_by_query([machine_to_json(item) for item in matrix.machines.values()], query)
             case ["machine", "nextid"]:
                 return [str(next(n for n in range(1, len(matrix.machines) + 2) if n not in matrix.machines))]
             case ["machine", "details", number]:
-                return [details_json(matrix.machine(_number(number)), matrix)]
+                return [machine_details_to_json(matrix.find_machine(_parse_number(number)), matrix)]
             case ["predevice"]:
-                return _filtered([predevice_json(each, matrix) for each in matrix.devices.values()], query)
-            case ["status", path] if path in PATHS.values():
+                return _filter_by_query([predevice_to_json(item, matrix) for item in matrix.devices.values()], query)
+            case ["status", path] if path in DEVICE_PATHS.values():
                 free = query.get("filter", "false").lower() == "true"
-                return [status_json(each) for each in self._of(path, PATHS) if not free or each.group is None]
-            case ["device", "info", path] if path in INFO_PATHS.values():
-                return [info_json(each) for each in self._of(path, INFO_PATHS)]
+                return [
+                    status_to_json(item)
+                    for item in self._list_devices_by_path(path, DEVICE_PATHS)
+                    if not free or item.group is None
+                ]
+            case ["device", "info", path] if path in DEVICE_INFO_PATHS.values():
+                return [info_to_json(item) for item in self._list_devices_by_path(path, DEVICE_INFO_PATHS)]
             case ["status"]:
-                return [status_json(each) for each in matrix.devices.values()]
+                return [status_to_json(item) for item in matrix.devices.values()]
             case ["devices", "count"]:
-                return [counters_json(matrix)]
+                return [device_counts_to_json(matrix)]
             case ["digest"]:
                 return [{"digest_label": label} for label in self._keys]
             case ["version"]:
@@ -228,108 +238,111 @@ class LiqidEmulator:
             case ["fabric", "id"]:
                 return [FABR_ID]
             case _:
-                raise LiqidRefusal(f"No such path {asked.path}", 404)
+                raise LiqidRefusal(f"No such path {request.path}", 404)
 
-    def _of(self, path: str, paths: Mapping[str, str]) -> list[MatrixDevice]:
+    def _list_devices_by_path(self, path: str, paths: Mapping[str, str]) -> list[MatrixDevice]:
         """Return the devices whose type has this word in its paths."""
         return [device for device in self.matrix.devices.values() if paths[device.dev_type] == path]
 
-    def _change(self, words: list[str], asked: HttpRequest) -> list[Any] | Reply:
+    def _handle_change(self, path_parts: list[str], request: HttpRequest) -> list[Any] | Reply:
         """Carry out a request that changes the Matrix, and return its data. Raises LiqidRefusal if it is refused."""
-        matrix, body = self.matrix, snaked(asked.body)
-        match [asked.method, *words]:
+        matrix, body = self.matrix, to_snake_case(request.body)
+        match [request.method, *path_parts]:
             case ["POST", "group", "clear"]:
                 self.violations.append("POST group/clear")
                 raise LiqidRefusal("Permission denied", 403)
             case ["POST", "group"]:
-                made = matrix.add_group(member(body, "grp_id"), member(body, "group_name"))
-                return [group_json(made)]
+                new_group = matrix.add_group(get_member(body, "grp_id"), get_member(body, "group_name"))
+                return [group_to_json(new_group)]
             case ["DELETE", "group", number]:
-                matrix.remove_group(_number(number))
+                matrix.remove_group(_parse_number(number))
             case ["POST", "machine"]:
                 names = ("mach_id", "grp_id", "mach_name", "comp_name")
-                machine = matrix.add_machine(*(member(body, name) for name in names))
+                machine = matrix.add_machine(*(get_member(body, name) for name in names))
                 machine.name = machine.name[: self.behaviour.name_max]
-                return [machine_json(machine)]
+                return [machine_to_json(machine)]
             case ["POST", "machine", "p2p"]:
-                machine = matrix.machine(member(body, "mach_id"))
-                echoed({**body, "p2p": machine.p2p}, machine_json(machine), "Machine")
-                return [machine_json(matrix.join(machine.number, member(body, "p2p")))]
+                machine = matrix.find_machine(get_member(body, "mach_id"))
+                check_echoed_object({**body, "p2p": machine.p2p}, machine_to_json(machine), "Machine")
+                return [machine_to_json(matrix.set_p2p(machine.number, get_member(body, "p2p")))]
             case ["DELETE", "machine", number]:
-                return self._commit(lambda: matrix.remove_machine(_number(number)))
-            case ["POST", "pool", "edit" | "done" | "cancel" as what]:
-                return self._pool_edit(what, body)
+                return self._commit_change(lambda: matrix.remove_machine(_parse_number(number)))
+            case ["POST", "pool", "edit" | "done" | "cancel" as action]:
+                return self._handle_pool_edit(action, body)
             case ["POST" | "DELETE" as method, "predevice", path]:
-                matrix.pool(self._group(body), self._device(path, body), add=method == "POST")
-            case ["POST", "fabric", *what] if what in (["edit"], ["edit", "cancel"], ["reprogram"]):
-                return self._fabric_edit(what, body)
+                matrix.change_pool_member(self._check_group(body), self._check_device(path, body), add=method == "POST")
+            case ["POST", "fabric", *action] if action in (["edit"], ["edit", "cancel"], ["reprogram"]):
+                return self._handle_fabric_edit(action, body)
             case ["POST" | "DELETE" as method, "relate", path]:
-                relator, mach_id = member(body, "group_device_relator"), self._machine(member(body, "machine"))
-                self._group(relator)
-                matrix.relate(mach_id, self._device(path, relator), add=method == "POST")
-            case ["PUT", "power", "start" | "shutdown" | "reboot" | "restart" as what, group, number]:
-                if asked.text or matrix.machine(_number(number)).group != _number(group):
+                relator, mach_id = (
+                    get_member(body, "group_device_relator"),
+                    self._check_machine(get_member(body, "machine")),
+                )
+                self._check_group(relator)
+                matrix.relate_device(mach_id, self._check_device(path, relator), add=method == "POST")
+            case ["PUT", "power", "start" | "shutdown" | "reboot" | "restart" as action, group, number]:
+                if request.text or matrix.find_machine(_parse_number(number)).group != _parse_number(group):
                     raise LiqidRefusal("No body, and the machine's own group, expected")
-                self.power.append((what, _number(group), _number(number)))
+                self.power.append((action, _parse_number(group), _parse_number(number)))
             case ["PUT" | "DELETE" as method, "device", "udesc", dev_type, dev_id]:
-                text = member(body, "udesc") if method == "PUT" else ""
+                text = get_member(body, "udesc") if method == "PUT" else ""
                 if not isinstance(text, str):
                     raise LiqidRefusal("udesc expected")
-                matrix.described(dev_type, dev_id).text = text
+                matrix.find_device_by_id(dev_type, dev_id).description = text
                 return [{"udesc": text}]
             case _:
-                raise LiqidRefusal(f"No such path {asked.path}", 404)
+                raise LiqidRefusal(f"No such path {request.path}", 404)
         return [{}]
 
-    def _pool_edit(self, what: str, body: Any) -> list[Any] | Reply:
+    def _handle_pool_edit(self, action: str, body: Any) -> list[Any] | Reply:
         """Begin or end the edit of a group's pool."""
-        number = member(body, "grp_id")
-        if member(body, "coordinates") != COORDINATES or member(body, "fabr_id") != FABR_ID:
+        number = get_member(body, "grp_id")
+        if get_member(body, "coordinates") != COORDINATES or get_member(body, "fabr_id") != FABR_ID:
             raise LiqidRefusal("Coordinates and fabric id of the group expected")
-        if what == "edit":
-            self.matrix.edit_pool(number)
+        if action == "edit":
+            self.matrix.begin_pool_edit(number)
             return [body]
-        return self._commit(lambda: self.matrix.finish_pool(number, keep=what == "done"))
+        return self._commit_change(lambda: self.matrix.finish_pool_edit(number, keep=action == "done"))
 
-    def _fabric_edit(self, what: list[str], body: Any) -> list[Any] | Reply:
+    def _handle_fabric_edit(self, action: list[str], body: Any) -> list[Any] | Reply:
         """Begin, cancel or apply the edit of a machine."""
-        number = self._machine(body)
-        if what == ["edit"]:
-            self.matrix.edit_machine(number)
-        elif what == ["edit", "cancel"]:
-            self.matrix.cancel_machine(number)
+        number = self._check_machine(body)
+        if action == ["edit"]:
+            self.matrix.begin_machine_edit(number)
+        elif action == ["edit", "cancel"]:
+            self.matrix.cancel_machine_edit(number)
         else:
-            return self._commit(lambda: self.matrix.reprogram(number))
+            return self._commit_change(lambda: self.matrix.reprogram_machine(number))
         return [body]
 
-    def _machine(self, body: Any) -> int:
+    def _check_machine(self, body: Any) -> int:
         """Return the number of an echoed machine. Raises LiqidRefusal if the object is incomplete."""
-        machine = self.matrix.machine(member(body, "mach_id"))
-        echoed(body, machine_json(machine), "Machine")
+        machine = self.matrix.find_machine(get_member(body, "mach_id"))
+        check_echoed_object(body, machine_to_json(machine), "Machine")
         return machine.number
 
-    def _group(self, body: Any) -> int:
+    def _check_group(self, body: Any) -> int:
         """Return the number of an echoed group. Raises LiqidRefusal if the object is incomplete."""
-        group = self.matrix.group(member(member(body, "group"), "grp_id"))
-        echoed(body["group"], group_json(group), "Group")
+        group = self.matrix.find_group(get_member(get_member(body, "group"), "grp_id"))
+        check_echoed_object(body["group"], group_to_json(group), "Group")
         return group.number
 
-    def _device(self, path: str, body: Any) -> str:
+    def _check_device(self, path: str, body: Any) -> str:
         """Return the name of an echoed device. Raises LiqidRefusal if the object is incomplete or of another type."""
-        status = member(body, "device_status")
-        device = self.matrix.device(member(status, "name"))
-        if PATHS[device.dev_type] != path:
+        status = get_member(body, "device_status")
+        device = self.matrix.find_device(get_member(status, "name"))
+        if DEVICE_PATHS[device.dev_type] != path:
             raise LiqidRefusal(f"Device {device.name} is not of type {path}")
-        echoed(status, status_json(device), "DeviceStatus")
+        check_echoed_object(status, status_to_json(device), "DeviceStatus")
         return device.name
 
 
-def _filtered(found: list[dict[str, Any]], query: Mapping[str, str]) -> list[dict[str, Any]]:
+def _filter_by_query(records: list[dict[str, Any]], query: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the records whose values match all query parameters."""
-    return [each for each in found if all(str(each.get(name)) == value for name, value in query.items())]
+    return [record for record in records if all(str(record.get(name)) == value for name, value in query.items())]
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     """Parse a decimal or hexadecimal number. Raises LiqidRefusal if the text is not a number."""
     try:
         return int(text, 0)

@@ -9,13 +9,13 @@ from typing import Any
 
 from campaign.emulators.control_planes.hardware import Rack, RackDevice, RackError
 
-MACH_ID_MAX = 0x3FFF
-_MADE = 1_767_225_600_000
+MAX_MACHINE_ID = 0x3FFF
+_CREATION_TIME = 1_767_225_600_000
 """Creation time of machines, in an undocumented unit."""
-TYPES = {"gpu": "gpu", "nvme": "targ", "nic": "link", "fpga": "fpga"}
+LIQID_DEVICE_TYPES = {"gpu": "gpu", "nvme": "targ", "nic": "link", "fpga": "fpga"}
 """Liqid's type of a device by its kind in the rack. Compute devices have the type `comp`."""
-_WORDS = {400: "BAD_REQUEST", 401: "UNAUTHORIZED", 403: "FORBIDDEN", 404: "NOT_FOUND", 409: "CONFLICT"}
-_WORDS |= {422: "UNPROCESSABLE", 500: "INTERNAL"}
+_ERROR_TYPES = {400: "BAD_REQUEST", 401: "UNAUTHORIZED", 403: "FORBIDDEN", 404: "NOT_FOUND", 409: "CONFLICT"}
+_ERROR_TYPES |= {422: "UNPROCESSABLE", 500: "INTERNAL"}
 
 
 class LiqidRefusal(Exception):
@@ -24,7 +24,7 @@ class LiqidRefusal(Exception):
     def __init__(self, message: str, code: int = 400) -> None:
         super().__init__(message)
         self.code = code
-        self.type = _WORDS[code]
+        self.type = _ERROR_TYPES[code]
 
 
 @dataclass
@@ -37,13 +37,13 @@ class MatrixDevice:
     name: str
     dev_type: str
     number: int
-    part: RackDevice | None
+    rack_device: RackDevice | None
     model: str
     shelf: int
     slot: int
     group: int | None = None
     machine: int | None = None
-    text: str = ""
+    description: str = ""
 
     @property
     def dev_id(self) -> str:
@@ -91,15 +91,21 @@ class LiqidMatrix:
         for index, name in enumerate(self.hosts):
             self.devices[name] = MatrixDevice(name, "comp", index + 1, None, "compute", 0, index + 1)
         shelves = {drawer: n for n, drawer in enumerate(dict.fromkeys(d.drawer for d in rack.devices.values()), 1)}
-        for index, part in enumerate(rack.devices.values()):
-            self.devices[part.name] = MatrixDevice(
-                part.name, TYPES[part.kind], 0x1001 + index, part, part.model, shelves[part.drawer], part.slot
+        for index, rack_device in enumerate(rack.devices.values()):
+            self.devices[rack_device.name] = MatrixDevice(
+                rack_device.name,
+                LIQID_DEVICE_TYPES[rack_device.kind],
+                0x1001 + index,
+                rack_device,
+                rack_device.model,
+                shelves[rack_device.drawer],
+                rack_device.slot,
             )
         self.groups = {number: MatrixGroup(number, name) for number, name in enumerate(groups, 1)}
         self.machines: dict[int, MatrixMachine] = {}
         self.editing: int | None = None
 
-    def group(self, number: object) -> MatrixGroup:
+    def find_group(self, number: object) -> MatrixGroup:
         """Return a group by number. Raises LiqidRefusal if there is none."""
         if not isinstance(number, int) or number not in self.groups:
             raise LiqidRefusal(f"Group {number} does not exist", 404)
@@ -116,43 +122,45 @@ class LiqidMatrix:
 
     def remove_group(self, number: int) -> None:
         """Remove a group with its machines. Its devices go to the free pool of the system."""
-        if self.group(number).editing:
+        if self.find_group(number).editing:
             raise LiqidRefusal(f"Group {number} is already being edited", 409)
-        machines = [machine.number for machine in self.machines.values() if machine.group == number]
-        for machine in machines:
-            self._not_edited(machine)
-        for machine in machines:
+        machine_numbers = [machine.number for machine in self.machines.values() if machine.group == number]
+        for machine in machine_numbers:
+            self._reject_if_edited(machine)
+        for machine in machine_numbers:
             self.remove_machine(machine)
         for device in self.devices.values():
             if device.group == number:
                 device.group = None
         del self.groups[number]
 
-    def edit_pool(self, number: object) -> None:
+    def begin_pool_edit(self, number: object) -> None:
         """Begin to edit the pool of a group. Only one group can be edited at a time, and none while a machine is edited."""
-        group = self.group(number)
-        if (other := next((each for each in self.groups.values() if each.editing), None)) is not None:
-            raise LiqidRefusal(f"Group {other.number} is already being edited", 409)
+        group = self.find_group(number)
+        if (
+            edited_group := next((candidate for candidate in self.groups.values() if candidate.editing), None)
+        ) is not None:
+            raise LiqidRefusal(f"Group {edited_group.number} is already being edited", 409)
         if self.editing is not None:
-            self._not_edited(self.editing)
+            self._reject_if_edited(self.editing)
         group.editing = True
 
-    def finish_pool(self, number: object, *, keep: bool) -> None:
+    def finish_pool_edit(self, number: object, *, keep: bool) -> None:
         """End the edit of a pool. If `keep` is False, the changes are discarded."""
-        group = self.group(number)
+        group = self.find_group(number)
         if not group.editing:
             raise LiqidRefusal(f"Group {number} is not in edit mode")
-        for name, added in group.pending.items() if keep else ():
-            self.devices[name].group = group.number if added else None
+        for name, is_added in group.pending.items() if keep else ():
+            self.devices[name].group = group.number if is_added else None
         group.pending.clear()
         group.editing = False
 
-    def pool(self, number: object, name: object, *, add: bool) -> None:
+    def change_pool_member(self, number: object, name: object, *, add: bool) -> None:
         """Add a device to the edited pool of a group, or remove it."""
-        group, device = self.group(number), self.device(name)
+        group, device = self.find_group(number), self.find_device(name)
         if not group.editing:
             raise LiqidRefusal(f"Group {number} is not in edit mode")
-        if any(device.name in other.pending for other in self.groups.values()):
+        if any(device.name in any_group.pending for any_group in self.groups.values()):
             raise LiqidRefusal(f"Device {name} is already part of an edit")
         if add and device.group is not None:
             raise LiqidRefusal(f"Device {name} belongs to group {device.group} already")
@@ -160,7 +168,7 @@ class LiqidMatrix:
             raise LiqidRefusal(f"Device {name} is not in the free pool of group {number}")
         group.pending[device.name] = add
 
-    def machine(self, number: object) -> MatrixMachine:
+    def find_machine(self, number: object) -> MatrixMachine:
         """Return a machine by number. Raises LiqidRefusal if there is none."""
         if not isinstance(number, int) or number not in self.machines:
             raise LiqidRefusal(f"Machine {number} does not exist", 404)
@@ -168,55 +176,55 @@ class LiqidMatrix:
 
     def add_machine(self, number: object, group: object, name: object, comp_name: object) -> MatrixMachine:
         """Add an empty machine to a group. Raises LiqidRefusal if the number or the name cannot be used."""
-        self.group(group)
-        if not isinstance(number, int) or not 1 <= number <= MACH_ID_MAX or number in self.machines:
+        self.find_group(group)
+        if not isinstance(number, int) or not 1 <= number <= MAX_MACHINE_ID or number in self.machines:
             raise LiqidRefusal(f"Machine id {number} is not usable")
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9]+", name):
             raise LiqidRefusal(f"Machine name {name!r} must be letters and digits", 422)
         if name in {machine.name for machine in self.machines.values()}:
             raise LiqidRefusal(f"Machine name {name} exists already")
         assert isinstance(group, int)  # find_group() refuses anything else
-        self.machines[number] = MatrixMachine(number, group, name, str(comp_name or name), _MADE)
+        self.machines[number] = MatrixMachine(number, group, name, str(comp_name or name), _CREATION_TIME)
         return self.machines[number]
 
     def remove_machine(self, number: int) -> None:
         """Remove a machine. Its devices go to the free pool of its group, not to that of the system."""
-        self.machine(number)
-        self._not_edited(number)
+        self.find_machine(number)
+        self._reject_if_edited(number)
         for device in self.devices.values():
             if device.machine == number:
                 device.machine = None
-                if device.part is not None:
-                    self.rack.detach(device.part.name)
+                if device.rack_device is not None:
+                    self.rack.detach(device.rack_device.name)
         del self.machines[number]
 
-    def edit_machine(self, number: object) -> None:
+    def begin_machine_edit(self, number: object) -> None:
         """Begin to edit a machine. Only one machine can be edited at a time."""
-        machine = self.machine(number)
+        machine = self.find_machine(number)
         if self.editing is not None:
-            self._not_edited(self.editing)
+            self._reject_if_edited(self.editing)
         self.editing = machine.number
 
-    def _not_edited(self, number: int) -> None:
+    def _reject_if_edited(self, number: int) -> None:
         """Raise LiqidRefusal if the machine is being edited."""
         if self.editing == number:
             raise LiqidRefusal(f"Machine 0x{number:04x} is already being edited", 409)
 
-    def _edited(self, number: object) -> MatrixMachine:
+    def _find_edited_machine(self, number: object) -> MatrixMachine:
         """Return the machine if it is being edited. Raises LiqidRefusal otherwise."""
-        machine = self.machine(number)
+        machine = self.find_machine(number)
         if self.editing != machine.number:
             raise LiqidRefusal(f"Machine 0x{machine.number:04x} is not being edited")
         return machine
 
-    def cancel_machine(self, number: object) -> None:
+    def cancel_machine_edit(self, number: object) -> None:
         """End the edit of a machine and discard the changes."""
-        self._edited(number).pending.clear()
+        self._find_edited_machine(number).pending.clear()
         self.editing = None
 
-    def relate(self, number: object, name: object, *, add: bool) -> None:
+    def relate_device(self, number: object, name: object, *, add: bool) -> None:
         """Add a device to the edited machine, or remove it. The change takes effect with `reprogram_machine`."""
-        machine, device = self._edited(number), self.device(name)
+        machine, device = self._find_edited_machine(number), self.find_device(name)
         if device.name in machine.pending:
             raise LiqidRefusal(f"Device {name} is already part of the edit")
         if add and (device.group != machine.group or device.machine is not None):
@@ -225,36 +233,36 @@ class LiqidMatrix:
             raise LiqidRefusal(f"Device {name} is not in machine 0x{machine.number:04x}")
         machine.pending[device.name] = add
 
-    def reprogram(self, number: object) -> None:
+    def reprogram_machine(self, number: object) -> None:
         """Apply the changes of an edited machine: all its devices are connected and disconnected now, or none."""
-        machine = self._edited(number)
-        inside = {name for name, device in self.devices.items() if device.machine == machine.number}
-        inside |= {name for name, added in machine.pending.items() if added}
-        inside -= {name for name, added in machine.pending.items() if not added}
-        computes = [name for name in inside if self.devices[name].dev_type == "comp"]
+        machine = self._find_edited_machine(number)
+        member_names = {name for name, device in self.devices.items() if device.machine == machine.number}
+        member_names |= {name for name, is_added in machine.pending.items() if is_added}
+        member_names -= {name for name, is_added in machine.pending.items() if not is_added}
+        computes = [name for name in member_names if self.devices[name].dev_type == "comp"]
         if len(computes) > 1:
             raise LiqidRefusal(f"Machine 0x{machine.number:04x} would have {len(computes)} compute devices")
         host = self.hosts[computes[0]] if computes else None
-        self._cabled(inside, host)
-        for name, added in machine.pending.items():
-            self.devices[name].machine = machine.number if added else None
+        self._check_cabling(member_names, host)
+        for name, is_added in machine.pending.items():
+            self.devices[name].machine = machine.number if is_added else None
         for device in self.devices.values():
-            if device.part is not None and (device.name in inside or device.name in machine.pending):
-                if host is not None and device.name in inside:
-                    self.rack.attach(device.part.name, host)
+            if device.rack_device is not None and (device.name in member_names or device.name in machine.pending):
+                if host is not None and device.name in member_names:
+                    self.rack.attach(device.rack_device.name, host)
                 else:
-                    self.rack.detach(device.part.name)
+                    self.rack.detach(device.rack_device.name)
         machine.comp_name = computes[0] if computes else machine.name
         machine.pending.clear()
         self.editing = None
 
-    def join(self, number: object, p2p: object) -> MatrixMachine:
+    def set_p2p(self, number: object, p2p: object) -> MatrixMachine:
         """Switch peer-to-peer access between the GPUs of a machine.
 
         Raises LiqidRefusal if the setting is unchanged, or if the machine has fewer than two GPUs.
         """
-        machine = self.machine(number)
-        self._not_edited(machine.number)
+        machine = self.find_machine(number)
+        self._reject_if_edited(machine.number)
         gpus = [device for device in self.devices.values() if device.machine == number and device.dev_type == "gpu"]
         if p2p not in ("on", "off") or p2p == machine.p2p:
             raise LiqidRefusal(f"P2P of machine 0x{machine.number:04x} is {machine.p2p} already")
@@ -263,24 +271,24 @@ class LiqidMatrix:
         machine.p2p = str(p2p)
         return machine
 
-    def _cabled(self, inside: set[str], host: str | None) -> None:
+    def _check_cabling(self, member_names: set[str], host: str | None) -> None:
         """Check that the devices work and that the host is cabled to their drawers. Raises LiqidRefusal otherwise."""
-        for name in sorted(inside):
-            part = self.devices[name].part
-            if part is None or host is None:
+        for name in sorted(member_names):
+            rack_device = self.devices[name].rack_device
+            if rack_device is None or host is None:
                 continue
-            if "broken" in part.quirks:
+            if "broken" in rack_device.quirks:
                 raise LiqidRefusal(f"Device {name} did not come up", 500)
-            if part.drawer not in self.rack.hosts[host].drawers:
-                raise LiqidRefusal(str(RackError(f"{host} is not cabled to {part.drawer}")))
+            if rack_device.drawer not in self.rack.hosts[host].drawers:
+                raise LiqidRefusal(str(RackError(f"{host} is not cabled to {rack_device.drawer}")))
 
-    def device(self, name: object) -> MatrixDevice:
+    def find_device(self, name: object) -> MatrixDevice:
         """Return a device by name. Raises LiqidRefusal if there is none."""
         if not isinstance(name, str) or name not in self.devices:
             raise LiqidRefusal(f"Device {name} does not exist", 404)
         return self.devices[name]
 
-    def described(self, dev_type: str, dev_id: str) -> MatrixDevice:
+    def find_device_by_id(self, dev_type: str, dev_id: str) -> MatrixDevice:
         """Return a device by type and id. Raises LiqidRefusal if there is none."""
         for device in self.devices.values():
             if device.dev_type == dev_type and device.dev_id == dev_id.lower():
@@ -288,34 +296,39 @@ class LiqidMatrix:
         raise LiqidRefusal(f"Device {dev_type} {dev_id} does not exist", 404)
 
     @property
-    def quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Idle state of the Matrix: no group and no machine is in edit mode."""
         return self.editing is None and not any(group.editing for group in self.groups.values())
 
 
 FABR_ID = 1
 COORDINATES = {"rack": 0, "shelf": 0, "node": 0}
-PATHS = {"comp": "compute", "gpu": "gpu", "targ": "storage", "link": "network", "fpga": "fpga"}
+DEVICE_PATHS = {"comp": "compute", "gpu": "gpu", "targ": "storage", "link": "network", "fpga": "fpga"}
 """Word for a type of device in the paths status/, predevice/ and relate/."""
-INFO_PATHS = {"comp": "cpu", "gpu": "gpu", "targ": "ssd", "link": "link", "fpga": "fpga"}
+DEVICE_INFO_PATHS = {"comp": "cpu", "gpu": "gpu", "targ": "ssd", "link": "link", "fpga": "fpga"}
 """Word for a type of device in the path device/info/."""
-_TYPES = {"comp": "compute", "gpu": "gpu", "targ": "target/SSD", "link": "ethernet_link", "fpga": "fpga"}
+_DEVICE_TYPE_NAMES = {"comp": "compute", "gpu": "gpu", "targ": "target/SSD", "link": "ethernet_link", "fpga": "fpga"}
 """Word for a type of device as the `device_type` of a record."""
-_CLASSES = {"comp": "Compute", "gpu": "Gpu", "targ": "Ssd", "link": "Link", "fpga": "Fpga"}
+_STATUS_CLASSES = {"comp": "Compute", "gpu": "Gpu", "targ": "Ssd", "link": "Link", "fpga": "Fpga"}
 _CAPACITY_MB = 4_000_000
-_NOTE = "site_note"
+_EXTRA_MEMBER = "site_note"
 """Member that no SDK has. A client that echoes an object may keep it or drop it."""
-_NOT_ECHOED = (_NOTE, "flags", "hconn")
+_UNCHECKED_MEMBERS = (_EXTRA_MEMBER, "flags", "hconn")
 """Members that are not compared. The Java SDK receives the last two as hexadecimal text and sends numbers back."""
-_COUNTS = {"gpu-count": "gpu", "storage-drive-count": "targ", "network-adapter-count": "link", "fpga-count": "fpga"}
+_DETAIL_COUNT_TYPES = {
+    "gpu-count": "gpu",
+    "storage-drive-count": "targ",
+    "network-adapter-count": "link",
+    "fpga-count": "fpga",
+}
 
 
-def group_json(group: MatrixGroup) -> dict[str, Any]:
+def group_to_json(group: MatrixGroup) -> dict[str, Any]:
     """Convert a group to the JSON object of the REST API."""
     return {"fabr_id": FABR_ID, "grp_id": group.number, "group_name": group.name, "pod_id": -1}
 
 
-def machine_json(machine: MatrixMachine) -> dict[str, Any]:
+def machine_to_json(machine: MatrixMachine) -> dict[str, Any]:
     """Convert a machine to the JSON object of the REST API."""
     return {
         "index": machine.number - 1,
@@ -330,11 +343,11 @@ def machine_json(machine: MatrixMachine) -> dict[str, Any]:
         "p2p": machine.p2p,
         "mtime": machine.mtime,
         "connection_history": [],
-        _NOTE: f"made for {machine.name}",
+        _EXTRA_MEMBER: f"made for {machine.name}",
     }
 
 
-def _addressed(device: MatrixDevice) -> dict[str, Any]:
+def _address_members(device: MatrixDevice) -> dict[str, Any]:
     """Return the members that both lists of devices have."""
     return {
         "name": device.name,
@@ -343,61 +356,61 @@ def _addressed(device: MatrixDevice) -> dict[str, Any]:
         "port_gid": f"0x{0x1000 + device.number:04x}",
         "swit_gid": "0x3001",
         "pod_id": -1,
-        "lanes": 16 if device.part is None else device.part.width,
+        "lanes": 16 if device.rack_device is None else device.rack_device.width,
     }
 
 
-def _described(device: MatrixDevice) -> dict[str, Any]:
+def _description_members(device: MatrixDevice) -> dict[str, Any]:
     """Return the members that the status and the information of a device have in common."""
     return {
         "name": device.name,
         "dev_id": device.dev_id,
-        "device_type": _TYPES[device.dev_type],
-        "device_state": _state(device),
+        "device_type": _DEVICE_TYPE_NAMES[device.dev_type],
+        "device_state": _device_state(device),
         "conn_type": "pcie",
         "fabric_type": "gen4",
         "fabr_gid": f"0x{device.number:04x}",
         "flags": "0x0000000000000000",
         "index": device.number,
-        "location": _location(device),
+        "location": _device_location(device),
         "owner": dict(COORDINATES),
         "pod_id": -1,
         "sled_id": "0x00000000",
     }
 
 
-def status_json(device: MatrixDevice) -> dict[str, Any]:
+def status_to_json(device: MatrixDevice) -> dict[str, Any]:
     """Convert a device to the JSON object of its status."""
-    more: dict[str, Any] = (
+    extra_members: dict[str, Any] = (
         {"capacity(MB)": _CAPACITY_MB} if device.dev_type == "targ" else {"unique": f"u-{device.name}"}
     )
-    more |= {"hconn": "n/a"} if device.dev_type == "comp" else {}
-    kind, ids = f"{_CLASSES[device.dev_type]}DeviceStatus", {"did": "0x2235", "vid": "0x10de"}
-    more |= {"type": kind, "flags2": "0x0000000000000000", **ids, _NOTE: f"in slot {device.slot}"}
-    return _addressed(device) | _described(device) | more
+    extra_members |= {"hconn": "n/a"} if device.dev_type == "comp" else {}
+    kind, ids = f"{_STATUS_CLASSES[device.dev_type]}DeviceStatus", {"did": "0x2235", "vid": "0x10de"}
+    extra_members |= {"type": kind, "flags2": "0x0000000000000000", **ids, _EXTRA_MEMBER: f"in slot {device.slot}"}
+    return _address_members(device) | _description_members(device) | extra_members
 
 
-def info_json(device: MatrixDevice) -> dict[str, Any]:
+def info_to_json(device: MatrixDevice) -> dict[str, Any]:
     """Convert a device to the JSON object of its information."""
-    part = device.part
-    return _described(device) | {
+    rack_device = device.rack_device
+    return _description_members(device) | {
         "model": device.model,
         "vendor": "emulated",
-        "serial_num": "" if part is None else part.serial,
-        "udesc": device.text,
+        "serial_num": "" if rack_device is None else rack_device.serial,
+        "udesc": device.description,
         "buswidth": "16",
         "busgen": "4",
     }
 
 
-def predevice_json(device: MatrixDevice, matrix: LiqidMatrix) -> dict[str, Any]:
+def predevice_to_json(device: MatrixDevice, matrix: LiqidMatrix) -> dict[str, Any]:
     """Convert a device to its JSON object in the list of predevices.
 
     It has no device id, so only the name links it to the other lists.
     """
     group = matrix.groups.get(device.group or 0)
     machine = matrix.machines.get(device.machine or 0)
-    return _addressed(device) | {
+    return _address_members(device) | {
         "dev_type": device.dev_type,
         "flags": "0x00",
         "grp_id": 0 if group is None else group.number,
@@ -409,59 +422,63 @@ def predevice_json(device: MatrixDevice, matrix: LiqidMatrix) -> dict[str, Any]:
     }
 
 
-def details_json(machine: MatrixMachine, matrix: LiqidMatrix) -> dict[str, Any]:
+def machine_details_to_json(machine: MatrixMachine, matrix: LiqidMatrix) -> dict[str, Any]:
     """Convert a machine to the JSON object of its details, with the number of its devices."""
-    inside = [device.dev_type for device in matrix.devices.values() if device.machine == machine.number]
-    counts: dict[str, Any] = {name: inside.count(dev_type) for name, dev_type in _COUNTS.items()}
-    counts["cpu-sockets"] = str(inside.count("comp"))
-    whole = {"mach_id": machine.number, "mach_name": machine.name, **counts, "os_name": "linux"}
-    return whole | {"created": machine.mtime, "modified": machine.mtime}
+    member_types = [device.dev_type for device in matrix.devices.values() if device.machine == machine.number]
+    counts: dict[str, Any] = {name: member_types.count(dev_type) for name, dev_type in _DETAIL_COUNT_TYPES.items()}
+    counts["cpu-sockets"] = str(member_types.count("comp"))
+    details = {"mach_id": machine.number, "mach_name": machine.name, **counts, "os_name": "linux"}
+    return details | {"created": machine.mtime, "modified": machine.mtime}
 
 
-def group_details_json(group: MatrixGroup, matrix: LiqidMatrix) -> dict[str, Any]:
+def group_details_to_json(group: MatrixGroup, matrix: LiqidMatrix) -> dict[str, Any]:
     """Convert a group to the JSON object of its details, with the number of its devices and machines."""
-    inside = [device.dev_type for device in matrix.devices.values() if device.group == group.number]
+    member_types = [device.dev_type for device in matrix.devices.values() if device.group == group.number]
     counts = {"cpu-count": "comp", "storage-drive-count": "targ", "network-adapter-count": "link"}
     machines = sum(machine.group == group.number for machine in matrix.machines.values())
-    found: dict[str, Any] = {name: inside.count(dev_type) for name, dev_type in counts.items()}
-    return {"grp_id": group.number, "group_name": group.name, **found, "total-machines": machines}
+    type_counts: dict[str, Any] = {name: member_types.count(dev_type) for name, dev_type in counts.items()}
+    return {"grp_id": group.number, "group_name": group.name, **type_counts, "total-machines": machines}
 
 
-def counters_json(matrix: LiqidMatrix) -> dict[str, int]:
+def device_counts_to_json(matrix: LiqidMatrix) -> dict[str, int]:
     """Return the number of devices of the Matrix by type."""
     types = [device.dev_type for device in matrix.devices.values()]
-    return {f"{dev_type}_cnt": types.count(dev_type) for dev_type in (*PATHS, "plx")}
+    return {f"{dev_type}_cnt": types.count(dev_type) for dev_type in (*DEVICE_PATHS, "plx")}
 
 
-def _state(device: MatrixDevice) -> str:
+def _device_state(device: MatrixDevice) -> str:
     """Return the state that the Matrix reports for a device."""
-    return "failed" if device.part is not None and "broken" in device.part.quirks else "active"
+    return "failed" if device.rack_device is not None and "broken" in device.rack_device.quirks else "active"
 
 
-def _location(device: MatrixDevice) -> dict[str, int]:
+def _device_location(device: MatrixDevice) -> dict[str, int]:
     """Return the location that the Matrix reports for a device."""
     return {"rack": 0, "shelf": device.shelf, "node": device.slot}
 
 
-def snaked(value: Any) -> Any:
+def to_snake_case(value: Any) -> Any:
     """Return JSON data with member names in snake_case, because the Java SDK uses both forms."""
     if isinstance(value, Mapping):
-        return {re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).lower(): snaked(each) for key, each in value.items()}
-    return [snaked(each) for each in value] if isinstance(value, list) else value
+        return {
+            re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).lower(): to_snake_case(item) for key, item in value.items()
+        }
+    return [to_snake_case(item) for item in value] if isinstance(value, list) else value
 
 
-def echoed(body: Any, given: Mapping[str, Any], what: str) -> None:
+def check_echoed_object(body: Any, original: Mapping[str, Any], object_type: str) -> None:
     """Check that a client sent back an object completely and unchanged. Additional members are ignored.
 
     Only members that the SDKs have are compared. Raises LiqidRefusal if one is missing or changed.
     """
     if not isinstance(body, Mapping):
-        raise LiqidRefusal(f"{what} expected")
-    expected = {name: value for name, value in snaked(given).items() if name not in _NOT_ECHOED}
-    if wrong := [name for name, value in expected.items() if body.get(name, ...) != value]:
-        raise LiqidRefusal(f"{what} is not whole: {', '.join(wrong)}")
+        raise LiqidRefusal(f"{object_type} expected")
+    expected_members = {
+        name: value for name, value in to_snake_case(original).items() if name not in _UNCHECKED_MEMBERS
+    }
+    if differing_names := [name for name, value in expected_members.items() if body.get(name, ...) != value]:
+        raise LiqidRefusal(f"{object_type} is not whole: {', '.join(differing_names)}")
 
 
-def member(body: Any, name: str) -> Any:
+def get_member(body: Any, name: str) -> Any:
     """Return a member of a JSON object, or None if it is missing or the value is not an object."""
     return body.get(name) if isinstance(body, Mapping) else None

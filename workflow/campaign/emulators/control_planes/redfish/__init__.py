@@ -13,19 +13,19 @@ from __future__ import annotations
 from typing import Any
 
 from campaign.emulators.control_planes.hardware import Rack
-from campaign.emulators.control_planes.redfish.composition import Variant
-from campaign.emulators.control_planes.redfish.service import Redfish
+from campaign.emulators.control_planes.redfish.composition import ServiceVariant
+from campaign.emulators.control_planes.redfish.service import RedfishEmulator
 
-__all__ = ["Redfish", "Variant", "open_emulator"]
+__all__ = ["RedfishEmulator", "ServiceVariant", "open_emulator"]
 
 COMPOSES = ("POST", "/redfish/v1/Systems")
 
 
-def open_emulator(rack: Rack, **options: Any) -> Redfish:
+def open_emulator(rack: Rack, **options: Any) -> RedfishEmulator:
     """Create the emulated service of a rack.
 
     Args:
         rack: emulated hardware.
         **options: fields of `ServiceVariant`; `quirks` may be any collection of names.
     """
-    return Redfish(rack, Variant(**options))
+    return RedfishEmulator(rack, ServiceVariant(**options))

@@ -9,9 +9,9 @@ from campaign.emulators.control_planes.redfish.documents import (
     ROOT,
     Document,
     RedfishRefusal,
-    collection,
-    ref,
-    resource,
+    build_collection,
+    build_resource,
+    make_reference,
 )
 from campaign.emulators.control_planes.server import HttpRequest
 
@@ -19,7 +19,7 @@ SESSION_SERVICE = f"{ROOT}/SessionService"
 SESSIONS = f"{SESSION_SERVICE}/Sessions"
 
 
-class Access:
+class SessionAccess:
     """Account and sessions of the service.
 
     `sessions` holds the token of each session by its id.
@@ -31,11 +31,11 @@ class Access:
         self._sessions_max = sessions_max
         self._number = 0
 
-    def admits(self, asked: HttpRequest) -> bool:
+    def is_authorized(self, request: HttpRequest) -> bool:
         """Return True if the request has a valid session token or the Basic credentials of the account."""
-        if (token := asked.header("X-Auth-Token")) is not None:
-            return any(secrets.compare_digest(one, token) for one in self.sessions.values())
-        return asked.basic == self._account
+        if (token := request.find_header("X-Auth-Token")) is not None:
+            return any(secrets.compare_digest(session_token, token) for session_token in self.sessions.values())
+        return request.basic_credentials == self._account
 
     def log_in(self, body: dict[str, Any]) -> str:
         """Open a session and return its id.
@@ -57,15 +57,20 @@ class Access:
         self.sessions[str(self._number)] = secrets.token_hex(16)
         return str(self._number)
 
-    def find(self, path: str) -> Document | None:
+    def find_resource(self, path: str) -> Document | None:
         """Return the resource of a session path, or None for any other path."""
-        place, _, name = path.rpartition("/")
+        parent, _, name = path.rpartition("/")
         if path == SESSION_SERVICE:
-            return resource(
-                path, "SessionService", "v1_1_9", ServiceEnabled=True, SessionTimeout=600, Sessions=ref(SESSIONS)
+            return build_resource(
+                path,
+                "SessionService",
+                "v1_1_9",
+                ServiceEnabled=True,
+                SessionTimeout=600,
+                Sessions=make_reference(SESSIONS),
             )
         if path == SESSIONS:
-            return collection(path, "Session", self.sessions)
-        if place == SESSIONS and name in self.sessions:
-            return resource(path, "Session", "v1_7_0", UserName=self._account[0], Password=None)
+            return build_collection(path, "Session", self.sessions)
+        if parent == SESSIONS and name in self.sessions:
+            return build_resource(path, "Session", "v1_7_0", UserName=self._account[0], Password=None)
         return None

@@ -31,7 +31,7 @@ CompositionQuirk = Literal[
 ]
 
 
-class Variant(BaseModel):
+class ServiceVariant(BaseModel):
     """Differences between Redfish services.
 
     Attributes:
@@ -70,13 +70,13 @@ class Variant(BaseModel):
     quirks: frozenset[CompositionQuirk] = frozenset()
 
 
-OWN_NAME = "My Computer System"
-_INVALID = "Composition.1.1.ResourceBlockInvalid"
-CATEGORIES = {"gpu": "Processor", "fpga": "Processor", "nvme": "Storage", "nic": "Network"}
+FIXED_SYSTEM_NAME = "My Computer System"
+_INVALID_BLOCK_MESSAGE = "Composition.1.1.ResourceBlockInvalid"
+BLOCK_TYPES = {"gpu": "Processor", "fpga": "Processor", "nvme": "Storage", "nic": "Network"}
 
 
 @dataclass
-class Made:
+class ComposedSystem:
     """One composed system with its host and devices, by name."""
 
     id: str
@@ -88,30 +88,30 @@ class Made:
     power_next: str | None = None
 
 
-class Machine:
+class CompositionModel:
     """State of the emulated service: systems, zones and reserved blocks."""
 
-    def __init__(self, rack: Rack, variant: Variant) -> None:
+    def __init__(self, rack: Rack, variant: ServiceVariant) -> None:
         self.rack = rack
         self.variant = variant
         self.reserved: set[str] = set()
-        self.systems: dict[str, Made] = {}
+        self.systems: dict[str, ComposedSystem] = {}
         self.states: dict[str, str] = {}
         self._number = 0
         reaches = dict.fromkeys(host.drawers for host in rack.hosts.values())
         self.zones = {str(number): reach for number, reach in enumerate(reaches, 1)}
 
-    def category(self, block: str) -> str:
+    def get_block_type(self, block: str) -> str:
         """Return the ResourceBlockType of a block."""
         if block in self.rack.hosts:
             return "Compute"
-        return CATEGORIES.get(self.rack.devices[block].kind, "Expansion")
+        return BLOCK_TYPES.get(self.rack.devices[block].kind, "Expansion")
 
-    def known(self, block: str) -> bool:
+    def has_block(self, block: str) -> bool:
         """Return True if the rack has a host or device of this name."""
         return block in self.rack.hosts or block in self.rack.devices
 
-    def zones_of(self, block: str) -> list[str]:
+    def list_zones(self, block: str) -> list[str]:
         """Return the zones of a block.
 
         A zone has all hosts that reach the same drawers, and all devices in these drawers.
@@ -122,7 +122,7 @@ class Machine:
         drawer = self.rack.devices[block].drawer
         return [zone for zone, reach in self.zones.items() if drawer in reach]
 
-    def members(self, zone: str) -> list[str]:
+    def list_zone_blocks(self, zone: str) -> list[str]:
         """Return the names of the hosts and devices in a zone."""
         reach = self.zones[zone]
         return [
@@ -130,92 +130,92 @@ class Machine:
             *(name for name, device in self.rack.devices.items() if device.drawer in reach),
         ]
 
-    def having(self) -> dict[str, list[str]]:
+    def list_systems_by_block(self) -> dict[str, list[str]]:
         """Return the ids of the systems that each block reports, by block."""
-        found: dict[str, list[str]] = {}
-        for made in self.systems.values():
-            for block in (made.host, *made.devices):
-                if self._moved(block, made):
-                    found.setdefault(block, []).append(made.id)
-        return found
+        systems_by_block: dict[str, list[str]] = {}
+        for system in self.systems.values():
+            for block in (system.host, *system.devices):
+                if self._is_block_of(block, system):
+                    systems_by_block.setdefault(block, []).append(system.id)
+        return systems_by_block
 
-    def _moved(self, block: str, made: Made) -> bool:
+    def _is_block_of(self, block: str, system: ComposedSystem) -> bool:
         """Return True if the block itself reports the system. It is False if only the system lists the block."""
         if "composes_nothing" in self.variant.quirks:
             return False
-        shared = "double_allocates" in self.variant.quirks
-        return shared or block in self.rack.hosts or self.rack.devices[block].attached_to == made.host
+        can_share = "double_allocates" in self.variant.quirks
+        return can_share or block in self.rack.hosts or self.rack.devices[block].attached_to == system.host
 
-    def compose(self, name: str, description: str, blocks: Sequence[str]) -> Made:
+    def compose_system(self, name: str, description: str, blocks: Sequence[str]) -> ComposedSystem:
         """Compose a system of one host and devices.
 
         Raises RedfishRefusal if the blocks or the name cannot be used. Nothing is changed then.
         """
         hosts = [block for block in blocks if block in self.rack.hosts]
         if len(hosts) != 1:
-            raise RedfishRefusal(400, _INVALID, f"{len(hosts)} compute blocks, 1 is needed", hosts)
-        if any(name in (made.id, made.name) for made in self.systems.values()):
+            raise RedfishRefusal(400, _INVALID_BLOCK_MESSAGE, f"{len(hosts)} compute blocks, 1 is needed", hosts)
+        if any(name in (system.id, system.name) for system in self.systems.values()):
             raise RedfishRefusal(
                 409, "ResourceAlreadyExists", f"a system {name} is there", ("ComputerSystem", "Name", name)
             )
         devices = [block for block in blocks if block not in hosts]
-        self._check(hosts[0], devices)
+        self._check_composable(hosts[0], devices)
         if "composes_nothing" not in self.variant.quirks:
             for device in devices:
                 if self.rack.devices[device].attached_to is None:  # an attached device stays where it is
-                    self._attach(device, hosts[0])
+                    self._attach_device(device, hosts[0])
         self._number += 1
         names = self.variant.names
-        made = Made(
+        system = ComposedSystem(
             name if names == "as_id" else str(self._number),
-            name if names == "kept" else name[:20] if names == "cut" else OWN_NAME,
+            name if names == "kept" else name[:20] if names == "cut" else FIXED_SYSTEM_NAME,
             description if names == "kept" else "",
             hosts[0],
             devices,
             power="Off" if self.variant.powered_off else "On",
         )
-        self.systems[made.id] = made
-        return made
+        self.systems[system.id] = system
+        return system
 
-    def _attach(self, device: str, host: str) -> None:
+    def _attach_device(self, device: str, host: str) -> None:
         """Attach a device to a host in the rack. Raises RedfishRefusal if the rack refuses it."""
         try:
             self.rack.attach(device, host)
         except RackError as error:
             raise RedfishRefusal(409, "Composition.1.1.ResourceBlockInUse", str(error), (device,)) from error
 
-    def _check(self, host: str, devices: Sequence[str]) -> None:
+    def _check_composable(self, host: str, devices: Sequence[str]) -> None:
         """Check that a host and devices can form one system. Raises RedfishRefusal if they cannot."""
         if len(set(devices)) != len(devices):
-            raise RedfishRefusal(400, _INVALID, "a block is named twice", devices)
-        zones = set(self.zones_of(host))
-        having = self.having()
+            raise RedfishRefusal(400, _INVALID_BLOCK_MESSAGE, "a block is named twice", devices)
+        zones = set(self.list_zones(host))
+        systems_by_block = self.list_systems_by_block()
         for block in (host, *devices):
             if self.states.get(block) in ("Failed", "Unavailable"):
-                raise RedfishRefusal(409, _INVALID, f"{block} is {self.states[block]}", (block,))
-            attached = block in self.rack.devices and self.rack.devices[block].attached_to is not None
-            if (attached or having.get(block)) and "double_allocates" not in self.variant.quirks:
-                who = ", ".join(having.get(block, ()))
+                raise RedfishRefusal(409, _INVALID_BLOCK_MESSAGE, f"{block} is {self.states[block]}", (block,))
+            is_attached = block in self.rack.devices and self.rack.devices[block].attached_to is not None
+            if (is_attached or systems_by_block.get(block)) and "double_allocates" not in self.variant.quirks:
+                holders = ", ".join(systems_by_block.get(block, ()))
                 raise RedfishRefusal(
-                    409, "Composition.1.1.ResourceBlockInUse", f"{block} is in use by {who}", (block, who)
+                    409, "Composition.1.1.ResourceBlockInUse", f"{block} is in use by {holders}", (block, holders)
                 )
-            zones &= set(self.zones_of(block))
+            zones &= set(self.list_zones(block))
         if not zones:
             raise RedfishRefusal(400, "Composition.1.1.IncompatibleZone", "the blocks share no zone", devices)
-        for category in ("Processor", "Storage", "Network"):
-            count = sum(self.category(block) == category for block in devices)
-            if count > self.variant.limits.get(f"Max{category}", count):
+        for block_type in ("Processor", "Storage", "Network"):
+            count = sum(self.get_block_type(block) == block_type for block in devices)
+            if count > self.variant.limits.get(f"Max{block_type}", count):
                 raise RedfishRefusal(
-                    400, "ResourceExhaustion", f"{count} blocks of type {category} are too many", (category,)
+                    400, "ResourceExhaustion", f"{count} blocks of type {block_type} are too many", (block_type,)
                 )
 
-    def decompose(self, made: Made) -> None:
+    def decompose_system(self, system: ComposedSystem) -> None:
         """Delete a system and detach its devices. Reserved marks of its blocks are kept."""
-        if self.variant.powered_off and made.power != "Off":
-            raise RedfishRefusal(400, "CampaignEmulator.1.0.MustBeOff", f"system {made.id} is on", (made.id,))
+        if self.variant.powered_off and system.power != "Off":
+            raise RedfishRefusal(400, "CampaignEmulator.1.0.MustBeOff", f"system {system.id} is on", (system.id,))
         if "deletes_nothing" in self.variant.quirks:
             return
-        for name in made.devices:
-            if self.rack.devices[name].attached_to == made.host:
+        for name in system.devices:
+            if self.rack.devices[name].attached_to == system.host:
                 self.rack.detach(name)
-        del self.systems[made.id]
+        del self.systems[system.id]

@@ -9,13 +9,13 @@ from typing import Any
 from campaign.emulators.control_planes.server import Reply
 
 ROOT = "/redfish/v1"
-HEADERS = {"OData-Version": "4.0", "Cache-Control": "no-cache"}
-WELL = {"State": "Enabled", "Health": "OK"}
+RESPONSE_HEADERS = {"OData-Version": "4.0", "Cache-Control": "no-cache"}
+STATUS_OK = {"State": "Enabled", "Health": "OK"}
 _BASE = "Base.1.19"
 _EXPAND = re.compile(r"([.*~])(?:\(\$levels=(\d+)\))?")
 
 Document = dict[str, Any]
-Find = Callable[[str], Document | None]
+FindResource = Callable[[str], Document | None]
 
 
 class RedfishRefusal(Exception):
@@ -30,7 +30,7 @@ class RedfishRefusal(Exception):
         self.message_id = message_id if "." in message_id else f"{_BASE}.{message_id}"
         self.arguments = list(arguments)
 
-    def reply(self) -> Reply:
+    def to_reply(self) -> Reply:
         """Convert the refusal to an HTTP reply with a Redfish error body."""
         message = {
             "@odata.type": "#Message.v1_1_2.Message",
@@ -42,33 +42,33 @@ class RedfishRefusal(Exception):
         }
         body = {"error": {"code": self.message_id, "message": str(self), "@Message.ExtendedInfo": [message]}}
         login = {"WWW-Authenticate": 'Basic realm="campaign-emulator"'} if self.status == 401 else {}
-        return Reply(self.status, body, HEADERS | login)
+        return Reply(self.status, body, RESPONSE_HEADERS | login)
 
 
-def missing(path: str) -> RedfishRefusal:
+def build_not_found_error(path: str) -> RedfishRefusal:
     """Build the error for a path without a resource."""
     return RedfishRefusal(404, "ResourceMissingAtURI", f"no {path}", (path,))
 
 
-def ref(path: str) -> dict[str, str]:
+def make_reference(path: str) -> dict[str, str]:
     """Build a reference to a resource."""
     return {"@odata.id": path}
 
 
-def refs(place: str, names: Iterable[str]) -> list[dict[str, str]]:
+def make_references(parent: str, names: Iterable[str]) -> list[dict[str, str]]:
     """Build references to resources under a path."""
-    return [ref(f"{place}/{name}") for name in names]
+    return [make_reference(f"{parent}/{name}") for name in names]
 
 
-def resource(path: str, kind: str, version: str, **properties: Any) -> Document:
+def build_resource(path: str, kind: str, version: str, **properties: Any) -> Document:
     """Build a resource document from its path, type and properties."""
     name = path.rstrip("/").rpartition("/")[2]
     return {"@odata.id": path, "@odata.type": f"#{kind}.{version}.{kind}", "Id": name, "Name": name, **properties}
 
 
-def collection(path: str, kind: str, names: Iterable[str]) -> Document:
+def build_collection(path: str, kind: str, names: Iterable[str]) -> Document:
     """Build a collection document with references to its members."""
-    members = refs(path, names)
+    members = make_references(path, names)
     return {
         "@odata.id": path,
         "@odata.type": f"#{kind}Collection.{kind}Collection",
@@ -78,30 +78,30 @@ def collection(path: str, kind: str, names: Iterable[str]) -> Document:
     }
 
 
-def pages(found: Document, path: str, query: Mapping[str, str], page: int | None) -> Document:
+def cut_to_page(collection_document: Document, path: str, query: Mapping[str, str], page_size: int | None) -> Document:
     """Cut a collection to the requested $skip and $top, and to the page size of the service.
 
     If members remain, a link to the next page is added.
     """
-    holder = found if "Members" in found else found["Links"]
+    holder = collection_document if "Members" in collection_document else collection_document["Links"]
     skip, top = int(query.get("$skip", "0")), int(query["$top"]) if "$top" in query else None
-    rest = holder["Members"][skip:][:top]
-    if page and len(rest) > page:
-        left = "" if top is None else f"&$top={top - page}"
+    members = holder["Members"][skip:][:top]
+    if page_size and len(members) > page_size:
+        top_parameter = "" if top is None else f"&$top={top - page_size}"
         expand = f"&$expand={query['$expand']}" if "$expand" in query else ""
-        holder["Members@odata.nextLink"] = f"{path}?$skip={skip + page}{left}{expand}"
-        rest = rest[:page]
-    holder["Members"] = rest
-    return found
+        holder["Members@odata.nextLink"] = f"{path}?$skip={skip + page_size}{top_parameter}{expand}"
+        members = members[:page_size]
+    holder["Members"] = members
+    return collection_document
 
 
-def expansion(text: str) -> tuple[str, int] | None:
+def parse_expand(text: str) -> tuple[str, int] | None:
     """Parse the value of $expand to (sign, levels), or return None if it is invalid."""
-    found = _EXPAND.fullmatch(text)
-    return (found[1], int(found[2] or 1)) if found else None
+    match = _EXPAND.fullmatch(text)
+    return (match[1], int(match[2] or 1)) if match else None
 
 
-def expanded(value: Any, find: Find, sign: str, levels: int, within: str = "") -> Any:
+def expand_references(value: Any, find: FindResource, sign: str, levels: int, parent_member: str = "") -> Any:
     """Replace references in a document by the resources, up to a number of levels.
 
     The sign `.` leaves out references under Links, `~` leaves out all others, and `*` expands both.
@@ -116,17 +116,17 @@ def expanded(value: Any, find: Find, sign: str, levels: int, within: str = "") -
     if levels <= 0:
         return value
     if isinstance(value, list):
-        return [expanded(one, find, sign, levels, within) for one in value]
+        return [expand_references(item, find, sign, levels, parent_member) for item in value]
     if not isinstance(value, dict):
         return value
     if set(value) == {"@odata.id"}:
-        wanted = sign == "*" or (sign == "~") == (within == "Links")
-        value, levels = (find(value["@odata.id"]) if wanted else None) or value, levels - 1
+        expands = sign == "*" or (sign == "~") == (parent_member == "Links")
+        value, levels = (find(value["@odata.id"]) if expands else None) or value, levels - 1
         if levels <= 0 or set(value) == {"@odata.id"}:
             return value
     return {
-        name: one
+        name: item
         if name.startswith(("@", "#")) or name == "Actions"
-        else expanded(one, find, sign, levels, "Links" if name == "Links" else within)
-        for name, one in value.items()
+        else expand_references(item, find, sign, levels, "Links" if name == "Links" else parent_member)
+        for name, item in value.items()
     }

@@ -7,133 +7,137 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from campaign.emulators.control_planes.hardware import RackDevice
-from campaign.emulators.control_planes.redfish.composition import Machine, Made
+from campaign.emulators.control_planes.redfish.composition import ComposedSystem, CompositionModel
 from campaign.emulators.control_planes.redfish.documents import (
-    HEADERS,
+    RESPONSE_HEADERS,
     ROOT,
-    WELL,
+    STATUS_OK,
     Document,
     RedfishRefusal,
-    collection,
-    missing,
-    ref,
-    refs,
-    resource,
+    build_collection,
+    build_not_found_error,
+    build_resource,
+    make_reference,
+    make_references,
 )
 from campaign.emulators.control_planes.server import HttpRequest, Reply
 
-COMPOSITION = f"{ROOT}/CompositionService"
-ZONES = f"{COMPOSITION}/ResourceZones"
+COMPOSITION_SERVICE = f"{ROOT}/CompositionService"
+ZONES = f"{COMPOSITION_SERVICE}/ResourceZones"
 SYSTEMS = f"{ROOT}/Systems"
 CAPABILITIES = f"{SYSTEMS}/Capabilities"
 CHASSIS = f"{ROOT}/Chassis"
-_PLACES = {"nvme": "Drives", "nic": "EthernetInterfaces"}
-_CREATE = {"Name", "Description", "Links", "@odata.type"}
+_PART_COLLECTIONS = {"nvme": "Drives", "nic": "EthernetInterfaces"}
+_CREATE_PROPERTIES = {"Name", "Description", "Links", "@odata.type"}
 
 
-class Resources:
+class ResourceTree:
     """Resources of the composition service.
 
     Call `refresh_systems` before each request: it computes once which systems have each block.
     """
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.variant = machine.variant
-        self.blocks_at = f"{COMPOSITION if machine.variant.composes else ROOT}/ResourceBlocks"
-        self._having: dict[str, list[str]] = {}
+    def __init__(self, composition: CompositionModel) -> None:
+        self.composition = composition
+        self.variant = composition.variant
+        self.blocks_path = f"{COMPOSITION_SERVICE if composition.variant.composes else ROOT}/ResourceBlocks"
+        self._systems_by_block: dict[str, list[str]] = {}
 
-    def begin(self) -> None:
+    def refresh_systems(self) -> None:
         """Compute the systems that have each block, for one request."""
-        self._having = self.machine.having()
+        self._systems_by_block = self.composition.list_systems_by_block()
 
-    def root(self) -> Document:
+    def build_root_links(self) -> Document:
         """Build the links of the service root to these resources."""
-        composes = {"CompositionService": ref(COMPOSITION)} if self.variant.composes else {}
-        return {"Systems": ref(SYSTEMS), "Chassis": ref(CHASSIS)} | (
-            composes or {"ResourceBlocks": ref(self.blocks_at)}
+        composes = {"CompositionService": make_reference(COMPOSITION_SERVICE)} if self.variant.composes else {}
+        return {"Systems": make_reference(SYSTEMS), "Chassis": make_reference(CHASSIS)} | (
+            composes or {"ResourceBlocks": make_reference(self.blocks_path)}
         )
 
-    def allowed(self, path: str) -> str:
+    def get_allowed_methods(self, path: str) -> str:
         """Return the methods that a path allows besides GET and HEAD, as a suffix of the Allow header."""
         if path == SYSTEMS:
             return ", POST"
         return ", DELETE" if path.startswith(f"{SYSTEMS}/") else ""
 
-    def find(self, path: str) -> Document | None:
+    def find_resource(self, path: str) -> Document | None:
         """Return the resource of a path, or None if there is none."""
-        for place, build in (
-            (self.blocks_at, self._blocks),
-            (ZONES, self._zones),
-            (SYSTEMS, self._systems),
-            (CHASSIS, self._chassis),
+        for parent, build in (
+            (self.blocks_path, self._find_block),
+            (ZONES, self._find_zone),
+            (SYSTEMS, self._find_system),
+            (CHASSIS, self._find_chassis),
         ):
-            if path == place or path.startswith(f"{place}/"):
-                return build(path, path.removeprefix(place).strip("/").split("/"))
-        if path != COMPOSITION or not self.variant.composes:
+            if path == parent or path.startswith(f"{parent}/"):
+                return build(path, path.removeprefix(parent).strip("/").split("/"))
+        if path != COMPOSITION_SERVICE or not self.variant.composes:
             return None
-        return resource(
+        return build_resource(
             path,
             "CompositionService",
             "v1_1_0",
-            Status=WELL,
+            Status=STATUS_OK,
             ServiceEnabled=True,
             AllowOverprovisioning=False,
             AllowZoneAffinity=False,
-            ResourceBlocks=ref(self.blocks_at),
-            ResourceZones=ref(ZONES),
+            ResourceBlocks=make_reference(self.blocks_path),
+            ResourceZones=make_reference(ZONES),
         )
 
-    def _blocks(self, path: str, parts: list[str]) -> Document | None:
+    def _find_block(self, path: str, parts: list[str]) -> Document | None:
         """Return the collection of blocks, one block, or a part of a block."""
-        rack = self.machine.rack
+        rack = self.composition.rack
         match parts:
             case [""]:
-                return self._listed(collection(path, "ResourceBlock", [*rack.hosts, *rack.devices]))
-            case [name] if self.machine.known(name):
-                return self._block(path, name)
-            case [name, place, "1"] if name in rack.devices and place == _place(rack.devices[name]):
-                return self._part(path, rack.devices[name], place)
+                return self._format_collection(build_collection(path, "ResourceBlock", [*rack.hosts, *rack.devices]))
+            case [name] if self.composition.has_block(name):
+                return self._build_block(path, name)
+            case [name, place, "1"] if name in rack.devices and place == _part_collection(rack.devices[name]):
+                return self._build_part(path, rack.devices[name], place)
         return None
 
-    def _listed(self, found: Document) -> Document:
+    def _format_collection(self, document: Document) -> Document:
         """Return a collection, with its members under Links if the variant requires it."""
         if "linked_members" in self.variant.quirks:
-            found["Links"] = {"Members": found.pop("Members")}
-        return found
+            document["Links"] = {"Members": document.pop("Members")}
+        return document
 
-    def _block(self, path: str, name: str) -> Document:
+    def _build_block(self, path: str, name: str) -> Document:
         """Build the document of a resource block."""
-        machine = self.machine
-        systems, category, device = self._having.get(name, []), machine.category(name), machine.rack.devices.get(name)
-        chassis = refs(CHASSIS, [device.drawer] if device else [])
-        body = resource(
+        composition = self.composition
+        systems, category, device = (
+            self._systems_by_block.get(name, []),
+            composition.get_block_type(name),
+            composition.rack.devices.get(name),
+        )
+        chassis = make_references(CHASSIS, [device.drawer] if device else [])
+        body = build_resource(
             path,
             "ResourceBlock",
             "v1_3_3",
             Name=f"block {name}",
-            Status=_status(device),
-            Links={"ComputerSystems": refs(SYSTEMS, systems), "Chassis": chassis},
+            Status=_device_status(device),
+            Links={"ComputerSystems": make_references(SYSTEMS, systems), "Chassis": chassis},
         )
         if "untyped" not in self.variant.quirks:
             body["ResourceBlockType"] = category if "scalar_types" in self.variant.quirks else [category]
         if self.variant.composes:
-            body["CompositionStatus"] = self._composition(name, systems)
-            body["Links"]["Zones"] = refs(ZONES, machine.zones_of(name))
+            body["CompositionStatus"] = self._build_composition_status(name, systems)
+            body["Links"]["Zones"] = make_references(ZONES, composition.list_zones(name))
         if device is not None:
-            body[_place(device)] = [ref(f"{path}/{_place(device)}/1")]
+            body[_part_collection(device)] = [make_reference(f"{path}/{_part_collection(device)}/1")]
         return body
 
-    def _composition(self, name: str, systems: list[str]) -> Document:
+    def _build_composition_status(self, name: str, systems: list[str]) -> Document:
         """Build the CompositionStatus of a block."""
-        machine, quirks = self.machine, self.variant.quirks
-        device = machine.rack.devices.get(name)
-        attached = bool(systems) or (device is not None and device.attached_to is not None)
-        state = machine.states.get(name, "Composed" if attached else "Unused")
-        reserved = name in machine.reserved
+        composition, quirks = self.composition, self.variant.quirks
+        device = composition.rack.devices.get(name)
+        is_attached = bool(systems) or (device is not None and device.attached_to is not None)
+        state = composition.states.get(name, "Composed" if is_attached else "Unused")
+        is_reserved = name in composition.reserved
         return {
             "CompositionState": "Unused" if "unused_while_composed" in quirks else state,
-            "Reserved": str(reserved).lower() if "text_reserved" in quirks else reserved,
+            "Reserved": str(is_reserved).lower() if "text_reserved" in quirks else is_reserved,
             "SharingCapable": False,
             "SharingEnabled": False,
             "MaxCompositions": 1,
@@ -141,173 +145,181 @@ class Resources:
         }
 
     @staticmethod
-    def _part(path: str, device: RackDevice, place: str) -> Document:
+    def _build_part(path: str, device: RackDevice, collection_name: str) -> Document:
         """Build the document of the drive, network interface or processor in a block."""
-        common = {"Name": device.name, "Status": _status(device)}
-        if place == "EthernetInterfaces":
+        common = {"Name": device.name, "Status": _device_status(device)}
+        if collection_name == "EthernetInterfaces":
             mac = ":".join(device.serial[index : index + 2] for index in range(0, 12, 2))
-            return resource(path, "EthernetInterface", "v1_9_0", MACAddress=mac, PermanentMACAddress=mac, **common)
+            return build_resource(
+                path, "EthernetInterface", "v1_9_0", MACAddress=mac, PermanentMACAddress=mac, **common
+            )
         common |= {"Model": device.model, "SerialNumber": device.serial}
-        if place == "Drives":
+        if collection_name == "Drives":
             disk = {"MediaType": "SSD", "Protocol": "NVMe", "CapacityBytes": 960_197_124_096}
-            return resource(path, "Drive", "v1_16_0", **common, **disk)
+            return build_resource(path, "Drive", "v1_16_0", **common, **disk)
         pcie = {"PCIeType": "Gen4", "MaxPCIeType": "Gen4", "LanesInUse": device.width, "MaxLanes": 16}
         link = {"InterfaceType": "PCIe", "PCIe": pcie}
         names = {"ProcessorType": device.kind.upper(), "UUID": device.uuid}
-        return resource(path, "Processor", "v1_16_0", **common, **names, SystemInterface=link)
+        return build_resource(path, "Processor", "v1_16_0", **common, **names, SystemInterface=link)
 
-    def _zones(self, path: str, parts: list[str]) -> Document | None:
+    def _find_zone(self, path: str, parts: list[str]) -> Document | None:
         """Return the collection of zones, or one zone."""
-        machine = self.machine
+        composition = self.composition
         match parts:
             case [""]:
-                return self._listed(collection(path, "Zone", machine.zones))
-            case [zone] if zone in machine.zones:
-                blocks = refs(self.blocks_at, machine.members(zone))
-                found = {"ZoneType": "ZoneOfResourceBlocks", "Status": WELL, "Links": {"ResourceBlocks": blocks}}
-                return resource(path, "Zone", "v1_6_0", **found) | self._offers(path)
+                return self._format_collection(build_collection(path, "Zone", composition.zones))
+            case [zone] if zone in composition.zones:
+                blocks = make_references(self.blocks_path, composition.list_zone_blocks(zone))
+                properties = {
+                    "ZoneType": "ZoneOfResourceBlocks",
+                    "Status": STATUS_OK,
+                    "Links": {"ResourceBlocks": blocks},
+                }
+                return build_resource(path, "Zone", "v1_6_0", **properties) | self._build_capability_links(path)
         return None
 
-    def _offers(self, zone: str) -> Document:
+    def _build_capability_links(self, zone: str) -> Document:
         """Build the links of a zone to the capabilities of composed systems."""
         offer = {
-            "CapabilitiesObject": ref(CAPABILITIES),
+            "CapabilitiesObject": make_reference(CAPABILITIES),
             "UseCase": self.variant.use_case,
-            "Links": {"TargetCollection": ref(SYSTEMS), "RelatedItem": [ref(zone)]},
+            "Links": {"TargetCollection": make_reference(SYSTEMS), "RelatedItem": [make_reference(zone)]},
         }
         kind = "#CollectionCapabilities.v1_4_0.CollectionCapabilities"
         return {"@Redfish.CollectionCapabilities": {"@odata.type": kind, "Capabilities": [offer]}}
 
-    def _chassis(self, path: str, parts: list[str]) -> Document | None:
+    def _find_chassis(self, path: str, parts: list[str]) -> Document | None:
         """Return the collection of chassis, or one chassis."""
-        drawers = dict.fromkeys(device.drawer for device in self.machine.rack.devices.values())
+        drawers = dict.fromkeys(device.drawer for device in self.composition.rack.devices.values())
         if parts == [""]:
-            return collection(path, "Chassis", drawers)
-        found = len(parts) == 1 and parts[0] in drawers
-        return resource(path, "Chassis", "v1_23_0", ChassisType="Drawer", Status=WELL) if found else None
+            return build_collection(path, "Chassis", drawers)
+        exists = len(parts) == 1 and parts[0] in drawers
+        return build_resource(path, "Chassis", "v1_23_0", ChassisType="Drawer", Status=STATUS_OK) if exists else None
 
-    def _systems(self, path: str, parts: list[str]) -> Document | None:
+    def _find_system(self, path: str, parts: list[str]) -> Document | None:
         """Return the collection of systems, its capabilities, or one system."""
         match parts:
             case [""]:
-                zone = next(iter(self.machine.zones))
-                listed = self._listed(collection(path, "ComputerSystem", self.machine.systems))
-                return listed | self._offers(f"{ZONES}/{zone}")
+                zone = next(iter(self.composition.zones))
+                document = self._format_collection(build_collection(path, "ComputerSystem", self.composition.systems))
+                return document | self._build_capability_links(f"{ZONES}/{zone}")
             case ["Capabilities"] if self.variant.composes:
-                return self._capabilities(path)
-            case [name] if name in self.machine.systems:
-                return self._system(path, self.machine.systems[name])
+                return self._build_capabilities(path)
+            case [name] if name in self.composition.systems:
+                return self._build_system(path, self.composition.systems[name])
         return None
 
-    def _capabilities(self, path: str) -> Document:
+    def _build_capabilities(self, path: str) -> Document:
         """Build the document of the properties that a new system may have."""
         marks = ("Name@Redfish.RequiredOnCreate", "Name@Redfish.SetOnlyOnCreate", "Links@Redfish.RequiredOnCreate")
         return {
-            **resource(path, "ComputerSystem", "v1_20_0", Name="Capabilities of the systems that can be composed"),
+            **build_resource(
+                path, "ComputerSystem", "v1_20_0", Name="Capabilities of the systems that can be composed"
+            ),
             **dict.fromkeys((*marks, "Description@Redfish.OptionalOnCreate"), True),
             "Links": {"ResourceBlocks@Redfish.RequiredOnCreate": True},
             "@Redfish.ResourceBlockLimits": {"MinCompute": 1, "MaxCompute": 1, **self.variant.limits},
         }
 
-    def _system(self, path: str, made: Made) -> Document:
+    def _build_system(self, path: str, system: ComposedSystem) -> Document:
         """Build the document of a composed system."""
         reset = {"ResetType@Redfish.AllowableValues": ["On", "ForceOff"]}
-        body = resource(
+        body = build_resource(
             path,
             "ComputerSystem",
             "v1_20_0",
-            Name=made.name,
-            Description=made.description or "a computer system",
+            Name=system.name,
+            Description=system.description or "a computer system",
             SystemType="Composed",
-            PowerState=made.power,
-            Status=WELL,
-            Links={"ResourceBlocks": refs(self.blocks_at, (made.host, *made.devices))},
+            PowerState=system.power,
+            Status=STATUS_OK,
+            Links={"ResourceBlocks": make_references(self.blocks_path, (system.host, *system.devices))},
             Actions={"#ComputerSystem.Reset": {"target": f"{path}/Actions/ComputerSystem.Reset", **reset}},
         )
-        if made.power_next is not None:  # the new power state shows at the next read
-            made.power, made.power_next = made.power_next, None
+        if system.power_next is not None:  # the new power state shows at the next read
+            system.power, system.power_next = system.power_next, None
         return body
 
-    def change(self, path: str, asked: HttpRequest) -> Callable[[], Reply] | None:
+    def prepare_change(self, path: str, request: HttpRequest) -> Callable[[], Reply] | None:
         """Return a function that carries out the change of a request, or None if the path does not allow it."""
-        body, composes = asked.body, self.variant.composes
-        if path == SYSTEMS and asked.method == "POST" and composes:
-            return lambda: self._create(body)
+        body, composes = request.body, self.variant.composes
+        if path == SYSTEMS and request.method == "POST" and composes:
+            return lambda: self._create_system(body)
         action = re.fullmatch(rf"{SYSTEMS}/([^/]+)/Actions/ComputerSystem\.(\w+)", path)
-        if action and asked.method == "POST":
-            return lambda: self._act(action[1], action[2], body)
-        made = self.machine.systems.get(path.removeprefix(f"{SYSTEMS}/"))
-        if made is not None and composes and asked.method == "DELETE":
-            return lambda: self._delete(made)
+        if action and request.method == "POST":
+            return lambda: self._run_action(action[1], action[2], body)
+        system = self.composition.systems.get(path.removeprefix(f"{SYSTEMS}/"))
+        if system is not None and composes and request.method == "DELETE":
+            return lambda: self._delete_system(system)
         return None
 
-    def _created(self, path: str) -> Reply:
+    def _build_created_reply(self, path: str) -> Reply:
         """Build the reply to a POST that created a system, in the form of the variant."""
-        self.begin()
-        found, how = self.find(path) or {}, self.variant.creates
-        if how == "object":
-            return Reply(200, found, HEADERS)
-        empty = how == "no_content"
-        return Reply(204 if empty else 201, None if empty else found, HEADERS | {"Location": path})
+        self.refresh_systems()
+        document, answer_form = self.find_resource(path) or {}, self.variant.creates
+        if answer_form == "object":
+            return Reply(200, document, RESPONSE_HEADERS)
+        empty = answer_form == "no_content"
+        return Reply(204 if empty else 201, None if empty else document, RESPONSE_HEADERS | {"Location": path})
 
-    def _create(self, body: Document) -> Reply:
+    def _create_system(self, body: Document) -> Reply:
         """Create a system from the body of a POST. Raises RedfishRefusal if the body is invalid."""
-        _only(body, _CREATE)
+        _reject_unknown_properties(body, _CREATE_PROPERTIES)
         if "no_description" in self.variant.quirks and "Description" in body:
             raise RedfishRefusal(400, "PropertyUnknown", "no property Description", ("Description",))
         name = body.get("Name")
         if not isinstance(name, str) or not name:
             raise RedfishRefusal(400, "CreateFailedMissingReqProperties", "Name is needed", ("Name",))
-        blocks = self._named_blocks(body)
-        made = self.machine.compose(name, str(body.get("Description") or ""), blocks)
-        return self._created(f"{SYSTEMS}/{made.id}")
+        blocks = self._list_requested_blocks(body)
+        system = self.composition.compose_system(name, str(body.get("Description") or ""), blocks)
+        return self._build_created_reply(f"{SYSTEMS}/{system.id}")
 
-    def _named_blocks(self, body: Document) -> list[str]:
+    def _list_requested_blocks(self, body: Document) -> list[str]:
         """Return the names of the blocks in Links.ResourceBlocks. Raises RedfishRefusal if there is anything else."""
         links = body.get("Links")
         listing = links.get("ResourceBlocks") if isinstance(links, dict) else None
         if not isinstance(listing, list) or not listing:
             raise RedfishRefusal(400, "PropertyMissing", "Links.ResourceBlocks is needed", ("ResourceBlocks",))
-        return [self._named_block(one) for one in listing]
+        return [self._resolve_block(reference) for reference in listing]
 
-    def _named_block(self, reference: Any) -> str:
+    def _resolve_block(self, reference: Any) -> str:
         """Return the name of the block that a reference points to. Raises RedfishRefusal if there is none."""
         path = str(reference.get("@odata.id") if isinstance(reference, dict) else None)
-        place, _, name = path.rpartition("/")
-        if place != self.blocks_at or not self.machine.known(name):
+        parent, _, name = path.rpartition("/")
+        if parent != self.blocks_path or not self.composition.has_block(name):
             raise RedfishRefusal(400, "Composition.1.1.ResourceBlockNotFound", f"no block {path}", (path,))
         return name
 
-    def _delete(self, made: Made) -> Reply:
+    def _delete_system(self, system: ComposedSystem) -> Reply:
         """Delete a system."""
-        self.machine.decompose(made)
-        return Reply(204, None, HEADERS)
+        self.composition.decompose_system(system)
+        return Reply(204, None, RESPONSE_HEADERS)
 
-    def _act(self, system: str, action: str, body: Document) -> Reply:
+    def _run_action(self, system: str, action: str, body: Document) -> Reply:
         """Run a reset action of a system. Raises RedfishRefusal if the action is not supported."""
-        made = self.machine.systems.get(system)
-        if made is None:
-            raise missing(f"{SYSTEMS}/{system}")
+        composed_system = self.composition.systems.get(system)
+        if composed_system is None:
+            raise build_not_found_error(f"{SYSTEMS}/{system}")
         if action != "Reset":
             raise RedfishRefusal(400, "ActionNotSupported", f"no action {action}", (action,))
-        wanted = {"On": "On", "ForceOff": "Off"}.get(str(body.get("ResetType")))
-        if wanted is None:
+        power_state = {"On": "On", "ForceOff": "Off"}.get(str(body.get("ResetType")))
+        if power_state is None:
             raise RedfishRefusal(400, "ActionParameterNotSupported", "ResetType: On, ForceOff", ("ResetType", action))
-        made.power_next = wanted
-        return Reply(204, None, HEADERS)
+        composed_system.power_next = power_state
+        return Reply(204, None, RESPONSE_HEADERS)
 
 
-def _only(body: Mapping[str, Any], names: Collection[str]) -> None:
+def _reject_unknown_properties(body: Mapping[str, Any], names: Collection[str]) -> None:
     """Raise RedfishRefusal if the body has properties other than the named ones."""
     if unknown := sorted(set(body) - set(names)):
         raise RedfishRefusal(400, "PropertyUnknown", f"no property {unknown[0]}", unknown)
 
 
-def _place(device: RackDevice) -> str:
+def _part_collection(device: RackDevice) -> str:
     """Return the member of a block that lists parts of this kind."""
-    return _PLACES.get(device.kind, "Processors")
+    return _PART_COLLECTIONS.get(device.kind, "Processors")
 
 
-def _status(device: RackDevice | None) -> Document:
+def _device_status(device: RackDevice | None) -> Document:
     """Return the Status of a device. It is critical if the device is broken."""
-    return {**WELL, "Health": "Critical"} if device is not None and "broken" in device.quirks else WELL
+    return {**STATUS_OK, "Health": "Critical"} if device is not None and "broken" in device.quirks else STATUS_OK

@@ -7,15 +7,15 @@ of a device without a host, statuses and errors, logins, modes, other kinds of d
 
 from __future__ import annotations
 
-from campaign.fabrics.adapters.h3.control_plane import H3Options, H3Plane
-from campaign.fabrics.control_plane.controlled_fabric import opening
-from campaign.fabrics.operations import Steps
+from campaign.fabrics.adapters.h3.control_plane import H3ControlPlane, H3Options
+from campaign.fabrics.control_plane.controlled_fabric import make_opener
+from campaign.fabrics.operations import OperationSteps
 from campaign.fabrics.registry import Example, FabricKind
 from campaign.spec.cell import Configuration
 from campaign.spec.operation_times import Operation
 from campaign.spec.site_hardware import PoolSpec
 
-open_fabric = opening(H3Plane, "h3")
+open_fabric = make_opener(H3ControlPlane, "h3")
 
 _MOVE: tuple[Operation, ...] = ("detach", "read_back", "attach", "read_back")
 
@@ -28,7 +28,7 @@ FABRIC = FabricKind(
     tested="its emulator. The emulator replays the recorded orders, answers and times of two real Falcon 4005",
     emulator="campaign.emulators.control_planes.h3",
     times="h3",
-    steps=Steps(_MOVE, ("detach", "read_back"), ("inventory",) * 3, confirmed=True),
+    steps=OperationSteps(_MOVE, ("detach", "read_back"), ("inventory",) * 3, confirms_readings=True),
     example=Example(
         {
             "boxes": {"drawer1": "http://127.0.0.1:1", "drawer2": "http://127.0.0.1:2"},

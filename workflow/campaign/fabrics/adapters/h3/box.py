@@ -21,20 +21,20 @@ from typing import Any
 from campaign.common.errors import FabricError
 from campaign.common.files import acquire_lock
 from campaign.fabrics.errors import Busy, OutcomeUnknown, ProtocolViolation, Refused
-from campaign.fabrics.http.client import Client
+from campaign.fabrics.http.client import HttpClient
 from campaign.fabrics.http.response import Answer
-from campaign.fabrics.http.response import listing as values
+from campaign.fabrics.http.response import get_list as values
 
-RESOURCES, ALLOCATION = "/h3api/v1/resources", "/h3api/v1/allocation"
-_PLAIN = {"Content-Type": "text/plain"}
+RESOURCES_PATH, ALLOCATION_PATH = "/h3api/v1/resources", "/h3api/v1/allocation"
+_PLAIN_TEXT_HEADERS = {"Content-Type": "text/plain"}
 
 
-NOBODY = ("", "na", "n/a", "none", "null")
+UNATTACHED_PORT_VALUES = ("", "na", "n/a", "none", "null")
 """Values of `Host_Port#` for a device without a host, in lower case and without signs. Assumed: no recording shows one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Gpu:
+class BoxGpu:
     """One GPU in the list of a box.
 
     gid: identifier (`Dev_GID`) used in requests, valid only at this moment. port: `Host_Port#`, or None if no host has the GPU.
@@ -55,57 +55,57 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Listing:
+class BoxListing:
     """Devices and ports of an H3 box at one moment.
 
     ports: Port_GID by `Port#`. skipped_records: number of records of an unknown kind, ignored in comparisons.
     """
 
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[BoxGpu, ...]
     ports: Mapping[str, str]
-    skipped: int = field(default=0, compare=False)
+    skipped_records: int = field(default=0, compare=False)
     unreadable: int = field(default=0, compare=False)
 
-    def gpu(self, uuid: str) -> Gpu | None:
+    def find_gpu(self, uuid: str) -> BoxGpu | None:
         """Return the GPU with this UUID, or None if the box does not list it."""
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
 
-    def called(self, gid: str) -> list[str]:
+    def find_uuids_by_gid(self, gid: str) -> list[str]:
         """Return the UUIDs of all GPUs with this Dev_GID. More than one means that the listing is ambiguous."""
         return [gpu.uuid for gpu in self.gpus if gpu.gid == gid]
 
 
-def listing(body: Any) -> Listing | None:
+def parse_listing(body: Any) -> BoxListing | None:
     """Parse the list of devices and ports that an H3 box answers, or return None if the JSON is not such a list.
 
     A listing is a list of objects with at least one port.
     """
     if not isinstance(body, list) or not all(isinstance(record, dict) for record in body):
         return None
-    gpus, ports, skipped, unreadable = list[Gpu](), dict[str, str](), 0, 0
+    gpus, ports, skipped_records, unreadable = list[BoxGpu](), dict[str, str](), 0, 0
     for record in body:
-        texts = {key: value for key, value in record.items() if isinstance(value, str)}
-        uuid, gid = texts.get("OB_GPU_GUID", "").strip(), texts.get("Dev_GID", "")
-        if texts.get("dev_type") == "GPU" and uuid and re.fullmatch("[0-9A-Fa-f]{1,8}", gid):
-            gpus.append(Gpu(uuid, gid, _port(texts.get("Host_Port#", ""))))
-        elif texts.get("Port#") and texts.get("Port_GID"):
-            ports[texts["Port#"]] = texts["Port_GID"]
+        text_values = {key: value for key, value in record.items() if isinstance(value, str)}
+        uuid, gid = text_values.get("OB_GPU_GUID", "").strip(), text_values.get("Dev_GID", "")
+        if text_values.get("dev_type") == "GPU" and uuid and re.fullmatch("[0-9A-Fa-f]{1,8}", gid):
+            gpus.append(BoxGpu(uuid, gid, _parse_port(text_values.get("Host_Port#", ""))))
+        elif text_values.get("Port#") and text_values.get("Port_GID"):
+            ports[text_values["Port#"]] = text_values["Port_GID"]
         else:
-            skipped += 1
-            unreadable += bool(texts.get("dev_type") == "GPU" or uuid)
+            skipped_records += 1
+            unreadable += bool(text_values.get("dev_type") == "GPU" or uuid)
     in_order = tuple(sorted(gpus, key=lambda gpu: (gpu.uuid, gpu.gid)))
-    return Listing(in_order, ports, skipped, unreadable) if ports else None
+    return BoxListing(in_order, ports, skipped_records, unreadable) if ports else None
 
 
-def _port(told: str) -> str | None:
+def _parse_port(value: str) -> str | None:
     """Parse the `Host_Port#` of a GPU. Return None for a value that means no host."""
-    return None if re.sub(r"[^a-z0-9/]", "", told.lower()) in NOBODY else told
+    return None if re.sub(r"[^a-z0-9/]", "", value.lower()) in UNATTACHED_PORT_VALUES else value
 
 
-class Box:
+class BoxClient:
     """Client of one H3 GPU box, which takes turns with all other clients of this program."""
 
-    def __init__(self, name: str, client: Client, state_dir: Path, *, poll_s: float, reads_max: int) -> None:
+    def __init__(self, name: str, client: HttpClient, state_dir: Path, *, poll_s: float, reads_max: int) -> None:
         """Create the client of an H3 box.
 
         Args:
@@ -121,88 +121,92 @@ class Box:
         self._thread_lock = threading.Lock()
         self._poll_s, self._reads_max = poll_s, reads_max
 
-    def read(self) -> Listing:
+    def read_confirmed(self) -> BoxListing:
         """Read an H3 box until two readings in a row agree, and return that listing.
 
         Raises FabricError if the box cannot be reached or its readings never agree, ProtocolViolation if the last answer is not
         a listing.
         """
-        last: Listing | ProtocolViolation | None = None
-        for number in range(self._reads_max):
-            if number:
+        previous: BoxListing | ProtocolViolation | None = None
+        for attempt in range(self._reads_max):
+            if attempt:
                 self.client.sleep(self._poll_s)
             try:
-                found = self.read_once()
+                box_listing = self.read_once()
             except ProtocolViolation as error:
-                last = error
+                previous = error
                 continue
-            if found == last:
-                return found
-            last = found
-        if isinstance(last, ProtocolViolation):
-            raise last
+            if box_listing == previous:
+                return box_listing
+            previous = box_listing
+        if isinstance(previous, ProtocolViolation):
+            raise previous
         raise FabricError(
             f"{self.name} ({self.client.base}): no two readings in a row agreed in {self._reads_max} (reads_max); "
             "something else polls or changes the box: stop it, and try again"
         )
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock_box(self) -> Iterator[None]:
         """Lock an H3 box within the `with` block, so that no other client of this program sends it a request.
 
         Raises Busy if the lock is not free before the time limit of the operation.
         """
         with self._thread_lock:
-            held = acquire_lock(self._lock_file, attempts=max(1, int(100 * self.client.left_s())))
-            if held is None:
+            descriptor = acquire_lock(self._lock_file, attempts=max(1, int(100 * self.client.remaining_s())))
+            if descriptor is None:
                 raise Busy(
                     f"{self.name}: another process of this program has been asking it for too long", (self.name,)
                 )
             try:
                 yield
             finally:
-                os.close(held)
+                os.close(descriptor)
 
-    def read_once(self) -> Listing:
+    def read_once(self) -> BoxListing:
         """Read the devices and ports of an H3 box, without confirmation by a second reading.
 
         Raises ProtocolViolation if the answer is not a listing, FabricError if the box demands a login.
         """
-        with self.alone():
-            answer = self.client.get(RESOURCES)
-        found = listing(answer.body)
-        if found is None:
-            raise self._no_list(answer)
-        return found
+        with self.lock_box():
+            answer = self.client.get(RESOURCES_PATH)
+        box_listing = parse_listing(answer.body)
+        if box_listing is None:
+            raise self._build_listing_error(answer)
+        return box_listing
 
-    def _no_list(self, answer: Answer) -> FabricError:
+    def _build_listing_error(self, answer: Answer) -> FabricError:
         """Build the error for an answer of a box that is not a listing."""
-        where = f"{self.name}: GET {self.client.base}{RESOURCES}"
+        request = f"{self.name}: GET {self.client.base}{RESOURCES_PATH}"
         if answer.status in (401, 403):
-            return Refused(f"{where}: {answer.words()}; the box demands a login, and none is known for its interface")
+            return Refused(
+                f"{request}: {answer.summarize()}; the box demands a login, and none is known for its interface"
+            )
         if answer.is_refusal:
-            return Refused(f"{where}: {answer.words()}")
-        return ProtocolViolation(f"{where}: no list of devices and ports: {answer.words()}")
+            return Refused(f"{request}: {answer.summarize()}")
+        return ProtocolViolation(f"{request}: no list of devices and ports: {answer.summarize()}")
 
-    def attach(self, gid: str, port_gid: str) -> str:
+    def attach_device(self, gid: str, port_gid: str) -> str:
         """Send the request that attaches a device of an H3 box to a port, and return the reported result ("true" or "false").
 
         The result proves nothing. Raises OutcomeUnknown if the box reports none.
         """
-        return self._allocate("POST", f'{{"gep" : "0", "port_gid" : "{port_gid}", "dev_gid" : "{gid}"}}')
+        return self._change_allocation("POST", f'{{"gep" : "0", "port_gid" : "{port_gid}", "dev_gid" : "{gid}"}}')
 
-    def detach(self, gid: str) -> str:
+    def detach_device(self, gid: str) -> str:
         """Send the request that detaches a device of an H3 box, and return the reported result ("true" or "false").
 
         The result proves nothing. Raises OutcomeUnknown if the box reports none.
         """
-        return self._allocate("DELETE", f'{{"gep" : "0", "dev_gid" : "{gid}"}}')
+        return self._change_allocation("DELETE", f'{{"gep" : "0", "dev_gid" : "{gid}"}}')
 
-    def _allocate(self, method: str, body: str) -> str:
+    def _change_allocation(self, method: str, body: str) -> str:
         """Send a request that changes an allocation, and return the result that the box reports."""
-        with self.alone():
-            answer = self.client.change(method, ALLOCATION, body.encode(), headers=_PLAIN, assumed={"result": [True]})
-        told = values(answer.body, "result")
-        if not told or not isinstance(told[0], bool):
-            raise OutcomeUnknown(f"{self.name}: {method} {self.client.base}{ALLOCATION}: {answer.words()}")
-        return "true" if told[0] else "false"
+        with self.lock_box():
+            answer = self.client.send_change(
+                method, ALLOCATION_PATH, body.encode(), headers=_PLAIN_TEXT_HEADERS, rehearsal_body={"result": [True]}
+            )
+        results = values(answer.body, "result")
+        if not results or not isinstance(results[0], bool):
+            raise OutcomeUnknown(f"{self.name}: {method} {self.client.base}{ALLOCATION_PATH}: {answer.summarize()}")
+        return "true" if results[0] else "false"

@@ -14,37 +14,44 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
 from campaign.common.errors import ConfigError, FabricError
-from campaign.fabrics.adapters.h3.box import Box, Gpu, Listing
-from campaign.fabrics.banks import Bank, banks_by_mode
-from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View, WithoutLogin
+from campaign.fabrics.adapters.h3.box import BoxClient, BoxGpu, BoxListing
+from campaign.fabrics.banks import Bank, build_banks_by_mode
+from campaign.fabrics.control_plane.protocol import (
+    ControlPlane,
+    FabricView,
+    LeaseChange,
+    OptionsWithoutLogin,
+    RememberHandle,
+)
 from campaign.fabrics.errors import Conflict, Incompatible, OutcomeUnknown, PartialFailure, ProtocolViolation
-from campaign.fabrics.http.client import Client
-from campaign.fabrics.http.options import Connection
+from campaign.fabrics.http.client import HttpClient
+from campaign.fabrics.http.options import ConnectionOptions
 from campaign.fabrics.operations import timing
 from campaign.fabrics.protocol import Capabilities
-from campaign.fabrics.state_file import Detached, Slot, StateFile
+from campaign.fabrics.state_file import DetachedDevice, DeviceSlot, StateFile
 from campaign.spec.hardware import Device, pool_devices
 from campaign.spec.operation_times import Operation
 from campaign.spec.site_hardware import DeviceKind, HostSpec, PoolSpec
 
-NOTE = (
+CAPABILITIES_NOTE = (
     "written from what public clients of two Falcon 4005 boxes sent and logged; no box was tried. A box has no field for a tag, so "
     "that only the state file says whose a device is"
 )
-JUST_BEFORE_S = 5.0
+MAX_READING_AGE_S = 5.0
 """Maximum age of the reading that gives the address of a device. A box that was changed since is always read again."""
 PORT_RULE = "a host has a port in the box of each of its devices"
 
 
-_UUID = re.compile(r"GPU-[0-9A-Fa-f-]+")
+_UUID_PATTERN = re.compile(r"GPU-[0-9A-Fa-f-]+")
 
 
-class H3Options(WithoutLogin):
+class H3Options(OptionsWithoutLogin):
     """Options of a fabric of H3 Falcon boxes. Each box is a drawer of the pool.
 
     `hosts`: port number (`Port#`) of each host, the same in every box unless `ports` differs. `models`: model of a device by its
@@ -86,57 +93,57 @@ class H3Options(WithoutLogin):
 
     @field_validator("boxes")
     @classmethod
-    def _addresses(cls, boxes: dict[str, str]) -> dict[str, str]:
+    def _check_addresses(cls, boxes: dict[str, str]) -> dict[str, str]:
         """Check that each box has a valid address."""
         for name, url in boxes.items():
             try:
-                Connection(url=url)
+                ConnectionOptions(url=url)
             except ValidationError as error:
                 raise ValueError(f"{name}: {url!r} is no address such as http://10.0.0.1") from error
         return boxes
 
-    def connection(self, box: str) -> Connection:
+    def build_connection_options(self, box: str) -> ConnectionOptions:
         """Build the connection settings of one H3 box."""
-        shared = {name: getattr(self, name) for name in Connection.model_fields if name != "url"}
-        return Connection(url=self.boxes[box], **shared)
+        common_options = {name: getattr(self, name) for name in ConnectionOptions.model_fields if name != "url"}
+        return ConnectionOptions(url=self.boxes[box], **common_options)
 
-    def model(self, told: str) -> str:
+    def model(self, fabric_model: str) -> str:
         """Return the system file's name of a device model, or the fabric's own name if the system file has none."""
-        return self.models.get(told, told)
+        return self.models.get(fabric_model, fabric_model)
 
-    def port(self, box: str, host: str) -> str | None:
+    def find_port(self, box: str, host: str) -> str | None:
         """Return the port number of a host in an H3 box, or None if the host is not cabled to it."""
         return self.ports.get(box, self.hosts).get(host)
 
-    def fit(self, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec]) -> None:
+    def check_names(self, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec]) -> None:
         """Check the host and box names in the options against the hosts and pool of the system file.
 
         Raises ConfigError for a name that is neither a box nor a host of the system, and for two hosts on one port.
         """
-        names = [host.name for host in hosts]
-        movable = [each for each in self.movable if not _UUID.fullmatch(each)]
-        told: list[tuple[str, Iterable[str], Collection[str], str]] = [
+        host_names = [host.name for host in hosts]
+        movable = [entry for entry in self.movable if not _UUID_PATTERN.fullmatch(entry)]
+        checks: list[tuple[str, Iterable[str], Collection[str], str]] = [
             ("modes", self.modes, self.boxes, "box"),
             ("ports", self.ports, self.boxes, "box"),
-            ("hosts", self.hosts, names, "host"),
-            *((f"ports: {box}", given, names, "host") for box, given in self.ports.items()),
+            ("hosts", self.hosts, host_names, "host"),
+            *((f"ports: {box}", mentions, host_names, "host") for box, mentions in self.ports.items()),
             ("pool: drawer", [spec.drawer for spec in pool if spec.drawer is not None], self.boxes, "box"),
-            ("movable", movable, [*self.boxes, *names], "box or host"),
+            ("movable", movable, [*self.boxes, *host_names], "box or host"),
         ]
-        for key, given, known, what in told:
-            if unknown := [each for each in given if each not in known]:
-                raise ConfigError(f"{key}: no {what} {unknown[0]!r}; there are: {', '.join(known)}")
+        for key, mentions, allowed_names, category in checks:
+            if unknown_names := [entry for entry in mentions if entry not in allowed_names]:
+                raise ConfigError(f"{key}: no {category} {unknown_names[0]!r}; there are: {', '.join(allowed_names)}")
         for box in self.boxes:
-            taken: dict[str, str] = {}
-            for name in names:
-                port = self.port(box, name)
-                if port is not None and taken.setdefault(port, name) != name:
+            host_by_port: dict[str, str] = {}
+            for name in host_names:
+                port = self.find_port(box, name)
+                if port is not None and host_by_port.setdefault(port, name) != name:
                     raise ConfigError(
-                        f"hosts: {name} and {taken[port]} both have port {port} of {box}; a port has one host"
+                        f"hosts: {name} and {host_by_port[port]} both have port {port} of {box}; a port has one host"
                     )
 
 
-UNNAMED = "gpu"
+UNKNOWN_MODEL = "gpu"
 """Model of a device without a model in the system file. Boxes do not report models."""
 
 
@@ -151,27 +158,30 @@ class BoxLayout:
     hosts: tuple[str, ...]
     pool: tuple[PoolSpec, ...]
 
-    def port(self, box: str, host: str) -> str | None:
+    def find_port(self, box: str, host: str) -> str | None:
         """Return the port number of a host in an H3 box, or None if the host is not cabled to it."""
-        return self.options.port(box, host)
+        return self.options.find_port(box, host)
 
-    def end(self, box: str, port: str) -> str:
+    def describe_port(self, box: str, port: str) -> str:
         """Return the host on a port of a box for messages, or a description of the port if its host is unknown."""
-        return next((host for host in self.hosts if self.port(box, host) == port), f"port {port} of {box}")
+        return next((host for host in self.hosts if self.find_port(box, host) == port), f"port {port} of {box}")
 
-    def split(self, fabric_id: str) -> tuple[str, str]:
+    def split_fabric_id(self, fabric_id: str) -> tuple[str, str]:
         """Split a fabric id (`BOX/UUID`) into box and UUID."""
         box, _, uuid = fabric_id.rpartition("/")
         return box, uuid
 
-    def model(self, box: str, kind: str) -> str | None:
+    def find_model(self, box: str, kind: str) -> str | None:
         """Return the model of a kind of device in a box, or None if the system file has several or none."""
-        found = {spec.model for spec in self.pool if spec.kind == kind and spec.drawer in (None, box)}
-        return found.pop() if len(found) == 1 else None
+        models = {spec.model for spec in self.pool if spec.kind == kind and spec.drawer in (None, box)}
+        return models.pop() if len(models) == 1 else None
 
-    def view(
-        self, listings: Mapping[str, Listing], detached: Mapping[str, Detached], slots: Mapping[str, Slot]
-    ) -> View:
+    def build_view(
+        self,
+        listings: Mapping[str, BoxListing],
+        detached_devices: Mapping[str, DetachedDevice],
+        slots: Mapping[str, DeviceSlot],
+    ) -> FabricView:
         """Build the view of devices that boxes list, and of unlisted devices that this program detached.
 
         Raises ProtocolViolation if two boxes list the same device, which means that they are one box.
@@ -181,47 +191,60 @@ class BoxLayout:
             detached_devices: devices that this program detached, by fabric id.
             slots: entries of the state file, by fabric id.
         """
-        shown: dict[str, str] = {}
+        box_by_uuid: dict[str, str] = {}
         for box, listing in listings.items():
             for uuid in dict.fromkeys(gpu.uuid for gpu in listing.gpus):
-                if shown.setdefault(uuid, box) != box:
+                if box_by_uuid.setdefault(uuid, box) != box:
                     raise ProtocolViolation(
-                        f"{shown[uuid]} and {box} both list {uuid}: give each box its own address (`boxes`)"
+                        f"{box_by_uuid[uuid]} and {box} both list {uuid}: give each box its own address (`boxes`)"
                     )
         for name, slot in slots.items():
-            box, uuid = self.split(name)
-            hidden = box in listings and listings[box].unreadable and uuid not in shown
-            if hidden and slot.lease is not None and name not in detached:
+            box, uuid = self.split_fabric_id(name)
+            hidden = box in listings and listings[box].unreadable and uuid not in box_by_uuid
+            if hidden and slot.lease is not None and name not in detached_devices:
                 raise ProtocolViolation(
                     f"{box} lists {listings[box].unreadable} GPUs in an unknown form; {name} of {slot.lease} may be one of them"
                 )
         devices = [
-            self._device(box, gpu, self._attached(box, gpu, listing, detached), len(listing.called(gpu.gid)) > 1)
+            self._build_device(
+                box,
+                gpu,
+                self._find_attachment(box, gpu, listing, detached_devices),
+                len(listing.find_uuids_by_gid(gpu.gid)) > 1,
+            )
             for box, listing in listings.items()
             for gpu in listing.gpus
         ]
-        listed = {device.fabric_id for device in devices}
-        for name, told in detached.items():
-            box, uuid = self.split(name)
-            if name not in listed and box in listings:
-                devices.append(self._device(box, Gpu(uuid, told.called, None), None, False))
+        listed_ids = {device.fabric_id for device in devices}
+        for name, detached_device in detached_devices.items():
+            box, uuid = self.split_fabric_id(name)
+            if name not in listed_ids and box in listings:
+                devices.append(self._build_device(box, BoxGpu(uuid, detached_device.called, None), None, False))
         boxes = list(listings)
-        devices.sort(key=lambda one: (boxes.index(self.split(one.fabric_id)[0]), _slot(one), one.fabric_id))
-        movable = frozenset(device.fabric_id for device in devices if self._movable(device))
-        return View(tuple(devices), dict(self._holders(devices, movable, slots)), movable=movable)
+        devices.sort(
+            key=lambda entry: (
+                boxes.index(self.split_fabric_id(entry.fabric_id)[0]),
+                _parse_slot(entry),
+                entry.fabric_id,
+            )
+        )
+        movable = frozenset(device.fabric_id for device in devices if self._is_movable(device))
+        return FabricView(tuple(devices), dict(self._find_foreign_holders(devices, movable, slots)), movable=movable)
 
-    def _attached(self, box: str, gpu: Gpu, listing: Listing, detached: Mapping[str, Detached]) -> str | None:
+    def _find_attachment(
+        self, box: str, gpu: BoxGpu, listing: BoxListing, detached_devices: Mapping[str, DetachedDevice]
+    ) -> str | None:
         """Return the host or port that a listed device is attached to, or None if it is free.
 
         A device that this program detached is free if its port does not exist.
         """
-        if gpu.port is None or (f"{box}/{gpu.uuid}" in detached and gpu.port not in listing.ports):
+        if gpu.port is None or (f"{box}/{gpu.uuid}" in detached_devices and gpu.port not in listing.ports):
             return None
-        return self.end(box, gpu.port)
+        return self.describe_port(box, gpu.port)
 
-    def _device(self, box: str, gpu: Gpu, attached: str | None, doubtful: bool) -> Device:
+    def _build_device(self, box: str, gpu: BoxGpu, attached_to: str | None, is_ambiguous: bool) -> Device:
         """Build the device of a view from a GPU in the list of a box."""
-        model = gpu.uuid if gpu.uuid in self.options.models else self.model(box, "gpu") or UNNAMED
+        model = gpu.uuid if gpu.uuid in self.options.models else self.find_model(box, "gpu") or UNKNOWN_MODEL
         return Device(
             f"{box}/{gpu.uuid}",
             "gpu",
@@ -229,41 +252,41 @@ class BoxLayout:
             gpu.uuid,
             f"{box}/slot{gpu.slot}",
             local=False,
-            attached_to=attached,
-            state="unknown" if doubtful else "free" if attached is None else "in_use",
+            attached_to=attached_to,
+            state="unknown" if is_ambiguous else "free" if attached_to is None else "in_use",
         )
 
-    def _movable(self, device: Device) -> bool:
+    def _is_movable(self, device: Device) -> bool:
         """Return True if the system file allows the campaign to take a device from its current host.
 
         A device on a port with an unknown host is never movable.
         """
-        box, uuid = self.split(device.fabric_id)
-        known = device.attached_to in self.hosts and device.state != "unknown"
-        return known and not {box, uuid, str(device.attached_to)}.isdisjoint(self.options.movable)
+        box, uuid = self.split_fabric_id(device.fabric_id)
+        is_on_host = device.attached_to in self.hosts and device.state != "unknown"
+        return is_on_host and not {box, uuid, str(device.attached_to)}.isdisjoint(self.options.movable)
 
-    def _holders(
-        self, devices: Sequence[Device], movable: frozenset[str], slots: Mapping[str, Slot]
+    def _find_foreign_holders(
+        self, devices: Sequence[Device], movable: frozenset[str], slots: Mapping[str, DeviceSlot]
     ) -> Iterator[tuple[str, str]]:
         """Yield (host, holder) for hosts with devices that belong to no lease and are not movable."""
         for host in self.hosts:
-            there = [d.fabric_id for d in devices if d.attached_to == host and d.fabric_id not in movable]
-            if foreign := [name for name in there if not _ours(slots.get(name), host)]:
-                yield host, f"somebody with {', '.join(foreign)} on {host} (see `movable`)"
+            attached_ids = [d.fabric_id for d in devices if d.attached_to == host and d.fabric_id not in movable]
+            if foreign_ids := [name for name in attached_ids if not _belongs_to_program(slots.get(name), host)]:
+                yield host, f"somebody with {', '.join(foreign_ids)} on {host} (see `movable`)"
 
-    def banks(self, devices: Sequence[Device]) -> tuple[Bank, ...]:
+    def build_banks(self, devices: Sequence[Device]) -> tuple[Bank, ...]:
         """Build one bank of slots per H3 box, with the limit of hosts of its mode.
 
         Nothing is known about positions in a box, so any host with a port can use any of its devices.
         """
 
-        def hosts(box: str) -> tuple[str, ...]:
+        def list_cabled_hosts(box: str) -> tuple[str, ...]:
             """Return the hosts that have a port in a box."""
-            return tuple(host for host in self.hosts if self.port(box, host) is not None)
+            return tuple(host for host in self.hosts if self.find_port(box, host) is not None)
 
-        return banks_by_mode((device.location for device in devices), hosts, self.options.modes)
+        return build_banks_by_mode((device.location for device in devices), list_cabled_hosts, self.options.modes)
 
-    def planned(self) -> tuple[tuple[Device, ...], tuple[Bank, ...]]:
+    def build_planned_pool(self) -> tuple[tuple[Device, ...], tuple[Bank, ...]]:
         """Build the devices and banks that a plan is based on, from the pool of the system file.
 
         Devices without a box are distributed evenly.
@@ -276,20 +299,20 @@ class BoxLayout:
         devices = pool_devices(
             PoolSpec(kind=kind, model=model, count=count, drawer=box) for (kind, model, box), count in counts.items()
         )
-        return devices, self.banks(devices)
+        return devices, self.build_banks(devices)
 
 
-def _slot(device: Device) -> int:
+def _parse_slot(device: Device) -> int:
     """Return the slot number in the location of a device."""
     return int(device.location.rpartition("slot")[2])
 
 
-def _ours(slot: Slot | None, host: str) -> bool:
+def _belongs_to_program(slot: DeviceSlot | None, host: str) -> bool:
     """Return True if a device is on a host because of a lease, or is still on the host where it was found."""
     return slot is not None and ((slot.lease is not None and slot.host == host) or slot.found == host)
 
 
-class H3Plane(ControlPlane):
+class H3ControlPlane(ControlPlane):
     """Control plane of H3 Falcon boxes.
 
     Boxes have no field for a tag, so only the state file shows which lease has a device.
@@ -304,187 +327,206 @@ class H3Plane(ControlPlane):
 
         Raises ConfigError if names in the options do not match the hosts and the pool.
         """
-        options.fit(hosts, pool)
+        options.check_names(hosts, pool)
         self._layout = BoxLayout(options, tuple(host.name for host in hosts), tuple(pool))
         self._state = state
-        first, *others = options.boxes
-        self.client = Client(options.connection(first))
-        beside = {name: Client(options.connection(name), beside=self.client) for name in others}
-        self._boxes = {
-            name: Box(name, client, state.path.parent, poll_s=options.poll_s, reads_max=options.reads_max)
-            for name, client in {first: self.client, **beside}.items()
+        first_box, *further_boxes = options.boxes
+        self.client = HttpClient(options.build_connection_options(first_box))
+        further_clients = {
+            name: HttpClient(options.build_connection_options(name), sibling=self.client) for name in further_boxes
         }
-        self._read: dict[str, tuple[float, Listing]] = {}
-        self._ordered_last: set[str] = set()
-        self._rehearsed: set[str] = set()
+        self._boxes = {
+            name: BoxClient(name, client, state.path.parent, poll_s=options.poll_s, reads_max=options.reads_max)
+            for name, client in {first_box: self.client, **further_clients}.items()
+        }
+        self._readings: dict[str, tuple[float, BoxListing]] = {}
+        self._changed_boxes: set[str] = set()
+        self._rehearsed_detachments: set[str] = set()
 
-    def capabilities(self) -> Capabilities:
+    def describe_capabilities(self) -> Capabilities:
         """Return the capabilities of the boxes, with the number of listed GPUs as the limit per host."""
-        seen = sum(len(listing.gpus) for _, listing in self._read.values())
-        return Capabilities(max_devices_per_host=max(1, seen), gives_host_id=True, tells_models=False, note=NOTE)
+        gpu_count = sum(len(listing.gpus) for _, listing in self._readings.values())
+        return Capabilities(
+            max_devices_per_host=max(1, gpu_count), gives_host_id=True, tells_models=False, note=CAPABILITIES_NOTE
+        )
 
-    def view(self) -> View:
+    def read_view(self) -> FabricView:
         """Read all H3 boxes in parallel and return the view of their devices.
 
         The reading after the last change is used once, if it is recent, to read back the new composition.
         """
-        before = self._state.read().detached
-        self._rehearsed = set()
-        with self.client.operation(), ThreadPoolExecutor(len(self._boxes)) as threads:
+        detached_before = self._state.read().detached
+        self._rehearsed_detachments = set()
+        with self.client.limit_time(), ThreadPoolExecutor(len(self._boxes)) as threads:
             # The reading after the last change is used once, to read back what was composed.
-            just, self._ordered_last = self._ordered_last, set()
-            asked = {box: self._just_before if box in just else self._reading for box in self._boxes}
-            listings = dict(zip(asked, threads.map(lambda box: asked[box](box), asked), strict=True))
+            changed_boxes, self._changed_boxes = self._changed_boxes, set()
+            read_functions = {
+                box: self._read_if_outdated if box in changed_boxes else self._read_box for box in self._boxes
+            }
+            listings = dict(
+                zip(read_functions, threads.map(lambda box: read_functions[box](box), read_functions), strict=True)
+            )
         state = self._state.read()  # read again: devices that were detached meanwhile are not listed
-        return self._layout.view(listings, {**before, **state.detached}, state.devices)
+        return self._layout.build_view(listings, {**detached_before, **state.detached}, state.devices)
 
-    def _reading(self, box: str) -> Listing:
+    def _read_box(self, box: str) -> BoxListing:
         """Read an H3 box and keep the listing and its time."""
-        listing = self._boxes[box].read()
-        self._read[box] = (time.monotonic(), listing)
+        listing = self._boxes[box].read_confirmed()
+        self._readings[box] = (time.monotonic(), listing)
         return listing
 
-    def _just_before(self, box: str) -> Listing:
+    def _read_if_outdated(self, box: str) -> BoxListing:
         """Return the last listing of an H3 box if it is recent and still valid, otherwise read the box again."""
-        when, listing = self._read.get(box, (0.0, None))
-        return listing if listing is not None and time.monotonic() - when < JUST_BEFORE_S else self._reading(box)
+        read_at_s, listing = self._readings.get(box, (0.0, None))
+        return (
+            listing if listing is not None and time.monotonic() - read_at_s < MAX_READING_AGE_S else self._read_box(box)
+        )
 
-    def banks(self, view: View) -> Sequence[Bank]:
+    def list_banks(self, view: FabricView) -> Sequence[Bank]:
         """Return one bank of slots per H3 box, with the limit of hosts of its mode."""
-        return self._layout.banks(view.devices)
+        return self._layout.build_banks(view.devices)
 
-    def planned(self, pool: Sequence[PoolSpec], hosts: Sequence[str]) -> tuple[Sequence[Device], Sequence[Bank]]:
+    def build_planned_pool(
+        self, pool: Sequence[PoolSpec], hosts: Sequence[str]
+    ) -> tuple[Sequence[Device], Sequence[Bank]]:
         """Return the devices and banks that a plan is based on, from the system file alone."""
-        return self._layout.planned()
+        return self._layout.build_planned_pool()
 
-    def out_of_reach(self) -> Mapping[tuple[str, str], str]:
+    def list_unreachable_drawers(self) -> Mapping[tuple[str, str], str]:
         """Return the reason, by box and host, for each host whose port the box does not list."""
-        found: dict[tuple[str, str], str] = {}
-        for box, (_, listing) in self._read.items():
-            there = ", ".join(sorted(listing.ports))
+        reasons: dict[tuple[str, str], str] = {}
+        for box, (_, listing) in self._readings.items():
+            port_names = ", ".join(sorted(listing.ports))
             for host in self._layout.hosts:
-                port = self._layout.port(box, host)
+                port = self._layout.find_port(box, host)
                 if port is not None and port not in listing.ports:
-                    words = f"{box} lists no port {port} for {host} (see `hosts` and `ports`); there are: {there}"
-                    found[box, host] = words
-        return found
+                    reason = f"{box} lists no port {port} for {host} (see `hosts` and `ports`); there are: {port_names}"
+                    reasons[box, host] = reason
+        return reasons
 
-    def objection(self, change: Change, view: View) -> str | None:
+    def find_rule_violation(self, change: LeaseChange, view: FabricView) -> str | None:
         """Return the reason why a host cannot reach the box of one of its new devices, or None if all are reachable."""
-        unreached = self.out_of_reach()
-        wanted = {(self._layout.split(name)[0], host) for host, names in change.hosts.items() for name in names}
-        return next((unreached[each] for each in sorted(wanted) if each in unreached), None)
+        reasons = self.list_unreachable_drawers()
+        pairs = {
+            (self._layout.split_fabric_id(name)[0], host) for host, names in change.hosts.items() for name in names
+        }
+        return next((reasons[pair] for pair in sorted(pairs) if pair in reasons), None)
 
-    def attach(self, change: Change, remember: Remember) -> None:
+    def attach(self, change: LeaseChange, remember: RememberHandle) -> None:
         """Attach the devices of a lease to their hosts, one after another.
 
         Raises Conflict if another host has the first device, PartialFailure if some devices cannot be attached, OutcomeUnknown
         if all devices are attached but answers were lost.
         """
-        done, failed, lost = list[str](), dict[str, FabricError](), list[str]()
+        attached_ids, errors, lost_answers = list[str](), dict[str, FabricError](), list[str]()
         for host, names in change.hosts.items():
             for name in names:
                 try:
-                    lost += self._attach(name, host)
+                    lost_answers += self._attach_device(name, host)
                 except FabricError as error:
-                    if isinstance(error, Conflict) and not done and not failed:
+                    if isinstance(error, Conflict) and not attached_ids and not errors:
                         raise
-                    failed[name] = error
+                    errors[name] = error
                 else:
-                    done.append(name)
-        if failed:
-            raise _partial(change, "attached", done, failed)
-        if lost:
+                    attached_ids.append(name)
+        if errors:
+            raise _build_partial_failure(change, "attached", attached_ids, errors)
+        if lost_answers:
             raise OutcomeUnknown(
-                f"{change.tag.lease_id}: {'; '.join(lost)}; the boxes show all devices attached by now"
+                f"{change.tag.lease_id}: {'; '.join(lost_answers)}; the boxes show all devices attached by now"
             )
 
-    def _attach(self, name: str, host: str) -> list[str]:
+    def _attach_device(self, name: str, host: str) -> list[str]:
         """Attach one free device of an H3 box to a host, and return the errors of answers that were lost.
 
         If the box gave no result, the request is sent once more. Raises Conflict if a host has the device, Incompatible if the
         port of the host does not exist, ProtocolViolation if the box reports a result but does not show the device there,
         OutcomeUnknown if both answers were lost.
         """
-        (box, uuid), lost = self._layout.split(name), list[str]()
-        port = self._layout.port(box, host)
+        (box, uuid), lost_answers = self._layout.split_fabric_id(name), list[str]()
+        port = self._layout.find_port(box, host)
         for _ in range(2):
-            now = self._just_before(box)
-            gpu, port_gid = now.gpu(uuid), now.ports.get(str(port))
-            there = gpu is not None and name not in self._rehearsed
-            if gpu is not None and there and gpu.port == port:
-                self._forget(name)
-                return lost
+            listing = self._read_if_outdated(box)
+            gpu, port_gid = listing.find_gpu(uuid), listing.ports.get(str(port))
+            is_listed = gpu is not None and name not in self._rehearsed_detachments
+            if gpu is not None and is_listed and gpu.port == port:
+                self._forget_detached(name)
+                return lost_answers
             if port_gid is None:
                 raise Incompatible(
-                    f"{box} lists no port {port} for {host}; it has {', '.join(sorted(now.ports))}", PORT_RULE
+                    f"{box} lists no port {port} for {host}; it has {', '.join(sorted(listing.ports))}", PORT_RULE
                 )
-            if gpu is not None and there and gpu.port in now.ports:
-                where = self._layout.end(box, str(gpu.port))
-                raise Conflict(f"{name} is attached to {where}", (where,))
-            gid = self._gid(name, now)
-            said = self._ordered("attach", box, lambda gid=gid, to=port_gid: self._boxes[box].attach(gid, to), lost)  # type: ignore[misc]
-            if self.client.rehearses:
-                return lost
-            after = self._read_back(box).gpu(uuid)
-            if after is not None and after.port == port:
-                self._forget(name)
-                return lost
-            if said:
-                raise ProtocolViolation(f"{box} answered {said}, and does not show it on port {port} of {host}")
-        raise OutcomeUnknown(f"{'; '.join(lost)}; ordered twice, and {box} does not show it on port {port} of {host}")
+            if gpu is not None and is_listed and gpu.port in listing.ports:
+                current_user = self._layout.describe_port(box, str(gpu.port))
+                raise Conflict(f"{name} is attached to {current_user}", (current_user,))
+            gid = self._find_gid(name, listing)
+            attach = partial(self._boxes[box].attach_device, gid, port_gid)
+            answer = self._send_order("attach", box, attach, lost_answers)
+            if self.client.is_rehearsing:
+                return lost_answers
+            gpu_after = self._read_back(box).find_gpu(uuid)
+            if gpu_after is not None and gpu_after.port == port:
+                self._forget_detached(name)
+                return lost_answers
+            if answer:
+                raise ProtocolViolation(f"{box} answered {answer}, and does not show it on port {port} of {host}")
+        raise OutcomeUnknown(
+            f"{'; '.join(lost_answers)}; ordered twice, and {box} does not show it on port {port} of {host}"
+        )
 
-    def detach(self, change: Change) -> tuple[str, ...]:
+    def detach(self, change: LeaseChange) -> tuple[str, ...]:
         """Detach the devices of a lease one after another, and return the fabric ids of devices that are still attached.
 
         Raises PartialFailure if a request fails.
         """
-        done, failed, stuck = list[str](), dict[str, FabricError](), list[str]()
+        detached_ids, errors, stuck_ids = list[str](), dict[str, FabricError](), list[str]()
         for host, names in change.hosts.items():
             for name in names:
                 try:
-                    gone = self._detach(name, host)
+                    is_detached = self._detach_device(name, host)
                 except FabricError as error:
-                    failed[name] = error
+                    errors[name] = error
                 else:
-                    (done if gone else stuck).append(name)
-        if failed:
-            raise _partial(change, "detached", done, failed, stuck)
-        return tuple(stuck)
+                    (detached_ids if is_detached else stuck_ids).append(name)
+        if errors:
+            raise _build_partial_failure(change, "detached", detached_ids, errors, stuck_ids)
+        return tuple(stuck_ids)
 
-    def _detach(self, name: str, host: str) -> bool:
+    def _detach_device(self, name: str, host: str) -> bool:
         """Detach one device of an H3 box from a host, and return True if the box no longer shows it there.
 
         If the box gave no result, the request is sent once more. Raises OutcomeUnknown if both answers were lost and the device
         is still there.
         """
-        (box, uuid), lost = self._layout.split(name), list[str]()
-        port = self._layout.port(box, host)
+        (box, uuid), lost_answers = self._layout.split_fabric_id(name), list[str]()
+        port = self._layout.find_port(box, host)
         for _ in range(2):
-            now = self._just_before(box)
-            gpu = now.gpu(uuid)
-            if gpu is None or (gpu.port != port and not self.client.rehearses):
+            listing = self._read_if_outdated(box)
+            gpu = listing.find_gpu(uuid)
+            if gpu is None or (gpu.port != port and not self.client.is_rehearsing):
                 return True
-            gid = self._gid(name, now)
-            if self.client.rehearses:
-                self._boxes[box].detach(gid)
-                self._rehearsed.add(name)
+            gid = self._find_gid(name, listing)
+            if self.client.is_rehearsing:
+                self._boxes[box].detach_device(gid)
+                self._rehearsed_detachments.add(name)
                 return True
-            self._remember(name, gpu, now)
-            said = self._ordered("detach", box, lambda gid=gid: self._boxes[box].detach(gid), lost)  # type: ignore[misc]
-            after = self._read_back(box).gpu(uuid)
-            if after is None or after.port != port:
+            self._remember_detached(name, gpu, listing)
+            answer = self._send_order("detach", box, lambda gid=gid: self._boxes[box].detach_device(gid), lost_answers)  # type: ignore[misc]
+            gpu_after = self._read_back(box).find_gpu(uuid)
+            if gpu_after is None or gpu_after.port != port:
                 return True
-            if said:
+            if answer:
                 return False
-        raise OutcomeUnknown(f"{'; '.join(lost)}; ordered twice, and {box} still shows it on port {port} of {host}")
+        raise OutcomeUnknown(
+            f"{'; '.join(lost_answers)}; ordered twice, and {box} still shows it on port {port} of {host}"
+        )
 
-    def _read_back(self, box: str) -> Listing:
+    def _read_back(self, box: str) -> BoxListing:
         """Read a box after a change, timed as `read_back`."""
         with timing("read_back", "gpu", box):
-            return self._reading(box)
+            return self._read_box(box)
 
-    def _ordered(self, what: Operation, box: str, order: Callable[[], str], lost: list[str]) -> str:
+    def _send_order(self, operation: Operation, box: str, send: Callable[[], str], lost_answers: list[str]) -> str:
         """Send a changing request to an H3 box, time it, and return the result that the box reports.
 
         Return "" if the box gave no result. The error is then added to `lost_answers`.
@@ -495,57 +537,66 @@ class H3Plane(ControlPlane):
             send: function that sends the request.
             lost_answers: list that receives the error of a lost answer.
         """
-        if not self.client.rehearses:
-            self._read.pop(box, None)
-            self._ordered_last.add(box)
+        if not self.client.is_rehearsing:
+            self._readings.pop(box, None)
+            self._changed_boxes.add(box)
         try:
-            with timing(what, "gpu", box) as answered:
-                answered.answer = order()
-            return answered.answer
+            with timing(operation, "gpu", box) as measurement:
+                measurement.answer = send()
+            return measurement.answer
         except OutcomeUnknown as error:
-            lost.append(str(error))
+            lost_answers.append(str(error))
             return ""
 
-    def _gid(self, name: str, now: Listing) -> str:
+    def _find_gid(self, name: str, listing: BoxListing) -> str:
         """Return the current Dev_GID of a device, its identifier in requests.
 
         A device that is not listed is addressed by the Dev_GID that it had when this program detached it. Raises
         ProtocolViolation if several devices have that Dev_GID. Raises FabricError if this program did not detach the device, or
         if Dev_GIDs have changed since.
         """
-        box, uuid = self._layout.split(name)
-        gpu = now.gpu(uuid)
+        box, uuid = self._layout.split_fabric_id(name)
+        gpu = listing.find_gpu(uuid)
         if gpu is not None:
-            if len(now.called(gpu.gid)) > 1:
-                raise ProtocolViolation(f"{box} lists {gpu.gid} as the Dev_GID of {', '.join(now.called(gpu.gid))}")
+            if len(listing.find_uuids_by_gid(gpu.gid)) > 1:
+                raise ProtocolViolation(
+                    f"{box} lists {gpu.gid} as the Dev_GID of {', '.join(listing.find_uuids_by_gid(gpu.gid))}"
+                )
             return gpu.gid
-        told = self._state.read().detached.get(name)
-        if told is None:
+        detached_device = self._state.read().detached.get(name)
+        if detached_device is None:
             raise FabricError(f"{box} does not list {uuid}, and it was not this program that detached it")
-        others = {each.uuid: each.gid for each in now.gpus}
-        if told.called in others.values() or any(others.get(one, gid) != gid for one, gid in told.others.items()):
+        gid_by_uuid = {listed_gpu.uuid: listed_gpu.gid for listed_gpu in listing.gpus}
+        if detached_device.called in gid_by_uuid.values() or any(
+            gid_by_uuid.get(other_uuid, gid) != gid for other_uuid, gid in detached_device.others.items()
+        ):
             raise FabricError(
-                f"{box} does not list {uuid}, and has given its devices other Dev_GIDs since it was detached as {told.called}: "
+                f"{box} does not list {uuid}, and has given its devices other "
+                f"Dev_GIDs since it was detached as {detached_device.called}: "
                 "attach it to any host with H3's own tools"
             )
-        return told.called
+        return detached_device.called
 
-    def _remember(self, name: str, gpu: Gpu, now: Listing) -> None:
+    def _remember_detached(self, name: str, gpu: BoxGpu, listing: BoxListing) -> None:
         """Write the identifiers of a device and its neighbours into the state file before the device is detached."""
-        others = {each.uuid: each.gid for each in now.gpus if each.uuid != gpu.uuid}
-        with self._state.change() as state:
-            state.detached[name] = Detached(called=gpu.gid, port=str(gpu.port), others=others)
+        gid_by_uuid = {other_gpu.uuid: other_gpu.gid for other_gpu in listing.gpus if other_gpu.uuid != gpu.uuid}
+        with self._state.edit() as state:
+            state.detached[name] = DetachedDevice(called=gpu.gid, port=str(gpu.port), others=gid_by_uuid)
 
-    def _forget(self, name: str) -> None:
+    def _forget_detached(self, name: str) -> None:
         """Remove a device that is attached again from the detached devices in the state file."""
         if name in self._state.read().detached:
-            with self._state.change() as state:
+            with self._state.edit() as state:
                 del state.detached[name]
 
 
-def _partial(
-    change: Change, what: str, done: Sequence[str], failed: Mapping[str, FabricError], more: Sequence[str] = ()
+def _build_partial_failure(
+    change: LeaseChange,
+    action: str,
+    done_ids: Sequence[str],
+    errors: Mapping[str, FabricError],
+    stuck_ids: Sequence[str] = (),
 ) -> PartialFailure:
     """Build the error for a change that succeeded for some devices only, with the error of each failed device."""
-    words = "; ".join(f"{name}: {error}" for name, error in failed.items())
-    return PartialFailure(f"{change.tag.lease_id}: could not be {what}: {words}", done, (*failed, *more))
+    message = "; ".join(f"{name}: {error}" for name, error in errors.items())
+    return PartialFailure(f"{change.tag.lease_id}: could not be {action}: {message}", done_ids, (*errors, *stuck_ids))

@@ -8,11 +8,11 @@ emulator are checked against them.
 from __future__ import annotations
 
 from campaign.fabrics.adapters.liqid.api import LiqidOptions
-from campaign.fabrics.adapters.liqid.control_plane import LiqidPlane
-from campaign.fabrics.control_plane.controlled_fabric import opening
+from campaign.fabrics.adapters.liqid.control_plane import LiqidControlPlane
+from campaign.fabrics.control_plane.controlled_fabric import make_opener
 from campaign.fabrics.registry import FabricKind
 
-open_fabric = opening(LiqidPlane, "liqid")
+open_fabric = make_opener(LiqidControlPlane, "liqid")
 
 FABRIC = FabricKind(
     "Liqid Matrix, REST v2",

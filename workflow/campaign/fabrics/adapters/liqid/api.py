@@ -19,21 +19,21 @@ from pydantic import Field, field_validator
 
 from campaign.common.errors import FabricError
 from campaign.fabrics.adapters.liqid import snapshot
-from campaign.fabrics.adapters.liqid.snapshot import LiqidDevice, Raw
+from campaign.fabrics.adapters.liqid.snapshot import LiqidDevice, MatrixObject
 from campaign.fabrics.control_plane.protocol import ControlPlaneOptions
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation, Refused
-from campaign.fabrics.http.client import Answer, Client
-from campaign.fabrics.http.options import Login, login, needed_login
-from campaign.fabrics.http.response import at
+from campaign.fabrics.http.client import Answer, HttpClient
+from campaign.fabrics.http.options import Login, read_login, require_login
+from campaign.fabrics.http.response import get_nested
 from campaign.fabrics.protocol import AttachMode
 
 RESERVED_LABELS = ("slurm",)
-BASE = "/liqid/api/v2"
-_LOGINS = 6
+BASE_PATH = "/liqid/api/v2"
+_MAX_LOGINS = 6
 """Maximum number of logins per request. Processes with the same label end each other's sessions and must then log in again."""
-_LOGIN_AGAIN_S = 0.05
-_SILENT_POLLS = 5
-_TAKEN = re.compile(r"exist|in use|duplicate", re.IGNORECASE)
+_LOGIN_BACKOFF_S = 0.05
+_MAX_SILENT_POLLS = 5
+_LABEL_IN_USE = re.compile(r"exist|in use|duplicate", re.IGNORECASE)
 
 
 class LiqidOptions(ControlPlaneOptions):
@@ -59,7 +59,7 @@ class LiqidOptions(ControlPlaneOptions):
 
     @field_validator("label")
     @classmethod
-    def _not_reserved(cls, label: str) -> str:
+    def _reject_reserved_label(cls, label: str) -> str:
         """Reject a session label that Liqid's own software uses."""
         if label.lower() in RESERVED_LABELS:
             raise ValueError(
@@ -68,32 +68,32 @@ class LiqidOptions(ControlPlaneOptions):
         return label
 
 
-class MatrixRefused(FabricError):
+class MatrixRefusal(FabricError):
     """Refusal of a request by the Liqid Matrix. The request changed nothing."""
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """True if another edit on the Matrix is the reason of the refusal."""
-        return snapshot.is_busy(str(self))
+        return snapshot.is_busy_message(str(self))
 
-    def names(self, number: object) -> bool:
+    def mentions_number(self, number: object) -> bool:
         """Return True if the refusal mentions the machine or group with this number."""
-        return snapshot.number(number) in snapshot.numbers(str(self).partition(": ")[2])
+        return snapshot.parse_number(number) in snapshot.find_numbers(str(self).partition(": ")[2])
 
 
-class ReadRefused(MatrixRefused, Refused):
+class ReadRefused(MatrixRefusal, Refused):
     """The Matrix refuses a read as it is."""
 
 
 @dataclass(frozen=True, slots=True)
-class MatrixPlace:
+class MatrixLocation:
     """Coordinates and fabric id of a Liqid Matrix. They never change and many requests need them."""
 
     coordinates: Any
     fabr_id: int
 
 
-class Api:
+class LiqidApi:
     """Client of one Liqid Matrix that logs in when necessary.
 
     Every method raises FabricError. `send_change` raises MatrixRefusal or OutcomeUnknown.
@@ -101,12 +101,12 @@ class Api:
 
     def __init__(self, options: LiqidOptions) -> None:
         """Create the client without sending a request."""
-        self.client = Client(options)
+        self.client = HttpClient(options)
         self._options = options
-        self._place: MatrixPlace | None = None
-        self._base = "" if self.client.base.endswith(BASE) else BASE
+        self._location: MatrixLocation | None = None
+        self._base_path = "" if self.client.base.endswith(BASE_PATH) else BASE_PATH
 
-    def get(self, path: str, **params: Any) -> tuple[Any, ...]:
+    def get_data(self, path: str, **params: Any) -> tuple[Any, ...]:
         """Send a GET request to the Liqid Matrix and return the data of the answer.
 
         Raises MatrixRefusal if the Matrix refuses the request, ProtocolViolation if the answer is not a list.
@@ -115,81 +115,83 @@ class Api:
             path: path below the base path of the interface.
             **params: query parameters.
         """
-        answer = self._sent(lambda: self.client.get(f"{self._base}/{path}", params or None))
-        found = snapshot.envelope(answer.body)
-        if found is not None and not found.ok:
-            raise (ReadRefused if answer.is_refusal else MatrixRefused)(f"GET {path}: {found.words}")
+        answer = self._send_with_login(lambda: self.client.get(f"{self._base_path}/{path}", params or None))
+        envelope = snapshot.parse_envelope(answer.body)
+        if envelope is not None and not envelope.is_success:
+            raise (ReadRefused if answer.is_refusal else MatrixRefusal)(f"GET {path}: {envelope.message}")
         if answer.is_refusal:
-            raise ReadRefused(f"GET {path}: {answer.words()}")
+            raise ReadRefused(f"GET {path}: {answer.summarize()}")
         if answer.status >= 500:
-            raise FabricError(f"GET {path}: {answer.words()}")
-        if not answer.ok or found is None:
-            raise ProtocolViolation(f"GET {path}: {answer.words()}")
-        return found.data
+            raise FabricError(f"GET {path}: {answer.summarize()}")
+        if not answer.is_success or envelope is None:
+            raise ProtocolViolation(f"GET {path}: {answer.summarize()}")
+        return envelope.data
 
-    def place(self) -> MatrixPlace:
+    def read_location(self) -> MatrixLocation:
         """Return the coordinates and fabric id of the Liqid Matrix, which are read once."""
-        if self._place is None:
-            coordinates = next(iter(self.get("coordinates")), {"rack": 0, "shelf": 0, "node": 0})
-            self._place = MatrixPlace(coordinates, snapshot.first_number(self.get("fabric/id")) or 1)
-        return self._place
+        if self._location is None:
+            coordinates = next(iter(self.get_data("coordinates")), {"rack": 0, "shelf": 0, "node": 0})
+            self._location = MatrixLocation(coordinates, snapshot.find_first_number(self.get_data("fabric/id")) or 1)
+        return self._location
 
-    def change(self, method: str, path: str, body: Any = None) -> tuple[Any, ...]:
+    def send_change(self, method: str, path: str, body: Any = None) -> tuple[Any, ...]:
         """Send a change to the Liqid Matrix, wait until it is done, and return the data of the answer.
 
         A rehearsal does not wait. Raises MatrixRefusal or OutcomeUnknown.
         """
-        answer = self._sent(lambda: self.client.change(method, f"{self._base}/{path}", body))
-        what = f"{method} {path}"
+        answer = self._send_with_login(lambda: self.client.send_change(method, f"{self._base_path}/{path}", body))
+        operation = f"{method} {path}"
         if answer.status >= 500:
-            raise OutcomeUnknown(f"{what}: {answer.words()}")
-        found = snapshot.envelope(answer.body)
-        if found is not None and not found.ok:
-            raise MatrixRefused(f"{what}: {found.words}")
-        if not answer.ok:
-            raise MatrixRefused(f"{what}: {answer.words()}")
-        data = () if found is None else found.data
-        if answer.status == 202 and (href := snapshot.link_of(data)) is not None:
+            raise OutcomeUnknown(f"{operation}: {answer.summarize()}")
+        envelope = snapshot.parse_envelope(answer.body)
+        if envelope is not None and not envelope.is_success:
+            raise MatrixRefusal(f"{operation}: {envelope.message}")
+        if not answer.is_success:
+            raise MatrixRefusal(f"{operation}: {answer.summarize()}")
+        data = () if envelope is None else envelope.data
+        if answer.status == 202 and (href := snapshot.find_status_link(data)) is not None:
             # Only the path of the link is used, so that the session key is sent to this Matrix only.
-            _, base, below = (path := urlsplit(href).path).partition(BASE)
-            self._wait(what, self._base + (below if base else f"/{path.lstrip('/')}"))
+            _, base, path_below_base = (path := urlsplit(href).path).partition(BASE_PATH)
+            self._wait_until_done(operation, self._base_path + (path_below_base if base else f"/{path.lstrip('/')}"))
         return data
 
-    def quietly(self, method: str, path: str, body: Any = None) -> None:
+    def try_change(self, method: str, path: str, body: Any = None) -> None:
         """Send a change that only cleans up, and ignore a failure."""
         with suppress(FabricError):
-            self.change(method, path, body)
+            self.send_change(method, path, body)
 
-    def describe(self, device: LiqidDevice, text: str) -> None:
+    def set_description(self, device: LiqidDevice, text: str) -> None:
         """Set the user description of a device on the Liqid Matrix, or delete it if the text is empty."""
-        path = f"device/udesc/{snapshot.DESCRIBED[device.path]}/{device.device_id}"
-        self.change("PUT", path, {"udesc": text}) if text else self.change("DELETE", path)
+        path = f"device/udesc/{snapshot.DESCRIPTION_TYPE_BY_PATH[device.path]}/{device.device_id}"
+        self.send_change("PUT", path, {"udesc": text}) if text else self.send_change("DELETE", path)
 
-    def statuses(self, devices: Iterable[LiqidDevice]) -> dict[str, Raw]:
+    def read_statuses(self, devices: Iterable[LiqidDevice]) -> dict[str, MatrixObject]:
         """Return the complete status objects of devices, by name. Requests that change devices must contain them.
 
         Raises FabricError if a device has none.
         """
-        wanted = list(devices)
-        found: dict[str, Raw] = {}
-        for path in dict.fromkeys(device.path for device in wanted):
-            listed = self.get(f"status/{path}", filter="false")
-            found |= {str(at(each, "name")): each for each in listed if isinstance(each, Mapping)}
-        if lost := [device.name for device in wanted if device.name not in found]:
-            raise FabricError(f"the Matrix has no status of {', '.join(lost)}")
-        return found
+        device_list = list(devices)
+        status_by_name: dict[str, MatrixObject] = {}
+        for path in dict.fromkeys(device.path for device in device_list):
+            records = self.get_data(f"status/{path}", filter="false")
+            status_by_name |= {
+                str(get_nested(record, "name")): record for record in records if isinstance(record, Mapping)
+            }
+        if missing_names := [device.name for device in device_list if device.name not in status_by_name]:
+            raise FabricError(f"the Matrix has no status of {', '.join(missing_names)}")
+        return status_by_name
 
-    def pool_body(self, group: Raw) -> dict[str, Any]:
+    def build_pool_body(self, group: MatrixObject) -> dict[str, Any]:
         """Build the body of the requests that begin, finish and cancel an edit of a group's pool."""
-        where = self.place()
+        location = self.read_location()
         return {
-            "coordinates": where.coordinates,
-            "fabr_id": where.fabr_id,
-            "grp_id": at(group, "grp_id"),
+            "coordinates": location.coordinates,
+            "fabr_id": location.fabr_id,
+            "grp_id": get_nested(group, "grp_id"),
         }
 
     @contextmanager
-    def pool_edit(self, group: Raw, *, takes_over: bool) -> Iterator[None]:
+    def edit_pool(self, group: MatrixObject, *, cancel_existing: bool) -> Iterator[None]:
         """Edit the device pool of a group within the `with` block. Changes take effect when the block ends without an error.
 
         Raises MatrixRefusal if another client edits the pool.
@@ -198,35 +200,39 @@ class Api:
             group: the group, as the Matrix lists it.
             cancel_existing: cancel an edit that already exists, because a dead process of this lease left it.
         """
-        body = self.pool_body(group)
-        self._begin("pool/edit", "pool/cancel", body, lambda error: takes_over)
+        body = self.build_pool_body(group)
+        self._begin_edit("pool/edit", "pool/cancel", body, lambda error: cancel_existing)
         try:
             yield
-            self.change("POST", "pool/done", body)
+            self.send_change("POST", "pool/done", body)
         except BaseException:
-            self.quietly("POST", "pool/cancel", body)
+            self.try_change("POST", "pool/cancel", body)
             raise
 
     @contextmanager
-    def machine_edit(self, machine: Raw) -> Iterator[None]:
+    def edit_machine(self, machine: MatrixObject) -> Iterator[None]:
         """Edit a machine of this program within the `with` block. Devices are connected when the block ends without an error.
 
         Raises MatrixRefusal if another machine is being edited, OutcomeUnknown if connecting the devices fails.
         """
-        cancel, ours = "fabric/edit/cancel", at(machine, "mach_id")
-        self._begin("fabric/edit", cancel, machine, lambda error: bool(ours) and error.names(ours))
+        cancel_path, mach_id = "fabric/edit/cancel", get_nested(machine, "mach_id")
+        self._begin_edit(
+            "fabric/edit", cancel_path, machine, lambda error: bool(mach_id) and error.mentions_number(mach_id)
+        )
         try:
             yield
         except BaseException:
-            self.quietly("POST", cancel, machine)
+            self.try_change("POST", cancel_path, machine)
             raise
         try:
-            self.change("POST", "fabric/reprogram", machine)
-        except MatrixRefused as error:
-            self.quietly("POST", cancel, machine)
+            self.send_change("POST", "fabric/reprogram", machine)
+        except MatrixRefusal as error:
+            self.try_change("POST", cancel_path, machine)
             raise OutcomeUnknown(f"{error}; which devices are connected now is unknown") from error
 
-    def _begin(self, begin: str, cancel: str, body: Any, takes_over: Callable[[MatrixRefused], bool]) -> None:
+    def _begin_edit(
+        self, begin_path: str, cancel_path: str, body: Any, may_cancel: Callable[[MatrixRefusal], bool]
+    ) -> None:
         """Begin an edit on the Liqid Matrix. If a cancellable edit is in the way, cancel it and begin again.
 
         Args:
@@ -237,78 +243,78 @@ class Api:
         """
         try:
             try:
-                self.change("POST", begin, body)
-            except MatrixRefused as error:
-                if not error.busy or not takes_over(error):
+                self.send_change("POST", begin_path, body)
+            except MatrixRefusal as error:
+                if not error.is_busy or not may_cancel(error):
                     raise
-                self.quietly("POST", cancel, body)
-                self.change("POST", begin, body)
+                self.try_change("POST", cancel_path, body)
+                self.send_change("POST", begin_path, body)
         except OutcomeUnknown:
-            self.quietly("POST", cancel, body)
+            self.try_change("POST", cancel_path, body)
             raise
 
-    def _sent(self, send: Callable[[], Answer]) -> Answer:
+    def _send_with_login(self, send: Callable[[], Answer]) -> Answer:
         """Send a request, and log in before it or again after it if the Matrix does not accept the session."""
         if not self.client.authorization:
-            self._login()
+            self._log_in()
         answer = send()
-        for turn in range(_LOGINS):
-            if not _unknown_session(answer) or self.client.rehearses:
+        for attempt in range(_MAX_LOGINS):
+            if not _is_session_unknown(answer) or self.client.is_rehearsing:
                 return answer
-            needed_login(self._options)
-            self._pause(turn)
-            self._login()
+            require_login(self._options)
+            self._wait_before_login(attempt)
+            self._log_in()
             answer = send()
-        if _unknown_session(answer):
-            raise FabricError(f"{self.client.base}: refused after a successful login ({answer.words()})")
+        if _is_session_unknown(answer):
+            raise FabricError(f"{self.client.base}: refused after a successful login ({answer.summarize()})")
         return answer
 
-    def _pause(self, turn: int) -> None:
+    def _wait_before_login(self, attempt: int) -> None:
         """Wait for a random time before a repeated login.
 
         Processes with the same session label thus do not log in at the same time.
         """
-        if turn:
-            self.client.sleep(random.uniform(0, _LOGIN_AGAIN_S * 2**turn))
+        if attempt:
+            self.client.sleep(random.uniform(0, _LOGIN_BACKOFF_S * 2**attempt))
 
-    def _login(self) -> None:
+    def _log_in(self) -> None:
         """Create a new digest key for the session and use it from now on. This ends an older session with the same label."""
-        found = login(self._options)
-        if found is None or self.client.rehearses:
+        account = read_login(self._options)
+        if account is None or self.client.is_rehearsing:
             return
-        for turn in range(_LOGINS):
-            self._pause(turn)
-            words, key = self._digest(found)
+        for attempt in range(_MAX_LOGINS):
+            self._wait_before_login(attempt)
+            message, key = self._create_digest_key(account)
             if key:
                 self.client.authorization = {"X-API-Key": key}
                 return
-            if not _TAKEN.search(words):
+            if not _LABEL_IN_USE.search(message):
                 break
-        raise FabricError(f"{self.client.base}: login as {found.user!r} ({self._options.label}): {words}")
+        raise FabricError(f"{self.client.base}: login as {account.user!r} ({self._options.label}): {message}")
 
-    def _digest(self, found: Login) -> tuple[str, str]:
+    def _create_digest_key(self, account: Login) -> tuple[str, str]:
         """Replace the digest key of the session label, and return (message of the Matrix, new key).
 
         The key is empty if the Matrix gave none.
         """
         self.client.authorization = {}
-        self.client.hide(found.password)
-        basic = base64.b64encode(f"{found.user}:{found.password}".encode()).decode()
-        headers, path = {"Authorization": f"Basic {basic}"}, f"{self._base}/digest/{self._options.label}"
+        self.client.add_secret(account.password)
+        encoded_login = base64.b64encode(f"{account.user}:{account.password}".encode()).decode()
+        headers, path = {"Authorization": f"Basic {encoded_login}"}, f"{self._base_path}/digest/{self._options.label}"
         with suppress(OutcomeUnknown):  # there may be no key to delete; creating the new one shows any problem
-            self.client.change("DELETE", path, headers=headers, secret=True)
+            self.client.send_change("DELETE", path, headers=headers, secret=True)
         try:
-            answer = self.client.change("POST", path, headers=headers, secret=True)
+            answer = self.client.send_change("POST", path, headers=headers, secret=True)
         except OutcomeUnknown as error:
             raise FabricError(f"{self.client.base}: login: {error}") from error
-        made = snapshot.envelope(answer.body)
-        key = next((at(each, "digest_key") for each in made.data), None) if made else None
-        words = answer.words() if made is None or made.ok else made.words
-        if answer.is_refusal and not _TAKEN.search(words):
-            raise Refused(f"{self.client.base}: login as {found.user!r} ({self._options.label}): {words}")
-        return words, key if made is not None and made.ok and isinstance(key, str) else ""
+        envelope = snapshot.parse_envelope(answer.body)
+        key = next((get_nested(record, "digest_key") for record in envelope.data), None) if envelope else None
+        message = answer.summarize() if envelope is None or envelope.is_success else envelope.message
+        if answer.is_refusal and not _LABEL_IN_USE.search(message):
+            raise Refused(f"{self.client.base}: login as {account.user!r} ({self._options.label}): {message}")
+        return message, key if envelope is not None and envelope.is_success and isinstance(key, str) else ""
 
-    def _wait(self, what: str, path: str) -> None:
+    def _wait_until_done(self, operation: str, path: str) -> None:
         """Poll an operation that the Liqid Matrix has accepted until it is done.
 
         Raises MatrixRefusal if the operation failed, OutcomeUnknown if it cannot be followed.
@@ -317,27 +323,29 @@ class Api:
             operation: name of the operation, for messages.
             path: path of its status.
         """
-        silent = 0
-        while silent < _SILENT_POLLS:
+        silent_polls = 0
+        while silent_polls < _MAX_SILENT_POLLS:
             try:
                 self.client.sleep(self._options.poll_s)
                 answer = self.client.get(path)
             except FabricError as error:
-                raise OutcomeUnknown(f"{what}: begun, and then: {error}") from error
+                raise OutcomeUnknown(f"{operation}: begun, and then: {error}") from error
             if answer.status == 404:
                 return  # the Matrix forgets operations that are done
-            found = snapshot.envelope(answer.body)
-            state = snapshot.state_of(found.data).upper() if found is not None else ""
+            envelope = snapshot.parse_envelope(answer.body)
+            state = snapshot.find_execution_state(envelope.data).upper() if envelope is not None else ""
             if state == "SUCCESS":
                 return
             if state == "FAILURE":
-                said = next((str(at(each, "message") or "") for each in found.data), "") if found else ""
-                raise MatrixRefused(f"{what}: failed: {said or 'no reason given'}")
-            silent = 0 if state == "PENDING" else silent + 1
-        raise OutcomeUnknown(f"{what}: begun, and {_SILENT_POLLS} answers did not say what came of it")
+                message = (
+                    next((str(get_nested(record, "message") or "") for record in envelope.data), "") if envelope else ""
+                )
+                raise MatrixRefusal(f"{operation}: failed: {message or 'no reason given'}")
+            silent_polls = 0 if state == "PENDING" else silent_polls + 1
+        raise OutcomeUnknown(f"{operation}: begun, and {_MAX_SILENT_POLLS} answers did not say what came of it")
 
 
-def _unknown_session(answer: Answer) -> bool:
+def _is_session_unknown(answer: Answer) -> bool:
     """Return True if an answer shows that the Matrix does not accept the session."""
-    found = snapshot.envelope(answer.body)
-    return answer.status in (401, 403) or (found is not None and not found.ok and found.code == 401)
+    envelope = snapshot.parse_envelope(answer.body)
+    return answer.status in (401, 403) or (envelope is not None and not envelope.is_success and envelope.code == 401)

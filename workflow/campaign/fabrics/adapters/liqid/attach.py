@@ -15,20 +15,20 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from campaign.common.errors import FabricError
-from campaign.fabrics.adapters.liqid.api import Api, LiqidOptions, MatrixRefused
+from campaign.fabrics.adapters.liqid.api import LiqidApi, LiqidOptions, MatrixRefusal
 from campaign.fabrics.adapters.liqid.snapshot import (
     LiqidDevice,
-    Raw,
-    Snapshot,
-    first_number,
-    machine_name,
-    marked,
-    number,
-    numbers,
-    seen,
-    unmarked,
+    MatrixObject,
+    MatrixSnapshot,
+    add_mark,
+    find_first_number,
+    find_numbers,
+    make_machine_name,
+    parse_device,
+    parse_number,
+    split_mark,
 )
-from campaign.fabrics.control_plane.protocol import Change, Remember
+from campaign.fabrics.control_plane.protocol import LeaseChange, RememberHandle
 from campaign.fabrics.errors import (
     Busy,
     Conflict,
@@ -38,38 +38,38 @@ from campaign.fabrics.errors import (
     PartialFailure,
     ProtocolViolation,
 )
-from campaign.fabrics.http.response import at
+from campaign.fabrics.http.response import get_nested
 
-EDITED = "pool/edit"
+POOL_EDIT_HANDLE = "pool/edit"
 """Handle of a lease that edits or has edited its group's pool. A later edit of this pool may be its own."""
 
 
 @dataclass
-class HostPart:
+class HostAssignment:
     """Devices that one host of a lease gets, with the Liqid machine that holds them.
 
     devices: compute device of the host first. machine: existing or newly created machine, or None.
     """
 
     host: str
-    name: str
+    machine_name: str
     devices: tuple[LiqidDevice, ...]
-    machine: Raw | None = None
-    made: bool = False
+    machine: MatrixObject | None = None
+    is_new_machine: bool = False
 
     @property
-    def ids(self) -> tuple[str, ...]:
+    def pooled_ids(self) -> tuple[str, ...]:
         """Names of the assigned devices, without the compute device of the host."""
-        return tuple(device.name for device in self.devices if not device.computes)
+        return tuple(device.name for device in self.devices if not device.is_compute)
 
     @property
-    def missing(self) -> tuple[LiqidDevice, ...]:
+    def missing_devices(self) -> tuple[LiqidDevice, ...]:
         """Devices that are not in the machine yet."""
-        there = number(at(self.machine, "mach_id"))
-        return tuple(device for device in self.devices if there is None or device.machine != there)
+        mach_id = parse_number(get_nested(self.machine, "mach_id"))
+        return tuple(device for device in self.devices if mach_id is None or device.machine != mach_id)
 
 
-def plan(change: Change, snapshot: Snapshot, group: Raw | None) -> list[HostPart]:
+def plan_assignments(change: LeaseChange, snapshot: MatrixSnapshot, group: MatrixObject | None) -> list[HostAssignment]:
     """Assign the devices of a lease to Liqid machines, one machine per host. Pure.
 
     Raises NoMatch if the Matrix lacks a device, Conflict, with the holders, if other users have devices.
@@ -79,32 +79,42 @@ def plan(change: Change, snapshot: Snapshot, group: Raw | None) -> list[HostPart
         snapshot: current state of the Matrix.
         group: the campaign's group, or None if it does not exist.
     """
-    lease_id, parts = change.tag.lease_id, []
-    taken: dict[str, str] = {}
+    lease_id, assignments = change.tag.lease_id, []
+    holder_by_device: dict[str, str] = {}
     for host, names in change.hosts.items():
-        wanted = (snapshot.compute_of(host), *names)
-        if lost := [name for name in wanted if name not in snapshot.devices]:
-            raise NoMatch(f"{lease_id}: the Matrix has no {', '.join(lost)} (for {host}); see `hosts` of its options")
-        name = machine_name(lease_id, host)
-        part = HostPart(host, name, tuple(snapshot.devices[name] for name in wanted), snapshot.machine(name))
-        parts.append(part)
-        for device in part.devices:
-            if holder := _other(device, part, snapshot, lease_id, group):
-                taken[device.name] = holder
-    if taken:
-        what = ", ".join(f"{name} by {holder}" for name, holder in taken.items())
-        raise Conflict(f"{lease_id}: no longer free: {what}", dict.fromkeys(taken.values()))
-    return parts
+        device_names = (snapshot.find_compute_device(host), *names)
+        if missing_names := [name for name in device_names if name not in snapshot.devices]:
+            raise NoMatch(
+                f"{lease_id}: the Matrix has no {', '.join(missing_names)} (for {host}); see `hosts` of its options"
+            )
+        name = make_machine_name(lease_id, host)
+        assignment = HostAssignment(
+            host, name, tuple(snapshot.devices[name] for name in device_names), snapshot.find_machine(name)
+        )
+        assignments.append(assignment)
+        for device in assignment.devices:
+            if holder := _find_other_holder(device, assignment, snapshot, lease_id, group):
+                holder_by_device[device.name] = holder
+    if holder_by_device:
+        conflicts = ", ".join(f"{name} by {holder}" for name, holder in holder_by_device.items())
+        raise Conflict(f"{lease_id}: no longer free: {conflicts}", dict.fromkeys(holder_by_device.values()))
+    return assignments
 
 
-def _other(device: LiqidDevice, part: HostPart, snapshot: Snapshot, lease_id: str, group: Raw | None) -> str | None:
+def _find_other_holder(
+    device: LiqidDevice, assignment: HostAssignment, snapshot: MatrixSnapshot, lease_id: str, group: MatrixObject | None
+) -> str | None:
     """Return the holder that prevents a lease from taking a device, or None if the lease can take it or has it already."""
     tag = device.tag
     if tag is not None and tag.lease_id != lease_id:
         return tag.lease_id
     if device.machine is not None:
-        return None if snapshot.name_of(device.machine) == part.name else f"machine {snapshot.name_of(device.machine)}"
-    if device.group is None or (tag is not None and device.group == number(at(group, "grp_id"))):
+        return (
+            None
+            if snapshot.format_machine_name(device.machine) == assignment.machine_name
+            else f"machine {snapshot.format_machine_name(device.machine)}"
+        )
+    if device.group is None or (tag is not None and device.group == parse_number(get_nested(group, "grp_id"))):
         return None
     return f"group {device.group_name or device.group}"
 
@@ -115,14 +125,21 @@ class Attachment:
     attached_ids: names of devices that are connected. assignments: devices and machine of each host.
     """
 
-    def __init__(self, api: Api, options: LiqidOptions, snapshot: Snapshot, change: Change, remember: Remember) -> None:
+    def __init__(
+        self,
+        api: LiqidApi,
+        options: LiqidOptions,
+        snapshot: MatrixSnapshot,
+        change: LeaseChange,
+        remember: RememberHandle,
+    ) -> None:
         """Prepare the composition. Raises Incompatible if the group is missing and must not be created."""
         self.api, self.options, self.snapshot, self.change, self.remember = api, options, snapshot, change, remember
-        self.done: list[str] = []
-        self.parts: list[HostPart] = []
-        self._group = snapshot.group(options.group)
+        self.attached_ids: list[str] = []
+        self.assignments: list[HostAssignment] = []
+        self._group = snapshot.find_group(options.group)
         if self._group is None and not options.create_group:
-            names = ", ".join(str(at(group, "group_name")) for group in snapshot.groups) or "none"
+            names = ", ".join(str(get_nested(group, "group_name")) for group in snapshot.groups) or "none"
             rule = f"the Matrix has no group {options.group!r}; there are: {names}"
             raise Incompatible(f"{rule}. Name one of them (`group`), or set `create_group: true`", rule)
 
@@ -133,152 +150,170 @@ class Attachment:
         far. Raises PartialFailure if the Matrix refuses a step later.
         """
         lease_id = self.change.tag.lease_id
-        self.parts = plan(self.change, self.snapshot, self._group)
+        self.assignments = plan_assignments(self.change, self.snapshot, self._group)
         try:
-            for device in (device for part in self.parts for device in part.devices if device.tag is None):
-                self.api.describe(device, marked(device.text, self.change.tag))
-            if self.change.p2p or any(part.missing for part in self.parts):
-                self._compose()
-        except MatrixRefused as error:
-            if error.busy and not self.done:
+            for device in (
+                device for assignment in self.assignments for device in assignment.devices if device.tag is None
+            ):
+                self.api.set_description(device, add_mark(device.text, self.change.tag))
+            if self.change.p2p or any(assignment.missing_devices for assignment in self.assignments):
+                self._compose_machines()
+        except MatrixRefusal as error:
+            if error.is_busy and not self.attached_ids:
                 hint = "if nobody does that any more, cancel it in Liqid's own console"
-                raise Busy(f"{lease_id}: {error}; {hint}", self._editors(error)) from error
-            failed = [name for part in self.parts for name in part.ids if name not in self.done]
-            raise PartialFailure(f"{lease_id}: {error}", self.done, failed) from error
+                raise Busy(f"{lease_id}: {error}; {hint}", self._find_editors(error)) from error
+            failed_ids = [
+                name
+                for assignment in self.assignments
+                for name in assignment.pooled_ids
+                if name not in self.attached_ids
+            ]
+            raise PartialFailure(f"{lease_id}: {error}", self.attached_ids, failed_ids) from error
 
-    def _editors(self, error: MatrixRefused) -> list[str]:
+    def _find_editors(self, error: MatrixRefusal) -> list[str]:
         """Return the holders of the edit that caused a refusal, for messages.
 
         They are the machines that the refusal names, or a user who edits the group.
         """
-        told = numbers(str(error).partition(": ")[2])
-        machines = [f"machine {self.snapshot.name_of(n)}" for n in told if n in self.snapshot.machines]
-        about_machine = machines and "machine" in str(error).lower()
-        return machines if about_machine else [f"somebody who edits group {self.options.group}"]
+        mentioned_numbers = find_numbers(str(error).partition(": ")[2])
+        machines = [
+            f"machine {self.snapshot.format_machine_name(n)}" for n in mentioned_numbers if n in self.snapshot.machines
+        ]
+        is_about_machine = machines and "machine" in str(error).lower()
+        return machines if is_about_machine else [f"somebody who edits group {self.options.group}"]
 
-    def _compose(self) -> None:
+    def _compose_machines(self) -> None:
         """Create missing machines, move devices into the group, and connect them machine by machine."""
-        for part in self.parts:
-            if part.machine is None:
-                self._make_machine(part)
-        group = self._made_group()
-        statuses = self._pooled(group)
-        for part in self.parts:
-            self._connect(part, group, statuses)
+        for assignment in self.assignments:
+            if assignment.machine is None:
+                self._create_machine(assignment)
+        group = self._ensure_group()
+        statuses = self._move_into_group(group)
+        for assignment in self.assignments:
+            self._connect_devices(assignment, group, statuses)
 
-    def _made_group(self) -> Raw:
+    def _ensure_group(self) -> MatrixObject:
         """Return the campaign's group on the Liqid Matrix, and create it if it is missing."""
         if self._group is None:
-            where, name = self.api.place(), self.options.group
-            new = first_number(self.api.get("group/nextid"))
-            body = {"fabr_id": where.fabr_id, "grp_id": new, "group_name": name, "pod_id": -1}
-            self.api.change("POST", "group", body)
-            rehearses = self.api.client.rehearses
-            self._group = body if rehearses else Snapshot({}, self.api.get("group")).group(name)
+            location, name = self.api.read_location(), self.options.group
+            group_number = find_first_number(self.api.get_data("group/nextid"))
+            body = {"fabr_id": location.fabr_id, "grp_id": group_number, "group_name": name, "pod_id": -1}
+            self.api.send_change("POST", "group", body)
+            is_rehearsing = self.api.client.is_rehearsing
+            self._group = body if is_rehearsing else MatrixSnapshot({}, self.api.get_data("group")).find_group(name)
         if self._group is None:
             raise ProtocolViolation(f"the Matrix made group {self.options.group}, but does not list it")
         return self._group
 
-    def _make_machine(self, part: HostPart) -> None:
+    def _create_machine(self, assignment: HostAssignment) -> None:
         """Create the Liqid machine of a host in the campaign's group, and remember its number."""
-        mach_id = first_number(self.api.get("machine/nextid"))
+        mach_id = find_first_number(self.api.get_data("machine/nextid"))
         if mach_id is None:
             raise ProtocolViolation("GET machine/nextid: no number in the answer")
-        if self.api.client.rehearses:  # no machine is created, so the next number stays the same
-            mach_id += sum(part.machine is not None for part in self.parts)
+        if self.api.client.is_rehearsing:  # no machine is created, so the next number stays the same
+            mach_id += sum(assignment.machine is not None for assignment in self.assignments)
         body: dict[str, Any] = {
             "index": None,
             "mach_id": mach_id,
-            "grp_id": at(self._made_group(), "grp_id"),
-            "fabr_id": self.api.place().fabr_id,
+            "grp_id": get_nested(self._ensure_group(), "grp_id"),
+            "fabr_id": self.api.read_location().fabr_id,
             "fabr_gid": None,
             "port_gid": None,
             "swit_gid": None,
-            "comp_name": part.name,
-            "mach_name": part.name,
+            "comp_name": assignment.machine_name,
+            "mach_name": assignment.machine_name,
             "p2p": "off",
             "mtime": None,
             "connection_history": [],
         }
-        made = self.api.change("POST", "machine", body)
-        part.machine = next((each for each in made if at(each, "mach_name") == part.name), body)
-        part.made = True
-        self.remember(part.host, str(at(part.machine, "mach_id")))
+        records = self.api.send_change("POST", "machine", body)
+        assignment.machine = next(
+            (record for record in records if get_nested(record, "mach_name") == assignment.machine_name), body
+        )
+        assignment.is_new_machine = True
+        self.remember(assignment.host, str(get_nested(assignment.machine, "mach_id")))
 
-    def _pooled(self, group: Raw) -> dict[str, Raw]:
+    def _move_into_group(self, group: MatrixObject) -> dict[str, MatrixObject]:
         """Move devices from the free pool of the Liqid Matrix into the campaign's group.
 
         Returns:
             Status objects, by name, of all devices that must still be connected.
         """
-        moving = [device for part in self.parts for device in part.missing]
-        outside = [device for device in moving if device.group is None]
-        if not outside:
-            return self.api.statuses(moving)
-        before = self.change.handles.get(EDITED, "")
-        self.remember(EDITED, str(at(group, "grp_id")))
+        missing_devices = [device for assignment in self.assignments for device in assignment.missing_devices]
+        free_devices = [device for device in missing_devices if device.group is None]
+        if not free_devices:
+            return self.api.read_statuses(missing_devices)
+        previous_handle = self.change.handles.get(POOL_EDIT_HANDLE, "")
+        self.remember(POOL_EDIT_HANDLE, str(get_nested(group, "grp_id")))
         try:
-            with self.api.pool_edit(group, takes_over=bool(before)):
-                statuses = self.api.statuses(moving)
-                for device in outside:
+            with self.api.edit_pool(group, cancel_existing=bool(previous_handle)):
+                statuses = self.api.read_statuses(missing_devices)
+                for device in free_devices:
                     body = {"deviceStatus": statuses[device.name], "group": group}
-                    self.api.change("POST", f"predevice/{device.path}", body)
-        except MatrixRefused:
+                    self.api.send_change("POST", f"predevice/{device.path}", body)
+        except MatrixRefusal:
             self.remember(
-                EDITED, before
+                POOL_EDIT_HANDLE, previous_handle
             )  # the edit never began or was cancelled, so an existing edit belongs to another client
             raise
         return statuses
 
-    def _connect(self, part: HostPart, group: Raw, statuses: dict[str, Raw]) -> None:
+    def _connect_devices(
+        self, assignment: HostAssignment, group: MatrixObject, statuses: dict[str, MatrixObject]
+    ) -> None:
         """Connect the missing devices to the machine of a host.
 
         The power action of the attach mode follows, and peer-to-peer is enabled if the change requests it.
         """
-        if moving := part.missing:
-            part.machine = machine = self._whole(part)
-            with self.api.machine_edit(machine):
-                for device in moving:
+        if missing_devices := assignment.missing_devices:
+            assignment.machine = machine = self._read_machine(assignment)
+            with self.api.edit_machine(machine):
+                for device in missing_devices:
                     relator = {"deviceStatus": statuses[device.name], "group": group}
                     body = {"groupDeviceRelator": relator, "machine": machine}
-                    self.api.change("POST", f"relate/{device.path}", body)
-            if (what := {"reboot": "reboot", "powered_off": "start"}.get(self.options.attach_mode)) is not None:
-                ids = f"{at(group, 'grp_id')}/{at(machine, 'mach_id')}"
-                self.api.change("PUT", f"power/{what}/{ids}")
+                    self.api.send_change("POST", f"relate/{device.path}", body)
+            if (power_action := {"reboot": "reboot", "powered_off": "start"}.get(self.options.attach_mode)) is not None:
+                ids = f"{get_nested(group, 'grp_id')}/{get_nested(machine, 'mach_id')}"
+                self.api.send_change("PUT", f"power/{power_action}/{ids}")
         if self.change.p2p:
-            self._join(part, group)
-        self.done.extend(part.ids)
+            self._enable_p2p(assignment, group)
+        self.attached_ids.extend(assignment.pooled_ids)
 
-    def _join(self, part: HostPart, group: Raw) -> None:
+    def _enable_p2p(self, assignment: HostAssignment, group: MatrixObject) -> None:
         """Enable peer-to-peer between the devices of a machine, if it is off.
 
         A Matrix refuses to set a value that is already set.
         """
-        machine = self._whole(part)
-        if str(at(machine, "p2p")).lower() != "on":
-            self.api.change("POST", "machine/p2p", {**machine, "p2p": "on"})
+        machine = self._read_machine(assignment)
+        if str(get_nested(machine, "p2p")).lower() != "on":
+            self.api.send_change("POST", "machine/p2p", {**machine, "p2p": "on"})
 
-    def _whole(self, part: HostPart) -> Raw:
+    def _read_machine(self, assignment: HostAssignment) -> MatrixObject:
         """Read the complete object of a machine from the Liqid Matrix, including members that this program does not use.
 
         Raises Incompatible if the Matrix gave a new machine another name, ProtocolViolation if the Matrix does not list it.
         """
-        assert part.machine is not None  # created or found before
-        if self.api.client.rehearses:
-            return part.machine
-        mach_id = at(part.machine, "mach_id")
-        for listed in self.api.get("machine", mach_id=mach_id):
-            if (name := at(listed, "mach_name")) == part.name:
-                return cast(Raw, listed)
-            if part.made and number(at(listed, "mach_id")) == number(mach_id):
+        assert assignment.machine is not None  # created or found before
+        if self.api.client.is_rehearsing:
+            return assignment.machine
+        mach_id = get_nested(assignment.machine, "mach_id")
+        for record in self.api.get_data("machine", mach_id=mach_id):
+            if (name := get_nested(record, "mach_name")) == assignment.machine_name:
+                return cast(MatrixObject, record)
+            if assignment.is_new_machine and parse_number(get_nested(record, "mach_id")) == parse_number(mach_id):
                 # The machine is still empty, and its name would not show that it belongs to this lease.
-                self.api.quietly("DELETE", f"machine/{mach_id}")
-                rule = f"the Matrix calls machine {part.name}, which it made, {name!r}; leases are found by these names"
+                self.api.try_change("DELETE", f"machine/{mach_id}")
+                rule = (
+                    f"the Matrix calls machine {assignment.machine_name}, which "
+                    f"it made, {name!r}; leases are found by these names"
+                )
                 raise Incompatible(f"{self.change.tag.lease_id}: {rule}", rule)
-        raise ProtocolViolation(f"the Matrix made machine {part.name}, but does not list it")
+        raise ProtocolViolation(f"the Matrix made machine {assignment.machine_name}, but does not list it")
 
 
-def assumed(change: Change, snapshot: Snapshot, group: str, parts: list[HostPart]) -> Snapshot:
+def predict_snapshot(
+    change: LeaseChange, snapshot: MatrixSnapshot, group_name: str, assignments: list[HostAssignment]
+) -> MatrixSnapshot:
     """Predict the snapshot of a Liqid Matrix after a change, so that a rehearsal can continue.
 
     Args:
@@ -288,24 +323,35 @@ def assumed(change: Change, snapshot: Snapshot, group: str, parts: list[HostPart
         assignments: devices and machine of each host.
     """
     devices, machines, groups = dict(snapshot.devices), dict(snapshot.machines), snapshot.groups
-    if snapshot.group(group) is None:
-        groups = (*groups, {"group_name": group, "grp_id": max((_id(each) for each in groups), default=0) + 1})
-    raw = next(each for each in groups if at(each, "group_name") == group)
-    for part in parts:
-        assert part.machine is not None  # every assignment has a machine by now
-        mach_id = _id(part.machine, "mach_id")
-        machines[mach_id] = part.machine
-        for device in part.devices:
-            text = marked(device.text, change.tag)
+    if snapshot.find_group(group_name) is None:
+        groups = (
+            *groups,
+            {
+                "group_name": group_name,
+                "grp_id": max((_parse_id(group_record) for group_record in groups), default=0) + 1,
+            },
+        )
+    group_object = next(group_record for group_record in groups if get_nested(group_record, "group_name") == group_name)
+    for assignment in assignments:
+        assert assignment.machine is not None  # every assignment has a machine by now
+        mach_id = _parse_id(assignment.machine, "mach_id")
+        machines[mach_id] = assignment.machine
+        for device in assignment.devices:
+            text = add_mark(device.text, change.tag)
             devices[device.name] = replace(
-                device, text=text, group=_id(raw), group_name=group, machine=mach_id, machine_name=part.name
+                device,
+                text=text,
+                group=_parse_id(group_object),
+                group_name=group_name,
+                machine=mach_id,
+                machine_name=assignment.machine_name,
             )
-    return replace(snapshot, devices=devices, machines=machines, groups=groups, odd=frozenset())
+    return replace(snapshot, devices=devices, machines=machines, groups=groups, inconsistent_devices=frozenset())
 
 
-def _id(raw: Raw, name: str = "grp_id") -> int:
+def _parse_id(record: MatrixObject, key: str = "grp_id") -> int:
     """Return the integer in a member of an object, or 0 if it has none."""
-    return number(at(raw, name)) or 0
+    return parse_number(get_nested(record, key)) or 0
 
 
 class Detachment:
@@ -314,19 +360,19 @@ class Detachment:
     stuck_names: names of devices that the Matrix did not release.
     """
 
-    def __init__(self, api: Api, options: LiqidOptions, snapshot: Snapshot, change: Change) -> None:
+    def __init__(self, api: LiqidApi, options: LiqidOptions, snapshot: MatrixSnapshot, change: LeaseChange) -> None:
         """Prepare the release of the lease of a change."""
         self.api, self.options, self.snapshot, self.change = api, options, snapshot, change
-        self.stuck: set[str] = set()
-        self._group = snapshot.group(options.group)
-        self._edited = bool(change.handles.get(EDITED))
+        self.stuck_names: set[str] = set()
+        self._group = snapshot.find_group(options.group)
+        self._has_edited_pool = bool(change.handles.get(POOL_EDIT_HANDLE))
 
     def run(self) -> tuple[str, ...]:
         """Release all devices of the lease, and return the sorted names of devices that the Matrix did not release."""
-        group, machines = self._group, self._machines()
-        ours = {device.name: device for device in self._ours(machines)}
-        groups = {number(at(each, "grp_id")) for each in self.snapshot.groups}
-        for device in ours.values():
+        group, machines = self._group, self._find_machines()
+        lease_devices = {device.name: device for device in self._find_devices(machines)}
+        groups = {parse_number(get_nested(each, "grp_id")) for each in self.snapshot.groups}
+        for device in lease_devices.values():
             if device.machine is not None and device.machine not in self.snapshot.machines:
                 raise ProtocolViolation(
                     f"the Matrix shows {device.name} in machine {device.machine}, which it does not list"
@@ -335,136 +381,152 @@ class Detachment:
                 raise ProtocolViolation(
                     f"the Matrix shows {device.name} in group {device.group}, which it does not list"
                 )
-        if not ours and not machines and not self._edited:
+        if not lease_devices and not machines and not self._has_edited_pool:
             return ()
         for mach_id, machine in machines.items():
-            self._empty(mach_id, machine, ours)
-        gone = [device for name, device in ours.items() if name not in self.stuck]
-        pooled = [d for d in gone if self._pooled(d) and (d.machine is None or d.machine in machines)]
-        if group is not None and pooled:
-            self._out(pooled, group)
-        elif group is not None and self._edited:
+            self._empty_machine(mach_id, machine, lease_devices)
+        detached_devices = [device for name, device in lease_devices.items() if name not in self.stuck_names]
+        group_devices = [
+            d for d in detached_devices if self._is_in_group(d) and (d.machine is None or d.machine in machines)
+        ]
+        if group is not None and group_devices:
+            self._move_out_of_group(group_devices, group)
+        elif group is not None and self._has_edited_pool:
             # The pool was edited without a result: the process that edited it may have died.
-            self.api.quietly("POST", "pool/cancel", self.api.pool_body(group))
-        self._unmark(ours.values(), machines)
-        return tuple(sorted(self.stuck))
+            self.api.try_change("POST", "pool/cancel", self.api.build_pool_body(group))
+        self._remove_marks(lease_devices.values(), machines)
+        return tuple(sorted(self.stuck_names))
 
-    def _machines(self) -> dict[int, Raw]:
+    def _find_machines(self) -> dict[int, MatrixObject]:
         """Return the Liqid machines of this lease by number. Their names identify them, because no other user gives such names."""
         hosts = dict.fromkeys((*self.change.hosts, *self.snapshot.hosts.values()))
-        names = {machine_name(self.change.tag.lease_id, host) for host in hosts}
-        return {n: raw for n, raw in self.snapshot.machines.items() if str(at(raw, "mach_name")) in names}
+        names = {make_machine_name(self.change.tag.lease_id, host) for host in hosts}
+        return {
+            n: machine
+            for n, machine in self.snapshot.machines.items()
+            if str(get_nested(machine, "mach_name")) in names
+        }
 
-    def _ours(self, machines: Iterable[int]) -> list[LiqidDevice]:
+    def _find_devices(self, machines: Iterable[int]) -> list[LiqidDevice]:
         """Return the devices of this lease.
 
         They carry its mark. Without any mark, devices in its machines count if the lease claimed them or if they are compute
         devices.
         """
-        lease_id, inside = self.change.tag.lease_id, set(machines)
-        named = {name for names in self.change.hosts.values() for name in names}
+        lease_id, machine_numbers = self.change.tag.lease_id, set(machines)
+        claimed_names = {name for names in self.change.hosts.values() for name in names}
         return [
             device
             for device in self.snapshot.devices.values()
             if (device.tag is not None and device.tag.lease_id == lease_id)
-            or (device.tag is None and device.machine in inside and (device.name in named or device.computes))
+            or (
+                device.tag is None
+                and device.machine in machine_numbers
+                and (device.name in claimed_names or device.is_compute)
+            )
         ]
 
-    def _empty(self, mach_id: int, machine: Raw, ours: dict[str, LiqidDevice]) -> None:
+    def _empty_machine(self, mach_id: int, machine: MatrixObject, lease_devices: dict[str, LiqidDevice]) -> None:
         """Remove this lease's devices from one of its machines.
 
         The machine is deleted if it has no other devices. Raises Busy if another edit is in the way.
         """
-        inside = self.snapshot.inside(mach_id)
-        foreign = [device for device in inside if device.name not in ours]
-        mine = [device for device in inside if device.name in ours]
+        devices_inside = self.snapshot.list_devices_in(mach_id)
+        foreign_devices = [device for device in devices_inside if device.name not in lease_devices]
+        own_devices = [device for device in devices_inside if device.name in lease_devices]
         try:
-            if self.options.attach_mode == "powered_off" and mine:
-                self.api.change("PUT", f"power/shutdown/{at(machine, 'grp_id')}/{at(machine, 'mach_id')}")
-            if not foreign:
-                self._delete(machine)
-            elif mine and self._group is not None:
-                self._unrelate(mine, machine, self._group)
-        except MatrixRefused as error:
-            if error.busy:
+            if self.options.attach_mode == "powered_off" and own_devices:
+                self.api.send_change(
+                    "PUT", f"power/shutdown/{get_nested(machine, 'grp_id')}/{get_nested(machine, 'mach_id')}"
+                )
+            if not foreign_devices:
+                self._delete_machine(machine)
+            elif own_devices and self._group is not None:
+                self._disconnect_devices(own_devices, machine, self._group)
+        except MatrixRefusal as error:
+            if error.is_busy:
                 raise Busy(f"{self.change.tag.lease_id}: {error}", ("somebody who edits the Matrix",)) from error
-            self.stuck.update(device.name for device in mine)
+            self.stuck_names.update(device.name for device in own_devices)
 
-    def _delete(self, machine: Raw) -> None:
+    def _delete_machine(self, machine: MatrixObject) -> None:
         """Delete a machine of this lease. If an edit of a dead process is in the way, cancel it first."""
-        path = f"machine/{at(machine, 'mach_id')}"
+        path = f"machine/{get_nested(machine, 'mach_id')}"
         try:
-            self.api.change("DELETE", path)
-        except MatrixRefused as error:
-            if not (error.busy and error.names(at(machine, "mach_id"))):
+            self.api.send_change("DELETE", path)
+        except MatrixRefusal as error:
+            if not (error.is_busy and error.mentions_number(get_nested(machine, "mach_id"))):
                 raise
             # The machine is of this lease, and so is its edit: a dead process left it.
-            self.api.quietly("POST", "fabric/edit/cancel", machine)
-            self.api.change("DELETE", path)
+            self.api.try_change("POST", "fabric/edit/cancel", machine)
+            self.api.send_change("DELETE", path)
 
-    def _unrelate(self, mine: list[LiqidDevice], machine: Raw, group: Raw) -> None:
+    def _disconnect_devices(self, devices: list[LiqidDevice], machine: MatrixObject, group: MatrixObject) -> None:
         """Disconnect devices from a machine one by one.
 
         Deleting the machine would also move devices that other users added to it.
         """
-        statuses = self.api.statuses(mine)
-        with self.api.machine_edit(machine):
-            for device in mine:
+        statuses = self.api.read_statuses(devices)
+        with self.api.edit_machine(machine):
+            for device in devices:
                 relator = {"deviceStatus": statuses[device.name], "group": group}
-                self.api.change("DELETE", f"relate/{device.path}", {"groupDeviceRelator": relator, "machine": machine})
+                self.api.send_change(
+                    "DELETE", f"relate/{device.path}", {"groupDeviceRelator": relator, "machine": machine}
+                )
 
-    def _pooled(self, device: LiqidDevice) -> bool:
+    def _is_in_group(self, device: LiqidDevice) -> bool:
         """Return True if a device is in the campaign's group."""
-        return device.group is not None and device.group == number(at(self._group, "grp_id"))
+        return device.group is not None and device.group == parse_number(get_nested(self._group, "grp_id"))
 
-    def _out(self, devices: list[LiqidDevice], group: Raw) -> None:
+    def _move_out_of_group(self, devices: list[LiqidDevice], group: MatrixObject) -> None:
         """Move devices from the campaign's group into the free pool of the Liqid Matrix.
 
         Raises Busy if another client edits the group.
         """
         try:
-            with self.api.pool_edit(group, takes_over=self._edited):
-                statuses = self.api.statuses(devices)
+            with self.api.edit_pool(group, cancel_existing=self._has_edited_pool):
+                statuses = self.api.read_statuses(devices)
                 for device in devices:
                     body = {"deviceStatus": statuses[device.name], "group": group}
                     try:
-                        self.api.change("DELETE", f"predevice/{device.path}", body)
-                    except MatrixRefused:
-                        self.stuck.add(device.name)
-        except MatrixRefused as error:
-            if error.busy:
+                        self.api.send_change("DELETE", f"predevice/{device.path}", body)
+                    except MatrixRefusal:
+                        self.stuck_names.add(device.name)
+        except MatrixRefusal as error:
+            if error.is_busy:
                 raise Busy(f"{self.change.tag.lease_id}: {error}", (f"group {self.options.group}",)) from error
-            self.stuck.update(device.name for device in devices)
+            self.stuck_names.update(device.name for device in devices)
 
-    def _unmark(self, ours: Iterable[LiqidDevice], machines: dict[int, Raw]) -> None:
+    def _remove_marks(self, lease_devices: Iterable[LiqidDevice], machines: dict[int, MatrixObject]) -> None:
         """Remove this lease's marks from devices that are free or belong to other users by now.
 
         All other devices are stuck and keep their marks.
         """
-        now = self._now()
-        for device in ours:
-            is_now = now.get(device.name, device)
+        current_devices = self._read_current_devices()
+        for device in lease_devices:
+            current_device = current_devices.get(device.name, device)
             # A device that another user moved into another group must not be removed any more.
-            if is_now.machine in machines or (is_now.machine is None and self._pooled(is_now)):
-                self.stuck.add(device.name)
-            if device.name in self.stuck or device.tag is None:
+            if current_device.machine in machines or (
+                current_device.machine is None and self._is_in_group(current_device)
+            ):
+                self.stuck_names.add(device.name)
+            if device.name in self.stuck_names or device.tag is None:
                 continue
             try:
-                self.api.describe(device, unmarked(device.text)[0])
-            except MatrixRefused:
-                self.stuck.add(device.name)
+                self.api.set_description(device, split_mark(device.text)[0])
+            except MatrixRefusal:
+                self.stuck_names.add(device.name)
 
-    def _now(self) -> dict[str, LiqidDevice]:
+    def _read_current_devices(self) -> dict[str, LiqidDevice]:
         """Read the current group and machine of every device, by name of the device.
 
         In a rehearsal, all devices are assumed to be free. Raises OutcomeUnknown if the Matrix does not answer.
         """
-        if self.api.client.rehearses:
+        if self.api.client.is_rehearsing:
             return {name: replace(device, group=None, machine=None) for name, device in self.snapshot.devices.items()}
         try:
-            listed = self.api.get("predevice")
+            records = self.api.get_data("predevice")
         except FabricError as error:
             raise OutcomeUnknown(
                 f"{self.change.tag.lease_id}: released, but this could not be confirmed: {error}"
             ) from error
-        return {device.name: device for each in listed if (device := seen(each, None)) is not None}
+        return {device.name: device for record in records if (device := parse_device(record, None)) is not None}

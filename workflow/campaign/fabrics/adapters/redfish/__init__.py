@@ -8,12 +8,12 @@ composition.
 
 from __future__ import annotations
 
-from campaign.fabrics.adapters.redfish.control_plane import RedfishPlane
+from campaign.fabrics.adapters.redfish.control_plane import RedfishControlPlane
 from campaign.fabrics.adapters.redfish.service import RedfishOptions
-from campaign.fabrics.control_plane.controlled_fabric import opening
+from campaign.fabrics.control_plane.controlled_fabric import make_opener
 from campaign.fabrics.registry import FabricKind
 
-open_fabric = opening(RedfishPlane, "redfish")
+open_fabric = make_opener(RedfishControlPlane, "redfish")
 
 FABRIC = FabricKind(
     "DMTF Redfish composition: resource blocks, zones, composed systems",

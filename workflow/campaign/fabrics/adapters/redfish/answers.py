@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 from campaign.common.errors import FabricError
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, OutcomeUnknown, ProtocolViolation, Refused
 from campaign.fabrics.http.client import Answer
-from campaign.fabrics.http.response import Json, at, listing, mapping, mappings
+from campaign.fabrics.http.response import Json, get_list, get_mapping, get_mappings, get_nested
 
-_CONFLICT = {
+_CONFLICT_MESSAGES = {
     "ResourceInUse",
     "ResourceBlockInUse",
     "SpecifiedResourceAlreadyReserved",
@@ -26,7 +26,7 @@ _CONFLICT = {
     "CreateLimitReachedForResource",
     "ResourceAlreadyExists",
 }
-_BUSY = {
+_BUSY_MESSAGES = {
     "ServiceTemporarilyUnavailable",
     "ServiceShuttingDown",
     "ResourceInStandby",
@@ -34,17 +34,17 @@ _BUSY = {
     "OperationTimeout",
     "EventSubscriptionLimitExceeded",
 }
-_NO_MATCH = {"NoResourceMatch", "ResourceBlockNotFound"}
-_MISSING = {"ResourceNotFound", "ResourceMissingAtURI", "ResourceAtUriNotFound"}
-_LOGIN = {"NoValidSession", "ResourceAtUriUnauthorized", "AccessDenied"}
-_PAUSE_MIN_S, _PAUSE_MAX_S = 0.05, 60.0
+_NO_MATCH_MESSAGES = {"NoResourceMatch", "ResourceBlockNotFound"}
+_MISSING_MESSAGES = {"ResourceNotFound", "ResourceMissingAtURI", "ResourceAtUriNotFound"}
+_LOGIN_MESSAGES = {"NoValidSession", "ResourceAtUriUnauthorized", "AccessDenied"}
+_MIN_POLL_INTERVAL_S, _MAX_POLL_INTERVAL_S = 0.05, 60.0
 
 
-class Missing(FabricError):
+class ResourceMissingError(FabricError):
     """Answer that the service does not have a resource (404, 410)."""
 
 
-def local(uri: str) -> str:
+def strip_origin(uri: str) -> str:
     """Remove scheme and host from the address of a Redfish resource.
 
     Services use any name for themselves, and the session token must not be sent to another host.
@@ -53,48 +53,48 @@ def local(uri: str) -> str:
     return split.path + (f"?{split.query}" if split.query else "")
 
 
-def uri(reference: Any) -> str | None:
+def get_reference_path(reference: Any) -> str | None:
     """Return the path in a Redfish reference {"@odata.id": ..}, or None for anything else.
 
     `href`, which old services use, is accepted.
     """
-    found = at(reference, "@odata.id") or at(reference, "href")
-    return local(found) if isinstance(found, str) and found else None
+    address = get_nested(reference, "@odata.id") or get_nested(reference, "href")
+    return strip_origin(address) if isinstance(address, str) and address else None
 
 
-def uris(references: Any) -> tuple[str, ...]:
+def get_reference_paths(references: Any) -> tuple[str, ...]:
     """Return the paths in a list of Redfish references.
 
     A single reference, which some services send in place of a list, is accepted.
     """
-    found = references if isinstance(references, list) else [references]
-    return tuple(path for path in map(uri, found) if path is not None)
+    reference_list = references if isinstance(references, list) else [references]
+    return tuple(path for path in map(get_reference_path, reference_list) if path is not None)
 
 
-def listed(collection: Json) -> list[Json]:
+def get_collection_members(collection: Json) -> list[Json]:
     """Return the members on a page of a Redfish collection, at its top or under `Links`.
 
     Raises ProtocolViolation if the page has no list of members.
     """
-    for place in (collection, mapping(collection, "Links")):
-        if isinstance(place.get("Members"), list):
-            return mappings(place, "Members")
-    where = collection.get("@odata.id", "a collection")
-    raise ProtocolViolation(f"{where}: no Members, neither at the top nor in Links")
+    for container in (collection, get_mapping(collection, "Links")):
+        if isinstance(container.get("Members"), list):
+            return get_mappings(container, "Members")
+    address = collection.get("@odata.id", "a collection")
+    raise ProtocolViolation(f"{address}: no Members, neither at the top nor in Links")
 
 
-def next_page(collection: Json) -> str | None:
+def find_next_page(collection: Json) -> str | None:
     """Return the path of the next page of a Redfish collection, or None for the last page."""
-    for place in (collection, mapping(collection, "Links")):
+    for container in (collection, get_mapping(collection, "Links")):
         for name in ("Members@odata.nextLink", "@odata.nextLink"):
-            found = place.get(name)
-            if path := uri(found) or (local(found) if isinstance(found, str) else None):
+            value = container.get(name)
+            if path := get_reference_path(value) or (strip_origin(value) if isinstance(value, str) else None):
                 return path
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ServiceMessage:
     """One message in an answer of a Redfish service.
 
     token: last word of its id, such as `ResourceBlockInUse`, or "" if the service sent only text.
@@ -105,7 +105,7 @@ class Said:
     arguments: tuple[str, ...] = ()
 
 
-def said(body: Any, text: str = "") -> tuple[Said, ...]:
+def parse_messages(body: Any, text: str = "") -> tuple[ServiceMessage, ...]:
     """Parse all messages of a Redfish answer or task.
 
     Extended information comes first, then the code of the error, then plain text.
@@ -114,45 +114,47 @@ def said(body: Any, text: str = "") -> tuple[Said, ...]:
         body: parsed JSON.
         text: body as text, used if the JSON has no message.
     """
-    words = " ".join(text.split())
-    return tuple(_said(body)) or ((Said("", words[:300]),) if words else ())
+    plain_text = " ".join(text.split())
+    return tuple(_find_messages(body)) or ((ServiceMessage("", plain_text[:300]),) if plain_text else ())
 
 
-def _said(body: Any) -> Iterator[Said]:
+def _find_messages(body: Any) -> Iterator[ServiceMessage]:
     """Yield the messages in the JSON of a Redfish answer or task."""
-    error = at(body, "error")
+    error = get_nested(body, "error")
     if isinstance(error, str):
-        yield Said("", error)
-    yield from _messages(at(error, "@Message.ExtendedInfo"))
-    code, message = at(error, "code"), at(error, "message")
+        yield ServiceMessage("", error)
+    yield from _parse_extended_info(get_nested(error, "@Message.ExtendedInfo"))
+    code, message = get_nested(error, "code"), get_nested(error, "message")
     if isinstance(code, str) or isinstance(message, str):
-        yield Said(_last_word(code), str(message or ""))
-    yield from _messages(at(body, "@Message.ExtendedInfo"))
-    yield from _messages(at(body, "Messages"))
-    if isinstance(at(body, "message"), str):
-        yield Said("", body["message"])
+        yield ServiceMessage(_strip_registry(code), str(message or ""))
+    yield from _parse_extended_info(get_nested(body, "@Message.ExtendedInfo"))
+    yield from _parse_extended_info(get_nested(body, "Messages"))
+    if isinstance(get_nested(body, "message"), str):
+        yield ServiceMessage("", body["message"])
 
 
-def _messages(found: Any) -> Iterator[Said]:
+def _parse_extended_info(value: Any) -> Iterator[ServiceMessage]:
     """Yield the messages in a member with extended information, which is one object or a list of them."""
-    for one in found if isinstance(found, list) else [found]:
-        if isinstance(one, Mapping):
-            arguments = tuple(map(str, listing(one, "MessageArgs")))
-            yield Said(_last_word(one.get("MessageId")), str(one.get("Message") or ""), arguments)
+    for record in value if isinstance(value, list) else [value]:
+        if isinstance(record, Mapping):
+            arguments = tuple(map(str, get_list(record, "MessageArgs")))
+            yield ServiceMessage(_strip_registry(record.get("MessageId")), str(record.get("Message") or ""), arguments)
 
 
-def _last_word(message_id: Any) -> str:
+def _strip_registry(message_id: Any) -> str:
     """Return the last word of a Redfish message id, because prefix and version differ between services."""
     return message_id.rpartition(".")[2] if isinstance(message_id, str) else ""
 
 
-def meant(answer: Answer) -> Answer:
+def apply_status_in_body(answer: Answer) -> Answer:
     """Return the answer with the HTTP status that its body contains, if any.
 
     Some services answer 200 with a bare status code, or with a list that ends with one.
     """
-    told = answer.body[-1] if isinstance(answer.body, list) and answer.body else answer.body
-    return replace(answer, status=told) if answer.ok and type(told) is int and 400 <= told <= 599 else answer
+    status = answer.body[-1] if isinstance(answer.body, list) and answer.body else answer.body
+    return (
+        replace(answer, status=status) if answer.is_success and type(status) is int and 400 <= status <= 599 else answer
+    )
 
 
 def needs_login(answer: Answer) -> bool:
@@ -160,32 +162,32 @@ def needs_login(answer: Answer) -> bool:
 
     Some services answer 403 in this case.
     """
-    tokens = {message.token for message in said(answer.body)}
+    tokens = {message.token for message in parse_messages(answer.body)}
     return answer.status == 401 or (answer.status == 403 and "InsufficientPrivilege" not in tokens)
 
 
-def refusal(answer: Answer, what: str) -> FabricError:
+def build_error(answer: Answer, operation: str) -> FabricError:
     """Convert an unsuccessful answer to a changing request into the matching FabricError.
 
     Args:
         answer: answer with a status other than 2xx.
         operation: method and address of the request, for the message.
     """
-    messages, status = said(answer.body, answer.text), answer.status
+    messages, status = parse_messages(answer.body, answer.text), answer.status
     tokens = {message.token for message in messages}
-    text = f"{what}: HTTP {status}: {_words(messages)}"
-    if tokens & _BUSY and status != 500:
+    text = f"{operation}: HTTP {status}: {_format_messages(messages)}"
+    if tokens & _BUSY_MESSAGES and status != 500:
         return Busy(text)
-    if tokens & _CONFLICT and status < 500:
-        return Conflict(text, _holders(messages))
+    if tokens & _CONFLICT_MESSAGES and status < 500:
+        return Conflict(text, _find_holders(messages))
     if status >= 500:
         return OutcomeUnknown(f"{text} (reading back will show whether it was done)")
-    if tokens & _LOGIN or status in (401, 403, 407):
+    if tokens & _LOGIN_MESSAGES or status in (401, 403, 407):
         return Refused(f"{text} (the account lacks the right; check its role and the fabric's `credentials`)")
-    if tokens & _NO_MATCH:
+    if tokens & _NO_MATCH_MESSAGES:
         return NoMatch(text)
-    if tokens & _MISSING or status in (404, 410):
-        return Missing(text)
+    if tokens & _MISSING_MESSAGES or status in (404, 410):
+        return ResourceMissingError(text)
     if status in (409, 412, 423, 425, 429):
         return Busy(text)
     if 400 <= status < 500:
@@ -193,51 +195,53 @@ def refusal(answer: Answer, what: str) -> FabricError:
     return FabricError(f"{text} (neither done nor refused; check the fabric's `url`)")
 
 
-def not_changed(answer: Answer, what: str) -> FabricError:
+def build_read_error(answer: Answer, operation: str) -> FabricError:
     """Convert an unsuccessful answer to a read or a login into the matching FabricError, never OutcomeUnknown.
 
     Args:
         answer: answer with a status other than 2xx.
         operation: method and address of the request, for the message.
     """
-    error = refusal(answer, what)
+    error = build_error(answer, operation)
     if isinstance(error, Incompatible):
         return Refused(str(error))
     return FabricError(str(error)) if isinstance(error, OutcomeUnknown) else error
 
 
-def _holders(messages: tuple[Said, ...]) -> dict[str, None]:
+def _find_holders(messages: tuple[ServiceMessage, ...]) -> dict[str, None]:
     """Return the holders that messages name, which are their second and further arguments, in order and without repetition."""
     return dict.fromkeys(argument for message in messages for argument in message.arguments[1:])
 
 
-def _words(messages: tuple[Said, ...]) -> str:
+def _format_messages(messages: tuple[ServiceMessage, ...]) -> str:
     """Join the messages of an answer to one line, without repetition."""
-    words = [": ".join(part for part in (message.token, message.text) if part) for message in messages]
-    return "; ".join(dict.fromkeys(word for word in words if word)) or "(empty)"
+    lines = [": ".join(part for part in (message.token, message.text) if part) for message in messages]
+    return "; ".join(dict.fromkeys(line for line in lines if line)) or "(empty)"
 
 
-def task_of(accepted: Answer) -> str | None:
+def find_task_monitor(answer: Answer) -> str | None:
     """Return the path of the task monitor of an accepted Redfish operation (202), or None if the answer has none.
 
     It is the Location header, or else a reference in the body.
     """
-    found = accepted.header("Location") or at(accepted.body, "TaskMonitor") or at(accepted.body, "@odata.id")
-    return local(found) if isinstance(found, str) and found else None
+    address = (
+        answer.get_header("Location") or get_nested(answer.body, "TaskMonitor") or get_nested(answer.body, "@odata.id")
+    )
+    return strip_origin(address) if isinstance(address, str) and address else None
 
 
-def retry_after_s(answer: Answer, otherwise_s: float) -> float:
+def choose_poll_interval(answer: Answer, default_s: float) -> float:
     """Return the seconds to wait before the next poll of a Redfish task, between 0.05 and 60 s.
 
     Args:
         answer: answer that may have a Retry-After header.
         default_s: seconds to wait without the header.
     """
-    told_s = answer.retry_after_s
-    return min(max(otherwise_s if told_s is None else told_s, _PAUSE_MIN_S), _PAUSE_MAX_S)
+    requested_s = answer.retry_after_s
+    return min(max(default_s if requested_s is None else requested_s, _MIN_POLL_INTERVAL_S), _MAX_POLL_INTERVAL_S)
 
 
-def outcome(answer: Answer, what: str, monitor: str) -> Answer | None:
+def check_task(answer: Answer, operation: str, monitor: str) -> Answer | None:
     """Return the final answer of an operation from its Redfish task monitor, or None while the task runs.
 
     Raises OutcomeUnknown if the monitor is gone (404, 410: the task ended and was forgotten) or fails, otherwise the error of
@@ -252,45 +256,45 @@ def outcome(answer: Answer, what: str, monitor: str) -> Answer | None:
         return None
     if answer.status in (404, 410):
         raise OutcomeUnknown(
-            f"{what}: its task {monitor} is gone (HTTP {answer.status}); reading back tells how it ended"
+            f"{operation}: its task {monitor} is gone (HTTP {answer.status}); reading back tells how it ended"
         )
-    if not answer.ok:
-        raise refusal(answer, what)
-    match _task_state(answer.body):
+    if not answer.is_success:
+        raise build_error(answer, operation)
+    match _read_task_state(answer.body):
         case None:
             return answer
         case "Completed":
-            return _completed(answer)
+            return _add_task_location(answer)
         case "Exception" | "Killed" | "Cancelled":
-            raise _task_failure(answer.body, what)
+            raise _build_task_error(answer.body, operation)
     return None
 
 
-def _task_state(body: Any) -> str | None:
+def _read_task_state(body: Any) -> str | None:
     """Return the TaskState of a Redfish Task, or None for a body that is not a Task."""
-    state, kind = at(body, "TaskState"), mapping(body).get("@odata.type", "#Task.")
+    state, kind = get_nested(body, "TaskState"), get_mapping(body).get("@odata.type", "#Task.")
     return state if isinstance(state, str) and isinstance(kind, str) and kind.startswith("#Task.") else None
 
 
-def _completed(answer: Answer) -> Answer:
+def _add_task_location(answer: Answer) -> Answer:
     """Return the answer of a completed task with the Location header of its payload, if there is one."""
-    for line in listing(answer.body, "Payload", "HttpHeaders"):
+    for line in get_list(answer.body, "Payload", "HttpHeaders"):
         name, _, value = str(line).partition(":")
         if name.strip().lower() == "location":
             return replace(answer, headers={**answer.headers, "Location": value.strip()})
     return answer
 
 
-def _task_failure(task: Json, what: str) -> FabricError:
+def _build_task_error(task: Json, operation: str) -> FabricError:
     """Convert a failed Redfish task (Exception, Killed or Cancelled) into the matching FabricError, using its Messages."""
-    messages = said(task) or (Said("", "no message"),)
+    messages = parse_messages(task) or (ServiceMessage("", "no message"),)
     tokens = {message.token for message in messages}
-    text = f"{what}: its task ended as {task.get('TaskState')}: {_words(messages)}"
-    if tokens & _CONFLICT:
-        return Conflict(text, _holders(messages))
-    if tokens & _BUSY:
+    text = f"{operation}: its task ended as {task.get('TaskState')}: {_format_messages(messages)}"
+    if tokens & _CONFLICT_MESSAGES:
+        return Conflict(text, _find_holders(messages))
+    if tokens & _BUSY_MESSAGES:
         return Busy(text)
-    if tokens & _NO_MATCH:
+    if tokens & _NO_MATCH_MESSAGES:
         return NoMatch(text)
     if "IncompatibleZone" in tokens:
         return Incompatible(text, "zones: blocks must share a zone")

@@ -12,46 +12,46 @@ from typing import Any
 
 from campaign.common.errors import FabricError
 from campaign.fabrics.adapters.redfish import resources
-from campaign.fabrics.adapters.redfish.answers import Missing, local, uri
+from campaign.fabrics.adapters.redfish.answers import ResourceMissingError, get_reference_path, strip_origin
 from campaign.fabrics.adapters.redfish.ownership import (
-    ASKED,
+    PENDING_HANDLE,
     ServiceView,
-    address_of,
-    handle_of,
-    is_at,
-    made,
-    name_of,
+    build_handle,
+    build_handle_name,
+    build_system_name,
+    get_handle_path,
+    matches_handle,
 )
-from campaign.fabrics.adapters.redfish.resources import Block
-from campaign.fabrics.adapters.redfish.service import RedfishOptions, Service
-from campaign.fabrics.control_plane.lease_tag import encode
-from campaign.fabrics.control_plane.protocol import Change, Remember
+from campaign.fabrics.adapters.redfish.resources import ResourceBlock
+from campaign.fabrics.adapters.redfish.service import RedfishOptions, RedfishService
+from campaign.fabrics.control_plane.lease_tag import encode_tag
+from campaign.fabrics.control_plane.protocol import LeaseChange, RememberHandle
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, OutcomeUnknown, PartialFailure
 from campaign.fabrics.http.client import Answer
-from campaign.fabrics.http.response import at, mapping
+from campaign.fabrics.http.response import get_mapping, get_nested
 
 
-class Power:
+class HostPower:
     """Switching of hosts off before their devices change, and on after it (ComputerSystem.Reset).
 
     It does nothing unless `attach_mode` is `powered_off`.
     """
 
-    def __init__(self, service: Service, options: RedfishOptions) -> None:
+    def __init__(self, service: RedfishService, options: RedfishOptions) -> None:
         """Prepare the switching, which is enabled by the attach mode `powered_off`."""
         self._service = service
-        self._wanted = options.attach_mode == "powered_off"
+        self._is_enabled = options.attach_mode == "powered_off"
         self._poll_s = options.poll_s
 
-    def off(self, path: str) -> None:
+    def switch_off(self, path: str) -> None:
         """Switch off the Redfish system at a path and wait until it is off."""
-        self._reset(path, "ForceOff", "Off")
+        self._change_power_state(path, "ForceOff", "Off")
 
-    def on(self, path: str) -> None:
+    def switch_on(self, path: str) -> None:
         """Switch on the Redfish system at a path and wait until it is on."""
-        self._reset(path, "On", "On")
+        self._change_power_state(path, "On", "On")
 
-    def _reset(self, path: str, kind: str, until: str) -> None:
+    def _change_power_state(self, path: str, reset_type: str, target_state: str) -> None:
         """Send a ComputerSystem.Reset and wait for the power state.
 
         Raises OutcomeUnknown if the system does not reach the state before the time limit of the operation.
@@ -61,30 +61,34 @@ class Power:
             reset_type: ResetType of the request.
             target_state: PowerState to wait for.
         """
-        if not self._wanted:
+        if not self._is_enabled:
             return
-        rehearses = self._service.client.rehearses
-        system = None if rehearses else resources.system(self._service.get(path))
-        if system is not None and system.power == until:
+        is_rehearsing = self._service.client.is_rehearsing
+        system = None if is_rehearsing else resources.parse_system(self._service.get_resource(path))
+        if system is not None and system.power_state == target_state:
             return
-        target = (system.reset if system is not None else None) or f"{path}/Actions/ComputerSystem.Reset"
-        self._service.change("POST", target, {"ResetType": kind}, assumed={})
-        while not rehearses and resources.system(self._service.get(path)).power != until:
+        action_path = (system.reset_path if system is not None else None) or f"{path}/Actions/ComputerSystem.Reset"
+        self._service.send_change("POST", action_path, {"ResetType": reset_type}, rehearsal_body={})
+        while (
+            not is_rehearsing and resources.parse_system(self._service.get_resource(path)).power_state != target_state
+        ):
             try:
                 self._service.client.sleep(self._poll_s)
             except FabricError as error:
-                raise OutcomeUnknown(f"{path}: not {until} in time ({error})") from error
+                raise OutcomeUnknown(f"{path}: not {target_state} in time ({error})") from error
 
 
-class Composing:
+class SystemComposer:
     """Composition and deletion of the systems of one lease's change, host by host."""
 
-    def __init__(self, service: Service, seen: ServiceView, options: RedfishOptions, change: Change) -> None:
+    def __init__(
+        self, service: RedfishService, service_view: ServiceView, options: RedfishOptions, change: LeaseChange
+    ) -> None:
         """Prepare the composition or deletion of the systems of one change."""
-        self._service, self._seen, self._change = service, seen, change
-        self._power = Power(service, options)
+        self._service, self._service_view, self._change = service, service_view, change
+        self._power = HostPower(service, options)
 
-    def attach(self, host: str, own: Block, remember: Remember) -> None:
+    def compose_system(self, host: str, host_block: ResourceBlock, remember: RememberHandle) -> None:
         """Compose a Redfish system of a host's block and its devices, unless an earlier attempt has composed it.
 
         Raises PartialFailure if the earlier system lacks devices.
@@ -95,86 +99,94 @@ class Composing:
             remember: function that writes the address of the new system into the state file.
         """
         names = self._change.hosts[host]
-        blocks = {self._seen.blocks[name].uri: self._seen.blocks[name] for name in names}
-        there = self._seen.system_of(self._change.tag.lease_id, host)
-        if there is not None:
-            failed = [name for name in names if self._seen.blocks[name].uri not in there.blocks]
-            if failed:
-                done = [name for name in names if name not in failed]
-                raise PartialFailure(f"{there.name}: composed before without {', '.join(failed)}", done, failed)
+        blocks = {self._service_view.blocks[name].uri: self._service_view.blocks[name] for name in names}
+        existing_system = self._service_view.find_system(self._change.tag.lease_id, host)
+        if existing_system is not None:
+            missing_ids = [name for name in names if self._service_view.blocks[name].uri not in existing_system.blocks]
+            if missing_ids:
+                attached_ids = [name for name in names if name not in missing_ids]
+                raise PartialFailure(
+                    f"{existing_system.name}: composed before without {', '.join(missing_ids)}",
+                    attached_ids,
+                    missing_ids,
+                )
             return
-        for inside in own.own_systems:
-            self._power.off(inside)
-        handle = handle_of(host)
-        remember(handle, ASKED)
+        for system_path in host_block.own_systems:
+            self._power.switch_off(system_path)
+        handle_name = build_handle_name(host)
+        remember(handle_name, PENDING_HANDLE)
         try:
-            answer = self._compose(host, (own.uri, *blocks))
+            answer = self._request_system(host, (host_block.uri, *blocks))
         except (Busy, Conflict, Incompatible, NoMatch):
-            remember(handle, "")
+            remember(handle_name, "")
             raise
-        path = self._address(answer)
+        path = self._find_new_path(answer)
         if path is not None:
-            remember(handle, path)
-            if (system := self._made(path, answer.body)) is not None:
-                remember(handle, made(path, system))
-            self._power.on(path)
+            remember(handle_name, path)
+            if (system := self._read_new_system(path, answer.body)) is not None:
+                remember(handle_name, build_handle(path, system))
+            self._power.switch_on(path)
 
-    def _address(self, answer: Answer) -> str | None:
+    def _find_new_path(self, answer: Answer) -> str | None:
         """Return the path of the newly composed system from an answer, or None if the answer has none.
 
         A path that existed before is never that of the new system.
         """
-        location, known = answer.header("Location"), self._seen.reading
-        path = local(location).rstrip("/") if location else uri(answer.body)
-        return None if path is None or path in known.systems or path == known.systems_at else path
+        location, reading = answer.get_header("Location"), self._service_view.reading
+        path = strip_origin(location).rstrip("/") if location else get_reference_path(answer.body)
+        return None if path is None or path in reading.systems or path == reading.systems_path else path
 
-    def _made(self, path: str, body: Any) -> resources.System | None:
+    def _read_new_system(self, path: str, body: Any) -> resources.ComputerSystem | None:
         """Return the new system as the service shows it, or None if the service does not show it."""
-        if at(body, "SystemType") is None and not self._service.client.rehearses:
+        if get_nested(body, "SystemType") is None and not self._service.client.is_rehearsing:
             with suppress(FabricError):
-                body = self._service.find(path)
-        return None if at(body, "SystemType") is None else resources.system(mapping(body))
+                body = self._service.find_resource(path)
+        return None if get_nested(body, "SystemType") is None else resources.parse_system(get_mapping(body))
 
-    def detach(self, host: str) -> None:
+    def delete_system(self, host: str) -> None:
         """Delete the Redfish system that this lease composed for a host, if it still exists."""
-        system = self._seen.system_of(self._change.tag.lease_id, host)
-        path = system.uri if system is not None else self._unlisted(host)
+        system = self._service_view.find_system(self._change.tag.lease_id, host)
+        path = system.uri if system is not None else self._find_unlisted_path(host)
         if path is None:
             return
         try:
-            self._power.off(path)
-            self._service.change("DELETE", path, assumed=None)
-        except Missing:
+            self._power.switch_off(path)
+            self._service.send_change("DELETE", path, rehearsal_body=None)
+        except ResourceMissingError:
             return
 
-    def _unlisted(self, host: str) -> str | None:
+    def _find_unlisted_path(self, host: str) -> str | None:
         """Return the path of this lease's system if the service has it but does not list it, otherwise None.
 
         None means that there is no such system, or that its address now belongs to another one.
         """
-        handle = self._change.handles.get(handle_of(host), "")
-        path = address_of(handle)
-        if path is None or self._service.client.rehearses:
+        handle = self._change.handles.get(build_handle_name(host), "")
+        path = get_handle_path(handle)
+        if path is None or self._service.client.is_rehearsing:
             return path
-        found = None if path in self._seen.reading.systems else self._service.find(path)
-        known = [self._seen.blocks.get(name) for name in self._change.hosts.get(host, ())]
-        wanted = {block.uri for block in (*known, self._seen.hosts.get(host)) if block is not None}
-        return path if found is not None and is_at(resources.system(found), handle, wanted) else None
+        document = None if path in self._service_view.reading.systems else self._service.find_resource(path)
+        device_blocks = [self._service_view.blocks.get(name) for name in self._change.hosts.get(host, ())]
+        block_paths = {block.uri for block in (*device_blocks, self._service_view.hosts.get(host)) if block is not None}
+        return (
+            path
+            if document is not None and matches_handle(resources.parse_system(document), handle, block_paths)
+            else None
+        )
 
-    def _compose(self, host: str, blocks: Collection[str]) -> Answer:
+    def _request_system(self, host: str, blocks: Collection[str]) -> Answer:
         """Send the request that composes a Redfish system of the blocks at these paths, and return the answer.
 
         If the service refuses the Description, the request is sent again without it.
         """
-        where, name = self._seen.reading.systems_at, name_of(self._change.tag.lease_id, host)
+        systems_path, name = self._service_view.reading.systems_path, build_system_name(self._change.tag.lease_id, host)
         links = {"ResourceBlocks": [{"@odata.id": path} for path in blocks]}
-        body = {"Links": links, "Name": name, "Description": encode(self._change.tag)}
-        assumed = {"@odata.id": f"{where}/<{name}>"}
+        body = {"Links": links, "Name": name, "Description": encode_tag(self._change.tag)}
+        rehearsal_body = {"@odata.id": f"{systems_path}/<{name}>"}
         try:
-            return self._service.change("POST", where, body, assumed=assumed)
+            return self._service.send_change("POST", systems_path, body, rehearsal_body=rehearsal_body)
         except Incompatible as error:
             if "Description" not in str(error):
                 raise
             # The Name also identifies the lease. Campaign and owner are in the state file.
             del body["Description"]
-            return self._service.change("POST", where, body, assumed=assumed)
+            return self._service.send_change("POST", systems_path, body, rehearsal_body=rehearsal_body)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from campaign.fabrics.adapters.redfish import ownership
-from campaign.fabrics.adapters.redfish.compose import Composing
+from campaign.fabrics.adapters.redfish.compose import SystemComposer
 from campaign.fabrics.adapters.redfish.ownership import ServiceView
 from campaign.fabrics.adapters.redfish.resources import ServiceReader
-from campaign.fabrics.adapters.redfish.service import RedfishOptions, Service
+from campaign.fabrics.adapters.redfish.service import RedfishOptions, RedfishService
 from campaign.fabrics.banks import Bank
-from campaign.fabrics.control_plane.protocol import Change, ControlPlane, Remember, View
+from campaign.fabrics.control_plane.protocol import ControlPlane, FabricView, LeaseChange, RememberHandle
 from campaign.fabrics.errors import Busy, Conflict, Incompatible, NoMatch, PartialFailure
-from campaign.fabrics.http.client import Client
+from campaign.fabrics.http.client import HttpClient
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import StateFile
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 
 
-class RedfishPlane(ControlPlane):
+class RedfishControlPlane(ControlPlane):
     """Control plane of a Redfish service.
 
     The last reading is kept, because a change is planned on the view right before it.
@@ -28,84 +28,86 @@ class RedfishPlane(ControlPlane):
         self, options: RedfishOptions, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state: StateFile
     ) -> None:
         """Create the client of the service without sending a request."""
-        self.client = Client(options)
+        self.client = HttpClient(options)
         self._options = options
         self._hosts = tuple(host.name for host in hosts)
         self._state = state
-        self._pooled = sum(spec.count for spec in pool)
-        self._service = Service(self.client, options.auth, poll_s=options.poll_s)
+        self._pool_size = sum(spec.count for spec in pool)
+        self._service = RedfishService(self.client, options.auth, poll_s=options.poll_s)
         self._reader = ServiceReader(self._service)
-        self._seen: ServiceView | None = None
+        self._last_view: ServiceView | None = None
 
-    def capabilities(self) -> Capabilities:
+    def describe_capabilities(self) -> Capabilities:
         """Return the capabilities of the service, with limits from its zones as far as they were read."""
-        zones = self._seen.reading.zones if self._seen is not None else ()
+        zones = self._last_view.reading.zones if self._last_view is not None else ()
         limits = [limit for zone in zones if (limit := dict(zone.limits).get("MaxProcessor")) is not None]
         return Capabilities(
             attach_mode=self._options.attach_mode,
-            max_devices_per_host=max(limits) if limits and len(limits) == len(zones) else self._pooled,
+            max_devices_per_host=max(limits) if limits and len(limits) == len(zones) else self._pool_size,
             gives_host_id=True,
             note="run against emulators and foreign Redfish clients and servers; not against a vendor's service",
-            read_only="" if self._seen is None else self._seen.reading.read_only,
+            read_only="" if self._last_view is None else self._last_view.reading.read_only,
         )
 
-    def view(self) -> View:
+    def read_view(self) -> FabricView:
         """Read the Redfish service and return the view of its devices."""
-        return self._read().view
+        return self._read_view().view
 
-    def _read(self) -> ServiceView:
+    def _read_view(self) -> ServiceView:
         # Read claims first: a system that is composed during the reading then merely counts as not shown yet.
         """Read the Redfish service and the claims of leases, and return both combined."""
-        claimed = self._state.read()
-        self._seen = ownership.service_view(self._reader.read(), self._hosts, self._options, claimed)
-        return self._seen
+        state = self._state.read()
+        self._last_view = ownership.build_service_view(self._reader.read_service(), self._hosts, self._options, state)
+        return self._last_view
 
-    def banks(self, view: View) -> Sequence[Bank]:
+    def list_banks(self, view: FabricView) -> Sequence[Bank]:
         """Return one bank of slots per group of zones, with the hosts that share a zone with its devices."""
-        return ownership.banks(self._seen or self._read(), view)
+        return ownership.build_banks(self._last_view or self._read_view(), view)
 
-    def objection(self, change: Change, view: View) -> str | None:
+    def find_rule_violation(self, change: LeaseChange, view: FabricView) -> str | None:
         """Return the rule of the Redfish service that a change breaks, or None if the change is allowed."""
-        return ownership.objection(self._seen or self._read(), change)
+        return ownership.find_rule_violation(self._last_view or self._read_view(), change)
 
-    def attach(self, change: Change, remember: Remember) -> None:
+    def attach(self, change: LeaseChange, remember: RememberHandle) -> None:
         """Compose one Redfish system per host of a lease.
 
         Raises Incompatible if a rule forbids the change, and PartialFailure if a host fails after another one was done.
         """
-        seen = self._seen or self._read()
-        if rule := ownership.objection(seen, change):
+        service_view = self._last_view or self._read_view()
+        if rule := ownership.find_rule_violation(service_view, change):
             raise Incompatible(f"{change.tag.lease_id}: {rule}", rule)
-        composing = Composing(self._service, seen, self._options, change)
-        done: list[str] = []
+        composer = SystemComposer(self._service, service_view, self._options, change)
+        attached_ids: list[str] = []
         for host, names in change.hosts.items():
-            own = seen.hosts.get(host)
-            if own is None:  # the host has no pooled devices and no block that could be held
+            host_block = service_view.hosts.get(host)
+            if host_block is None:  # the host has no pooled devices and no block that could be held
                 continue
             try:
-                composing.attach(host, own, remember)
+                composer.compose_system(host, host_block, remember)
             except (Busy, Conflict, Incompatible, NoMatch) as error:
-                if done:
-                    raise PartialFailure(f"{host}: {error}; other hosts are done", done, names) from error
+                if attached_ids:
+                    raise PartialFailure(f"{host}: {error}; other hosts are done", attached_ids, names) from error
                 raise
-            done.extend(names)
+            attached_ids.extend(names)
 
-    def detach(self, change: Change) -> tuple[str, ...]:
+    def detach(self, change: LeaseChange) -> tuple[str, ...]:
         """Delete the Redfish systems of a lease, and return the fabric ids of devices that the service did not release.
 
         Raises Busy if the service is busy at the first host, when nothing was changed yet.
         """
-        seen = self._seen or self._read()
-        composing = Composing(self._service, seen, self._options, change)
-        stuck: list[str] = []
-        for number, host in enumerate(dict.fromkeys((*change.hosts, *seen.hosts_of(change.tag.lease_id)))):
+        service_view = self._last_view or self._read_view()
+        composer = SystemComposer(self._service, service_view, self._options, change)
+        stuck_ids: list[str] = []
+        for number, host in enumerate(
+            dict.fromkeys((*change.hosts, *service_view.list_lease_hosts(change.tag.lease_id)))
+        ):
             try:
-                composing.detach(host)
+                composer.delete_system(host)
             except (Busy, Conflict, Incompatible) as error:
                 if isinstance(error, Busy) and number == 0:
                     raise  # nothing was changed
-                stuck.extend(change.hosts.get(host) or (host,))
-        return tuple(dict.fromkeys(stuck))
+                stuck_ids.extend(change.hosts.get(host) or (host,))
+        return tuple(dict.fromkeys(stuck_ids))
 
     def close(self) -> None:
         """End the session of the service."""

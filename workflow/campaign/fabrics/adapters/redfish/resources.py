@@ -14,17 +14,20 @@ from functools import cached_property
 from typing import Any
 
 from campaign.common.errors import FabricError
-from campaign.fabrics.adapters.redfish.answers import uri, uris
-from campaign.fabrics.adapters.redfish.service import Service
-from campaign.fabrics.http.response import Json, at, mapping, mappings, text
+from campaign.fabrics.adapters.redfish.answers import get_reference_path, get_reference_paths
+from campaign.fabrics.adapters.redfish.service import RedfishService
+from campaign.fabrics.http.response import Json, get_mapping, get_mappings, get_nested, get_text
 from campaign.spec.hardware import NETWORK_KIND, STORAGE_KIND, Health, Link
 
-SPECIFIC = "ComputerSystemComposition"
-CONSTRAINED = "ComputerSystemConstrainedComposition"
-NO_SERVICE = "the service shows its blocks and composes nothing (it has no CompositionService)"
-BY_CONSTRAINTS = f"the service chooses devices by constraints ({CONSTRAINED}) and takes no exact ones ({SPECIFIC})"
-HOST_TYPES = {"Compute", "ComputerSystem"}
-_PARTS = (
+SPECIFIC_COMPOSITION = "ComputerSystemComposition"
+CONSTRAINED_COMPOSITION = "ComputerSystemConstrainedComposition"
+NO_COMPOSITION_SERVICE = "the service shows its blocks and composes nothing (it has no CompositionService)"
+ONLY_CONSTRAINED_COMPOSITION = (
+    "the service chooses devices by constraints "
+    f"({CONSTRAINED_COMPOSITION}) and takes no exact ones ({SPECIFIC_COMPOSITION})"
+)
+HOST_BLOCK_TYPES = {"Compute", "ComputerSystem"}
+_KIND_BY_PART_PROPERTY = (
     ("Processors", "gpu"),
     ("Drives", STORAGE_KIND),
     ("Storage", STORAGE_KIND),
@@ -33,11 +36,11 @@ _PARTS = (
     ("EthernetInterfaces", NETWORK_KIND),
     ("Memory", "memory"),
 )
-_KIND_OF_TYPE = {"Processor": "gpu", "Storage": STORAGE_KIND, "Network": NETWORK_KIND}
+_KIND_BY_BLOCK_TYPE = {"Processor": "gpu", "Storage": STORAGE_KIND, "Network": NETWORK_KIND}
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ResourceBlock:
     """Resource block of a Redfish service.
 
     parts: (kind, reference or complete resource). composition_count: number of systems that have the block.
@@ -48,28 +51,28 @@ class Block:
     name: str
     types: tuple[str, ...]
     state: str | None
-    reserved: bool
-    enabled: bool
+    is_reserved: bool
+    is_enabled: bool
     health: Health
     systems: tuple[str, ...]
     zones: tuple[str, ...]
     parts: tuple[tuple[str, Json], ...]
     own_systems: tuple[str, ...] = ()
-    compositions: int = 0
+    composition_count: int = 0
 
     @property
     def is_host(self) -> bool:
         """True for a block that is the compute block of a host."""
-        return bool(HOST_TYPES & set(self.types)) or (not self.types and bool(self.own_systems))
+        return bool(HOST_BLOCK_TYPES & set(self.types)) or (not self.types and bool(self.own_systems))
 
     @property
     def kind(self) -> str:
         """Kind of a block whose parts do not show it, derived from its type."""
-        return next((_KIND_OF_TYPE.get(one, one.lower()) for one in self.types), "block")
+        return next((_KIND_BY_BLOCK_TYPE.get(block_type, block_type.lower()) for block_type in self.types), "block")
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class ComputerSystem:
     """Computer system of a Redfish service.
 
     blocks: addresses of the blocks that the system lists. reset_path: address of its reset action.
@@ -81,18 +84,18 @@ class System:
     description: str
     type: str | None
     blocks: tuple[str, ...]
-    power: str | None
-    reset: str | None = None
+    power_state: str | None
+    reset_path: str | None = None
     uuid: str | None = None
 
     @property
-    def physical(self) -> bool:
+    def is_physical(self) -> bool:
         """True for a physical system, in contrast to a composed one."""
         return self.type == "Physical"
 
 
 @dataclass(frozen=True, slots=True)
-class Zone:
+class ResourceZone:
     """Resource zone of a Redfish service.
 
     limits: minimum and maximum number of blocks in one system, such as `MaxProcessor`. use_cases: kinds of requests that it
@@ -103,13 +106,13 @@ class Zone:
     id: str
     name: str
     blocks: tuple[str, ...]
-    cases: tuple[str, ...] = ()
-    capabilities: tuple[str, ...] = ()
+    use_cases: tuple[str, ...] = ()
+    capability_paths: tuple[str, ...] = ()
     limits: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BlockPart:
     """Part of a resource block that becomes one device, such as a GPU, drive or network interface."""
 
     kind: str
@@ -119,145 +122,153 @@ class Part:
     health: Health
 
 
-def truth(value: Any) -> bool:
+def is_true(value: Any) -> bool:
     """Convert a JSON value to a boolean. The text "true" counts as true, any other text as false."""
     return value is True or (isinstance(value, str) and value.strip().lower() == "true")
 
 
-def block(body: Json) -> Block:
+def parse_block(body: Json) -> ResourceBlock:
     """Parse a resource block from the JSON object of a Redfish service."""
-    links, status, composition = (mapping(body, name) for name in ("Links", "Status", "CompositionStatus"))
+    links, status, composition = (get_mapping(body, name) for name in ("Links", "Status", "CompositionStatus"))
     types = body.get("ResourceBlockType")
-    number = composition.get("NumberOfCompositions")
-    return Block(
-        *_named(body),
+    composition_count = composition.get("NumberOfCompositions")
+    return ResourceBlock(
+        *_parse_identity(body),
         types=tuple(map(str, types)) if isinstance(types, list) else ((str(types),) if types else ()),
-        state=text(composition, "CompositionState"),
-        reserved=truth(composition.get("Reserved")),
-        enabled=status.get("State") in (None, "Enabled", "StandbyOffline", "StandbySpare", "Deferring", "Updating"),
-        health=health(status),
-        systems=paths(links.get("ComputerSystems")),
-        zones=paths(links.get("Zones")),
-        parts=_parts(body),
-        own_systems=paths(body.get("ComputerSystems")),
-        compositions=number if isinstance(number, int) else 0,
+        state=get_text(composition, "CompositionState"),
+        is_reserved=is_true(composition.get("Reserved")),
+        is_enabled=status.get("State") in (None, "Enabled", "StandbyOffline", "StandbySpare", "Deferring", "Updating"),
+        health=parse_health(status),
+        systems=parse_paths(links.get("ComputerSystems")),
+        zones=parse_paths(links.get("Zones")),
+        parts=_find_parts(body),
+        own_systems=parse_paths(body.get("ComputerSystems")),
+        composition_count=composition_count if isinstance(composition_count, int) else 0,
     )
 
 
-def _named(body: Json) -> tuple[str, str, str]:
+def _parse_identity(body: Json) -> tuple[str, str, str]:
     """Return (address, Id, Name) of a Redfish resource. A slash at the end of the address is removed."""
-    path = (uri(body) or "").rstrip("/")
-    return path, str(body.get("Id") or path.rpartition("/")[2]), text(body, "Name") or ""
+    path = (get_reference_path(body) or "").rstrip("/")
+    return path, str(body.get("Id") or path.rpartition("/")[2]), get_text(body, "Name") or ""
 
 
-def _parts(body: Json) -> tuple[tuple[str, Json], ...]:
+def _find_parts(body: Json) -> tuple[tuple[str, Json], ...]:
     """Return the parts of a resource block, from the first property that has any.
 
     A network card is listed as two kinds of interface, and a drive also in its controller.
     """
-    for name, kind in _PARTS:
-        if found := mappings(body, name) or mappings(body, name, "Members"):
-            return tuple((kind, one) for one in found)
+    for name, kind in _KIND_BY_PART_PROPERTY:
+        if resources := get_mappings(body, name) or get_mappings(body, name, "Members"):
+            return tuple((kind, resource) for resource in resources)
     return ()
 
 
-def system(body: Json) -> System:
+def parse_system(body: Json) -> ComputerSystem:
     """Parse a computer system from the JSON object of a Redfish service."""
-    links, actions = mapping(body, "Links"), mapping(body, "Actions")
-    return System(
-        *_named(body),
-        description=text(body, "Description") or "",
-        type=text(body, "SystemType"),
-        blocks=paths(links.get("ResourceBlocks")),
-        power=text(body, "PowerState"),
-        reset=text(actions, "#ComputerSystem.Reset", "target"),
-        uuid=text(body, "UUID"),
+    links, actions = get_mapping(body, "Links"), get_mapping(body, "Actions")
+    return ComputerSystem(
+        *_parse_identity(body),
+        description=get_text(body, "Description") or "",
+        type=get_text(body, "SystemType"),
+        blocks=parse_paths(links.get("ResourceBlocks")),
+        power_state=get_text(body, "PowerState"),
+        reset_path=get_text(actions, "#ComputerSystem.Reset", "target"),
+        uuid=get_text(body, "UUID"),
     )
 
 
-def zone(body: Json) -> Zone:
+def parse_zone(body: Json) -> ResourceZone:
     """Parse a resource zone from the JSON object of a Redfish service."""
-    return Zone(*_named(body), paths(at(body, "Links", "ResourceBlocks")), *capabilities(body))
+    return ResourceZone(
+        *_parse_identity(body), parse_paths(get_nested(body, "Links", "ResourceBlocks")), *parse_capabilities(body)
+    )
 
 
-def capabilities(body: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def parse_capabilities(body: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return (use cases, addresses of the objects that describe them) of a zone or of the collection of systems."""
-    found = mappings(body, "@Redfish.CollectionCapabilities", "Capabilities")
-    objects = tuple(path for one in found if (path := uri(one.get("CapabilitiesObject"))))
-    return tuple(str(one.get("UseCase")) for one in found), objects
+    records = get_mappings(body, "@Redfish.CollectionCapabilities", "Capabilities")
+    objects = tuple(path for record in records if (path := get_reference_path(record.get("CapabilitiesObject"))))
+    return tuple(str(record.get("UseCase")) for record in records), objects
 
 
-def limits(body: Json) -> tuple[tuple[str, int], ...]:
+def parse_limits(body: Json) -> tuple[tuple[str, int], ...]:
     """Return the limits in a capabilities object, as pairs such as ("MaxProcessor", 4).
 
     They are in `@Redfish.ResourceBlockLimits`, at any of its usual places.
     """
-    for place in (body, mapping(body, "Links"), mapping(body, "Links@Redfish.RequiredOnCreate")):
+    for container in (body, get_mapping(body, "Links"), get_mapping(body, "Links@Redfish.RequiredOnCreate")):
         for name in ("@Redfish.ResourceBlockLimits", "ResourceBlocks@Redfish.ResourceBlockLimits"):
-            found = place.get(name)
-            if isinstance(found, Mapping):
-                return tuple((key, value) for key, value in found.items() if type(value) is int)
+            counts = container.get(name)
+            if isinstance(counts, Mapping):
+                return tuple((key, value) for key, value in counts.items() if type(value) is int)
     return ()
 
 
-def part(kind: str, body: Json) -> Part:
+def parse_part(kind: str, body: Json) -> BlockPart:
     """Parse a part of a resource block. The type of a processor that is not a GPU becomes its kind (such as `fpga`).
 
     Args:
         kind: kind of the property that lists the part.
         body: JSON object of the part.
     """
-    if kind == "gpu" and (processor := text(body, "ProcessorType")) is not None:
+    if kind == "gpu" and (processor := get_text(body, "ProcessorType")) is not None:
         kind = processor.lower()
     # Identity of the part on the host: serial number of a drive, address of a card, UUID of a GPU.
-    identities = {
+    identity_keys = {
         STORAGE_KIND: ("SerialNumber", "UUID"),
         NETWORK_KIND: ("PermanentMACAddress", "MACAddress", "SerialNumber"),
     }.get(kind, ("UUID", "SerialNumber"))
     model, identity = (
-        next((found for name in names if (found := text(body, name))), None)
-        for names in (("Model", "PartNumber"), identities)
+        next((value for name in names if (value := get_text(body, name))), None)
+        for names in (("Model", "PartNumber"), identity_keys)
     )
-    return Part(kind, model, identity, link(body), health(mapping(body, "Status")))
+    return BlockPart(kind, model, identity, parse_link(body), parse_health(get_mapping(body, "Status")))
 
 
-def link(body: Json) -> Link | None:
+def parse_link(body: Json) -> Link | None:
     """Parse the PCIe link of a part. Return None if the service does not report its trained width and generation.
 
     The link is in a PCIeInterface, as in Processor, Drive and PCIeDevice.
     """
-    interface, controllers = mapping(body, "SystemInterface"), mappings(body, "Controllers")
-    first = mapping(controllers[0], "PCIeInterface") if controllers else {}
-    for place in (mapping(interface, "PCIe"), mapping(body, "PCIeInterface"), first, interface):
-        width, gen, widest = place.get("LanesInUse"), generation(place.get("PCIeType")), place.get("MaxLanes")
-        if type(width) is int and width > 0 and gen:
-            most = widest if type(widest) is int else width
-            return Link(width, gen, most, generation(place.get("MaxPCIeType")) or gen)
+    interface, controllers = get_mapping(body, "SystemInterface"), get_mappings(body, "Controllers")
+    first_controller = get_mapping(controllers[0], "PCIeInterface") if controllers else {}
+    for container in (get_mapping(interface, "PCIe"), get_mapping(body, "PCIeInterface"), first_controller, interface):
+        width, generation_in_use, reported_max_width = (
+            container.get("LanesInUse"),
+            parse_generation(container.get("PCIeType")),
+            container.get("MaxLanes"),
+        )
+        if type(width) is int and width > 0 and generation_in_use:
+            max_width = reported_max_width if type(reported_max_width) is int else width
+            return Link(
+                width, generation_in_use, max_width, parse_generation(container.get("MaxPCIeType")) or generation_in_use
+            )
     return None
 
 
-def generation(text: Any) -> int:
+def parse_generation(text: Any) -> int:
     """Convert a PCIe type such as `Gen4` to its number, or return 0 for anything else."""
-    found = re.fullmatch(r"Gen(\d+)", text) if isinstance(text, str) else None
-    return int(found[1]) if found else 0
+    match = re.fullmatch(r"Gen(\d+)", text) if isinstance(text, str) else None
+    return int(match[1]) if match else 0
 
 
-def health(status: Json) -> Health:
+def parse_health(status: Json) -> Health:
     """Convert a Redfish Status object to `ok`, `warning` or `critical`. A missing value means `ok`."""
-    told = str(status.get("Health") or "OK").lower()
-    return "critical" if told == "critical" else "warning" if told == "warning" else "ok"
+    value = str(status.get("Health") or "OK").lower()
+    return "critical" if value == "critical" else "warning" if value == "warning" else "ok"
 
 
-def paths(references: Any) -> tuple[str, ...]:
+def parse_paths(references: Any) -> tuple[str, ...]:
     """Return the addresses in Redfish references, without repetition.
 
     A slash at their end, which some services add, is removed.
     """
     members = references.get("Members") if isinstance(references, Mapping) and "Members" in references else references
-    return tuple(dict.fromkeys(path.rstrip("/") for path in uris(members)))
+    return tuple(dict.fromkeys(path.rstrip("/") for path in get_reference_paths(members)))
 
 
-_WELL_KNOWN_SYSTEMS = "/redfish/v1/Systems"
+_DEFAULT_SYSTEMS_PATH = "/redfish/v1/Systems"
 
 
 @dataclass(frozen=True)
@@ -268,30 +279,30 @@ class ServiceReading:
     possible.
     """
 
-    blocks: Mapping[str, Block]
-    systems: Mapping[str, System]
-    zones: tuple[Zone, ...]
-    parts: Mapping[str, tuple[Part, ...]]
-    blocks_at: str = ""
-    systems_at: str = _WELL_KNOWN_SYSTEMS
+    blocks: Mapping[str, ResourceBlock]
+    systems: Mapping[str, ComputerSystem]
+    zones: tuple[ResourceZone, ...]
+    parts: Mapping[str, tuple[BlockPart, ...]]
+    blocks_path: str = ""
+    systems_path: str = _DEFAULT_SYSTEMS_PATH
     read_only: str = ""
 
     @cached_property
-    def _zones(self) -> Mapping[str, frozenset[str]]:
+    def _zones_by_block(self) -> Mapping[str, frozenset[str]]:
         """Addresses of the zones of each block, as listed by blocks or zones."""
-        told = ((path, zone) for path, block in self.blocks.items() for zone in block.zones)
-        return _grouped((*told, *((path, zone.uri) for zone in self.zones for path in zone.blocks)))
+        pairs_from_blocks = ((path, zone) for path, block in self.blocks.items() for zone in block.zones)
+        return _group_pairs((*pairs_from_blocks, *((path, zone.uri) for zone in self.zones for path in zone.blocks)))
 
     @cached_property
     def _systems_by_block(self) -> Mapping[str, frozenset[str]]:
         """Addresses of the systems that list each block."""
-        return _grouped((path, system.uri) for system in self.systems.values() for path in system.blocks)
+        return _group_pairs((path, system.uri) for system in self.systems.values() for path in system.blocks)
 
-    def zones_of(self, block: Block) -> frozenset[str]:
+    def find_zones(self, block: ResourceBlock) -> frozenset[str]:
         """Return the addresses of the zones of a resource block, as listed by the block or the zones."""
-        return self._zones.get(block.uri, frozenset())
+        return self._zones_by_block.get(block.uri, frozenset())
 
-    def listing(self, block: Block) -> frozenset[str]:
+    def find_listing_systems(self, block: ResourceBlock) -> frozenset[str]:
         """Return the addresses of the systems that list a resource block.
 
         `systems` of the block is the opposite direction.
@@ -299,12 +310,12 @@ class ServiceReading:
         return self._systems_by_block.get(block.uri, frozenset())
 
 
-def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
+def _group_pairs(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
     """Group pairs of texts by their first element."""
-    found: dict[str, set[str]] = {}
-    for one, other in pairs:
-        found.setdefault(one, set()).add(other)
-    return {one: frozenset(others) for one, others in found.items()}
+    values_by_key: dict[str, set[str]] = {}
+    for key, value in pairs:
+        values_by_key.setdefault(key, set()).add(value)
+    return {key: frozenset(values) for key, values in values_by_key.items()}
 
 
 class ServiceReader:
@@ -313,80 +324,101 @@ class ServiceReader:
     If the service supports $expand, all blocks and systems take two requests. Data that cannot change are read only once.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: RedfishService) -> None:
         """Prepare the reader without sending a request."""
         self._service = service
-        self._empty: ServiceReading | None = None
-        self._parts: dict[str, Json] = {}
+        self._fixed_reading: ServiceReading | None = None
+        self._resource_by_path: dict[str, Json] = {}
 
-    def read(self) -> ServiceReading:
+    def read_service(self) -> ServiceReading:
         """Read the current blocks and systems of the Redfish service.
 
         Raises FabricError if the service has no resource blocks or its composition is switched off.
         """
-        if self._empty is None:
-            self._empty = self._found()
-        empty = self._empty
-        blocks = [block(body) for body in self._service.members(empty.blocks_at, levels=2)]
-        systems = map(system, self._service.members(empty.systems_at) if empty.systems_at else ())
+        if self._fixed_reading is None:
+            self._fixed_reading = self._read_fixed_data()
+        fixed_reading = self._fixed_reading
+        blocks = [parse_block(body) for body in self._service.read_members(fixed_reading.blocks_path, levels=2)]
+        systems = map(
+            parse_system, self._service.read_members(fixed_reading.systems_path) if fixed_reading.systems_path else ()
+        )
         return replace(
-            empty,
+            fixed_reading,
             blocks={block.uri: block for block in blocks},
             systems={system.uri: system for system in systems},
-            parts={block.uri: tuple(self._part(*one) for one in block.parts) for block in blocks if not block.is_host},
+            parts={
+                block.uri: tuple(self._read_part(*part_reference) for part_reference in block.parts)
+                for block in blocks
+                if not block.is_host
+            },
         )
 
-    def _part(self, kind: str, body: Json) -> Part:
+    def _read_part(self, kind: str, body: Json) -> BlockPart:
         """Return a part of a block, as expanded by the service or as first read.
 
         A part as first read has no link and health, because they may have changed since.
         """
-        path = uri(body)
+        path = get_reference_path(body)
         if path is None or set(body) - {"@odata.id", "@odata.type"}:
-            return part(kind, body)
-        if path not in self._parts:
-            self._parts[path] = self._service.get(path)
-        return replace(part(kind, self._parts[path]), link=None, health="ok")
+            return parse_part(kind, body)
+        if path not in self._resource_by_path:
+            self._resource_by_path[path] = self._service.get_resource(path)
+        return replace(parse_part(kind, self._resource_by_path[path]), link=None, health="ok")
 
-    def _found(self) -> ServiceReading:
+    def _read_fixed_data(self) -> ServiceReading:
         """Read the data of the Redfish service that do not change, namely the addresses of blocks and systems, and the zones.
 
         Raises FabricError if the service has no resource blocks or its composition is switched off.
         """
-        root, where = self._service.root(), self._service.client.base
-        systems_at = uri(root.get("Systems")) or _WELL_KNOWN_SYSTEMS
-        service_at = uri(root.get("CompositionService"))
-        if service_at is None:
-            blocks_at = uri(root.get("ResourceBlocks"))
-            if blocks_at is None:
+        root, base_url = self._service.read_root(), self._service.client.base
+        systems_path = get_reference_path(root.get("Systems")) or _DEFAULT_SYSTEMS_PATH
+        service_path = get_reference_path(root.get("CompositionService"))
+        if service_path is None:
+            blocks_path = get_reference_path(root.get("ResourceBlocks"))
+            if blocks_path is None:
                 raise FabricError(
-                    f"{where}: a Redfish service without CompositionService and without ResourceBlocks; "
+                    f"{base_url}: a Redfish service without CompositionService and without ResourceBlocks; "
                     "Falcon boxes are for the adapter `h3`"
                 )
-            return ServiceReading({}, {}, (), {}, blocks_at=blocks_at, systems_at="", read_only=NO_SERVICE)
-        composing = self._service.get(service_at)
-        enabled, blocks_at = composing.get("ServiceEnabled"), uri(composing.get("ResourceBlocks"))
-        if enabled is not None and not truth(enabled):
-            raise FabricError(
-                f"{where}: its CompositionService is switched off (ServiceEnabled is {enabled!r}); switch it on at the service"
+            return ServiceReading(
+                {}, {}, (), {}, blocks_path=blocks_path, systems_path="", read_only=NO_COMPOSITION_SERVICE
             )
-        if blocks_at is None:
-            raise FabricError(f"{where}: its CompositionService has no ResourceBlocks")
-        zones = self._described(tuple(map(zone, self._service.collection(composing, "ResourceZones"))), systems_at)
-        cases = {case for zone in zones for case in zone.cases}
-        read_only = BY_CONSTRAINTS if CONSTRAINED in cases and SPECIFIC not in cases else ""
-        return ServiceReading({}, {}, zones, {}, blocks_at=blocks_at, systems_at=systems_at, read_only=read_only)
+        composition_service = self._service.get_resource(service_path)
+        service_enabled, blocks_path = (
+            composition_service.get("ServiceEnabled"),
+            get_reference_path(composition_service.get("ResourceBlocks")),
+        )
+        if service_enabled is not None and not is_true(service_enabled):
+            raise FabricError(
+                f"{base_url}: its CompositionService is switched off "
+                f"(ServiceEnabled is {service_enabled!r}); switch it on at the service"
+            )
+        if blocks_path is None:
+            raise FabricError(f"{base_url}: its CompositionService has no ResourceBlocks")
+        zones = self._add_zone_limits(
+            tuple(map(parse_zone, self._service.read_collection(composition_service, "ResourceZones"))), systems_path
+        )
+        cases = {case for zone in zones for case in zone.use_cases}
+        read_only = (
+            ONLY_CONSTRAINED_COMPOSITION
+            if CONSTRAINED_COMPOSITION in cases and SPECIFIC_COMPOSITION not in cases
+            else ""
+        )
+        return ServiceReading(
+            {}, {}, zones, {}, blocks_path=blocks_path, systems_path=systems_path, read_only=read_only
+        )
 
-    def _described(self, zones: tuple[Zone, ...], systems_at: str) -> tuple[Zone, ...]:
+    def _add_zone_limits(self, zones: tuple[ResourceZone, ...], systems_path: str) -> tuple[ResourceZone, ...]:
         """Return the zones of a Redfish service with the limits in their capabilities.
 
         If no zone has capabilities, those of the collection of systems are used.
         """
-        if zones and not any(zone.cases for zone in zones):
-            cases, objects = capabilities(self._service.find(systems_at) or {})
-            zones = tuple(replace(zone, cases=cases, capabilities=objects) for zone in zones)
-        paths = dict.fromkeys(path for zone in zones for path in zone.capabilities)
-        said = {path: limits(self._service.find(path) or {}) for path in paths}
+        if zones and not any(zone.use_cases for zone in zones):
+            cases, capability_paths = parse_capabilities(self._service.find_resource(systems_path) or {})
+            zones = tuple(replace(zone, use_cases=cases, capability_paths=capability_paths) for zone in zones)
+        paths = dict.fromkeys(path for zone in zones for path in zone.capability_paths)
+        limits_by_path = {path: parse_limits(self._service.find_resource(path) or {}) for path in paths}
         return tuple(
-            replace(zone, limits=tuple(limit for path in zone.capabilities for limit in said[path])) for zone in zones
+            replace(zone, limits=tuple(limit for path in zone.capability_paths for limit in limits_by_path[path]))
+            for zone in zones
         )

@@ -15,28 +15,28 @@ from pydantic import Field
 
 from campaign.common.errors import FabricError
 from campaign.fabrics.adapters.redfish.answers import (
-    Missing,
-    listed,
-    local,
-    meant,
+    ResourceMissingError,
+    apply_status_in_body,
+    build_error,
+    build_read_error,
+    check_task,
+    choose_poll_interval,
+    find_next_page,
+    find_task_monitor,
+    get_collection_members,
+    get_reference_path,
     needs_login,
-    next_page,
-    not_changed,
-    outcome,
-    refusal,
-    retry_after_s,
-    task_of,
-    uri,
+    strip_origin,
 )
 from campaign.fabrics.control_plane.protocol import ControlPlaneOptions
 from campaign.fabrics.errors import OutcomeUnknown, ProtocolViolation, Refused
-from campaign.fabrics.http.client import Answer, Client
-from campaign.fabrics.http.options import Login, login
-from campaign.fabrics.http.response import Json, at, mapping
+from campaign.fabrics.http.client import Answer, HttpClient
+from campaign.fabrics.http.options import Login, read_login
+from campaign.fabrics.http.response import Json, get_mapping, get_nested
 
-ROOT = "/redfish/v1/"
-SESSIONS = "/redfish/v1/SessionService/Sessions"
-PAGES_MAX = 10_000
+ROOT_PATH = "/redfish/v1/"
+SESSIONS_PATH = "/redfish/v1/SessionService/Sessions"
+MAX_PAGES = 10_000
 Authentication = Literal["session", "basic", "none"]
 
 
@@ -58,13 +58,13 @@ class RedfishOptions(ControlPlaneOptions):
     )
 
 
-class Service:
+class RedfishService:
     """Client of one Redfish service.
 
     It logs in before the first request other than the service root, and once more when the session is not valid any more.
     """
 
-    def __init__(self, client: Client, auth: Authentication = "session", *, poll_s: float = 1.0) -> None:
+    def __init__(self, client: HttpClient, auth: Authentication = "session", *, poll_s: float = 1.0) -> None:
         """Create the client, which sends nothing yet.
 
         Args:
@@ -74,46 +74,46 @@ class Service:
         """
         self.client = client
         self._auth = auth
-        self._open = False
-        self._session: str | None = None
+        self._is_logged_in = False
+        self._session_path: str | None = None
         self._poll_s = poll_s
         self._root: dict[str, Any] | None = None
-        self._expands = 2
+        self._max_expand_levels = 2
 
-    def root(self) -> dict[str, Any]:
+    def read_root(self) -> dict[str, Any]:
         """Return the Redfish service root, which is read once.
 
         It is the only resource that needs no session, except on services that demand one for it too.
         """
         if self._root is None:
-            answer = meant(self.client.get(ROOT))
-            if needs_login(answer) and not self._open:
+            answer = apply_status_in_body(self.client.get(ROOT_PATH))
+            if needs_login(answer) and not self._is_logged_in:
                 self._log_in({})
-                answer = meant(self.client.get(ROOT))
+                answer = apply_status_in_body(self.client.get(ROOT_PATH))
             try:
-                root = self._read(answer, ROOT)
-            except Missing as error:
+                root = self._parse_resource(answer, ROOT_PATH)
+            except ResourceMissingError as error:
                 raise Refused(f"{error}; no Redfish service is at this address (`fabric: url`)") from error
-            self._root = {**mapping(root, "Links"), **root}  # some services have their collections there
+            self._root = {**get_mapping(root, "Links"), **root}  # some services have their collections there
         return self._root
 
-    def get(self, path: str) -> dict[str, Any]:
+    def get_resource(self, path: str) -> dict[str, Any]:
         """Return a Redfish resource as a JSON object.
 
         Raises ResourceMissingError (404), FabricError for any other refusal, ProtocolViolation if the answer is not a JSON
         object.
         """
-        path = local(path)
-        return self._read(self._get(path), path)
+        path = strip_origin(path)
+        return self._parse_resource(self._get_answer(path), path)
 
-    def find(self, path: str) -> dict[str, Any] | None:
+    def find_resource(self, path: str) -> dict[str, Any] | None:
         """Return a Redfish resource as a JSON object, or None if the service does not have it."""
         try:
-            return self.get(path)
-        except Missing:
+            return self.get_resource(path)
+        except ResourceMissingError:
             return None
 
-    def collection(self, resource: Json, name: str) -> list[dict[str, Any]]:
+    def read_collection(self, resource: Json, name: str) -> list[dict[str, Any]]:
         """Return the members of the Redfish collection that a property of a resource refers to.
 
         The list is empty if the property or the collection is missing.
@@ -122,12 +122,12 @@ class Service:
             resource: resource with the property.
             name: name of the property.
         """
-        path = uri(resource.get(name))
-        with suppress(Missing):
-            return self.members(path) if path else []
+        path = get_reference_path(resource.get(name))
+        with suppress(ResourceMissingError):
+            return self.read_members(path) if path else []
         return []
 
-    def members(self, path: str, *, levels: int = 1) -> list[dict[str, Any]]:
+    def read_members(self, path: str, *, levels: int = 1) -> list[dict[str, Any]]:
         """Return the complete members of a Redfish collection, from all its pages.
 
         If the service supports $expand, one request reads a whole page. Members may be at the top of a page or under `Links`, as
@@ -138,76 +138,80 @@ class Service:
             levels: 2 also expands references of the members outside of `Links`, if the service can; otherwise they stay
                 references.
         """
-        query = self._expansion(levels)
-        found: list[dict[str, Any]] = []
-        page: str | None = local(path) + query
-        for _ in range(PAGES_MAX):
+        query = self._build_expand_query(levels)
+        members: list[dict[str, Any]] = []
+        page: str | None = strip_origin(path) + query
+        for _ in range(MAX_PAGES):
             if page is None:
-                return found
-            answer = self._get(page)
-            if query and not found and answer.status in (400, 501):
+                return members
+            answer = self._get_answer(page)
+            if query and not members and answer.status in (400, 501):
                 # $expand is advertised but refused. Fewer levels may work, and a plain read always does.
-                self._expands = 1 if "levels" in query else 0
-                return self.members(path, levels=levels)
-            body = self._read(answer, page)
-            found.extend(whole for member in listed(body) if (whole := self._whole(member)) is not None)
-            page = next_page(body)
-        raise ProtocolViolation(f"{self.client.base}{path}: the collection has no end after {PAGES_MAX} pages")
+                self._max_expand_levels = 1 if "levels" in query else 0
+                return self.read_members(path, levels=levels)
+            body = self._parse_resource(answer, page)
+            members.extend(
+                resource
+                for member in get_collection_members(body)
+                if (resource := self._read_member(member)) is not None
+            )
+            page = find_next_page(body)
+        raise ProtocolViolation(f"{self.client.base}{path}: the collection has no end after {MAX_PAGES} pages")
 
-    def _whole(self, member: Json) -> dict[str, Any] | None:
+    def _read_member(self, member: Json) -> dict[str, Any] | None:
         """Return a complete member of a Redfish collection, or None if it was deleted since the collection was read.
 
         A member that the service did not expand is read.
         """
-        path = uri(member)
+        path = get_reference_path(member)
         if path is None:
             raise ProtocolViolation(f"a member without @odata.id: {str(member)[:200]}")
         if set(member) - {"@odata.id", "@odata.type"}:
             return dict(member)
-        return self.find(path)
+        return self.find_resource(path)
 
-    def _expansion(self, levels: int) -> str:
+    def _build_expand_query(self, levels: int) -> str:
         """Build the query that makes the service expand members, or "" if the service does not advertise it."""
-        can = mapping(self.root(), "ProtocolFeaturesSupported", "ExpandQuery")
-        sign = "." if can.get("NoLinks") is True else "*" if can.get("ExpandAll") is True else None
-        if not self._expands or sign is None:
+        features = get_mapping(self.read_root(), "ProtocolFeaturesSupported", "ExpandQuery")
+        option = "." if features.get("NoLinks") is True else "*" if features.get("ExpandAll") is True else None
+        if not self._max_expand_levels or option is None:
             return ""
-        deepest = can.get("MaxLevels")
-        deep = (
-            can.get("Levels") is True
-            and min(levels, self._expands) > 1
-            and (not isinstance(deepest, int) or deepest >= levels)
+        max_levels = features.get("MaxLevels")
+        supports_levels = (
+            features.get("Levels") is True
+            and min(levels, self._max_expand_levels) > 1
+            and (not isinstance(max_levels, int) or max_levels >= levels)
         )
-        return f"?$expand={sign}($levels={levels})" if deep else f"?$expand={sign}"
+        return f"?$expand={option}($levels={levels})" if supports_levels else f"?$expand={option}"
 
-    def _get(self, path: str) -> Answer:
+    def _get_answer(self, path: str) -> Answer:
         """Send a GET request, with a login if necessary, and return the answer."""
-        return self._asked(lambda: self.client.get(path))
+        return self._send_with_login(lambda: self.client.get(path))
 
-    def _asked(self, send: Callable[[], Answer]) -> Answer:
+    def _send_with_login(self, send: Callable[[], Answer]) -> Answer:
         """Send a request, and log in before it or again after it if the session is not valid."""
-        if not self._open:
-            self._log_in(self.root())
-        answer = meant(send())
+        if not self._is_logged_in:
+            self._log_in(self.read_root())
+        answer = apply_status_in_body(send())
         if needs_login(answer):
-            self._log_in(self.root())
-            answer = meant(send())
+            self._log_in(self.read_root())
+            answer = apply_status_in_body(send())
         return answer
 
-    def _read(self, answer: Answer, path: str) -> dict[str, Any]:
+    def _parse_resource(self, answer: Answer, path: str) -> dict[str, Any]:
         """Return the JSON object in the answer to a GET request.
 
         Raises ResourceMissingError if the object is an error, and the error of a refusal.
         """
-        what = f"GET {self.client.base}{path}"
-        if not answer.ok:
-            raise not_changed(answer, what)
-        body = answer.members()
-        if "error" in body and uri(body) is None:
-            raise Missing(f"{what}: {answer.words()}")
+        operation = f"GET {self.client.base}{path}"
+        if not answer.is_success:
+            raise build_read_error(answer, operation)
+        body = answer.require_object()
+        if "error" in body and get_reference_path(body) is None:
+            raise ResourceMissingError(f"{operation}: {answer.summarize()}")
         return body
 
-    def change(self, method: str, path: str, body: Any = None, *, assumed: Any = None) -> Answer:
+    def send_change(self, method: str, path: str, body: Any = None, *, rehearsal_body: Any = None) -> Answer:
         """Send a change to the Redfish service, wait until it is done, and return its final answer (2xx).
 
         If the operation ran as a task, the final answer is that of the operation, not of the task. A service that demands a
@@ -220,21 +224,25 @@ class Service:
             body: JSON value.
             rehearsal_body: body of the answer in a rehearsal.
         """
-        path = local(path)
-        answer = self._send(method, path, body, {}, assumed)
+        path = strip_origin(path)
+        answer = self._send_change_once(method, path, body, {}, rehearsal_body)
         if answer.status == 428:
-            answer = self._send(method, path, body, {"If-Match": "*"}, assumed)
+            answer = self._send_change_once(method, path, body, {"If-Match": "*"}, rehearsal_body)
         if answer.status == 202:
-            return self._wait(answer, f"{method} {self.client.base}{path}")
-        if not answer.ok:
-            raise refusal(answer, f"{method} {self.client.base}{path}")
+            return self._wait_for_task(answer, f"{method} {self.client.base}{path}")
+        if not answer.is_success:
+            raise build_error(answer, f"{method} {self.client.base}{path}")
         return answer
 
-    def _send(self, method: str, path: str, body: Any, headers: dict[str, str], assumed: Any) -> Answer:
+    def _send_change_once(
+        self, method: str, path: str, body: Any, headers: dict[str, str], rehearsal_body: Any
+    ) -> Answer:
         """Send a changing request once, with a login if necessary, and return the answer."""
-        return self._asked(lambda: self.client.change(method, path, body, headers=headers, assumed=assumed))
+        return self._send_with_login(
+            lambda: self.client.send_change(method, path, body, headers=headers, rehearsal_body=rehearsal_body)
+        )
 
-    def _wait(self, accepted: Answer, what: str) -> Answer:
+    def _wait_for_task(self, first_answer: Answer, operation: str) -> Answer:
         """Follow a Redfish task to its end and return the final answer of the operation.
 
         The operation was accepted, so every problem from here on is OutcomeUnknown.
@@ -243,24 +251,26 @@ class Service:
             first_answer: answer that accepted the operation (202).
             operation: method and address of the request, for messages.
         """
-        monitor = task_of(accepted)
+        monitor = find_task_monitor(first_answer)
         if monitor is None:
-            raise OutcomeUnknown(f"{what}: accepted (202), but the answer does not say where its task is")
-        answer = accepted
+            raise OutcomeUnknown(f"{operation}: accepted (202), but the answer does not say where its task is")
+        answer = first_answer
         while True:
-            pause_s = retry_after_s(answer, self._poll_s)
-            if self.client.left_s() <= pause_s:
-                raise OutcomeUnknown(f"{what}: its task {monitor} was not done in time (operation_s)")
-            self.client.sleep(pause_s)
+            poll_interval_s = choose_poll_interval(answer, self._poll_s)
+            if self.client.remaining_s() <= poll_interval_s:
+                raise OutcomeUnknown(f"{operation}: its task {monitor} was not done in time (operation_s)")
+            self.client.sleep(poll_interval_s)
             try:
-                answer = self._get(monitor)
+                answer = self._get_answer(monitor)
             except FabricError as error:
                 # A request that ends at the time limit of the operation is no fault of the service.
-                ending = "cannot be followed" if self.client.left_s() > 0 else "was not done in time (operation_s)"
-                raise OutcomeUnknown(f"{what}: its task {monitor} {ending} ({error})") from error
-            done = outcome(answer, what, monitor)
-            if done is not None:
-                return done
+                problem = (
+                    "cannot be followed" if self.client.remaining_s() > 0 else "was not done in time (operation_s)"
+                )
+                raise OutcomeUnknown(f"{operation}: its task {monitor} {problem} ({error})") from error
+            final_answer = check_task(answer, operation, monitor)
+            if final_answer is not None:
+                return final_answer
 
     def _log_in(self, root: Json) -> None:
         """Log in to the Redfish service with the configured kind of authentication. An earlier session is replaced.
@@ -271,38 +281,42 @@ class Service:
         Args:
             root: service root, which has the address of the sessions.
         """
-        found = None if self._auth == "none" else login(self.client.connection)
-        if found is not None:  # otherwise there is no account: some services have no authentication, others answer 401
+        account = None if self._auth == "none" else read_login(self.client.connection)
+        if (
+            account is not None
+        ):  # otherwise there is no account: some services have no authentication, others answer 401
             if self._auth == "basic":
-                word = b64encode(f"{found.user}:{found.password}".encode()).decode()
-                self.client.authorization = {"Authorization": f"Basic {word}"}
+                encoded_login = b64encode(f"{account.user}:{account.password}".encode()).decode()
+                self.client.authorization = {"Authorization": f"Basic {encoded_login}"}
             else:
-                self._begin_session(found, root)
-        self._open = True
+                self._open_session(account, root)
+        self._is_logged_in = True
 
-    def _begin_session(self, found: Login, root: Json) -> None:
+    def _open_session(self, account: Login, root: Json) -> None:
         """Open a Redfish session and use its token from now on. Raises FabricError if the service refuses the login."""
-        where = self.client.base
-        if self.client.rehearses:
-            raise FabricError(f"{where}: the session has ended during the rehearsal; start it again")
+        base_url = self.client.base
+        if self.client.is_rehearsing:
+            raise FabricError(f"{base_url}: the session has ended during the rehearsal; start it again")
         self.client.authorization = {}
-        path = at(root, "Links", "Sessions", "@odata.id")
+        path = get_nested(root, "Links", "Sessions", "@odata.id")
         try:
-            body = {"UserName": found.user, "Password": found.password}
-            answer = self.client.change("POST", path if isinstance(path, str) else SESSIONS, body, secret=True)
+            body = {"UserName": account.user, "Password": account.password}
+            answer = self.client.send_change(
+                "POST", path if isinstance(path, str) else SESSIONS_PATH, body, secret=True
+            )
         except OutcomeUnknown as error:
             # The outcome of the change is not unknown: it was not sent, because there was no session.
-            raise FabricError(f"{where}: cannot log in ({error})") from error
-        token, what = answer.header("X-Auth-Token"), f"{where}: logging in as a session"
-        if answer.ok and not token:
-            raise FabricError(f"{what}: the answer has no X-Auth-Token; try `auth: basic`")
+            raise FabricError(f"{base_url}: cannot log in ({error})") from error
+        token, operation = answer.get_header("X-Auth-Token"), f"{base_url}: logging in as a session"
+        if answer.is_success and not token:
+            raise FabricError(f"{operation}: the answer has no X-Auth-Token; try `auth: basic`")
         if answer.status in (401, 403):
-            raise Refused(f"{what}: user or password is refused (HTTP {answer.status}); see `credentials`")
-        if not answer.ok or not token:
-            raise not_changed(answer, what)
-        location = answer.header("Location")
-        session = at(answer.body, "@odata.id") if location is None else location
-        self._session = local(session) if isinstance(session, str) else None
+            raise Refused(f"{operation}: user or password is refused (HTTP {answer.status}); see `credentials`")
+        if not answer.is_success or not token:
+            raise build_read_error(answer, operation)
+        location = answer.get_header("Location")
+        session_address = get_nested(answer.body, "@odata.id") if location is None else location
+        self._session_path = strip_origin(session_address) if isinstance(session_address, str) else None
         self.client.authorization = {"X-Auth-Token": token}
 
     def close(self) -> None:
@@ -310,8 +324,8 @@ class Service:
 
         A service that cannot be reached ends the session by its own timeout.
         """
-        session, self._session, self._open = self._session, None, False
-        if session is not None and not self.client.rehearses:
+        session_path, self._session_path, self._is_logged_in = self._session_path, None, False
+        if session_path is not None and not self.client.is_rehearsing:
             with suppress(FabricError):
-                self.client.change("DELETE", session)
+                self.client.send_change("DELETE", session_path)
         self.client.authorization = {}
