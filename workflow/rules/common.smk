@@ -10,7 +10,7 @@ try:
     handle_signals()  # before imports that take a second
     from campaign.spec import snakemake_config
     from campaign.spec.snakemake_config import complete_config, exit_on_error
-    from campaign.common.files import share_directories, share_like
+    from campaign.common.files import share_directories, apply_sharing_umask
     from campaign.common.paths import REPORTS, SCRIPTS
     from campaign.plan.request import DEFAULT_RESULTS, request_of
     from campaign.report.source_hash import source_hash
@@ -23,7 +23,7 @@ with exit_on_error():
     REQUEST = request_of(complete_config(workflow, config, DEFAULT_RESULTS))
     # Where several users work in one directory, each must be able to write to what the others, and Snakemake, make there.
     share_directories(Path(".snakemake").resolve())
-    share_like(REQUEST.results.resolve())
+    apply_sharing_umask(REQUEST.results.resolve())
 
 # The rules call `campaign`, which PATH may not have, or have from another installation.
 shell.prefix(snakemake_config.build_command_function(workflow))

@@ -700,7 +700,7 @@ def dies_at(site: Site, fabric: ControlledFabric, number: int, monkeypatch: pyte
             raise Died
         return real(*args, **keywords)
 
-    monkeypatch.setattr(fabric.plane.client, "change", change)
+    monkeypatch.setattr(fabric.plane.client, "send_change", change)
 
 
 @pytest.mark.parametrize("number", range(1, len(COMPOSING)))

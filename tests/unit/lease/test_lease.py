@@ -242,7 +242,7 @@ def test_whom_one_waits_for_is_not_told_at_every_look(monkeypatch: pytest.Monkey
     for number in range(300):
         turn.wait_once(Conflict(f"held by lease {number // 100}", ()))
     assert told == ["held by lease 0"]
-    monkeypatch.setattr(turn, "_tell_again", 0.0)  # a minute later
+    monkeypatch.setattr(turn, "_next_report_s", 0.0)  # a minute later
     turn.wait_once(Conflict("held by lease 2", ()))
     assert told == ["held by lease 0", "held by lease 2"]
 
