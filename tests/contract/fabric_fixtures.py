@@ -146,9 +146,11 @@ class DiesInCompose:
 
 def dies_in_its_changes(fabric: Any, request: LeaseRequest) -> None:
     """Let the process be killed when its second request that attaches is answered, or the only one."""
-    composing, _ = fabric.controlled.rehearse(fabric.select(request, fabric.inventory()))
+    composing, _ = fabric.control_plane_access.preview_requests(
+        fabric.select_devices(request, fabric.read_inventory())
+    )
     plane, most, changes = fabric.plane, min(2, len(composing)), list[Any]()
-    change, attach = plane.client.change, plane.attach
+    change, attach = plane.client.send_change, plane.attach
 
     def deadly(*args: Any, **named: Any) -> Any:
         answer = change(*args, **named)
@@ -158,7 +160,7 @@ def dies_in_its_changes(fabric: Any, request: LeaseRequest) -> None:
         return answer
 
     def attaching(*args: Any) -> None:
-        plane.client.change = deadly
+        plane.client.send_change = deadly
         attach(*args)
 
     plane.attach = attaching
@@ -222,7 +224,7 @@ def _live(says: Connection, action: str, name: str, directory: str, lease_id: st
     fabric: Any = system.open(state_dir)
     if action in ("die_before", "die_after"):
         fabric = DiesInCompose(fabric, after=action == "die_after")
-    elif action == "die_amid" and fabric.controlled is not None:
+    elif action == "die_amid" and fabric.control_plane_access is not None:
         dies_in_its_changes(fabric, system.request(lease_id))
     elif action == "die_amid":
         dies_at_second_device(fabric)
