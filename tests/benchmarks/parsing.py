@@ -23,13 +23,13 @@ _READ = """
 import sys, time
 from pathlib import Path
 from campaign.workloads.log_reader import Log
-from campaign.workloads.parsers import Scope, read_log
-from campaign.workloads.parsers.expressions import parse
+from campaign.workloads.parsers import RunContext, read_log
+from campaign.workloads.parsers.expressions import run_parsers
 from campaign.workloads.parsers.expressions import Parser
 name, path = sys.argv[1:]
 regex = [Parser(metric="throughput_per_s", regex=r"rate: (\\S+) samples/s", required=False)]
 started = time.process_time()
-parse(regex, Log(Path(path)), 1) if name == "regex" else read_log(name, Log(Path(path)), Scope())
+run_parsers(regex, Log(Path(path)), 1) if name == "regex" else read_log(name, Log(Path(path)), RunContext())
 print(time.process_time() - started)
 """
 _LINES = (

@@ -55,7 +55,7 @@ GOLDEN: Mapping[str, GoldenArchive] = {
         (
             "A small campaign that was measured",
             "−8.3 % [−32.1 % to 23.7 %]",
-            "223.0 samples/s (179.9 to 276.3)",
+            "223.0 samples/s (144.4 to 275.6)",
             "Memory runs out at batch 2",
         ),
     ),
@@ -70,7 +70,7 @@ GOLDEN: Mapping[str, GoldenArchive] = {
         (
             "A small campaign",
             "Efficiency with the most devices of each line: 92.7 %",
-            "280.7 samples/s (274.4 to 287.1",
+            "280.7 samples/s (277.1 to 285.5",
             "Slurm says DOWN",
             "ended with 1",
         ),

@@ -14,10 +14,10 @@ from campaign.common.paths import ROOT
 from tests import campaign_files
 
 SOURCES = sorted((ROOT / "workflow" / "campaign" / "cli").glob("*.py"))
-ESCAPING = {"json.dumps", "printable", "click.style"}
+ESCAPING = {"json.dumps", "escape_control_characters", "click.style"}
 OWN = {
-    "error: {replace_scratch_path(printable(str(problem)))}",
-    "warning: {printable(message)}",
+    "error: {replace_scratch_path(escape_control_characters(str(problem)))}",
+    "warning: {escape_control_characters(message)}",
     "ended by {interrupted}; {_INTERRUPTION_HINT}",
 }
 """Texts whose parts are escaped, or constants of this program."""

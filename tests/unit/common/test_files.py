@@ -32,8 +32,8 @@ from campaign.common.files import (
 
 HOLD = """\
 import pathlib, sys
-from campaign.common.files import lock
-with lock(pathlib.Path(sys.argv[1])):
+from campaign.common.files import hold_lock
+with hold_lock(pathlib.Path(sys.argv[1])):
     print('held', flush=True)
     sys.stdin.read()
 """

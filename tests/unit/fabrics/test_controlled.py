@@ -228,7 +228,7 @@ class Shared(MemoryPlane):
     hosts: dict[str, tuple[str, ...]] | None = None
 
     def read_view(self) -> FabricView:
-        view = super().view()
+        view = super().read_view()
         second = [replace(d, attached_to="host9", holder=None) for d in view.devices if d.fabric_id == self.doubled]
         return replace(view, devices=(*second, *view.devices), shared_hosts=self.hosts or {})
 
@@ -305,8 +305,8 @@ def test_what_the_fabric_contradicts_itself_about_is_not_dropped(where: str, tmp
     class Doubtful(MemoryPlane):
         doubts = False
 
-        def view(self) -> FabricView:
-            view = super().view()
+        def read_view(self) -> FabricView:
+            view = super().read_view()
             if not self.doubts:
                 return view
             odd = [replace(d, state="unknown", attached_to=where) if d.fabric_id == "gpu1" else d for d in view.devices]
@@ -328,7 +328,7 @@ def test_what_the_fabric_contradicts_itself_about_is_not_dropped(where: str, tmp
 )
 def test_what_no_adapter_foresaw_is_the_fabrics_fault(error: type[Exception], tmp_path: Path) -> None:
     class Odd(MemoryPlane):
-        def view(self) -> FabricView:
+        def read_view(self) -> FabricView:
             raise error("odd")
 
     with pytest.raises(ProtocolViolation, match=f"unexpected data.*{error.__name__}"):
@@ -337,8 +337,8 @@ def test_what_no_adapter_foresaw_is_the_fabrics_fault(error: type[Exception], tm
 
 def test_what_somebody_reserved_is_not_free_and_named(tmp_path: Path) -> None:
     class Reserving(MemoryPlane):
-        def view(self) -> FabricView:
-            view = super().view()
+        def read_view(self) -> FabricView:
+            view = super().read_view()
             return replace(
                 view,
                 devices=tuple(
@@ -377,7 +377,7 @@ def test_a_mark_without_an_owner_is_completed_by_the_claim(fabric: ControlledFab
 
 def test_planning_needs_no_control_plane(tmp_path: Path) -> None:
     class Gone(MemoryPlane):
-        def view(self) -> None:  # type: ignore[override]
+        def read_view(self) -> None:  # type: ignore[override]
             raise AssertionError("a plan asked the control plane")
 
     fabric = opened(tmp_path, Gone(hardware()))

@@ -28,7 +28,7 @@ class Silent(MemoryPlane):
     """Tells no identities."""
 
     def read_view(self) -> FabricView:
-        view = super().view()
+        view = super().read_view()
         return replace(view, devices=tuple(replace(device, host_id=None) for device in view.devices))
 
 
@@ -36,7 +36,7 @@ class FullAgent(RackAgent):
     """Sees what is built in first, as hosts do."""
 
     def list_devices(self, host: str) -> tuple[HostDevice, ...]:
-        return (*(HostDevice(name) for name in BUILT_IN), *super().devices(host))
+        return (*(HostDevice(name) for name in BUILT_IN), *super().list_devices(host))
 
 
 @pytest.fixture

@@ -49,15 +49,15 @@ def test_the_owners_own_leases_count_and_those_of_others_do_not(tmp_path: Path) 
     fabric = QuotaFabric(
         open_fabric("simulated", {}, HOSTS, (PoolSpec(kind="gpu", model="a100", count=4),), tmp_path), {"a100": 2}
     )
-    first = fabric.select_devices(asked("one", devices=1), fabric.inventory())
+    first = fabric.select_devices(asked("one", devices=1), fabric.read_inventory())
     fabric.compose(first)
     with pytest.raises(Conflict, match="beside the 1 that one has are more than the 2 that tester may hold") as caught:
-        fabric.select_devices(asked("two", devices=2), fabric.inventory())
+        fabric.select_devices(asked("two", devices=2), fabric.read_inventory())
     assert caught.value.holders == ("one",)
-    fabric.select_devices(asked("two", devices=1), fabric.inventory())
-    fabric.select_devices(asked("two", devices=2, owner="another"), fabric.inventory())
+    fabric.select_devices(asked("two", devices=1), fabric.read_inventory())
+    fabric.select_devices(asked("two", devices=2, owner="another"), fabric.read_inventory())
     fabric.release("one")
-    fabric.select_devices(asked("two", devices=2), fabric.inventory())
+    fabric.select_devices(asked("two", devices=2), fabric.read_inventory())
 
 
 TENANCY = {

@@ -101,7 +101,7 @@ def test_a_device_is_in_use_only_where_both_ends_and_the_state_agree(
 )
 def test_who_else_has_a_block_is_named(compositions: int, others: tuple[str, ...]) -> None:
     systems = (system(1, OURS, "host1", "gpu1"), system(2, THEIRS, "host2", "gpu1"))
-    shared = block("gpu1", state="Composed", systems=("/s/1", "/s/2"), compositions=compositions)
+    shared = block("gpu1", state="Composed", systems=("/s/1", "/s/2"), composition_count=compositions)
     (device,) = merge_duplicate_devices(seen(shared, systems=systems).view, FabricState()).devices
     assert (device.holder, device.others) == ("one", others)
 
@@ -112,7 +112,7 @@ def test_a_host_of_two_systems_is_shared() -> None:
 
 
 def test_a_block_that_is_off_or_reserved_is_not_free() -> None:
-    shown = seen(block("gpu1", enabled=False), block("gpu2", reserved=True)).view.devices
+    shown = seen(block("gpu1", is_enabled=False), block("gpu2", is_reserved=True)).view.devices
     assert [device.state for device in shown] == ["unavailable", "reserved"]
 
 
@@ -177,7 +177,7 @@ def test_what_a_physical_system_has_is_nobodys_and_not_free() -> None:
 
 def test_a_host_is_held_by_whoever_composed_or_reserved_it() -> None:
     mine = block("host1", kind="Compute", systems=("/s/1",), state="Composed")
-    kept = block("host2", kind="Compute", reserved=True)
+    kept = block("host2", kind="Compute", is_reserved=True)
     shown = seen(mine, kept, systems=(system(1, OURS, "host1"),))
     assert dict(shown.view.holders) == {"host1": "one", "host2": "another client that reserved it"}
     broken = seen(block("host1", kind="Compute", state="Failed"), block("host2", kind="Compute", systems=("/s/9",)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from campaign.common.errors import ConfigError
 from campaign.importing.campaign_files import find_absent_combinations
-from campaign.importing.log_facts import UnreadLogError
+from campaign.importing.log_facts import LogImportError
 from campaign.importing.map_file import compile_pattern, compile_plain_pattern
 from campaign.spec.expression import parse
 
@@ -55,14 +55,14 @@ def test_words_that_are_known_decide_between_two_readings() -> None:
 )
 def test_a_path_that_can_be_read_in_several_ways_is_refused(text: str, path: str) -> None:
     made = compile_pattern(text, ("host", "lease", "batch", "repetition"), {}, "map")
-    with pytest.raises(UnreadLogError, match=r"can be read in several ways, such as \{.*, or \{.*'words'"):
+    with pytest.raises(LogImportError, match=r"can be read in several ways, such as \{.*, or \{.*'words'"):
         made.match(path)
 
 
 def test_words_that_are_listed_make_a_path_unambiguous() -> None:
     made = compile_pattern("{host}-{lease}", ("host", "lease"), {"host": ["a-b"]}, "map")
     assert made.match("a-b-c") == {"host": "a-b", "lease": "c"}
-    with pytest.raises(UnreadLogError):
+    with pytest.raises(LogImportError):
         compile_pattern("{host}-{lease}", ("host", "lease"), {"host": ["a-b", "a"]}, "map").match("a-b-c")
 
 

@@ -54,7 +54,7 @@ class Bench:
         return self.fabric
 
     def acquire(self, lease_id: str = "one", wanted: Any = TWO, **changes: Any) -> HeldLease:
-        timing = {"wait_s": 0.0, "poll_s": 0.0, "visible_s": 0.0} | changes
+        timing = {"wait_s": 0.0, "poll_s": 0.0, "visibility_timeout_s": 0.0} | changes
         return acquire_lease(self.fabric, LeaseRequest(lease_id, "demo", "me", wanted), self.journals, **timing)
 
     def release(self, lease: HeldLease) -> dict[str, Any]:
@@ -388,9 +388,9 @@ def test_leases_without_any_journal_are_released_only_on_request(bench: Bench) -
     bench.journals = bench.directory / "lost"
     assert bench.reconcile() == []
     for owners in ((), ("another",)):
-        assert bench.reconcile(unjournaled=owners) == [("one", "other_owner")]
+        assert bench.reconcile(unjournaled_owners=owners) == [("one", "other_owner")]
         assert bench.fabric.list_lease_tags()
-    assert bench.reconcile(unjournaled=["another", "me"]) == [("one", "released")]
+    assert bench.reconcile(unjournaled_owners=["another", "me"]) == [("one", "released")]
     assert not bench.fabric.list_lease_tags()
 
 

@@ -29,7 +29,7 @@ from campaign.workloads.parsers.expressions import parse_duration_s
 from campaign.workloads.protocol import Ended, Outcome, Run, Workload
 
 
-class UnreadLogError(Exception):
+class LogImportError(Exception):
     """Reason why a file does not become a record."""
 
 
@@ -147,24 +147,24 @@ def _parse_number(texts: list[str], name: str, problems: list[str]) -> float | N
 
 
 def hash_log(path: Path) -> str:
-    """Return the SHA-256 of a log. Raises UnreadLogError for a file that is empty, no text, or unreadable."""
+    """Return the SHA-256 of a log. Raises LogImportError for a file that is empty, no text, or unreadable."""
     try:
         with open_regular(path) as file:
             head = file.read(1 << 16)
             if not head.strip():
-                raise UnreadLogError("is empty")
+                raise LogImportError("is empty")
             if b"\0" in head or head.startswith(b"\x1f\x8b"):
-                raise UnreadLogError("is not a text file; decompress it first")
+                raise LogImportError("is not a text file; decompress it first")
             file.seek(0)
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise UnreadLogError(f"cannot be read ({error.strerror or error})") from error
+        raise LogImportError(f"cannot be read ({error.strerror or error})") from error
 
 
 def read_outcome(campaign: Campaign, cell: Cell, path: Path, facts: LogFacts, test: int | None = None) -> Outcome:
     """Return the outcome of a run of this cell according to its log.
 
-    Raises UnreadLogError if the apparatus failed, which is no result.
+    Raises LogImportError if the apparatus failed, which is no result.
 
     Args:
         campaign: the campaign.
@@ -188,7 +188,7 @@ def read_outcome(campaign: Campaign, cell: Cell, path: Path, facts: LogFacts, te
         cause = classify(log, (None,), timed_out=False, killed_by_us=False)
     except LaunchError as error:
         message = str(error).partition("; run the same command")[0]
-        raise UnreadLogError(f"host, network or scheduler failed, so the log has no result: {message}") from error
+        raise LogImportError(f"host, network or scheduler failed, so the log has no result: {message}") from error
     if cause is None or cause[1].evidence.startswith("exit codes by rank"):
         return outcome
     return replace(outcome, status=cause[0], failure=cause[1])
@@ -202,7 +202,7 @@ CellPoint = tuple[str, str, int, str, tuple[tuple[str, Scalar], ...]]
 """Cell before the campaign exists: configuration, workload, batch, precision, and options as (name, value)."""
 
 
-class DuplicateLogError(UnreadLogError):
+class DuplicateLogError(LogImportError):
     """Error for a log whose run already has a record from another log."""
 
 
@@ -253,7 +253,7 @@ class MapDeclarations:
 def identify_run(
     declarations: MapDeclarations, pattern: LogPattern, path_values: Mapping[str, str], facts: LogFacts
 ) -> LogIdentity:
-    """Identify the run that a log belongs to. Raises UnreadLogError if a value is missing, unknown or contradictory.
+    """Identify the run that a log belongs to. Raises LogImportError if a value is missing, unknown or contradictory.
 
     Args:
         declarations: declarations of the map.
@@ -265,10 +265,10 @@ def identify_run(
     configuration = _find_configuration(declarations, values)
     workload = str(_require_value(values, "workload"))
     if workload not in declarations.workloads:
-        raise UnreadLogError(f"no workload '{workload}' in the map; {suggest_name(workload, declarations.workloads)}")
+        raise LogImportError(f"no workload '{workload}' in the map; {suggest_name(workload, declarations.workloads)}")
     precision = str(_require_value(values, "precision"))
     if precision not in PRECISIONS:
-        raise UnreadLogError(
+        raise LogImportError(
             f"'{precision}' is not a precision; there are: {', '.join(PRECISIONS)} (the map's 'words' translate)"
         )
     file = declarations.workloads[workload]
@@ -276,10 +276,10 @@ def identify_run(
     options = tuple((name, _convert_option(name, values[name], file.options[name])) for name in option_names)
     repetition = values.get("repetition")
     if repetition is not None and not 1 <= int(repetition) <= 999_999:
-        raise UnreadLogError(f"repetition {repetition}: repetitions count from 1; number all of them from 1")
+        raise LogImportError(f"repetition {repetition}: repetitions count from 1; number all of them from 1")
     hosts = tuple(filter(None, re.split(r"[+,\s]+", str(values.get("host", "")))))
     if hosts and len(set(hosts)) != configuration.hosts:
-        raise UnreadLogError(
+        raise LogImportError(
             f"hosts {', '.join(hosts)}: configuration '{configuration.name}' has {configuration.hosts}"
         )
     batch = 1 if file.serves_requests else _find_batch(values, configuration)
@@ -288,14 +288,14 @@ def identify_run(
     if not file.serves_requests:
         labels["batch"] = batch
     if problem := find_contradiction(facts.settings, labels, file.options):
-        raise UnreadLogError(problem)
+        raise LogImportError(problem)
     # Runs with other numbers, such as dates, get free numbers.
     number = None if repetition is None or int(repetition) > MOST else int(repetition)
     return LogIdentity(point, number, hosts, str(values.get("lease", "")))
 
 
 def _merge_values(pattern: LogPattern, path_values: Mapping[str, str], facts: LogFacts) -> dict[str, Scalar]:
-    """Merge the values from the path, the log and the map. Raises UnreadLogError if two of them differ."""
+    """Merge the values from the path, the log and the map. Raises LogImportError if two of them differ."""
     sourced_values: dict[str, tuple[Scalar, str]] = {}
     for source, values in (("path", path_values), ("log", facts.values), ("map", pattern.values)):
         for name, text in values.items():
@@ -304,29 +304,29 @@ def _merge_values(pattern: LogPattern, path_values: Mapping[str, str], facts: Lo
                 try:
                     value = int(value)
                 except ValueError:
-                    raise UnreadLogError(f"{name} is '{value}', which is not an integer") from None
+                    raise LogImportError(f"{name} is '{value}', which is not an integer") from None
             if name in sourced_values and str(sourced_values[name][0]) != str(value):
                 first_value, first_source = sourced_values[name]
-                raise UnreadLogError(f"{name} is {first_value} by its {first_source}, and {value} by the {source}")
+                raise LogImportError(f"{name} is {first_value} by its {first_source}, and {value} by the {source}")
             sourced_values.setdefault(name, (value, source))
     return {name: value for name, (value, _) in sourced_values.items()}
 
 
 def _require_value(values: Mapping[str, Scalar], name: str) -> Scalar:
-    """Return the value of a name. Raises UnreadLogError if it is missing."""
+    """Return the value of a name. Raises LogImportError if it is missing."""
     if name not in values:
-        raise UnreadLogError(
+        raise LogImportError(
             f"its {name} is unknown; put {{{name}}} into the pattern's path, or give it under 'read' or 'values'"
         )
     return values[name]
 
 
 def _find_configuration(declarations: MapDeclarations, values: Mapping[str, Scalar]) -> Configuration:
-    """Find the declared configuration that matches the values of a log. Raises UnreadLogError unless exactly one does."""
+    """Find the declared configuration that matches the values of a log. Raises LogImportError unless exactly one does."""
     names = [c.name for c in declarations.configurations]
     if "configuration" in values and values["configuration"] not in names:
         name = str(values["configuration"])
-        raise UnreadLogError(f"no configuration '{name}' in the map; {suggest_name(name, names)}")
+        raise LogImportError(f"no configuration '{name}' in the map; {suggest_name(name, names)}")
     shape = {name: values[name] for name in SHAPE_AXES if name in values}
     if not shape and "configuration" not in values and len(names) > 1:
         _require_value(values, "configuration")
@@ -341,23 +341,23 @@ def _find_configuration(declarations: MapDeclarations, values: Mapping[str, Scal
     shape_and_name = {**shape, "configuration": values.get("configuration")}
     description = ", ".join(f"{name} {value}" for name, value in shape_and_name.items() if value)
     if not matches:
-        raise UnreadLogError(f"no configuration in the map has {description}")
-    raise UnreadLogError(f"{', '.join(c.name for c in matches)} all have {description}; say which one it is")
+        raise LogImportError(f"no configuration in the map has {description}")
+    raise LogImportError(f"{', '.join(c.name for c in matches)} all have {description}; say which one it is")
 
 
 def _find_batch(values: Mapping[str, Scalar], configuration: Configuration) -> int:
-    """Return the batch per device, also from a global batch. Raises UnreadLogError if it is missing or invalid."""
+    """Return the batch per device, also from a global batch. Raises LogImportError if it is missing or invalid."""
     if "batch_global" in values:
         batch, remainder = divmod(int(values["batch_global"]), configuration.ranks)
         if remainder or int(values.get("batch", batch)) != batch:
             requirement = f"{values['batch']} times" if "batch" in values else "a multiple of"
-            raise UnreadLogError(
+            raise LogImportError(
                 f"a global batch of {values['batch_global']} is not {requirement} {configuration.ranks} ranks"
             )
     else:
         batch = int(_require_value(values, "batch"))
     if not 1 <= batch <= 4096:
-        raise UnreadLogError(f"batch {batch}: a device takes 1 to 4096 samples in a step")
+        raise LogImportError(f"batch {batch}: a device takes 1 to 4096 samples in a step")
     return batch
 
 
@@ -367,5 +367,5 @@ def _convert_option(name: str, value: Scalar, default: Scalar) -> Scalar:
         try:
             return value.lower() in ("true", "yes", "1") if isinstance(default, bool) else type(default)(value)
         except ValueError:
-            raise UnreadLogError(f"{name} is '{value}', and the workload's default {default!r} is a number") from None
+            raise LogImportError(f"{name} is '{value}', and the workload's default {default!r} is a number") from None
     return value

@@ -12,7 +12,7 @@ from typing import Literal
 
 from campaign.common.errors import ConfigError, suggest_name
 from campaign.importing.campaign_files import make_system_document, make_workload_document
-from campaign.importing.log_facts import INTEGER_NAMES, MapDeclarations, UnreadLogError
+from campaign.importing.log_facts import INTEGER_NAMES, MapDeclarations, LogImportError
 from campaign.plan.campaign.expand_shapes import expand_shapes
 from campaign.plan.campaign.import_file import ImportFile, LogPattern
 from campaign.plan.campaign.load import gathered, load_named, validate
@@ -39,11 +39,11 @@ class PathPattern:
     def match(self, path: str) -> Mapping[str, str] | None:
         """Return the text of each name in the path, or None if the pattern does not match.
 
-        Raises UnreadLogError if the path can be read in several ways.
+        Raises LogImportError if the path can be read in several ways.
         """
         match, shortest_match = self.strict.fullmatch(path), self.shortest.fullmatch(path)
         if match is not None and shortest_match is not None and match.groupdict() != shortest_match.groupdict():
-            raise UnreadLogError(
+            raise LogImportError(
                 f"its path can be read in several ways, such as {_format_match(match)}, "
                 f"or {_format_match(shortest_match)}; list what a name can be "
                 "under 'words' of its pattern, or separate names by '/' or by a text that is in none of them"

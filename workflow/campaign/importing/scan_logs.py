@@ -16,7 +16,7 @@ from campaign.importing.log_facts import (
     DuplicateLogError,
     LogFacts,
     LogIdentity,
-    UnreadLogError,
+    LogImportError,
     hash_log,
     identify_run,
     read_log_facts,
@@ -165,16 +165,16 @@ def _identify_file(path: Path, directory: Path, import_map: ImportMap) -> list[S
         )
         matching_pattern, values = next(matches, (None, {}))
         if matching_pattern is None:
-            raise UnreadLogError("no pattern of the map fits its path")
+            raise LogImportError("no pattern of the map fits its path")
         sha256 = hash_log(path)
         facts = read_log_facts(matching_pattern, Log(path))
         if facts.problems:
-            raise UnreadLogError("; ".join(facts.problems))
+            raise LogImportError("; ".join(facts.problems))
         return [
             ScannedLog(name, "new", sha256=sha256, test=test, identity=identity, facts=run_facts)
             for test, identity, run_facts in _identify_runs(path, import_map, matching_pattern, values, facts)
         ]
-    except UnreadLogError as error:
+    except LogImportError as error:
         return [ScannedLog(name, "unread", str(error))]
 
 
@@ -202,22 +202,22 @@ def _identify_runs(
         yield None, identify_run(import_map.declarations, pattern, path_values, log_facts), log_facts
         return
     if pattern.tests == "one":
-        raise UnreadLogError(
+        raise LogImportError(
             f"{describe_tests(tests)}; say by 'test' of the workload which one "
             "counts, or by 'tests' of its pattern that each is a run"
         )
     if is_named and pattern.tests not in workload.options:
-        raise UnreadLogError(
+        raise LogImportError(
             f"tests: '{pattern.tests}' is no option of workload '{workload.name}'; add it to its options"
         )
     if not is_named and first.repetition is not None:
-        raise UnreadLogError(
+        raise LogImportError(
             f"is repetition {first.repetition}, and has {len(tests)} tests, which would be as many; write * for {{repetition}}"
         )
     untimed_facts = replace(log_facts, start_s=None, end_s=None, duration_s=None)
     for number, test in enumerate(tests, 1):
         if is_named and not test.program:
-            raise UnreadLogError(
+            raise LogImportError(
                 f"test {number} of {len(tests)} has no name; write 'tests: repetitions' where all are alike"
             )
         test_values = {**log_facts.values, pattern.tests: test.program} if is_named else log_facts.values
@@ -391,7 +391,7 @@ class _RunAssigner:
                 entry_by_name[entry.name] = entry if entry.identity is None else self.assign_run(entry, entry.identity)
             except DuplicateLogError as error:
                 entry_by_name[entry.name] = ScannedLog(entry.path, "unread", str(error), test=entry.test)
-            except UnreadLogError as error:
+            except LogImportError as error:
                 entry_by_name[entry.name] = replace(entry, status="unread", reason=str(error))
         return [entry_by_name[entry.name] for entry in entries]
 
@@ -419,7 +419,7 @@ class _RunAssigner:
     def assign_run(self, entry: ScannedLog, identity: LogIdentity) -> ScannedLog:
         """Return the entry with its cell, run number and outcome.
 
-        Raises DuplicateLogError for a copy of another log, and UnreadLogError if no run number is free.
+        Raises DuplicateLogError for a copy of another log, and LogImportError if no run number is free.
         """
         cell, run = self.find_cell(identity), self.get_run_number(identity)
         sha256, path = self.log_by_run.get((cell.id, run), ("", ""))
@@ -451,7 +451,7 @@ class _RunAssigner:
         numbers = (run_number(self.get_composition(identity), number) for number in range(1, MOST + 1))
         repetition = run or next((number for number in numbers if (cell.id, number) not in self.log_by_run), 0)
         if not repetition:
-            raise UnreadLogError(
+            raise LogImportError(
                 f"its cell has {MOST} runs already; say by 'lease' of the map which of them share a composition"
             )
         self.log_by_run[cell.id, repetition] = (entry.key, entry.path)

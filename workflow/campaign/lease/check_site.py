@@ -309,7 +309,7 @@ def clean_up_site(
     with site.open_fabric() as fabric:
         if fabric.control_plane_access is not None:
             fabric.control_plane_access.force = force
-        orphans = site.reconcile_leases(fabric, dry_run=dry_run, grace_s=grace_s, unjournaled=unjournaled_owners)
+        orphans = site.reconcile_leases(fabric, dry_run=dry_run, grace_s=grace_s, unjournaled_owners=unjournaled_owners)
         known_holders = {*fabric.list_lease_tags(), *(orphan.lease_id for orphan in orphans)}
         with defer_ending_signals():
             home_by_device = fabric.list_displaced_devices() if dry_run else fabric.return_displaced_devices()

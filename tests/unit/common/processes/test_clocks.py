@@ -22,7 +22,7 @@ BEFORE = ClockReading(1e9, 500.0, 400.0)
 )
 def test_what_happened_to_the_clocks(wall_s: float, since_boot_s: float, running_s: float, words: str) -> None:
     after = ClockReading(1e9 + wall_s, 500.0 + since_boot_s, 400.0 + running_s)
-    assert after.changed_since(BEFORE) == words
+    assert after.describe_change_since(BEFORE) == words
 
 
 def test_stamps_go_on_evenly_where_the_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,4 +30,4 @@ def test_stamps_go_on_evenly_where_the_clock_is_set(monkeypatch: pytest.MonkeyPa
     before = get_timestamp_s()
     monkeypatch.setattr(time, "time", lambda: 0.0)
     assert 0 <= get_timestamp_s() - before < 5
-    assert ClockReading.now().changed_since(BEFORE)
+    assert ClockReading.read().describe_change_since(BEFORE)

@@ -68,13 +68,13 @@ def test_a_process_is_bound_with_its_threads_where_the_socket_has_processors_of_
     code = f"""
 import os, threading
 from pathlib import Path
-from campaign.common.processes.numa import bind_to
+from campaign.common.processes.numa import bind_to_socket
 wait = threading.Event()
 threading.Thread(target=wait.wait).start()
 before = os.sched_getaffinity(0)
-assert not bind_to(1, Path({str(sys_of)!r})), "the socket of node 1 has none of its processors"
+assert not bind_to_socket(1, Path({str(sys_of)!r})), "the socket of node 1 has none of its processors"
 assert os.sched_getaffinity(0) == before
-assert bind_to(0, Path({str(sys_of)!r}))
+assert bind_to_socket(0, Path({str(sys_of)!r}))
 print([sorted(os.sched_getaffinity(int(task.name))) for task in Path("/proc/self/task").iterdir()])
 wait.set()
 """

@@ -23,14 +23,14 @@ SLOW = 30.0  # only spent when something is broken
 
 ASK = """\
 import signal, sys
-from campaign.common.processes.signals import Interrupted, asked_again, interruptible
-with interruptible():
+from campaign.common.processes.signals import SignalInterrupt, wait_for_repeated_interrupt, raise_on_ending_signal
+with raise_on_ending_signal():
     try:
         print('ready', flush=True)
         signal.pause()
-    except Interrupted as interrupted:
-        print('again?' if interrupted.by_terminal else 'told', flush=True)
-        print(asked_again(float(sys.argv[1])), flush=True)
+    except SignalInterrupt as interrupted:
+        print('again?' if interrupted.is_from_terminal else 'told', flush=True)
+        print(wait_for_repeated_interrupt(float(sys.argv[1])), flush=True)
 """
 
 
@@ -53,7 +53,7 @@ def _asking(seconds: float) -> subprocess.Popen[str]:
 def test_an_ending_signal_says_which_it_was(number: signal.Signals) -> None:
     with pytest.raises(SignalInterrupt, match=number.name) as caught, raise_on_ending_signal():
         os.kill(os.getpid(), number)
-    assert caught.value.by_terminal == (number == signal.SIGINT)
+    assert caught.value.is_from_terminal == (number == signal.SIGINT)
 
 
 @pytest.mark.parametrize("context", [raise_on_ending_signal, defer_ending_signals])
