@@ -146,9 +146,7 @@ class DiesInCompose:
 
 def dies_in_its_changes(fabric: Any, request: LeaseRequest) -> None:
     """Let the process be killed when its second request that attaches is answered, or the only one."""
-    composing, _ = fabric.control_plane_access.preview_requests(
-        fabric.select_devices(request, fabric.read_inventory())
-    )
+    composing, _ = fabric.control_plane_access.preview_requests(fabric.select_devices(request, fabric.read_inventory()))
     plane, most, changes = fabric.plane, min(2, len(composing)), list[Any]()
     change, attach = plane.client.send_change, plane.attach
 

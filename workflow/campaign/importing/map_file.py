@@ -12,7 +12,7 @@ from typing import Literal
 
 from campaign.common.errors import ConfigError, suggest_name
 from campaign.importing.campaign_files import make_system_document, make_workload_document
-from campaign.importing.log_facts import INTEGER_NAMES, MapDeclarations, LogImportError
+from campaign.importing.log_facts import INTEGER_NAMES, LogImportError, MapDeclarations
 from campaign.plan.campaign.expand_shapes import expand_shapes
 from campaign.plan.campaign.import_file import ImportFile, LogPattern
 from campaign.plan.campaign.load import gathered, load_named, validate
