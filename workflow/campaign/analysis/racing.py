@@ -1,4 +1,4 @@
-"""Which configurations may still be the best, block by block. Pure.
+"""Race of configurations: which ones may still be the best after each block. Pure.
 
 A race composes every configuration once per block and drops those that can no longer win (Maron & Moore, 1994, "Hoeffding races:
 accelerating model selection search for classification and function approximation", Advances in Neural Information Processing
@@ -12,7 +12,8 @@ Systems 6). Configurations race for each workload with its precision and options
 
 Both statements are false only if the true best falls below its interval against another cell. So one-sided intervals of the
 candidates against each other suffice (Hsu, 1996, "Multiple comparisons", chapter 4). They are those of the report
-(`campaign.analysis.statistics.comparisons`), at an error of 5 % per race that is divided evenly over blocks and cells (Bonferroni).
+(`campaign.analysis.statistics.comparisons`), at an error of 5 % per race that is divided evenly over blocks and cells
+(Bonferroni).
 """
 
 from __future__ import annotations
@@ -38,10 +39,15 @@ _OWN_HOSTS = "Some ran on hosts that no other one used, so the hosts may cause t
 
 @dataclass(frozen=True)
 class _Race:
-    """The race for one workload, precision and set of options.
+    """Race of configurations for one workload, precision and set of options.
 
-    cells: by configuration, of the candidates only; dropped: upper bound of each dropped configuration as a part of another one,
-    with words; best, block: what was decided, and after which block; note: what keeps configurations from being told apart.
+    Args:
+        label: workload, precision and options in words.
+        cells: cells of each candidate, by configuration.
+        dropped: upper bound of each dropped configuration as a fraction of another one, and the reason in words.
+        best: the configuration that won, or an empty string.
+        block: block after which the race was decided.
+        note: reason why configurations cannot be distinguished.
     """
 
     about: str
@@ -53,24 +59,25 @@ class _Race:
 
     @property
     def ended(self) -> bool:
+        """Whether the race is decided or has no candidate left."""
         return bool(self.best) or not self.cells
 
     @property
     def racing(self) -> Collection[str]:
-        """Configurations that have to be composed again for it."""
+        """Configurations that have to be composed again for this race."""
         return () if self.ended else self.cells.keys()
 
 
 def race_configurations(
     cells: Sequence[Cell], tables: Tables | None, is_measured: Callable[[str, int], bool], within_pct: float
 ) -> RaceDocument:
-    """Return how the race stands by what was measured.
+    """Return the state of all races of a campaign according to its measured runs.
 
     Args:
         cells: the cells of the campaign.
-        tables: tables of their records; None if there is none.
-        is_measured: whether every run of a configuration on a composition has a record.
-        within_pct: tolerance in percent of the best.
+        tables: tables of their records; None if there are no records.
+        is_measured: predicate that is true if every run of a configuration (name) on a composition (number) has a record.
+        within_pct: tolerance in percent of the best configuration.
     """
     planned: dict[str, int] = {}
     for cell in cells:
@@ -102,6 +109,7 @@ def race_configurations(
 
 
 def _open_races(cells: Sequence[Cell]) -> Iterator[_Race]:
+    """Yield the race of each workload with its precision and options."""
     groups: dict[Hashable, list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.workload, cell.precision, *sorted(cell.options.items())), []).append(cell)
@@ -115,14 +123,22 @@ def _open_races(cells: Sequence[Cell]) -> Iterator[_Race]:
 
 
 def _keep_measured(tables: Tables, cells: Sequence[Cell], composed: Mapping[str, int]) -> Tables:
-    """Return the tables with the runs of the compositions that the race has measured."""
+    """Return the tables with only the runs of those compositions that the race has measured."""
     last = {cell.id: composed[cell.configuration.name] for cell in cells}
     limit = tables.runs["cell_id"].map(last).astype("float64")
     return replace(tables, runs=tables.runs[tables.runs["composition"] <= limit])
 
 
 def _judge_race(race: _Race, tables: Tables, block: int, within_pct: float, error: float) -> _Race:
-    """Return the race after a block. error: chance of a false statement about it."""
+    """Return the race after a block, with dropped configurations and, if it is decided, the best one.
+
+    Args:
+        race: the race before the block.
+        tables: tables of the measured runs.
+        block: number of the block.
+        within_pct: tolerance in percent of the best configuration.
+        error_rate: probability of a false statement about the race.
+    """
     design, dropped = tables.design, dict(race.dropped)
     # After two compositions at least, each with a record of every run: a cell without a valid run has failed twice.
     cells = {name: [cell for cell in mine if cell.id in design.cells] for name, mine in race.cells.items()}
@@ -149,7 +165,7 @@ def _judge_race(race: _Race, tables: Tables, block: int, within_pct: float, erro
 
 
 def _best_cells(cells: Sequence[Sequence[Cell]], design: Design) -> list[tuple[float, Cell]]:
-    """Return the least cost of the cells of each configuration, infinite if none was measured, and the cell that has it."""
+    """Return the lowest cost of each configuration, with its cell; the cost is infinite if no cell was measured."""
     places = design.places(pd.Series([cell.id for mine in cells for cell in mine], dtype="str"))
     costs = iter(np.where(places >= 0, np.append(design.cost, np.inf)[places], np.inf).tolist())
     return [min(((next(costs), cell) for cell in mine), key=lambda pair: pair[0]) for mine in cells]
@@ -158,9 +174,15 @@ def _best_cells(cells: Sequence[Sequence[Cell]], design: Design) -> list[tuple[f
 def _upper_bounds(
     cells: Sequence[Sequence[Cell]], best: Sequence[Cell], design: Design, error: float
 ) -> tuple[Floats, str]:
-    """Return [configuration, other]: how good each may be at most, as a part of the best cell of the other; and what limits it.
+    """Return the upper bound of each configuration as a fraction of the best cell of each other one, and a note on confounding.
 
-    Infinite where there is no test.
+    The array has the shape [configuration, other configuration]. A bound is infinite if there is no test.
+
+    Args:
+        cells: cells of each configuration.
+        best: best cell of each configuration.
+        design: experiment design that compares the cells.
+        error_rate: probability of a false statement, divided over all cells.
     """
     every = [cell.id for mine in cells for cell in mine]
     of = pd.Series(np.repeat(every, len(best)), dtype="str")
@@ -176,6 +198,7 @@ def _upper_bounds(
 
 
 def _describe_race(race: _Race, design: Design | None) -> WorkloadRace:
+    """Build the document of a race, with the mean and interval of each candidate."""
     best = [(np.inf, mine[0]) for mine in race.cells.values()]
     bounds: dict[str, tuple[float, float, float]] = {}
     if design is not None:
@@ -211,7 +234,7 @@ def _bound_best(best: str, cells: Sequence[str], design: Design) -> tuple[float,
 
 
 def _describe_dropped(races: Sequence[_Race]) -> Iterator[DroppedConfiguration]:
-    """Yield the configurations that are out of every race, each with the race in which it comes closest."""
+    """Yield the configurations that every race has dropped, each with its reason in the race where it comes closest."""
     for name in dict.fromkeys(name for race in races for name in race.dropped):
         if not any(name in race.cells for race in races):
             _, reason = max(race.dropped[name] for race in races if name in race.dropped)

@@ -1,13 +1,13 @@
-"""How often to compose and run a campaign's cells, and how long, to find a difference of a given size for the least cost.
+"""Sample size of a campaign: how many compositions, runs and steps detect a given difference at the lowest cost.
 
 The variance of a cell's mean has three parts, each divided by how often its level is repeated (Kalibera & Jones, "Rigorous
 Benchmarking in Reasonable Time", ISMM 2013): compositions k, runs r in each of them, steps s in each run. A level is worth
-repeating as far as it is cheap and noisy beside the level above it. The difference of two configurations is tested as the report
-tests it, among all cells of the plan, which is simulated (`campaign.analysis.simulated_power`). Detectable: found in 80 of 100
-campaigns.
+repeating if it is cheap and noisy compared with the level above it. The difference of two configurations is tested as the
+report tests it, among all cells of the plan, which is simulated (`campaign.analysis.simulated_power`). A difference is
+detectable if 80 of 100 campaigns find it.
 
-The spread is that of the campaign's own runs, else that of other campaigns on the same system, else assumed; what a choice costs
-follows from the plan's forecast.
+The spread is that of the campaign's own runs. Without them, it is that of other campaigns on the same system, or assumed. The
+cost of a choice follows from the cost forecast of the plan.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STEP_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True)
 class Spread:
-    """Standard deviations in percent of throughput: from composition to composition, from run to run, from step to step."""
+    """Standard deviations of throughput in percent: between compositions, between runs, and between steps."""
 
     composition_pct: float
     run_pct: float
@@ -50,20 +50,24 @@ class Spread:
     source: str
 
     def variance(self, compositions: int, runs: int, steps: int) -> float:
-        """Variance of the logarithm of a cell's mean."""
+        """Return the variance of the logarithm of a cell's mean."""
         parts = self.composition_pct**2 + (self.run_pct**2 + self.step_pct**2 / max(steps, 1)) / runs
         return parts / compositions / 1e4
 
     def shared_part(self, runs: int, steps: int) -> float:
-        """Part of the variance of a composition's mean that all cells on the composition have in common."""
+        """Return the fraction of the variance of a composition's mean that all cells of the composition share."""
         total = self.variance(1, runs, steps)
         return (self.composition_pct / 100) ** 2 / total if total else 0.0
 
 
 @dataclass(frozen=True)
 class SampleSize:
-    """Compositions, runs in each, steps in each run, and their cost. half_width_pct: of the 95 % interval of a difference of two
-    configurations; detectable_pct: the least difference that 80 of 100 campaigns find."""
+    """Numbers of compositions, runs per composition and steps per run, with their cost.
+
+    half_width_pct: half-width of the 95 % interval of a difference of two configurations; detectable_pct: smallest difference
+    that
+    80 of 100 campaigns find.
+    """
 
     compositions: int
     runs: int
@@ -75,10 +79,16 @@ class SampleSize:
 
 @dataclass(frozen=True)
 class SampleSizes:
-    """now: the campaign as it is; usual: the same with other numbers of compositions; cheapest: what reaches the wanted difference,
-    None where nothing up to 20 compositions does; alternatives: the cheapest choice of every number of compositions that does.
-    comparisons: number of differences that are tested together.
-    hours_known: False where device-hours only tell which choice is cheaper, because times are unknown.
+    """Sample sizes of a campaign for a wanted detectable difference, with their costs.
+
+    Args:
+        spread: standard deviations that the sizes follow from.
+        comparisons: number of differences that are tested together.
+        now: the campaign as it is.
+        usual: the campaign with other numbers of compositions.
+        cheapest: cheapest size that reaches the wanted difference; None if no size up to 20 compositions does.
+        alternatives: cheapest size for each number of compositions that reaches the difference.
+        hours_known: false if durations are unknown, so that device-hours only show which size is cheaper.
     """
 
     spread: Spread
@@ -91,7 +101,14 @@ class SampleSizes:
 
 
 def sample_sizes(plan: Plan, asked: PlanRequest, detect_pct: float, assumed: str = "") -> SampleSizes:
-    """What finds a difference of detect_pct between configurations of the plan. assumed: a spread, as `parse_spread` reads it."""
+    """Compute the sample sizes that detect a given difference between configurations of a plan.
+
+    Args:
+        plan: the plan of the campaign.
+        request: request with the results directory and the campaigns to learn costs from.
+        detect_pct: difference to detect, in percent.
+        spread_text: spread to use instead of a measured one, in the format of `parse_spread`.
+    """
     tables = list(_tables(plan, asked.results))
     spread = parse_spread(assumed) if assumed else measured_spread(tables) or _assumed(ASSUMED_PCT)
     settings = [whole(cell.settings) for _, cell in plan.cells]
@@ -101,7 +118,7 @@ def sample_sizes(plan: Plan, asked: PlanRequest, detect_pct: float, assumed: str
     hours = _Hours(plan, asked, _window_share(tables), steps)
     planned = PlannedComparisons.from_plan(plan)
     precision = SimulatedPrecision(planned)
-    # What a window is made of is not known of every program; then steps stay what they are.
+    # The window of some programs is unknown. Then the number of steps is not varied.
     length = steps if hours.window_share else 0
     spread_of_runs = spread if length else replace(spread, step_pct=0.0)
 
@@ -117,7 +134,10 @@ def sample_sizes(plan: Plan, asked: PlanRequest, detect_pct: float, assumed: str
 def sample_size(
     spread: Spread, precision: SimulatedPrecision, compositions: int, runs: int, steps: int, device_hours: float
 ) -> SampleSize:
-    """Return the precision of one choice: infinite for one composition, which does not show how much compositions differ."""
+    """Compute the precision of one sample size.
+
+    The precision is infinite for one composition, which does not show how much compositions differ.
+    """
     if compositions < 2:
         return SampleSize(compositions, runs, steps, np.inf, np.inf, device_hours)
     sd = np.sqrt(spread.variance(1, runs, steps))
@@ -133,10 +153,14 @@ def cheapest_by_compositions(
     steps: int,
     device_hours: Callable[[int, int, int], float],
 ) -> Iterator[SampleSize]:
-    """For every number of compositions that can find the difference: the cheapest runs and steps that do.
+    """Yield the cheapest sample size for each number of compositions that can detect the difference.
 
-    steps: measured steps today, which are varied by powers of two; 0 where the program has no steps. device_hours: of compositions,
-    runs in each, steps in each.
+    Args:
+        spread: standard deviations of the system.
+        detect_pct: difference to detect, in percent.
+        precision: simulated precision of the plan's comparisons.
+        steps: measured steps of a run today, which are varied by powers of two; 0 if the program has no steps.
+        device_hours: function of compositions, runs per composition and steps per run.
     """
     lengths = sorted({max(4, round(factor * steps)) for factor in _STEP_FACTORS}) if steps else [0]
     for compositions in range(2, MOST_COMPOSITIONS + 1):
@@ -147,7 +171,10 @@ def cheapest_by_compositions(
 
 
 def parse_spread(text: str) -> Spread:
-    """'composition 1 %, run 0.5 %, step 5 %' -> a spread; parts that are not named are as assumed of any system."""
+    """Parse a spread such as 'composition 1 %, run 0.5 %, step 5 %'.
+
+    Parts that are not named have the assumed values (`ASSUMED_PCT`). Raises ConfigError for any other text.
+    """
     found = dict(ASSUMED_PCT)
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\w+)\s+(\d+(?:\.\d+)?)\s*%?\s*", part)
@@ -165,7 +192,7 @@ def _assumed(pct: dict[str, float]) -> Spread:
 
 
 def _tables(plan: Plan, results_root: Path) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Name and runs of the campaign itself, then of all others on its system."""
+    """Yield the name and runs of this campaign, then of all other campaigns on its system."""
     others = sorted(path.name for path in results_root.glob("*") if path.is_dir() and path.name != plan.campaign.name)
     for name in (plan.campaign.name, *others):
         directory = Results(results_root, name).tables
@@ -179,7 +206,13 @@ def _tables(plan: Plan, results_root: Path) -> Iterator[tuple[str, pd.DataFrame]
 
 
 def measured_spread(tables: Sequence[tuple[str, pd.DataFrame]]) -> Spread | None:
-    """The spread of the first campaign that says all of it; None where no cell was run twice in one composition."""
+    """Estimate the spread from the first campaign whose runs suffice for it.
+
+    Return None if no cell was run twice in one composition.
+
+    Args:
+        tables: name and runs of each campaign.
+    """
     for name, runs in tables:
         rows = valid_runs(runs)
         found = components(rows["rate"], rows["cell_id"], rows["lease_id"], rows["host_names"]) if len(rows) else None
@@ -198,7 +231,10 @@ def measured_spread(tables: Sequence[tuple[str, pd.DataFrame]]) -> Spread | None
 
 
 def _window_share(tables: Sequence[tuple[str, pd.DataFrame]]) -> float:
-    """Which part of a run's time its warm-up and measured steps take; 0 where no campaign says it."""
+    """Estimate the fraction of a run's time that its warm-up and measured steps take.
+
+    Return 0 if no campaign has recorded it.
+    """
     for _, runs in tables:
         if "window_s" in runs:
             measured = runs["measured_steps"].where(runs["measured_steps"] > 0)
@@ -209,9 +245,10 @@ def _window_share(tables: Sequence[tuple[str, pd.DataFrame]]) -> float:
 
 
 class _Hours:
-    """Device-hours of a choice: all cells of the plan in as many compositions, runs and steps.
+    """Function that returns the device-hours of a sample size: all cells of the plan, by compositions, runs and steps.
 
-    known: False where a time is unknown; then composing and every run count alike, which is enough to find the cheapest choice.
+    is_known: false if a duration is unknown. Then composing and every run count alike, which is enough to find the cheapest
+    choice.
     """
 
     def __init__(self, plan: Plan, request: PlanRequest, window_share: float, steps: int) -> None:

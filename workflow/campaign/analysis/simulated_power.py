@@ -1,9 +1,10 @@
-"""Precision of the comparisons that a planned campaign will make: simulated, and compared by the report's own function.
+"""Simulated precision of the comparisons that a planned campaign will make.
 
 A simulated campaign has the configurations, cells and leases of the plan, and no difference between configurations. Each cell is
-compared with the equal cell of the first configuration (`campaign.analysis.statistics.comparisons`), and all comparisons are one
-family. A difference is found where its p-value passes the first step of Holm's adjustment. So each comparison tells how large a
-planted difference would have had to be, and 80 of 100 find the 80 % quantile of these numbers.
+compared with the equal cell of the first configuration by the report's own function
+(`campaign.analysis.statistics.comparisons`), and all comparisons are one family. A difference is found if its p-value passes
+the first step of Holm's adjustment. So each comparison yields the smallest planted difference that it would have found, and 80
+of 100 comparisons find the 80 % quantile of these differences.
 
 Results are in standard deviations of the mean of one composition: the report's statistics do not depend on the unit.
 """
@@ -40,12 +41,12 @@ class IntervalPrecision:
 
 @dataclass(frozen=True)
 class PlannedComparisons:
-    """The cells that a figure compares, as the report will group them.
+    """Planned cells that the report will compare with each other.
 
     Args:
         cells: one row per cell of one composition: configuration, workload, batch (number of its kind), lease, system.
         tests: number of comparisons in the family.
-        lease_order: order of leases, as the protocol has it.
+        lease_order: order of leases in the protocol.
     """
 
     cells: pd.DataFrame
@@ -54,7 +55,10 @@ class PlannedComparisons:
 
     @classmethod
     def from_plan(cls, plan: Plan) -> PlannedComparisons:
-        """Build the comparisons of a plan; a plan of one configuration is compared with a copy of itself."""
+        """Build the comparisons of a plan.
+
+        A plan of one configuration is compared with a copy of itself.
+        """
         first = min(lease.composition for lease in plan.leases)
         rows = [
             (lease.configuration.name, cell.workload, (cell.batch, cell.precision, str(sorted(cell.options.items()))),
@@ -69,7 +73,7 @@ class PlannedComparisons:
 
     @classmethod
     def from_cells(cls, cells: pd.DataFrame, lease_order: str) -> PlannedComparisons:
-        """Number the labels of cells, and keep as many of a large plan as a simulation needs."""
+        """Build the comparisons of cells; of a large plan, keep only as many cells as the simulation needs."""
         numbered = cells.apply(lambda labels: pd.factorize(labels)[0])
         compared = numbered[numbered["configuration"] > 0].merge(
             numbered.loc[numbered["configuration"] == 0, ["workload", "batch"]], on=["workload", "batch"]
@@ -81,15 +85,15 @@ class PlannedComparisons:
 
     @property
     def cells_per_lease(self) -> int:
-        """The most cells of one workload on a lease."""
+        """Largest number of cells of one workload on a lease."""
         return int(self.cells.groupby(["lease", "workload"]).size().max())
 
     def simulate(self, compositions: int, shared: bool) -> IntervalPrecision:
-        """Simulate campaigns, and compare their cells as the report does.
+        """Simulate campaigns and return the precision of their comparisons, computed as in the report.
 
         Args:
-            compositions: of each configuration, at least 2.
-            shared: whether all cells of a lease deviate together, or each by itself.
+            compositions: number of compositions of each configuration, at least 2.
+            deviate_together: true if all cells of a lease deviate together; false if each deviates independently.
         """
         cells, each = self.cells, len(self.cells)
         campaigns = min(_MAX_CAMPAIGNS, _SIMULATED_CELLS // each, _SIMULATED_RUNS // (each * compositions))
@@ -134,22 +138,25 @@ class PlannedComparisons:
 
 
 class SimulatedPrecision:
-    """Precision of a plan's comparisons by number of compositions; each number is simulated once, and others lie between."""
+    """Precision of a plan's comparisons as a function of the number of compositions.
+
+    A few numbers of compositions are simulated once each; values between them are interpolated.
+    """
 
     def __init__(self, planned: PlannedComparisons) -> None:
         self._several = planned.cells_per_lease > 1
         self._simulate = cache(planned.simulate)
 
     def at(self, compositions: int, shared: float) -> IntervalPrecision:
-        """Return the precision of a number of compositions.
+        """Return the precision that a number of compositions achieves.
 
         Args:
-            compositions: of each configuration, at least 2.
-            shared: part of the variance that the cells of a lease have in common.
+            compositions: number of compositions of each configuration, at least 2.
+            shared_fraction: fraction of the variance that the cells of a lease share.
         """
         below = max(k for k in _SIMULATED_COMPOSITIONS if k <= compositions)
         above = min((k for k in _SIMULATED_COMPOSITIONS if k >= compositions), default=below)
-        # Beside the factor of 1 / sqrt(k), precision changes slowly with the number of compositions.
+        # Apart from the factor of 1 / sqrt(k), precision changes slowly with the number of compositions.
         part = (1 / below - 1 / compositions) / (1 / below - 1 / above) if above > below else 0.0
         ends = [(k, weight) for k, weight in ((below, 1 - part), (above, part)) if weight > 0]
 
@@ -159,7 +166,10 @@ class SimulatedPrecision:
         return IntervalPrecision(interpolate("half_width"), interpolate("detectable"))
 
     def _between(self, name: str, compositions: int, shared: float) -> float:
-        """Value between cells that deviate by themselves and cells that deviate together: freedom falls by the square."""
+        """Interpolate a value between cells that deviate independently and cells that deviate together.
+
+        The weight is the square of the shared fraction, since the degrees of freedom fall by the square.
+        """
         alone = float(getattr(self._simulate(compositions, False), name))
         if not self._several or shared == 0:
             return alone

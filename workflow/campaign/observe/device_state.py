@@ -18,11 +18,17 @@ _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_proces
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:
-    """What changes a device's numbers and stays while nobody changes it; None: the device does not tell.
+    """Settings that change a device's numbers and persist; None if the device does not report one.
 
-    part_of: UUID of the whole device, for a part (MIG); address: as in /sys/bus/pci/devices; power_limit_w: in force;
-    clock_*_application_mhz: that the clocks are set to under load; pcie_generation_max, pcie_width_max: of device and slot
-    together.
+    Args:
+        uuid: UUID of the device.
+        part_of: UUID of the whole device, for a part (MIG).
+        address: PCI address as in /sys/bus/pci/devices.
+        power_limit_w: power limit in force.
+        clock_sm_application_mhz: SM clock to set under load.
+        clock_memory_application_mhz: memory clock to set under load.
+        pcie_generation_max: maximum of device and slot together.
+        pcie_width_max: maximum of device and slot together.
     """
 
     uuid: str
@@ -47,25 +53,29 @@ class DeviceSettings:
     pcie_width_max: int | None = None
 
     def document(self) -> dict[str, Any]:
-        """What the device tells."""
+        """Return the settings that the device reports as a dict."""
         return {name: value for name, value in asdict(self).items() if value not in (None, "")}
 
 
 def devices_here(nvml: Any = None) -> dict[str, Listed]:
-    """Devices of this host and their parts, by UUID; none without NVML. nvml: a module with its functions; None: the package."""
+    """List the NVIDIA devices of this host and their parts by UUID, empty without NVML.
+
+    Args:
+        nvml: module with NVML's functions; None for the package.
+    """
     nvml = nvml or load()[0]
     found = told(nvml, lambda: listed(nvml)) if nvml else None
     return {each.uuid: each for each in found or ()}
 
 
 def settings_here(nvml: Any = None) -> list[DeviceSettings]:
-    """Settings of all devices of this host; empty without NVML."""
+    """Read the settings of all NVIDIA devices of this host, empty without NVML."""
     nvml = nvml or load()[0]
     return [settings(nvml, each) for each in devices_here(nvml).values()] if nvml else []
 
 
 def settings(nvml: Any, device: Listed) -> DeviceSettings:
-    """What changes a device's numbers."""
+    """Read the settings of one device."""
     handle = device.handle
 
     def ask(name: str, *arguments: Any) -> Any:
@@ -106,6 +116,6 @@ def settings(nvml: Any, device: Listed) -> DeviceSettings:
 
 
 def pci_address(bus_id: str) -> str:
-    """NVML's address (00000000:17:00.0) as the kernel writes it (0000:17:00.0)."""
+    """Convert NVML's PCI address (00000000:17:00.0) to the kernel's form (0000:17:00.0)."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{domain[-4:]}:{rest}" if rest else ""

@@ -25,7 +25,13 @@ _VALUE_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One device, or one part of a divided one. whole: UUID of the device that this is a part of; empty for a whole one."""
+    """One NVIDIA device, or one part of a divided one (MIG).
+
+    Args:
+        uuid: UUID.
+        handle: NVML's handle.
+        whole: UUID of the device that this is a part of; empty for a whole device.
+    """
 
     uuid: str
     handle: Any
@@ -33,7 +39,10 @@ class Listed:
 
 
 def load(drivers: Sequence[str] = _DRIVERS) -> tuple[Any, str]:
-    """The package, and why there is none; neither on a host without a driver of NVIDIA."""
+    """Import NVML's Python package, and return it with the reason if it is missing.
+
+    Both are empty on a host without an NVIDIA driver.
+    """
     # Loading the package takes longer than everything else that a sampler does at its start.
     if not any(Path(driver).exists() for driver in drivers):
         return None, ""
@@ -45,9 +54,9 @@ def load(drivers: Sequence[str] = _DRIVERS) -> tuple[Any, str]:
 
 
 def listed(nvml: Any) -> list[Listed]:
-    """Devices in NVML's order, which is that of PCI addresses, each followed by its parts. NVMLError: the driver does not answer.
+    """List the devices in NVML's order, which is that of PCI addresses, each followed by its parts.
 
-    One that does not answer is left out.
+    Devices that do not answer are left out. Raises NVMLError if the driver does not answer.
     """
     nvml.nvmlInit()
     found = []
@@ -60,6 +69,7 @@ def listed(nvml: Any) -> list[Listed]:
 
 
 def _parts(nvml: Any, handle: Any) -> list[tuple[str, Any]]:
+    """List UUID and handle of each part (MIG) of a device."""
     if not (told(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]) or 0):
         return []
     found = []
@@ -71,7 +81,7 @@ def _parts(nvml: Any, handle: Any) -> list[tuple[str, Any]]:
 
 
 def told(nvml: Any, call: Callable[[], T]) -> T | None:
-    """What a call gives; None where the device, the driver or the package does not have it."""
+    """Return the result of an NVML call, or None if the device, the driver or the package does not support it."""
     try:
         return call()
     except (nvml.NVMLError, AttributeError, TypeError, ValueError):
@@ -79,25 +89,32 @@ def told(nvml: Any, call: Callable[[], T]) -> T | None:
 
 
 def text(value: Any) -> str:
+    """Return a text of NVML as a string."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def fields(nvml: Any, handle: Any, numbers: Sequence[Any]) -> list[tuple[float, int] | None]:
-    """Values of fields in one call, each with the bits of its type; None where the device does not have it.
+    """Read several fields of a device in one call.
 
-    numbers: of the fields, or pairs with a scope.
+    Args:
+        nvml: NVML's Python package.
+        handle: handle of the device.
+        numbers: field numbers, or pairs with a scope.
+
+    Returns:
+        The value and the bits of its type per field, or None if the device does not have it.
     """
     found = nvml.nvmlDeviceGetFieldValues(handle, list(numbers))
     return [field_value(nvml, each) if each.nvmlReturn == nvml.NVML_SUCCESS else None for each in found]
 
 
 def field_value(nvml: Any, found: Any) -> tuple[float, int]:
-    """The number in the union of a field value, and the bits of its type; ValueError: a type that is not known."""
+    """Return the number in a field value and the bits of its type. Raises ValueError for an unknown type."""
     return union_value(nvml, found.value, found.valueType)
 
 
 def union_value(nvml: Any, union: Any, value_type: int) -> tuple[float, int]:
-    """As `field_value`, of the union of a sample."""
+    """Return the number in the union of a sample and the bits of its type. Raises ValueError for an unknown type."""
     for kind, (name, bits) in _VALUE_TYPES.items():
         if value_type == getattr(nvml, f"NVML_VALUE_TYPE_{kind}", None):
             return getattr(union, name), bits
@@ -105,10 +122,14 @@ def union_value(nvml: Any, union: Any, value_type: int) -> tuple[float, int]:
 
 
 class Unwrapped:
-    """What a counter that begins anew at 2^32 or 2^64 has counted between two looks, wherever that can be known.
+    """Counter that wraps at 2^32 or 2^64, unwrapped between two readings wherever that is unambiguous.
 
-    The type of a value is its widest, not its true width: until a value needs more than 32 bits, the counter may have 32. Two
-    looks say how much passed only if the link cannot move 2^bits between them. most_per_s: what it cannot exceed.
+    The type of a value gives its maximum width, not its true one: until a value needs more than 32 bits, the counter may have
+    32. Two
+    readings determine the increment only if the link cannot move 2^bits between them.
+
+    Args:
+        most_per_s: rate that the counter cannot exceed.
     """
 
     def __init__(self, most_per_s: float) -> None:
@@ -117,7 +138,13 @@ class Unwrapped:
         self._bits = 32
 
     def passed(self, now_s: float, value: int, bits: int) -> int | None:
-        """Since the look before, 0 at the first; None: cannot be known. now_s: of a monotonic clock; value, bits: see `fields`."""
+        """Return the increment since the last reading, 0 for the first one, or None if it is ambiguous.
+
+        Args:
+            now_s: time by a monotonic clock.
+            value: value read (see `read_fields`).
+            bits: bits of its type.
+        """
         self._bits = bits if value >= 2**32 else min(bits, self._bits)
         before, self._before = self._before, (now_s, value)
         if before is None:
@@ -126,14 +153,19 @@ class Unwrapped:
         return passed if passed <= most < 2**self._bits else None
 
     def needed_every_s(self) -> float:
-        """How often it must be looked at."""
+        """Return the longest interval between readings (seconds) at which no wrap is missed."""
         return float(0.7 * 2**self._bits / self._most_per_s)
 
 
 class Counters:
-    """The sum of some byte counters of one device (those of its links), by their fields; units of `factor` bytes.
+    """Sum of several byte counters of one device, e.g. those of its links. Unsupported fields are left out.
 
-    most_per_s: bytes that none of them exceeds. Fields that the device does not have are left out.
+    Args:
+        nvml: NVML's Python package.
+        handle: handle of the device.
+        numbers: fields of the counters.
+        factor: bytes per unit of the counters.
+        most_per_s: rate that no counter exceeds, in bytes per second.
     """
 
     def __init__(self, nvml: Any, handle: Any, numbers: Sequence[Any], factor: int, most_per_s: float) -> None:
@@ -147,10 +179,14 @@ class Counters:
         return bool(self._counters)
 
     def total(self, now_s: float) -> int | None:
-        """Bytes since the first look; None: not told this time. NVMLError: the device does not answer.
+        """Return the bytes since the first reading, or None if a counter is not reported this time.
 
-        After looks between which it cannot be known what passed, it begins anew below all before, so that no rate is computed over
-        this gap: a wrap that nobody saw would pass for a low rate. now_s: of a monotonic clock.
+        After an ambiguous interval the total restarts below all earlier values, so that no rate is computed over this gap: a
+        missed wrap
+        would look like a low rate. Raises NVMLError if the device does not answer.
+
+        Args:
+            now_s: time by a monotonic clock.
         """
         values = fields(self._nvml, self._handle, list(self._counters))
         if None in values:
@@ -165,7 +201,7 @@ class Counters:
         return self._total * self._factor
 
     def needed_every_s(self) -> float:
-        """How often it must be read for a count without gaps."""
+        """Return the longest interval between readings (seconds) at which no counter can wrap unnoticed."""
         return min((each.needed_every_s() for each in self._counters.values()), default=float("inf"))
 
 
@@ -174,14 +210,16 @@ _PCIE_LANE_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 1e9, 4: 2e9, 5: 4e9, 6: 8e9}
 
 
 def pcie_most_per_s(nvml: Any, handle: Any) -> float:
-    """Bytes per second and direction that this device's PCIe link cannot exceed; of the fastest link where it is not known."""
+    """Return the rate that this device's PCIe link cannot exceed per direction (bytes per second); unknown links count as the
+    fastest.
+    """
     generation = told(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
     width = told(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
     return _PCIE_LANE_PER_S.get(generation or 0, 8e9) * (width or 16)
 
 
 def pcie_counters(nvml: Any, handle: Any) -> dict[str, Counters]:
-    """Byte counters of PCIe as the device sees it, received and sent, that it has."""
+    """Create the supported byte counters of PCIe, received and sent as the device sees them, by quantity."""
     most = pcie_most_per_s(nvml, handle)
     found = {
         f"pcie_{what}_bytes": Counters(nvml, handle, [getattr(nvml, f"NVML_FI_DEV_PCIE_COUNT_{name}_BYTES")], 1, most)
@@ -192,7 +230,9 @@ def pcie_counters(nvml: Any, handle: Any) -> dict[str, Counters]:
 
 
 def nvlink_counters(nvml: Any, handle: Any) -> dict[str, Counters]:
-    """Byte counters of all NVLinks of a device together: KiB of data, or on newer devices what each link carries."""
+    """Create byte counters over all NVLinks of a device, by quantity. They count data in KiB, or on newer devices all bytes per
+    link.
+    """
     found = {}
     for what, old, new in (("received", "RX", "RCV"), ("sent", "TX", "XMIT")):
         number = getattr(nvml, f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{old}", None)

@@ -1,8 +1,8 @@
-"""The analysis of a campaign as it was written down before the first run: what is compared, and by which choices.
+"""Analysis of a campaign, recorded before the first run: the comparisons and the choices behind them.
 
-plan/analysis.json of the results (`analysis/1`) holds every version: a change before the first run replaces the last
-one, a later change stands beside it with its date. So a reader sees whether anything was chosen after numbers were
-known. Nothing of it is part of the identity of a cell.
+plan/analysis.json of the results (`analysis/1`) holds every version. A change before the first run replaces the last version. A
+later change is added with its date. So a reader sees whether anything was chosen after numbers were known. The analysis is no
+part of the identity of a cell.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ _FILE = ("question", "metric", "baseline", "configurations", "axes", "zip", "exc
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """One version. written: date and time (UTC), empty for one that no plan was written with yet; runs: how many had
-    a record then."""
+    """One version of the analysis of a campaign.
+
+    written: date and time (UTC), empty if no plan was written with this version; runs: number of runs that had a record at that
+    time.
+    """
 
     hash: str
     written: str
@@ -37,8 +40,10 @@ class Analysis:
 
 
 def choices(campaign: Campaign) -> dict[str, Any]:
-    """What is compared and how, without what does not bear on it. Keys that are left at their default are left out,
-    so that a new key of a later version changes nothing."""
+    """Collect the choices that determine the comparisons of a campaign.
+
+    Keys with their default value are left out, so that a new key of a later version of this program changes nothing.
+    """
     file = campaign.file.model_dump(mode="json", include={*_FILE, "protocol"}, exclude_defaults=True)
     protocol = {name: value for name, value in file.pop("protocol", {}).items() if name in _PROTOCOL}
     found = {
@@ -50,17 +55,17 @@ def choices(campaign: Campaign) -> dict[str, Any]:
 
 
 def version(campaign: Campaign, written: str = "", runs: int = 0) -> Analysis:
-    """The analysis of a campaign as its files have it now."""
+    """Build the version of the analysis that the campaign's files describe now."""
     chosen = choices(campaign)
     return Analysis(hash_document(chosen), written, runs, chosen)
 
 
 def keep(results: Results, campaign: Campaign) -> None:
-    """Write the analysis down where it is another one than the last."""
+    """Append the campaign's analysis to analysis.json if it differs from the last recorded version."""
     found, now = kept(results.analysis_file), version(campaign)
     if campaign.file.imported or (found and found[-1].hash == now.hash):
         return
-    # What was measured and then moved aside was known as well.
+    # Records that were moved aside count as well: their numbers were known.
     runs = len({*results.records.glob("*/*.json"), *results.superseded_records.glob("*/records/*/*.json")})
     earlier = [each for each in found if each.runs or runs]
     written = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
@@ -69,7 +74,10 @@ def keep(results: Results, campaign: Campaign) -> None:
 
 
 def kept(path: Path) -> Sequence[Analysis]:
-    """All versions, the first one first; none where nothing was written, or it is damaged."""
+    """Read all recorded versions of the analysis, the oldest first.
+
+    Returns an empty sequence if the file is absent or damaged.
+    """
     document = read_json(path)
     try:
         found = [Analysis(**each) for each in document.get("versions", ())]
@@ -79,8 +87,10 @@ def kept(path: Path) -> Sequence[Analysis]:
 
 
 def said(found: Sequence[Analysis], campaign: Campaign) -> Iterator[dict[str, Any]]:
-    """What the report is told of each version, and of a change since the last plan: hash, written, runs, and the
-    keys that changed."""
+    """Yield hash, date, number of runs and changed keys of each version, as the report shows them.
+
+    The current analysis is added if it differs from the last recorded version.
+    """
     now = version(campaign)
     later = [now] if found and found[-1].hash != now.hash else []
     for before, each in zip((None, *found), (*found, *later), strict=False):
@@ -89,7 +99,7 @@ def said(found: Sequence[Analysis], campaign: Campaign) -> Iterator[dict[str, An
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The keys that differ, such as `exclude` and `protocol.repetitions`."""
+    """Return the sorted keys whose values differ, such as `exclude` and `protocol.repetitions`."""
     one, two = _flat(before), _flat(now)
     return sorted(name for name in {*one, *two} if one.get(name) != two.get(name))
 

@@ -1,4 +1,4 @@
-"""Combinations of axis values of a campaign, and the rules of the campaign that no combination fulfils. Pure."""
+"""Combinations of the axis values of a campaign, and rules of the campaign that no combination fulfils. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class UnusedRules:
         self._rules += [rule for rule in rules if rule.where not in places]
 
     def try_on(self, axes: Mapping[str, Any]) -> None:
-        """Forget the rules that hold for these axis values."""
+        """Drop the rules that hold for these axis values."""
         if self._rules:
             self._rules = [rule for rule in self._rules if not _holds(rule, axes)]
 

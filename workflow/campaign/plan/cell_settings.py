@@ -17,7 +17,10 @@ from campaign.workloads.steady_warmup import CHUNKS, FEWEST_STEPS, least_of
 
 
 class SettingsOf:
-    """Gives the settings of a cell from its axis values and its workload; ConfigError for those that cannot be followed."""
+    """Settings of a cell, computed from its axis values and its workload.
+
+    A call raises ConfigError if the settings contradict each other.
+    """
 
     def __init__(self, campaign: Campaign, names: Collection[str]) -> None:
         protocol = campaign.protocol
@@ -74,7 +77,7 @@ class SettingsOf:
         return settings
 
     def _note_vain(self, settings: Settings, workload: Workload) -> None:
-        """Note what applies to no workload of this kind."""
+        """Note the settings that have no effect for workloads of this kind."""
         applies = {
             "warmup_steps_max": workload.lengthens_warmup,
             "warmup_min_s": workload.steps_by_time,
@@ -85,7 +88,7 @@ class SettingsOf:
                 self.left_as_it_is.setdefault((workload.name, key), workload.kind)
 
     def notes(self, workloads: Collection[str]) -> Iterator[str]:
-        """What the settings ask of these workloads in vain."""
+        """Yield one note per setting that has no effect for one of these workloads."""
         for (name, key), kind in self.left_as_it_is.items():
             if name in workloads:
                 yield f"{key} does not apply to workload '{name}': {_WHY_VAIN[key].format(kind=kind)}"
@@ -97,11 +100,11 @@ _WHY_VAIN = {
     "measured_min_s": "a {kind} workload makes as many steps as it is told, however long they take",
 }
 _LEAST_ON_GPUS_S = 5.0
-"""Telemetry has a sample about once a second, and NVML's power is the mean of one."""
+"""Default minimum duration on GPUs. Telemetry samples about once per second, and NVML's power is the mean of one second."""
 
 
 def in_seconds(settings: Settings, workload: Workload, kind: AcceleratorKind) -> Settings:
-    """The settings with the seconds that warm-up and window last at least, on this kind of device."""
+    """Return the settings with the minimum durations (seconds) of warm-up and window for this kind of device."""
     if not workload.steps_by_time:
         return replace(settings, warmup_min_s=None, measured_min_s=None)
     default = 0.0 if kind == "cpu" else _LEAST_ON_GPUS_S

@@ -1,4 +1,4 @@
-"""The last words of an invocation of Snakemake whose leases failed: the cause, after what Snakemake prints about its jobs."""
+"""Message at the end of a Snakemake invocation whose leases failed. It gives the causes after Snakemake's own messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_CAUSES = 3
 
 
 def print_causes_at_exit(results: Results, systems: Collection[str]) -> None:
-    """Have this process end with the reasons why runs have no record, if leases fail from now on."""
+    """Print why runs have no record when this process exits, if leases fail from now on."""
     atexit.register(_print_causes, results, systems, time.time())
 
 

@@ -1,4 +1,4 @@
-"""What leases share, as resources of Snakemake, and how long they take side by side. Pure."""
+"""Resources that concurrent leases share, as Snakemake resources, and the duration of concurrent leases. Pure."""
 
 from __future__ import annotations
 
@@ -19,32 +19,41 @@ The pace is to be a tenth of what a core reaches; runs report what they lost (`p
 
 
 def isolation(campaign: Campaign) -> str:
-    """The protocol's isolation; by default hosts are their own where they are real, and otherwise share a machine."""
+    """Return the isolation of the campaign: that of the protocol, or the default.
+
+    The default is `host` on real hosts and `machine` if emulated hosts share a machine.
+    """
     return campaign.protocol.isolation or ("machine" if on_one_machine(campaign) else "host")
 
 
 def on_one_machine(campaign: Campaign) -> bool:
-    """Whether this machine stands for a system, or for one of several."""
+    """Return whether this machine runs or emulates one of the campaign's systems."""
     return any(part.system.launcher == "local" or part.system.emulation is not None for part in campaign.parts)
 
 
 def keeps_pace(campaign: Campaign) -> bool:
-    """Whether its ranks take the time of emulated devices and wait for most of it, so that leases side by side are not slowed."""
+    """Return whether the ranks keep the pace of emulated devices.
+
+    Such ranks wait for most of the emulated time, so that concurrent leases do not slow each other.
+    """
     emulation = campaign.system.emulation
     paced = emulation is not None and bool(emulation.pace)
     return paced and all(workload.needs_torch for workload in campaign.workloads.values())
 
 
 def _resource(campaign: Campaign, system: str, name: str) -> str:
-    """Name of a resource: an identifier, which begins with the system where a campaign has several."""
+    """Return the name of a resource as an identifier.
+
+    It begins with the system's name if the campaign has several systems.
+    """
     return re.sub(r"\W", "_", name if len(campaign.systems) == 1 else f"{system}_{name}")
 
 
 def limits(campaign: Campaign) -> dict[str, int]:
-    """What all leases together may take of each resource: hosts, pooled devices by model, pooled drives, and hosts with devices of
-    their own by model; of each system its own.
+    """Return the amount of each resource that all leases together may use.
 
-    The fabric's own lock guards devices; this keeps leases from waiting for each other.
+    Resources are, per system: hosts, pooled devices by model, pooled drives, and hosts with built-in devices by model. The
+    fabric's own lock guards devices; these limits keep leases from waiting for each other.
     """
     amounts: Counter[str] = Counter()
     for name, system in campaign.systems.items():
@@ -64,7 +73,10 @@ def limits(campaign: Campaign) -> dict[str, int]:
 
 
 def needs(campaign: Campaign, configuration: Configuration) -> dict[str, int]:
-    """What a lease of a configuration takes of each resource; at most what there is of devices that hosts own."""
+    """Return the amount of each resource that a lease of a configuration uses.
+
+    Resources that no system has are left out.
+    """
     there, system = limits(campaign), configuration.system
     taken: Counter[str] = Counter({_resource(campaign, system, HOSTS): configuration.hosts})
     if configuration.storage == "fabric-nvme":
@@ -76,8 +88,11 @@ def needs(campaign: Campaign, configuration: Configuration) -> dict[str, int]:
 
 
 def threads(campaign: Campaign, configuration: Configuration, cores: int) -> int:
-    """Cores of this machine that a lease takes: all where leases must not disturb each other, one for its process where Slurm runs
-    it, else one a rank, or half of one where ranks keep a pace."""
+    """Return the number of this machine's cores that a lease uses.
+
+    A lease uses all cores if leases must not disturb each other, and one core for its process if Slurm runs it. Otherwise it
+    uses one core per rank, or half a core per rank if the ranks keep a pace.
+    """
     part = campaign.on(configuration)
     if isolation(part) == "machine":
         return cores
@@ -88,9 +103,13 @@ def threads(campaign: Campaign, configuration: Configuration, cores: int) -> int
 
 
 def starts(leases: Iterable[tuple[Mapping[str, int], float]], limits: Mapping[str, int]) -> Iterator[float]:
-    """When leases of one system (needs, seconds) start side by side, in seconds, where none starts before an earlier one.
+    """Yield the start times (seconds) of concurrent leases of one system. No lease starts before an earlier one.
 
-    Ends with the first one that needs more than there is.
+    The iteration ends at the first lease that needs more than the limits.
+
+    Args:
+        leases: resource needs and duration (seconds) of each lease.
+        limits: amount of each resource.
     """
     free, under_way, now = dict(limits), list[tuple[float, int, Mapping[str, int]]](), 0.0
     for number, (need, seconds) in enumerate(leases):
@@ -105,9 +124,14 @@ def starts(leases: Iterable[tuple[Mapping[str, int], float]], limits: Mapping[st
 
 
 def wall_s(campaign: Campaign, leases: Sequence[tuple[Configuration, float]], cores: int | None = None) -> float:
-    """Seconds that leases (configuration, seconds) take where each starts, in this order, as soon as its resources are free.
+    """Estimate the wall time (seconds) of leases that start in this order, each as soon as its resources are free.
 
-    cores: those of this machine that leases on it share; by default all. Leases of different systems do not wait for each other.
+    Leases of different systems do not wait for each other.
+
+    Args:
+        campaign: the campaign.
+        leases: configuration and duration (seconds) of each lease.
+        cores: cores of this machine that its leases share; None for all.
     """
     if all(isolation(part) == "machine" for part in campaign.parts):
         return sum(seconds for _, seconds in leases)

@@ -1,7 +1,7 @@
-"""The reference: one cell that is measured in every lease, on the first device of its first host. Pure.
+"""Reference cell of a campaign, which is measured in every lease on the first device of its first host. Pure.
 
-Its id differs from lease to lease of one composition, since runs are numbered by cell and composition; what `hardware` says is
-equal wherever the same work is done on an equal device.
+Its id differs between the leases of one composition, because runs are numbered by cell and composition. The hash by
+`hash_hardware` is equal for the same work on an equal device.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from campaign.spec.run_numbers import in_composition, number_in_composition, run
 
 
 class ControlRuns:
-    """Gives the reference cells of a campaign's leases."""
+    """Reference cells of a campaign's leases."""
 
     def __init__(self, campaign: Campaign) -> None:
         self._campaign, self._protocol = campaign, campaign.protocol
         self._identity = Specifications(campaign)
 
     def of(self, cells: Sequence[Cell], composition: int | None = None) -> Cell | None:
-        """The one that is measured in a composition beside these cells, which share their leases; None: over all compositions.
+        """Build the reference cell of the leases that these cells share. Returns None if the campaign has no reference.
 
-        None where the campaign has no reference.
+        Args:
+            cells: cells that share their leases.
+            composition: composition that the settings are for; None for all compositions together.
         """
         if (asked := self._protocol.reference) is None:
             return None
@@ -63,12 +65,12 @@ class ControlRuns:
 
 
 def _part(protocol: Protocol, cell: Cell) -> str:
-    """Which part of its configuration's cells share their leases with a cell."""
+    """Return the key that is equal for all cells of a configuration that share their leases."""
     return {"configuration": "", "workload": cell.workload, "cell": cell.id}[protocol.lease_per]
 
 
 def references_of(campaign: Campaign, cells: Iterable[Cell]) -> dict[str, Cell]:
-    """The reference cells of all leases of some cells, by id."""
+    """Return the reference cells of all leases of some cells, by id."""
     if campaign.protocol.reference is None:
         return {}
     share: dict[tuple[str, str], list[Cell]] = {}
@@ -80,12 +82,18 @@ def references_of(campaign: Campaign, cells: Iterable[Cell]) -> dict[str, Cell]:
 
 
 def hardware(specification: Mapping[str, Any]) -> str:
-    """Hash of a reference run's specification without the lease: equal for the same work on an equal device."""
+    """Hash a reference run's specification without its lease.
+
+    The hash is equal for the same work on an equal device.
+    """
     return hash_document({name: value for name, value in specification.items() if name != "reference"})
 
 
 def spread_evenly(others: Sequence[tuple[Cell, int]], runs: Collection[tuple[Cell, int]]) -> list[tuple[Cell, int]]:
-    """Runs of a lease in order with those of its reference between them: the first before all others, the last after them."""
+    """Insert the reference runs of a lease evenly between its other runs, and return the order.
+
+    The first reference run comes before all other runs, the last one after them.
+    """
     result = list(others)
     for cell, run in sorted(runs, key=lambda each: -each[1]):
         last = number_in_composition(runs_of(cell.settings)[-1])

@@ -53,7 +53,10 @@ _LOW_SHARE, _HIGH_SHARE = 0.025, 0.975
 
 @dataclass(frozen=True)
 class Work:
-    """Runs of cells that are to be measured on one lease, by their number, and the operations that compose it, if known."""
+    """Work of one lease: the number of missing runs per cell, and the operations that compose the lease.
+
+    operations: None if unknown.
+    """
 
     configuration: Configuration
     runs: Sequence[tuple[Cell, int]]
@@ -66,7 +69,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds with an interval. None where they are unknown."""
+    """An expected duration (seconds) with its interval; None if unknown."""
 
     expected_s: float | None
     low_s: float | None = None
@@ -75,7 +78,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Expected(Estimate):
-    """Expected duration of a lease, with its parts, and what it rests on."""
+    """Expected duration of a lease, with its parts and its basis."""
 
     parts: Mapping[CostPart, float | None] = field(default_factory=lambda: dict.fromkeys(PARTS))
     basis: str = ""
@@ -86,7 +89,11 @@ NOTHING = Expected(0.0, 0.0, 0.0, dict.fromkeys(PARTS, 0.0), "nothing to do")
 
 @dataclass(frozen=True)
 class Unknown:
-    """Runs of unknown duration by workload and model of device, and the number of leases of unknown composition time."""
+    """Durations that a forecast lacks.
+
+    runs: number of runs of unknown duration, by workload and device model; composed: number of leases of unknown composition
+    time.
+    """
 
     runs: Mapping[tuple[str, str], int] = field(default_factory=dict)
     composed: int = 0
@@ -99,7 +106,9 @@ class Unknown:
         return sum(self.runs.values())
 
     def words(self) -> str:
-        """Return '960 runs of unknown duration (no earlier run of bert-large on a100 with this kind of fabric)'."""
+        """Describe the unknown durations, as '960 runs of unknown duration (no earlier run of bert-large on a100 with this kind
+        of fabric)'.
+        """
         names = [f"{workload} on {device}" for workload, device in sorted(self.runs)]
         kinds = f"no earlier run of {shorten_names(names)} with this kind of fabric"
         runs = f"{pluralize(self.run_count, 'run')} of unknown duration ({kinds})"
@@ -107,13 +116,13 @@ class Unknown:
         return " and ".join(words for words, there in ((runs, self.runs), (composed, self.composed)) if there)
 
     def advice(self) -> str:
-        """Return what a person can do to know more."""
+        """Suggest how to get the missing durations."""
         prior = "give `run_s` in the workload's file, " if self.runs else ""
         return f"{prior}learn from other results (--learn-from), or measure a few cells first (--where)"
 
 
 class CostModel:
-    """Forecasts leases of a campaign by medians."""
+    """Forecast of the durations of a campaign's leases by medians of earlier durations."""
 
     def __init__(
         self,
@@ -122,13 +131,13 @@ class CostModel:
         priors: Mapping[str, float] | None = None,
         recorded: Callable[[str], OperationTimes | None] = lambda _: None,
     ) -> None:
-        """Collect what is known.
+        """Collect the earlier durations.
 
         Args:
             fabrics: kind of fabric of each system.
-            known: what earlier runs and leases took.
-            priors: seconds of a run by workload, where its file gives them.
-            recorded: gives recorded times of operations of a system's fabric.
+            past_costs: durations of earlier runs and leases.
+            priors: duration (seconds) of a run by workload, if the workload's file gives it.
+            operation_times: function that returns recorded times of a system's fabric operations.
         """
         self._fabrics, self._priors, self._recorded = fabrics, priors or {}, cache(recorded)
         self._seconds: defaultdict[tuple[object, ...], list[float]] = defaultdict(list)
@@ -184,12 +193,12 @@ class CostModel:
         return Expected(*self.estimate(sum(known)), parts, "; ".join(bases))
 
     def estimate(self, seconds: float) -> tuple[float, float, float]:
-        """Return a time with both ends of its interval."""
+        """Return a time (seconds) with both ends of its interval."""
         low, high = self.factors
         return seconds, low * seconds, high * seconds
 
     def run_s(self, cell: Cell) -> tuple[float | None, str]:
-        """Return the expected duration of a run of a cell, None if it is unknown, and what that rests on."""
+        """Return the expected duration (seconds) of a cell's run, or None, and the basis of the estimate."""
         device, ranks = cell.configuration.device, cell.configuration.ranks
         kind = (self._fabrics.get(cell.configuration.system, ""), cell.workload, device)
         prior = self._priors.get(cell.workload)
@@ -205,7 +214,7 @@ class CostModel:
         return None, f"no run of {cell.workload} yet"
 
     def unknown(self, works: Iterable[Work]) -> Unknown:
-        """Return what is unknown of some leases."""
+        """Count the runs and leases whose duration is unknown."""
         runs, composed = Counter[tuple[str, str]](), 0
         for work in works:
             for cell, count in work.runs:
@@ -215,7 +224,7 @@ class CostModel:
         return Unknown(runs, composed)
 
     def learned_from(self, works: Iterable[Work]) -> str:
-        """Return in words what earlier runs there are of the workloads of some leases; empty for none."""
+        """Describe the earlier runs of the workloads of some leases. Returns '' if there are none."""
         kinds = {
             (self._fabrics.get(work.configuration.system, ""), cell.workload, work.configuration.device)
             for work in works
@@ -241,7 +250,7 @@ class CostModel:
         return None
 
     def _moving_s(self, part: Literal["composing", "release"], fabric: str, moved: int, work: Work) -> float | None:
-        """Return the time of composing or releasing so many devices of the fabric; None if it is unknown."""
+        """Estimate the time (seconds) to compose or release this number of devices, or return None if unknown."""
         if (seconds := self._median((fabric, part, moved))) is not None:
             return seconds
         if not moved:
@@ -257,9 +266,10 @@ class CostModel:
 
 
 def interval_factors(offs: Sequence[float]) -> tuple[float, float]:
-    """Return what a median is multiplied by for both ends of its interval.
+    """Return the factors by which a median is multiplied for both ends of its interval.
 
-    offs: actual over expected time of leases that ended. Fewer than `MIN_OFFS` give a factor of 2.
+    Args:
+        ratios: actual over expected time of leases that ended. Fewer than `MIN_FORECAST_RATIOS` values give a factor of 2.
     """
     if len(offs) < MIN_OFFS:
         return 1 / DEFAULT_FACTOR, DEFAULT_FACTOR
@@ -274,7 +284,12 @@ def interval_factors(offs: Sequence[float]) -> tuple[float, float]:
 
 
 def cost_model(campaign: Campaign, known: Sequence[Costs]) -> CostModel:
-    """Return the cost model of a campaign. known: what earlier runs and leases took."""
+    """Build the cost model of a campaign.
+
+    Args:
+        campaign: the campaign.
+        past_costs: durations of earlier runs and leases.
+    """
     parts = {part.part: part for part in campaign.parts}
     fabrics = {name: str(part.system.fabric["kind"]) for name, part in parts.items()}
     priors = {name: file.run_s for name, file in campaign.workloads.items() if file.run_s is not None}
@@ -292,7 +307,7 @@ def _recorded_as_read(campaign: Campaign) -> OperationTimes | None:
 
 
 def release_of(composing: OperationCounts, steps: OperationSteps) -> OperationCounts:
-    """Return the operations that give back what some operations of composing attach."""
+    """Derive the operations that detach what some composing operations attach."""
     return OperationCounts({
         (name, device, box): count * steps.detach.count(name)
         for (operation, device, box), count in composing.counts.items()
@@ -335,7 +350,7 @@ def needs_fabric(configuration: Configuration) -> bool:
 
 @dataclass(frozen=True)
 class _HeldHardware:
-    """Devices and hosts that a lease holds all the time, and those that it holds only during the job of its driver."""
+    """Numbers of devices and hosts that a lease holds for its whole duration, or only during its driver's job."""
 
     devices: float
     devices_in_job: float
@@ -346,7 +361,7 @@ class _HeldHardware:
 
 
 class Charges:
-    """Gives the charge of a lease of a campaign: what it holds, and what its allocation asks for."""
+    """Calculator of the charge of a lease, from the hardware that it holds and the request of its allocation."""
 
     def __init__(self, campaign: Campaign, placements: Mapping[str, PlannedPlacement]) -> None:
         self._campaign = campaign
@@ -355,7 +370,7 @@ class Charges:
         self._held: dict[str, _HeldHardware] = {}
 
     def __call__(self, work: Work, expected: Expected) -> LeaseCharge:
-        """Return the charge of a lease that does some work."""
+        """Return the charge of a lease for its work."""
         configuration = work.configuration
         system, hosts = self._campaign.on(configuration).system, self._hosts.get(configuration.name, ())
         by_slurm = system.launcher == "slurm"
@@ -391,7 +406,13 @@ class Charges:
 
 
 def _held_by(system: SystemFile, configuration: Configuration, hosts: Collection[str]) -> _HeldHardware:
-    """Return what a lease on these hosts holds. hosts: empty if they are unknown."""
+    """Return the hardware that a lease on these hosts holds.
+
+    Args:
+        system: the system file.
+        configuration: configuration of the lease.
+        hosts: names of the hosts; empty if unknown.
+    """
     attached = configuration.fabric_devices
     own = used = configuration.devices - attached
     donors, left = _donors(system, configuration, hosts)
@@ -416,7 +437,7 @@ def _held_by(system: SystemFile, configuration: Configuration, hosts: Collection
 
 
 def _donors(system: SystemFile, configuration: Configuration, hosts: Collection[str]) -> tuple[set[str], int]:
-    """Return the hosts that further devices of a lease belong to, and the number of devices of the pool left idle on them."""
+    """Return the hosts that the lease borrows pooled devices from, and the number of pooled devices left idle on them."""
     wanted = Counter({configuration.device: configuration.fabric_devices})
     donors: set[str] = set()
     left = 0

@@ -1,4 +1,4 @@
-"""The plan as the Snakefile uses it: one job per lease, with the wildcards, files and resources of the job."""
+"""Plan as the Snakefile uses it, with one job per lease and the wildcards, files and resources of the job."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Dag:
         return self.leases[name]
 
     def named(self, wildcards: Any) -> LeaseName:
-        """Return the name of the lease with a description of its job."""
+        """Return the name of the job's lease, with a description of the job."""
         lease = self.lease(wildcards)
         compositions = max(len(compositions_of(whole(cell.settings))) for cell in lease.cells)
         return LeaseName(lease.name, lease.describe(compositions))
@@ -147,9 +147,10 @@ class Dag:
         return threads(self.campaign, self.lease(wildcards).configuration, cores)
 
     def require(self, limits: Mapping[str, int]) -> None:
-        """Refuse limits below the needs of a lease, because Snakemake would reduce the needs without a message.
+        """Check that no limit is below the needs of an unmeasured lease.
 
-        Raises ConfigError if an unmeasured lease needs more of a resource than its limit.
+        Snakemake would reduce the needs without a message. Raises ConfigError if a lease needs more of a resource than its
+        limit.
         """
         for lease in self.plan.leases:
             needs = self._needs[lease.configuration.name]

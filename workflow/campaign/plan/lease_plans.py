@@ -1,4 +1,4 @@
-"""Lease plans: one self-contained document a lease, made from the plan. Pure."""
+"""Lease plans, which are self-contained documents, one per lease, made from the plan. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from campaign.spec.run_numbers import runs_of
 
 
 class LeaseDigests:
-    """Gives the digest of what is measured on a lease, and how (`LeasePlan.digest`)."""
+    """Digests of the runs and settings of leases (`LeasePlan.digest`)."""
 
     def __init__(self, campaign: Campaign) -> None:
         self.campaign = campaign
@@ -30,7 +30,7 @@ class LeaseDigests:
         return document_digest(lease.name, lease.digest, self.slurm(lease.configuration), self.campaign_hash)
 
     def slurm(self, configuration: Configuration) -> dict[str, Any]:
-        """Options of a configuration's allocation."""
+        """Return the Slurm options of a configuration's allocation, or {} without Slurm."""
         system = self.campaign.on(configuration).system
         if system.launcher != "slurm":
             return {}
@@ -41,14 +41,17 @@ class LeaseDigests:
 
 
 def plan_digest(plan: Plan) -> str:
-    """Changes when what is planned does, and not with what is expected of it."""
+    """Hash the planned leases.
+
+    The hash does not depend on expected durations and costs.
+    """
     digest = LeaseDigests(plan.campaign)
     # Earlier versions hashed in this place what a plan was limited by; without a limit, that was None.
     return files.hash_document([plan.where, None, *map(digest, plan.leases)], 12)
 
 
 def lease_plans(plan: Plan) -> Iterator[LeasePlan]:
-    """The documents of all leases, in the order of the plan."""
+    """Yield the documents of all leases in the order of the plan."""
     campaign = plan.campaign
     as_used, digests = campaign.document(), LeaseDigests(campaign)
     specifications, batches = Specifications(campaign), CampaignBatches(campaign)
@@ -103,15 +106,24 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def campaign_of(document: LeasePlan) -> Campaign:
-    """The campaign that a lease is of, as it was when the plan was made; of several systems, the part on the lease's."""
+    """Build the campaign of a lease as it was when the plan was made.
+
+    If the campaign has several systems, the part on the lease's system is returned.
+    """
     return replace(whole_campaign_of(document).on(document.configuration), person=given_options(document.slurm))
 
 
 def whole_campaign_of(document: LeasePlan) -> Campaign:
-    """The campaign that a lease is of, on all its systems."""
+    """Build the campaign of a lease on all its systems, as it was when the plan was made."""
     return from_document(document.campaign_as_used)
 
 
 def lease_frontier(document: LeasePlan, store: Store, *, skip: bool) -> Frontier:
-    """The frontier for the cells of a lease. skip: whether runs that are implied are left out."""
+    """Build the memory frontier for the cells of a lease.
+
+    Args:
+        document: the lease plan.
+        store: records of the results directory.
+        skip: whether implied runs are left out.
+    """
     return Frontier(store, document.memory_key, lambda cell: document.batches[document.memory_key(cell)], skip=skip)

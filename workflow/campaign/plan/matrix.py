@@ -1,4 +1,4 @@
-"""The matrix: every cell that a campaign asks for, and what was left out by which rule. Pure."""
+"""Matrix of a campaign, with every requested cell and the cells that rules removed. Pure."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Removed:
 
 @dataclass(frozen=True)
 class Matrix:
-    """All cells in the order of the axes, what was removed from the full product, and what the reader of a plan should know.
+    """All cells in the order of the axes, the cells removed from the full product, and notes for readers of a plan.
 
-    where: the expression that selected them.
+    where: the expression that selected the cells.
     """
 
     cells: tuple[Cell, ...]
@@ -51,7 +51,7 @@ class Matrix:
     """Compositions of each configuration that a race asks for, 1 of others; None where all that are planned are measured."""
 
     def is_wanted(self, cell: Cell, composition: int) -> bool:
-        """Whether a cell is to be measured on a composition."""
+        """Return whether a cell is to be measured on a composition."""
         return self.compositions is None or composition <= self.compositions.get(cell.configuration.name, 1)
 
 
@@ -118,7 +118,7 @@ class _CellFilters:
 
     @property
     def use_axes(self) -> bool:
-        """Whether a rule reads axis values."""
+        """True if a rule reads axis values."""
         return bool(self.exclusions) or self._selection is not None
 
     def find_exclusion(self, cell: Cell, axes: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -142,7 +142,7 @@ class _CellFilters:
 
 
 def _unverified(campaign: Campaign) -> Iterator[str]:
-    """What nobody has tried of the kinds of devices that configurations have."""
+    """Yield a note per kind of device in the campaign that was never tested."""
     models = sorted({(c.device, part.device(c.device).runs_on) for part in campaign.parts for c in part.configurations})
     for kind, accelerator in ACCELERATORS.items():
         of_kind = [model for model, runs_on in models if runs_on == kind]
@@ -151,14 +151,20 @@ def _unverified(campaign: Campaign) -> Iterator[str]:
 
 
 def specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
-    """Everything that makes a cell what it is; its id is the hash of this (see `Specifications`)."""
+    """Build the full specification of a cell, which determines its identity.
+
+    The cell's id is the hash of the specification (see `Specifications`).
+    """
     identity = Specifications(campaign)
     hashed = identity.hashed(cell, cell.settings)
     return {**hashed, **{part: identity.parts[hashed[part]] for part in HASHED_PARTS}}
 
 
 def cell_id(document: Mapping[str, Any]) -> str:
-    """Hash of a specification. Parts are hashed apart, so that 100,000 cells need not serialise their workload each."""
+    """Hash a full specification to the id of its cell.
+
+    Parts are hashed separately, so that 100,000 cells need not serialise their workload each.
+    """
     parts = dict(document)
     for part in HASHED_PARTS:
         parts[part] = hash_document(parts[part])
@@ -192,7 +198,10 @@ def _system_identity(campaign: Campaign, configuration: Configuration, from_stor
 
 
 def _measured(settings: Settings) -> dict[str, Any]:
-    """What the settings add to a cell's identity; what was added later is left out where nothing is asked for."""
+    """Return the settings that are part of a cell's identity.
+
+    Settings of later versions are left out if they are not used.
+    """
     longest = settings.warmup_steps_max
     least_s = {"warmup_min_s": settings.warmup_min_s, "measured_min_s": settings.measured_min_s}
     return {
@@ -205,7 +214,7 @@ def _measured(settings: Settings) -> dict[str, Any]:
 
 
 class Specifications:
-    """Specifications and ids of cells; parts that many cells share are hashed once, and kept by their hash (`parts`)."""
+    """Specifications and ids of cells. Parts that many cells share are hashed once and kept by their hash (`parts`)."""
 
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
@@ -215,7 +224,7 @@ class Specifications:
         self._objections: dict[tuple[str, str], str | None] = {}
 
     def refuse(self, cell: Cell) -> None:
-        """ConfigError where the cell's workload cannot be started on its devices, or has nowhere to read from."""
+        """Raise ConfigError if the cell's workload cannot start on its devices, or has no storage to read from."""
         configuration, workload = cell.configuration, self._campaign.workloads[cell.workload]
         key, system = (configuration.name, cell.workload), self._campaign.on(configuration).system
         if key not in self._objections:
@@ -242,13 +251,16 @@ class Specifications:
         return hash_document(self.hashed(cell, settings))
 
     def hashed(self, cell: Cell, settings: Settings) -> dict[str, Any]:
-        """A cell's specification with hashes for `system`, `configuration` and `workload`; its own hash is the cell's id."""
+        """Return a cell's specification with hashes for `system`, `configuration` and `workload`.
+
+        The hash of this specification is the cell's id.
+        """
         return {**self._without_batch(cell), "batch": cell.batch, **_measured(settings)}
 
     def memory_key(self, cell: Cell) -> str:
-        """Hash of everything that its use of memory depends on but the batch.
+        """Hash everything that a cell's memory use depends on, except the batch.
 
-        So not of how many steps are run, nor of the seed; but of the limit that the campaign itself sets.
+        The number of steps and the seed are left out; the memory limit of the campaign is included.
         """
         return hash_document(
             {**self._without_batch(cell), "memory_limit_mib": self._campaign.protocol.memory_limit_mib}
@@ -284,7 +296,10 @@ def _cell(campaign: Campaign, values: Mapping[str, Any]) -> Cell:
 
 
 def run_set_digest(cells: Sequence[Cell]) -> str:
-    """Hash of the runs that a lease is to hold: changes exactly when a cell, a repetition or what ends them is added or removed."""
+    """Hash the set of runs of a lease.
+
+    The hash changes exactly when a cell, a repetition or a target that ends them is added or removed.
+    """
     return hash_document(json.dumps(sorted((cell.id, _runs(cell.settings)) for cell in cells)), 12)
 
 

@@ -1,5 +1,4 @@
-"""Which runs have no record yet, and which of those need no start: batches that a smaller one implies, repetitions that a target
-makes needless."""
+"""Runs without a record, and those of them that need no start because a smaller batch or a reached target makes them needless."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _FEW = 200  # runs whose cells are looked up one by one; of more, the names of a
 
 @dataclass(frozen=True)
 class KnownRuns:
-    """What a results directory says, from file names alone: the runs that have a record, and what ended cells early.
+    """Runs of a results directory that have a record, and the progress that ended cells early, from file names alone.
 
     implied: ids of cells whose missing runs are not started, since a smaller batch ran out of memory.
     """
@@ -29,16 +28,22 @@ class KnownRuns:
     implied: Collection[str] = frozenset()
 
     def planned(self, cell: Cell) -> tuple[int, ...]:
-        """The runs that the cell is to have."""
+        """Return the numbers of the runs that the cell is to have."""
         return planned(cell.settings, cell.id, self.measured, self.stops)
 
     def missing(self, cells: Sequence[Cell]) -> list[tuple[Cell, int]]:
-        """Runs of these cells that have no record."""
+        """Return the runs of these cells that have no record."""
         return missing_runs(cells, self.measured, self.stops)
 
 
 def read_known(store: Store, *, skip_implied: bool, cells: Sequence[Cell] | None = None) -> KnownRuns:
-    """What is known, of all cells or of some; without what is implied where the runs themselves are asked for."""
+    """Read which runs have a record, for all cells or for some.
+
+    Args:
+        store: records of the results directory.
+        skip_implied: whether implied records count.
+        cells: cells to read; None for all.
+    """
     if cells is not None and sum(len(runs_of(replace(cell.settings, composition=None))) for cell in cells) <= _FEW:
         stops = Stops(store.results)
         ended = [stops.of(cell.id) for cell in cells if cell.settings.target_half_width_pct is not None]
@@ -48,7 +53,10 @@ def read_known(store: Store, *, skip_implied: bool, cells: Sequence[Cell] | None
 
 
 def without_damaged(known: KnownRuns, store: Store) -> KnownRuns:
-    """What is known without damaged records. Those are read that were changed since tables were made of all of them."""
+    """Return the recorded runs without damaged records.
+
+    Only records that changed after the last tables were made are read.
+    """
     return replace(known, measured=known.measured - store.damaged(_changed(store, known.measured)).keys())
 
 
@@ -64,7 +72,10 @@ def _changed(store: Store, keys: Iterable[RunKey]) -> Iterator[RunKey]:
 def missing_runs(
     cells: Sequence[Cell], measured: Collection[RunKey], stops: Mapping[CellComposition, Reached] | None = None
 ) -> list[tuple[Cell, int]]:
-    """Runs without a record, but those of cells that a target ended. With a target: the most that there may be."""
+    """Return the runs of these cells that have no record.
+
+    Runs of cells that a target ended are left out. A cell with a target counts with its maximum number of runs.
+    """
     return [
         (cell, repetition)
         for cell in cells
@@ -74,7 +85,13 @@ def missing_runs(
 
 
 def is_measured(store: Store, cell: Cell, *, implied: bool) -> bool:
-    """Whether every run of a cell has a record, in all of its compositions. implied: whether what is implied counts."""
+    """Return whether every run of a cell has a record, in all of its compositions.
+
+    Args:
+        store: records of the results directory.
+        cell: the cell.
+        implied: whether implied records count.
+    """
     settings = replace(cell.settings, composition=None)
     measured = {(cell.id, run) for run in runs_of(settings) if store.has(cell.id, run, implied=implied)}
     stops = Stops(store.results).of(cell.id) if settings.target_half_width_pct is not None else None
@@ -82,7 +99,7 @@ def is_measured(store: Store, cell: Cell, *, implied: bool) -> bool:
 
 
 def implied_cells(frontier: Frontier, cells: Iterable[Cell], known: KnownRuns) -> set[str]:
-    """Ids of the cells of which runs are missing that will be recorded without being started."""
+    """Return the ids of cells whose missing runs will be recorded without being started."""
     if not frontier.skip or not frontier.directory.exists():
         return set()
     short = (c for c in cells if any((c.id, n) not in known.measured for n in known.planned(c)))

@@ -32,17 +32,21 @@ _NAME = re.compile(r"([0-9a-f]{20})\.(\d{1,9})\.(out|fits)\.([0-9a-f]{20})\.(\d{
 
 
 def implied_by(batch: int, ran_out: Iterable[int], fits: Iterable[int]) -> int | None:
-    """The smallest batch whose lack of memory implies that of `batch`; None where nothing does.
+    """Return the smallest batch that ran out of memory and implies that `batch` does, or None.
 
-    ran_out, fits: batches of otherwise equal cells that ran out of memory, and that did not. One that ran out although the same or
-    a larger one fitted is evidence of nothing.
+    A batch that ran out of memory is no evidence if the same or a larger batch fitted.
+
+    Args:
+        batch: batch of the cell.
+        ran_out: batches of otherwise equal cells that ran out of memory.
+        fits: batches of otherwise equal cells that fitted.
     """
     largest = max(fits, default=0)
     return min((each for each in ran_out if largest < each < batch), default=None)
 
 
 def without_batch(cell: Cell) -> Hashable:
-    """What a cell shares, in one campaign, with those that differ from it in their batch alone."""
+    """Return a key that is equal for all cells of one campaign that differ only in their batch."""
     return cell.configuration.name, cell.reference, cell.workload, cell.precision, *sorted(cell.options.items())
 
 
@@ -59,10 +63,10 @@ BatchCell = tuple[int, str]
 
 
 class Frontier:
-    """What the records of one results directory imply for cells.
+    """Limits of memory that the records of one results directory imply for cells.
 
-    key: gives a cell's `memory_key`; alike: gives the batches of all cells of the campaign that have a cell's key; skip: whether
-    runs that are implied are left out (`protocol.skip_implied`).
+    key: function that returns a cell's `memory_key`; alike: function that returns the batches of all cells of the campaign with
+    a cell's key; skip: whether implied runs are left out (`protocol.skip_implied`).
     """
 
     def __init__(
@@ -83,7 +87,10 @@ class Frontier:
         self._known: dict[str, _BatchEvidence] = {}
 
     def key(self, cell: Cell) -> str:
-        """Hashed once for all batches: there may be 100,000 cells."""
+        """Return the memory key of a cell.
+
+        It is hashed once for all batches, because there may be 100,000 cells.
+        """
         alike = without_batch(cell)
         found = self._keys.get(alike)
         if found is None:
@@ -91,7 +98,10 @@ class Frontier:
         return found
 
     def implying(self, cell: Cell) -> RunKey | None:
-        """The run that implies that the cell runs out of memory; None where none does, or the campaign asks for the run itself."""
+        """Return the run that implies that the cell runs out of memory.
+
+        Returns None if there is no such run, or if the campaign asks for implied runs.
+        """
         if not self.skip or not self._shard(key := self.key(cell)).get(key):
             return None
         known = self._of(key, cell)
@@ -99,17 +109,17 @@ class Frontier:
         return None if batch is None else known.ran_out[batch]
 
     def evidence(self, cell: Cell) -> Record | None:
-        """The record of that run."""
+        """Read the record of the run that implies that the cell runs out of memory, or return None."""
         run = self.implying(cell)
         return run and self.store.read(*run)
 
     def contradicts(self, cell: Cell) -> bool:
-        """Whether the cell, which has just run well, is as large as one that ran out of memory."""
+        """Return whether the cell, which has just succeeded, is at least as large as one that ran out of memory."""
         key = self.key(cell)
         return bool(self._shard(key).get(key)) and any(batch <= cell.batch for batch in self._of(key, cell).ran_out)
 
     def note(self, cell: Cell, record: Record) -> None:
-        """Take in what a run says, before its record is written."""
+        """Add the evidence of a run, before its record is written."""
         key = self.key(cell)
         files = self._shard(key).get(key, [])
         if record.status in OUT_OF_MEMORY:
@@ -140,7 +150,7 @@ class Frontier:
         return self.directory / key[:2] / f"{key}.{batch}.{kind}.{evidence[0]}.{evidence[1]}.json"
 
     def _shard(self, key: str) -> dict[str, list[tuple[int, str, RunKey]]]:
-        """Everything that names say in the directory of a key: read once."""
+        """Read the file names of a key's directory once, and return the evidence by key."""
         shard = self._shards.get(key[:2])
         if shard is None:
             shard = self._shards[key[:2]] = {}
@@ -166,7 +176,7 @@ class Frontier:
         return known
 
     def _fitted(self, cell: Cell, smallest: int) -> Mapping[int, RunKey]:
-        """Batches of the campaign's own cells that fitted, from the smallest one that did not on."""
+        """Return batches of the campaign's cells that fitted, from this batch on."""
         runs = (
             (batch, (cell_id, repetition))
             for batch, cell_id in self._alike(cell)
@@ -176,18 +186,18 @@ class Frontier:
         return {batch: run for batch, run in runs if self._status(run) == "ok"}
 
     def _status(self, run: RunKey) -> str:
-        """Status of a run that was started; empty without a record."""
+        """Return the status of a run, or '' without a record."""
         return self.store.read(*run).status if self.store.path(*run).exists() else ""
 
 
 def campaign_frontier(campaign: Campaign, store: Store) -> Frontier:
-    """The frontier for all cells of a campaign."""
+    """Build the memory frontier for all cells of a campaign."""
     batches = CampaignBatches(campaign)
     return Frontier(store, batches.key, batches, skip=campaign.protocol.skip_implied)
 
 
 class CampaignBatches:
-    """Gives the batches of all cells of a campaign that have a cell's memory key, whatever was selected this time."""
+    """Batches of all cells of a campaign that share a cell's memory key, whatever cells were selected."""
 
     def __init__(self, campaign: Campaign) -> None:
         self.campaign = campaign
@@ -216,9 +226,14 @@ def _names(directory: Path) -> list[str]:
 def implied_record(
     specification: Mapping[str, Any], as_used: str, cell: Cell, repetition: int, evidence: Record
 ) -> Record:
-    """The record of a run that is not started; hardware and lease are those of the evidence.
+    """Build the record of a run that is not started. Hardware and lease are those of the evidence.
 
-    specification: the cell's, in full; as_used: hash of the campaign.
+    Args:
+        specification: full specification of the cell.
+        as_used: hash of the campaign.
+        cell: the cell.
+        repetition: number of the run.
+        evidence: record of the run that ran out of memory.
     """
     now = time.time()
     memory = "host" if evidence.status == "oom_host" else "device"

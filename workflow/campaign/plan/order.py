@@ -1,7 +1,7 @@
-"""The order of the runs of a lease. Pure.
+"""Order of the runs of a lease. Pure.
 
-In a lease, only the first block has its batches in ascending order, which is enough to find where memory ends. Ascending order in
-every block would let drift look like an effect of the batch.
+Only the first block of a lease has its batches in ascending order, which is enough to find the limit of memory. Ascending order
+in every block would let drift look like an effect of the batch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from campaign.spec.cell import Cell
 
 
 def ordered(runs: Collection[tuple[Cell, int]], protocol: Protocol, lease: str) -> list[tuple[Cell, int]]:
-    """The order of runs: block by block (a block is a repetition of all cells), at random inside a block.
+    """Sort runs block by block, at random within a block. A block is one repetition of all cells.
 
-    The order of a block follows from seed, lease and repetition alone, so what is missing keeps its relative place. In the first
-    block of the first composition, those of the missing cells that differ in their batch alone change places among themselves, so
-    that the smaller batch comes first: one that runs out of memory spares the larger ones. The places stay random, and so do all
-    further blocks: drift can pose as an effect of the batch in the first block only.
+    The order of a block follows from seed, lease and repetition alone, so that missing runs keep their relative place. In the
+    first block of the first composition, missing cells that differ only in their batch exchange places, so that the smaller
+    batch comes first. A batch that runs out of memory spares the larger ones. The places stay random, as do all further blocks,
+    so drift can pose as an effect of the batch in the first block only.
     """
     reference = [run for run in runs if run[0].reference]
     if reference:
@@ -43,7 +43,7 @@ def ordered(runs: Collection[tuple[Cell, int]], protocol: Protocol, lease: str) 
 
 
 def ascending(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells with those that differ in their batch alone in the order of it; these share the places that they had."""
+    """Sort cells that differ only in their batch by batch, within the places that they have."""
     alike: dict[Any, list[Cell]] = {}
     keys = [without_batch(cell) for cell in cells]
     for key, cell in zip(keys, cells, strict=True):

@@ -1,7 +1,7 @@
-"""What earlier runs and leases took: the documents that forecasts learn from (`costs/1`), and where these stand.
+"""Durations of earlier runs and leases: the documents that forecasts learn from (`costs/1`), and their places.
 
-A campaign's tables/costs.json has all its records and leases. Each manifest has what one lease measured, beside the forecast of
-that lease.
+A campaign's tables/costs.json covers all its records and leases. Each manifest has the durations of one lease, and the forecast
+of that lease.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ ShapeValues = Mapping[str, Scalar]
 
 @dataclass(frozen=True)
 class CellCost:
-    """Seconds of the runs of one cell. Earlier versions wrote the number of runs and the mean of ln(seconds) instead.
+    """Durations (seconds) of the runs of one cell.
 
-    believed: whether most of the runs were `ok`. Runs that fail early do not tell how long runs of other cells take.
+    Earlier versions wrote the number of runs and the mean of ln(seconds) instead. believed: whether most of the runs were `ok`.
+    Runs that fail early are no guide to the duration of other cells' runs.
     """
 
     cell_id: str
@@ -54,11 +55,11 @@ class CellCost:
 
 @dataclass(frozen=True)
 class LeaseCost:
-    """Seconds that one use of a lease took beside its runs. None where they were not recorded.
+    """Durations (seconds) of one use of a lease, without its runs; None if not recorded.
 
-    compose_s: from the request until it is ready; queue_s: until its driver begins; start_s: until the first run; between_s: mean
-    between two runs; end_s: from the last run until everything is released. off: actual over expected time of all
-    of it.
+    compose_s: from the request until the lease is ready; queue_s: until its driver begins; start_s: until the first run;
+    between_s: mean between two runs; end_s: from the last run until everything is released. off: actual over expected duration
+    of the whole use.
     """
 
     lease_id: str
@@ -74,7 +75,7 @@ class LeaseCost:
 
 @dataclass(frozen=True)
 class Costs:
-    """What one campaign took on one system."""
+    """Durations of the runs and leases of one campaign on one system."""
 
     campaign: str
     system: str
@@ -97,7 +98,10 @@ _COSTS = TypeAdapter(Costs)
 
 @dataclass(frozen=True)
 class Span:
-    """One run in time, Unix seconds. use: of the lease that it was measured on; empty where that follows from its time."""
+    """Start and end (Unix seconds) of one run.
+
+    use: lease use that the run was measured on; empty if it follows from the time.
+    """
 
     cell_id: str
     started: float
@@ -111,7 +115,7 @@ class Span:
 
 
 def parse_costs(document: Any) -> list[Costs]:
-    """Return the costs of a campaign, one per system. Damaged ones are left out, which only makes forecasts coarser."""
+    """Parse the costs of a campaign, one per system. Damaged entries are left out, which only makes forecasts coarser."""
     found = []
     for each in document.get("systems", [document]) if isinstance(document, dict) else []:
         try:
@@ -133,14 +137,14 @@ def measure_costs(
     leases: Sequence[Mapping[str, Any]],
     offs: Mapping[str, float] | None = None,
 ) -> Costs:
-    """Return what runs of some cells and uses of leases took.
+    """Compute the costs of some cells' runs and of the uses of leases.
 
     Args:
-        empty: campaign and system, without costs.
+        header: campaign and system, without costs.
         cells: workload and configuration of each cell, by its id.
-        spans: the runs.
-        leases: documents of the uses.
-        offs: actual over expected time of the uses that had a forecast.
+        spans: start and end of each run.
+        leases: documents of the lease uses.
+        ratios: actual over expected duration of the uses that had a forecast.
     """
     by_cell: defaultdict[str, list[Span]] = defaultdict(list)
     by_use: defaultdict[str, list[Span]] = defaultdict(list)
@@ -195,14 +199,14 @@ def _is_within(lease: Mapping[str, Any], span: Span) -> bool:
 
 
 def read_costs(results: Results, learn_from: Sequence[Path] = (), campaign: Path | None = None) -> list[Costs]:
-    """Return what this campaign, all others below the same root, and further places took. Damaged files are left out.
+    """Read the costs of this campaign, of all others below the same root, and of further places.
 
-    Raises ConfigError for a place to learn from that holds no runs.
+    Damaged files are left out. Raises ConfigError for a place to learn from that holds no runs.
 
     Args:
-        results: those of the campaign.
-        learn_from: archives, and directories of results.
-        campaign: its file. What stands in NAME.costs.json beside NAME.yaml gives way to runs that are measured here.
+        results: results directory of the campaign.
+        learn_from: archives and results directories.
+        campaign: path of its file; costs in NAME.costs.json beside NAME.yaml yield to runs that are measured here.
     """
     found = [*_campaign_costs(results.directory, manifests=True)]
     for directory in sorted(results.root.glob("[!.]*/")):
@@ -223,7 +227,7 @@ def read_costs(results: Results, learn_from: Sequence[Path] = (), campaign: Path
 
 
 def merge_costs(found: Sequence[Costs]) -> list[Costs]:
-    """Return every cell once, from where most of its runs are known, and every use of a lease once."""
+    """Merge costs so that each cell counts once, from the entry with the most runs, and each lease use once."""
     most: dict[str, int] = {}
     for cell in (cell for costs in found for cell in costs.cells):
         most[cell.cell_id] = max(most.get(cell.cell_id, 0), cell.runs)
@@ -241,7 +245,7 @@ def merge_costs(found: Sequence[Costs]) -> list[Costs]:
 
 
 def earlier_spread(known: Iterable[Costs], campaign: str, systems: Collection[str]) -> tuple[EarlierSpread, ...]:
-    """Return how much compositions differed in other campaigns on these systems."""
+    """Return the spread between compositions in other campaigns on these systems."""
     others = (costs for costs in known if costs.campaign != campaign and costs.system in systems)
     return tuple(dict.fromkeys(each for costs in others for each in costs.spread))  # a copy of one may be named as well
 
@@ -273,18 +277,18 @@ def _manifests(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_lease_document(path: Path) -> dict[str, Any]:
-    """Read a manifest or the document of a lease. Return nothing for a file that is neither."""
+    """Read a manifest or a lease document. Returns {} for any other file."""
     document = read_json(path)
     return document if isinstance(document.get("lease"), str) else {}
 
 
 def read_forecast_offs(directory: Path) -> dict[str, float]:
-    """Return actual over expected time of each lease of a campaign's results that was forecast, by its use."""
+    """Return actual over expected duration of each lease of a results directory that had a forecast, by its use."""
     return forecast_offs(_manifests(directory))
 
 
 def forecast_offs(manifests: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return actual over expected time of leases that were measured in one go, by their use."""
+    """Compute actual over expected duration of leases that were measured without interruption, by their use."""
     offs = {}
     for manifest in manifests:
         forecast, actual, uses = (manifest.get(name) for name in ("forecast", "actual", "uses"))
@@ -299,7 +303,10 @@ def forecast_offs(manifests: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def begin_forecast(results: Results, lease: str, forecast: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Keep the forecast of a lease that is about to be measured. The first one of a lease that was begun before counts."""
+    """Store the forecast of a lease that is about to be measured, and return it.
+
+    The first forecast counts if the lease was begun before.
+    """
     path = results.work_directory(lease) / _FORECAST
     before = read_json(path)
     if isinstance(before.get("runs"), int):

@@ -1,4 +1,4 @@
-"""The plan: the matrix in the order of its leases, costed before anything runs. Pure."""
+"""Plan of a campaign, which is the matrix in the order of its leases, with costs. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from campaign.spec.run_numbers import compositions_of, in_composition, runs_of
 
 @dataclass(frozen=True)
 class PlannedLease:
-    """One lease: a composition and the cells to be measured on it, whose settings are about this composition."""
+    """One lease, with its composition and the cells to measure on it. Their settings apply to this composition."""
 
     name: str
     configuration: Configuration
@@ -60,12 +60,12 @@ class PlannedLease:
 
     @property
     def basis(self) -> str:
-        """What the duration rests on."""
+        """Basis of the expected duration."""
         return f"{self.expected.basis}{self.often}"
 
     @property
     def to_start(self) -> bool:
-        """Whether there is anything that hardware is needed for."""
+        """True if the lease has runs that need hardware."""
         return self.missing > self.implied
 
     @property
@@ -73,7 +73,11 @@ class PlannedLease:
         return needs_fabric(self.configuration)
 
     def describe(self, compositions: int) -> str:
-        """What its job is about: '1x4-fabric, composition 2 of 3: 2 cells, 4 runs, about 3 min'. compositions: of the campaign."""
+        """Describe the job of the lease, as '1x4-fabric, composition 2 of 3: 2 cells, 4 runs, about 3 min'.
+
+        Args:
+            compositions: number of compositions of the campaign.
+        """
         whole = f"{self.about(compositions)}: {pluralize(len(self.cells), 'cell')}"
         if not self.missing:
             return f"{whole}, all {self.runs} runs have a record ('campaign redo' measures runs again)"
@@ -85,21 +89,21 @@ class PlannedLease:
         return f"{whole}, {runs}{some}, {about(self.expected)}{implied}"
 
     def about(self, compositions: int) -> str:
-        """'1x4-fabric, composition 2 of 3'"""
+        """Format configuration and composition, as '1x4-fabric, composition 2 of 3'."""
         return f"{self.name.removesuffix(f'.c{self.composition}')}, composition {self.composition} of {compositions}"
 
     def repetitions(self, cell: Cell) -> int:
-        """How many repetitions a cell of the lease is to have: at most, where a target may end it."""
+        """Return the number of runs that a cell of the lease is to have, at most if a target may end it."""
         return self.over.get(cell.id, len(runs_of(cell.settings)))
 
     def devices(self) -> str:
-        """The devices that the composition takes, in words."""
+        """Describe the devices of the composition."""
         return self.configuration.words()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """An ordered, costed matrix."""
+    """Matrix of a campaign in the order of its leases, with expected durations and costs."""
 
     campaign: Campaign
     where: str | None
@@ -135,28 +139,28 @@ class Plan:
 
     @property
     def cells(self) -> Iterator[tuple[PlannedLease, Cell]]:
-        """Every lease with each of its cells, without the reference."""
+        """Pairs of lease and cell, without the reference cells."""
         return ((lease, cell) for lease in self.leases for cell in lease.cells if not cell.reference)
 
     @property
     def unfit(self) -> dict[str, str]:
-        """Configurations that do not fit the pool, and why."""
+        """Reason per configuration that does not fit the pool, by name."""
         return {name: placement.unfit for name, placement in self.placements.items() if placement.unfit}
 
     @property
     def price(self) -> float | None:
-        """Price of what is to be measured; None where a part of it has none, or is unknown."""
+        """Price of the missing runs, or None if a part of it has no price or is unknown."""
         price = _known_sum([lease.charge.price for lease in self.leases if lease.charge])
         return None if price is None or not self.campaign.currency else round(price, 2)
 
     @property
     def cell_count(self) -> int:
-        """Cells of the matrix; each may be measured in several leases."""
+        """Number of cells of the matrix. Each may be measured in several leases."""
         return len({cell.id for _, cell in self.cells})
 
     @property
     def cells_missing(self) -> int:
-        """Cells with at least one run that has no record."""
+        """Number of cells with at least one run that has no record."""
         return len(frozenset[str]().union(*(lease.cells_missing for lease in self.leases)))
 
     @property
@@ -169,40 +173,43 @@ class Plan:
 
     @property
     def missing_least(self) -> int:
-        """How many of the missing runs no target can make needless."""
+        """Number of missing runs that must be measured even if every target is reached early."""
         return sum(lease.missing_least for lease in self.leases)
 
     @property
     def recompositions(self) -> int:
-        """Leases still to be measured for which the fabric has to move devices."""
+        """Number of unmeasured leases for which the fabric has to move devices."""
         return sum(lease.needs_fabric for lease in self.leases if lease.to_start)
 
     @property
     def recompositions_least(self) -> int:
-        """Distinct compositions that need the fabric: no order and no sharing could do with fewer."""
+        """Number of distinct compositions that need the fabric. No order and no sharing needs fewer."""
         needed = (lease for lease in self.leases if lease.to_start and lease.needs_fabric)
         return len({(lease.configuration.name, lease.composition) for lease in needed})
 
     @property
     def attached(self) -> int | None:
-        """Devices that composing attaches for what is to be measured; None where that is not known."""
+        """Number of devices that composing attaches for the missing runs, or None if unknown."""
         counted = [lease.work.operations for lease in self.leases if lease.missing and lease.needs_fabric]
         known = [each.count("attach") for each in counted if each is not None]
         return sum(known) if len(known) == len(counted) else None
 
     @property
     def device_hours(self) -> float | None:
-        """Expected device-hours of what is to be measured; None where they are unknown."""
+        """Expected device-hours of the missing runs, or None if unknown."""
         return _known_sum([lease.charge.device_hours for lease in self.leases if lease.charge])
 
     @property
     def host_hours(self) -> float | None:
-        """Expected host-hours of what is to be measured; None where they are unknown."""
+        """Expected host-hours of the missing runs, or None if unknown."""
         return _known_sum([lease.charge.host_hours for lease in self.leases if lease.charge])
 
     @cached_property
     def wall_s(self) -> float | None:
-        """Expected duration: one lease at a time, or side by side, as the isolation permits. None where it is unknown."""
+        """Expected duration (seconds), or None if unknown.
+
+        Leases run one at a time or concurrently, as the isolation permits.
+        """
         times = [(lease.configuration, lease.expected_s) for lease in self.leases if lease.missing]
         known = [(configuration, seconds) for configuration, seconds in times if seconds is not None]
         return wall_s(self.campaign, known) if len(known) == len(times) else None
@@ -219,12 +226,12 @@ def _known_sum(values: Sequence[float | None]) -> float | None:
 
 
 def about(expected: Expected) -> str:
-    """'about 2 min 0 s (1 min 30 s to 3 min 0 s)': a time with its interval, where it has one; 'for an unknown time'."""
+    """Format an expected time with its interval, as 'about 2 min 0 s (1 min 30 s to 3 min 0 s)' or 'for an unknown time'."""
     return "for an unknown time" if expected.expected_s is None else f"about {time_words(expected)}"
 
 
 def time_words(expected: Estimate) -> str:
-    """A time with its interval, without 'about'; 'unknown'."""
+    """Format an expected time with its interval, without 'about', or return 'unknown'."""
     if expected.expected_s is None:
         return "unknown"
     if expected.low_s is None or expected.high_s is None or expected.expected_s <= 0:
@@ -239,14 +246,14 @@ def build_plan(
     costs: CostModel | None = None,
     placements: Mapping[str, PlannedPlacement] | None = None,
 ) -> Plan:
-    """Order the cells into leases and cost them.
+    """Group the cells into ordered leases and estimate their costs.
 
     Args:
         campaign: the campaign.
         matrix: its cells.
-        known: runs that were measured; by default, none.
-        costs: what is known of times; by default, nothing.
-        placements: where each configuration goes on its system, by name, as far as that is known beforehand.
+        recorded: runs that were measured; None for none.
+        costs: cost model; None for a model without earlier durations.
+        placements: placement of each configuration on its system by name, as far as it is known beforehand.
     """
     known, costs, placements = known or KnownRuns(), costs or CostModel({}), placements or {}
     in_the_middle = usual(known.stops.values())
@@ -291,7 +298,7 @@ def _sort_leases(campaign: Campaign, leases: Sequence[PlannedLease]) -> list[Pla
 
 
 def _with_costs(lease: PlannedLease, costs: CostModel, charges: Charges) -> PlannedLease:
-    """Return a lease with what it will take, and with the least that it can take where targets may end cells."""
+    """Return a lease with its expected duration, its minimum duration if targets may end cells, and its charge."""
     expected = costs.forecast(lease.work)
     least = costs.forecast(lease.fewest) if lease.missing_least < lease.missing else expected
     charge = charges(lease.work, expected) if lease.work.count else None
@@ -299,7 +306,10 @@ def _with_costs(lease: PlannedLease, costs: CostModel, charges: Charges) -> Plan
 
 
 def lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> str:
-    """Name of the lease that a composition of a cell belongs to; a safe file name, of wildcards of the rule `measure`."""
+    """Format the name of the lease of a cell's composition.
+
+    It is a safe file name, made of the wildcards of the rule `measure`.
+    """
     parts = [cell.configuration.name]
     if protocol.lease_per != "configuration":
         parts.append(cell.workload)
@@ -309,7 +319,10 @@ def lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> str:
 
 
 def _by_lease(campaign: Campaign, matrix: Matrix) -> dict[tuple[str, int], list[Cell]]:
-    """Cells by the name and composition of their leases, each with its settings there, and last the reference."""
+    """Group the cells by name and composition of their leases.
+
+    Each cell has its settings for that composition. The reference comes last.
+    """
     groups: dict[tuple[str, int], list[Cell]] = defaultdict(list)
     settings: dict[tuple[Settings, int], Settings] = {}
     for cell in matrix.cells:
@@ -376,7 +389,7 @@ def _lease(
 def _range(
     missing: list[tuple[Cell, int]], in_the_middle: int | None
 ) -> tuple[list[tuple[Cell, int]], list[tuple[Cell, int]]]:
-    """The missing runs that it takes at least, and those that it will probably take."""
+    """Return the missing runs that are needed at least, and those that will probably be needed."""
     if all(cell.settings.target_half_width_pct is None for cell, _ in missing):
         return missing, missing
     fewest: list[tuple[Cell, int]] = []

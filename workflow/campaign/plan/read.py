@@ -25,12 +25,14 @@ from campaign.spec.superseded import RecordedHosts
 
 
 def read_plan(request: PlanRequest, *, allow_unfit: bool = False, checked: bool = True) -> Plan:
-    """Plan a campaign against its records. Raises ConfigError if a configuration can never fit the pool.
+    """Plan a campaign against its records.
+
+    Raises ConfigError if a configuration can never fit the pool.
 
     Args:
         request: the campaign, and which of its cells.
-        allow_unfit: plan a campaign with a configuration that does not fit.
-        checked: whether damaged records count as none (`without_damaged`).
+        allow_unfit: whether a campaign with a configuration that does not fit is planned.
+        check_records: whether damaged records count as missing (`drop_damaged_records`).
     """
     campaign = request.load()
     results = Results(request.results, campaign.name)
@@ -52,7 +54,7 @@ def read_plan(request: PlanRequest, *, allow_unfit: bool = False, checked: bool 
 
 
 def _expand_matrix(campaign: Campaign, request: PlanRequest, results: Results, store: Store) -> Matrix:
-    """Expand the requested cells; of a race, with the compositions that it has reached."""
+    """Expand the matrix to the requested cells. A race adds the compositions that it has reached."""
     matrix = expand(campaign, request.where, hosts=RecordedHosts(store))
     if not request.until:
         return matrix

@@ -58,10 +58,10 @@ _NAME = re.compile(r"([0-9a-f]{20})\.(\d{1,6})\.(\d{1,15}|none)\.(\d{1,6})\.json
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What the first `repetitions` runs of a cell in one composition have reached.
+    """Progress of a cell in one composition after its first `repetitions` runs.
 
-    failures: how many of them are not believed. half_width_ppm: of the 95 % interval, in millionths of the mean, rounded up; None
-    where there is none (fewer than two believed runs, a mean that is not positive).
+    failures: number of runs that are not believed. half_width_ppm: half-width of the 95 % interval, in millionths of the mean,
+    rounded up; None without an interval (fewer than two believed runs, or a mean that is not positive).
     """
 
     repetitions: int
@@ -74,25 +74,30 @@ class Reached:
         return None if self.half_width_ppm is None else self.half_width_ppm / 1e4
 
     def name(self, cell_id: str) -> str:
-        """Name of its file."""
+        """Return the name of the file that stores this progress."""
         width = "none" if self.half_width_ppm is None else self.half_width_ppm
         return f"{cell_id}.{run_number(self.composition, self.repetitions)}.{width}.{self.failures}.json"
 
 
 def fewest(settings: Settings) -> int:
-    """Fewest runs of a cell in one composition, with a target: its share of `repetitions_min`, but no interval is of one run."""
+    """Return the minimum number of runs of a cell in one composition, if there is a target.
+
+    It is the composition's share of `repetitions_min`, and at least 2 with several compositions, as one run has no interval.
+    """
     k = settings.compositions
     return settings.repetitions_min if k == 1 else max(2, -(-settings.repetitions_min // k))
 
 
 def most(settings: Settings, composition: int) -> int:
-    """Most runs of a cell in one composition."""
+    """Return the maximum number of runs of a cell in one composition."""
     return len(runs_of(in_composition(settings, composition)))
 
 
 def is_over(cell: Reached, settings: Settings) -> bool:
-    """Whether a target ends the cell in its composition before its most repetitions there: it is reached, or as many runs failed as
-    had to be believed."""
+    """Return whether a target ends the cell in its composition before the maximum number of runs.
+
+    The target is reached, or the number of failed runs equals the required number of believed runs.
+    """
     target, least = settings.target_half_width_pct, fewest(settings)
     if target is None:
         return False
@@ -108,9 +113,16 @@ def planned(
     measured: Collection[RunKey],
     stops: Mapping[CellComposition, Reached] | None = None,
 ) -> tuple[int, ...]:
-    """The runs that a cell is to have: all of them, but those after which the target ended it in their composition.
+    """Return the numbers of the runs that a cell is to have.
 
-    measured: keys of the runs that have a record. A stop counts for the runs that it was made from, so not where one is gone.
+    Runs after a target ended the cell in their composition are left out. A stop counts only while all runs behind it have a
+    record.
+
+    Args:
+        settings: settings of the cell.
+        cell_id: id of the cell.
+        measured: keys of the runs that have a record.
+        stops: progress of cells by composition.
     """
     runs = runs_of(settings)
     if settings.target_half_width_pct is None or not stops:
@@ -127,16 +139,24 @@ def planned(
 
 
 def least(settings: Settings, left: int) -> int:
-    """How many of the repetitions that are left of a cell in one composition it takes at least, while it is not over."""
+    """Return how many of a cell's remaining repetitions in one composition are needed at least.
+
+    Args:
+        settings: settings of the cell.
+        remaining: number of remaining repetitions of a cell that has not ended.
+    """
     if settings.target_half_width_pct is None or not left:
         return left
     return min(left, max(1, fewest(settings) - (len(runs_of(settings)) - left)))
 
 
 def likely(settings: Settings, left: int, usual: int | None) -> int:
-    """How many of the repetitions that are left it will probably take.
+    """Estimate how many of a cell's remaining repetitions in one composition will be needed.
 
-    usual: repetitions after which other cells were over; None: all are reckoned with.
+    Args:
+        settings: settings of the cell.
+        remaining: number of remaining repetitions.
+        median_repetitions: number of repetitions after which other cells ended; None to count all that remain.
     """
     if usual is None:
         return left
@@ -144,13 +164,13 @@ def likely(settings: Settings, left: int, usual: int | None) -> int:
 
 
 def usual(stops: Iterable[Reached]) -> int | None:
-    """After how many repetitions in a composition cells were over, in the middle; None where none is."""
+    """Return the median number of repetitions after which cells ended in a composition, or None without any."""
     counts = sorted(stop.repetitions for stop in stops)
     return counts[len(counts) // 2] if counts else None
 
 
 def said(settings: Settings) -> str:
-    """How often a cell is repeated: '3', '3-10'."""
+    """Format the number of repetitions of a cell, such as '3' or '3-10'."""
     counts = [most(settings, composition) for composition in compositions_of(settings)]
     at_least = sum(min(count, fewest(settings)) for count in counts)
     if settings.target_half_width_pct is None or at_least >= sum(counts):
@@ -159,7 +179,7 @@ def said(settings: Settings) -> str:
 
 
 def why(cell: Reached, settings: Settings) -> str:
-    """Why the last of these runs is the cell's last one, where there is a target; empty where it is not the last."""
+    """Explain why the last of these runs ends the cell, or return '' if it does not or if there is no target."""
     target = settings.target_half_width_pct
     if target is None:
         return ""
@@ -185,7 +205,7 @@ def _percent(value: float) -> str:
 
 
 class Stops:
-    """What cells have reached, as files in one results directory."""
+    """Files of one results directory that store the progress of cells."""
 
     def __init__(self, results: Path) -> None:
         self.directory = Results.from_directory(results).stopped_cells
@@ -194,11 +214,14 @@ class Stops:
         return self.directory / cell_id[:2] / cell.name(cell_id)
 
     def index(self) -> dict[CellComposition, Reached]:
-        """What is known of every cell by composition, from file names alone; the longest of its runs, where there are several."""
+        """Return the progress of every cell by composition, from file names alone.
+
+        The progress with the most repetitions counts.
+        """
         return _known(_names(self.directory))
 
     def of(self, cell_id: str) -> dict[CellComposition, Reached]:
-        """What is known of one cell by composition."""
+        """Return the progress of one cell by composition."""
         return _known(path.name for path in (self.directory / cell_id[:2]).glob(f"{cell_id}.*.json"))
 
     def write(self, cell: Cell, found: Reached) -> None:
@@ -206,7 +229,7 @@ class Stops:
         write_once(self.path(cell.id, found), (json.dumps(words, ensure_ascii=False) + "\n").encode())
 
     def withdraw(self, cell_id: str, composition: int) -> None:
-        """Forget a cell in a composition: its runs change."""
+        """Remove the progress of a cell in a composition, because its runs change."""
         for path in (self.directory / cell_id[:2]).glob(f"{cell_id}.*.json"):
             match = _NAME.fullmatch(path.name)
             if match and composition_of(int(match[2])) == composition:

@@ -1,4 +1,4 @@
-"""What a person asks of a plan. Each field says once how commands, Snakemake's `--config` and the documentation know it."""
+"""Request for a plan. Each field defines its names in commands, in Snakemake's `--config` and in the documentation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Group = Literal["selection", "costs", "allocations", ""]
 
 @dataclass(frozen=True)
 class PlanOption:
-    """How a field of `PlanRequest` is given."""
+    """Definition of a field of `PlanRequest` as a command option and as a key of `--config`."""
 
     meaning: str
     """Help of commands and text of the documentation."""
@@ -63,7 +63,7 @@ def _slurm(value: object) -> SlurmOptions:
 
 
 def _is_no(value: object) -> bool:
-    """Whether a switch is off; `yes` leaves it to the campaign."""
+    """Return whether a switch is off. `yes` leaves the choice to the campaign."""
     if str(value).lower() in ("yes", "true"):
         return False
     if str(value).lower() in ("no", "false"):
@@ -78,16 +78,16 @@ def _goal(value: object) -> str | None:
 
 
 def _paths(value: object) -> tuple[Path, ...]:
-    """One path, or several: a list, or separated by commas."""
+    """Parse one path, or several as a list or separated by commas."""
     found = value if isinstance(value, list | tuple) else str(value).split(",")
     return tuple(Path(str(each).strip()) for each in found if str(each).strip())
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """The campaign, which of its cells are meant, and how they are to be measured.
+    """Request for a plan: the campaign, the selection of its cells, and how they are to be measured.
 
-    To add an option, add a field: the commands, the keys of `--config` and the documentation follow.
+    To add an option, add a field. The commands, the keys of `--config` and the documentation follow.
     """
 
     campaign: Annotated[Path, PlanOption("Path of the campaign file. Default: `config/campaign.yaml`.", _path)]
@@ -158,7 +158,7 @@ class PlanRequest:
     ] = ()  # fmt: skip
 
     def arguments(self) -> list[str]:
-        """The request as arguments of `campaign plan`."""
+        """Return the request as arguments of `campaign plan`."""
         found = [str(self.campaign), f"--results={self.results}"]
         for name, value in self._given():
             flag = f"--{OPTIONS[name].flag or name}"
@@ -168,7 +168,7 @@ class PlanRequest:
         return found
 
     def snakemake_config(self) -> list[str]:
-        """The request as KEY=VALUE of Snakemake's `--config`."""
+        """Return the request as KEY=VALUE pairs of Snakemake's `--config`."""
         texts = {
             name: "no" if value is True
             else ",".join(map(str, value)) if isinstance(value, tuple)
@@ -180,12 +180,12 @@ class PlanRequest:
         return [f"campaign={self.campaign}", f"results={self.results}", *given]
 
     def _given(self) -> list[tuple[str, Any]]:
-        """Name and value of what was asked for beside the campaign and the results."""
+        """Return name and value of each option of the request, without campaign and results."""
         values = {each.name: getattr(self, each.name) for each in fields(self)[2:]}
         return [(name, value) for name, value in values.items() if value and value != SlurmOptions()]
 
     def load(self) -> Campaign:
-        """The campaign as asked for."""
+        """Load the campaign with the requested options."""
         implied = self.run_implied
         results, version = self.results, self.version
         whole = load_campaign(
@@ -201,7 +201,10 @@ OPTIONS: Mapping[str, PlanOption] = {
 
 
 def request_of(config: Mapping[str, Any]) -> PlanRequest:
-    """Type Snakemake's configuration at the door; ConfigError for a key that does not exist."""
+    """Convert Snakemake's configuration to a PlanRequest.
+
+    Raises ConfigError for an unknown key or an invalid value.
+    """
     names = {option.key or name: name for name, option in OPTIONS.items()}
     for key in config:
         if key not in names:
@@ -218,7 +221,7 @@ def request_of(config: Mapping[str, Any]) -> PlanRequest:
 
 
 def key_meanings() -> list[tuple[str, str]]:
-    """Every key of `--config` with its meaning."""
+    """List every key of `--config` with its meaning."""
     return [(option.key or name, option.key_meaning or option.meaning) for name, option in OPTIONS.items()]
 
 
@@ -227,6 +230,9 @@ def _written(value: object) -> str:
 
 
 def _unquoted(expression: str) -> str:
-    """An expression as Snakemake leaves it alone: it takes quotes away from the ends of a value."""
+    """Return an expression in a form that Snakemake leaves unchanged.
+
+    Snakemake removes quotes from both ends of a value.
+    """
     text = expression.strip()
     return f"({text})" if text[-1:] in ("'", '"') or text[:1] in ("'", '"') else text

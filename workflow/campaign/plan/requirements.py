@@ -1,6 +1,6 @@
-"""What a composition has to reach before anything else is measured on it: cells that are tried, and whether a run of them suffices.
+"""Requirements that a composition has to meet before it is measured: the cells to try, and the check of their runs. Pure.
 
-Pure. All cells of the workload on the configuration are tried, whatever part of the campaign is measured.
+All cells of the workload on the configuration are tried, whatever part of the campaign is measured.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from campaign.workloads.protocol import Outcome
 
 
 def required(campaign: Campaign, configuration: str) -> list[tuple[Requirement, Cell]]:
-    """The requirements on a configuration's compositions, each with the cells that are tried for it."""
+    """Return the requirements on a configuration's compositions, each with a cell to try."""
     if not campaign.protocol.require:
         return []
     found = []
@@ -29,7 +29,7 @@ def required(campaign: Campaign, configuration: str) -> list[tuple[Requirement, 
 
 
 def shortfall(requirement: Requirement, cell: Cell, outcome: Outcome) -> str:
-    """How a run falls short of what is required; empty where it does not."""
+    """Describe how a run misses a requirement, or return '' if it meets the requirement."""
     what = f"protocol.require: {cell.label()}"
     if outcome.status != "ok":
         why = f" ({outcome.failure.reason})" if outcome.failure else ""

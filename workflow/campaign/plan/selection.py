@@ -1,4 +1,4 @@
-"""What `--where` selects: cells by their axes and, where there are records, by the hosts that their runs touched. Pure."""
+"""Selection of cells by `--where`, from their axes and, if there are records, from the hosts of their runs. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ HOST = "host"
 
 
 class HostsOf(Protocol):
-    """The hosts that a cell's runs touched, by its id; `seen` are those of all cells that were asked for."""
+    """Hosts that a cell's runs used, by the id of the cell.
+
+    `seen` holds the hosts of all cells that were looked up.
+    """
 
     seen: set[str]
 
@@ -22,22 +25,22 @@ class HostsOf(Protocol):
 
 
 def axis_names(campaign: Campaign) -> frozenset[str]:
-    """Names that an expression over this campaign may use."""
+    """Return the names that an expression over this campaign may use."""
     return frozenset(AXES) | set(campaign.file.axes.options)
 
 
 def host_expression(campaign: Campaign, where: str) -> Expression | None:
-    """`where`, if it names the hosts that runs touched; None where it asks for axes alone."""
+    """Parse `where`. Returns None if it uses axes only, and no hosts of runs."""
     names = axis_names(campaign)
     expression = parse(where, names | {HOST}, "--where")
     return expression if HOST in expression.names - names else None
 
 
 class CellSelection:
-    """`--where`: holds for a cell by its axes or, where it names `host`, by any host that a run of the cell touched.
+    """The condition of `--where` on the axes of a cell or, if it names `host`, on any host that a run of the cell used.
 
-    So a cell without a run is not selected by an expression that names `host`, and one that is selected stays so while it is
-    measured again elsewhere.
+    A condition that names `host` selects no cell without a run. A selected cell stays selected while it is measured again
+    elsewhere.
     """
 
     def __init__(self, campaign: Campaign, where: str, hosts: HostsOf | None) -> None:
@@ -52,7 +55,7 @@ class CellSelection:
         return any(self.expression({**axes, HOST: host}) for host in self.hosts(cell_id()))
 
     def known(self) -> str:
-        """For an error: the hosts that could have been named."""
+        """Return the part of an error message that lists the hosts with records."""
         if self.hosts is None or not self.by_host:
             return ""
         return f"; hosts with records: {', '.join(sorted(self.hosts.seen)) or 'none'}"

@@ -14,18 +14,24 @@ from campaign.workloads.protocol import Step
 
 
 class UsedDevices:
-    """Devices of one composition, by host, in the order in which runs use them. system: says of which kind they are."""
+    """Devices of one composition by host, in the order in which runs use them.
+
+    system: system file with the kinds of the devices.
+    """
 
     def __init__(self, composition: Composition, system: SystemFile | None = None) -> None:
         self.by_host = {host.name: list(host.in_order) for host in composition.hosts}
         self._models = {} if system is None else system.devices
 
     def of(self, step: Step) -> dict[str, list[Device]]:
-        """The devices that a step uses, by host."""
+        """Return the devices that a step uses, by host."""
         return {host: self.by_host.get(host, [])[:count] for host, count in step.ranks_by_host.items()}
 
     def given(self, step: Step) -> list[Given]:
-        """What each rank, or the one program, is given for its devices. LaunchError: one program cannot use these devices."""
+        """Build the device environment of each process of a step, from its devices' launch rules.
+
+        Raises LaunchError if one program cannot use these devices.
+        """
         if not step.takes_devices or not any(device.launch for each in self.of(step).values() for device in each):
             return [Given()] * step.processes
         if step.per_rank:
@@ -45,8 +51,11 @@ class UsedDevices:
             raise LaunchError(f"{step.argv[0]}: {error}; start it once per rank") from error
 
     def named(self, step: Step) -> tuple[Accelerator | None, dict[str, Sequence[str]]]:
-        """The kind of the run's devices and their names by host, where all are known by names that a mask can use; else a run would
-        get any of the host's."""
+        """Return the kind of a step's devices and their names by host, for a device mask.
+
+        Returns (None, {}) unless all devices have names that a mask can use. Without a mask, a run gets any of the host's
+        devices.
+        """
         used = self.of(step)
         every = [device for devices in used.values() for device in devices]
         kinds = {self.runs_on(device) for device in every}
@@ -64,8 +73,17 @@ class UsedDevices:
     def masked(
         self, step: Step, kind: Accelerator, named: Mapping[str, Sequence[str]], given: Sequence[Given]
     ) -> list[Given]:
-        """What processes are given, with a mask of devices: those of the host, among which ranks choose by LOCAL_RANK, or only a
-        rank's own where its kind of device needs that."""
+        """Return the environment of each process with a device mask added.
+
+        The mask holds the devices of the host, among which ranks choose by LOCAL_RANK. If the kind of device needs it, the mask
+        holds only the rank's own device.
+
+        Args:
+            step: the step.
+            kind: kind of the devices.
+            names_by_host: device names by host, as `named_devices` returns them.
+            environments: environment of each process without the mask.
+        """
         if not step.per_rank:
             names = [list(next(iter(named.values())))]
         elif kind.mask_per_rank:

@@ -1,4 +1,4 @@
-"""The plan as programs and people read it (a document, rows of text, counts by axis), and writing it into a results directory."""
+"""Plan as a document, as rows of text and as counts by axis, and its files in a results directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from campaign.spec.record import Store
 
 
 def counts_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
-    """For every axis and value: how many cells and runs."""
+    """Count cells and runs for every axis and value."""
     several = ["system"] if len(plan.campaign.systems) > 1 else []
     names = [*several, "configuration", "workload", "batch", "precision", *plan.campaign.file.axes.options]
     cells: dict[str, Counter[str]] = {name: Counter() for name in names}
@@ -52,7 +52,10 @@ def counts_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON (`plan/1`); estimates carry what they rest on."""
+    """Build the JSON document of the plan (`plan/1`).
+
+    Estimates are accompanied by their basis.
+    """
     document = PlanDocument(
         campaign=plan.campaign.name,
         campaign_hash=hash_document(plan.campaign.document()),
@@ -131,7 +134,10 @@ def _rounded(value: float | None, digits: int = 1) -> float | None:
 
 
 def plan_rows(plan: Plan) -> Iterator[list[str]]:
-    """Return every cell as one row of text, header first (`plan.tsv`). No text is a formula for a spreadsheet."""
+    """Yield the header and then one row of text per cell (`plan.tsv`).
+
+    Texts that a spreadsheet would read as formulas are neutralised.
+    """
     options = list(plan.campaign.file.axes.options)
     yield ["schema", "order", "lease", "composition", "cell_id", "configuration", "hosts", "devices_per_host", "devices_used",
            "ranks", "attach", "storage", "device", "workload", "batch", "batch_global", "precision",
@@ -153,11 +159,16 @@ def plan_rows(plan: Plan) -> Iterator[list[str]]:
 
 
 def write_plan(plan: Plan, results: Results, renewed: Collection[str] | None = None) -> list[Path]:
-    """Write the plan into a results directory: plan.json, plan.tsv, a document a lease, the analysis, and what earlier campaigns
-    tell of the spread of compositions; gives the paths.
+    """Write the plan into a results directory and return the paths written.
 
-    renewed: names of leases whose document gets a new token, so that Snakemake measures them; None: those with a missing run.
-    What is there already and says the same is left alone: whoever reads it is not disturbed, and nothing is made again from it.
+    These are plan.json, plan.tsv and one document per lease. The analysis and the spread of compositions in earlier campaigns
+    are written, too. A file whose content is unchanged is not rewritten, so that its readers are not disturbed and nothing is
+    made again from it.
+
+    Args:
+        plan: the plan.
+        results: results directory of the campaign.
+        leases_to_rerun: names of leases that get a new token, so that Snakemake measures them; None for those with missing runs.
     """
     Store(results.directory).share(plan.campaign.document())
     files.make_directory(results.lease_plans)
@@ -184,7 +195,7 @@ def write_plan(plan: Plan, results: Results, renewed: Collection[str] | None = N
 
 
 def write_tables(plan: Plan, directory: Path) -> list[Path]:
-    """plan.json (`plan/1`) and plan.tsv (every cell)."""
+    """Write plan.json (`plan/1`) and plan.tsv (every cell), and return their paths."""
     files.make_directory(directory)
     document, table = directory / "plan.json", directory / "plan.tsv"
     files.write_atomic(table, "".join("\t".join(row) + "\n" for row in plan_rows(plan)))
@@ -193,7 +204,7 @@ def write_tables(plan: Plan, directory: Path) -> list[Path]:
 
 
 def _token(text: str) -> str:
-    """The token of a lease's document as it was written; empty where that cannot be read."""
+    """Read the token from the text of a lease's document. Returns '' if the text cannot be read."""
     try:
         return str(json.loads(text).get("token", ""))
     except (ValueError, AttributeError):

@@ -10,5 +10,5 @@ LAST = 1_000_000
 
 
 def in_page_order(drawings: Mapping[str, Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Documents of figures (`page_document`) by name, as a list in the order of the page."""
+    """Return the documents of figures (`build_page_document`) in the order of the page."""
     return [drawings[name] for name in sorted(drawings, key=lambda name: (drawings[name].get("place", LAST), name))]

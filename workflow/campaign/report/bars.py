@@ -1,7 +1,7 @@
-"""Grouped bars, and telemetry summed up by cell as bars: the same for utilisation, transfer rates and energy.
+"""Grouped bars, and bar figures of telemetry per cell, such as utilisation, transfer rates and energy.
 
-One row a quantity and cell: mean over the cell's valid runs, with its interval. Drawn is, of each workload, the batch, precision
-and options that were sampled on the most configurations; everything is in the data.
+A figure has one row per quantity and cell: the mean over the cell's valid runs, with its interval. Of each workload, the batch,
+precision and options that were sampled on the most configurations are drawn; the data has all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from campaign.common import intervals, wording
 from campaign.report import columns, plot
 from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, only_in_table
 
-# In one panel, words above more bars than this, or labels below more groups, would cover each other.
+# With more bars or groups in one panel, labels would cover each other.
 _LEGIBLE_BARS = 60
 _LEGIBLE_LABELS = 30
 _PT_PER_IN = 72
@@ -32,7 +32,7 @@ _PT_PER_IN = 72
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A column of the runs table, what it is in words, the unit it is told in, and the divisor to that unit."""
+    """Quantity of a bar figure: a column of the runs table, its label, its unit, and the divisor to that unit."""
 
     column: str
     says: str
@@ -40,7 +40,7 @@ class Quantity:
     divisor: float = 1.0
 
 
-# A rate of so few of the first is told in the others, with the factor to them.
+# Smaller units for a rate with a small number, with the factor to each of them.
 _SMALLER = {"GB/s": (("MB/s", 1e3), ("kB/s", 1e6)), "MB/s": (("kB/s", 1e3),)}
 
 BarGroups = Sequence[tuple[str, Sequence[tuple[Any, Any]]]]
@@ -52,10 +52,12 @@ _CELL = ("cell_id", "configuration", "workload", "batch", "precision", "state", 
 
 
 def rows_of(data: FigureData, quantities: Sequence[Quantity]) -> pd.DataFrame:
-    """One row a quantity and cell that has a valid run with a value, in the order of quantities, then of the plan.
+    """Summarise quantities per cell over its valid runs.
 
-    Columns: those of the cell, `n_ok` (runs with a value), `mean`, `sd`, `ci_low`, `ci_high`, `interval_method`, `quantity` and
-    `unit`. A value that is missing is absent, never zero. Empty without any.
+    Return one row per quantity and cell that has a valid run with a value, in the order of quantities, then of the plan.
+    Columns:
+    those of the cell, `n_ok` (runs with a value), `mean`, `sd`, `ci_low`, `ci_high`, `interval_method`, `quantity` and `unit`. A
+    missing value is absent, never zero. The table is empty if there is no value.
     """
     runs = data.runs[data.runs["status"] == "ok"]
     cells = data.cells[[*_CELL, *comparable_cells.option_columns(data.cells)]]
@@ -77,9 +79,11 @@ def rows_of(data: FigureData, quantities: Sequence[Quantity]) -> pd.DataFrame:
 
 
 def with_interval(rows: pd.DataFrame, by: Design) -> pd.DataFrame:
-    """Rows (cell_id, mean, sd, n_ok) with ci_low, ci_high and interval_method: over compositions where the design knows them.
+    """Add ci_low, ci_high and interval_method to rows of cells (cell_id, mean, sd, n_ok).
 
-    A quantity with values of zero has no logarithm: its interval is over runs (Student's t).
+    The interval is over compositions if the design has all runs of the cell. A quantity with values of zero has no logarithm, so
+    its
+    interval is over runs (Student's t).
     """
     low, high = intervals.student_interval(rows["mean"], rows["sd"], rows["n_ok"])
     method = np.array(wording.list_interval_methods(rows["n_ok"]), dtype=object)
@@ -95,20 +99,26 @@ def with_interval(rows: pd.DataFrame, by: Design) -> pd.DataFrame:
 
 
 def told_in(unit: str, largest: float) -> tuple[str, float]:
-    """The unit that a rate is told in when it is at most so large, and the factor to it: 0.00004 GB/s is 40 kB/s."""
+    """Choose the unit for a rate from its largest value, and return it with the factor to that unit.
+
+    For example, 0.00004 GB/s is shown as 40 kB/s.
+    """
     units = [(unit, 1.0), *_SMALLER.get(unit, ())]
-    # Zero is zero in any.
+    # Zero needs no smaller unit.
     return next((each for each in units if each[1] * largest >= 0.1), units[-1] if largest else units[0])
 
 
 def told(value: float, unit: str) -> str:
-    """A value in the unit that suits it: '3.10 GB/s', '41.2 kB/s'."""
+    """Format a value in the unit that suits it, such as '3.10 GB/s' or '41.2 kB/s'."""
     suits, factor = told_in(unit, abs(value))
     return f"{wording.format_number(factor * value)} {suits}"
 
 
 def told_beside(value: float, unit: str) -> str:
-    """A value whose unit is said beside it; with another one where it is too small for that: '3.10', '41.2 kB/s'."""
+    """Format a value next to which its unit is stated, such as '3.10'.
+
+    A value that is too small for that unit is given with another one, such as '41.2 kB/s'.
+    """
     return told(value, unit) if 0 < abs(value) < 1e-3 else wording.format_number(value)
 
 
@@ -119,10 +129,14 @@ def drawing(
     remarks: str = "",
     first: tuple[str, ...] = (),
 ) -> Drawing:
-    """Bars of the rows: a panel a quantity, a group a configuration, a bar a workload.
+    """Build a bar figure with one panel per quantity, one group per configuration and one bar per workload.
 
-    what: of the caption, a sentence that says what a value is of; remarks: further sentences of the
-    caption; first: findings that stand before the ranges of the quantities.
+    Args:
+        data: data of the figure.
+        rows: rows of `summarize_by_cell`.
+        value_sentence: sentence of the caption on the meaning of a value.
+        remarks: further sentences of the caption.
+        first_findings: findings that precede the ranges of the quantities.
     """
     if rows.empty:
         return nothing("no valid run has a value of it")
@@ -139,7 +153,7 @@ def drawing(
         f"{wording.format_run_counts(list(drawn['n_ok']))} a bar, "
         f"{wording.describe_intervals(drawn['interval_method'])}. {what}"
     )
-    # Ten thousand cells are of few workloads and batches: those are put into words once.
+    # Ten thousand cells have few different workloads and batches, so each is described once.
     same = rows.groupby(axes, sort=False, dropna=False)
     words = [wording.format_axes(row, axes) for row in rows.loc[~rows.duplicated(axes), axes].to_dict("records")]
     asked = rows[["configuration", "quantity", "unit", "mean", "ci_low", "ci_high", "n_ok"]]
@@ -164,14 +178,17 @@ def drawing(
 
 
 def first_configurations(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of as many configurations as a picture can show, spread over the plan, which has like ones beside each other."""
+    """Return the rows of as many configurations as a picture can show, spread evenly over the plan.
+
+    Similar configurations are next to each other in the plan.
+    """
     names = rows["configuration"].unique()
     places = np.unique(np.linspace(0, len(names) - 1, min(MOST_CONFIGURATIONS, len(names))).round().astype(int))
     return rows[rows["configuration"].isin(names[places])]
 
 
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one batch, precision and set of options of each workload: those sampled on the most configurations."""
+    """Return the rows of the batch, precision and options of each workload that were sampled on the most configurations."""
     axes = ["batch", "precision", *comparable_cells.option_columns(rows)]
     kept = []
     for _, of_workload in rows.groupby("workload", sort=False):
@@ -181,12 +198,13 @@ def chosen(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rank(group: pd.DataFrame) -> tuple[int, float, tuple[int, str]]:
+    """Return the sort key of a group, which is its number of configurations, then its batch, then its precision."""
     precision, name = comparable_cells.precision_rank(group["precision"].iloc[0])
     return group["configuration"].nunique(), float(group["batch"].iloc[0]), (-precision, name)
 
 
 def ranges(rows: pd.DataFrame) -> tuple[str, ...]:
-    """The range of each quantity over configurations and workloads, as sentences."""
+    """Describe the range of each quantity over configurations and workloads, one sentence per quantity."""
     said = []
     for quantity, group in rows.groupby("quantity", sort=False):
         ordered = group.sort_values("mean", kind="stable")
@@ -201,12 +219,13 @@ def ranges(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _where(row: Any, rows: pd.DataFrame) -> str:
+    """Describe the configuration of a row, with the workload if there are several."""
     named = ["workload"] if rows["workload"].nunique() > 1 else []
     return ", ".join([str(row["configuration"]), *(wording.format_axes(row, [name]) for name in named)])
 
 
 def picture(rows: pd.DataFrame) -> str:
-    """The bars as SVG, for use inside the report's style."""
+    """Draw the bars as SVG; call it inside `plot.use_style`."""
     workloads = list(rows["workload"].unique())
     configurations = list(rows["configuration"].unique())
     bars = Bars(workloads)
@@ -233,7 +252,7 @@ def picture(rows: pd.DataFrame) -> str:
 
 
 def _top(row: Any) -> float:
-    """Where a bar with its interval ends; 0 without a value."""
+    """Return the upper end of a bar with its interval, or 0 without a value."""
     return float(max((each for each in (row["mean"], row["ci_high"]) if each == each), default=0.0))
 
 
@@ -241,8 +260,11 @@ def _top(row: Any) -> float:
 class _Layout:
     """Layout of the bars of a panel.
 
-    width: of a bar, in places of groups; highest: value at the top of the panel; words: above each bar of each group; is_narrow:
-    whether words are wider than a bar.
+    Args:
+        width: width of a bar, in distances between groups.
+        highest: value at the top of the panel.
+        labels: label above each bar of each group.
+        is_narrow: true if labels are wider than a bar.
     """
 
     width: float
@@ -251,16 +273,19 @@ class _Layout:
     is_narrow: bool
 
     def find_top(self, pairs: Sequence[tuple[Any, Any]], index: int) -> float:
-        """Return the value above which the words of a bar begin. Words wider than a bar stand above its neighbours as well."""
+        """Return the value above which the label of a bar begins.
+
+        A label that is wider than its bar is placed above the neighbouring bars as well.
+        """
         if not self.is_narrow:
             return _top(pairs[index][1])
         return max(_top(row) for _, row in pairs[max(index - 1, 0) : index + 2])
 
 
 class Bars:
-    """Grouped bars of throughput: one look for each series over all panels, intervals, words above, gaps named.
+    """Grouped bars with intervals, labels and marked gaps; a series has the same look in all panels.
 
-    above: what stands above the bar of a cell; say: a series in the legend.
+    above: function that returns the label above the bar of a cell; say: function that names a series in the legend.
     """
 
     def __init__(
@@ -271,6 +296,7 @@ class Bars:
         self._say = say
 
     def _how(self, key: Any) -> dict[str, Any]:
+        """Return the matplotlib style of the bars of a series."""
         each = self.looks[key]
         return {"facecolor": each.colour, "hatch": each.hatch, "edgecolor": plot.INK, "linewidth": 0.7}
 
@@ -295,11 +321,11 @@ class Bars:
         axes.set_xticks(range(0, len(groups), step), [label for label, _ in groups[::step]])
         axes.set_xlim(-0.6, len(groups) - 0.4)
         if layout.highest > 0:
-            # Room for what is written upright above the tallest bar.
+            # Room for the vertical label above the tallest bar.
             axes.set_ylim(0, 1.05 * layout.highest * (1.0 + 0.045 * longest_words))
 
     def _lay_out(self, axes: Axes, groups: BarGroups) -> _Layout:
-        """Choose the width of bars, and the words above bars that are wide enough for them."""
+        """Choose the width of bars, and the labels above bars that are wide enough for them."""
         width = 0.84 / max(len(pairs) for _, pairs in groups)
         axes_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
         bar_pt = axes_pt * width / (len(groups) + 0.2)
@@ -311,7 +337,7 @@ class Bars:
         )
 
     def _choose_words(self, groups: BarGroups, bar_pt: float) -> list[list[str]]:
-        """Return the words above each bar of each group: none in a panel in which they would cover each other."""
+        """Return the label above each bar of each group, empty in a panel in which labels would cover each other."""
         nothing_written = [[""] * len(pairs) for _, pairs in groups]
         if sum(len(pairs) for _, pairs in groups) > _LEGIBLE_BARS:
             return nothing_written
@@ -330,13 +356,14 @@ class Bars:
 
     @staticmethod
     def _above(axes: Axes, x: float, top: float, highest: float, words: str) -> None:
-        # An interval that leaves the picture has no end to write above: the words go beside it.
+        # An interval that leaves the picture has no visible end, so the label goes to its right.
+        """Write the label above a bar."""
         aside = 5 if top > highest else 0
         how: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": plot.small_pt()}
         axes.annotate(words, (x, min(top, highest)), xytext=(aside, 3), textcoords="offset points", **how)
 
     def handles(self) -> list[Patch]:
-        """The entries of the legend."""
+        """Return the entries of the legend."""
         return [Patch(label=self._say(key), **self._how(key)) for key in self.looks]
 
     def multiples(
@@ -348,7 +375,16 @@ class Bars:
         height_in: float = 2.7,
         rotation: float = 0,
     ) -> str:
-        """Small multiples of grouped bars as SVG (`plot.multiples`). rotation: of the labels of groups, in degrees."""
+        """Draw small multiples of grouped bars as SVG.
+
+        Args:
+            panels: rows of each panel.
+            groups: function that returns the groups of bars of a panel's rows.
+            x: label of the x axis, or a function of a panel's rows that returns it.
+            y: label of the y axis.
+            height_in: height of a panel in inches.
+            rotation: rotation of the labels of groups, in degrees.
+        """
 
         def paint(axes: Axes, rows: pd.DataFrame) -> None:
             self.draw(axes, groups(rows))
@@ -362,7 +398,15 @@ class Bars:
 def grouped(
     rows: pd.DataFrame, by: Any, series: str, label: Callable[[Any], str] = str, *, sort: bool = False
 ) -> BarGroups:
-    """Groups of bars: by the values of a column or of several, a bar for each row, in the look of its value of `series`."""
+    """Group rows into bars by the values of one or several columns, with one bar per row.
+
+    Args:
+        rows: rows of cells.
+        group_columns: column or columns of a group.
+        series: column whose value determines the look of a bar.
+        label: function that formats the value of a group.
+        sort: sort the groups by value instead of first appearance.
+    """
     # The rows of all groups are converted at once: one by one, thousands of groups would take most of a figure's time.
     groups: dict[int, list[dict[Any, Any]]] = {}
     for place, cell in zip(rows.groupby(by, sort=sort).ngroup(), rows.to_dict("records"), strict=True):
@@ -376,5 +420,5 @@ def grouped(
 
 
 def tall_enough(least_in: float, labels: Iterable[str]) -> float:
-    """The height of a panel whose labels of groups stand upright."""
+    """Return the height in inches of a panel whose group labels are vertical."""
     return least_in + 0.055 * min(max(len(label) for label in labels), 40)

@@ -1,4 +1,4 @@
-"""One screen at the end of a campaign: what was measured, what was found, where to read on."""
+"""Summary of a campaign for one screen: measured runs, findings, and the location of the report."""
 
 from __future__ import annotations
 
@@ -28,9 +28,13 @@ _FINDINGS = 1  # of each figure; the page has all of them
 
 
 def summary(directory: Path, figures: Path | None = None, tables: Path | None = None) -> str:
-    """Counts, failed runs, compositions, the first finding of every figure, what to build with its ties, where the report is.
+    """Summarise a campaign: counts, failed runs, compositions, first finding of each figure, recommendation, and the report's
+    path.
 
-    directory: of results. figures: where they are, with recommendation/ beside, and tables: where these are, if not in the results.
+    Args:
+        directory: results directory.
+        figures: directory of the figures, next to recommendation/, if not in the results.
+        tables: directory of the tables, if not in the results.
     """
     results = Results.from_directory(directory)
     figures, tables = figures or results.figures, tables or results.tables
@@ -60,7 +64,7 @@ def summary(directory: Path, figures: Path | None = None, tables: Path | None = 
 
 
 def _failures(results: Results, tables: Path) -> list[str]:
-    """How and why runs failed, with where and the log of the first; nothing where none did."""
+    """Describe failed runs by status and reason, with cells and the log of the first; empty if no run failed."""
     alike: defaultdict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
     for row in _rows(tables / "runs.csv"):
         if row["status"] not in ("ok", "implied"):
@@ -78,7 +82,7 @@ def _failures(results: Results, tables: Path) -> list[str]:
 
 
 def _counts(tables: Path) -> list[str]:
-    """Cells and runs by how they ended, and compositions."""
+    """Describe the numbers of cells, of runs by outcome, and of compositions."""
     cells = list(_rows(tables / "cells.csv"))
     names = ("planned", "ok", "failed", "implied", "missing")
     runs = Counter({name: sum(int(float(row[f"n_{name}"])) for row in cells) for name in names})
@@ -92,9 +96,9 @@ def _counts(tables: Path) -> list[str]:
 
 
 def _valid_runs(tables: Path) -> list[str]:
-    """Say how often configurations were composed, how many compositions each cell has, and how many runs have no number.
+    """Describe how often configurations and cells were composed, and how many runs lack the primary metric.
 
-    Every statement between configurations rests on the compositions of its cells.
+    Every statement between configurations depends on the compositions of its cells.
     """
     leases: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     without, others = 0, Counter[str]()
@@ -110,6 +114,7 @@ def _valid_runs(tables: Path) -> list[str]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a CSV file. Raises ValueError if the file is no CSV."""
     with TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
         try:
             yield from csv.DictReader(file)
@@ -130,9 +135,12 @@ def _compositions(leases: Mapping[tuple[str, str], set[str]]) -> list[str]:
 
 
 def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool = False) -> list[str]:
-    """One line for every lease of plan/plan.json with runs that have no record.
+    """Return one line per lease of plan/plan.json that has runs without a record, with the reason.
 
-    tables: where these are, if not in the results. tried: only of leases that were tried to measure.
+    Args:
+        directory: results directory.
+        tables: directory of the tables, if not in the results.
+        only_tried: include only leases that the campaign tried to measure.
     """
     lines, results = [], Results.from_directory(directory)
     if not results.plan_file.exists():  # of parts that were merged

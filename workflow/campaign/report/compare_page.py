@@ -1,4 +1,4 @@
-"""The page of a comparison: words and rows for reports/compare.html.j2, in the report's style."""
+"""Comparison page: words and rows for reports/compare.html.j2, in the report's style."""
 
 from __future__ import annotations
 
@@ -27,12 +27,21 @@ _BASIS = ("Compositions", "Degrees of freedom", "Compared")
 
 
 def compare_page(comparison: Comparison, back: str = "") -> str:
-    """The page as HTML. back: address of the page that it was asked for from, where there is one."""
+    """Render the page of a comparison as HTML.
+
+    back_address: address of the page to return to, if any.
+    """
     return filled("compare.html.j2", {**_context(comparison), "back": back})
 
 
 def claims_page(name: str, said: Mapping[str, Any], score: str = "") -> str:
-    """The page of a campaign beside published claims; said: `campaign.analysis.published.claims.held_against`; score: in words."""
+    """Render the page of a campaign and published claims as HTML.
+
+    Args:
+        name: name of the campaign.
+        evaluated_claims: result of `campaign.analysis.published.claims.evaluate_claims`.
+        score: score of the claims in words.
+    """
     claims = published(PublishedSaid.model_validate(said), ())
     return filled("claims.html.j2", {"name": name, "published": claims, "score": score})
 
@@ -100,7 +109,7 @@ def _counts(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def findings(comparison: Comparison) -> list[str]:
-    """The means of workloads, the range of significant changes, and what matching had to assume, as sentences."""
+    """Describe the mean of each workload, the range of significant changes, and assumptions of the matching, as sentences."""
     told = [
         f"{row['workload']}: {_mean_words(row, comparison.metric.performance)}."
         for row in comparison.means.to_dict("records")
@@ -140,7 +149,7 @@ def findings(comparison: Comparison) -> list[str]:
 
 
 def _describe_spread(spread: CampaignSpread | None) -> list[str]:
-    """Describe how much campaigns differ although nothing was changed."""
+    """Describe how much campaigns on the system differ without any change."""
     if spread is None:
         return []
     if not spread.is_known:
@@ -156,7 +165,10 @@ def _describe_spread(spread: CampaignSpread | None) -> list[str]:
 
 
 def _changed(certain: pd.DataFrame) -> str:
-    """Return the range of the estimates of significant changes. They have no intervals, as they were chosen for their size."""
+    """Describe the range of significant changes.
+
+    The estimates have no intervals, as they were selected by their size.
+    """
     ordered = certain.sort_values("ratio", kind="stable")
     ends = [
         f"{wording.format_percent(100 * (row['ratio'] - 1))} ({row['cell']})"
@@ -174,7 +186,7 @@ def _mean_words(row: Mapping[Any, Any], noun_of: str) -> str:
 
 
 def _bounds(row: Mapping[Any, Any]) -> tuple[float, float, float]:
-    """Change in percent with its interval."""
+    """Return the change in percent with the bounds of its interval."""
     value, low, high = (100 * (float(row[name]) - 1) for name in ("ratio", "low", "high"))
     return value, low, high
 

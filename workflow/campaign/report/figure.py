@@ -63,10 +63,10 @@ from campaign.spec.metric import THROUGHPUT, Metric, metric_of
 
 ANSWERS, EVIDENCE, APPARATUS = "answers", "evidence", "apparatus"
 """Parts of the page."""
-# Beside its picture a table is whole or not on the page: of one with more rows, and of evidence, a reader wants the CSV.
+# With a picture, a table is on the page as a whole or not at all. For more rows, and for evidence, there is the CSV.
 ROWS_ON_PAGE = {ANSWERS: 6, EVIDENCE: 0, APPARATUS: 0}
 ROWS_WITHOUT_PICTURE = 12
-_ROWS_IN_WORDS = 300  # More than any page, paper or test looks at; the CSV is of numbers.
+_ROWS_IN_WORDS = 300  # More than any page, paper or test uses; the CSV has the numbers.
 
 _SUMMARY = ("mean", "sd", "ci_low", "ci_high")
 """Numbers of the primary metric, unless a column `unit` says otherwise."""
@@ -75,8 +75,11 @@ _RATES = ("median", "median_low", "median_high", "min", "max", "against_mean", "
 
 @dataclass(frozen=True)
 class FigureData:
-    """Everything a figure may read. Frames as made in campaign.analysis.tables; `leases` is leases_table's, `telemetry` that of
-    `campaign.analysis.tables.time_series`; context: the report's document (`campaign.report.context_schema`)."""
+    """All data that a figure may read.
+
+    The tables are those of campaign.analysis.tables. `leases` is the result of leases_table, `telemetry` that of
+    `campaign.analysis.tables.time_series`. context: document of the report (`campaign.report.context_schema`).
+    """
 
     runs: pd.DataFrame
     cells: pd.DataFrame
@@ -96,26 +99,32 @@ class FigureData:
 
     @property
     def metric(self) -> Metric:
-        """The primary metric: what `mean` and the other summaries of cells are of."""
+        """Primary metric of the campaign, which `mean` and the other summaries of cells refer to."""
         return metric_of(self.context)
 
     @cached_property
     def design(self) -> Design:
-        """What the runs say of the cells: `campaign.analysis.statistics.comparable_cells` compares by it."""
+        """Experiment design of the runs, by which `campaign.analysis.statistics.comparable_cells` compares cells."""
         campaign = {**self.context.get("campaign", {}), "protocol": self.protocol}
         return comparisons.of_campaign(self.runs, campaign, self.reference)
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure as drawn. Without `svg` it is a table, where there are rows; otherwise `empty_reason` says why there is nothing.
+    """Drawn figure. Without `svg` it is a table if there are rows; otherwise `empty_reason` gives the reason.
 
-    caption: what marks mean, number of runs, interval. findings: what there is to see, as sentences, alarms first; alt: the
-    first of them; limits: what limits them. narrow: the picture drawn for a phone; glance: a small picture of what is found.
-    data: the numbers drawn, for the CSV. headings and rows: the same for people, as text; of very many (rows_total), the
-    first. coverage: how much of what the figure is about was measured, counted before anything is left out for want of a
-    number. metric: the campaign's primary one. alarm: whether what it shows is to be known before everything else, and comes
-    first on the page.
+    Args:
+        caption: meaning of marks, number of runs, interval.
+        findings: results to see in the figure, as sentences, alarms first; `alt` is the first of them.
+        limits: limits of the findings.
+        narrow: picture drawn for a phone.
+        glance: small picture of the finding.
+        data: numbers drawn, for the CSV.
+        headings: headings of the table for readers.
+        rows: rows of that table, as text; only the first of very many (`rows_total`).
+        coverage: measured part of the figure's subject, counted before anything without a number is left out.
+        metric: primary metric of the campaign.
+        alarm: true if the finding has to be known before all others, so that the figure comes first on the page.
     """
 
     svg: str | None
@@ -137,8 +146,10 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure as its file declares it; see the module. section: the introduction to its section; within: the
-    figure that it continues."""
+    """Figure as its file declares it (see the module).
+
+    section: introduction to its section; within: anchor of the figure that it continues.
+    """
 
     name: str
     title: str
@@ -154,10 +165,11 @@ class Figure:
 
     @property
     def anchor(self) -> str:
+        """Anchor of the figure on the page."""
         return self.name.replace("_", "-")
 
     def draw(self, data: FigureData) -> Drawing:
-        """The drawing, its picture named for screen readers and fit for any page."""
+        """Return the drawing, with its pictures labelled for screen readers and fit for any page."""
         drawing = replace(self.drawn_by(data), metric=data.metric)
         if drawing.svg is None:
             return drawing
@@ -171,11 +183,14 @@ class Figure:
             alt=alt,
             svg=named(drawing.svg, ""),
             narrow=named(drawing.narrow, "-narrow"),
-            glance=named(drawing.glance, "-glance", ""),  # it stands below the sentence that says the same
+            glance=named(drawing.glance, "-glance", ""),  # it is placed below the sentence with the same content
         )
 
     def csv(self, drawing: Drawing) -> str:
-        """The numbers drawn, with their units in the names of columns or in a column `unit`, `size_unit` or `cost_unit`."""
+        """Return the drawn numbers as CSV.
+
+        Their units are in the names of columns, or in a column `unit`, `size_unit` or `cost_unit`.
+        """
         rates = _RATES if "unit" in drawing.data else (*_RATES, *_SUMMARY)
         units = {**dict.fromkeys(rates, drawing.metric.suffix), **self.units}
         named = drawing.data.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit})
@@ -185,7 +200,10 @@ class Figure:
 
 
 def load_figure(name: str, scripts: Path = SCRIPTS) -> Figure:
-    """The figure that a file of scripts/figures/ declares. RecordError names one that is not complete."""
+    """Load the figure that a file of scripts/figures/ declares.
+
+    Raises RecordError if the declaration is incomplete.
+    """
     path = scripts / "figures" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"campaign_figure_{name}", path)
     if spec is None or spec.loader is None:
@@ -196,6 +214,7 @@ def load_figure(name: str, scripts: Path = SCRIPTS) -> Figure:
 
 
 def _declared(name: str, path: Path, module: ModuleType) -> Figure:
+    """Build the figure from the attributes of its module. Raises RecordError if one is missing or invalid."""
     missing = [needed for needed in ("TITLE", "SECTION", "draw") if not hasattr(module, needed)]
     if missing:
         raise RecordError(f"{path}: a figure declares TITLE, SECTION and draw(data); missing: {', '.join(missing)}")
@@ -211,23 +230,30 @@ def _declared(name: str, path: Path, module: ModuleType) -> Figure:
 
 
 def figure_names(scripts: Path = SCRIPTS) -> list[str]:
-    """Names of the figures, one file each."""
+    """Return the names of the figures, one per file in scripts/figures/."""
     return sorted(path.stem for path in (scripts / "figures").glob("[a-z]*.py"))
 
 
 def all_figures(scripts: Path = SCRIPTS) -> dict[str, Figure]:
-    """The figures of scripts/figures/ by name, in the order of the page."""
+    """Load the figures of scripts/figures/ by name, in the order of the page."""
     found = [load_figure(name, scripts) for name in figure_names(scripts)]
     return {figure.name: figure for figure in sorted(found, key=lambda figure: (figure.place, figure.name))}
 
 
 def nothing(reason: str) -> Drawing:
-    """The drawing of a figure for which the campaign has no cells; `reason` completes 'left out because ...'."""
+    """Return the drawing of a figure that has no data.
+
+    Args:
+        reason: reason that completes 'left out because ...'.
+    """
     return Drawing(svg=None, empty_reason=reason)
 
 
 def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
-    """What the page says about a figure, JSON-serialisable; the picture itself is a file of its own."""
+    """Build the JSON-serialisable document of a figure for the page.
+
+    The picture is a file of its own.
+    """
     return {
         "anchor": figure.anchor,
         "part": figure.part,
@@ -253,8 +279,10 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
 
 
 def _tested(rows: pd.DataFrame) -> dict[str, int]:
-    """How many comparisons were made in each way, and how many of them differ (`differ`); for the page's
-    account of all figures."""
+    """Count the comparisons of a figure by method, and those with a significant difference (`differ`).
+
+    The page sums these counts over all figures.
+    """
     if not {"p", "p_holm", "method"} <= set(rows):
         return {}
     tested = rows[rows["p"].notna()]
@@ -266,8 +294,12 @@ def _tested(rows: pd.DataFrame) -> dict[str, int]:
 
 
 def _short_table(drawing: Drawing, most: int) -> dict[str, Any]:
-    """A table for the page, without the columns that say nothing, or the same in all of several rows: beside a picture if it has at
-    most so many rows, without one its first rows."""
+    """Shorten the table of a drawing for the page.
+
+    Columns that are empty, or the same in all of several rows, are left out. With a picture, the table is included only if it
+    has at
+    most `max_rows` rows; without one, its first rows are included.
+    """
     headings, rows = drawing.headings, drawing.rows
     total = max(drawing.rows_total, len(rows))
     values = [{row[at] for row in rows} for at in range(len(headings))]
@@ -284,9 +316,13 @@ _EMPTY = {"", "0", wording.NO_VALUE}
 
 
 def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, Any]:
-    """headings and rows of a Drawing: each column is its heading and what it says of a row.
+    """Build the headings and rows of a Drawing.
 
-    Cells whose measured windows are marked (`campaign.analysis.statistics.step_times.windows`) bring a last column.
+    Cells whose measured windows are marked (`campaign.analysis.statistics.step_times.windows`) add a last column.
+
+    Args:
+        rows: rows of the table.
+        columns: function of each column, by heading, that formats a row.
     """
     if "window" in rows and (rows["window"].fillna("") != "").any():
         columns = {**columns, "Measured window": lambda row: row["window"] or wording.NO_VALUE}
@@ -295,22 +331,22 @@ def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) 
 
 
 def telling(rows: pd.DataFrame, columns: Iterable[str], least: str = "workload") -> list[str]:
-    """The columns in which rows differ, which is what names one of them; `least` where they differ in none."""
+    """Return the columns in which rows differ; `least` alone if there are none."""
     return [column for column in columns if rows[column].nunique() > 1] or [least]
 
 
 def first_and_last(ordered: pd.DataFrame) -> list[Any]:
-    """The first and the last of some rows; one row is both, and stands once."""
+    """Return the first and the last of sorted rows; a single row is returned once."""
     return [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
 
 
 def only_in_table(count: int, noun: str, where: str = "data table") -> str:
-    """For a caption, after a space: that there are so many more than are drawn; '' for none."""
+    """Return a sentence for a caption, after a space, on how many items are not drawn; '' for none."""
     return f" {wording.pluralize(count, f'further {noun}')} in the {where} only." if count > 0 else ""
 
 
 def data_of(tables: Tables, style: Path | None = None) -> FigureData:
-    """What figures read, from the tables of a campaign."""
+    """Build the data of figures from the tables of a campaign."""
     campaign = tables.context["campaign"]
     given: dict[str, Any] = {"style": style} if style else {}
     return FigureData(
@@ -330,7 +366,11 @@ def data_of(tables: Tables, style: Path | None = None) -> FigureData:
 
 
 def write(figure: Figure, data: FigureData, directory: Path) -> None:
-    """Draw one figure and write its files into a directory; with nothing to show, only the document, which says why."""
+    """Draw one figure and write its files into a directory.
+
+    If the figure has no data, only its document is written, which holds the reason. Raises RecordError if a file cannot be
+    written.
+    """
     drawing = figure.draw(data)
     words = json.dumps(page_document(figure, drawing), indent=1, sort_keys=True, ensure_ascii=False)
     out = directory / figure.name
@@ -347,14 +387,13 @@ def write(figure: Figure, data: FigureData, directory: Path) -> None:
 
 
 def limits_of(data: FigureData, rows: pd.DataFrame) -> tuple[str, ...]:
-    """What limits the statements of a figure's rows, as sentences: how comparisons were made, and measured windows that are not as
-    they should be."""
+    """Return the limits of a figure's findings, as sentences on comparisons and on irregular measured windows."""
     compared = verdict.limits(rows, data.protocol) if {"p_holm", "method"} <= set(rows) else ()
     return *compared, _windows(data.cells, rows) if "cell_id" in rows else ""
 
 
 def _windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:
-    """How many of these cells have a measured window that is not as it should be; '' for none, or where nobody has looked."""
+    """Return a sentence on how many of these cells have an irregular measured window; '' for none or unknown."""
     marked = cells[cells.get("window", pd.Series("", cells.index)) != ""]
     shown = marked[marked["cell_id"].isin(rows["cell_id"])]
     marks = shown.drop_duplicates("cell_id")["window"].str.split(", ").explode() if len(shown) else pd.Series()
@@ -364,14 +403,16 @@ def _windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:
 
 
 def coverage_of_cells(planned: pd.DataFrame, shown: Iterable[str] | None = None) -> str:
-    """How much of what a figure is about was measured, by state. planned: rows of the cells table, measured or not.
+    """Describe how many planned cells and runs of a figure were measured, by state.
 
-    shown: ids of the cells that the figure has a number of; how many measured ones have none is said too.
+    Args:
+        planned_cells: rows of the cells table, measured or not.
+        shown_cell_ids: ids of the cells that have a number in the figure; the measured cells without one are counted as well.
     """
     cells = planned.drop_duplicates("cell_id")
     states = cells["state"].value_counts()
     others = "".join(f", {int(states[name]):,} {name}" for name in STATES[1:] if states.get(name, 0))
-    # Not every campaign's runs are counted in repetitions beforehand, and those beyond the plan are none of it.
+    # Some campaigns do not plan repetitions beforehand, and runs beyond the plan do not count.
     planned_runs, valid = int(cells["n_planned"].sum()), int(cells[["n_ok", "n_planned"]].min(axis="columns").sum())
     said = f"{int(states.get('measured', 0)):,} of {wording.pluralize(len(cells), 'planned cell')} measured{others}"
     said += f"; {valid:,} of {wording.pluralize(planned_runs, 'planned run')} valid"
@@ -382,17 +423,29 @@ def coverage_of_cells(planned: pd.DataFrame, shown: Iterable[str] | None = None)
 
 
 def coverage_of_leases(leases: pd.DataFrame, shown: Iterable[str], what: str) -> str:
-    """How many leases a figure is of. leases: those of the campaign; shown: ids of those that the figure is of; what: became of
-    them ('became ready')."""
+    """Describe how many leases a figure covers.
+
+    Args:
+        leases: leases of the campaign.
+        shown_lease_ids: ids of the leases in the figure.
+        outcome: outcome of these leases, such as 'became ready'.
+    """
     return _coverage(set(leases["lease_id"]) if "lease_id" in leases else set(), set(shown), "lease", what)
 
 
 def coverage_of_hosts(runs: pd.DataFrame, shown: Iterable[str], what: str) -> str:
-    """How many hosts a figure is of. runs: their hosts are those that could be shown; shown: names of hosts; what: they did."""
+    """Describe how many hosts a figure covers.
+
+    Args:
+        runs: runs whose hosts could be shown.
+        shown_hosts: names of the hosts in the figure.
+        outcome: outcome of these hosts.
+    """
     hosts = {name for names in runs["host_names"].unique() for name in names.split(", ") if name}
     return _coverage(hosts, set(shown), "host", what)
 
 
 def _coverage(known: set[str], shown: set[str], noun: str, what: str) -> str:
-    # A campaign made from others' numbers can know of links or hosts without a lease or a run.
+    # A campaign with imported numbers can have links or hosts without a lease or a run.
+    """Describe how many of all names are shown."""
     return f"{len(shown):,} of {wording.pluralize(len(known | shown), noun)} {what}."

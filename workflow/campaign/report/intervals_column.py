@@ -18,7 +18,7 @@ _MARGIN = 16.0  # half of a tick's label
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value with its interval, nan for none. kind: how it is coloured: better, worse or ''."""
+    """Value with its interval, nan for none. kind: colour of the interval, which is better, worse or ''."""
 
     value: float
     low: float
@@ -27,9 +27,9 @@ class Interval:
 
 
 def column(intervals: Sequence[Interval]) -> dict[str, Any]:
-    """Coordinates of the column: labelled ticks, and for each interval its point and line, '' for what it has not.
+    """Compute the coordinates of a column of intervals: labelled ticks, and the point and line of each interval.
 
-    The scale holds 0, all values and all ends that are finite; an end that is not goes to the edge.
+    A missing point or line is ''. The scale holds 0, all values and all finite ends; an infinite end is at the edge.
     """
     numbers = np.array([(each.value, each.low, each.high) for each in intervals]).ravel()
     known = numbers[np.isfinite(numbers)]
@@ -61,7 +61,10 @@ def column(intervals: Sequence[Interval]) -> dict[str, Any]:
 
 
 def ticks(low: float, high: float) -> Floats:
-    """Three to five round numbers that hold all values; at least 4 % apart from end to end, so that noise looks like noise."""
+    """Choose three to five round numbers as ticks that enclose all values.
+
+    The ends are at least 4 % apart, so that noise looks like noise.
+    """
     middle = (low + high) / 2
     half = max((high - low) / 2 * 1.05, 0.02 * abs(middle), 1e-12)
     step = 10 ** np.floor(np.log10(half))

@@ -1,4 +1,4 @@
-"""Which measurements of links figures show: one of each configuration; and how two configurations compare. Pure."""
+"""Selection of the link measurements that figures show, one per configuration, and comparisons of two configurations. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from campaign.common import wording
 
 @dataclass(frozen=True, slots=True)
 class LinksOf:
-    """One configuration and its links/1 document."""
+    """Link measurement (links/1 document) of one configuration."""
 
     configuration: str
     document: Mapping[str, Any]
 
 
 def shown(links: Iterable[Mapping[str, Any]]) -> list[LinksOf]:
-    """The last measurement before runs of each configuration, else the last of all; in the order of first appearance.
+    """Return the link measurement to show for each configuration, in the order of first appearance.
 
-    links: as `FigureData.links`, with `configuration`, `when` and `document`.
+    It is the last one before runs, or the last of all if there is none before runs.
+
+    Args:
+        links: measurements as `FigureData.links`, with `configuration`, `when` and `document`.
     """
     found: dict[str, Mapping[str, Any]] = {}
     for each in links:
@@ -36,7 +39,7 @@ def shown(links: Iterable[Mapping[str, Any]]) -> list[LinksOf]:
 
 
 def allreduce_ratio(links: Iterable[Mapping[str, Any]], first: str, second: str, size_bytes: int) -> str:
-    """How many times the bus bandwidth of a size of one configuration is another's, and what compositions say of it.
+    """Describe the ratio of the all-reduce bus bandwidths of two configurations for a message size, with its test.
 
     first, second: the fastest and the slowest of all with as many devices; the test is adjusted over all pairs of them.
     """
@@ -65,9 +68,11 @@ def _bandwidth(allreduce: Mapping[str, Any], size_bytes: int) -> float:
 
 
 def kinds_ratio(links: Iterable[Mapping[str, Any]], configuration: str, kinds: tuple[str, str]) -> str:
-    """How many times the bandwidth of one kind of way another kind of way of the same composition has.
+    """Describe the ratio of the bandwidths of two kinds of links in a configuration, with its interval.
 
-    Of each composition the ratio of medians; of one composition, pairs of devices are the sample, both directions of a pair one.
+    With several compositions, the ratio of medians of each is used. With one composition, pairs of devices are the sample, and
+    both
+    directions of a pair count as one.
     """
     own = [
         each["document"] for each in links if each["configuration"] == configuration and each["document"]["matrices"]
@@ -103,7 +108,7 @@ def kinds_ratio(links: Iterable[Mapping[str, Any]], configuration: str, kinds: t
 
 
 def pairs_of(document: Mapping[str, Any], kind: str) -> list[float]:
-    """Bandwidth of each pair of devices that a kind of way joins: the mean of both directions."""
+    """Return the bandwidth of each pair of devices joined by a kind of link, as the mean of both directions."""
     matrix, kinds = document["matrices"]["unidirectional_gb_per_s"], document["kinds"]
     found = []
     for out in range(len(kinds)):
@@ -114,7 +119,7 @@ def pairs_of(document: Mapping[str, Any], kind: str) -> list[float]:
 
 
 def size_words(size_bytes: float) -> str:
-    """A message size for people: '8 B', '64 KiB', '256 MiB'."""
+    """Format a message size, such as '8 B', '64 KiB' or '256 MiB'."""
     for unit, factor in (("MiB", 2**20), ("KiB", 2**10)):
         if size_bytes >= factor:
             return f"{size_bytes / factor:.3g} {unit}"

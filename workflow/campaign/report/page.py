@@ -1,7 +1,7 @@
-"""The report page: words and numbers for the template, made from the tables, the leases and the finished figures.
+"""Report page: words and numbers for the template, made from the tables, the leases and the finished figures.
 
-`build_context` is pure and computes everything; the template only lays out. The page is one file: no request, no clock, and one
-script, which saves pictures and their numbers. All text that comes from campaigns, hosts or logs is escaped by the template.
+`build_context` is pure and computes everything; the template only does the layout. The page is one file: no request, no clock,
+and one script, which saves pictures and their numbers. The template escapes all text from campaigns, hosts or logs.
 """
 
 from __future__ import annotations
@@ -58,19 +58,23 @@ def assemble(
     drawings: Mapping[str, Mapping[str, Any]],
     recommendation: RecommendationDocument | None = None,
 ) -> str:
-    """Return the report as HTML.
+    """Return the report page as HTML.
+
+    Raises RecordError if the context document does not match ContextDocument.
 
     Args:
-        drawings: by figure name, the document of its JSON file with the picture under `svg`
-        recommendation: what to build
-
-    Raises RecordError when the context document is not as ContextDocument says.
+        runs: runs table.
+        cells: cells table.
+        leases: lease journals.
+        context_document: context document of the report.
+        drawings: document of each figure's JSON file, by figure name, with the picture under `svg`.
+        recommendation: recommendation to show, if any.
     """
     return render(build_context(runs, cells, leases, context_document, drawings, recommendation))
 
 
 def write_report(out: Path, page: str) -> None:
-    """Write the page; RecordError when that is not possible."""
+    """Write the page to a file. Raises RecordError if that fails."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(page, encoding="utf-8")
@@ -81,7 +85,7 @@ def write_report(out: Path, page: str) -> None:
 
 
 class _DrawingDocument(BaseModel):
-    """What `figure.page_document` writes."""
+    """Document of a drawn figure, as `figure.build_page_document` builds it."""
 
     anchor: str
     part: str
@@ -108,7 +112,10 @@ class _DrawingDocument(BaseModel):
 
 
 def read_drawings(files: Iterable[tuple[Path, Path]]) -> dict[str, dict[str, Any]]:
-    """Finished figures by file name, from their (svg, json) files, with CSV and PDF (base64) where they are not long."""
+    """Read finished figures from their (svg, json) files, by file name.
+
+    Each has its CSV and PDF as base64 if they are not too long.
+    """
     drawings = {}
     for svg, words in files:
         with reject_damaged_document(words, "delete the figure and run again"):
@@ -127,7 +134,7 @@ def build_context(
     drawings: Mapping[str, Mapping[str, Any]],
     recommendation: RecommendationDocument | None = None,
 ) -> dict[str, Any]:
-    """Everything the template lays out, already in words. See `assemble` for arguments and errors."""
+    """Build all texts and numbers that the template lays out. See `render_report_page` for arguments and errors."""
     try:
         said = ContextDocument.model_validate(context_document)
     except ValidationError as error:
@@ -136,7 +143,7 @@ def build_context(
     covered_by_all = coverage_of_cells(cells)
     shown = [_section(drawing, said, covered_by_all) for drawing in ordered if drawing["shown"]]
     answers, evidence, apparatus = (_of_part(shown, part) for part in (ANSWERS, EVIDENCE, APPARATUS))
-    # Those with a small picture come first; they stand in the order of the page.
+    # Sections with a small picture are preferred; the selected ones stay in the order of the page.
     chosen = sorted(answers, key=lambda each: not each["glance"])[:GLANCES]
     first = [each for each in answers if each in chosen]
     advice = recommendation_section(recommendation) if recommendation else None
@@ -189,7 +196,10 @@ def build_context(
 
 
 def analysis_said(versions: Sequence[AnalysisSaid]) -> list[str]:
-    """Whether what is compared and how was written down before the first run, and what changed later; the hash of the first."""
+    """Describe when the analysis was written down, before the first run or later, and what changed since.
+
+    The first sentence has the hash of the first version.
+    """
     if not versions:
         return []
     first, *later = versions
@@ -207,7 +217,7 @@ def analysis_said(versions: Sequence[AnalysisSaid]) -> list[str]:
 
 
 def _as_asked(ordered: Sequence[Mapping[str, Any]], layout: LayoutSaid) -> list[Mapping[str, Any]]:
-    """Figures in the parts and the order that the campaign's file asks for, without those that it hides."""
+    """Return the drawings in the parts and order that the campaign file requests, without hidden ones."""
     first = [name.replace("_", "-") for name in layout.open]
     hidden = {name.replace("_", "-") for name in layout.hide}
     kept = [each for each in ordered if each["anchor"] not in hidden]
@@ -224,8 +234,10 @@ def _as_asked(ordered: Sequence[Mapping[str, Any]], layout: LayoutSaid) -> list[
 
 
 def _section(drawing: Mapping[str, Any], said: ContextDocument, of_all: str) -> dict[str, Any]:
-    """A figure as the page shows it: pictures as elements, published claims beside it, and what was emulated of
-    what it rests on. of_all: the coverage of the whole campaign."""
+    """Build the section of a figure, with inlined pictures, its published claims, and notes on emulated parts.
+
+    campaign_coverage: coverage of the whole campaign.
+    """
     emulated = [each for each in said.conditions if any(word in each for word in drawing["rests_on"])]
     pictures = {name: inline(drawing[name]) if drawing[name] else "" for name in ("svg", "narrow", "glance")}
     coverage = drawing["coverage"] or ""
@@ -244,7 +256,7 @@ def _section(drawing: Mapping[str, Any], said: ContextDocument, of_all: str) -> 
 
 
 def _left_out(ordered: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Titles of figures that have nothing to show, by the reason."""
+    """Return the titles of figures that have nothing to show, by reason."""
     found: dict[str, list[str]] = {}
     for drawing in ordered:
         if not drawing["shown"]:
@@ -253,15 +265,19 @@ def _left_out(ordered: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _known(coverage: str, of_all: str) -> bool:
-    """Whether all cells of a figure were measured ('4 of 4 planned cells measured; ...'), or it is of the whole campaign: the page
-    says that once for all."""
+    """Return whether the coverage of a figure is redundant on the page.
+
+    It is redundant if all cells of the figure were measured, or if it is that of the whole campaign, which the page states once.
+    """
     found = re.match(r"([0-9,]+) of ([0-9,]+) planned", coverage)
     return coverage == of_all or (found is not None and found[1] == found[2] and "without" not in coverage)
 
 
 def _of_part(shown: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, Any]]:
-    """The sections of a part in order, each with the figures that continue it; one that continues what is not
-    shown stands alone."""
+    """Return the sections of one part of the page, each with the figures that continue it.
+
+    A continuation whose parent is not shown becomes a section of its own.
+    """
     own = [each for each in shown if each["part"] == part]
     anchors = {each["anchor"] for each in own}
     return [
@@ -272,7 +288,7 @@ def _of_part(shown: Sequence[Mapping[str, Any]], part: str) -> list[dict[str, An
 
 
 def _basis(runs: pd.DataFrame, said: ContextDocument) -> str:
-    """What stands behind the numbers, in a line: '30 compositions, 81 runs; the fabric is simulated'."""
+    """Describe the data behind the page in one line, such as '30 compositions, 81 runs; the fabric is simulated'."""
     valid = runs[runs["status"] == "ok"]
     leases = valid.loc[valid["lease_id"] != "", "lease_id"].nunique()
     counted = [wording.pluralize(leases, "composition")] if leases else []
@@ -281,14 +297,14 @@ def _basis(runs: pd.DataFrame, said: ContextDocument) -> str:
 
 
 def _lost(cells: pd.DataFrame) -> str:
-    """What was planned and has no number, in a line; empty where everything has."""
+    """Describe the planned cells without a number in one line; empty if there are none."""
     counts = [(name, int(count)) for name, count in cells["state"].value_counts().items() if name != "measured"]
     told = ", ".join(f"{count:,} {name}" for name, count in counts)
     return f"Of {wording.pluralize(len(cells), 'planned cell')}: {told}." if told else ""
 
 
 def tests_said(shown: Iterable[Mapping[str, Any]]) -> str:
-    """How the comparisons of all figures were made, and how many of them differ."""
+    """Describe how the comparisons of all figures were made, and how many differ significantly."""
     methods = Counter[str]()
     for drawing in shown:
         methods.update(drawing["tested"])
@@ -303,7 +319,7 @@ def tests_said(shown: Iterable[Mapping[str, Any]]) -> str:
 
 
 def render(context: Mapping[str, Any]) -> str:
-    """The page for a context made by `build_context`: one file, no request, no clock."""
+    """Render the page from a context of `build_context` as one file, without requests or a clock."""
     return filled("report.html.j2", context)
 
 
@@ -318,7 +334,7 @@ def _counts(runs: pd.DataFrame, cells: pd.DataFrame, excluded: Iterable[Excluded
 
 
 def _remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[HostLeftOut]) -> list[str]:
-    """What the counts alone would hide."""
+    """Return remarks on facts that the counts alone would hide."""
     short = int(((cells["state"] == "measured") & (cells["n_ok"] < cells["n_planned"])).sum())
     alone = cells.loc[cells["n_ok"] == 1, "ci_low"]
     borrowing, without = int(alone.notna().sum()), int(alone.isna().sum())
@@ -349,7 +365,7 @@ def _remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Sequence[H
 
 
 def _flags(runs: pd.DataFrame, meanings: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Flags, their meanings where that of any is known, and how many runs and cells carry each."""
+    """Build the table of flags, with their meanings if any is known, and the numbers of runs and cells that have each."""
     carried = runs.loc[runs["flags"] != "", ["cell_id", "flags"]]
     single = carried.assign(flag=carried["flags"].str.split(", ")).explode("flag")
     known = any(flag in meanings for flag in single["flag"])
@@ -363,7 +379,7 @@ def _flags(runs: pd.DataFrame, meanings: Mapping[str, str]) -> dict[str, list[An
 
 
 def _scheduler(launchers: Mapping[str, int]) -> str:
-    """Who started the runs; with their numbers when it was more than one."""
+    """Describe which schedulers started the runs, with their numbers if there was more than one."""
     said = [
         _SCHEDULERS.get(name, name) + (f" ({wording.pluralize(runs, 'run')})" if len(launchers) > 1 else "")
         for name, runs in sorted(launchers.items())

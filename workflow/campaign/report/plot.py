@@ -1,4 +1,4 @@
-"""How a figure looks: panels, the encodings of series, and SVG that is the same byte for byte and fits any page.
+"""Drawing of figures: panels, looks of series, and SVG that is reproducible byte for byte and fits any page.
 
 Ink is `currentColor` and the background is transparent, so a picture inlined in a page follows its light or dark theme.
 Series differ in colour *and* marker or hatch; colours are those of Okabe & Ito (2008), "Color Universal Design".
@@ -40,9 +40,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES = ("-", "--", "-.", ":")
 HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||")
 
-# Small multiples beyond this many are no longer read; the rest is in the data table.
+# More small multiples are no longer readable; further ones are in the data table.
 MOST_PANELS = 12
-# Lines or groups of one panel that a reader can still tell apart: as many as there are colours.
+# Maximum number of lines or groups in one panel that a reader can distinguish: the number of colours.
 MOST_SERIES = len(COLOURS)
 _SERIES = {"batch": ("values of batch", MOST_SERIES), "ranks": ("numbers of devices", 2 * MOST_SERIES)}
 _MOST_TICKS = 6
@@ -55,7 +55,7 @@ _ABOVE_POWER_PT = 16
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How one series is told from the others."""
+    """Look of a series that distinguishes it from others."""
 
     colour: str
     marker: str
@@ -66,11 +66,15 @@ class Look:
 
 @dataclass(frozen=True)
 class Medium:
-    """What figures are drawn for.
+    """Medium that figures are drawn for, such as a page, a phone or a paper.
 
-    widths_in: of a figure with one, two and three panels in a row; as many fit as there are widths. scale: of heights, against the
-    page's; style: what differs from the page's style; path (without suffix), formats, title: where else a figure is saved, and as
-    what; for a page, only a figure that fits a sheet.
+    Args:
+        widths_in: widths in inches of a figure with one, two and three panels in a row; as many fit as there are widths.
+        scale: factor of heights, relative to the page.
+        style: style file that is applied on top of the page's style.
+        path: path (without suffix) of further files of a figure; for a page, only of a figure that fits a sheet.
+        formats: formats of these files.
+        title: title in these files.
     """
 
     widths_in: tuple[float, ...]
@@ -83,18 +87,30 @@ class Medium:
 
 PAGE = Medium((5.95, 7.87, 9.6))
 PHONE = Medium((3.65,))
-# What is larger has more in it than a phone or a sheet shows, and takes as long to draw again.
+# Larger figures do not fit a phone or a sheet, and take long to draw again.
 AGAIN_CELLS, _PHONE_BYTES, _SHEET_BYTES = 2_000, 250_000, 500_000
 COLUMN_IN, BOTH_COLUMNS_IN = 3.4, 7.1  # of a paper, as IEEE and ACM set them
 
 
 def page(path: Path, title: str) -> Medium:
-    """For the page, with a PDF beside. path: of the file, without suffix."""
+    """Return the medium of the report page, with a PDF file as well.
+
+    Args:
+        path: path of the file, without suffix.
+        title: title of the figure.
+    """
     return replace(PAGE, path=path, formats=("pdf",), title=title)
 
 
 def paper(style: Path, path: Path, formats: Sequence[str], title: str) -> Medium:
-    """For a paper of two columns: one panel fits into a column, more take both. path: of the files, without suffix."""
+    """Return the medium of a paper with two columns: one panel fits into a column, more take both.
+
+    Args:
+        style: style file of the paper.
+        path: path of the files, without suffix.
+        formats: formats of the files.
+        title: title of the figure.
+    """
     widths_in = COLUMN_IN, BOTH_COLUMNS_IN, BOTH_COLUMNS_IN
     return Medium(widths_in, BOTH_COLUMNS_IN / PAGE.widths_in[-1], style, path, tuple(formats), title)
 
@@ -104,7 +120,7 @@ _medium: ContextVar[Medium] = ContextVar("medium", default=PAGE)
 
 @contextmanager
 def drawn_for(medium: Medium) -> Iterator[None]:
-    """Figures drawn inside are drawn for this medium."""
+    """Draw figures for the given medium inside the context."""
     token = _medium.set(medium)
     try:
         yield
@@ -113,12 +129,12 @@ def drawn_for(medium: Medium) -> Iterator[None]:
 
 
 def small_pt() -> float:
-    """The size of words beside marks, in points; for use inside `style`."""
+    """Return the font size of labels next to marks, in points; call it inside `use_style`."""
     return float(mpl.rcParams["font.size"]) / 1.2
 
 
 def look(position: int) -> Look:
-    """The look of the n-th series; 36 differ in colour and marker together, 24 in colour and dashes."""
+    """Return the look of the n-th series; 36 differ in colour and marker together, 24 in colour and dashes."""
     round_ = position // len(COLOURS)
     shifted = (position + round_) % len(MARKERS)
     return Look(COLOURS[position % len(COLOURS)], MARKERS[shifted], HATCHES[shifted], DASHES[round_ % len(DASHES)])
@@ -126,7 +142,7 @@ def look(position: int) -> Look:
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the small multiples: its rows, and what tells it from the other panels."""
+    """Panel of small multiples, with its rows and the label that distinguishes it."""
 
     label: str
     rows: pd.DataFrame
@@ -134,7 +150,10 @@ class Panel:
 
 @dataclass(frozen=True)
 class Panels:
-    """Rows in small multiples. `common`: what all panels share, in words; `left_out`: how many are not drawn."""
+    """Rows split into the panels of small multiples.
+
+    common: properties that all panels share, in words; left_out: number of panels that are not drawn.
+    """
 
     shown: tuple[Panel, ...]
     common: str
@@ -143,22 +162,27 @@ class Panels:
     """How many series are drawn of how many, where it is not all."""
 
     def sentence(self) -> str:
-        """For the caption, after a space: what holds for all panels; '' for nothing."""
+        """Return a sentence for the caption, after a space, on what all panels share; '' for nothing."""
         return f" All panels: {self.common}." if self.common else ""
 
     def limits(self) -> tuple[str, ...]:
-        """What is not drawn, as sentences."""
+        """Return sentences on the panels and series that are not drawn."""
         more = f"{wording.pluralize(self.left_out, 'further panel')} in the data only." if self.left_out else ""
         part = f"Drawn: {self.series}; the others are in the data." if self.series else ""
         return more, part
 
 
 def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), series: Sequence[str] = ()) -> Panels:
-    """Split rows by the columns `by`, in the order of first appearance; labels name only what differs between panels.
+    """Split rows into panels by columns, in the order of first appearance.
 
-    of_axes: those of `by` that are names of axes (a kind of cost): they stand at the axes, and in no label.
-    series: those of `_COMPONENTS` of which, where there are more than one can tell apart, `MOST_SERIES` values are drawn, evenly
-    from the smallest to the largest.
+    Labels name only what differs between panels.
+
+    Args:
+        rows: rows of the figure.
+        columns: columns whose values define a panel.
+        axis_columns: columns among `columns` that are shown at the axes (a kind of cost), so that labels leave them out.
+        series: columns of `_SERIES_LIMITS` to thin out if they have too many values to distinguish; `MAX_SERIES` values are
+            drawn, evenly from the smallest to the largest.
     """
     thinned = []
     for column in series:
@@ -182,7 +206,7 @@ def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), s
 
 @contextmanager
 def style(path: Path) -> Iterator[None]:
-    """Matplotlib with the report's style and nothing of the user's."""
+    """Use the report's matplotlib style inside the context, and nothing of the user's."""
     with mpl.rc_context():
         mpl.rcdefaults()
         matplotlib.style.use([each for each in (path, _medium.get().style) if each])
@@ -190,9 +214,11 @@ def style(path: Path) -> Iterator[None]:
 
 
 def grid(count: int, height_in: float = 2.4, heights: Sequence[float] = (1.0,)) -> tuple[MplFigure, list[list[Axes]]]:
-    """A figure for `count` panels, each a column of axes that share x with the given relative heights.
+    """Create a figure for `count` panels.
 
-    Returns the figure and, for each panel, its axes from top to bottom.
+    Each panel is a column of axes that share x and have the given relative heights. Return the figure and, for each panel, its
+    axes
+    from top to bottom.
     """
     medium = _medium.get()
     columns = min(count, len(medium.widths_in))
@@ -211,20 +237,26 @@ def grid(count: int, height_in: float = 2.4, heights: Sequence[float] = (1.0,)) 
 
 
 def title(axes: Axes, label: str, characters: int = _TITLE_CHARACTERS) -> None:
-    """A panel's title, broken into lines where the panel ends."""
+    """Set the title of a panel, wrapped at the panel's width."""
     axes.set_title("\n".join(textwrap.wrap(label, characters)))
 
 
 def _in_two_lines(label: str, characters: int) -> str:
+    """Wrap a label into at most two lines."""
     at_hyphens = textwrap.wrap(label, characters)
     anywhere = textwrap.wrap(label, characters, break_on_hyphens=False, max_lines=2, placeholder=" …")
     return "\n".join(at_hyphens if len(at_hyphens) <= 2 else anywhere)
 
 
 def label_lines(axes: Axes, labels: Sequence[str], *, grid: str = "x") -> None:
-    """Name the lines of a panel that stand below each other, the first on top. grid: 'x', 'y' or 'both'.
+    """Label the lines of a panel on the y axis, the first on top.
 
-    Long names take two lines, so that they leave half of the width to the marks; what is longer still ends in '…'.
+    Long names take two lines, so that they leave half of the width to the marks; longer ones end in '…'.
+
+    Args:
+        axes: axes of the panel.
+        labels: names of the lines.
+        grid: direction of grid lines, 'x', 'y' or 'both'.
     """
     size_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
     characters = max(_LABEL_CHARACTERS, int(0.5 * size_pt / (0.61 * small_pt())))
@@ -235,7 +267,10 @@ def label_lines(axes: Axes, labels: Sequence[str], *, grid: str = "x") -> None:
 
 
 def logarithmic(axes: Axes, which: str = "x") -> None:
-    """Logarithmic axes ('x', 'y' or 'xy') with few plain numbers, as far as they reach now: powers would cover each other."""
+    """Make axes ('x', 'y' or 'xy') logarithmic within their current limits, with few plain numbers as ticks.
+
+    Powers of ten would cover each other.
+    """
     for name in which:
         axes.set(**{f"{name}scale": "log"})
         axis, (low, high) = (axes.xaxis, axes.get_xlim()) if name == "x" else (axes.yaxis, axes.get_ylim())
@@ -250,12 +285,12 @@ def logarithmic(axes: Axes, which: str = "x") -> None:
 
 
 def is_left(position: int) -> bool:
-    """Whether a panel is the first of its row, the one that carries the label of the y axis."""
+    """Return whether a panel is the first of its row, which has the label of the y axis."""
     return position % len(_medium.get().widths_in) == 0
 
 
 def legend(figure: MplFigure, handles: Sequence[Any]) -> None:
-    """One legend for the whole figure, above its panels, in as many columns as fit."""
+    """Add one legend for the whole figure, above its panels, in as many columns as fit."""
     widest = max(len(str(handle.get_label())) for handle in handles)
     # A character is about 0.61 of its size wide; nine more are taken by the key and the space between columns.
     room = figure.get_size_inches()[0] * _PT_PER_IN / (0.61 * float(mpl.rcParams["legend.fontsize"]))
@@ -265,18 +300,24 @@ def legend(figure: MplFigure, handles: Sequence[Any]) -> None:
 
 
 def looks(names: Iterable[Any]) -> dict[Any, Look]:
-    """A look for each name, in the order of first appearance."""
+    """Assign a look to each name, in the order of first appearance."""
     return {name: look(position) for position, name in enumerate(dict.fromkeys(names))}
 
 
 def in_panels(panels: Panels, column: str) -> pd.Series[Any]:
-    """The values of a column in the panels that are drawn."""
+    """Return the values of a column in all drawn panels."""
     values: pd.Series[Any] = pd.concat([panel.rows[column] for panel in panels.shown])
     return values
 
 
 def keys(looks: Mapping[Any, Look], say: Callable[[Any], str] = str, **how: Any) -> list[Line2D]:
-    """Entries of a legend: a marker on a line for each look. how: what differs, such as `linestyle=""` for markers alone."""
+    """Build legend entries with a marker on a line for each look.
+
+    Args:
+        looks: look of each name.
+        format_name: function that formats a name.
+        line_style: different line properties, such as `linestyle=""` for markers alone.
+    """
     return [
         Line2D([], [], **{"color": each.colour, "marker": each.marker, **how}, label=say(name))
         for name, each in looks.items()
@@ -284,12 +325,12 @@ def keys(looks: Mapping[Any, Look], say: Callable[[Any], str] = str, **how: Any)
 
 
 def dashed_keys(looks: Mapping[Any, Look], say: Callable[[Any], str] = str) -> list[Line2D]:
-    """Entries of a legend of lines without markers."""
+    """Build legend entries of lines without markers."""
     return [ink_key(say(name), color=each.colour, linestyle=each.dashes) for name, each in looks.items()]
 
 
 def ink_key(label: str, **how: Any) -> Line2D:
-    """An entry of a legend for what belongs to no series: a limit, an ideal, a bound."""
+    """Build a legend entry for a mark that belongs to no series, such as a limit, an ideal or a bound."""
     return Line2D([], [], **{"color": INK, **how}, label=label)
 
 
@@ -301,9 +342,15 @@ def multiples(
     y: str = "",
     height_in: float = 2.4,
 ) -> str:
-    """Small multiples as SVG, for use inside `style`: `paint` draws the rows of each panel.
+    """Draw small multiples as SVG; call it inside `use_style`.
 
-    x: label of every panel; y: label of the first panel of each row; handles: of the legend. `paint` may set labels of its own.
+    Args:
+        panels: rows of each panel.
+        paint: function that draws the rows of a panel on its axes; it may set labels of its own.
+        handles: entries of the legend.
+        x: label of the x axis of every panel.
+        y: label of the y axis of the first panel of each row.
+        height_in: height of a panel in inches.
     """
     figure, axes = grid(len(panels.shown), height_in)
     for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
@@ -323,9 +370,12 @@ _MOST_GLANCES = 4
 
 
 def glance_dots(rows: Sequence[tuple[str, float, float, float]], x: str, none: float) -> str:
-    """A small picture of a few numbers with their intervals, below each other, for use inside `style`.
+    """Draw a small picture of a few numbers with their intervals, one below the other; call it inside `use_style`.
 
-    rows: label, value, low and high, nan without an interval; of more than four, the first. none: the value of no difference.
+    Args:
+        rows: label, value, low and high, nan without an interval; only the first four are drawn.
+        x: label of the x axis.
+        no_effect: value that means no difference.
     """
     figure = MplFigure(figsize=_GLANCE_IN, layout="constrained")
     axes = figure.add_subplot()
@@ -353,9 +403,13 @@ def glance_dots(rows: Sequence[tuple[str, float, float, float]], x: str, none: f
 
 
 def glance_lines(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]], x: str, y: str, ideal: bool) -> str:
-    """A small picture of a few lines (label, places, values), each with its label in the legend, for use inside `style`.
+    """Draw a small picture of a few lines with a legend; call it inside `use_style`.
 
-    ideal: whether a line of equal places and values is drawn too.
+    Args:
+        lines: label, x values and y values of each line.
+        x: label of the x axis.
+        y: label of the y axis.
+        draw_ideal: also draw a line for the ideal speed-up.
     """
     figure = MplFigure(figsize=_GLANCE_IN, layout="constrained")
     axes = figure.add_subplot()
@@ -378,21 +432,24 @@ def glance_lines(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]], 
 
 
 def gap(axes: Axes, x: float, words: str) -> None:
-    """Mark where a planned value is not: a cross on the axis and, above it, the class of what happened."""
+    """Mark a missing value with a cross on the axis and the class of its reason above it."""
     across = axes.get_xaxis_transform()
     axes.plot([x], [0.03], marker="x", color=INK, markersize=5, linestyle="", transform=across, clip_on=False, zorder=5)
     axes.text(x, 0.08, words, transform=across, rotation=90, ha="center", va="bottom", fontsize=small_pt(), zorder=5)
 
 
 def why_not(row: Any) -> str:
-    """Why a cell has no value: what became of its runs in words, 'no rate' (ok, but nothing to rate) or 'missing'."""
+    """Return why a cell has no value.
+
+    This is the outcome of its runs in words, 'no rate' (ok, but without a rate) or 'missing'.
+    """
     if row["failures"]:
         return wording.format_status_counts(str(row["failures"]))
     return "missing" if row["state"] == "missing" else "no rate"
 
 
 def errors(row: Any, value: str, low: str, high: str) -> tuple[float, float]:
-    """How far the interval of a value reaches below and above it; nan without one."""
+    """Return how far the interval of a value extends below and above it; nan without an interval."""
     if not (math.isfinite(row[low]) and math.isfinite(row[high])):
         return math.nan, math.nan
     return max(0.0, row[value] - row[low]), max(0.0, row[high] - row[value])
@@ -400,7 +457,7 @@ def errors(row: Any, value: str, low: str, high: str) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns that hold a value and its interval."""
+    """Names of the columns of a value and its interval."""
 
     value: str
     low: str
@@ -411,9 +468,11 @@ RATE = Columns("mean", "ci_low", "ci_high")
 
 
 def range_of(rows: pd.DataFrame, columns: Columns) -> tuple[float, float]:
-    """The range to draw: all values and their intervals, but no further beyond the values than 0.6 of the largest.
+    """Return the range to draw, which holds all values and most of their intervals.
 
-    With two runs a 95 % interval can be a hundred times its value; the values must stay readable beside it.
+    It extends beyond the values by at most 0.6 of the largest. With two runs a 95 % interval can be a hundred times its value;
+    the
+    values must stay readable next to it.
     """
     value = rows[columns.value]
     room = 0.6 * float(value.abs().max())
@@ -424,14 +483,17 @@ def range_of(rows: pd.DataFrame, columns: Columns) -> tuple[float, float]:
 
 
 def cut(rows: pd.DataFrame, columns: Columns) -> str:
-    """That some intervals are wider than the picture, where they are."""
+    """Return a sentence if some intervals are wider than the picture, else ''."""
     low, high = range_of(rows, columns)
     wider = bool((rows[columns.low] < low).any() or (rows[columns.high] > high).any())
     return "Very wide intervals are cut in the picture." if wider else ""
 
 
 def points(axes: Axes, rows: pd.DataFrame, x: Any, columns: Columns, look: Look, hollow: bool = False) -> None:
-    """Markers with intervals at x for the rows that have a value; rows without an interval get a marker alone."""
+    """Draw markers with intervals at x for the rows that have a value.
+
+    Rows without an interval get a marker alone.
+    """
     value = rows[columns.value].to_numpy(dtype=float)
     bars = [value - rows[columns.low].to_numpy(dtype=float), rows[columns.high].to_numpy(dtype=float) - value]
     # Caps would fill an open marker.
@@ -440,7 +502,7 @@ def points(axes: Axes, rows: pd.DataFrame, x: Any, columns: Columns, look: Look,
 
 
 def shares(axes: Axes, values: Any, look: Look, **how: Any) -> None:
-    """Draw the share of values that are at most so large, as a curve."""
+    """Draw the cumulative share of values as a curve."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     up_to = np.arange(1, ordered.size + 1) / max(ordered.size, 1)
     axes.step(ordered, up_to, where="post", color=look.colour, linestyle=look.dashes, **how)
@@ -448,7 +510,10 @@ def shares(axes: Axes, values: Any, look: Look, **how: Any) -> None:
 
 
 def to_svg(figure: MplFigure) -> str:
-    """The figure as matplotlib writes it; `Figure.draw` makes it fit the page. For a paper, saved as its files too."""
+    """Return the figure as matplotlib writes it to SVG; `Figure.draw` makes it fit the page.
+
+    The files of the current medium are saved as well.
+    """
     medium = _medium.get()
     for axes in figure.axes:
         _raise_title(axes)
@@ -460,7 +525,7 @@ def to_svg(figure: MplFigure) -> str:
     for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
         patch.set_facecolor("none")
     buffer = io.StringIO()
-    # savefig would draw everything once before, for the same picture.
+    # savefig would draw everything twice for the same picture.
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
     if saved and not medium.style and buffer.tell() <= _SHEET_BYTES:
         _save(figure, medium)
@@ -476,7 +541,10 @@ def _raise_title(axes: Axes) -> None:
 
 
 def _save(figure: MplFigure, medium: Medium) -> None:
-    """The files of a medium. Without a date, the same figure is the same file."""
+    """Save a figure in the formats of a medium.
+
+    Files have no date, so that the same figure gives the same file.
+    """
     assert medium.path
     for kind in medium.formats:
         canvas, date = (FigureCanvasPdf(figure), "CreationDate") if kind == "pdf" else (FigureCanvasSVG(figure), "Date")
@@ -491,10 +559,14 @@ def drawn(
     columns: Mapping[str, Callable[[Any], str]],
     **said: Any,
 ) -> Drawing:
-    """The drawing of a picture, which is made in the report's style, with its table.
+    """Build a drawing from a picture, which is drawn in the report's style, and its table.
 
-    picture: None for a table alone; columns: heading -> what it says of a row; said: the other fields of a Drawing, its glance as a
-    function like the picture.
+    Args:
+        figure_data: data of the figure.
+        rows: rows of the table.
+        picture: function that draws the picture; None for a table alone.
+        columns: function of each column, by heading, that formats a row.
+        fields: other fields of the Drawing; `glance` is a function like `picture`.
     """
     pictures: dict[str, str] = {}
     with style(of.style):
@@ -514,7 +586,7 @@ def drawn(
 def chart(
     data: FigureData, rows: pd.DataFrame, paint: Callable[[Axes], object], caption: str, findings: Sequence[str]
 ) -> Drawing:
-    """A drawing with one panel, which `paint` draws, and a table of all columns of `rows`."""
+    """Build a drawing with one panel, which `paint` draws, and a table of all columns of `rows`."""
     columns = {str(name).replace("_", " "): partial(_text, str(name)) for name in rows.columns}
     one = Panels((Panel("", rows),), "", 0)
     picture = partial(multiples, one, lambda axes, _: paint(axes), ())
@@ -527,7 +599,10 @@ def _text(column: str, row: Mapping[str, Any]) -> str:
 
 
 def _settle(figure: MplFigure) -> None:
-    """Lay out for good, on round positions: the layout's last digits differ between processes."""
+    """Compute the layout and fix it at rounded positions.
+
+    The last digits of matplotlib's layout differ between processes.
+    """
     engine = figure.get_layout_engine()
     assert engine
     engine.execute(figure)

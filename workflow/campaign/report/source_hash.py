@@ -1,4 +1,4 @@
-"""What results are made by: a hash of the package, and of the figures, templates and styles that a stage uses."""
+"""Hash of the code that results are made by: of the package, and of the figures, templates and styles of a stage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def source_hash(*further: Path) -> str:
-    """Hash of the content of the package's code and of `further` files and directories; OSError if one is missing."""
+    """Return the hash of the package's code and of further files and directories.
+
+    Raises OSError if one of them is missing.
+    """
     digest = hashlib.sha256(_package())
     for path in further:
         _add(digest, path.parent, _files(path))

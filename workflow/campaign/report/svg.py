@@ -1,7 +1,7 @@
-"""Pictures as text: SVG that fits any page, and is the same byte for byte for the same numbers. Pure.
+"""SVG pictures as text that fits any page and is the same byte for byte for the same numbers. Pure.
 
-Coordinates are rounded and ids numbered by appearance: the last digits of matplotlib's constrained layout differ between processes,
-and it hashes ids from them. Marks of one series are one element: a browser takes longest for the number of elements.
+Coordinates are rounded and ids numbered by appearance: the last digits of matplotlib's constrained layout differ between
+processes, and it hashes ids from them. Marks of one series are one element: a browser's time grows with the number of elements.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ INK = "#010203"
 
 
 def adapted(text: str, anchor: str, title: str, alt: str) -> str:
-    """A drawing as an `svg` element: ids prefixed by the anchor, ink as currentColor. A screen reader gets title and alt, and not
-    its numbers one by one."""
+    """Adapt a drawing to be an `svg` element of a page, with ids prefixed by the anchor and ink as currentColor.
+
+    A screen reader gets title and alt, but not every number.
+    """
     text = _NOT_XML.sub("", text[text.index("<svg") :])
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{anchor}-", text)
@@ -58,7 +60,10 @@ def _plain(number: float) -> str:
 
 
 def _settled(text: str) -> str:
-    """The same picture for the same numbers: the layout's last digits, and the ids hashed from them, differ between processes."""
+    """Make a picture reproducible by rounding long numbers and renumbering hashed ids.
+
+    The layout's last digits, and the ids hashed from them, differ between processes.
+    """
     # In tags only: a number that is written in the picture is meant as it is.
     text = _TAG.sub(lambda tag: _LONG_NUMBER.sub(_rounded, tag[0]), text)
     numbered: dict[str, str] = {}
@@ -66,7 +71,7 @@ def _settled(text: str) -> str:
 
 
 def _joined(text: str) -> str:
-    """The same picture with lines, and with marks, that follow each other as one path."""
+    """Join consecutive lines, and consecutive marks, of equal style to one path each."""
     markers = {name: (outline, style) for name, outline, style in _MARKER.findall(text)}
 
     def lines(found: re.Match[str]) -> str:
@@ -84,7 +89,10 @@ def _joined(text: str) -> str:
 
 
 def _relative(outline: str) -> tuple[float, float, str]:
-    """Where the outline of a marker begins, and how it goes on from there. Curves are those of a circle."""
+    """Return the start (x, y) of a marker's outline and the rest of it as relative path commands.
+
+    Curves are those of a circle.
+    """
     (_, first_x, first_y), *steps = _STEP.findall(outline)
     begin = at = float(first_x), float(first_y)
     if "C" in outline:
@@ -103,7 +111,7 @@ def _relative(outline: str) -> tuple[float, float, str]:
 
 
 def notice(anchor: str, words: str) -> str:
-    """A small picture that holds one sentence, for a figure with nothing to show."""
+    """Return a small picture that holds one sentence, for a figure with nothing to show."""
     lines: list[str] = [""]
     for word in words.split():
         if len(lines[-1]) + len(word) > 88:

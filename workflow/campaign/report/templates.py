@@ -1,4 +1,4 @@
-"""HTML from the templates in reports/: what they are given is escaped, and a name that they are not given is an error."""
+"""HTML from the templates in reports/. All values are escaped, and an undefined name is an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILE_IN_PAGE_BYTES, _PACKED = 100_000, 20
 
 @cache
 def templates(directory: Path = REPORTS) -> Environment:
-    """The templates of a directory."""
+    """Return the Jinja environment of a directory of templates."""
     return Environment(
         loader=FileSystemLoader(directory),
         undefined=StrictUndefined,
@@ -34,15 +34,15 @@ def templates(directory: Path = REPORTS) -> Environment:
 
 
 def filled(template: str, context: Mapping[str, Any]) -> str:
-    """A page that carries the report's style and script, and asks for no other file."""
+    """Render a page that includes the report's style and script and needs no other file."""
     css, script = (Markup(file.read_text(encoding="utf-8")) for file in (STYLE, SCRIPT))
     return templates().get_template(template).render(**context, css=css, script=script)
 
 
 def inline(svg: str) -> Markup:
-    """A picture as part of a page: without the XML declaration, which only a file of its own may have.
+    """Return a picture for inclusion in a page, without the XML declaration, which only a separate file may have.
 
-    RecordError for what is no picture.
+    Raises RecordError if the text is no SVG picture.
     """
     begin = svg.find("<svg")
     if begin < 0:
@@ -51,7 +51,10 @@ def inline(svg: str) -> Markup:
 
 
 def downloads(picture: Path) -> dict[str, str]:
-    """What lies beside a picture, for links of the page: `csv` (gzip) and `pdf`, as base64; '' for what is long or not there."""
+    """Encode the files next to a picture for links of the page, as base64: `csv` (gzip) and `pdf`.
+
+    The text is '' for a file that is too long or missing.
+    """
     found = {}
     for kind, pack in (("csv", partial(gzip.compress, mtime=0)), ("pdf", bytes)):
         file = picture.with_suffix(f".{kind}")

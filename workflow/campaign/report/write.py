@@ -1,4 +1,4 @@
-"""Write what people read: plan files, figures, the recommendation and the report page."""
+"""Writing of the files that people read: figures, the recommendation and the report page."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 
 
 def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None) -> None:
-    """Draw all figures from tables, on all processors of this machine. RecordError names one that cannot be written."""
+    """Draw all figures from tables, on all processors of this machine.
+
+    Raises RecordError if one cannot be written.
+    """
     from campaign.analysis.tables.io import read
 
     forked(_drawing(read(tables), figures, scripts, style))
 
 
 def write_page(made: Results, out: Path) -> None:
-    """From the tables of results: figures, recommendation, and the page."""
+    """Draw the figures of results from their tables, and write the recommendation and the page."""
     from campaign.analysis.tables.io import read
 
     tables = read(made.tables)
@@ -44,6 +47,7 @@ def _draw_all(tables: Tables, made: Results) -> None:
 def _drawing(
     tables: Tables, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None
 ) -> list[Callable[[], None]]:
+    """Return one task per figure that draws it and writes its files."""
     from campaign.report.figure import all_figures, data_of
 
     figures.mkdir(parents=True, exist_ok=True)
@@ -53,12 +57,14 @@ def _drawing(
 
 
 def forked(parts: Sequence[Callable[[], None]], meanwhile: Callable[[], object] = lambda: None) -> None:
-    """Run all parts on all processors of this machine, in processes that have what was imported and read here.
+    """Run all tasks on all processors of this machine, in forked processes that inherit imports and data.
 
-    meanwhile: what is done here until they end.
+    Args:
+        tasks: functions to run.
+        concurrent_task: function that runs in this process until the tasks end.
     """
     workers = max(1, min(len(parts), len(os.sched_getaffinity(0))))
-    gc.freeze()  # what is here stays: nobody looks through it for garbage
+    gc.freeze()  # objects of the parent stay alive, so the garbage collector can skip them
     with ProcessPoolExecutor(workers, get_context("fork"), _begin, (parts,)) as pool:
         done = pool.map(_run, range(len(parts)))
         meanwhile()
@@ -75,8 +81,10 @@ def _draw(figure: Figure, data: FigureData, directory: Path) -> None:
 
 @contextmanager
 def _pdf_beside(path: Path, title: str, data: FigureData) -> Iterator[None]:
-    """The figure that is drawn inside gets a PDF beside its other files, unless there are very many cells. path: of these files,
-    without suffix. RecordError where one of them cannot be written."""
+    """Save a PDF of the figure that is drawn inside the context, unless there are very many cells.
+
+    path: path of the figure's files, without suffix. Raises RecordError if one of them cannot be written.
+    """
     from campaign.common.errors import convert_os_error
     from campaign.report.plot import AGAIN_CELLS, PAGE, drawn_for, page
 
@@ -101,7 +109,7 @@ def _run(number: int) -> None:
 
 
 def write_recommendation(tables: Path, directory: Path) -> None:
-    """Write recommendation.json (`recommendation/2`) from tables. RecordError names what cannot be written."""
+    """Write recommendation.json (`recommendation/2`) from tables. Raises RecordError if that fails."""
     from campaign.analysis.tables.io import read
 
     _recommend(read(tables), directory)
@@ -122,7 +130,10 @@ def _recommend(tables: Tables, directory: Path) -> None:
 
 
 def render_report(tables: Path, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
-    """Write the page from tables, figures, and the recommendation beside the figures; it is made anew where there is none."""
+    """Write the page from tables, figures, and the recommendation next to the figures.
+
+    The recommendation is computed if there is none.
+    """
     from campaign.analysis.tables.io import read
 
     _render(read(tables), figures, out, scripts)
@@ -143,8 +154,10 @@ def _render(known: Tables, figures: Path, out: Path, scripts: Path = SCRIPTS) ->
 
 @contextmanager
 def figures_of(results: Results) -> Iterator[Path]:
-    """The directory of the figures of results, with the recommendation beside; where there are none, as after an archive was
-    extracted, they are drawn from the tables into a directory that is gone afterwards."""
+    """Yield the directory of the figures of results, with the recommendation next to it.
+
+    If there are no figures, as after the extraction of an archive, they are drawn from the tables into a temporary directory.
+    """
     if results.figures.is_dir():
         yield results.figures
         return

@@ -1,6 +1,6 @@
-"""Adaptive repetitions while they are measured: what the runs of a cell have reached, and whether a target ends it.
+"""Adaptive repetitions during measurement: precision that the runs of a cell have reached, and the decision to end the cell.
 
-`campaign.plan.repetitions` has the rule, and the files that keep what was reached.
+`campaign.plan.repetitions` has the rule, and the files that keep the precision reached.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from campaign.spec.run_numbers import in_composition, number_in_composition, run
 
 
 def reached(rates: Sequence[float | None], composition: int = 1) -> Reached:
-    """What runs of one composition have reached. rates: throughput of run 1, 2, ..; None for a run that is not believed."""
+    """Return the number of runs, failures and the interval half-width that the runs of one composition have reached.
+
+    Args:
+        rates: throughput of run 1, 2, ..; None for a run whose number is not valid.
+        composition: number of the composition, from 1.
+    """
     believed = [rate for rate in rates if rate is not None]
     failures = len(rates) - len(believed)
     mean = sum(believed) / len(believed) if believed else 0.0
@@ -34,10 +39,16 @@ def reached(rates: Sequence[float | None], composition: int = 1) -> Reached:
 
 
 class Repetitions:
-    """The rule at work on one results directory. Every decision follows from the records that there are, so a killed driver's
-    successor decides the same. Its cells are those of a lease: their settings are about one composition.
+    """Rule of adaptive repetitions, applied to one results directory.
 
-    metric: whose interval ends a cell; implied: whether what was not run for being implied counts as a run that failed.
+    Every decision follows from the existing records, so the successor of a killed driver decides the same. The cells are those
+    of one
+    lease: their settings apply to one composition.
+
+    Args:
+        store: records of the results directory.
+        implied: whether runs that were skipped because their result is implied count as failed runs.
+        metric: metric whose interval ends a cell.
     """
 
     def __init__(self, store: Store, *, implied: bool = True, metric: Metric = THROUGHPUT) -> None:
@@ -49,18 +60,26 @@ class Repetitions:
         self._rates: dict[CellComposition, dict[int, float | None]] = {}
 
     def begin(self, cell: Cell) -> None:
-        """A run of the cell is about to change what it has reached."""
+        """Remove the stored stop decision of a cell, because a new run is about to change what the cell has reached."""
         if _get_composition(cell) in self._stops:
             self.stops.withdraw(*_get_composition(cell))
 
     def why_last(self, cell: Cell, record: Record) -> str:
-        """For `Record.stopped`, before the record is written."""
+        """Return the reason why a run is the last one of its cell, for `Record.stopped`, before its record is written.
+
+        The result is empty if the cell has no target precision or needs further runs.
+        """
         if cell.settings.target_half_width_pct is None:
             return ""
         return why(self._reached(cell, record), cell.settings)
 
     def is_over(self, cell: Cell, last: Record | None = None) -> bool:
-        """Whether the cell needs no further run here, by its records (and a last one); then that is written down."""
+        """Return whether the cell needs no further run in this composition, and if so store that decision.
+
+        Args:
+            cell: cell of the lease.
+            last: record of a run that may not be in the store yet.
+        """
         if cell.settings.target_half_width_pct is None:
             return False
         found = self._reached(cell, last)
@@ -69,12 +88,18 @@ class Repetitions:
         return over
 
     def _value(self, record: Record) -> float | None:
-        """The number of a run that is believed; its throughput where only tables work the metric out."""
+        """Return the metric of a valid run, or None if the run failed.
+
+        The throughput stands in for a metric that only tables compute.
+        """
         found = self.metric.of(record.throughput_per_s, record.metrics)
         return (record.throughput_per_s if found is None else found) if record.status == "ok" else None
 
     def _reached(self, cell: Cell, last: Record | None) -> Reached:
-        """What the runs without a gap from the first one have reached; nothing while one of them is to be measured again."""
+        """Summarize the uninterrupted sequence of runs of a cell from the first run on.
+
+        The summary is empty while one of these runs is to be measured again.
+        """
         key = _get_composition(cell)
         known = self._rates.get(key)
         if known is None:
@@ -102,9 +127,15 @@ def record_implied(
     tell: Callable[[Cell, Record, bool], None],
     metric: Metric = THROUGHPUT,
 ) -> None:
-    """Write the records of missing runs that are implied, and end the cells that have reached their target.
+    """Write the records of missing runs whose result is implied, and end the cells that have reached their target.
 
-    as_used: hash of the campaign; tell: is told of each record, and whether the cell is over with it.
+    Args:
+        frontier: cells that ran out of memory, from which results of other cells follow.
+        missing: cell and run number of each missing run.
+        specification: returns the specification of a cell.
+        as_used: hash of the campaign.
+        tell: called with each cell, its record, and whether the record completes the cell.
+        metric: metric whose interval ends a cell.
     """
     repetitions = Repetitions(frontier.store, implied=frontier.skip, metric=metric)
     over: dict[str, bool] = {}

@@ -1,4 +1,4 @@
-"""What is wrong with the files of a results directory: records, what they refer to, leases, journals and the plan."""
+"""Integrity checks of a results directory: records, the documents they refer to, leases, journals and the plan."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from campaign.spec.lease_plan import read_lease_plan
 from campaign.spec.readings import all_readings
 from campaign.spec.record import IMPORTED, Record, Store
 
-_CLOCKS_S = 5.0  # by which the clocks of hosts may differ
+_CLOCKS_S = 5.0  # clocks of hosts may differ by this much
 _AGAIN = "'campaign run' measures it again"
 _RESTORE = "restore it from an archive"
 
 
 def problems(results: Results) -> Iterator[str]:
-    """A sentence for each file that is damaged, with its path and what to do. ConfigError: the directory holds no results."""
+    """Yield one sentence per damaged file, with its path and the remedy.
+
+    Raises ConfigError if the directory holds no results.
+    """
     store = Store(results.directory)
     keys = sorted(store.index())
     if not keys and not results.plan_file.exists():
@@ -63,6 +66,7 @@ def problems(results: Results) -> Iterator[str]:
 
 
 def _of_record(record: Record, path: Path, results: Results, lease: dict[str, Any] | None) -> Iterator[str]:
+    """Yield the problems of one record, its shared documents, its telemetry file and its lease."""
     where = path.relative_to(results.directory)
     if cell_id(record.specification) != record.cell_id:
         yield f"{where}: its specification is not that of cell {record.cell_id}; move it away, and {_AGAIN}"
@@ -84,6 +88,7 @@ def _of_record(record: Record, path: Path, results: Results, lease: dict[str, An
 
 
 def _of_shared(store: Store) -> Iterator[str]:
+    """Yield an error message per shared document that cannot be read."""
     for path in sorted(store.shared.glob("*.json")):
         try:
             store.shared_document(path.stem)
@@ -92,7 +97,7 @@ def _of_shared(store: Store) -> Iterator[str]:
 
 
 def _of_journals(results: Results) -> Iterator[str]:
-    """Journals of this campaign's leases, on whatever system they are."""
+    """Yield the first problem of each journal of this campaign's leases, on any system."""
     for path in sorted((results.root / ".systems").glob("*/leases/*.jsonl")):
         if find_lease_name(results, path.stem) is None:
             continue

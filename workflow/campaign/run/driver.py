@@ -1,6 +1,6 @@
-"""The driver: inside an allocation, measures every run of a lease that has no record, and writes each record once.
+"""Driver process: measures, inside an allocation, every run of a lease that has no record, and writes each record once.
 
-It is what submitit submits. It can be killed at any moment: the next driver of the lease goes on with what is missing.
+submitit submits this process. It can be killed at any moment: the next driver of the lease continues with the missing runs.
 """
 
 from __future__ import annotations
@@ -24,17 +24,25 @@ from campaign.spec.lease_plan import read_lease_plan
 
 
 class Stopped(BaseException):
-    """The driver was told to stop; the run under way leaves no record."""
+    """Interruption of a driver by SIGTERM; the run in progress leaves no record."""
 
 
 @dataclass(frozen=True)
 class Driver:
-    """Measures what is requested. Picklable."""
+    """Picklable callable that measures the runs of a request.
+
+    Args:
+        request: lease and results directory to work on.
+    """
 
     request: DriverRequest
 
     def __call__(self) -> dict[str, Any]:
-        """Measure what is missing, until all runs have a record or something stops it; gives `DriverResult.document`."""
+        """Measure the missing runs until all have a record or the driver is stopped.
+
+        Returns:
+            The document of a `DriverResult`.
+        """
         _leave_terminal()
         results, lease = self.request.results, self.request.lease
         done = DriverResult(began_s=get_timestamp_s())
@@ -48,14 +56,18 @@ class Driver:
             done.error = convert_os_error(failure, results.directory)
         except Stopped:
             if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
-                # Cancelled, or to be started again? Slurm knows; a result would say that the job is over.
+                # Only Slurm can distinguish a cancelled job from one to be started again; a result would mark the job as over.
                 raise
             done.error = LaunchError(f"the driver of {lease} was told to stop")
         return done.document()
 
     def checkpoint(self) -> None:
-        """Agree to be started again after a time limit or preemption, to go on with what has no record; LaunchError otherwise."""
-        # submitit counts the time limits of a job; preemptions without end are not for it to stop.
+        """Allow submitit to start the driver again after a time limit or a preemption, to continue with runs that have no
+        record.
+
+        Raises LaunchError if the driver must not be started again, or if a run needs a longer job.
+        """
+        # submitit counts the time limits of a job, but does not limit the number of preemptions.
         submitted_jobs.check_restart_allowed()
         if FirstRun(self.request.results.work_directory(self.request.lease)).cut_short() and not self._limit_is_given():
             raise LaunchError(
@@ -63,14 +75,17 @@ class Driver:
             )
 
     def _limit_is_given(self) -> bool:
-        """Whether a person has set the time limit of the job, so that another job would have no more time."""
+        """Return whether the user fixed the time limit of the job, so that another job would have no more time."""
         plan = read_lease_plan(Path(self.request.lease_plan))
         options = options_of(campaign_of(plan).system, plan.configuration, given_options(plan.slurm))
         return options.time_min is not None
 
 
 def _leave_terminal() -> None:
-    """A session of its own: the terminal's Ctrl-C and hang-up are not for the driver; SIGTERM ends it in good order."""
+    """Start a new session, so that Ctrl-C and hang-up of the terminal do not reach the driver.
+
+    SIGTERM ends the driver in good order.
+    """
     if os.getpgid(0) != os.getpid():
         os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -79,5 +94,6 @@ def _leave_terminal() -> None:
 
 
 def _stop(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough; the ranks are ended on the way out
+    """Handle SIGTERM by raising DriverStopped once."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one signal is enough; the ranks are ended during cleanup
     raise Stopped

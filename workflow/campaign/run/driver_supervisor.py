@@ -1,4 +1,4 @@
-"""Supervises the driver of a lease: finds the one that is still there or submits one, waits for it, and reports progress."""
+"""Supervision of a lease's driver: find the running driver or submit one, wait for it, and report progress."""
 
 from __future__ import annotations
 
@@ -22,20 +22,30 @@ from campaign.run.submitters import StillQueued, Submission, Submitter
 from campaign.spec.driver_messages import DriverRequest, DriverResult
 from campaign.spec.record import Store, is_full
 
-_ASK_S = 5.0  # for a second Ctrl-C
-_LOOK_S = 0.1  # between two looks at a driver that has run for a while; of a submitter with longer times, those
+_ASK_S = 5.0  # timeout for a second Ctrl-C
+_LOOK_S = 0.1  # for a driver that has run for a while; a submitter with a longer poll interval uses its own
 
 
 class LeftRunning(SignalInterrupt):
-    """Told to go while the driver can go on alone: it, and its composition, are left as they are."""
+    """Interruption of the supervisor while the driver can continue alone; the driver and its composition are left as they are."""
 
 
 @dataclass
 class Supervisor:
-    """All drivers of one lease, in one call of `measure`.
+    """Supervisor of all drivers of one lease, during one call of `measure_missing_runs`.
 
-    exclude: is told of hosts that failed, and why; queue_s: how long a driver may wait in the queue, while devices are held for it;
-    spans: when runs ran; use: of the lease by the last driver.
+    Args:
+        campaign: campaign of the lease.
+        results: results directory.
+        store: records of the results directory.
+        lease: name of the lease.
+        lease_plan: path of the lease's plan.
+        submitter: submitter of the campaign's launcher.
+        say: callback for messages.
+        exclude: called with the reason of failure by host, for hosts that failed.
+        queue_s: longest time a driver may wait in the queue while devices are held for it, in seconds.
+        spans: time spans of the runs.
+        use: use of the lease by the last driver.
     """
 
     campaign: Campaign
@@ -51,12 +61,16 @@ class Supervisor:
     use: str = ""
 
     def tell(self, message: str) -> None:
+        """Report a message, prefixed with the name of the lease."""
         self.say(f"{self.lease}: {message}")
 
     def drive(self, lease: HeldLease | None, use: str | None, runs: int) -> None:
-        """Find the driver of this lease or submit one, and wait for it.
+        """Find the running driver of this lease or submit one, and wait for its result.
 
-        runs: that have no record. No lease: Slurm has it composed for the driver, which finds out the use (`self.use`).
+        Args:
+            lease: held lease; None if Slurm composes the devices for the driver, which then determines the use (`self.use`).
+            use: use of the lease.
+            runs: number of runs that have no record.
         """
         self.use = ""
         files.make_directory(self.results.progress_file.parent)
@@ -103,7 +117,17 @@ class Supervisor:
         self.store.await_records(result.measured, self.submitter.latency_s)
 
     def wait(self, submitted: Submission, offset: int, runs: int) -> DriverResult:
-        """Wait for the result of the driver, telling how it goes."""
+        """Wait for the result of the driver and report its progress meanwhile.
+
+        Raises StillQueued if the job waits in the queue for too long, RecordError if the disk is full, and HostFailed if the
+        driver
+        ended without a result.
+
+        Args:
+            submitted: submission of the driver.
+            offset: position in the progress file from which lines are read, in bytes.
+            runs: number of runs that have no record.
+        """
         progress = Progress(self.results, self.lease, runs, self.say)
         words, queued_until, since = "", math.inf, time.monotonic()
         while True:
@@ -126,7 +150,7 @@ class Supervisor:
                 raise StillQueued(status.words)
             if status.alive:
                 self.exclude(status.failed_hosts)
-                # A hundredth of what a lease has taken is no delay, and looks take processor time from what is measured.
+                # Polling takes processor time from the measurement; a hundredth of the time of the lease so far is no noticeable delay.
                 time.sleep(max(self.submitter.poll_interval_s, min((time.monotonic() - since) / 100, _LOOK_S)))
             elif is_full(self.results.directory):
                 raise RecordError(
@@ -144,7 +168,10 @@ class Supervisor:
                 )
 
     def cancelled(self, interrupted: SignalInterrupt) -> bool:
-        """Whether the jobs are to be ended: only by a second Ctrl-C, and the first one to be asked speaks for all."""
+        """Return whether the user confirms by a second Ctrl-C that the jobs are to be cancelled.
+
+        The first process to ask prints the question and the answer for all of them.
+        """
         if not interrupted.is_from_terminal:
             return False
         with files.try_lock(self.results.slurm_state / "asking.lock") as first:

@@ -1,4 +1,4 @@
-"""Hardware and software of the host that measures: one document, stored once for all records that share it."""
+"""Hardware and software of the measuring host, as one document that is stored once for all records that share it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ _SYS = Path("/sys")
 
 
 def environment_document() -> dict[str, Any]:
-    """Host, processor, memory, kernel, drivers, firmware, Python, packages, GPUs and what tunes them; what cannot be found out is
-    absent."""
+    """Describe host, processor, memory, kernel, drivers, firmware, Python, packages, GPUs and tuning variables of this host.
+
+    Values that cannot be determined are left out.
+    """
     gpus, devices, variables = _gpus(), [each.document() for each in settings_here()], _variables()
     drivers = {name: _SYS / "module" / name / "version" for name in _DRIVERS}
     firmware = {"BIOS": _SYS / "class/dmi/id/bios_version"}
@@ -57,7 +59,7 @@ def environment_document() -> dict[str, Any]:
 
 
 def versions(document: Mapping[str, Any]) -> dict[str, str]:
-    """What an environment has installed, and in which version: 'nvidia driver' -> '570.86'."""
+    """Return the version of each piece of software in an environment document, e.g. 'nvidia driver' -> '570.86'."""
     lines = (line.split(", ") for line in document.get("gpus", ()))
     by_tool = [line[4] for line in lines if len(line) > 4 and line[1].startswith("GPU-")]
     return {
@@ -70,7 +72,7 @@ def versions(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _texts(files: Mapping[str, Path]) -> dict[str, str]:
-    """The content of those files that can be read."""
+    """Return the stripped content of each file that can be read and is not empty."""
     found = {}
     for name, path in files.items():
         with suppress(OSError):
@@ -80,12 +82,12 @@ def _texts(files: Mapping[str, Path]) -> dict[str, str]:
 
 @cache
 def package_versions() -> dict[str, str]:
-    """Versions of the packages that are installed here."""
+    """Return the versions of the relevant packages that are installed on this host."""
     return {name: version for name in (*PACKAGES, *_CUDA_PACKAGES) if (version := _version(name))}
 
 
 def _variables() -> dict[str, str]:
-    """Variables that tune CUDA, NCCL and torch; secrets are masked."""
+    """Return the environment variables that tune CUDA, NCCL and torch, with secrets masked."""
     named = {
         name: value for name, value in sorted(os.environ.items()) if name.startswith(_TUNED_BY) and name not in _MASKS
     }
@@ -93,6 +95,7 @@ def _variables() -> dict[str, str]:
 
 
 def _version(package: str) -> str | None:
+    """Return the version of a package, or None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -100,6 +103,7 @@ def _version(package: str) -> str | None:
 
 
 def _cpu_model() -> str:
+    """Return the processor's model name, or the machine type if the kernel does not list a model."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -108,7 +112,7 @@ def _cpu_model() -> str:
 
 
 def _gpus() -> list[str]:
-    """One line a GPU from the tools of its vendor, where they are installed."""
+    """Return one line per GPU, as printed by the vendor's tools if they are installed."""
     commands = [each.describe_command for each in ACCELERATORS.values() if each.describe_command]
     found: list[str] = []
     for command in commands:

@@ -1,4 +1,4 @@
-"""Whose failure a failed run is, where its devices may be at fault: the subject's, or the apparatus's, whose devices are fenced."""
+"""Attribution of failed runs to the workload or to a device; devices that failed are fenced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from campaign.workloads.protocol import Ended, Outcome, Run, Step
 
 @dataclass(frozen=True)
 class FailedDevices:
-    """The devices of one composition, under the runs of a campaign. work: directory for lists of devices."""
+    """Fault handling for the devices of one composition during the runs of a campaign.
+
+    Args:
+        system: system file.
+        composition: hosts and devices in use.
+        fenced: fences of the system.
+        campaign: name of the campaign.
+        work: working directory for lists of devices.
+    """
 
     system: SystemFile
     composition: Composition
@@ -29,7 +37,10 @@ class FailedDevices:
     work: Path
 
     def judged(self, run: Run, step: Step, ended: Ended, outcome: Outcome, log: Log) -> Outcome:
-        """The outcome of a run, where it is the subject's. LaunchError: devices failed or could not be used; they are fenced."""
+        """Return the outcome of a run if the workload is responsible for it.
+
+        Raises LaunchError if devices failed or could not be used. Failed devices are fenced.
+        """
         fault = device_fault(run.runs_on, outcome.status, log, len(ended.codes))
         if fault is None:
             if outcome.status in DOUBTFUL and run.runs_on != "cpu":
@@ -46,7 +57,9 @@ class FailedDevices:
         raise self._fenced(run, device, fault.evidence, suspected=False)
 
     def _suspected(self, run: Run, device: Device | None, fault: DeviceFault, outcome: Outcome) -> Outcome:
-        """The outcome of a run that failed alike before, or whose workload did on two devices; else the device is fenced."""
+        """Return the outcome if the run failed the same way before or its workload failed on two devices; otherwise fence the
+        device.
+        """
         failure = Failure(reason="a fault of the program on the device", evidence=fault.evidence, rank=fault.rank)
         found = replace(outcome, status="crashed", failure=failure)
         if device is None:
@@ -65,7 +78,10 @@ class FailedDevices:
         return replace(found, flags=(*outcome.flags, *flags))
 
     def _look(self, run: Run) -> None:
-        """Have the hosts list their devices again: what is gone from a bus need not say so. LaunchError: they differ."""
+        """Verify the devices of the composition on their hosts, because a device that left the bus need not report an error.
+
+        Raises LaunchError if the devices differ. Lost devices are fenced.
+        """
         look = verify_here if self.system.launcher == "local" else verify
         try:
             look(self.system, self.composition, self.work)
@@ -75,7 +91,7 @@ class FailedDevices:
             raise
 
     def _fenced(self, run: Run, device: Device, why: str, *, suspected: bool) -> LaunchError:
-        """Fence a device; gives the error that says so."""
+        """Fence a device and return the error that reports it."""
         hosts = (
             host.name for host in self.composition.hosts if device.fabric_id in {d.fabric_id for d in host.devices}
         )
@@ -97,11 +113,15 @@ class FailedDevices:
 
 
 def _name(run: Run) -> str:
+    """Return the name of a run, CELL.NUMBER."""
     return f"{run.cell.id}.{run.repetition}"
 
 
 def _device(run: Run, step: Step, fault: DeviceFault) -> Device | None:
-    """The device of the rank that reports a fault; None where that is not known, as of one process for several devices."""
+    """Return the device of the rank that reports a fault.
+
+    The result is None if the device cannot be identified, e.g. if one process uses several devices.
+    """
     if len(run.devices) == 1:
         return run.devices[0]
     if fault.rank is None or fault.rank >= len(run.devices) or (step.preload and not step.per_rank):

@@ -1,6 +1,6 @@
-"""One run on its launcher: what its workload does before, the step that measures, and what it does afterwards.
+"""Execution of one run on its launcher: preparation, the measured step, and cleanup.
 
-A run that something from outside has disturbed is repeated, so that the apparatus is not taken for the subject.
+A run that was disturbed from outside is repeated, so that a fault of the apparatus is not attributed to the workload.
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ from campaign.workloads.rank_marks import judge_marks, mark_ranks
 
 @dataclass(frozen=True)
 class LaunchedRun:
-    """One run on its launcher. mark: of its processes; log: of the step that measures, beside which other steps have their own."""
+    """One run on its launcher.
+
+    Args:
+        launcher: launcher of the system.
+        workload: workload of the run.
+        run: run to execute.
+        mark: mark of its processes.
+        log: log of the measured step; other steps have logs of their own in the same directory.
+        limits: time and memory limits of each step.
+    """
 
     launcher: Launcher
     workload: Workload
@@ -33,7 +42,10 @@ class LaunchedRun:
     limits: Limits
 
     def ended(self, step: Step) -> Ended:
-        """How the step ended, and no other. LaunchError: it could not be started, or what goes before it failed."""
+        """Execute the run with its preparation and cleanup, and return how the measured step ended.
+
+        Raises LaunchError if the step could not be started, or if a preparation failed.
+        """
         flags: list[str] = []
         try:
             for number, before in enumerate(self.workload.before(self.run)):
@@ -48,13 +60,13 @@ class LaunchedRun:
         return replace(ended, flags=(*ended.flags, *flags))
 
     def _launch(self, step: Step, mark: str, log: Path) -> Ended:
-        """Run a step to its end; what its ranks mark counts before the exit code of a wrapper around them."""
+        """Run a step to its end; the marks of its ranks take precedence over the exit code of a wrapper around them."""
         directory = self.run.directory
         ended = self.launcher.run(mark_ranks(step, directory), mark, log, directory, self.limits)
         return judge_marks(step, directory, ended, log)
 
     def _cleaned_up(self) -> Iterator[str]:
-        """Clean up, whatever has ended the run; gives a flag for what failed."""
+        """Run the cleanup steps, however the run ended, and yield a flag per failed step."""
         for number, after in enumerate(self.workload.after(self.run)):
             try:
                 problem = self._beside(after, f"cleanup{number}", self._log_of("cleanup", number))
@@ -64,10 +76,14 @@ class LaunchedRun:
                 yield f"cleanup: {problem}"
 
     def _log_of(self, what: str, number: int) -> Path:
+        """Return the log path of an auxiliary step."""
         return self.log.with_name(f"{self.log.stem}.{what}{number or ''}{self.log.suffix}")
 
     def _beside(self, step: Step, what: str, log: Path) -> str:
-        """Why another step of the run failed; empty where it did not. Its log is kept where something was printed."""
+        """Run a preparation or cleanup step and return the reason of its failure, or '' if it succeeded.
+
+        The log is kept if the step printed anything.
+        """
         log.unlink(missing_ok=True)
         ended = self._launch(step, f"{self.mark}.{what}", log)
         if log.exists() and not log.stat().st_size:
@@ -83,7 +99,7 @@ class LaunchedRun:
 
 
 def _take_result(name: str | None, directory: Path, log: Path) -> list[str]:
-    """Append the file of results to the log."""
+    """Append the workload's result file to the log, and return flags if there is no file or more than one."""
     if name is None:
         return []
     found = sorted(path for path in directory.glob(name) if path.is_file())
@@ -102,10 +118,11 @@ TRIES = 3
 
 
 def until_undisturbed(name: str, launch: Callable[[], tuple[Ended, Outcome]]) -> tuple[Ended, Outcome]:
-    """The first of a few launches that nothing has disturbed. LaunchError: each was stopped, suspended, or had its clock set.
+    """Launch a run again until nothing disturbs it, at most `MAX_TRIES` times, and return that launch.
 
-    A rank that gets SIGKILL in each of them gets it for what it does, and one whose pace was never held asks for more than this
-    machine has: that is the run's outcome.
+    A rank that gets SIGKILL in every launch is killed for its own behaviour. A run whose pace was never held requires more than
+    this
+    machine has. Both are outcomes of the run. Raises LaunchError if every launch was stopped, suspended, or had its clock set.
     """
     own = 0
     for _ in range(TRIES):

@@ -1,4 +1,4 @@
-"""Launchers start the processes of a run inside an allocation. `LAUNCHERS` has one row per launcher."""
+"""Table of launchers, which start the processes of a run inside an allocation."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from campaign.common.errors import ConfigError, suggest_name
 
-if (
-    TYPE_CHECKING
-):  # slurmd is started and stopped by commands that need emulated hosts of this package, and no configuration
+if TYPE_CHECKING:  # commands that start and stop slurmd need the emulated hosts of this package, but no configuration
     from campaign.spec.hardware import Composition
     from campaign.spec.system_file import SystemFile
     from campaign.workloads.launcher import Launcher
@@ -22,7 +20,10 @@ LAUNCHERS: dict[str, str] = {
 
 
 def open_launcher(name: str, system: SystemFile, composition: Composition) -> Launcher:
-    """The launcher of a system's `launcher` key, for steps on this composition."""
+    """Create the launcher named by a system's `launcher` key, for steps on this composition.
+
+    Raises ConfigError if there is no launcher of this name.
+    """
     if name not in LAUNCHERS:
         raise ConfigError(f"launcher: '{name}' does not exist; {suggest_name(name, LAUNCHERS)}")
     launcher: Launcher = pkgutil.resolve_name(LAUNCHERS[name])(system, composition)

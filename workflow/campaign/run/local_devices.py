@@ -1,4 +1,4 @@
-"""Devices of this machine, for runs that it starts itself: listed, compared with the composition, and named, so that masks bind."""
+"""Devices of this machine for local runs: list them, compare them with the composition, and name them for device masks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ _TIMEOUT_S = 120.0  # the first query of a GPU that nobody uses loads its driver
 
 
 def verify_here(system: SystemFile, composition: Composition, directory: Path) -> Composition:
-    """The composition with what this machine calls its devices (`make_host_id`) where the fabric does not tell; the list is kept in
-    `directory`/devices.txt.
+    """Verify that this machine has the devices of a composition, and return the composition with the machine's device names.
 
-    DevicesDiffer: this machine has fewer or other devices; LaunchError: they cannot be listed. A core that stands for a device is
-    neither listed nor named.
+    Names are added as `host_id` where the fabric does not report them. The list is kept in `directory`/devices.txt. Cores that
+    stand
+    for devices are neither listed nor named. Raises DevicesDiffer if this machine has fewer or other devices, and LaunchError if
+    they
+    cannot be listed.
     """
     devices = tuple(device for host in composition.hosts for device in host.devices)
     if all(runs_on(system, device) == "cpu" for device in devices):
@@ -45,7 +47,7 @@ def verify_here(system: SystemFile, composition: Composition, directory: Path) -
         and found.lost
         and not any(d.host_id and d not in found.lost for d in devices)
     ):
-        # It invents names, and what it calls devices are those of this machine.
+        # The simulated fabric invents names; its devices are those of this machine.
         return verify_here(system, _named(composition, {}), directory)
     for words in found.problems.values():
         message = f"devices of {machine.name} differ from the composition: {words}. Nothing was measured"
@@ -55,6 +57,7 @@ def verify_here(system: SystemFile, composition: Composition, directory: Path) -
 
 
 def _named(composition: Composition, names: Mapping[str, str | None]) -> Composition:
+    """Return the composition with each device named as in `names`, by fabric id."""
     hosts = (
         replace(host, devices=tuple(replace(d, host_id=names.get(d.fabric_id)) for d in host.devices))
         for host in composition.hosts
@@ -65,8 +68,12 @@ def _named(composition: Composition, names: Mapping[str, str | None]) -> Composi
 def _names(
     system: SystemFile, composition: Composition, machine: ComposedHost, seen: tuple[DetectedDevice, ...]
 ) -> dict[str, str]:
-    """Names by fabric id: a host's own devices are numbered in the order in which they are listed; others can be told only where
-    there are no more than the composition has."""
+    """Return device names by fabric id.
+
+    A host's own devices are numbered in the order in which they are listed. Other devices can be identified only if the machine
+    has
+    exactly as many as the composition.
+    """
     specs = {spec.name: spec for entry in system.hosts for spec in entry.split_hosts()}
     hosts = [specs[host.name] for host in composition.hosts if host.name in specs]
     own = [device.fabric_id for host in hosts for device in own_devices(host) if device.computes]

@@ -1,4 +1,4 @@
-"""Runs as processes of this machine: ranks forked from a preloaded parent process if there is one, otherwise spawned."""
+"""Runs as processes of this machine: ranks are forked from a preloaded fork server if there is one, otherwise spawned."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ from campaign.workloads.protocol import Ended, Step
 from campaign.workloads.trainer.rank_interface import result_path
 
 _MEMORY_LOOK_S = 0.1
-_PEER_PATIENCE_S = 10.0  # from the first failed rank to the end of the others, which wait for it in a collective
+_PEER_PATIENCE_S = (
+    10.0  # from the first failed rank until the remaining ranks, which wait for it in a collective, are ended
+)
 _EXIT_PATIENCE_S = 10.0  # from the last result file to the end of the ranks
 _PARENT_PATIENCE_S = 300.0  # loading torch from a busy shared file system can take minutes
 
@@ -51,7 +53,7 @@ _StopReason = Literal["time limit", "memory limit", "failed rank", "exit hang", 
 
 
 class LocalLauncher:
-    """All hosts of a composition are this machine, or emulated on it."""
+    """Launcher that runs all hosts of a composition on this machine, emulated or as mere names."""
 
     def __init__(self, system: SystemFile, composition: Composition) -> None:
         adopt_orphans()
@@ -62,9 +64,21 @@ class LocalLauncher:
 
     @property
     def links(self) -> Mapping[str, Any] | None:
+        """Description of the emulated links for records, or None if links are not emulated."""
         return self._places.links
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
+        """Run a step on this machine to its end, and return how its processes ended.
+
+        Raises LaunchError if the step could not be started or if the emulated hosts ended during the run.
+
+        Args:
+            step: step to run.
+            marker: mark of its processes.
+            log: file that output is appended to.
+            directory: working directory.
+            limits: time and memory limits.
+        """
         places = [
             ProcessPlace(self._environment(step, marker, place, given), place.namespaces, given.prefix)
             for place, given in zip(self._places.of(step), self._given(step), strict=True)
@@ -84,9 +98,11 @@ class LocalLauncher:
         return replace(ended, flags=self._places.flags(step), memory_kills=self._memory_kills.count() - kills)
 
     def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
+        """Start an auxiliary process per distinct host, until the end of the context (see `Launcher.sidecar`)."""
         return local_sidecar(argv, tuple(self._devices.by_host), self._places, self._inherited, directory)
 
     def close(self) -> None:
+        """End the fork servers and the emulated hosts."""
         for parent in self._parents.values():
             parent.close()
         self._parents.clear()
@@ -95,13 +111,17 @@ class LocalLauncher:
     @property
     def _inherited(self) -> dict[str, str]:
         # The driver's own submission must not leak into what it measures.
+        """Environment of this process without submitit's variables."""
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")},
             **DEVICE_ORDER_ENVIRONMENT,
         }
 
     def _given(self, step: Step) -> Sequence[Given]:
-        """What each process is given for its devices: a mask hides the others of this machine, where their names are known."""
+        """Return the device environment of each process.
+
+        A mask hides this machine's other devices if their names are known.
+        """
         given = self._devices.given(step)
         kind, named = self._devices.named(step)
         if kind is None:
@@ -112,8 +132,9 @@ class LocalLauncher:
         return self._devices.masked(step, kind, named, given)
 
     def _environment(self, step: Step, marker: str, place: ProcessPlace, given: Given) -> dict[str, str]:
+        """Build the environment of one process from the inherited, step and device variables."""
         one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank else {}
-        # A run uses the devices that its record says, whatever the workload says of them.
+        # A run uses the devices named in its record, whatever variables the workload sets.
         own = {**self._inherited, **one_thread, **place.environment, **step.environment}
         # A second mask would number what the first has left.
         hidden = {
@@ -125,6 +146,7 @@ class LocalLauncher:
         return {**{name: own[name] for name in own if name not in hidden}, **given.environment, MARK_VARIABLE: marker}
 
     def _parent(self, module: str) -> _ForkServer:
+        """Return the running fork server of a module, started if necessary."""
         if module not in self._parents or not self._parents[module].alive:
             self._parents[module] = _ForkServer(module)
         return self._parents[module]
@@ -139,7 +161,17 @@ def _run(
     limits: Limits,
     parent: _ForkServer | None,
 ) -> Ended:
-    """parent: the process to fork the ranks from; None: they are spawned."""
+    """Start the processes of a step, wait for them, and end whatever is left.
+
+    Args:
+        step: step to run.
+        marker: mark of its processes.
+        places: placement of each process.
+        log: file that output is appended to.
+        directory: working directory.
+        limits: time and memory limits.
+        parent: fork server to fork the ranks from; None to spawn them.
+    """
     out = step.environment.get("CAMPAIGN_OUT") if step.preload else None
     results = [result_path(Path(out), int(place.environment["RANK"])) for place in places] if out else []
     for path in results:
@@ -165,7 +197,7 @@ def _run(
             end_run_processes(processes, marker, before)
         disturbances.check_clocks()
     codes = tuple(process.returncode for process in processes)
-    # Ranks that measured well and then hung in their exit: their results stand. Others ended by themselves.
+    # Results of ranks that measured well and then hung at exit are valid. All other ranks ended by themselves.
     hang = tuple(rank for rank, code in enumerate(codes) if stopped == "exit hang" and code == -signal.SIGKILL)
     return Ended(
         tuple(0 if rank in hang else code for rank, code in enumerate(codes)),
@@ -185,7 +217,15 @@ def _wait(
     limits: Limits,
     results: Sequence[Path],
 ) -> _StopReason | None:
-    """Wait for all (None), or until they have to be ended. results: files that the ranks leave when they have measured."""
+    """Wait for all processes and return None, or return the reason why they have to be ended first.
+
+    Args:
+        processes: processes of the step.
+        marker: their mark.
+        disturbances: observation of disturbances from outside.
+        limits: time and memory limits.
+        results: files that the ranks write when they have measured.
+    """
     poll = select.poll()
     waiting = {}
     looks = False
@@ -233,7 +273,7 @@ def _wait(
 
 
 class _Forked:
-    """A process that this one has forked, or has adopted from the parent that did: a child like any other."""
+    """Process that this one has forked, or adopted from the fork server: a child like any other."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -253,7 +293,7 @@ class _Forked:
 
 
 class _ForkServer:
-    """A process that has torch loaded and forks ranks (protocol: `campaign.workloads.trainer.forkserver`)."""
+    """Process that has torch loaded and forks ranks (protocol: `campaign.workloads.trainer.forkserver`)."""
 
     def __init__(self, module: str) -> None:
         self._argv = [sys.executable, "-m", f"{module}.forkserver"]
@@ -277,6 +317,7 @@ class _ForkServer:
         return self._process.poll() is None
 
     def fork(self, step: Step, places: Sequence[ProcessPlace], log: Path, directory: Path) -> list[_Forked]:
+        """Fork one process per placement, and return the processes."""
         ranks = [{"env": dict(place.environment), "log": str(log), "namespaces": place.namespaces} for place in places]
         # A step that names no module is the parent's own kind of rank.
         module = {"module": step.argv[2]} if step.argv[1:2] == ("-m",) else {}
@@ -285,7 +326,7 @@ class _ForkServer:
             return [_Forked(pid) for pid in self.answer({"ranks": ranks, "cwd": str(directory), **module})["pids"]]
         except BaseException:
             self.close()
-            # Ranks that it forked and could not name; a fork has its parent's command line.
+            # Ranks that the server forked but could not report; a fork has its parent's command line.
             line = "".join(f"{word}\0" for word in self._argv).encode()
             for pid in (list_children() or set()) - before:
                 with suppress(OSError):
@@ -295,7 +336,10 @@ class _ForkServer:
             raise
 
     def answer(self, order: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The answer to an order (None: to its start); LaunchError: it has ended, or refuses."""
+        """Send a request to the fork server and return its answer; with None, wait for its start message.
+
+        Raises LaunchError if the fork server has ended or reports a problem.
+        """
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -312,7 +356,7 @@ class _ForkServer:
         return found
 
     def close(self) -> None:
-        """The end of its input ends the parent."""
+        """Close the pipes of the fork server, which ends it, and kill it if it does not end in time."""
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(BrokenPipeError):
                 if pipe is not None:
@@ -329,24 +373,27 @@ _COUNT = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 
 
 class MemoryKills:
-    """The kernel's count of processes that it has killed for want of memory: the evidence that a SIGKILL was one of these.
+    """Kernel's count of processes killed for lack of memory: the evidence that a SIGKILL had this cause.
 
-    It is that of this process's control group where there is one, otherwise of the whole host.
-    A program that it starts is in the same group or in one below, which counts here too (version 2). Which file has the count is
-    found out once. root: for tests.
+    The count is that of this process's control group if there is one, otherwise of the whole host. A program that this process
+    starts
+    is in the same group or in one below, which counts here too (version 2). The file with the count is located once.
+
+    Args:
+        root: root directory, for tests.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._file = next(filter(None, map(_counting, [*_groups(root), root / "proc/vmstat"])), None)
 
     def count(self) -> int:
-        """How many there were until now; 0 where nobody counts."""
+        """Return the number of such kills so far, or 0 if the kernel does not count them."""
         found = _COUNT.search(os.pread(self._file.fileno(), 1 << 16, 0)) if self._file else None
         return int(found[1]) if found else 0
 
 
 def _counting(path: Path) -> FileIO | None:
-    """A file, open, if it has the count."""
+    """Open a file and return it if it holds the count, otherwise None."""
     try:
         file = path.open("rb", buffering=0)
         return file if _COUNT.search(file.read()) else None
@@ -355,6 +402,7 @@ def _counting(path: Path) -> FileIO | None:
 
 
 def _groups(root: Path) -> list[Path]:
+    """List the files of this process's control groups that may hold the count, the nearest first."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -21,7 +21,13 @@ from campaign.workloads.rank_launchers import free_port
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlace:
-    """Environment of one process, the namespaces to enter before it starts, and the words before its command."""
+    """Placement of one process.
+
+    Args:
+        environment: environment variables.
+        namespaces: paths of the namespaces to enter before it starts.
+        prefix: words before its command.
+    """
 
     environment: Mapping[str, str]
     namespaces: tuple[str, ...] = ()
@@ -29,9 +35,13 @@ class ProcessPlace:
 
 
 class LocalPlacement:
-    """The hosts of one composition on this machine: names that share its loopback, or each emulated with a link per device.
+    """Hosts of one composition on this machine: names that share its loopback, or emulated hosts with a link per device.
 
-    links: see `Launcher.links`.
+    Args:
+        composition: hosts and devices.
+        emulation: emulated hosts; None if hosts are only names.
+        links: description of the links (see `Launcher.links`).
+        close: ends the emulated hosts.
     """
 
     def __init__(
@@ -52,7 +62,10 @@ class LocalPlacement:
         }
 
     def of(self, step: Step) -> list[ProcessPlace]:
-        """One place per rank, or one for a step of a single process. LaunchError: a rank has no device."""
+        """Return one placement per rank, or a single placement if the step has one process.
+
+        Raises LaunchError if a rank has no device.
+        """
         ranks, world = step.ranks, str(len(step.ranks))
         if not step.per_rank:
             environment = {"CAMPAIGN_RANKS": world, "CAMPAIGN_HOSTS": ",".join(step.ranks_by_host)}
@@ -74,18 +87,23 @@ class LocalPlacement:
         return found
 
     def flags(self, step: Step) -> tuple[str, ...]:
-        """Flags for the record of a step."""
+        """Return the flags for the record of a step."""
         used = {self._namespaces(*rank) for rank in step.ranks}
         return (NOT_CROSSED,) if not step.per_rank and len(used) > 1 else ()
 
     def stand(self) -> bool:
-        """False when the emulated hosts have ended."""
+        """Return whether the emulated hosts still exist; true if hosts are not emulated."""
         return self._emulation is None or Path(self._emulation.namespace_paths(0)[-1]).exists()
 
     def _namespaces(self, host: str, local: int) -> tuple[str, ...]:
+        """Return the namespace files of a rank, empty if hosts are not emulated."""
         return () if self._emulation is None else self._emulation.namespace_paths(self._device(host, local))
 
     def _device(self, host: str, local: int) -> int:
+        """Return the number of a rank's device among all devices of the composition.
+
+        Raises LaunchError if the host has fewer devices.
+        """
         devices = self._devices.get(host, range(0))
         if local >= len(devices):
             raise LaunchError(f"{host}: the run needs device {local + 1}, but the composition has {len(devices)} there")
@@ -93,7 +111,9 @@ class LocalPlacement:
 
 
 def open_placement(system: SystemFile, composition: Composition) -> LocalPlacement:
-    """The hosts of a composition, emulated if the system file asks for it and this machine is able to."""
+    """Create the placement of a composition, with emulated hosts if the system file requests them and this machine can emulate
+    them.
+    """
     hosts, emulation, links = ExitStack(), None, None
     if system.emulation is not None:
         rates = rates_of(system.emulation, system.links)

@@ -1,4 +1,4 @@
-"""Auxiliary processes beside the runs of this machine, until the end of a context (see `Launcher.sidecar`)."""
+"""Auxiliary processes next to the runs of this machine, until the end of a context (see `Launcher.sidecar`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,19 @@ _HOST = "{host}"
 def local_sidecar(
     argv: Sequence[str], hosts: Sequence[str], places: LocalPlacement, environment: Mapping[str, str], directory: Path
 ) -> Iterator[tuple[str, ...]]:
-    """On this machine: one process for all hosts that share it, and one on each emulated host."""
+    """Run an auxiliary process until the end of the context, one per emulated host or one for all hosts that share this
+    machine.
+
+    Args:
+        argv: command; `{host}` stands for the host name.
+        hosts: names of the hosts.
+        places: placement of processes on the hosts.
+        environment: environment of the processes.
+        directory: directory of the logs.
+
+    Returns:
+        Names of the hosts on which a process was started.
+    """
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for host, place in _apart(argv, hosts, places).items():
@@ -33,7 +45,7 @@ def local_sidecar(
 
 
 def _apart(argv: Sequence[str], hosts: Sequence[str], places: LocalPlacement) -> dict[str, ProcessPlace]:
-    """A place for each host that is not the same as another's."""
+    """Return the placement of a process on each host that is distinct from the hosts before it."""
     found: dict[tuple[str, ...], tuple[str, ProcessPlace]] = {}
     try:
         each = places.of(Step(tuple(argv), {}, dict.fromkeys(hosts, 1), takes_devices=False))

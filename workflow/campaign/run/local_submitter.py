@@ -1,7 +1,8 @@
-"""Drivers as processes of this machine, forked from the one that submits them: a new interpreter takes longer than a short run.
+"""Submission of drivers as local processes, forked from the submitting process: a new interpreter takes longer than a short
+run.
 
-A driver has a session of its own: it survives what ends Snakemake. It holds a lock in its folder from before it exists to its end.
-So a later process finds it, whatever its number, which may have been given to another process.
+A driver has a session of its own, so that it survives the end of Snakemake. It holds a lock in its folder during its whole life.
+A later process finds the driver by this lock, because process ids can be reused.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from campaign.slurm.submitter import DriverStatus, MakeDriver, Reporting, Submis
 from campaign.spec.driver_messages import DriverRequest
 
 _STOP_S = 20.0  # from SIGTERM to the end of the driver
-_KILL_S = 10.0  # from SIGKILL to the end of what does not hang in the kernel
+_KILL_S = 10.0  # from SIGKILL to the end of a process that does not hang in the kernel
 _END_S = 5.0  # from a driver's result to its end
 _LOOK_S = 0.02
 _REQUEST = "request.json"
@@ -37,7 +38,7 @@ NAME = "campaign-driver"
 
 
 class LocalSubmitter:
-    """See `protocol.Submitter`. A driver is a process of this machine, found by its lock."""
+    """Submitter whose drivers are processes of this machine, found by their locks. See `protocol.Submitter`."""
 
     poll_interval_s = 0.01
     outlives = False
@@ -49,7 +50,15 @@ class LocalSubmitter:
         self._forked: set[int] = set()
 
     def submit(self, request: DriverRequest, queue_s: float = math.inf) -> Submission:
-        # Of this driver alone: numbers of processes are given again.
+        # One folder per driver, because process ids are reused.
+        """Fork a driver for a request.
+
+        Raises LaunchError if the lock of the new driver is held by another process.
+
+        Args:
+            request: request to measure.
+            queue_s: unused, as local drivers do not queue.
+        """
         folder = self._folders(request.lease) / request.token
         files.make_private_directory(folder)
         files.write_json(folder / _REQUEST, request.document())
@@ -63,18 +72,21 @@ class LocalSubmitter:
         return Submission(request, str(pid), folder)
 
     def find(self, lease: str) -> Submission | None:
+        """Return the running driver of a lease, or None. A driver whose request cannot be read is stopped."""
         for folder in self._alive(lease):
             try:
                 return Submission(DriverRequest.of(files.read_json(folder / _REQUEST)), str(_pid(folder)), folder)
-            except ValueError:  # nobody can tell any more what it measures
+            except ValueError:  # the request of this driver is lost
                 self.stop(lease)
         return None
 
     def check_driver(self, submission: Submission) -> DriverStatus:
+        """Return whether a driver is running."""
         self._unreaped()
         return DriverStatus(files.is_locked(submission.folder / _LOCK))
 
     def stop(self, lease: str) -> None:
+        """Stop the drivers of a lease by SIGTERM, then SIGKILL, and kill the processes of its runs."""
         deadline = time.monotonic() + _STOP_S
         # Again and again: a driver that is just starting misses the first signals, and those after the first do nothing.
         while (folders := list(self._alive(lease))) and time.monotonic() < deadline + _KILL_S:
@@ -86,7 +98,7 @@ class LocalSubmitter:
         kill_marked_processes(self.results.run_mark_prefix(lease))
 
     def forget(self, lease: str) -> None:
-        """A process that has ended is not found again. Of drivers that had nothing to say, no files are kept."""
+        """Wait for drivers that are ending, and delete the folders of drivers with a result and an empty log."""
         until = time.monotonic() + _END_S
         while self._unreaped() and time.monotonic() < until:
             time.sleep(self.poll_interval_s)
@@ -95,12 +107,14 @@ class LocalSubmitter:
                 shutil.rmtree(result.parent, ignore_errors=True)
 
     def end_left_behind(self) -> None:
-        """There are none: each lease ends its drivers."""
+        """Do nothing: each lease ends its own drivers."""
 
     def _unreaped(self) -> set[int]:
-        """Drivers that this process has forked and that have not ended. In a container, nobody else may wait for them.
+        """Reap the ended drivers of this process, and return the process ids of the running ones.
 
-        No other child is waited for: a driver of an earlier process may have its number.
+        In a container no other process may reap them. No other child is waited for, because a driver of an earlier process may
+        have its
+        process id.
         """
         for pid in list(self._forked):
             try:
@@ -112,25 +126,26 @@ class LocalSubmitter:
         return self._forked
 
     def _folders(self, lease: str) -> Path:
-        """Where each driver of a lease has its folder, which has its token as name."""
+        """Return the directory in which each driver of a lease has a folder, named by its token."""
         return (self.results.work_directory(lease) / "drivers").resolve()
 
     def _alive(self, lease: str) -> Iterator[Path]:
-        """Folders of the lease's drivers that live."""
+        """Yield the folders of the lease's running drivers."""
         return (lock.parent for lock in sorted(self._folders(lease).glob(f"*/{_LOCK}")) if files.is_locked(lock))
 
 
 def open_submitter(campaign: object, results: Results, driver: MakeDriver, say: object) -> LocalSubmitter:
+    """Create the submitter for local drivers. `campaign` and `report` are unused."""
     return LocalSubmitter(results, driver)
 
 
 def _pid(folder: Path) -> int:
-    """Number of the driver with this folder; 0 while it is being forked."""
+    """Return the process id of the driver with this folder, or 0 while it is being forked."""
     return int((folder / _LOCK).read_text(encoding="utf-8").strip() or 0)
 
 
 def _forked(work: Reporting, folder: Path, lock: int) -> int:
-    """Start the work in a process of its own; gives its number."""
+    """Fork a process that runs the driver, and return its process id."""
     sys.stdout.flush()
     sys.stderr.flush()
     # A signal to this process must not be taken for one to the driver.
@@ -145,7 +160,7 @@ def _forked(work: Reporting, folder: Path, lock: int) -> int:
 
 
 def _work(work: Reporting, folder: Path, lock: int) -> NoReturn:
-    """The driver's process, from its fork to its end."""
+    """Run the driver in its forked process and exit."""
     code = 1
     try:
         os.setsid()
@@ -166,7 +181,12 @@ def _work(work: Reporting, folder: Path, lock: int) -> NoReturn:
 
 
 def _leave_files(log: Path, lock: int) -> None:
-    """Keep none of the files of the process that submits: neither its locks nor the terminal."""
+    """Close the files inherited from the submitting process, including its locks and terminal, and redirect output to the log.
+
+    Args:
+        log: file for standard output and error.
+        lock: descriptor of the driver's lock, which stays open.
+    """
     for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
         if number > 2 and number != lock:
             with suppress(OSError):  # the listing itself

@@ -1,4 +1,4 @@
-"""Locks of who measures: alone on a machine, also against campaigns of other users; and a file system whose locks work."""
+"""Locks for exclusive measurement on a machine, also against other users' campaigns, and a check that file locks work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from campaign.common import files
 from campaign.common.errors import ConfigError, RecordError, get_user_name
 from campaign.spec.system_file import SystemFile
 
-# Not below TMPDIR: users with one of their own share the machine, too.
+# Not below TMPDIR, because users with different TMPDIR share the machine, too.
 MACHINE_LOCK = Path("/tmp/composable-campaign.lock")
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -22,9 +22,15 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 def alone_on_the_machine(
     systems: Iterable[SystemFile], tell: Callable[[str], None], *, shared: bool = False
 ) -> Iterator[None]:
-    """Hold the lock files of systems, waiting for whoever measures on this machine; tell: is called before waiting.
+    """Hold the machine locks of systems for the length of a block, after waiting for other campaigns that measure on this
+    machine.
 
-    shared: with others that share it, too. ConfigError: a lock file that cannot be opened.
+    Raises ConfigError if a lock file cannot be opened.
+
+    Args:
+        systems: systems whose lock files are held.
+        tell: callback, called with a message before waiting.
+        shared: whether the lock is shared with campaigns that share it too.
     """
     with ExitStack() as held:
         for path in sorted({Path(system.machine_lock or MACHINE_LOCK) for system in systems}):
@@ -39,7 +45,10 @@ def alone_on_the_machine(
 
 
 def _locked(path: Path, tell: Callable[[str], None], operation: int) -> int:
-    """Descriptor of a lock file, once it is locked. Nothing is written to the file, which may be another user's."""
+    """Wait for the lock of a file and return the file's descriptor.
+
+    Nothing is written to the file, which may belong to another user.
+    """
     while True:
         descriptor = _opened(path)
         try:
@@ -50,13 +59,14 @@ def _locked(path: Path, tell: Callable[[str], None], operation: int) -> int:
                 "(end it if it is no campaign, or name another file in the system file: machine_lock)"
             )
             fcntl.flock(descriptor, operation)
-        with suppress(FileNotFoundError):  # removed meanwhile, it is nobody's lock any more
+        with suppress(FileNotFoundError):  # a file that was removed meanwhile locks nothing
             if os.path.samestat(os.fstat(descriptor), path.lstat()):
                 return descriptor
         os.close(descriptor)
 
 
 def _opened(path: Path) -> int:
+    """Open a lock file and return its descriptor; the file is created if it does not exist."""
     while True:
         # With O_CREAT alone, kernels refuse another user's file in a directory that all may write to.
         with suppress(FileNotFoundError):
@@ -68,7 +78,7 @@ def _opened(path: Path) -> int:
 
 
 def _holder(descriptor: int) -> str:
-    """The process that holds the lock of an open file, as the kernel lists it."""
+    """Describe the process that holds the lock of an open file, as listed by the kernel."""
     inode = str(os.fstat(descriptor).st_ino)
     for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
         words = line.split()
@@ -97,9 +107,13 @@ _WHERE = "use --results on a file system with locks that all of its processes se
 
 @contextmanager
 def working_locks(directory: Path, *, of_hosts: bool) -> Iterator[None]:
-    """Hold a lock of this process's own in a directory, and see that the processes of this host see each other's.
+    """Hold a lock of this process in a directory, and verify that processes see each other's locks there.
 
-    of_hosts: whether other hosts must see them, too. RecordError names the file system where they do not.
+    Raises RecordError, with the file system's name, if they do not.
+
+    Args:
+        directory: directory of the locks.
+        of_hosts: whether locks must also be visible on other hosts.
     """
     path = directory / f"{os.uname().nodename}.{os.getpid()}.{_started(os.getpid())}.lock"
     descriptor = files.acquire_lock(path)
@@ -119,7 +133,7 @@ def working_locks(directory: Path, *, of_hosts: bool) -> Iterator[None]:
 
 
 def _is_kept(path: Path) -> bool:
-    """Whether another process is refused the lock that this one holds."""
+    """Return whether a child process is refused the lock that this process holds."""
     if (child := os.fork()) == 0:
         try:
             os._exit(int(files.acquire_lock(path) is None))
@@ -129,10 +143,13 @@ def _is_kept(path: Path) -> bool:
 
 
 def _look(other: Path) -> None:
-    """Remove the lock of a dead process; RecordError: a live one has it, and this process does not see that."""
+    """Remove the lock file of a dead process.
+
+    Raises RecordError if a live process holds the lock and this process cannot see that.
+    """
     _, pid, started = other.stem.rsplit(".", 2)
     lives = _started(int(pid)) == started
-    for _ in range(2):  # it may be just taking or leaving it
+    for _ in range(2):  # the process may be taking or releasing its lock right now
         if files.is_locked(other) or not other.exists():
             return
         if lives and other.read_text(encoding="utf-8"):
@@ -144,7 +161,7 @@ def _look(other: Path) -> None:
 
 
 def _started(pid: int) -> str:
-    """When a process was started, in clock ticks since boot; empty where there is none that lives."""
+    """Return the start time of a process in clock ticks since boot, or '' if no such process is alive."""
     try:
         state, *words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -153,4 +170,5 @@ def _started(pid: int) -> str:
 
 
 def _broken(directory: Path, what: str) -> RecordError:
+    """Build the error for a file system whose locks do not work."""
     return RecordError(f"{directory}: its file system ({files.find_file_system(directory)[0]}) {what}; {_WHERE}")

@@ -1,7 +1,8 @@
-"""One lease from end to end: compose, submit the driver, show progress, verify, release, and write the manifest.
+"""Measurement of one lease: compose, submit the driver, report progress, verify, release, and write the manifest.
 
-This is what a job of the rule `measure` does. It can be killed at any moment; the same call again adopts
-the lease and the driver, and measures nothing twice.
+A job of the rule `measure` calls this module. It can be killed at any moment; the same call again adopts the lease and the
+driver,
+and measures nothing twice.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ from campaign.spec.superseded import set_aside
 
 MANIFEST = "manifest/1"
 _RETRY_S = 1.0
-_QUEUE_S = 300.0  # a scheduler looks at its queue every few minutes at least
-_RECONCILE_S = 30.0  # between two looks for leases that others left behind
-_POWER_DOWN_S = 120.0  # from the end of a job to the release of what Slurm had composed for it
+_QUEUE_S = 300.0  # a scheduler examines its queue at least every few minutes
+_RECONCILE_S = 30.0  # between two searches for orphaned leases
+_POWER_DOWN_S = 120.0  # from the end of a job to the release of the devices that Slurm composed for it
 
 
 def measure(
@@ -71,12 +72,17 @@ def measure(
     say: Callable[[str], None] = print,
     invocation: str = "",
 ) -> dict[str, Any]:
-    """Measure every run of a lease that has no record; gives the manifest, which the caller writes.
+    """Measure every run of a lease that has no record, and return the manifest, which the caller writes.
 
-    invocation: token of the Snakemake that starts leases; of these, one looks now and then for what dead processes left.
+    Apparatus failures are retried up to the protocol's `attempts`. Runs that are still missing then are listed in the manifest
+    with
+    the reason, and raise nothing: the report shows them, and the same command again measures them.
 
-    Apparatus failures are tried again up to the protocol's `attempts`; what is then still missing stands in the manifest
-    with its reason, and raises nothing: the report shows it, and the same command again measures it.
+    Args:
+        plan: plan of the lease.
+        results: results directory.
+        say: callback for messages.
+        invocation: token of the Snakemake process that starts leases; one of its leases regularly releases orphaned leases.
     """
     try:
         with (
@@ -95,7 +101,7 @@ def measure(
 
 
 class _Measuring:
-    """One call of `measure`, under the lease's lock."""
+    """One call of `measure_missing_runs`, under the lease's lock."""
 
     def __init__(self, plan: LeasePlan, results: Results, say: Callable[[str], None], invocation: str) -> None:
         self.plan = plan
@@ -123,6 +129,7 @@ class _Measuring:
             self.supervisor.queue_s = _QUEUE_S
 
     def run(self) -> dict[str, Any]:
+        """Measure the missing runs, or release the lease if none is missing, and return the manifest."""
         self.store.share(self.plan.campaign_as_used)
         self.keep_last_use()
         self.set_damaged_aside()
@@ -144,7 +151,10 @@ class _Measuring:
         return self.manifest()
 
     def lacks_software(self) -> bool:
-        """Whether this machine lacks what the runs need, which is then the reason why they have no record. Nothing is composed."""
+        """Return whether this machine lacks software for the runs, and note it as the reason why they have no record.
+
+        Nothing is composed then.
+        """
         refuse_unmeasurable(self.of_lease())
         if lacking := missing_software(self.of_lease()):
             self.problems.append("; ".join(lacking))
@@ -152,7 +162,10 @@ class _Measuring:
         return bool(lacking)
 
     def check_site(self) -> None:
-        """Look once an invocation at what all leases will ask of the system. ConfigError: no lease can work, and why."""
+        """Check once per invocation that the system meets the requirements of all leases.
+
+        Raises ConfigError with the reasons if no lease can work.
+        """
         path, system = self.results.site_check_file(self.campaign.system.name), self.campaign.system.name
         with files.hold_lock(path.with_suffix(".lock")):
             last = read_json(path)
@@ -168,13 +181,20 @@ class _Measuring:
             raise ConfigError("\n".join([f"system {system}: no lease can work, see 'campaign check':", *last["stops"]]))
 
     def of_lease(self) -> Campaign:
-        """The campaign without what the lease does not need: this machine may lack it."""
+        """Return the campaign restricted to the lease's configuration and workloads, as this machine may lack the software of
+        others.
+        """
         named = {cell.workload for cell in self.plan.cells} | {each.workload for each in self.campaign.protocol.require}
         workloads = {name: workload for name, workload in self.campaign.workloads.items() if name in named}
         return replace(self.campaign, configurations=(self.plan.configuration,), workloads=workloads)
 
     def end_orphans(self, fabric: Fabric, but: Collection[str] = ()) -> None:
-        """Release what dead processes left on the fabric, and keep the documents of this campaign's leases."""
+        """Release leases of dead processes on the fabric, and store the documents of this campaign's leases.
+
+        Args:
+            fabric: fabric of the system.
+            but: leases to leave alone.
+        """
         for orphan in reconcile_orphans(fabric, self.site, dry_run=False, skip=but):
             self.tell(f"{orphan.lease_id} had no owner any more: {orphan.outcome} {', '.join(orphan.devices)}")
             lease = find_lease_name(self.results, orphan.lease_id)
@@ -190,7 +210,7 @@ class _Measuring:
                 self.restore(name, hosts)
 
     def look_for_orphans(self, fabric: Fabric, mine: str) -> None:
-        """Release what dead processes left, if no other lease of this invocation has looked in the last half minute."""
+        """Release leases of dead processes, unless a lease of this invocation did so in the last 30 seconds."""
         looked = self.results.directory / "work" / f"reconciled.{self.campaign.system.name}.json"
         with files.try_lock(looked.with_suffix(".lock")) as is_free:
             last = files.read_json(looked)
@@ -200,27 +220,28 @@ class _Measuring:
                 files.write_json(looked, {"invocation": self.invocation, "time_s": time.time()})
 
     def restore(self, name: str, hosts: Collection[str]) -> None:
-        """Have the scheduler's hosts as they were before a lease; written down until it is done."""
+        """Restore the scheduler's view of hosts after a lease; the change stays on file until this is done."""
         self.strategy.end(hosts, name)
         self.changed.remove(name)
 
     def journal(self, name: str) -> Journal:
+        """Return the journal of a lease on this system."""
         return Journal(self.site.journals_directory, name)
 
     def keep(self, lease: str, journal: Journal) -> None:
-        """The lease's document beside the records that refer to it, written once it is over."""
+        """Store the document of a finished lease in the results directory, where records refer to it."""
         use = determine_use_id(self.results, journal)
         document = make_lease_document(journal.make_document(), lease, use)
         write_once(self.results.leases / f"{use}.json", (json.dumps(document, indent=1) + "\n").encode())
 
     def keep_last_use(self) -> None:
-        """The document of a use that failed, or whose process died before it could write it."""
+        """Store the document of a use that failed, or whose process died before it could write it."""
         journal = self.journal(lease_id(self.results, self.plan.lease))
         if journal.state in ("RELEASED", "LEAKED"):
             self.keep(self.plan.lease, journal)
 
     def set_damaged_aside(self) -> None:
-        """Have runs measured again of which the record cannot be read."""
+        """Move unreadable records into superseded/, so that their runs are measured again."""
         keys = [(cell.id, run) for cell in self.plan.work for run in runs_of(cell.settings)]
         keys = [key for key in keys if self.store.path(*key).exists()]
         if damaged := self.store.damaged(keys):
@@ -230,16 +251,19 @@ class _Measuring:
             )
 
     def tell(self, message: str) -> None:
+        """Report a message, prefixed with the name of the lease."""
         self.say(f"{self.plan.lease}: {message}")
 
     def known(self) -> KnownRuns:
+        """Read which runs of the lease have a record."""
         return read_known(self.store, skip_implied=self.campaign.protocol.skip_implied, cells=self.plan.work)
 
     def missing(self) -> list[tuple[Cell, int]]:
+        """Return the cell and run number of each run that has no record."""
         return self.known().missing(self.plan.work)
 
     def record_implied(self) -> None:
-        """What needs no run is recorded before anything is composed for it."""
+        """Write the records of runs whose result is implied by out-of-memory runs, before anything is composed."""
         recorded: list[Record] = []
 
         def tell(cell: Cell, record: Record, cell_done: bool) -> None:
@@ -258,8 +282,10 @@ class _Measuring:
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Alone on the machine where leases would disturb each other, also against campaigns of other users; what keeps a pace
-        shares it with its like."""
+        """Hold the machine locks if leases or other users' campaigns would disturb each other.
+
+        Campaigns that keep a pace share the lock with each other.
+        """
         alone = isolation(self.campaign) == "machine"
         if not alone and not (keeps_pace(self.campaign) and on_one_machine(self.campaign)):
             yield
@@ -268,7 +294,7 @@ class _Measuring:
             yield
 
     def persist(self) -> None:
-        """Try until nothing is missing, or the apparatus has failed too often."""
+        """Measure until no run is missing, or until the apparatus has failed too often."""
         attempt = forgotten = 0
         while attempt < self.campaign.protocol.attempts:
             attempt += 1
@@ -276,7 +302,7 @@ class _Measuring:
             try:
                 self.attempt()
             except StillQueued as queued:
-                # Nobody's failure. What keeps a job back while its hosts are free is given more time each time.
+                # Not a failure. A job that is held back while its hosts are free gets more time on each try.
                 attempt -= 1
                 self.keep_last_use()
                 self.tell(f"{queued}, for {self.supervisor.queue_s:.0f} s: its devices are released meanwhile")
@@ -290,7 +316,7 @@ class _Measuring:
                     self.tell(str(error))
                     return
                 if is_job_forgotten(str(error)) and forgotten < self.campaign.protocol.attempts:
-                    # Nobody's failure either; a controller that forgets every job must not be waited for without end.
+                    # Not a failure either, but the number of such retries is limited in case the controller loses every job.
                     attempt, forgotten = attempt - 1, forgotten + 1
                     self.tell(f"{error}; Slurm's controller restarted and lost the job, which counts as no attempt")
                     time.sleep(_RETRY_S)
@@ -307,6 +333,11 @@ class _Measuring:
                 self.problems.append("the driver ended without measuring anything")
 
     def exclude(self, hosts: Mapping[str, str]) -> None:
+        """Exclude failed hosts from further leases until they are healthy again, unless all hosts of the system failed.
+
+        Args:
+            hosts: reason of failure by host.
+        """
         if not hosts:
             return
         paths = self.excluded.add(hosts, self.plan.lease, self.campaign.system)
@@ -317,7 +348,7 @@ class _Measuring:
             self.tell(f"{said}. All hosts of the system failed, so none of them is left out")
 
     def attempt(self) -> None:
-        """Compose, measure, release: once."""
+        """Compose, measure and release once."""
         with self.site.open_fabric() as fabric:
             system = self.campaign.system
             if system.launcher == "slurm":
@@ -358,7 +389,7 @@ class _Measuring:
             self.use(fabric, lease)
 
     def wait_for_hosts(self, fabric: Fabric, asked: LeaseRequest) -> tuple[str, ...]:
-        """Hosts where the driver's job can start now, so that no devices are held for one that waits in the queue."""
+        """Return the hosts on which the driver's job can start now, so that no devices are held for a queued job."""
 
         def able(names: tuple[str, ...]) -> bool:
             try:
@@ -374,7 +405,7 @@ class _Measuring:
         return self.free_hosts.wait(asked.allowed_hosts, asked.configuration.hosts, able)
 
     def drive_on_demand(self) -> None:
-        """Measure on what Slurm has composed for the driver's job, and releases after it."""
+        """Measure on devices that Slurm composes for the driver's job, and wait for their release."""
         try:
             self.supervisor.drive(None, None, len(self.missing()))
         finally:
@@ -387,7 +418,10 @@ class _Measuring:
                 self.keep(self.plan.lease, self.journal(name))
 
     def use(self, fabric: Fabric, lease: HeldLease) -> None:
-        """Measure on a composition, and release it; left as it is for the next invocation when the driver goes on alone."""
+        """Measure on a composition and release it.
+
+        The composition is kept for the next invocation if the driver continues alone.
+        """
         use = determine_use_id(self.results, lease.journal)
         hosts = [host.name for host in lease.composition.hosts]
         self.uses.append(use)
@@ -410,11 +444,12 @@ class _Measuring:
         self.release(fabric, lease, hosts)
 
     def release(self, fabric: Fabric, lease: HeldLease, hosts: list[str]) -> None:
+        """Release a lease on the fabric and in the scheduler, and store its document."""
         with defer_ending_signals():
             try:
                 self.strategy.begin(hosts, lease.id)
             except LaunchError as error:
-                # Devices that nobody releases are worse than a scheduler that does not know yet.
+                # Devices that stay attached are worse than a scheduler that is not informed yet.
                 self.tell(f"releasing all the same: {error}")
             document = release_lease(fabric, lease)
             self.restore(lease.id, hosts)
@@ -423,7 +458,10 @@ class _Measuring:
             self.tell(f"the fabric would not release {', '.join(document['leaked'])}; see 'campaign release'")
 
     def verify(self, fabric: Fabric, lease: HeldLease, use: str) -> None:
-        """Look at the composition again: records of runs on one that broke meanwhile are moved to superseded/."""
+        """Verify the composition after the runs, and move records of runs on a broken composition into superseded/.
+
+        Raises FabricError if the composition broke.
+        """
         problems = check_lease(fabric, lease)
         if not problems:
             return
@@ -440,7 +478,7 @@ class _Measuring:
         raise FabricError(f"{what}; its records are in {aside.directory}")
 
     def manifest(self) -> dict[str, Any]:
-        """What became of the lease's runs."""
+        """Build the manifest of the lease, with its missing runs, problems and durations."""
         known = self.known()
         missing = known.missing(self.plan.work)
         problems = [self.portable(problem) for problem in self.problems]
@@ -464,7 +502,9 @@ class _Measuring:
         }
 
     def took(self) -> dict[str, Any]:
-        """What the lease's uses and runs took: to hold against the forecast, and to learn the next one from."""
+        """Return the durations and costs of the lease's uses and runs, to compare with the forecast and to improve the next
+        one.
+        """
         uses = [read_lease_document(self.results.leases / f"{use}.json") for use in self.uses]
         times = [
             released - asked
@@ -481,6 +521,6 @@ class _Measuring:
         return {"actual": actual, "costs": costs.document()}
 
     def portable(self, message: str) -> str:
-        """Paths in the results directory relative to it: the report and archives outlive the place where they were made."""
+        """Return a message with paths relative to the results directory, so that it stays valid in reports and archives."""
         directory = self.results.directory
         return message.replace(f"{directory.resolve()}/", "").replace(f"{directory}/", "")

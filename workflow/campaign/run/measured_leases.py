@@ -1,4 +1,4 @@
-"""What the leases of a plan came to, once the last one is over: what is left of them is ended, and what is missing is named."""
+"""Summary and cleanup of a plan after its last lease: leftover jobs are ended, and missing runs are listed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ from campaign.spec.record import Store
 
 @dataclass(frozen=True)
 class MeasuredPlan:
-    """runs, leases: of the plan; missing: a line for each lease with runs that have no record; records: hash of those there are."""
+    """Summary of the runs of a plan.
+
+    Args:
+        runs: number of planned runs.
+        leases: number of planned leases.
+        missing: one line per lease with runs that have no record.
+        records: hash of the existing records.
+    """
 
     runs: int
     leases: int
@@ -31,7 +38,10 @@ class MeasuredPlan:
     records: str
 
     def text(self) -> str:
-        """For people; another one whenever there are other records, so that Snakemake makes the tables anew."""
+        """Format the summary for people.
+
+        The text differs whenever the records differ, so that Snakemake rebuilds the tables.
+        """
         head = f"{pluralize(self.runs, 'run')} on {pluralize(self.leases, 'lease')}: " + (
             f"{pluralize(len(self.missing), 'lease')} with runs that have no record"
             if self.missing
@@ -41,7 +51,13 @@ class MeasuredPlan:
 
 
 def measured_runs(results: Results, plan: Path, missing: Sequence[str]) -> MeasuredPlan:
-    """What became of the runs of a plan. missing: a line for each lease with runs that have no record."""
+    """Summarize the runs of a plan.
+
+    Args:
+        results: results directory.
+        plan: path of the plan.
+        missing: one line per lease with runs that have no record.
+    """
     planned = plan_json(plan)
     store = Store(results.directory)
     there = [(*key, store.path(*key).stat().st_mtime_ns) for key in sorted(store.index(implied=False))]
@@ -50,16 +66,20 @@ def measured_runs(results: Results, plan: Path, missing: Sequence[str]) -> Measu
 
 
 def end_left_behind(results: Results, plan: Path) -> Iterator[str]:
-    """Bring devices back to where they were found, and end jobs that nobody waits for; gives a line for what could not be done."""
+    """Return devices to their original place and end abandoned jobs, for every system of a plan.
+
+    Yields one line per failure.
+    """
     leases = plan_json(plan)["leases"]
     whole = whole_campaign_of(read_lease_plan(plan.parent / leases[0]["document"]))
     systems = {each.name: each.system for each in whole.configurations}
-    # A system of which nothing is planned here may be out of reach.
+    # A system without planned leases may be out of reach.
     for name in dict.fromkeys(systems[lease["configuration"]] for lease in leases):
         yield from _of_system(whole.on(name), results)
 
 
 def _of_system(part: Campaign, results: Results) -> Iterator[str]:
+    """Return devices and end abandoned jobs on one system; yields one line per failure."""
     try:
         with Site(part.system, results.root).open_fabric() as fabric:
             WaitBudget(RELEASE_TIMEOUT_S, 1.0, None).call_when_free(fabric.return_displaced_devices)

@@ -1,4 +1,4 @@
-"""Kept logs read again by the parsers that workloads have now. Nothing is run, and no record changes (`documents.readings`)."""
+"""Reading of stored logs with the current parsers of workloads. Nothing is run, and no record changes (`documents.readings`)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,14 @@ _PER_SAMPLE = "energy_per_sample_j"
 
 @dataclass(frozen=True)
 class LogsRead:
-    """What became of reading logs again. path: of the document; changed: runs that say something else now; left: why others were
-    not read, with their number."""
+    """Summary of reading stored logs again.
+
+    Args:
+        path: path of the written document; None if no log was read.
+        runs: number of runs that were read.
+        changed: number of runs whose numbers changed.
+        left: number of skipped runs by reason.
+    """
 
     path: Path | None = None
     runs: int = 0
@@ -38,7 +44,7 @@ class LogsRead:
 
 
 def parse_logs(campaign: Campaign, store: Store) -> LogsRead:
-    """Read the kept logs of all runs again, and write what they say beside the records.
+    """Read the stored logs of all runs again, and write the readings next to the records.
 
     Raises ConfigError if the campaign was imported, or if none of its workloads reads logs.
     """
@@ -75,11 +81,11 @@ def _list_readers(campaign: Campaign) -> dict[str, Workload]:
 
 
 class _UnreadLogError(Exception):
-    """A kept log is not read again. The message completes 'runs ...'."""
+    """Error for a stored log that is not read again. The message completes 'runs ...'."""
 
 
 class _KeptLogs:
-    """Kept logs of a store, and the workloads that read them now."""
+    """Stored logs of a results directory, and the workloads that read them now."""
 
     def __init__(self, store: Store, readers: Mapping[str, Workload]) -> None:
         self.readers = readers
@@ -122,9 +128,15 @@ class _KeptLogs:
 
 
 def _read(record: Record, measured: Campaign, now: Workload, log: Log) -> dict[Any, Any] | None:
-    """What a run's record would say if its log had been read so from the start; None where the log has lost what was read then.
+    """Return the record's fields as if its log had been read by the current workload from the start.
 
-    measured: the campaign as it was then.
+    The result is None if the log no longer holds the numbers that were read originally.
+
+    Args:
+        record: record of the run.
+        measured: campaign as it was when the run was measured.
+        now: workload as it is now.
+        log: log of the run.
     """
     before, runs_on = measured.workloads[now.name], measured.device_of(record.requested).runs_on
     old, new = (_outcome(record, workload, runs_on, log) for workload in (before, now))
@@ -151,7 +163,7 @@ def _read(record: Record, measured: Campaign, now: Workload, log: Log) -> dict[A
 
 
 def _outcome(record: Record, workload: Workload, runs_on: AcceleratorKind, log: Log) -> Outcome:
-    """What a workload reads of a run that ended well."""
+    """Return the outcome that a workload reads from the log of a run that ended normally."""
     cell, settings = record.cell, {key: record.specification[key] for key in ("warmup_steps", "measured_steps", "seed")}
     run = Run(
         Cell(

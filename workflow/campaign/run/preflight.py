@@ -1,4 +1,4 @@
-"""What can be known to fail before anything is composed: mistakes of files are errors, and what this machine lacks is listed."""
+"""Checks before anything is composed: errors in files are raised, and missing software of this machine is listed."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from campaign.spec.yaml_file import YamlFile
 
 
 def _preflight_slurm(campaign: Campaign) -> None:
+    """Raise ConfigError if Slurm is missing on this machine, or if options of a system are invalid."""
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
         raise ConfigError(
             f"system {campaign.system.name}: launcher slurm: there is no sbatch on this machine; start the campaign on a login "
@@ -39,9 +40,13 @@ def _preflight_slurm(campaign: Campaign) -> None:
 
 
 def preflight(campaign: Campaign, *, devices: bool = True) -> None:
-    """ConfigError for everything that speaks against measuring the campaign on this machine.
+    """Check that the campaign can be measured on this machine.
 
-    devices: whether a missing tool that lists devices is part of it; who only validates a file may do so elsewhere.
+    Raises ConfigError with all problems.
+
+    Args:
+        campaign: campaign to check.
+        devices: whether missing tools that list devices count as problems; files can be validated on a machine without them.
     """
     refuse_unmeasurable(campaign)
     problems = missing_software(campaign)
@@ -53,7 +58,7 @@ def preflight(campaign: Campaign, *, devices: bool = True) -> None:
 
 
 def refuse_unmeasurable(campaign: Campaign) -> None:
-    """ConfigError for an imported campaign, a Slurm that is not there or refuses options, and variables that are not set."""
+    """Raise ConfigError for an imported campaign, unavailable Slurm, invalid Slurm options, or unset variables."""
     if campaign.file.imported:
         raise ConfigError(
             f"campaign {campaign.name}: its records were imported from logs, and nothing of it is measured here; import more logs "
@@ -67,7 +72,10 @@ def refuse_unmeasurable(campaign: Campaign) -> None:
 
 
 def missing_software(campaign: Campaign) -> list[str]:
-    """What this machine lacks to measure the campaign, with the remedy; what runs need counts only where it starts them itself."""
+    """Return messages on software that this machine lacks to measure the campaign, with the remedy.
+
+    Software of runs counts only if this machine starts them itself.
+    """
     if campaign.file.imported:
         return []
     local, kinds = any(part.system.launcher == "local" for part in campaign.parts), _kinds(campaign)
@@ -81,18 +89,18 @@ def missing_software(campaign: Campaign) -> list[str]:
 
 
 def missing_tools(campaign: Campaign) -> list[str]:
-    """Programs that list the devices of this machine and are not here, with the remedy."""
+    """Return messages on missing programs that list the devices of this machine, with the remedy."""
     return [missing for kind, system in _kinds(campaign).items() if (missing := _tool_of(kind, system))]
 
 
 def _kinds(campaign: Campaign) -> dict[AcceleratorKind, SystemFile]:
-    """The kinds of devices that this machine itself is to have, each with a system that says so."""
+    """Return the kinds of devices that this machine must have, each with a system that requires it."""
     local = (part for part in campaign.parts if part.system.launcher == "local")
     return {part.device_of(each).runs_on: part.system for part in local for each in part.configurations}
 
 
 def _package_of(system: SystemFile) -> str | None:
-    """The package that composing or submitting on a system needs and that is not here."""
+    """Return a message if a Python package for composing or submitting on this system is missing, otherwise None."""
     absent = find_missing_package("submitit") if system.launcher == "slurm" else None
     try:
         load_fabric_kind(str(system.fabric["kind"]))
@@ -102,7 +110,10 @@ def _package_of(system: SystemFile) -> str | None:
 
 
 def _tool_of(kind: AcceleratorKind, system: SystemFile) -> str | None:
-    """The program that lists devices of a kind, where it is not here: without it nobody knows which devices these are."""
+    """Return a message if the program that lists devices of this kind is missing, otherwise None.
+
+    Without the program, devices cannot be identified.
+    """
     command = ACCELERATORS[kind].list_command
     # Devices that a prefix lends need not be on this machine.
     if not command or shutil.which(command[0]) or system.fabric["kind"] == "prefix":
@@ -115,7 +126,7 @@ def _tool_of(kind: AcceleratorKind, system: SystemFile) -> str | None:
 
 
 def missing_inputs(campaign: Campaign) -> list[str]:
-    """Programs and input files that are not there, so that nothing can be measured with them; what was measured still counts."""
+    """Return messages on missing programs and input files of workloads; existing records remain valid."""
     if campaign.file.imported:
         return []
     axes, elsewhere = campaign.file.axes.options, _by_slurm(campaign)
@@ -124,16 +135,18 @@ def missing_inputs(campaign: Campaign) -> list[str]:
 
 
 def _by_slurm(campaign: Campaign) -> bool:
+    """Return whether all systems of the campaign start their runs with Slurm."""
     return all(part.system.launcher == "slurm" for part in campaign.parts)
 
 
 def _told(campaign: Campaign, workload: str, missing: str) -> str:
+    """Return the problem prefixed with the location of the workload file."""
     source = campaign.sources.workload(workload)
     return f"{source.place() if source.lines else f'workload {workload}'}: {missing}"
 
 
 def _unset_variables(campaign: Campaign) -> list[str]:
-    """Variables that the files take from the environment, and that are not set in it."""
+    """Return messages on environment variables that files use but that are not set."""
     files: list[tuple[YamlFile, BaseModel]] = [(part.system_source, part.system) for part in campaign.parts]
     files += [(campaign.sources.workload(name), workload) for name, workload in campaign.workloads.items()]
     return [
@@ -145,7 +158,7 @@ def _unset_variables(campaign: Campaign) -> list[str]:
 
 
 def not_emulated(campaign: Campaign) -> str:
-    """What to tell a person where hosts are to be emulated on this machine, and it cannot; otherwise empty."""
+    """Return a message if hosts are to be emulated on this machine and it cannot emulate them, otherwise ''."""
     if all(part.system.emulation is None or part.system.launcher != "local" for part in campaign.parts):
         return ""
     why = availability().reason

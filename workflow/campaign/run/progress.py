@@ -1,4 +1,4 @@
-"""Progress of a campaign for people: what is done, what ran last, how long it will take."""
+"""Progress of a campaign for people: completed runs, the latest result, and the remaining time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINE_S = 2.0  # a line at most every two seconds: 5,000 short runs must not be 
 
 
 class Progress:
-    """Prints a line now and then while the driver of one lease works."""
+    """Reporter that prints progress lines while the driver of one lease works."""
 
     def __init__(self, results: Results, lease: str, missing: int, say: Callable[[str], None]) -> None:
         self.lease = lease
@@ -34,7 +34,7 @@ class Progress:
         self.totals = totals(results)
 
     def show(self, line: Mapping[str, Any]) -> None:
-        """Take in one line of the driver's progress, or of one beside it."""
+        """Add one progress line of this or another lease, and report it if the last report is old enough."""
         self.done += 1
         if line["lease"] == self.lease:
             self.done_here += 1
@@ -50,6 +50,7 @@ class Progress:
         self.say(self.text(line))
 
     def text(self, line: Mapping[str, Any]) -> str:
+        """Format a progress line with totals, result and remaining time."""
         totals = self.totals or {"runs": self.missing, "runs_done": self.done_here, "cells": 0, "cells_done": 0}
         value, unit = line.get("value", line["throughput_per_s"]), line.get("unit", "samples/s")
         what = f"{value:.4g} {unit}".rstrip() if value is not None and line["status"] == "ok" else line["status"]
@@ -65,7 +66,7 @@ class Progress:
 def note(
     results: Results, lease: str, cell: Cell, record: Record, *, cell_done: bool, metric: Metric = THROUGHPUT
 ) -> None:
-    """One line for whoever shows progress; a lost line is no harm, so it is not forced to disk."""
+    """Append one progress line for a record. A lost line does no harm, so it is not forced to disk."""
     line = {
         "time_s": record.ended,
         "lease": lease,
@@ -79,7 +80,7 @@ def note(
         "wall_s": record.ended - record.started,
         "workload": record.cell.workload,
         "cell_done": cell_done,
-        # Repetitions that its target makes needless.
+        # Repetitions that are unnecessary because the target is reached.
         "left_out": sum(run > record.repetition for run in runs_of(cell.settings)) if record.stopped else 0,
     }
     with suppress(OSError):
@@ -88,7 +89,16 @@ def note(
 
 @dataclass
 class _Read:
-    """What was read of a plan that was written at `since`, and of the progress up to `offset`; lines: those since then."""
+    """Progress of a plan as read so far.
+
+    Args:
+        since: modification time of the plan, in Unix seconds.
+        totals: totals of the plan.
+        offset: position in the progress file up to which it was read, in bytes.
+        lines: number of lines since the plan was written.
+        left_out: number of runs that became unnecessary.
+        cells: number of completed cells.
+    """
 
     since: float
     totals: Mapping[str, int]
@@ -98,11 +108,14 @@ class _Read:
     cells: int = 0
 
 
-_read: dict[Path, _Read] = {}  # a process that is forked has what its parent has read
+_read: dict[Path, _Read] = {}  # a forked process inherits the state of its parent
 
 
 def totals(results: Results) -> dict[str, int] | None:
-    """Totals of the plan, with what has been done since it was written; None where there is no plan. Reads what is new."""
+    """Return the totals of the plan and the progress since it was written, or None if there is no plan.
+
+    Only new lines of the progress file are read.
+    """
     path = results.plan_file
     try:
         since = path.stat().st_mtime

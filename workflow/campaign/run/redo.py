@@ -1,4 +1,4 @@
-"""Measuring runs again that have a record: `campaign redo --where EXPRESSION`. Their records move into superseded/."""
+"""Repeated measurement of runs that have a record: `campaign redo --where EXPRESSION`. Their records move into superseded/."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from campaign.spec.superseded import RecordedHosts, all_set_aside, hosts_of, set
 
 
 def matching_runs(campaign: Campaign, results: Results, where: str) -> list[RunKey]:
-    """Runs with a record for which an expression over axes and `host` holds.
+    """Return the recorded runs that match an expression over axes and `host`.
 
-    ConfigError: no record matches, or a lease of theirs is being measured.
+    Raises ConfigError if no record matches, or if a lease of these runs is being measured.
     """
     store = Store(results.directory)
     matrix = expand(campaign, where, hosts=RecordedHosts(store))
@@ -53,7 +53,7 @@ def matching_runs(campaign: Campaign, results: Results, where: str) -> list[RunK
 def _references(
     campaign: Campaign, chosen: Sequence[Cell], runs: Sequence[RunKey], present: Mapping[str, Sequence[int]]
 ) -> list[RunKey]:
-    """Runs of the reference in compositions of which every other run is measured again."""
+    """Return runs of the reference in compositions all of whose other runs are measured again."""
     if campaign.protocol.reference is None:
         return []
     share: dict[str, list[Cell]] = {}
@@ -70,7 +70,7 @@ def _references(
 
 
 def redo(results: Results, where: str, runs: Sequence[RunKey]) -> None:
-    """Move the records of these runs into superseded/. An earlier move that was interrupted is completed first."""
+    """Move the records of these runs into superseded/. An earlier interrupted move is completed first."""
     store = Store(results.directory)
     for earlier in all_set_aside(results.directory):
         if earlier.where == where:

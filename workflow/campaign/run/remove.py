@@ -1,4 +1,4 @@
-"""Deleting the results of a campaign: `campaign remove`."""
+"""Deletion of a campaign's results: `campaign remove`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from campaign.spec.record import Store, campaigns_as_used
 
 
 def content_of(results: Results) -> str:
-    """'24 records in 280 files, 3.1 MiB'. ConfigError: the directory holds no results of a campaign."""
+    """Describe the size of a results directory, e.g. '24 records in 280 files, 3.1 MiB'.
+
+    Raises ConfigError if the directory holds no results of a campaign.
+    """
     files = [path for path in results.directory.rglob("*") if path.is_file()]
     if not results.plan_file.exists() and not any(campaigns_as_used(results.directory)):
         raise ConfigError(
@@ -28,7 +31,10 @@ def content_of(results: Results) -> str:
 
 
 def remove_results(results: Results) -> None:
-    """Delete the directory; ConfigError where the campaign is being measured, or a lease of it is held."""
+    """Delete a results directory.
+
+    Raises ConfigError if the campaign is being measured, or if one of its leases is still held.
+    """
     if busy := [
         lock
         for name in ("measure", "driver")
@@ -53,6 +59,6 @@ def remove_results(results: Results) -> None:
 
 
 def _raise_with_path(function: object, path: str, info: tuple[type[BaseException], BaseException, Any]) -> NoReturn:
-    """Raise the error of `rmtree` with the whole path of its file: the error itself has the name in its directory only."""
+    """Raise an error of `rmtree` with the whole path of its file, because the error itself has only the file name."""
     error = info[1]
     raise OSError(error.errno, error.strerror, path) if isinstance(error, OSError) else error

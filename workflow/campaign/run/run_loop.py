@@ -1,4 +1,4 @@
-"""A driver at work on one composition: its links, then run after run, each from nothing to its record."""
+"""Driver session on one composition: measure its links, then measure run after run up to its record."""
 
 from __future__ import annotations
 
@@ -48,7 +48,12 @@ _UNWRITABLE_S = 60.0
 
 
 def worked_on_devices(outcome: Outcome, samples: Summary) -> Outcome:
-    """The outcome of a run, which is invalid where its devices did nothing: then the work was done elsewhere."""
+    """Return the outcome of a run, marked invalid if its devices did no work.
+
+    Args:
+        outcome: outcome as the workload reports it.
+        samples: telemetry of the run.
+    """
     if outcome.status != "ok" or not samples.unused:
         return outcome
     failure = Failure(reason="devices of the run did no work", evidence="; ".join(samples.unused))
@@ -56,7 +61,7 @@ def worked_on_devices(outcome: Outcome, samples: Summary) -> Outcome:
 
 
 class _Tried(NamedTuple):
-    """One run that is over, and what was seen of it."""
+    """Finished run, with its outcome and telemetry."""
 
     run: Run
     ended: Ended
@@ -66,7 +71,12 @@ class _Tried(NamedTuple):
 
 
 class DriverSession:
-    """One driver at work. done: is kept up to date, whatever ends the session."""
+    """One driver at work on a lease.
+
+    Args:
+        request: request of the driver.
+        done: result, which is kept up to date however the session ends.
+    """
 
     def __init__(self, request: DriverRequest, done: DriverResult) -> None:
         self.request = request
@@ -89,6 +99,7 @@ class DriverSession:
 
     def run(self) -> None:
         # A killed driver may have left processes that would disturb what is measured now.
+        """Measure all missing runs of the lease on its composition, and write their records."""
         kill_marked_processes(self.mark)
         known = read_known(self.store, skip_implied=self.frontier.skip, cells=self.plan.work)
         todo = ordered(known.missing(self.plan.work), self.campaign.protocol, self.lease)
@@ -116,7 +127,7 @@ class DriverSession:
                         record = self._record(*tried)
                     else:
                         record = self.implied(cell, repetition) or self.measure(launcher, cell, repetition)
-                    with defer_ending_signals():  # what has been measured shall also have its record
+                    with defer_ending_signals():  # a measured run must also get its record
                         record = self.keep(cell, record)
                     self.done.measured.append(record.key)
                     left[cell.id] -= 1
@@ -130,14 +141,18 @@ class DriverSession:
             launcher.close()
 
     def pass_requirements(self, launcher: Launcher, todo: Sequence[tuple[Cell, int]]) -> dict[tuple[str, int], _Tried]:
-        """Runs that show that the composition is as the campaign requires, those of `todo` by cell and repetition.
+        """Run the cells that verify the composition against the campaign's requirements.
 
-        LaunchError: it falls short. Nothing is recorded of it then.
+        Returns:
+            The finished runs of `todo` among them, by cell and run number.
+
+        Raises:
+            LaunchError: The composition does not meet a requirement. Nothing is recorded then.
         """
         passed: dict[tuple[str, int], _Tried] = {}
         by_cell: dict[str, _Tried] = {}
         for requirement, cell in required(self.campaign, self.plan.configuration.name) if todo else ():
-            # A run that is not to be recorded, such as one that an earlier use of the lease has recorded, has no number.
+            # A run without a number is not recorded, e.g. because an earlier use of the lease has recorded it.
             repetition = next((number for each, number in todo if each.id == cell.id), 0)
             if cell.id not in by_cell:
                 by_cell[cell.id] = self.tried(launcher, cell, repetition)
@@ -150,7 +165,11 @@ class DriverSession:
         return passed
 
     def look_at_links(self, launcher: Launcher, when: When, todo: Sequence[object]) -> tuple[str, tuple[str, ...]]:
-        """Measure the composition's links, where that is asked for and not done yet: hash of the document, flags of its runs."""
+        """Measure the composition's links if the campaign requests it and it is not done yet.
+
+        Returns:
+            The hash of the links document and the flags for runs over these links; both empty if nothing was measured.
+        """
         once = self.campaign.protocol.links.compositions == "first" and self.plan.composition > 1
         if once or not todo or when not in asked_of(self.campaign):
             return "", ()
@@ -160,7 +179,10 @@ class DriverSession:
         return stage.look(launcher, when, self.work / "links" / when, f"{self.mark}links.{when}")
 
     def arrive(self) -> ObtainedComposition:
-        """The composition that this driver runs on. In an allocation, its devices are looked at before anything runs on them."""
+        """Return the composition that this driver runs on.
+
+        Inside an allocation, its devices are verified before anything runs on them.
+        """
         request, system = self.request, self.campaign.system
         if request.use is None or request.composition is None:
             obtained = read_on_demand_composition(self.results, system.name, os.environ.get("SLURM_JOB_ID", ""))
@@ -178,18 +200,21 @@ class DriverSession:
         return obtained
 
     def implied(self, cell: Cell, repetition: int) -> Record | None:
-        """The record of a run that need not be started, because a smaller batch ran out of memory."""
+        """Build the record of a run that need not start because a smaller batch ran out of memory; None for any other run."""
         evidence = self.frontier.evidence(cell)
         if evidence is None:
             return None
         return implied_record(self.plan.specification(cell), self.plan.campaign_hash, cell, repetition, evidence)
 
     def measure(self, launcher: Launcher, cell: Cell, repetition: int) -> Record:
-        """One run, from nothing to its record."""
+        """Execute one run and return its record."""
         return self._record(*self.tried(launcher, cell, repetition))
 
     def tried(self, launcher: Launcher, cell: Cell, repetition: int) -> _Tried:
-        """One run, from nothing to its outcome; from nothing again where something from outside has disturbed it."""
+        """Execute one run and return its outcome and telemetry.
+
+        A run that was disturbed from outside is repeated. Raises RecordError if the disk is full.
+        """
         workload, name = self.campaign.workloads[cell.workload], f"{cell.id}.{repetition}"
         log = self.results.logs / self.lease / f"{name}.log"
         run = self._run_of(cell, repetition, workload)
@@ -201,7 +226,7 @@ class DriverSession:
             ended, outcome = Ended((), now, now), Outcome("time_limit", Failure(reason=reason))
             self.first_run.end()
         else:
-            # Not where it ends by an exception: what the time limit has ended stays noted.
+            # Not after an exception, so that a run ended by the time limit stays noted.
             if first := self.none_started:
                 self.none_started = False
                 self.first_run.begin(name)
@@ -217,6 +242,7 @@ class DriverSession:
         return _Tried(run, ended, worked_on_devices(outcome, samples), log, samples)
 
     def _run_of(self, cell: Cell, repetition: int, workload: Workload) -> Run:
+        """Build the run of a cell with its composition, inputs and storage."""
         kind, system = cell.configuration.storage, self.campaign.system
         place = system.storage.get(kind)
         inputs = inputs_of(workload, {**workload.options, **cell.options}, self.campaign.inputs)
@@ -236,7 +262,7 @@ class DriverSession:
         )
 
     def _objection(self, cell: Cell, workload: Workload, runs_on: AcceleratorKind) -> str | None:
-        """Why the cell cannot be run on its device, or None."""
+        """Return the reason why the cell cannot run on its device, or None."""
         device = self.campaign.device_of(cell.configuration)
         if device.precisions is not None and cell.precision not in device.precisions:
             precisions = ", ".join(device.precisions)
@@ -244,6 +270,7 @@ class DriverSession:
         return workload.objection(cell, runs_on)
 
     def _launch(self, launcher: Launcher, workload: Workload, run: Run, log: Path) -> tuple[Ended, Outcome]:
+        """Launch a run once and return how it ended and its outcome, judged for device faults."""
         make_directory(run.directory)
         try:
             log.unlink(missing_ok=True)  # of an attempt that left no record
@@ -255,7 +282,7 @@ class DriverSession:
             step = replace(step, environment={**self.telemetry.environment, **step.environment})
             mark = f"{self.mark}{run.directory.name}"
             ended = LaunchedRun(launcher, workload, run, mark, log, limits).ended(step)
-            # What is held by this token now was held throughout: a lease that was released has another one, or none.
+            # The same token now proves that the lease was held throughout: a released lease has another token, or none.
             self.obtained.require_held(self.journals)
             outcome = workload.outcome(run, ended, Log(log))
             return ended, self.devices.judged(run, step, ended, outcome, Log(log))
@@ -267,7 +294,10 @@ class DriverSession:
             shutil.rmtree(run.directory, ignore_errors=True)
 
     def _software(self, cell: Cell) -> str:
-        """Hash of what a foreign program's own environment holds, found out before its first run; LaunchError: it is not there."""
+        """Return the hash of the software document of a workload's own environment, examined before its first run.
+
+        Raises LaunchError if the environment is missing.
+        """
         key = hash_document([cell.workload, dict(cell.options)])
         if key not in self.software:
             document = self.campaign.workloads[cell.workload].software_document(
@@ -277,26 +307,27 @@ class DriverSession:
         return self.software[key]
 
     def _peak_tflops(self, cell: Cell) -> float | None:
+        """Return the peak rate of a cell's device at its precision in TFLOP/s, or None if it is unknown."""
         model = cell.configuration.device
         device = self.campaign.device_of(cell.configuration)
         own: dict[str, float] = {str(name): peak for name, peak in device.peak_tflops.items()}
-        if cell.precision in own or device.runs_on == "cpu":  # one that is emulated has only the name of a device
+        if cell.precision in own or device.runs_on == "cpu":  # an emulated device has only the name of a device
             return own.get(cell.precision)
         return get_peak_tflops(model, device.reported_as, cell.precision)
 
     def _samples(self, run: Run, ended: Ended, outcome: Outcome) -> Summary:
-        """What the hosts' samplers saw of the run; kept beside its record."""
+        """Return the telemetry of a run, and store its samples next to the record."""
         if not ended.codes:
             return Summary()
         rate = outcome.throughput_per_s if outcome.status == "ok" else None
         samples = rate * (outcome.steady[1] - outcome.steady[0]) if rate and outcome.steady else None
         out = self.results.telemetry_file(run.cell.id, run.repetition)
-        # Beside cores that stand for devices there may be real ones.
+        # The host may have real devices besides the cores that stand for devices.
         devices = {} if run.runs_on == "cpu" else run.ranks_by_host
         return self.telemetry.keep(ended.started, ended.ended, outcome.steady, samples, out, devices, outcome.ran_on)
 
     def _without_secrets(self, failure: Failure | None) -> Failure | None:
-        """A failure that shows no secret of the environment, whatever the program printed."""
+        """Return the failure with all secrets of the environment masked, as the program may have printed them."""
         if failure is None:
             return None
         documents = [*self.campaign.workloads.values(), self.campaign.system]
@@ -306,9 +337,9 @@ class DriverSession:
         return failure.model_copy(update=texts)
 
     def keep(self, cell: Cell, record: Record) -> Record:
-        """Write a record, with what it says beside the others; gives it.
+        """Write a record with its flags, and return it.
 
-        A shared file system that is away for a moment shall cost no measurement.
+        Writing is retried for a while under Slurm, so that a short outage of a shared file system costs no measurement.
         """
         if record.status == "ok" and self.frontier.contradicts(cell):
             record = record.model_copy(update={"flags": (*record.flags, CONTRADICTS)})
@@ -328,6 +359,7 @@ class DriverSession:
                 time.sleep(1.0)
 
     def _record(self, run: Run, ended: Ended, outcome: Outcome, log: Path, samples: Summary) -> Record:
+        """Build the record of a finished run."""
         cell = run.cell
         flags = [*outcome.flags, *ended.flags, *samples.flags]
         flags += [f"composition: {mismatch}" for mismatch in self.obtained.mismatches]

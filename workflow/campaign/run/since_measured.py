@@ -1,4 +1,4 @@
-"""Changes since runs were measured that measure nothing again by themselves: updated software, edited inputs, other parsers."""
+"""Changes since runs were measured that trigger no new measurement: updated software, edited inputs, changed parsers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _Update(NamedTuple):
 
 
 def _find_updates(campaign: Campaign, shared: _SharedDocuments) -> dict[str, _Update]:
-    """Return by name the environments of this host whose software differs from the software that is installed now."""
+    """Return the environments of this host, by name, whose software differs from the currently installed software."""
     if not _list_local_systems(campaign):
         return {}
     current = environment_document()
@@ -93,7 +93,7 @@ def _find_updates(campaign: Campaign, shared: _SharedDocuments) -> dict[str, _Up
 
 
 def _compare_versions(measured: Mapping[str, str], installed: Mapping[str, str]) -> _Update | None:
-    """Return the versions that differ, of software that is known in both; None if all are equal."""
+    """Return the versions that differ, of software that both have, or None if all are equal."""
     names = [name for name in measured if measured[name] != installed.get(name, measured[name])]
     if not names:
         return None
@@ -101,7 +101,7 @@ def _compare_versions(measured: Mapping[str, str], installed: Mapping[str, str])
 
 
 def _find_readings(workloads: Collection[str], shared: _SharedDocuments) -> dict[str, dict[str, Any]]:
-    """Return how each campaign as used read the logs of these workloads."""
+    """Return the parser settings of these workloads in each version of the campaign."""
     readings: dict[str, dict[str, Any]] = {}
     for name, document in shared.items():
         if document.get("schema_version") == CAMPAIGN_SCHEMA:
@@ -113,6 +113,7 @@ def _find_readings(workloads: Collection[str], shared: _SharedDocuments) -> dict
 
 
 def _describe_update(update: _Update, cells: int) -> str:
+    """Format the message on cells measured with other software than installed now."""
     return (
         f"{pluralize(cells, 'cell')} {'was' if cells == 1 else 'were'} measured with {update.measured}; this machine has "
         f"{update.installed}. '--config version=LABEL' ('--version LABEL') measures them again, and keeps what was measured"
@@ -120,6 +121,7 @@ def _describe_update(update: _Update, cells: int) -> str:
 
 
 def _describe_parser_change(workload: str, runs: int, campaign: Campaign) -> str:
+    """Format the message on runs read by another parser than the workload has now."""
     return (
         f"workload '{workload}': {pluralize(runs, 'run')} {'was' if runs == 1 else 'were'} read by another parser than its file "
         f"has now; 'campaign parse {campaign.path}' reads the kept logs again, and measures nothing"

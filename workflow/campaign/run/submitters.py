@@ -1,11 +1,12 @@
-"""Submission: how a driver gets to where it measures. One table says which ways there are.
+"""Submission of drivers: a table of submitters, one per launcher.
 
 submitit writes the batch file, calls sbatch, and starts a driver again after a preemption or a time limit. This package and
-`campaign.slurm` add what submitit has no place for. Leases are processes that share no memory: each submits its own job, and
-one process polls the queue for all. A submission is written down before sbatch is called and marked by a token in the job's
-comment: after kill -9 of any process the job is found again, none is lost, and none is made twice. Refusals of sbatch are told
-apart: a limit is waited for, a mistake names the key of the system file. Jobs that end are judged without accounting, hosts
-that fail are excluded, and hosts are reserved or registered again with the devices that were composed for them.
+`campaign.slurm` add features that submitit lacks. Leases are processes that share no memory: each submits its own job, and one
+process polls the queue for all. A submission is written down before sbatch is called, and marked by a token in the job's
+comment:
+after kill -9 of any process the job is found again, none is lost, and none is submitted twice. Refusals of sbatch are
+distinguished: a limit is waited for, and a mistake is reported with its key of the system file. Jobs that end are judged without
+accounting, hosts that fail are excluded, and hosts are reserved or registered again with the devices composed for them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ SUBMITTERS: dict[str, str] = {"local": "campaign.run.local_submitter", "slurm": 
 
 
 class _Module(Protocol):
+    """Interface of a submitter module."""
+
     def open_submitter(
         self, campaign: Campaign, results: Results, driver: MakeDriver, say: Callable[[str], None]
     ) -> Submitter: ...
@@ -37,7 +40,14 @@ class _Module(Protocol):
 def open_submitter(
     campaign: Campaign, results: Results, driver: MakeDriver, say: Callable[[str], None] = print
 ) -> Submitter:
-    """The submitter of the campaign's launcher. driver: makes what is started for a request; say: is told what it waits for."""
+    """Create the submitter of the campaign's launcher.
+
+    Args:
+        campaign: campaign to measure.
+        results: results directory.
+        driver: makes the callable to start for a request.
+        say: callback for messages about waiting.
+    """
     name = campaign.system.launcher
     if name not in SUBMITTERS:
         raise ConfigError(f"launcher '{name}' is not available; there are: {', '.join(SUBMITTERS)}")
@@ -45,14 +55,16 @@ def open_submitter(
 
 
 _SBATCH_S = 60.0
-_MEMORY = "4G"  # of 64 processes that wait, and of the stages after them
+_MEMORY = "4G"  # for 64 waiting processes and the stages after them
 
 
 def submit_command(command: Sequence[str], results: Results, options: SlurmOptions) -> str:
-    """Submit a command to run in this directory; gives what to tell. The user's SBATCH_* variables hold for this job.
+    """Submit a command to run in this directory, and return a message for the user. The user's SBATCH_* variables apply to this
+    job.
 
     At the job's time limit Slurm ends the command by SIGTERM: the jobs of leases stay, and the same command picks them up.
-    LaunchError: Slurm refused. ConfigError: there is no Slurm here.
+    Raises
+    LaunchError if Slurm refuses the job, and ConfigError if there is no Slurm on this machine.
     """
     log = results.logs.resolve() / "run.%j.log"
     if "\n" in str(log):

@@ -1,4 +1,4 @@
-"""One workload outside any campaign: run once on this machine, or read from a log that was saved."""
+"""Trial of one workload outside any campaign: one run on this machine, or one saved log."""
 
 from __future__ import annotations
 
@@ -35,12 +35,23 @@ from campaign.workloads.protocol import Ended, Outcome, Run, Workload
 HERE = Path("config/campaign.yaml")
 """Workloads are looked for where a campaign of this name would find them."""
 _MAX_STEPS = 1_000_000
-"""Steps of a saved log of which nobody says how many were to be measured."""
+"""Steps of a saved log if the number of measured steps is not given."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked of one run. Steps are those of the workload; options replace its defaults."""
+    """Parameters of a trial run.
+
+    Args:
+        batch: batch size per rank.
+        precision: precision; None for the first of the workload.
+        devices: devices per host.
+        hosts: number of hosts.
+        options: options that replace the workload's defaults.
+        warmup_steps: number of steps before measurement.
+        measured_steps: number of measured steps.
+        time_limit_s: time limit in seconds.
+    """
 
     batch: int = 1
     precision: str | None = None
@@ -53,12 +64,12 @@ class Wish:
 
 
 def workload_names() -> list[str]:
-    """Names of all workload files that can be found from here."""
+    """List the names of all workload files that can be found from the current directory."""
     return sorted({path.stem for place in config_directories(HERE) for path in (place / "workloads").glob("*.yaml")})
 
 
 def find_workload(name: str) -> LoadedFile[Workload]:
-    """A workload by its file, or by its name under config/workloads."""
+    """Load a workload by its file, or by its name under config/workloads."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         return load_named(Workload, name, HERE)
@@ -67,7 +78,7 @@ def find_workload(name: str) -> LoadedFile[Workload]:
 
 
 def this_machine(devices: int) -> SystemFile:
-    """A system of this machine alone, whose devices are ranks on its cores."""
+    """Describe this machine as a system whose devices are ranks on its cores."""
     cores = len(os.sched_getaffinity(0))
     host = {"name": "here", "cores": cores, "devices": [{"model": "cpu-rank", "count": devices}]}
     document = {"name": "this-machine", "fabric": {"kind": "simulated"}, "hosts": [host]}
@@ -77,7 +88,10 @@ def this_machine(devices: int) -> SystemFile:
 def campaign_of(
     workload: LoadedFile[Workload], wish: Wish, system: SystemFile | None, launcher: Literal["local", "slurm"] = "local"
 ) -> Campaign:
-    """A campaign of a single cell, checked as any other; ConfigError says what does not fit."""
+    """Build a campaign of a single cell, validated as any other.
+
+    Raises ConfigError if the request does not fit the workload or the system.
+    """
     here = system or this_machine(wish.devices)
     used = here.model_copy(update={"launcher": launcher, "emulation": None})
     model = next((group.model for host in used.hosts for group in host.devices), None)
@@ -107,6 +121,7 @@ def campaign_of(
 
 
 def _with_inputs(campaign: Campaign, workload: LoadedFile[Workload]) -> Campaign:
+    """Return the campaign with the input files of its workload."""
     source = workload.source
     sources = Sources(source, {}, {workload.model.name: source})
     axes = campaign.file.axes.options
@@ -115,7 +130,10 @@ def _with_inputs(campaign: Campaign, workload: LoadedFile[Workload]) -> Campaign
 
 
 def only_cell(campaign: Campaign) -> Cell:
-    """The one cell of such a campaign."""
+    """Return the only cell of a trial campaign.
+
+    Raises ConfigError if the system cannot provide its configuration.
+    """
     if campaign.impossible:
         raise ConfigError(f"{campaign.system.name}: {campaign.impossible[0].why}")
     (cell,) = expand(campaign).cells
@@ -129,7 +147,15 @@ def run_of(
     launcher: Literal["local", "slurm"] = "local",
     pace: Mapping[str, float] | None = None,
 ) -> Run:
-    """The run of such a cell, on hosts of made-up names; pace: of devices by model, which then stand in the composition."""
+    """Build the run of a trial campaign's cell, on hosts with placeholder names.
+
+    Args:
+        campaign: trial campaign.
+        cell: its only cell.
+        directory: working directory of the run.
+        launcher: launcher for which the run is built.
+        pace: rate by device model; if given, the composition lists the devices.
+    """
     configuration = cell.configuration
     names = [f"host{number}" for number in range(1, configuration.hosts + 1)]
     count = configuration.devices_used if pace else 0
@@ -154,9 +180,18 @@ def run_of(
 
 @dataclass(frozen=True)
 class Trial:
-    """What one run or one log gave. reading: of a built-in parser, which also reads matrices and curves.
+    """Result of one trial run or one saved log.
 
-    matches: of own parsers, for a saved log.
+    Args:
+        workload: name of the workload or parser.
+        outcome: outcome of the run.
+        reading: reading of a built-in parser, which also reads matrices and curves.
+        log: path of the log.
+        command: command of the run.
+        wall_s: duration in seconds.
+        software: software document.
+        hints: hints for the user.
+        matches: matches of the workload's own parsers in a saved log.
     """
 
     workload: str
@@ -170,7 +205,7 @@ class Trial:
     matches: tuple[MatchCounts, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """JSON-able; what is not known is absent."""
+        """Return the result as a JSON-serialisable dict. Unknown values are left out."""
         outcome = self.outcome
         rows: dict[str, Any] = {
             "workload": self.workload,
@@ -204,6 +239,7 @@ class Trial:
 
 
 def _steps(outcome: Outcome) -> dict[str, float]:
+    """Return the number of ranks and steps, and the median, shortest and longest step time in seconds."""
     steps = [step for rank in outcome.step_times_s for step in rank]
     if not steps:
         return {}
@@ -212,7 +248,16 @@ def _steps(outcome: Outcome) -> dict[str, float]:
 
 
 def run_once(workload: LoadedFile[Workload], wish: Wish, system: SystemFile | None, log: Path) -> Trial:
-    """Run a workload once here with the local launcher; its output is in `log`. LaunchError: it could not be started."""
+    """Run a workload once with the local launcher, and return its result.
+
+    Raises LaunchError if the workload could not be started.
+
+    Args:
+        workload: workload to run.
+        wish: parameters of the run.
+        system: system whose hosts are used; None for this machine.
+        log: file for the output.
+    """
     campaign = _with_inputs(campaign_of(workload, wish, system), workload)
     cell = only_cell(campaign)
     file = workload.model
@@ -257,7 +302,10 @@ def run_once(workload: LoadedFile[Workload], wish: Wish, system: SystemFile | No
 
 
 def read_saved(name: str, log: Path, scope: RunContext, precision: str | None = None) -> Trial:
-    """What the workload (or the built-in parser) of that name reads from a saved log, which does not say how the program ended."""
+    """Read a saved log with the workload or built-in parser of this name.
+
+    The log does not show how the program ended. Raises ConfigError if the log is missing, or if nothing of this name reads logs.
+    """
     if not log.is_file():
         raise ConfigError(f"{log}: no such file")
     text = Log(log)
@@ -286,6 +334,7 @@ def read_saved(name: str, log: Path, scope: RunContext, precision: str | None = 
 def _read_by_parser(
     workload: str, parser: str, text: Log, log: Path, scope: RunContext, file: Workload | None = None
 ) -> Trial:
+    """Read a log with a built-in parser, and return the result with hints on failures."""
     reading = read_log(parser, text, scope)
     if file is not None and reading.status == "ok" and (other := file.other_program(reading, file.options)):
         reading = replace(reading, status="invalid", problem=other)

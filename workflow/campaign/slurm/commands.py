@@ -1,4 +1,4 @@
-"""Runs Slurm's commands and logs each call, so that the load on the controller can be counted. `parse` reads their output."""
+"""Runner of Slurm commands that logs each call, so that the load on the controller can be counted. `parse` reads their output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from campaign.common.errors import ConfigError
 from campaign.common.files import append_json
 from campaign.common.processes.command import TIMEOUT_EXIT_CODE, CompletedCommand, run_command
 
-# A person's defaults for these commands would change what they print, or hide jobs.
+# Personal defaults for these commands would change their output or hide jobs.
 _PERSONAL = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")
 
 SHOW_HIDDEN = {"SQUEUE_ALL": "1", "SINFO_ALL": "1", "SCONTROL_ALL": "1"}
@@ -20,15 +20,19 @@ SHOW_HIDDEN = {"SQUEUE_ALL": "1", "SINFO_ALL": "1", "SCONTROL_ALL": "1"}
 
 
 class Slurm:
-    """Runs Slurm's commands. `log`: file that gets a JSON line a call (time_s, argv, seconds, code), made with its directory."""
+    """Callable that runs Slurm commands and logs each call.
+
+    Args:
+        log: file that gets one JSON line per call (time_s, argv, seconds, code); it is created with its directory.
+    """
 
     def __init__(self, log: Path | None = None) -> None:
         self.log = log
 
     def __call__(self, *argv: str, timeout_s: float = 60.0) -> CompletedCommand:
-        """Run one command, such as `slurm("squeue", "--me")`, until it ends or for `timeout_s` at most.
+        """Run one command, such as `slurm("squeue", "--me")`, until it ends or `timeout_s` seconds have passed.
 
-        ConfigError: there is no such program on this machine. Whatever else goes wrong is an answer.
+        Raises ConfigError if the program is not installed on this machine. Every other failure is returned as a result.
         """
         started_s, ticks_s = time.time(), time.monotonic()
         try:
@@ -39,11 +43,11 @@ class Slurm:
                 "cluster, or load the module that brings Slurm's commands; `snakemake --profile local` measures on this machine"
             ) from error
         self.note(argv, started_s, time.monotonic() - ticks_s, answer.code)
-        # Half an answer is none.
+        # Partial output of a command that timed out is discarded.
         return answer._replace(out="") if answer.code == TIMEOUT_EXIT_CODE else answer
 
     def note(self, argv: Sequence[str], started_s: float, seconds: float, code: int) -> None:
-        """Log a call, also one that submitit made (sbatch)."""
+        """Append one call to the log, also a call that submitit made (sbatch)."""
         if self.log is None:
             return
         entry = {"time_s": round(started_s, 3), "argv": list(argv), "seconds": round(seconds, 3), "code": code}
@@ -53,6 +57,6 @@ class Slurm:
 
 
 def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for Slurm's commands, without personal defaults that change their output."""
+    """Return the environment for Slurm commands, without personal defaults that change their output."""
     kept = {name: value for name, value in environment.items() if not name.startswith(_PERSONAL)}
     return {**kept, **SHOW_HIDDEN, "SLURM_TIME_FORMAT": "standard"}

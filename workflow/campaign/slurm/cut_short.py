@@ -1,4 +1,7 @@
-"""Runs that were first in their allocation, and that its time limit ended: they need a longer one, or get a record that says so."""
+"""First runs of an allocation that were ended by its time limit.
+
+Such a run needs a longer allocation, or it gets a record that states the reason.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,32 @@ _ASK_S = 10.0
 
 @dataclass(frozen=True)
 class FirstRun:
-    """The first run of a lease's driver in its allocation, noted in `directory`, that of the lease."""
+    """File on the first run that a driver of a lease started in its allocation.
+
+    Args:
+        directory: directory of the lease.
+    """
 
     directory: Path
 
     @property
     def path(self) -> Path:
+        """Path of the file."""
         return self.directory / "first-run.json"
 
     def begin(self, run: str) -> None:
+        """Record that the first run of this allocation has started."""
         files.write_json(self.path, {"run": run, "job": _job(), "began_s": time.time()})
 
     def end(self) -> None:
+        """Remove the file after the run has ended."""
         self.path.unlink(missing_ok=True)
 
     def cut_short(self) -> bool:
-        """Whether the time limit of this allocation ends that run, as it is noted from now on; False where Slurm does not tell."""
+        """Return whether the time limit of this allocation ends the first run, and record it in the file if so.
+
+        Return False if Slurm does not report the time limit.
+        """
         found = files.read_json(self.path)
         left_s, limit_s = _times_s() if found.get("job") == _job() else (None, None)
         if left_s is None or limit_s is None:
@@ -47,10 +60,14 @@ class FirstRun:
         return True
 
     def was_cut_short(self) -> bool:
+        """Return whether the file records that the time limit ended the run."""
         return "limit_s" in files.read_json(self.path)
 
     def why(self, run: str) -> str:
-        """Why a run is not started again: an allocation as long as this one was too short for it; empty where it is started."""
+        """Explain why a run is not started again, or return an empty text if it may be started.
+
+        A run is not started again if an allocation as long as this one was too short for it.
+        """
         found = files.read_json(self.path)
         if found.get("run") != run or "limit_s" not in found:
             return ""
@@ -65,11 +82,15 @@ class FirstRun:
 
 
 def _job() -> str:
+    """Return the id of this job with its restart count, such as `123.0`."""
     return f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
 
 
 def _times_s() -> tuple[float | None, float | None]:
-    """Time left and time limit of this job in s; None where Slurm does not tell, or there is none."""
+    """Return the remaining time and the time limit of this job in seconds.
+
+    Each is None if Slurm does not report it or if there is no limit.
+    """
     with suppress(CampaignError):
         asked = ["squeue", "--noheader", f"--jobs={os.environ.get('SLURM_JOB_ID', '')}", "--format=%L|%l"]
         _, out, _ = call(asked, _ASK_S)

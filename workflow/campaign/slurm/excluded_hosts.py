@@ -1,7 +1,9 @@
-"""Hosts of a campaign that failed and are left out of further allocations, and hosts that a lease has changed in the scheduler.
+"""Hosts of a campaign that are excluded from further allocations because they failed, and hosts that a lease has changed in
+Slurm.
 
-Both are small JSON files in the directory that the campaign's processes share (`results/<campaign>/slurm`). A host is left out
-when it failed while others did not, until it is healthy again or an hour has passed. A person may remove `excluded/<host>.json`.
+Both are small JSON files in the directory that the processes of the campaign share (`results/<campaign>/slurm`). A host is
+excluded if it failed while others did not, until it is healthy again or an hour has passed. A person may remove
+`excluded/<host>.json`.
 """
 
 from __future__ import annotations
@@ -26,20 +28,31 @@ _HEALTH_S = 60.0
 
 
 def outage(system: SystemFile, failed: Collection[str]) -> bool:
-    """Whether all hosts of a system failed: then the fault is in what they share, and no evidence against one of them."""
+    """Return whether all hosts of a system failed.
+
+    The fault is then in something that the hosts share, and no evidence against one of them.
+    """
     return set(failed) >= {name for group in system.hosts for name in group.names()}
 
 
 @dataclass(frozen=True, slots=True)
 class ExcludedHosts:
-    """Hosts that are left out, one file each, which stays for the report when the host is used again (`used_again`)."""
+    """Excluded hosts, stored as one file per host.
+
+    The file stays for the report when the host is used again (`used_again`).
+    """
 
     directory: Path
 
     def add(self, hosts: Mapping[str, str], lease: str, system: SystemFile) -> dict[str, Path]:
-        """Exclude hosts, given with what failed; gives the files to remove when they work again.
+        """Exclude hosts from further allocations and return their files, which are to be removed when the hosts work again.
 
-        No host where all would be excluded then: all of them are used again.
+        If all hosts of the system would then be excluded, none is, and all are used again.
+
+        Args:
+            hosts: reason of the failure by host.
+            lease: id of the lease in which the hosts failed.
+            system: system file with all hosts.
         """
         with files.hold_lock(self.directory / "excluded.lock"):
             before = self.current()
@@ -54,24 +67,29 @@ class ExcludedHosts:
             return {host: self.path(host) for host in hosts}
 
     def path(self, host: str) -> Path:
-        """The file of an excluded host."""
+        """Return the path of the file of an excluded host."""
         return self.directory / "excluded" / f"{host}.json"
 
     def read(self) -> dict[str, str]:
-        """Reasons by host, of all that were ever excluded."""
+        """Return the reason by host, for all hosts that were ever excluded."""
         return {host: str(found.get("why", "unknown")) for host, found in self._documents().items()}
 
     def current(self) -> dict[str, str]:
-        """Reasons by host, of those that are left out now."""
+        """Return the reason by host, for the hosts that are excluded now."""
         found = {host: document for host, document in self._documents().items() if "used_again" not in document}
         return {host: str(document.get("why", "unknown")) for host, document in found.items()}
 
     def lift(self, controller: Controller, system: SystemFile, options: Sequence[str] = ()) -> dict[str, str]:
-        """Use hosts again: those that Slurm calls idle and that pass a check of their health, and any after an hour.
+        """Readmit excluded hosts that are idle and pass a health check, and any host after an hour; return the reason by host.
 
-        The check is a job of one task on the host: the command that lists its devices, or `true`. A host that fails once more
-        after it has passed is left out for the hour. options: of srun, such as the partition. Gives why, by host; no two
-        processes check at one time.
+        The check is a job of one task on the host, with the command that lists its devices, or `true`. A host that fails once
+        more
+        after it has passed is excluded for the whole hour. No two processes check at the same time.
+
+        Args:
+            controller: controller that reports the state of the hosts.
+            system: system file with all hosts.
+            options: further options of srun, such as the partition.
         """
         now = time.time()
         due = {}
@@ -91,7 +109,10 @@ class ExcludedHosts:
         return lifted
 
     def remaining(self, system: SystemFile) -> tuple[str, ...]:
-        """Hosts of the system that may be used; empty when all may. FabricError: none is left."""
+        """Return the hosts of the system that are not excluded, or an empty tuple if no host is excluded.
+
+        Raises FabricError if all hosts are excluded.
+        """
         excluded = self.current()
         if not excluded:
             return ()
@@ -110,7 +131,7 @@ class ExcludedHosts:
         write_json(self.path(host), {**read_json(self.path(host)), "used_again": {"time_s": time.time(), "why": why}})
 
     def _healthy(self, host: str, controller: Controller, system: SystemFile, options: Sequence[str]) -> str:
-        """What speaks for a host; empty where Slurm does not call it idle, or it fails the check."""
+        """Check one host and return the evidence that it works, or an empty text if it is not idle or fails the check."""
         write_json(self.path(host), {**read_json(self.path(host)), "checked_s": time.time()})
         node = controller.nodes([host]).get(host)
         if node is None or node.broken or "idle" not in node.state:
@@ -125,22 +146,22 @@ class ExcludedHosts:
 
 @dataclass(frozen=True, slots=True)
 class ChangedHosts:
-    """Hosts whose registration in the scheduler a lease has changed, and that are still to be restored: one file a lease."""
+    """Hosts whose registration in Slurm a lease has changed and that must still be restored, stored as one file per lease."""
 
     directory: Path
 
     def add(self, lease_id: str, hosts: Collection[str]) -> None:
-        """To be called before the first change."""
+        """Record hosts that a lease is about to change; call it before the first change."""
         write_json(self._path(lease_id), {"hosts": sorted({*self.read().get(lease_id, ()), *hosts})})
 
     def read(self) -> dict[str, tuple[str, ...]]:
-        """Hosts by lease id."""
+        """Return the changed hosts by lease id."""
         documents = {path.stem: read_json(path) for path in sorted((self.directory / "changed").glob("*.json"))}
         # One that is empty was restored meanwhile.
         return {lease_id: tuple(document["hosts"]) for lease_id, document in documents.items() if document}
 
     def remove(self, lease_id: str) -> None:
-        """To be called when the hosts are as they were."""
+        """Remove the file of a lease; call it after its hosts are restored."""
         self._path(lease_id).unlink(missing_ok=True)
 
     def _path(self, lease_id: str) -> Path:

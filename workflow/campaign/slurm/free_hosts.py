@@ -21,7 +21,14 @@ _OUTAGE_S = 600.0  # a maintenance takes longer: the same command goes on after 
 
 @dataclass(frozen=True)
 class FreeHosts:
-    """The hosts of one system. directory: shared by the processes of a campaign, of which one asks in each interval."""
+    """Hosts of one system on which a job could start now.
+
+    Args:
+        system: system file with the hosts.
+        slurm: runner of Slurm commands.
+        directory: directory that the processes of a campaign share; one of them queries Slurm per poll interval.
+        say: callback for messages.
+    """
 
     system: SystemFile
     slurm: Slurm
@@ -30,18 +37,25 @@ class FreeHosts:
 
     @property
     def matter(self) -> bool:
-        """Whether devices are attached before the job is submitted, to hosts that nothing else keeps for it."""
+        """True if devices are attached before the job is submitted, to hosts that nothing else reserves for the job."""
         settings = self.system.slurm
         return self.system.launcher == "slurm" and settings.strategy == "static" and self.system.pins_hosts
 
     def wait(
         self, hosts: Collection[str], count: int, able: Callable[[tuple[str, ...]], bool] = lambda _: True
     ) -> tuple[str, ...]:
-        """Wait for hosts, of some (none: of all), where a job can start, as soon as there are so many.
+        """Wait until enough hosts are free for a job and return the free hosts.
 
-        able: whether these would do, for hosts differ in what they have and can get. HostFailed: there will never be enough, since
-        others are down or drained. Where all hosts of the system are, that is no host's fault: LaunchError, after ten minutes.
-        Hosts that Slurm does not know count: it refuses a job for them with its own words.
+        Hosts that are unknown to Slurm count as free, because Slurm refuses a job for them with its own message. Raises
+        HostFailed
+        if there can never be enough because hosts are down or drained. If all hosts of the system are, no host is at fault;
+        LaunchError
+        is then raised after ten minutes.
+
+        Args:
+            hosts: names of the hosts to choose from; empty means all hosts of the system.
+            count: number of hosts needed.
+            able: predicate that accepts or rejects the free hosts, which differ in the devices they have and can get.
         """
         until_s = time.monotonic() + _OUTAGE_S
         names = tuple(hosts) or tuple(name for group in self.system.hosts for name in group.names())
@@ -77,7 +91,7 @@ class FreeHosts:
         return bool(node.state & usable) and not node.broken and not node.state & away
 
     def _nodes(self, names: Collection[str]) -> dict[str, Node]:
-        """What Slurm said in this interval."""
+        """Return the nodes by name as Slurm reported them within the current poll interval."""
         path = self.directory / "hosts.json"
         with files.hold_lock(path.with_suffix(".lock")):
             said = files.read_json(path)

@@ -38,13 +38,18 @@ _HOSTS_AWAY = re.compile(r"ReqNodeNotAvail.*Unavailable|NodeDown|DOWN, DRAINED|D
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """alive: keep waiting; done: its result file exists (then not alive, whatever Slurm reports).
+    """State of a job, judged from the queue and the result file.
 
-    state: Slurm's, or DONE, SUBMITTED (not polled since), LOST (unknown to Slurm). words: what the job does or did, as the end of
-    a sentence that starts with its name. hosts: where it runs or ran; of a stuck job, those that it waits for.
-    stuck: pending for a reason that does not pass by itself. needs_hosts: stuck only if hosts that it needs are down or drained,
-    by the state of the hosts. held: by a person, until a person releases it.
-    missing_since_s: since when the job has been known to have ended without a result; an argument of the next `judge` of this job.
+    Args:
+        alive: True to keep waiting.
+        state: state of Slurm, or DONE, SUBMITTED (not polled since), LOST (unknown to Slurm).
+        words: what the job does or did, as the end of a sentence that starts with its name.
+        hosts: hosts on which the job runs or ran; for a stuck job, those that it waits for.
+        done: True if the result file exists (then not alive, whatever Slurm reports).
+        stuck: True if the job is pending for a reason that does not pass by itself.
+        needs_hosts: True if the job is stuck only if hosts that it needs are down or drained, by the state of the hosts.
+        held: True if a person holds the job until a person releases it.
+        missing_since_s: time since which the job has been known to have ended without a result; argument of the next `judge`.
     """
 
     alive: bool
@@ -69,11 +74,17 @@ def judge(
     first_missing_s: float | None,
     number_of_another: bool = False,
 ) -> JobState:
-    """The state of a job. All times are Unix seconds of this machine's clock.
+    """Judge the state of a job from a snapshot of the queue. All times are Unix seconds of this machine's clock.
 
-    result_there: checked after the snapshot was taken. latency_s: how late files may appear on the file system; for so long an
-    ended job may be without a result. first_missing_s: `missing_since_s` of the last verdict, None at first. number_of_another:
-    the job that the snapshot shows under this id is another one.
+    Args:
+        job_id: id of the job.
+        snapshot: snapshot of the queue.
+        result_there: True if the result file exists, checked after the snapshot was taken.
+        submitted_s: time of the submission.
+        now: current time.
+        latency_s: delay in seconds with which files may appear; an ended job may lack its result for so long.
+        first_missing_s: `missing_since_s` of the last verdict, None at first.
+        number_of_another: True if the job that the snapshot shows under this id is another one.
     """
     job = snapshot.jobs.get(job_id)
     if result_there:

@@ -52,7 +52,7 @@ def parse_time_limit_min(text: str, partition: str | None) -> int | None:
 
 
 def parse_listing(text: str) -> dict[str, ListedHost]:
-    """Hosts by name from the answer to LISTING, in which a host of several partitions stands several times."""
+    """Parse the output of LISTING into hosts by name. A host of several partitions has several lines."""
     found: dict[str, ListedHost] = {}
     for name, partition, state, gres, features in rows(text, 5):
         given = tuple(each for each in features.split(",") if each)

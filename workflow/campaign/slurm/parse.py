@@ -32,11 +32,17 @@ _JOB_ID = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """One job. state: Slurm's long word (PENDING, NODE_FAIL ..).
+    """One job as Slurm reports it.
 
-    reason: empty when there is none. hosts: where it runs or ran.
-    exit_code: of the batch script, minus the signal's number when a signal ended it; None when not told.
-    queued: whether the controller itself said so; accounting may be late, and then says RUNNING of a job that has ended.
+    Args:
+        job_id: number of the job.
+        state: long form of Slurm's state (PENDING, NODE_FAIL ..).
+        reason: Slurm's reason for the state; empty if there is none.
+        hosts: hosts on which the job runs or ran.
+        name: name of the job.
+        comment: comment of the job.
+        exit_code: exit code of the batch script; the negative signal number if a signal ended it; None if unknown.
+        queued: True if the controller itself reported the job. Accounting may be late and show a job as RUNNING that has ended.
     """
 
     job_id: str
@@ -50,7 +56,7 @@ class SlurmJob:
 
     @property
     def active(self) -> bool:
-        """Whether it has not ended, or will start again. A state that is not known here is one that may still end."""
+        """True if the job has not ended or will start again. A job in an unknown state counts as active."""
         return self.state not in ENDED
 
 
@@ -64,7 +70,7 @@ def parse_squeue(text: str) -> tuple[SlurmJob, ...]:
 
 
 def rows(text: str, columns: int) -> Iterator[list[str]]:
-    """The cells of all lines with so many columns between `|`; empty where Slurm has a word for nothing."""
+    """Yield the cells of every line with this number of columns between `|`; words of Slurm for "nothing" become empty cells."""
     for line in text.splitlines():
         cells = line.strip().split("|", columns - 1)
         if len(cells) == columns:
@@ -72,10 +78,10 @@ def rows(text: str, columns: int) -> Iterator[list[str]]:
 
 
 def parse_sacct(text: str) -> tuple[SlurmJob, ...]:
-    """Jobs from `sacct --noheader --parsable2 --allocations` with ACCOUNTING_FORMAT.
+    """Parse the jobs in the output of `sacct --noheader --parsable2 --allocations` with ACCOUNTING_FORMAT.
 
-    `CANCELLED by 1000` is CANCELLED. Lines of steps (`12.batch`) and of tasks of arrays are skipped. Of a job that was requeued
-    and is told twice (--duplicates) the last line counts.
+    `CANCELLED by 1000` is CANCELLED. Lines of steps (`12.batch`) and of array tasks are skipped. The last line counts for a job
+    that was requeued and is listed twice (--duplicates).
     """
     jobs: dict[str, SlurmJob] = {}
     for job_id, said, exit_code, nodes, reason, name in rows(text, 6):
@@ -86,13 +92,13 @@ def parse_sacct(text: str) -> tuple[SlurmJob, ...]:
 
 
 def _exit_code(text: str) -> int | None:
-    """`3:0` is 3, `0:9` is -9."""
+    """Parse an exit code of sacct: `3:0` is 3, `0:9` is -9 (a signal)."""
     match = re.fullmatch(r"(\d+):(\d+)", text)
     return None if match is None else -int(match[2]) or int(match[1])
 
 
 def duration_s(text: str) -> float | None:
-    """`[D-][[H:]M:]S`, as Slurm prints times, in seconds; None for `UNLIMITED`, `INVALID` and the like."""
+    """Parse a duration in the form `[D-][[H:]M:]S` into seconds. Return None for `UNLIMITED`, `INVALID` and similar words."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", text.strip())
     if match is None:
         return None
@@ -101,10 +107,10 @@ def duration_s(text: str) -> float | None:
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
-    """Host names of one of Slurm's lists, in its order: `host[1-3,07],x` gives host1, host2, host3, host07, x.
+    """Expand a Slurm host list into host names, in its order; `host[1-3,07],x` gives host1, host2, host3, host07, x.
 
-    Ranges keep leading zeros, and brackets may be several: `r[1-2]c[01-02]`. `(null)`, `None assigned` and `` are no hosts.
-    ValueError: not a list of hosts.
+    Ranges keep leading zeros, and a name may have several brackets, as in `r[1-2]c[01-02]`. `(null)`, `None assigned` and an
+    empty text give no hosts. Raises ValueError if the text is not a list of hosts.
     """
     text = text.strip()
     if text.lower() in ("", "(null)", "none", "n/a", "none assigned"):
@@ -113,7 +119,10 @@ def expand_hosts(text: str) -> tuple[str, ...]:
 
 
 def hosts_in(text: str) -> tuple[str, ...]:
-    """As `expand_hosts`, but a list that cannot be parsed has no hosts: the job must not be overlooked for it."""
+    """Expand a Slurm host list into host names; a list that cannot be parsed gives no hosts.
+
+    A job must not be overlooked because its host list is unreadable.
+    """
     try:
         return expand_hosts(text)
     except ValueError:
@@ -121,7 +130,7 @@ def hosts_in(text: str) -> tuple[str, ...]:
 
 
 def _split(text: str) -> list[str]:
-    """At commas outside of brackets."""
+    """Split a host list at the commas outside of brackets."""
     parts = re.findall(r"(?:[^,\[\]\s]|\[[^\[\]\s]*\])+", text)
     if ",".join(parts) != text:
         raise ValueError(f"not a list of hosts: '{text}'")
@@ -129,6 +138,7 @@ def _split(text: str) -> list[str]:
 
 
 def _expand(part: str) -> list[str]:
+    """Expand the bracketed ranges of one element of a host list."""
     before, bracket, rest = part.partition("[")
     if not bracket:
         return [part]
@@ -138,7 +148,7 @@ def _expand(part: str) -> list[str]:
 
 
 def _numbers(ranges: str) -> list[str]:
-    """`1-3,07` gives 1, 2, 3, 07; a step, as in `0-6:2`, is understood."""
+    """Expand ranges of numbers; `1-3,07` gives 1, 2, 3, 07. A step, as in `0-6:2`, is supported."""
     numbers: list[str] = []
     for piece in ranges.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", piece)

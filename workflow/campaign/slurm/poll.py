@@ -1,9 +1,9 @@
-"""Polls the queue once per interval for a whole campaign, however many processes wait.
+"""Poll of the job queue, made once per interval for a whole campaign, however many processes wait.
 
-The processes share a directory: `poll.json` is the last result, `poll.lock` is held by the process that polls, and `watched/` has
-an empty file for each job that a process waits for. A process that finds the last result too old polls, the others read it. A
-poll is one squeue, and one sacct when a watched job has left the queue and is not known to have ended. One Snakemake started all
-processes: they are on one machine and have one clock; where it is set, one poll more is made.
+The processes share a directory: `poll.json` is the last result, `poll.lock` is held by the process that polls, and `watched/`
+has an empty file for each job that a process waits for. A process that finds the last result too old polls; the others read
+it. A poll is one squeue, and one sacct when a watched job has left the queue and is not known to have ended. One Snakemake
+started all processes: they are on one machine and have one clock; if it is set, one more poll is made.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ _DISABLED = "accounting storage is disabled"
 
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
-    """What Slurm knew of this user's jobs.
+    """Jobs of this user as Slurm reported them at one time.
 
-    asked_s: when it was polled (Unix seconds, this machine's clock); reachable: whether the controller answered, otherwise `jobs`
-    are the last known; accounting: whether sacct can be asked (None: not needed yet, or no answer); problem: what did not
-    answer, in its words. jobs: by id; a watched job that was seen to end stays.
+    Args:
+        asked_s: time of the poll, in Unix seconds of this machine's clock.
+        reachable: True if the controller answered; otherwise `jobs` are the last known.
+        accounting: True if sacct can be queried; None if it was not needed yet or did not answer.
+        problem: message of the command that did not answer.
+        jobs: jobs by id; a watched job that was seen to end stays.
     """
 
     asked_s: float
@@ -42,7 +45,7 @@ class QueueSnapshot:
 
 
 class Poll:
-    """Polling shared by the processes of one campaign. clock: Unix seconds."""
+    """Queue poll that the processes of one campaign share. The clock returns Unix seconds."""
 
     def __init__(
         self, directory: Path, slurm: Slurm, interval_s: float, clock: Callable[[], float] = time.time
@@ -58,27 +61,28 @@ class Poll:
         self._unshared: QueueSnapshot | None = None
 
     def watch(self, job_id: str) -> None:
-        """Have a job looked up in the accounting once it has left the queue. Idempotent."""
+        """Watch a job, so that it is looked up in the accounting once it has left the queue. Idempotent."""
         files.make_directory(self._watched)
         (self._watched / job_id).touch()
 
     def forget(self, job_id: str) -> None:
-        """Nobody waits for this job any more. Idempotent."""
+        """Stop watching a job. Idempotent."""
         (self._watched / job_id).unlink(missing_ok=True)
 
     def watched(self) -> frozenset[str]:
-        """The jobs that somebody waits for."""
+        """Return the ids of the jobs for which a process waits."""
         try:
             return frozenset(path.name for path in self._watched.iterdir())
         except FileNotFoundError:
             return frozenset()
 
     def snapshot(self, fresh: bool = False) -> QueueSnapshot:
-        """The last look; a new one when that is older than the interval, or with `fresh` when it is older than a second.
+        """Return the last snapshot of the queue, or poll again if it is older than the interval (with `fresh`, than a second).
 
-        Without `fresh`, does not wait for another process that is looking. A directory that cannot be used just now gives the last
-        known jobs as of a controller that does not answer. ConfigError: there is no squeue here. RecordError: the directory may not
-        be written to, and this does not pass.
+        Without `fresh`, the call does not wait for another process that is polling. If the directory cannot be used for the
+        moment,
+        the last known jobs are returned as if the controller did not answer. Raises ConfigError if squeue is not installed, and
+        RecordError if the directory stays unwritable.
         """
         limit_s = min(_FRESH_S, self.interval_s) if fresh else self.interval_s
         look = self._read()
@@ -102,7 +106,7 @@ class Poll:
             return replace(last, reachable=False, problem=f"{error.filename or self._lock}: {error.strerror or error}")
 
     def _look(self, limit_s: float) -> QueueSnapshot:
-        """Ask, unless somebody just has; under the lock."""
+        """Poll unless another process just has; the lock must be held."""
         before = self._read()
         if before is not None and self._is_new(before, limit_s):
             return before
@@ -130,7 +134,7 @@ class Poll:
         return QueueSnapshot(asked_s, True, accounting, problem, ended | jobs)
 
     def _account(self, gone: frozenset[str]) -> tuple[bool | None, str, dict[str, SlurmJob]]:
-        """What accounting says of jobs: whether there is any, what was wrong, and the jobs."""
+        """Query accounting for jobs, and return whether there is accounting (None if unknown), its error message, and the jobs."""
         try:
             options = ("--noheader", "--parsable2", "--allocations", ACCOUNTING_FORMAT)
             answer = self.slurm("sacct", f"--jobs={','.join(sorted(gone))}", *options)
@@ -146,7 +150,7 @@ class Poll:
         return 0 <= self.clock() - look.asked_s < limit_s
 
     def _read(self) -> QueueSnapshot | None:
-        """The last look, shared or not; None when there is none, or none that can be read."""
+        """Return the last snapshot, shared or not, or None if none can be read."""
         try:
             file = self._file.stat()
             if self._read_last is None or self._read_last[0] != (file.st_ino, file.st_mtime_ns):

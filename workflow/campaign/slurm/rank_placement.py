@@ -19,7 +19,13 @@ _LOOPBACK = "127.0.0.1"
 
 
 class SlurmPlacement:
-    """The hosts of one composition. cluster: the emulated cluster that they belong to; None for real hosts."""
+    """Placement of ranks on the hosts of one composition.
+
+    Args:
+        system: system file.
+        composition: hosts and devices.
+        cluster: emulated cluster of the hosts; None for real hosts.
+    """
 
     def __init__(self, system: SystemFile, composition: Composition, cluster: Cluster | None) -> None:
         self._cluster, self._system = cluster, system
@@ -40,13 +46,15 @@ class SlurmPlacement:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether each device is a process on a CPU core."""
+        """True if devices are processes on CPU cores."""
         return any(self._used.runs_on(device) == "cpu" for devices in self._devices.values() for device in devices)
 
     def of(self, step: Step, port: int) -> StepPlacement:
-        """The placement of a step; LaunchError: a rank has no device.
+        """Return the placement of the ranks of a step. Raises LaunchError if a rank has no device.
 
-        port: a free one, on the first host as far as can be known.
+        Args:
+            step: step to place.
+            port: free port, on the first host as far as this can be known.
         """
         places = self._places(step)
         prefixes = {
@@ -72,12 +80,12 @@ class SlurmPlacement:
         )
 
     def flags(self, step: Step) -> tuple[str, ...]:
-        """Flags for the record of a step."""
+        """Return the flags for the record of a step."""
         crossed = step.per_rank or self._cluster is None or len(set(self._places(step))) == 1
         return () if crossed else (NOT_CROSSED,)
 
     def _places(self, step: Step) -> list[tuple[str, str]]:
-        """Host and port of each rank; port empty: a local device without a link, or a real host."""
+        """Return host and port of each rank; the port is empty for a local device without a link and on real hosts."""
         return [(host, self._port(host, number)) for host, number in step.ranks]
 
     def _port(self, host: str, number: int) -> str:

@@ -1,4 +1,4 @@
-"""Why Slurm refuses a request, and what to do: wait, try again, or change the request. Pure."""
+"""Parser of Slurm's refusals, with the remedy for each (wait, try again, or change the request). Pure."""
 
 from __future__ import annotations
 
@@ -63,9 +63,12 @@ _MISTAKES: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """words: one sentence with Slurm's own message, and with the name of the limit that was hit.
+    """Reason why Slurm refused a request.
 
-    key: of a mistake, the key of the system file's `slurm` to change, or `nodelist` for hosts; empty when no key helps.
+    Args:
+        kind: kind of the refusal.
+        words: one sentence with Slurm's own message and the name of the limit that was hit.
+        key: key of `slurm` in the system file to change, or `nodelist` for hosts; empty if no key helps.
     """
 
     kind: RefusalKind
@@ -83,7 +86,7 @@ LISTED = {
 
 
 def parse_refusal(text: str) -> Refusal:
-    """The reason in the error output of sbatch, srun or scontrol."""
+    """Parse the error output of sbatch, srun or scontrol into the reason of the refusal."""
     said = _said(text)
     limit = next((match[0] for match in _LIMIT.finditer(said)), "")
     if limit and not _SUBMIT_LIMIT.search(limit):
@@ -101,7 +104,7 @@ def parse_refusal(text: str) -> Refusal:
 
 
 def _said(text: str) -> str:
-    """All error messages in one line, without the program's name, those of retries, and what a site prints beside them."""
+    """Join all error messages in one line, without program names, messages on retries, and other output of the site."""
     lines = [line.strip() for line in text.splitlines()]
     kept = [line for line in lines if line and "sleeping and retrying" not in line and not line.startswith("Try ")]
     for form in (_COMPLAINT, _OF_PROGRAM):

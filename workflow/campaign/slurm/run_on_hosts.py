@@ -1,7 +1,8 @@
-"""This process's allocation: its hosts, options common to all steps on them, and a step that runs a script on every host.
+"""Allocation of this process: its hosts, the options common to all job steps, and a step that runs a script on every host.
 
-A step at its time limit is ended by a sweep of its hosts for the mark of its run. With Slurm 22.05 and proctrack/linuxproc, SIGTERM
-to srun took 6 s and left processes that had left their parent; `srun --wait` also counts from a first rank that ends well.
+At its time limit, a step is ended by a sweep that looks for the mark of its run on its hosts. With Slurm 22.05 and
+proctrack/linuxproc, SIGTERM to srun took 6 s and left processes that had left their parent. `srun --wait` also counts from
+the first rank that ends well.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from campaign.spec.hardware import ComposedHost, Composition, Device
 
 _RETRY_S = 2.0
 
-# What sbatch was asked for, and what a person has as defaults, shall not shape a step: srun takes all of these for options.
+# Options of sbatch and personal defaults must not shape a step, but srun reads all of these variables as options.
 _SHAPES = re.compile(
     r"(?:SLURM|SRUN)_(?:NTASKS|NPROCS|NNODES|NUM_NODES|TASKS_PER_NODE|NTASKS_PER_\w+|CPUS_PER_\w+|TRES_\w+|GPUS|GPUS_PER_\w+|"
     r"GPU_BIND|GPU_FREQ|GRES|GRES_FLAGS|MEM_PER_\w+|DISTRIBUTION|EXCLUSIVE|EXACT|WHOLE|OVERLAP|OVERCOMMIT|HINT|THREADS|CPU_BIND\w*|"
@@ -28,7 +29,7 @@ _SHAPES = re.compile(
     r"RESERVED_PORTS|IMMEDIATE|WORKING_DIR|REQ_SWITCH|NO_KILL|DEBUG|CONSTRAINT|SPREAD_JOB|USE_MIN_NODES|MULTI_PROG|SPLIT|"
     r"STEP_\w+|RELATIVE|EXCLUDES|THREAD_SPEC|CORE_SPEC|NETWORK|HET_SIZE)"
 )
-# The controller is away or busy; nothing has been started.
+# The controller is unreachable or busy; nothing has been started.
 _PASSES = re.compile(
     r"Unable to contact slurm controller|Socket timed out|Zero Bytes were transmitted|temporarily unable|connect failure|"
     r"Connection refused|Communication connection failure|Transport endpoint"
@@ -54,10 +55,13 @@ printf 'campaign:%s.\\n' "$SLURMD_NODENAME"
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Output of a step on every host.
+    """Output of a job step on every host.
 
-    lines: of each host that answered completely; problem: why some did not, or empty; failed: hosts at fault, each with the
-    reason, where that is known; words: srun's own messages.
+    Args:
+        lines: output lines by host, for the hosts that answered completely.
+        problem: reason why hosts did not answer, or empty.
+        failed: reason by host, for the hosts at fault, where they are known.
+        words: messages of srun itself.
     """
 
     lines: Mapping[str, tuple[str, ...]]
@@ -67,7 +71,7 @@ class Answers:
 
 
 def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The job's environment without variables that change a step's shape, and without those of submitit."""
+    """Return the environment of the job without variables of submitit and variables that change the shape of a step."""
     return {
         name: value
         for name, value in environment.items()
@@ -76,7 +80,7 @@ def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def over(tasks: Mapping[str, int]) -> list[str]:
-    """The first words of an srun command for a step of so many tasks on each host that does not wait for other steps of the job."""
+    """Build the first words of an srun command that starts this number of tasks on each host without waiting for other steps."""
     if len(set(tasks.values())) == 1:
         placed = [f"--nodelist={','.join(tasks)}", f"--ntasks-per-node={next(iter(tasks.values()))}"]
     else:  # a host is named once a task
@@ -107,10 +111,14 @@ def ask_hosts(
     timeout_s: float = 60.0,
     patience_s: float = 120.0,
 ) -> Answers:
-    """Run a POSIX shell script on every host of the allocation, once each.
+    """Run a POSIX shell script once on every host of the allocation and return the output by host.
 
-    devices: what the step asks for of devices; nothing: those that the job has asked for; timeout_s: of the step;
-    patience_s: how long a controller that does not answer is asked again.
+    Args:
+        hosts: names of the hosts.
+        script: text of the shell script.
+        devices: srun options that request devices; if empty, the step gets those that the job has requested.
+        timeout_s: time limit of the step in seconds.
+        patience_s: longest time in seconds for retries while the controller does not respond.
     """
     argv = [
         *over(dict.fromkeys(hosts, 1)),
@@ -133,8 +141,15 @@ def ask_hosts(
 
 
 def devices_of_tasks(gres: str, count: int) -> list[str]:
-    """srun's options by which every task asks for so many devices, and sees all that its host gives to the step; only GPUs can be
-    asked for so. gres: as the system file names it, `gpu` or `gpu:a100`."""
+    """Build the srun options that request this number of devices per task and show each task all devices of its step on the
+    host.
+
+    Only GPUs can be requested in this way; the options for anything else request no devices.
+
+    Args:
+        gres: generic resource as in the system file, `gpu` or `gpu:a100`.
+        count: number of devices per task.
+    """
     kind, _, model = gres.partition(":")
     if kind != "gpu" or not count:
         return ["--gres=none"]
@@ -142,7 +157,7 @@ def devices_of_tasks(gres: str, count: int) -> list[str]:
 
 
 def together(answers: Iterable[Answers]) -> Answers:
-    """Answers of several steps as one."""
+    """Merge the answers of several job steps into one."""
     every = list(answers)
     return Answers(
         {host: lines for each in every for host, lines in each.lines.items()},
@@ -153,9 +168,13 @@ def together(answers: Iterable[Answers]) -> Answers:
 
 
 class Patience:
-    """Whether to retry a step that was not started. most_s: for how long in all, at most.
+    """Time budget for retries of a job step that could not be started.
 
-    How long a controller may refuse a step counts from when it last was away.
+    The time for which a controller may refuse a step counts from the last time when it was unreachable.
+
+    Args:
+        most_s: longest total time of the retries in seconds.
+        clock: source of the time in seconds.
     """
 
     def __init__(self, most_s: float = _PASSES_S, clock: Callable[[], float] = time.monotonic) -> None:
@@ -164,7 +183,12 @@ class Patience:
         self._since_s = clock()
 
     def lasts(self, words: str, pause_s: float) -> bool:
-        """Whether another try after `pause_s` is worthwhile, by srun's messages."""
+        """Return whether another try after a pause is worthwhile, judged by the messages of srun.
+
+        Args:
+            words: messages of srun.
+            pause_s: pause before the next try in seconds.
+        """
         again_s = self._clock() + pause_s
         wait_s = worth_waiting_s(words)
         if wait_s >= _PASSES_S:
@@ -173,7 +197,7 @@ class Patience:
 
 
 def worth_waiting_s(words: str) -> float:
-    """How long to retry a step that was not started, by srun's messages; 0: retrying is useless."""
+    """Return how many seconds to retry a step that was not started, judged by the messages of srun; 0 if retries are useless."""
     if _LAUNCH_FAILED.search(words) or _OVER.search(words):
         return 0.0
     if _PASSES.search(words):
@@ -184,12 +208,18 @@ def worth_waiting_s(words: str) -> float:
 
 
 def is_job_forgotten(words: str) -> bool:
-    """Return whether srun or `job_state` reports that Slurm does not know a job: a controller restarted before it had saved it."""
+    """Return whether srun or `job_state` reports that the job is unknown to Slurm.
+
+    This happens if a controller is restarted before it has saved the job.
+    """
     return bool(_FORGOTTEN.search(words))
 
 
 def call(argv: Sequence[str], timeout_s: float) -> CompletedCommand:
-    """Run one of Slurm's commands in this allocation."""
+    """Run a Slurm command in this allocation, with an environment that does not change its output.
+
+    Raises ConfigError if the command is not installed, and LaunchError if it cannot be started.
+    """
     try:
         return run_command(argv, timeout_s, {**step_environment(os.environ), **SHOW_HIDDEN})
     except FileNotFoundError as error:
@@ -201,7 +231,7 @@ def call(argv: Sequence[str], timeout_s: float) -> CompletedCommand:
 
 
 def understood(hosts: Sequence[str], code: int, out: str, words: str) -> Answers:
-    """The answers in srun's exit code, output and messages. Pure."""
+    """Parse the exit code, output and messages of srun into the answers by host. Pure."""
     lines: dict[str, list[str]] = {host: [] for host in hosts}
     whole = set()
     for line in out.splitlines():
@@ -220,19 +250,22 @@ def understood(hosts: Sequence[str], code: int, out: str, words: str) -> Answers
 
 
 def launch_failures(words: str) -> dict[str, str]:
-    """Hosts on which srun could not start its tasks, and why."""
+    """Return the reason by host for every host on which srun could not start its tasks."""
     return {match[1]: match[2].strip() for match in _LAUNCH_FAILED.finditer(words)}
 
 
 def last_complaint(words: str) -> str:
-    """The last error line of srun's messages."""
+    """Return the last error line in the messages of srun, or the last line if none is an error."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(?:srun|slurmstepd\S*): error: ", line)]
     return (errors or lines or [""])[-1]
 
 
 def hosts_of_allocation() -> tuple[str, ...]:
-    """Hosts of the job that this process runs in, in Slurm's order. LaunchError: it runs in none."""
+    """Return the hosts of the job that this process runs in, in the order of Slurm.
+
+    Raises LaunchError if the process is not in a job.
+    """
     text = os.environ.get("SLURM_JOB_NODELIST") or os.environ.get("SLURM_NODELIST") or ""
     try:
         hosts = expand_hosts(text)
@@ -244,10 +277,10 @@ def hosts_of_allocation() -> tuple[str, ...]:
 
 
 def placed(composition: Composition, hosts: tuple[str, ...]) -> Composition:
-    """The composition on the hosts that Slurm chose (`placement: scheduler`).
+    """Return the composition moved to the hosts that Slurm chose (`placement: scheduler`).
 
-    Hosts in both stay as they are. Each other host of the composition is renamed to an unused host of the allocation, in order.
-    LaunchError: the numbers of hosts differ.
+    Hosts in both stay as they are. Every other host of the composition is renamed to an unused host of the allocation, in order.
+    Raises LaunchError if the numbers of hosts differ.
     """
     known = {host.name: host for host in composition.hosts}
     if len(hosts) != len(known):
@@ -257,6 +290,8 @@ def placed(composition: Composition, hosts: tuple[str, ...]) -> Composition:
 
 
 def _moved(host: ComposedHost, name: str) -> ComposedHost:
+    """Return the composed host under another name, with its devices and storage renamed accordingly."""
+
     def moved(device: Device) -> Device:
         # A host's own devices are named after it; what the other host calls its devices is not known.
         fabric_id, location = (

@@ -24,9 +24,14 @@ def slurm_sidecar(
     *,
     looks_at_devices: bool,
 ) -> Iterator[tuple[str, ...]]:
-    """On every host of the allocation, as a step that shares its resources with the steps of runs.
+    """Run an auxiliary process on every host of the allocation, as a step that shares its resources with the steps of runs.
 
-    looks_at_devices: whether the processes see all devices of the job; runs can use them at the same time.
+    Args:
+        argv: command of the process.
+        hosts: hosts of the allocation.
+        environment: environment of srun.
+        directory: directory for the logs.
+        looks_at_devices: True if the processes see all devices of the job; runs can use them at the same time.
     """
     step = directory / "step"
     try:
@@ -44,7 +49,15 @@ def slurm_sidecar(
 def step_argv(
     argv: Sequence[str], hosts: Sequence[str], directory: Path, step: Path, *, looks_at_devices: bool
 ) -> list[str]:
-    """The srun command. step: the file to which the step's id is written."""
+    """Build the srun command of the auxiliary processes.
+
+    Args:
+        argv: command of the process.
+        hosts: hosts of the allocation.
+        directory: directory for the logs.
+        step: file to which the id of the step is written.
+        looks_at_devices: True if the processes see all devices of the job.
+    """
     words = " ".join(_with_host(word) for word in argv)
     script = f'echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >{shlex.quote(str(step))}; exec {words}'
     output = f"{str(directory).replace('%', '%%')}/%N.log"
@@ -60,6 +73,6 @@ def _with_host(word: str) -> str:
 
 
 def _cancel_step(step: Path) -> None:
-    """Kill the step whose id a file holds; a file or a controller that is not there is no error."""
+    """Kill the step whose id is in a file; a missing file or an unreachable controller is no error."""
     with suppress(OSError, CampaignError, IndexError):
         call(["scancel", "--signal=KILL", step.read_text(encoding="utf-8").split()[0]], END_TIMEOUT_S)

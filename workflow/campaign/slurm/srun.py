@@ -1,7 +1,7 @@
-"""Runs as steps of the Slurm job that this process is in: `srun` starts one task per rank.
+"""Launcher that runs each step of a run in the Slurm job of this process; `srun` starts one task per rank.
 
-A step that Slurm cancelled, could not start, or lost a host of is a LaunchError and no measurement. How each rank ended is read
-from the file that its script leaves (`srun_step`), since srun's messages differ between releases.
+A step that Slurm cancelled, could not start, or lost a host of is a LaunchError and no measurement. The end of each rank is
+read from the file that its script writes (`srun_step`), because the messages of srun differ between releases.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _Why = Literal["time limit", "failed rank", "no start", "disturbance"]
 
 
 class SrunLauncher:
-    """One job's hosts; a step takes all devices that it uses of each of them."""
+    """Launcher on the hosts of one job, in which a step takes all devices that it uses on each host."""
 
     def __init__(self, system: SystemFile, composition: Composition) -> None:
         if "SLURM_JOB_ID" not in os.environ:
@@ -120,12 +120,17 @@ class SrunLauncher:
         }
 
     def close(self) -> None:
-        """Nothing outlives a step."""
+        """Do nothing, because no process outlives a step."""
 
 
 @dataclass
 class _RunningStep:
-    """One step, from the start of srun to the end of everything that it started. program: for messages; words: srun's messages."""
+    """One step, from the start of srun to the end of every process that it started.
+
+    Args:
+        program: name of the program, for messages.
+        words: messages of srun.
+    """
 
     step: Step
     program: str
@@ -140,7 +145,7 @@ class _RunningStep:
     log_start: int = 0
 
     def measured(self, flags: tuple[str, ...]) -> Ended:
-        """To the end of the step, by itself or at its limits."""
+        """Run the step until it ends by itself or at its limits, and return how it ended."""
         for rank in range(self.step.processes):
             # A shared file system remembers that a file is missing; one that is there is looked at anew when it is opened.
             (self.directory / f"rank.{rank}").write_text("", encoding="utf-8")
@@ -158,7 +163,7 @@ class _RunningStep:
         return self._understood(code, why, flags)
 
     def _once(self) -> tuple[int, _Why | None]:
-        """srun's exit code, and why we have ended the step, where we have."""
+        """Start srun once, and return its exit code and the cause for which the step was ended (None if it ended by itself)."""
         srun = subprocess.Popen(
             self.argv,
             env=self.environment,
@@ -191,7 +196,7 @@ class _RunningStep:
                 log.write(self.words)
 
     def _watch(self, srun: subprocess.Popen[bytes]) -> _Why | None:
-        """Wait until srun ends (None), or the step has to be ended, and say why."""
+        """Wait until srun ends (None) or the step must be ended, and return the cause."""
         begun_at: float | None = None
         failed_at: float | None = None
         look_s = _FIRST_LOOK_S
@@ -222,7 +227,12 @@ class _RunningStep:
                 failed_at = self.disturbances.elapsed_s
 
     def _listen(self, srun: subprocess.Popen[bytes], wait_s: float) -> bool:
-        """Take what srun says next, for so long at most; True when it has ended."""
+        """Read the next messages of srun, and return True when it has closed its output.
+
+        Args:
+            srun: running srun process.
+            wait_s: longest wait in seconds.
+        """
         assert srun.stderr is not None
         if not select.select([srun.stderr], [], [], max(0.0, wait_s))[0]:
             return False
@@ -231,7 +241,10 @@ class _RunningStep:
         return not more
 
     def _end(self, srun: subprocess.Popen[bytes]) -> None:
-        """No process of the run is left on any host, and every host has said so; HostFailed: one does not answer."""
+        """End every process of the run on all hosts, and wait until every host has confirmed it.
+
+        Raises HostFailed if a host does not answer, and LaunchError if the hosts cannot be queried.
+        """
         dead = launch_failures(self.words)
         hosts = [host for host in self.step.ranks_by_host if host not in dead]
         answers = ask_hosts(hosts, sweep_script(self.marker), patience_s=_SWEEP_PATIENCE_S) if hosts else Answers({})
@@ -251,6 +264,7 @@ class _RunningStep:
             raise LaunchError(f"the hosts of a failed run could not be queried: {answers.problem}")
 
     def _over(self, srun: subprocess.Popen[bytes], patience_s: float) -> bool:
+        """Wait for the end of srun and return whether it has ended within the time."""
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             if self._listen(srun, deadline - time.monotonic()):
@@ -292,13 +306,16 @@ class _RunningStep:
 
 
 def _disturbed(ends: Sequence[RankEnd]) -> str:
-    """What has disturbed the ranks, by what they left; empty for nothing."""
+    """Describe the disturbances that the rank files record, or return an empty text."""
     said = [f"rank {rank} was stopped on {end.host}" for rank, end in enumerate(ends) if end.stopped]
     set_s = {end.host: end.clock_set_s for end in ends if end.clock_set_s}
     return "; ".join([*said, *(f"the clock of {host} was set by {by_s:+.1f} s" for host, by_s in set_s.items())])
 
 
 def _follows_every_process() -> bool:
-    """Whether Slurm ends whatever a task leaves behind: with control groups it does, by parents it loses some."""
+    """Return whether Slurm ends every process that a task leaves behind.
+
+    It does so with control groups; tracking by parent processes loses some.
+    """
     code, out, _ = call(["scontrol", "show", "config"], 60.0)
     return code == 0 and any(line.startswith("ProctrackType") and "cgroup" in line for line in out.splitlines())

@@ -1,6 +1,6 @@
-"""The srun step of a run: its command line, the script that turns each task into a rank, and how the step ended.
+"""Srun step of a run: its command line, the script that turns each task into a rank, and the way the step ended.
 
-Pure but for reading the files that the script leaves.
+The functions are pure except for reading the files that the script writes.
 """
 
 from __future__ import annotations
@@ -68,12 +68,16 @@ _SIGNALS = {member.value for member in signal.Signals}
 
 @dataclass(frozen=True, slots=True)
 class StepPlacement:
-    """The placement of a run's ranks.
+    """Placement of the ranks of a run.
 
-    address, port: where rank 0 is met; prefixes: argv to put before a rank's command, by rank (0 stands for one program for all
-    ranks); devices: names of the run's devices by host, where they are known; environment: further variables; given: words before a
-    rank's program and its variables, by rank, where its device needs them; masks: variables that hide devices, of which the first
-    says `devices`, and the others, which Slurm may have set, are removed.
+    Args:
+        address: address of rank 0, for the rendezvous.
+        port: port of rank 0.
+        prefixes: argv to put before the command of a rank, by rank (0 stands for one program for all ranks).
+        devices: names of the devices of the run by host, where they are known.
+        environment: additional variables.
+        given: command prefix and variables by rank, for ranks whose device needs them.
+        masks: variables that hide devices. The first gets `devices`; the others, which Slurm may have set, are removed.
     """
 
     address: str
@@ -85,24 +89,32 @@ class StepPlacement:
     masks: tuple[str, ...] = ()
 
     def programs(self, step: Step) -> tuple[str, ...]:
-        """The programs that ranks are started with, by name."""
+        """Return the names of the programs that the ranks are started with."""
         prefixes = [self.given.get(rank, Given()).prefix for rank in range(step.processes)]
         return tuple(dict.fromkeys((*prefix, *step.argv)[0] for prefix in prefixes))
 
 
 def sweep_script(marker: str, rank: str = "") -> str:
-    """Shell lines that SIGKILL every process of a run (or of one rank, `$rank#`) on the host they run on."""
+    """Build shell lines that SIGKILL every process of a run (or of one rank, `$rank#`) on the host they run on."""
     return _SWEEP.replace("{needle}", f"{shlex.quote(f'{RANK_MARK}={marker}#')}{rank}")
 
 
 def rank_script(
     step: Step, placement: StepPlacement, marker: str, directory: Path, *, reaper: Sequence[str] = ()
 ) -> str:
-    """A POSIX shell script that srun starts for each task, with the program's argv as arguments.
+    """Build the POSIX shell script that srun starts for each task, with the program's argv as arguments.
 
-    It leaves rank.N in `directory`: lines `started STEP HOST`, then `ended CODE` (or `missing`, for a program that is not there).
-    reaper: command that runs another, notes in that file when it is stopped, and ends what it leaves behind, for a Slurm without
-    control groups, which loses sight of whatever leaves its parent, and then waits for it as long as it keeps the output open.
+    The script writes rank.N in `directory`: lines `started STEP HOST`, then `ended CODE` (or `missing` if there is no such
+    program).
+
+    Args:
+        step: step to run.
+        placement: placement of its ranks.
+        marker: mark of the run's processes.
+        directory: directory for the rank files.
+        reaper: command that runs another one, notes in the rank file when it is stopped, and ends what it leaves behind. It is
+            for a Slurm without control groups, which loses processes that leave their parent, and then waits for them as long as
+            they keep the output open.
     """
     what = "one rank a task" if step.per_rank else "one program for all ranks"
     text = f"#!/bin/sh\n# Made for one run: {what}.\n" + "".join(f"{line}\n" for line in _place(step, placement))
@@ -119,7 +131,7 @@ def rank_script(
 
 
 def _place(step: Step, placement: StepPlacement) -> Iterator[str]:
-    """Shell variables: rank, ranks (of this host) and devices."""
+    """Yield the shell lines that set the variables rank, ranks (of this host) and devices."""
     if not step.per_rank:
         host = next(iter(step.ranks_by_host))
         yield "rank=0" + (f" devices={shlex.quote(placement.devices[host])}" if placement.devices else "")
@@ -202,7 +214,17 @@ def _whole(step: Step) -> dict[str, str]:
 def step_argv(
     step: Step, limits: Limits, script: Path, log: Path, *, name: str, gres: str | None, cpus_per_task: int | None
 ) -> list[str]:
-    """The srun command of a run. gres: name of what a rank is given one of; None: the step has all devices of the job."""
+    """Build the srun command of a run.
+
+    Args:
+        step: step to run.
+        limits: limits of the run.
+        script: path of the rank script.
+        log: path of the log.
+        name: name of the step.
+        gres: generic resource of which each rank gets one; None gives the step all devices of the job.
+        cpus_per_task: processors per task, or None.
+    """
     counts = step.ranks_by_host if step.per_rank else {next(iter(step.ranks_by_host)): 1}
     argv = over(counts)
     if gres is not None:
@@ -218,24 +240,36 @@ def step_argv(
 
 
 def _devices(gres: str, of_task: int, of_hosts: Sequence[int]) -> list[str]:
-    """Options that give a step its devices. A number for each host is the same for all: where they differ, the tasks ask."""
+    """Build the options that give a step its devices.
+
+    --gres sets the same number on all hosts; where the numbers differ, each task requests its devices.
+    """
     if len(set(of_hosts)) == 1:
         return [f"--gres={gres}:{of_hosts[0]}"]
     return devices_of_tasks(gres, of_task)
 
 
 def memory_of_host_mib(job: str) -> float:
-    """Memory that a job has on each of its hosts, from `scontrol show job --oneliner`; infinite where that does not say it."""
+    """Parse the memory in MiB of a job on each of its hosts from `scontrol show job --oneliner`.
+
+    Return infinity if the output does not contain it.
+    """
     found = re.search(r"\b(?:AllocTRES|TRES)=\S*?mem=([\d.]+)([MGT])\S*?node=(\d+)", job)
     return float(found[1]) * {"M": 1, "G": 1024, "T": 1024**2}[found[2]] / int(found[3]) if found else math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class RankEnd:
-    """The file of a rank. host: where it started, None if it did not; code: None if it did not end by itself.
+    """Content of a rank file.
 
-    memory_kills: that the kernel counted meanwhile; clock_set_s: by how much the host's clock was set; stopped: whether it was,
-    for a while or for good.
+    Args:
+        host: host on which the rank started; None if it did not start.
+        step: id of the job step.
+        code: exit code; None if the rank did not end by itself.
+        missing: True if there was no such program.
+        memory_kills: out-of-memory kills that the kernel counted meanwhile.
+        clock_set_s: change of the host's clock in seconds.
+        stopped: True if the rank was stopped, for a while or for good.
     """
 
     host: str | None = None
@@ -248,7 +282,7 @@ class RankEnd:
 
 
 def read_ends(directory: Path, ranks: int) -> tuple[RankEnd, ...]:
-    """How ranks ended, by rank, from the files that `rank_script` leaves."""
+    """Read the files that `rank_script` writes and return the end of each rank, by rank."""
     ends = []
     for rank in range(ranks):
         try:
@@ -260,7 +294,7 @@ def read_ends(directory: Path, ranks: int) -> tuple[RankEnd, ...]:
 
 
 def parse_end(text: str) -> RankEnd:
-    """How a rank ended, from the text of its file; a torn last line counts as not written."""
+    """Parse the text of a rank file into the end of the rank; a torn last line is ignored."""
     host = step = code = None
     missing = stopped = False
     looks: list[tuple[float, float, int]] = []
@@ -288,28 +322,36 @@ def parse_end(text: str) -> RankEnd:
 
 
 def _signed(code: int) -> int:
-    """A shell's code of a process that a signal ended, as everywhere else here: negative."""
+    """Convert a shell's exit code of a process that a signal ended into a negative signal number."""
     return 128 - code if code > 128 and code - 128 in _SIGNALS else code
 
 
 def some_rank_failed(words: str) -> bool:
-    """Whether srun has reported a failed rank."""
+    """Return whether srun has reported a failed rank."""
     return _FAILED_TASKS.search(words) is not None
 
 
 def codes_of(ends: Sequence[RankEnd], *, ended_by_us: bool) -> tuple[int | None, ...]:
-    """Codes by rank; one that we have killed never ended by itself."""
+    """Return the exit codes by rank, with None for ranks that this program killed."""
     return tuple(None if ended_by_us and end.code == -signal.SIGKILL else end.code for end in ends)
 
 
 def objection(
     code: int, words: str, tail: str, ends: Sequence[RankEnd], *, ended_by_us: bool, program: str
 ) -> LaunchError | None:
-    """Why the step is no result of the workload, or None if it is one.
+    """Return the error that makes the step no result of the workload, or None if it is a result.
 
-    code, words: srun's exit code and complaints; tail: the end of what the step printed; program: for the message. HostFailed
-    where it is a host's fault. An exit code of 0 is no proof: srun of Slurm 22.05 ends with it when a host was set down and taken
-    back under a step, and when a launch timed out.
+    HostFailed is returned if a host is at fault. An exit code of 0 is no proof: srun of Slurm 22.05 exits with 0 if a host was
+    set
+    down and resumed under a step, and if a launch timed out.
+
+    Args:
+        code: exit code of srun.
+        words: messages of srun.
+        tail: end of the output of the step.
+        ends: end of each rank.
+        ended_by_us: True if this program ended the step.
+        program: name of the program, for the message.
     """
     if code == 0 and all(end.code is not None and not end.missing for end in ends):
         return _inner_failure(tail)

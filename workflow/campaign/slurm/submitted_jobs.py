@@ -1,6 +1,6 @@
-"""Which job measures which lease, and jobs that Slurm has started again.
+"""Registry of the jobs that measure leases, and checks of jobs that Slurm has started again.
 
-One small file per lease: written before its driver is submitted, and removed when the driver's result was read.
+One small file per lease is written before its driver is submitted, and removed when the driver's result was read.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ RESTARTS_MAX = 10
 
 @dataclass(frozen=True)
 class Submitted:
-    """A driver's job.
+    """Submitted job of a driver.
 
-    job_id: empty until sbatch has answered; folder: of the submission; submitted_s: when sbatch answered, or was called (Unix
-    time); name: of the job.
+    Args:
+        request: request for the driver.
+        job_id: id of the job; empty until sbatch has answered.
+        folder: folder of the submission.
+        submitted_s: time at which sbatch answered or was called, in Unix seconds.
+        name: name of the job.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -43,7 +47,10 @@ class Submitted:
         return self.request.lease
 
     def is_shown_by(self, job: SlurmJob) -> bool:
-        """Whether it is this job, and not one that got its number later: a cluster that is installed again counts from 1."""
+        """Return whether a job that Slurm reports is this one, and not a later one with the same number.
+
+        A cluster that is installed again counts from 1.
+        """
         if token_in(job.comment):
             return token_in(job.comment) == Path(self.folder).name
         # The accounting keeps no comments, and some sites do not.
@@ -54,12 +61,12 @@ _DOCUMENT = TypeAdapter(Submitted)
 
 
 def mark(comment: str, token: str) -> str:
-    """A job's comment by which it is known."""
+    """Return the comment of a job with the token appended by which the job is recognised."""
     return f"{comment} token={token}"
 
 
 def token_in(comment: str) -> str:
-    """The token in a job's comment; empty for a job that is none of ours."""
+    """Return the token in the comment of a job, or an empty text for a job of somebody else."""
     return comment.rpartition("token=")[2].partition(" ")[0] if "token=" in comment else ""
 
 
@@ -101,7 +108,10 @@ def remove(results: Results, lease: str) -> None:
 
 
 def is_expected(results: Results, lease: str, poll_s: float) -> bool:
-    """Whether a job of the lease is queued or runs, as far as can be found out: who left it will come back for it."""
+    """Return whether a job of the lease is queued or running, as far as this can be determined.
+
+    The process that left such a job will return for it.
+    """
     job = _read(results, lease)
     if job is None or not job.job_id:
         return job is not None
@@ -122,7 +132,10 @@ def is_expected(results: Results, lease: str, poll_s: float) -> bool:
 
 
 def is_there(job: Submitted, slurm: Slurm) -> bool | None:
-    """Whether a job is queued or runs; None where Slurm does not answer. ConfigError: there is no Slurm here."""
+    """Return whether a job is queued or running, or None if Slurm does not answer.
+
+    Raises ConfigError if Slurm is not installed.
+    """
     answer = slurm("squeue", "--noheader", f"--jobs={job.job_id}", JOB_FORMAT)
     if not answer.is_success:
         return False if "Invalid job id" in answer.err else None
@@ -130,12 +143,12 @@ def is_there(job: Submitted, slurm: Slurm) -> bool | None:
 
 
 def restart_count() -> int:
-    """How often Slurm has started this job again (preemption, time limit, lost host); 0 outside of a job."""
+    """Return how often Slurm has restarted this job (preemption, time limit, lost host); 0 outside of a job."""
     return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 
 
 def check_restart(results: Results, request: DriverRequest) -> None:
-    """LaunchError in a job that was restarted too often, or that nobody waits for any more."""
+    """Raise LaunchError in a job that was restarted too often, or for which no process waits any more."""
     if not restart_count():
         return
     if restart_count() > RESTARTS_MAX:
@@ -147,6 +160,6 @@ def check_restart(results: Results, request: DriverRequest) -> None:
 
 
 def check_restart_allowed() -> None:
-    """LaunchError in a job that may not be restarted once more."""
+    """Raise LaunchError in a job that may not be restarted again."""
     if restart_count() >= RESTARTS_MAX:
         raise LaunchError(f"Slurm has restarted the job {restart_count()} times, which is the limit")

@@ -1,4 +1,7 @@
-"""What every way to start drivers offers: a driver that was submitted is found again, whatever became of whoever submitted it."""
+"""Interface of every way to start drivers.
+
+A submitted driver is found again, whatever happened to the process that submitted it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _WHOLE_S = 120.0  # until a file that was renamed into its place is seen whole o
 
 
 class Submittable(Protocol):
-    """Picklable; measures what is requested, and gives `DriverResult.document`."""
+    """Picklable driver that measures the requested runs and returns `DriverResult.document`."""
 
     @property
     def request(self) -> DriverRequest: ...
@@ -32,7 +35,7 @@ MakeDriver = Callable[[DriverRequest], Submittable]
 
 @dataclass(frozen=True)
 class Submission:
-    """A driver on its way: what it was asked for, the id of its job, and its folder, which only this user can write to."""
+    """A submitted driver with its request, the id of its job, and its folder, which only this user can write to."""
 
     request: DriverRequest
     job_id: str
@@ -51,7 +54,10 @@ class Submission:
         return self.folder / f"{self.job_id}_0_log.err"
 
     def result(self) -> DriverResult | None:
-        """What the driver reported, or None while it has not. LaunchError: that is no result of this driver."""
+        """Read the result of the driver, or return None if there is none yet.
+
+        Raises LaunchError if the file is not a result of this driver.
+        """
         try:
             document = load_json(self.result_file)
         except FileNotFoundError:
@@ -71,12 +77,16 @@ class Submission:
 
 
 def result_file(folder: Path, request: DriverRequest) -> Path:
+    """Return the path of the result file of a driver."""
     return folder / f"{request.token}.result.json"
 
 
 @dataclass(frozen=True)
 class Reporting:
-    """What submitit starts: a driver that leaves its result in a file of its own, since a pickle of others' may run anything."""
+    """Callable for submitit that runs a driver and writes its result to a file of its own.
+
+    The result is not pickled, because a pickle from another user may run anything.
+    """
 
     driver: Submittable
     folder: Path
@@ -91,7 +101,7 @@ class Reporting:
         self._report(document)
 
     def checkpoint(self, *_: Any) -> Any:
-        """submitit's hook for a time limit or preemption: the same driver again, unless it refuses."""
+        """Resubmit the same driver after a time limit or preemption, unless it refuses (hook of submitit)."""
         from submitit.helpers import DelayedSubmission
 
         self.driver.checkpoint()
@@ -104,10 +114,13 @@ class Reporting:
 
 @dataclass(frozen=True)
 class DriverStatus:
-    """The status of a driver without a result.
+    """Status of a driver without a result.
 
-    words: for people ("pending: Priority"); failed_hosts: hosts that ended it, or that it was taken from, and why, where known;
-    queued: it waits for hosts.
+    Args:
+        alive: True if the driver has not ended.
+        words: description for people, such as "pending: Priority".
+        failed_hosts: reason by host, for hosts that ended the driver or from which it was removed, where known.
+        queued: True if the driver waits for hosts.
     """
 
     alive: bool
@@ -117,11 +130,11 @@ class DriverStatus:
 
 
 class StillQueued(LaunchError):
-    """The driver waits, in the queue or for room there, while devices are held for it."""
+    """Error for a driver that waits in the queue, or for room there, while devices are held for it."""
 
 
 class Submitter(Protocol):
-    """Starts the drivers of one campaign's leases."""
+    """Interface that starts the drivers of the leases of one campaign."""
 
     poll_interval_s: float
     """Seconds between two checks of a driver."""
@@ -131,22 +144,23 @@ class Submitter(Protocol):
     """How late the records of a driver may be seen here."""
 
     def submit(self, request: DriverRequest, queue_s: float = math.inf) -> Submission:
-        """Start a driver; returns once it is certain to be found again. LaunchError, ConfigError: it was refused.
+        """Start a driver, and return once it is certain to be found again.
 
-        StillQueued: for `queue_s`, no more jobs were taken.
+        Raises LaunchError or ConfigError if the driver is refused, and StillQueued if no more jobs were accepted for `queue_s`
+        seconds.
         """
 
     def find(self, lease: str) -> Submission | None:
-        """The driver of this lease that is still alive, or that ended without anybody to read its result."""
+        """Return the driver of a lease that is still alive, or whose result has not been read; None if there is none."""
 
     def check_driver(self, submission: Submission) -> DriverStatus:
         """Return the status of a driver. Read the result afterwards: the driver may end in between."""
 
     def stop(self, lease: str) -> None:
-        """End all drivers of a lease in good order, and everything they started, whatever it takes."""
+        """End all drivers of a lease in good order, with all processes that they started."""
 
     def forget(self, lease: str) -> None:
-        """Its result was read; nothing will look for this driver again."""
+        """Remove the traces of a driver whose result has been read."""
 
     def end_left_behind(self) -> None:
-        """End drivers of this campaign that no lease waits for any more."""
+        """End the drivers of this campaign for which no lease waits any more."""

@@ -1,7 +1,7 @@
-"""The first step of every allocation: every host lists its devices, and they are compared with the composition.
+"""First step of every allocation, in which each host lists its devices and the lists are compared with the composition.
 
-What a host lists counts more than what fabric and Slurm report: Slurm 22.05 runs jobs with fewer devices or none after a change of
-Gres in place. Nothing is measured before the devices of all hosts have been verified.
+The list of a host counts more than the reports of the fabric and of Slurm: Slurm 22.05 runs jobs with fewer devices or none
+after a change of Gres in place. Nothing is measured before the devices of all hosts have been verified.
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ _TIMEOUT_S = 120.0  # the first query of a GPU that nobody uses loads its driver
 
 
 class DevicesDiffer(HostFailed):
-    """Hosts whose devices are not those of the composition, each with its problem; lost: devices that a host does not list."""
+    """Error for hosts whose devices differ from the composition.
+
+    Args:
+        message: text for the user.
+        hosts: problem by host.
+        lost: devices of the composition that a host does not list.
+    """
 
     def __init__(self, message: str, hosts: Mapping[str, str] | None = None, lost: Sequence[Device] = ()) -> None:
         super().__init__(message, hosts)
@@ -46,7 +52,13 @@ class DevicesDiffer(HostFailed):
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Devices by host, problems by host, and devices of the composition that a host does not list."""
+    """Result of the comparison of the listed devices with the composition.
+
+    Args:
+        hosts: listed devices by host.
+        problems: problem by host.
+        lost: devices of the composition that a host does not list.
+    """
 
     hosts: Mapping[str, tuple[DetectedDevice, ...]]
     problems: Mapping[str, str]
@@ -54,15 +66,17 @@ class Verified:
 
 
 def verify(system: SystemFile, composition: Composition, directory: Path) -> Verified:
-    """Have every host of the composition list its devices; the lists are kept in `directory`/devices.txt.
+    """Have every host of the composition list its devices, and compare the lists with the composition.
 
-    Raises DevicesDiffer where a host has fewer or other devices than the composition, HostFailed where one does not answer.
+    The lists are kept in `directory`/devices.txt. Raises DevicesDiffer if a host has fewer or other devices than the
+    composition,
+    and HostFailed if a host does not answer.
     """
     hosts = [host.name for host in composition.hosts]
     command, identified = devices_script(system, composition)
     counts = {host.name: len(on_host(host)) for host in composition.hosts}
     if len(set(counts.values())) > 1:
-        # The job asked for no number. One for each host would be the same for all: the task asks instead.
+        # The job requested no number, and --gres sets the same number on all hosts. Each task requests its devices instead.
         alike = [[host for host in hosts if counts[host] == count] for count in dict.fromkeys(counts.values())]
         answers = together(
             ask_hosts(each, command, devices=devices_of_tasks(system.slurm.gres, counts[each[0]]), timeout_s=_TIMEOUT_S)
@@ -94,7 +108,10 @@ def verify(system: SystemFile, composition: Composition, directory: Path) -> Ver
 
 
 def devices_script(system: SystemFile, composition: Composition) -> tuple[str, bool]:
-    """What to run on a host, and whether its lines identify devices (else they are only counted)."""
+    """Build the shell script that lists the devices of a host.
+
+    The second result is True if the output identifies the devices, and False if the devices can only be counted.
+    """
     command = system.slurm.devices_command or kind_of(system, composition.hosts).list_command
     if not command:
         granted = "".join(f"${{{mask}-" for mask in _MASKS) + "}" * len(_MASKS)
@@ -103,7 +120,7 @@ def devices_script(system: SystemFile, composition: Composition) -> tuple[str, b
 
 
 def kind_of(system: SystemFile, hosts: Sequence[ComposedHost]) -> Accelerator:
-    """The kind of device that a composition has; that of CPU processes where it has no other."""
+    """Return the kind of accelerator in a composition, or that of CPU processes if it has no other."""
     kinds = [ACCELERATORS[runs_on(system, device)] for host in hosts for device in on_host(host)]
     return next((kind for kind in kinds if kind.list_command), ACCELERATORS["cpu"])
 
@@ -111,9 +128,13 @@ def kind_of(system: SystemFile, hosts: Sequence[ComposedHost]) -> Accelerator:
 def checked(
     system: SystemFile, composition: Composition, lines: Mapping[str, tuple[str, ...]], *, identified: bool
 ) -> Verified:
-    """Compare what hosts said with the composition. Pure.
+    """Compare the output lines of the hosts with the composition. Pure.
 
-    identified: whether the lines identify devices; otherwise they are only counted, where Slurm grants devices at all.
+    Args:
+        system: system file with the device models.
+        composition: composition that the hosts should have.
+        lines: output lines by host.
+        identified: True if the lines identify devices; otherwise devices are only counted, if Slurm grants devices at all.
     """
     parse = (
         parse_identity_and_model if system.slurm.devices_command else kind_of(system, composition.hosts).parse_devices
@@ -140,7 +161,10 @@ def checked(
 def _difference(
     system: SystemFile, host: ComposedHost, seen: tuple[DetectedDevice, ...], *, identified: bool
 ) -> str | None:
-    """The problem of a host, or None. Additional devices do no harm, since runs are told theirs."""
+    """Describe how the listed devices of a host differ from the composition, or return None if they match.
+
+    Additional devices do no harm, because each run gets the list of its own.
+    """
     wanted = on_host(host)
     if len(seen) < len(wanted):
         return f"{len(seen)} devices found, {len(wanted)} composed"
@@ -162,7 +186,7 @@ def _difference(
 
 
 def _lost(system: SystemFile, host: ComposedHost, seen: Sequence[DetectedDevice]) -> list[Device]:
-    """Devices of a host that are known by their names on it, and are not among those that it lists."""
+    """Return the devices of a host whose names on the host are known but are missing from its list."""
     # Fabrics and hosts write one identity in more ways than one.
     there = {normal(name) for device in seen for name in (device.identity, device.address) if name}
     return [
@@ -175,7 +199,10 @@ def _lost(system: SystemFile, host: ComposedHost, seen: Sequence[DetectedDevice]
 
 
 def on_host(host: ComposedHost) -> tuple[Device, ...]:
-    """Devices that a host itself has: not the remote ones that a run reaches by other ways, and one for all parts of it."""
+    """Return the physical devices of a host, with one entry for all parts of a device.
+
+    Remote devices are left out, because a run reaches them in other ways.
+    """
     found: dict[str, Device] = {}
     for device in host.devices:
         if device.launch is None or device.local:
@@ -184,5 +211,5 @@ def on_host(host: ComposedHost) -> tuple[Device, ...]:
 
 
 def runs_on(system: SystemFile, device: Device) -> AcceleratorKind:
-    """The kind of a device, as the system file says of its model."""
+    """Return the kind of a device, as the system file states it for the model."""
     return system.devices.get(device.model, DeviceModel()).runs_on

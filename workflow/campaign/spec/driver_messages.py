@@ -1,4 +1,4 @@
-"""What a driver is asked for and what it reports, as JSON in files of several processes; validated whenever it is read."""
+"""Messages between a campaign and its drivers, as JSON files that several processes share; validated whenever they are read."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DriverRequest:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        """ValueError: it is no such document."""
+        """Parse a request from its document. Raises ValueError if the document is invalid."""
         return cast(Self, _REQUEST.validate_python(document))
 
 
@@ -78,7 +78,7 @@ class _Error:
         return cls(kind, str(error), error.hosts if isinstance(error, HostFailed) else {})
 
     def error(self) -> CampaignError:
-        """ValueError: there is no such error."""
+        """Return the exception that was recorded. Raises ValueError if its kind is unknown."""
         if (kind := _ERRORS.get(self.kind)) is None:
             raise ValueError(f"no error is called {self.kind!r}")
         return HostFailed(self.message, self.hosts) if kind is HostFailed else kind(self.message)
@@ -116,6 +116,6 @@ class DriverResult:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        """ValueError: it is no such document."""
+        """Parse a result from its document. Raises ValueError if the document is invalid."""
         found = _RESULT.validate_python(document)
         return cls(found.measured, found.use, found.error.error() if found.error else None, found.began_s)

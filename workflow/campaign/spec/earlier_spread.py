@@ -37,7 +37,7 @@ class EarlierSpread:
 
 
 def spreads(rows: Any) -> tuple[EarlierSpread, ...]:
-    """Spreads from JSON; none from what is damaged, which only makes statements more careful."""
+    """Parse spreads from JSON; damaged rows give none, which only makes statements more careful."""
     try:
         found = tuple(EarlierSpread(**row) for row in rows)
         return tuple(each for each in found if each.usable)
@@ -46,7 +46,7 @@ def spreads(rows: Any) -> tuple[EarlierSpread, ...]:
 
 
 def keep(path: Path, system: str, found: Iterable[EarlierSpread]) -> None:
-    """Write the document where there is something to say, else remove it."""
+    """Write the spreads of a system to a file, or remove the file if there are none."""
     if rows := [asdict(each) for each in found]:
         write_json(path, {"schema_version": SCHEMA, "system": system, "spreads": rows}, indent=1)
     else:
@@ -54,6 +54,6 @@ def keep(path: Path, system: str, found: Iterable[EarlierSpread]) -> None:
 
 
 def kept(path: Path) -> Sequence[EarlierSpread]:
-    """What the results of a campaign hold of it."""
+    """Read the spreads of earlier campaigns from a file."""
     document = read_json(path)
     return spreads(document.get("spreads")) if document.get("schema_version") == SCHEMA else ()

@@ -24,7 +24,7 @@ _FLEETING = ("holder", "state", "attached_to", "others", "called", "movable")
 
 
 def use_of(kind: str) -> str:
-    """What devices of a kind are composed as, in one word."""
+    """Return the word for devices of a kind in a composition, such as 'drive' or 'device'."""
     return {STORAGE_KIND: "drive", NETWORK_KIND: "network card"}.get(kind, "device")
 
 
@@ -80,7 +80,7 @@ class Device:
 
     @property
     def use(self) -> str:
-        """What it is composed as."""
+        """Word for the device in a composition."""
         return use_of(self.kind)
 
     @property
@@ -89,13 +89,19 @@ class Device:
         return self.launch.device if self.launch else self.fabric_id
 
     def document(self) -> dict[str, Any]:
-        """What a record keeps: no holder and no state, so equal compositions have equal documents."""
+        """Return the document of the device for a record.
+
+        It has no holder and no state, so that equal compositions have equal documents.
+        """
         gone = (*_FLEETING, *(("launch",) if self.launch is None else ()))
         return {name: value for name, value in asdict(self).items() if name not in gone}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Device:
-        """The device that `document` describes, held by whoever keeps the document. TypeError, KeyError: it describes none."""
+        """Build the device that a document describes, with the state `in_use`.
+
+        Raises TypeError or KeyError if the document is invalid.
+        """
         link, launch = document["link"], document.get("launch")
         nested = {"link": link and Link(**link), "launch": launch and Launch.from_document(launch)}
         return cls(**{**document, **nested, "state": "in_use"})
@@ -123,7 +129,10 @@ class Inventory:
         return next((device for device in self.devices if device.fabric_id == fabric_id), None)
 
     def freed(self) -> Inventory:
-        """The same system with nobody in it: select() on this tells whether a configuration could ever fit."""
+        """Return the same inventory with all hosts and devices released.
+
+        With it, select() shows whether a configuration could ever fit.
+        """
         return Inventory(
             tuple(replace(host, holder=None) for host in self.hosts),
             tuple(
@@ -180,7 +189,7 @@ class Composition:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Composition:
-        """The composition that `document` describes; TypeError, KeyError: it describes none."""
+        """Build the composition that a document describes. Raises TypeError or KeyError if the document is invalid."""
 
         def devices(found: Sequence[Mapping[str, Any]]) -> tuple[Device, ...]:
             return tuple(Device.from_document(device) for device in found)
@@ -193,7 +202,7 @@ class Composition:
         )
 
     def shortfall(self, configuration: Configuration) -> tuple[str, ...]:
-        """What is missing so that the configuration cannot be measured at all (as against measured and flagged)."""
+        """List what is missing so that the configuration cannot be measured at all (as against measured and flagged)."""
         found: list[str] = []
         if len(self.hosts) != configuration.hosts:
             found.append(f"{len(self.hosts)} hosts obtained, {configuration.hosts} requested")
@@ -210,9 +219,11 @@ class Composition:
     def mismatches(
         self, configuration: Configuration, links: Mapping[str, tuple[int, int]] | None = None
     ) -> tuple[str, ...]:
-        """Every way in which what was obtained differs from what was requested; empty means equal.
+        """List every difference between the obtained and the requested hardware; empty if they are equal.
 
-        links: (lanes, generation) that the site expects of a model's links, where more than the device itself tells.
+        Args:
+            configuration: requested hardware.
+            links: (lanes, generation) that the site expects of a model's links, where more than the device itself reports.
         """
         found = list(self.shortfall(configuration))
         for host in self.hosts[: configuration.hosts]:
@@ -255,7 +266,7 @@ POOL = "pool"
 
 
 def own_devices(host: HostSpec) -> tuple[Device, ...]:
-    """A host's own devices, ids like `host1/gpu0`, numbered per kind."""
+    """List the devices built into a host, with ids like `host1/gpu0`, numbered per kind."""
     found: list[Device] = []
     numbers: Counter[str] = Counter()
     for spec in host.devices:
@@ -267,7 +278,7 @@ def own_devices(host: HostSpec) -> tuple[Device, ...]:
 
 
 def pool_devices(pool: Iterable[PoolSpec]) -> tuple[Device, ...]:
-    """Devices of the pool; id and location are `<drawer>/slot<n>`."""
+    """List the devices of the pool; id and location are `<drawer>/slot<n>`."""
     found: list[Device] = []
     slots: Counter[str] = Counter()
     for spec in pool:
@@ -280,7 +291,10 @@ def pool_devices(pool: Iterable[PoolSpec]) -> tuple[Device, ...]:
 
 
 def normal(identity: str) -> str:
-    """An identity without what only some tools write: `GPU-`, upper case, separators of a MAC, an eight-digit PCI domain."""
+    """Normalise an identity, so that the spellings of different tools compare equal.
+
+    `GPU-`, upper case, the separators of a MAC and the eight-digit PCI domain are removed.
+    """
     text = identity.strip().lower().removeprefix("gpu-").removeprefix("uuid:")
     if text.count(":") == 2 and "." in text:  # PCI: domain:bus:device.function
         domain, rest = text.split(":", 1)

@@ -42,7 +42,7 @@ class Launch:
 
     @property
     def way(self) -> tuple[Any, ...]:
-        """What devices that one process uses have in common."""
+        """Settings that all devices of one process must share."""
         return self.prefix, tuple(sorted(self.environment.items())), self.fraction, self.memory_mib
 
     @classmethod
@@ -53,14 +53,21 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one process is given for its devices; nothing for those that its host has attached."""
+    """Command prefix and variables that one process needs for its devices; empty for devices that are attached to its host."""
 
     prefix: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def given(launches: Sequence[Launch | None], host: str) -> Given:
-    """For one process of `host` with these devices (None: one that is attached). ValueError: they need different things."""
+    """Build the command prefix and the variables for one process with these devices.
+
+    Raises ValueError if the devices need different settings.
+
+    Args:
+        launches: launch of each device; None for an attached one.
+        host: host of the process.
+    """
     used = [launch for launch in launches if launch is not None]
     if not used:
         return Given()
@@ -83,13 +90,16 @@ def given(launches: Sequence[Launch | None], host: str) -> Given:
 
 
 def decimal(fraction: str) -> str:
-    """The fraction as a decimal number, never more than it is: else seven times 1/7 would be more than a device: 0.142857."""
+    """Format a fraction as a decimal number, rounded down, such as 0.142857 for 1/7.
+
+    It is never rounded up, because seven times 1/7 would then be more than a device.
+    """
     million = Fraction(fraction) * 1_000_000
     return f"{int(million) / 1_000_000:.6f}".rstrip("0").rstrip(".")
 
 
 def exact(value: str | float) -> Fraction:
-    """A part of a device: '5/20', '1/7' or 0.25, taken as it is written. ValueError: it is not more than 0 and at most 1."""
+    """Parse the fraction of a device ('5/20', '1/7' or 0.25) exactly. Raises ValueError if it is not above 0 and at most 1."""
     try:
         part = Fraction(str(value))
     except (ValueError, ZeroDivisionError):
@@ -102,7 +112,7 @@ def exact(value: str | float) -> Fraction:
 
 
 def names_in(text: str) -> Iterator[str]:
-    """Names in the braces of a template; ValueError: it is none, or names what is not known."""
+    """Yield the names in the braces of a template. Raises ValueError if the template is invalid or has an unknown name."""
     for _, name in _parts(text):
         if name is not None:
             if name not in NAMES:

@@ -121,7 +121,7 @@ class Metric:
         return _suffix(self.name).removeprefix("_")
 
     def of(self, throughput_per_s: float | None, metrics: Mapping[str, float]) -> float | None:
-        """Its number of a run; None for a run that has none, and for what only tables work out."""
+        """Return the value of the metric for a run, or None if the run has none or only tables compute it."""
         return throughput_per_s if self.name == "throughput_per_s" else metrics.get(self.name)
 
     def document(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def metric(
 
 
 def from_document(document: Mapping[str, Any]) -> Metric:
-    """The metric that `Metric.document` describes; throughput for an empty one."""
+    """Build the metric from its document; an empty document gives the throughput."""
     if not document:
         return THROUGHPUT
     name = document["name"]
@@ -159,12 +159,12 @@ def from_document(document: Mapping[str, Any]) -> Metric:
 
 
 def metric_of(context: Mapping[str, Any]) -> Metric:
-    """The primary metric, by the context document of a campaign; throughput where it names none."""
+    """Return the primary metric from the context document of a campaign; throughput if it names none."""
     return from_document(context.get("campaign", {}).get("metric") or {})
 
 
 def unit_words(name: str) -> str | None:
-    """The unit of a number in words, by the end of its name; None where it tells none."""
+    """Return the unit of a number in words, by the end of its name; None if the name has no unit."""
     return _UNITS[suffix][1] if (suffix := _suffix(name)) else None
 
 

@@ -46,7 +46,7 @@ class Timed:
     group: int = 0
 
     def is_a(self, operation: Operation, device: str = "", box: str = "", answer: str = "") -> bool:
-        """Whether it is of an operation and of what else is named."""
+        """Return whether the operation matches all filters that are not empty."""
         named = ((device, self.device), (box, self.box), (answer, self.answer))
         return self.operation == operation and all(not asked or asked == own for asked, own in named)
 
@@ -61,7 +61,7 @@ class Session:
     resolution_s: float = 0.001
 
     def groups(self) -> list[tuple[Timed, ...]]:
-        """Recompositions, in order."""
+        """Group the operations into recompositions, in order."""
         found: dict[int, list[Timed]] = {}
         for each in self.operations:
             found.setdefault(each.group, []).append(each)
@@ -81,7 +81,7 @@ class OperationTimes:
         return sum(len(session.operations) for session in self.sessions)
 
     def seconds(self, operation: Operation, device: str = "", box: str = "", answer: str = "") -> list[float]:
-        """Durations of an operation; device, box and answer only where they are named."""
+        """Return the durations (s) of the operations that match all filters that are not empty."""
         return [
             each.seconds
             for session in self.sessions
@@ -100,7 +100,7 @@ class OperationTimes:
         return values[low] + (place - low) * (values[high] - values[low])
 
     def scaled(self, factor: float) -> OperationTimes:
-        """The recording with each time multiplied by a factor."""
+        """Return the recording with each time multiplied by a factor."""
         if factor == 1:
             return self
         scaled = self._with(lambda each: replace(each, seconds=factor * each.seconds))
@@ -117,7 +117,7 @@ class OperationTimes:
         return self._with(longer)
 
     def of_any_device(self) -> OperationTimes:
-        """The recording without kinds of devices: its times stand for devices of every kind."""
+        """Return the recording without device kinds, so that its times apply to devices of every kind."""
         return self._with(lambda each: replace(each, device=""))
 
     def _with(self, change: Callable[[Timed], Timed]) -> OperationTimes:
@@ -125,7 +125,7 @@ class OperationTimes:
         return replace(self, sessions=tuple(sessions))
 
     def sample(self, random: Random, operation: Operation, device: str = "", answer: str = "") -> float:
-        """One recorded duration, at random; 0 where the operation was never timed."""
+        """Return one recorded duration (s) at random; 0 if the operation was never timed."""
         values = self.seconds(operation, device, "", answer) or self.seconds(operation, device)
         return random.choice(values) if values else 0.0
 
@@ -172,7 +172,7 @@ def _operations(rows: Iterable[Sequence[Any]]) -> tuple[Timed, ...]:
 
 
 def read_times(path: Path) -> OperationTimes:
-    """A site's own file, YAML or JSON. Raises ConfigError."""
+    """Read a site's own operation times from a YAML or JSON file. Raises ConfigError if it is invalid."""
     try:
         document = yaml.load(read_bytes(path), _Loader)
     except (OSError, yaml.YAMLError) as error:
@@ -181,7 +181,7 @@ def read_times(path: Path) -> OperationTimes:
 
 
 def published_times(name: str) -> OperationTimes:
-    """Recordings that come with this package, such as `h3`. Raises ConfigError for a name that has none."""
+    """Read recordings that come with this package, such as `h3`. Raises ConfigError for an unknown name."""
     directory = files("campaign") / "fabrics" / "times"
     known = sorted(each.name.removesuffix(".yaml") for each in directory.iterdir() if each.name.endswith(".yaml"))
     if name not in known:

@@ -230,7 +230,7 @@ class ReferenceSet(ClosedModel):
 
 
 def holds(check: Check, claims: Mapping[str, Claim]) -> bool:
-    """Whether the arithmetic of a check is right: with the printed values, to the printed digits."""
+    """Return whether the arithmetic of a check holds with the printed values, to the printed digits."""
     above, below = (claims[name].value for name in check.over)
     low, high = claims[check.within].accept
     if not isinstance(above, float) or not isinstance(below, float):
@@ -241,17 +241,17 @@ def holds(check: Check, claims: Mapping[str, Claim]) -> bool:
 
 
 def names() -> list[str]:
-    """Names of the sets that come with the project."""
+    """List the names of the sets that come with the project."""
     return sorted(path.stem for path in PUBLISHED_DATA_DIRECTORY.glob("*.yaml"))
 
 
 def is_set(text: str) -> bool:
-    """Whether a text names a set that comes with the project."""
+    """Return whether a text is the name of a set that comes with the project."""
     return text in names()
 
 
 def path_of(reference: str, beside: Path | None = None) -> Path:
-    """Where the set that `load` would read is, or would be."""
+    """Return the path of the file that `load` would read."""
     return PUBLISHED_DATA_DIRECTORY / f"{reference}.yaml" if is_set(reference) else (beside or Path()) / reference
 
 

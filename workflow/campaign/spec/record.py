@@ -206,12 +206,12 @@ class Record(ClosedModel):
 
 
 def is_full(directory: Path) -> bool:
-    """Whether so little space is left that what programs print may be lost."""
+    """Return whether so little space is left that the output of programs may be lost."""
     return shutil.disk_usage(directory).free < _FULL_BYTES
 
 
 class Store:
-    """The records of one results directory."""
+    """Store of the records of one results directory."""
 
     def __init__(self, results: Path) -> None:
         self.results = results
@@ -219,7 +219,7 @@ class Store:
         self.shared = Results.from_directory(results).shared_documents
 
     def path(self, cell_id: str, repetition: int) -> Path:
-        """Where the record of a run that was started is."""
+        """Return the path of the record of a run that was started."""
         return self.records / f"{cell_id[:2]}/{cell_id}.{repetition}.json"
 
     def index(self, *, implied: bool = True, cells: Collection[str] | None = None) -> set[tuple[str, int]]:
@@ -248,11 +248,11 @@ class Store:
         return keys | {key for key, evidence in others if evidence in there}
 
     def has(self, cell_id: str, repetition: int, *, implied: bool = True) -> bool:
-        """Whether `index` has the key."""
+        """Return whether a run has a record."""
         return self.path(cell_id, repetition).exists() or (implied and self._implied(cell_id, repetition) is not None)
 
     def started(self, cell_id: str) -> list[int]:
-        """Numbers of a cell's runs that were started and have a record."""
+        """Return the numbers of a cell's runs that were started and have a record."""
         names = (_NAME.fullmatch(path.name) for path in (self.records / cell_id[:2]).glob(f"{cell_id}.*.json"))
         return sorted(int(match[2]) for match in names if match and match[3] is None)
 
@@ -298,7 +298,7 @@ class Store:
         return record
 
     def read_measured(self, cell_id: str, repetition: int) -> Record:
-        """The record as it was written after the run."""
+        """Read the record as it was written after the run."""
         path = self.path(cell_id, repetition)
         return read_record(path if path.exists() else self._implied(cell_id, repetition) or path)
 
@@ -307,7 +307,7 @@ class Store:
         return newest_readings(self.results)
 
     def damaged(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-        """Which of these records cannot be read, and why."""
+        """Return the problem by key, for those of these records that cannot be read."""
         found = {}
         for key in keys:
             try:
@@ -327,7 +327,7 @@ class Store:
             yield self.read(*key)
 
     def share(self, document: object) -> str:
-        """Store what many records have in common once; gives the hash to refer to it by. A damaged file is replaced."""
+        """Store a document that many records have in common once, and return its hash. A damaged file is replaced."""
         name = hash_document(document)
         try:
             self.shared_document(name)

@@ -19,26 +19,29 @@ MOST = 999
 
 
 def run_number(composition: int, number: int) -> int:
-    """Number of the `number`-th run of a cell in a composition; both count from 1. `Record.repetition` holds it."""
+    """Return the run number (`Record.repetition`) of the n-th run of a cell in a composition; both count from 1."""
     if not (1 <= composition <= MOST and 1 <= number <= MOST):
         raise ValueError(f"composition {composition}, run {number}: both are between 1 and {MOST}")
     return (composition - 1) * (MOST + 1) + number
 
 
 def composition_of(run: int) -> int:
-    """Composition, from 1, that a run is measured on."""
+    """Return the number of the composition, from 1, that a run is measured on."""
     return run // (MOST + 1) + 1
 
 
 def number_in_composition(run: int) -> int:
-    """Number of a run among those of its cell in one composition, from 1; runs of equal number there are a block."""
+    """Return the number of a run, from 1, among the runs of its cell in one composition.
+
+    Runs of equal number there are a block.
+    """
     return run % (MOST + 1)
 
 
 def runs_of(settings: Settings) -> tuple[int, ...]:
-    """Numbers of the planned runs of a cell in planned order: its repetitions take turns over the compositions.
+    """List the numbers of the planned runs of a cell in planned order; its repetitions take turns over the compositions.
 
-    Those of one composition alone, where the settings are about one.
+    If the settings are for one composition, only its runs are listed.
     """
     k = settings.compositions
     if settings.composition is not None:
@@ -48,17 +51,17 @@ def runs_of(settings: Settings) -> tuple[int, ...]:
 
 
 def compositions_of(settings: Settings) -> range:
-    """Compositions, from 1, that have runs of a cell: no more than it has repetitions."""
+    """Return the compositions, from 1, that have runs of a cell; no more than the cell has repetitions."""
     if settings.composition is not None:
         return range(settings.composition, settings.composition + 1)
     return range(1, min(settings.compositions, settings.repetitions) + 1)
 
 
 def in_composition(settings: Settings, composition: int) -> Settings:
-    """The settings of a cell as one of its compositions has them."""
+    """Return the settings of a cell for one of its compositions."""
     return replace(settings, composition=composition)
 
 
 def whole(settings: Settings) -> Settings:
-    """The settings of a cell over all its compositions."""
+    """Return the settings of a cell for all its compositions."""
     return replace(settings, composition=None)

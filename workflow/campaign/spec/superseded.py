@@ -89,7 +89,7 @@ def set_aside(store: Store, runs: Sequence[RunKey], *, where: str = "", why: str
 
 
 def all_set_aside(results: Path) -> list[SetAside]:
-    """Every time that records were set aside, in the order of time; RecordError names a damaged file."""
+    """List every time that records were set aside, in order of time. Raises RecordError with the name of a damaged file."""
     found = []
     for path in sorted(Results.from_directory(results).superseded_records.glob("*/why.json")):
         try:
@@ -130,7 +130,7 @@ class RecordedHosts:
 
 
 def hosts_of(path: Path) -> tuple[str, ...]:
-    """The hosts of one record, without reading what else it says; none for one that was not started. RecordError if damaged."""
+    """Read the hosts of one record without parsing the rest; none if the run was not started. Raises RecordError if damaged."""
     try:
         document = load_json(path)
         return () if document.get("implied_by") else tuple(map(str, document["hosts"]))

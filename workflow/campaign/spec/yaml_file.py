@@ -41,14 +41,14 @@ class YamlFile:
     lines: dict[Location, int]
 
     def line(self, location: Location) -> int:
-        """Line of a place in the document, or of its nearest ancestor that has one."""
+        """Return the line of a location in the document, or of its nearest ancestor that has one."""
         for end in range(len(location), -1, -1):
             if location[:end] in self.lines:
                 return self.lines[location[:end]]
         return 1
 
     def place(self, *location: str | int, name: str = "") -> str:
-        """How a message names a place: 'file:line: key.key'; without the line for a document that is not a file."""
+        """Format a location for messages, as 'file:line: key.key'; the line is left out if the document is no file."""
         line = f":{self.line(location)}" if self.lines else ""
         where = ".".join(map(str, location)) or name
         return f"{self.path}{line}: {where}" if where else f"{self.path}{line}"

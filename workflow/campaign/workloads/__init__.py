@@ -1,7 +1,7 @@
-"""Workloads: what a campaign measures.
+"""Workloads that a campaign measures.
 
-A kind is one class in a module of its own (`protocol.Workload` says what it has) and one line here. The reference, the JSON Schema,
-the contract suite and the command line find it through this table.
+A kind of workload is one class in a module of its own (see `protocol.Workload`) and one line in the table below. The reference,
+the JSON Schema, the contract suite and the command line find the kinds through this table.
 """
 
 from __future__ import annotations
@@ -26,20 +26,23 @@ _EARLIER_SERVICE = "campaign.workloads.earlier_service:EarlierService"
 
 
 def workload_class(kind: str) -> type[Workload]:
-    """The class of a kind; ConfigError for one that is not in the table."""
+    """Import and return the class of a kind of workload. Raises ConfigError if the kind is not in the table."""
     if kind not in WORKLOADS:
         raise ConfigError(f"'{kind}' is not a kind of workload; {suggest_name(kind, WORKLOADS)}")
     return cast(type[Workload], pkgutil.resolve_name(WORKLOADS[kind]))
 
 
 def stored_class(document: Mapping[str, Any]) -> type[Workload]:
-    """Return the class of a workload that results hold. Raises ConfigError if its kind is not in the table."""
+    """Import and return the class of a workload document from stored results.
+
+    Raises ConfigError if its kind is not in the table.
+    """
     if document["kind"] == "service" and document.get("load") is not None:
         return cast(type[Workload], pkgutil.resolve_name(_EARLIER_SERVICE))
     return workload_class(str(document["kind"]))
 
 
 def without_removed_keys(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a workload that results hold without the keys of earlier versions that are not read any more."""
+    """Return a workload document from stored results without the keys of earlier versions that are no longer read."""
     unread = {"objective", *(key for key in ("client", "load", "model") if document.get(key) is None)}
     return {key: value for key, value in document.items() if document.get("kind") != "service" or key not in unread}

@@ -68,7 +68,7 @@ parsers:
 
 
 class CommandWorkload(Workload):
-    """Any program. Names in braces in its command and environment are replaced by values of the run."""
+    """Workload that starts any program. Names in braces in its command and environment are replaced by values of the run."""
 
     introduction: ClassVar[str] = _INTRODUCTION
     example: ClassVar[str] = _EXAMPLE
@@ -139,19 +139,23 @@ class CommandWorkload(Workload):
 
     @classmethod
     def tables(cls) -> Iterator[ReferenceTable]:
+        """Return the table of names in braces for the reference page."""
         names = [(f"`{{{name}}}`", meaning) for name, meaning in {**AXES, **RUN_VALUES}.items()]
         yield ReferenceTable("Names in braces", "The options of the workload, and:", ("Name", "Meaning"), names)
 
     @property
     def one_process_for_all(self) -> bool:
+        """True if one launcher or program is started for all devices of a run."""
         return self.launch not in ("per_rank", "srun")
 
     @property
     def needs_slurm(self) -> bool:
+        """True with `launch` set to `srun`, which only Slurm can start."""
         return self.launch == "srun"
 
     @property
     def reads_log(self) -> bool:
+        """True, because the results are read from the printed output."""
         return True
 
     @property
@@ -167,20 +171,25 @@ class CommandWorkload(Workload):
         return None if self.test == "only" else self.test
 
     def tests(self, log: Log) -> Sequence[LogReading]:
+        """Parse every test in a log with the built-in parser, or only the test that the workload file selects."""
         return [] if self.parser is None else select_tests(read_tests(self.parser, log, RunContext()), self.log_test)
 
     def of_test(self, number: int) -> Self:
+        """Return a copy of the workload that reads only this test (number from 1) of its logs."""
         return self.model_copy(update={"test": number})
 
     @property
     def in_container(self) -> bool:
+        """True if the program runs in an Apptainer image."""
         return self.software is not None and self.software.apptainer is not None
 
     def input_words(self) -> tuple[str, ...]:
+        """Return the names in `inputs`, or else the words of the commands that may name a script."""
         scripts = (word for command in (self.command, *self.prepare) for word in _shell_words(command))
         return tuple(word.removeprefix(BESIDE) for word in (scripts if self.inputs is None else self.inputs))
 
     def script_words(self) -> tuple[str, ...]:
+        """Return words of the commands that name a script only if the file exists before the run starts."""
         if self.inputs is not None:
             return ()
         made = self.prepare or self.in_container
@@ -191,10 +200,12 @@ class CommandWorkload(Workload):
 
     @property
     def printed_metrics(self) -> list[str] | None:
+        """Names of the metrics that the parsers report, or None if they are not known beforehand."""
         known = list(self.metrics) if self.parser in PARSERS_WITHOUT_RATE else [each.metric for each in self.parsers]
         return known or None
 
     def summary(self) -> Mapping[str, Any]:
+        """Return program, launch method and parser as columns of `campaign workload list`."""
         return {
             "model or program": self._program(),
             "launch": self.launch,
@@ -202,7 +213,7 @@ class CommandWorkload(Workload):
         }
 
     def _program(self) -> str:
-        """What is run, without the interpreters before it and the directories above it."""
+        """Return the name of the program, without its interpreter and directories."""
         known = dict.fromkeys(RESERVED, "") | self.options
         words = self.command[4:] if self.command[:2] == ("sh", "-c") else self.command
         filled_in = [fill(word, known, self.name) for word in words if not word.startswith("-")]
@@ -210,12 +221,13 @@ class CommandWorkload(Workload):
         return (named or filled_in)[0].rpartition("/")[2]
 
     def problems(self, around: Surroundings) -> Iterator[str]:
+        """Yield an error message for each unknown name in braces, relative program path or unsupported launcher."""
         known = RESERVED | set(self.options)
         for place, text in texts(self.model_dump(include=_FILLED_PER_RUN)):
             yield from collect_problems(check_template, text, known, around.place(*place))
         if self.software is not None:
             for place, text in texts(self.software.model_dump(include={"conda", "venv", "apptainer"})):
-                # The same for every cell of an option's value, so that it is looked at once.
+                # These depend on options only, not on the run, so only options are allowed in braces.
                 yield from collect_problems(check_template, text, self.options, around.place("software", *place))
         for index, word in enumerate(self.inputs or ()):
             yield from collect_problems(check_template, word, self.options, around.place("inputs", index))
@@ -236,40 +248,56 @@ class CommandWorkload(Workload):
             )
 
     def missing(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
+        """Return an error message if the program is not found on this machine, else None."""
         program = self.command[0]
         if "{" in program or shutil.which(program):
             return None
         return f"command: '{program}' was not found on this machine; install it, or give its full path"
 
     def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:
+        """Describe the software environment of the program, and the version of its launcher."""
         software = self._software(options)
         launcher = self.launch if self.launch in ("mpirun", "horovodrun") else None
         return environments.software_document(software, launcher, cache, f"workload '{self.name}'")
 
     def _software(self, options: Mapping[str, Scalar]) -> Software | None:
+        """Return the software environment with the options of a cell filled in, or None."""
         if self.software is None:
             return None
         return filled(self.software, {**self.options, **options}, f"workload {self.name}")
 
     def hints(self, log: Log) -> list[str]:
+        """Return explanations of why the parsers found no results in a log."""
         return collect_hints(log, self.parser, self.parsers)
 
     def step(self, run: Run) -> Step:
+        """Return the step that starts the command of the workload for a run."""
         where = f"workload {self.name}"
         words = (*self.command, *self.precision_arguments.get(cast(Precision, run.cell.precision), ()))
         options = [fill(part, self._values(run), f"{where}: launch_options") for part in self.launch_options]
         return self._started(run, words, self.launch, options)
 
     def before(self, run: Run) -> Sequence[Step]:
+        """Return the steps that start the commands of `prepare`."""
         return [self._started(run, words, "once") for words in self.prepare]
 
     def after(self, run: Run) -> Sequence[Step]:
+        """Return the steps that start the commands of `cleanup`."""
         return [self._started(run, words, "once") for words in self.cleanup]
 
     def result_file(self, run: Run) -> str | None:
+        """Return the name of the program's result file with values of the run filled in, or None."""
         return None if self.result is None else fill(self.result, self._values(run), f"workload {self.name}: result")
 
     def _started(self, run: Run, words: Sequence[str], launch: LaunchMethod, options: Sequence[str] = ()) -> Step:
+        """Build the step that starts a command of this workload.
+
+        Args:
+            run: the run that the step belongs to.
+            words: command, with names in braces.
+            launch: method that starts the ranks.
+            options: options of the launcher, filled in.
+        """
         values = self._values(run)
         where = f"workload {self.name}"
         environment = self._environment(run, values, where)
@@ -290,16 +318,19 @@ class CommandWorkload(Workload):
         )
 
     def _values(self, run: Run) -> dict[str, Scalar]:
+        """Return the values of all names that may stand in braces in a run."""
         return run_values(self.options, run.cell, run.repetition, run.workload_dir)
 
     def _environment(self, run: Run, values: Mapping[str, Scalar], where: str) -> dict[str, str]:
+        """Return the environment variables that the workload file sets for the ranks of a run."""
         said = {**self.environment, **self.precision_environment.get(cast(Precision, run.cell.precision), {})}
-        # A launcher does so for ranks that it starts itself: on a CPU a device is a core.
+        # On a CPU a device is one core. Our own launchers set this for the ranks that they start themselves.
         one_thread = run.runs_on == "cpu" and self.launch in ("mpirun", "horovodrun", "torchrun")
         threads = {"OMP_NUM_THREADS": "1"} if one_thread else {}
         return threads | variables(said, f"{where}: environment", values)
 
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
+        """Parse the log of a run, and return its outcome."""
         if failed := ended.failure(log):
             return failed
         cell = run.cell
@@ -332,6 +363,7 @@ class CommandWorkload(Workload):
         )
 
     def other_program(self, reading: LogReading, options: Mapping[str, Scalar]) -> str:
+        """Explain why a reading comes from another program than the one that the command starts; '' if there is no sign of it."""
         known = load_format(self.parser).program_pattern if self.parser else None
         if known is not None and reading.program:
             values = {**dict.fromkeys(RESERVED, ""), **options}
@@ -346,7 +378,7 @@ class CommandWorkload(Workload):
 
 
 def _shell_words(command: Sequence[str]) -> Sequence[str]:
-    """The words of a command, with those of a shell's own text."""
+    """Return the words of a command. The script of `sh -c` or `bash -c` is split into its words."""
     if tuple(command[:2]) not in (("sh", "-c"), ("bash", "-c")) or len(command) < 3:
         return command
     try:

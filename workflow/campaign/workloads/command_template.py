@@ -1,4 +1,4 @@
-"""Names in braces that a command is filled in with, and variables of its environment."""
+"""Templates of commands, with names in braces, and variables of the command's environment."""
 
 from __future__ import annotations
 
@@ -18,18 +18,25 @@ RUN_VALUES: Mapping[str, str] = {
     "measured_steps": "steps that are timed",
     "workload_dir": "directory of the workload file, for inputs that stand beside it",
 }
-"""What can be filled in beside the axes and the workload's options."""
+"""Names that can be filled in besides the axes and the workload's options, with their meanings."""
 
 RESERVED = frozenset(AXES) | frozenset(RUN_VALUES)
 """Names that an option cannot have."""
 
 
 BESIDE = "{workload_dir}/"
-"""Begins the name of a file beside the workload file."""
+"""Prefix of the name of a file in the directory of the workload file."""
 
 
 def run_values(options: Mapping[str, Scalar], cell: Cell, repetition: int, workload_dir: str = "") -> dict[str, Scalar]:
-    """What may stand in braces in a run. options: those of the workload's file, which the cell's replace."""
+    """Return the values of all names that may stand in braces in a run.
+
+    Args:
+        options: options of the workload file; those of the cell override them.
+        cell: cell of the run.
+        repetition: number of the repetition, from 1.
+        workload_dir: directory of the workload file.
+    """
     settings = cell.settings
     return {
         **options,
@@ -43,22 +50,39 @@ def run_values(options: Mapping[str, Scalar], cell: Cell, repetition: int, workl
 
 
 def fill(text: str, values: Mapping[str, Scalar], where: str) -> str:
-    """`text` with every `{name}` replaced by its value; ConfigError for a name that is not known."""
+    """Replace every `{name}` in a template by its value. Raises ConfigError for an unknown name.
+
+    Args:
+        template: the template.
+        values: values by name.
+        location: location of the template for error messages.
+    """
     return "".join(
         literal + (str(values[name]) if name is not None else "") for literal, name in _parts(text, values, where)
     )
 
 
 def check_template(text: str, known: Collection[str], where: str) -> None:
-    """ConfigError when `text` cannot be filled in."""
+    """Raise ConfigError if the template is malformed or contains an unknown name.
+
+    Args:
+        template: the template.
+        names: allowed names.
+        location: location of the template for error messages.
+    """
     for _ in _parts(text, known, where):
         pass
 
 
 def variables(said: Variables, where: str, values: Mapping[str, Scalar] | None = None) -> dict[str, str]:
-    """Environment variables with their values: filled in where there are `values`, or those of this process's environment.
+    """Return environment variables with their values.
 
-    LaunchError for one that is to come from the environment, and is not set there.
+    Raises LaunchError if a variable is to be taken from the environment but is not set there.
+
+    Args:
+        definitions: variables as the workload file defines them.
+        location: location of the definitions for error messages.
+        values: values of names in braces; if None, texts are used as they are.
     """
     found: dict[str, str] = {}
     for name, value in said.items():
@@ -75,7 +99,7 @@ def variables(said: Variables, where: str, values: Mapping[str, Scalar] | None =
 
 
 def names_in(text: str) -> frozenset[str]:
-    """Names in braces; none for a text that is no template."""
+    """Return the names in braces in a text. The set is empty if the text is not a valid template."""
     try:
         return frozenset(name for _, name, _, _ in string.Formatter().parse(text) if name is not None)
     except ValueError:
@@ -83,7 +107,12 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def texts(document: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Place and value of every text in a document."""
+    """Yield the key path and the value of every text in a nested document.
+
+    Args:
+        document: mappings, sequences and scalars, nested.
+        key_path: key path of the document itself.
+    """
     if isinstance(document, str):
         yield place, document
     elif isinstance(document, Mapping):
@@ -96,6 +125,7 @@ def texts(document: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tu
 
 def _parts(text: str, known: Collection[str], where: str) -> Iterator[tuple[str, str | None]]:
     # Plain names only: format fields could otherwise reach into attributes.
+    """Yield the literals of a template, each with the name in braces after it or None."""
     try:
         parts = list(string.Formatter().parse(text))
     except ValueError as error:

@@ -1,4 +1,7 @@
-"""Whether a run failed for its devices, from what it printed: then the apparatus failed, and not the subject. Pure text work."""
+"""Detection of device faults in the output of failed runs.
+
+A run that failed because of a device is a failure of the apparatus, not of the workload. This module only searches text.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from campaign.workloads.failures import described
 from campaign.workloads.log_reader import Log
 
 DOUBTFUL: frozenset[Status] = frozenset({"crashed", "comm_error", "comm_timeout", "time_limit", "incomplete"})
-"""What a lost device may look like; running out of memory, a loss that is not a number and the like have causes of their own."""
+"""Statuses that a lost device may cause. Others, such as running out of memory or a loss of nan, have other causes."""
 NOT_SEEN = "was asked for, and "
-"""Words of our own ranks that get no device (`trainer.rank_device`)."""
+"""Part of the message of our own ranks that get no device (`trainer.rank_device`)."""
 SIGNS = (
     b"Torch not compiled", b"GPUs are available", b"devices are available", b"capable device", b"NVIDIA driver on your system",
     b"driver version is insufficient", b"version mismatch", b"not yet initialized", b"_NOT_READY", b"NotReady", b"no kernel image",
@@ -23,12 +26,19 @@ SIGNS = (
     b"launch failure", b"LaunchFailure", b"LAUNCH_FAILED", b"illegal instruction", b"llegalInstruction", b"isaligned",
     b"hardware stack", b"HardwareStack", b"by GPU node", b"DEVICE_LOST",
 )  # fmt: skip
-"""Bytes of which every line that is looked for holds at least one."""
+"""Byte strings of which every relevant line contains at least one."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFault:
-    """kind: a device failed; none could be used at all; one failed, or the program is wrong. rank: that says so, if it is named."""
+    """Sign of a device fault in the output of a run.
+
+    Attributes:
+        kind: `fault` if a device failed, `unavailable` if no device could be used, `suspicion` if a device or the program is
+            faulty.
+        evidence: line of the output.
+        rank: rank that the line names, or None.
+    """
 
     kind: Literal["fault", "unavailable", "suspicion"]
     evidence: str
@@ -36,12 +46,21 @@ class DeviceFault:
 
 
 def device_fault(runs_on: AcceleratorKind, status: Status, log: Log, processes: int) -> DeviceFault | None:
-    """What a failed run says of its devices; None where it says nothing, or failed for something else."""
+    """Search the output of a failed run for a device fault.
+
+    Returns None if the output contains no sign of one, or if the status has another cause.
+
+    Args:
+        runs_on: kind of the devices.
+        status: status of the run.
+        log: output of the run.
+        processes: number of ranks.
+    """
     kind = ACCELERATORS[runs_on]
     if status not in DOUBTFUL or kind.torch_type == "cpu":
         return None
     text = log.excerpt(SIGNS)
-    # What surely is a fault counts, also where a program's complaint about it came before.
+    # A certain fault counts even if the program printed a less certain message before it.
     patterns: tuple[tuple[Literal["fault", "unavailable", "suspicion"], tuple[str, ...]], ...] = (
         ("fault", kind.device_faults),
         ("unavailable", (*kind.unavailable, rf"device {runs_on} {NOT_SEEN}")),

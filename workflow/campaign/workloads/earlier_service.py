@@ -1,4 +1,7 @@
-"""Services that an earlier version measured with a load generator of its own: their results are read, and nothing is started."""
+"""Services that an earlier version measured with its own load generator.
+
+Their results can be read. No such service is started any more.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,14 @@ _LOAD_DEFAULTS: Mapping[str, Any] = {
 
 
 class EarlierService(ServiceWorkload):
-    """A stored service with a built-in load. Its cells keep their identity, so that their records are found."""
+    """Stored service with a built-in load. Its cells keep their identity, so that their records are found."""
 
     client: BenchmarkClient = BenchmarkClient(command=("unknown",), parser="vllm")
     load: dict[str, Any]
     model: str | None = None
 
     def identity(self) -> dict[str, Any]:
+        """Return the identity document with the load, as earlier versions wrote it."""
         document = super().identity()
         document.pop("client", None)
         document["load"] = {key: value for key, value in self.load.items() if value != _LOAD_DEFAULTS.get(key)}

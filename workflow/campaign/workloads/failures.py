@@ -1,6 +1,6 @@
-"""Why a run failed, from what it printed and how its ranks ended. Pure text work.
+"""Classification of failed runs by their output and exit codes. This module only searches text.
 
-The first signature in the log wins: what fails first is the cause, and the other ranks' complaints about it are consequences.
+The first signature in the log decides. The first failure is the cause, and messages of other ranks are its consequences.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RANK = re.compile(
 _OOM_KILLER = "killed by the kernel's out-of-memory killer"
 KILLED = "killed by SIGKILL from outside; nothing says that memory was short"
 PACE_NOT_HELD = "the cores of this machine could not hold the pace of the emulated devices"
-"""Reason of a failure that the subject need not be to blame for, like KILLED."""
+"""Reason of a failure that the workload may not have caused."""
 _KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}
 _ENDED_BY_US = _KILLED | {-signal.SIGTERM, 128 + signal.SIGTERM}
 
@@ -36,6 +36,8 @@ _Cause = tuple[Status, Failure]
 
 
 class _Signature:
+    """Patterns in a log that indicate a cause of failure."""
+
     def __init__(self, status: Status, reason: str, *patterns: str) -> None:
         self.status, self.reason = status, reason
         self.pattern = re.compile("|".join(patterns), re.MULTILINE)
@@ -43,16 +45,16 @@ class _Signature:
 
 _MEMORY_ENDED = (
     r"Detected \d+ oom[-_]kill event",
-    # Where Slurm counts instead of the kernel; the word between changed with its releases.
+    # Slurm enforces the limit itself; the word in the middle differs between releases.
     r"[Ee]xceeded (?:(?:job|step|task) )?memory limit",
 )
 MEMORY_ENDED = re.compile("|".join(_MEMORY_ENDED))
-"""What Slurm says when it or the kernel has ended a step for its memory."""
+"""Messages of Slurm after it or the kernel ended a step because of its memory."""
 
 _TENSORFLOW_OOM = r"OOM when allocating tensor[^\n]*device:GPU"
 _OUT_OF_MEMORY = [each.out_of_memory for each in ACCELERATORS.values() if each.out_of_memory]
 _DEVICE = re.compile("|".join((_TENSORFLOW_OOM, *(first for first, *_ in _OUT_OF_MEMORY))))
-_KERNEL_ENDED = r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d+"  # of the kernel's own log
+_KERNEL_ENDED = r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d+"  # from the kernel log
 _OOM_DEVICE = _Signature(
     "oom_device",
     "the device's memory was not enough",
@@ -69,7 +71,7 @@ _PINNED = _Signature(
     r"pin_memory(?:\.py\"|\()[^\n]*\n(?:[^\n]*\n){0,5}?[^\n]*(?:CUDA|HIP) error: out of memory",
     r"(?:Cuda failure (?:2 )?'out of memory'[^\n]*\n(?:[^\n]*\n){0,2}?[^\n]*)?Failed to CUDA host alloc \d+ bytes",
 )
-# Of a device whose memory is full, and of one whose libraries do not fit it.
+# These errors occur if the device's memory is full, but also if a library does not support the device.
 _NOTHING_LEFT = _Signature(
     "oom_device",
     "the device's memory was full, and nothing was left for a library's own",
@@ -93,13 +95,13 @@ _CAUSES = (
     _Signature(
         "comm_timeout",
         "a collective operation waited longer than its limit",
-        # Not the bare words: dumps of the environment hold NCCL and TIMEOUT in abundance.
+        # NCCL and TIMEOUT alone are no evidence, because dumps of the environment contain both words.
         r"Watchdog caught collective operation timeout: Work\w+\(SeqNum=\d+",
         r"Timed out waiting \d+ms for (?:send|recv) operation",
         r"Timed out after \d+ seconds waiting for clients",
         r"(?:wait|get|barrier) timeout after \d+ms, key",
         r"timed out in monitoredBarrier after \d+",
-        # Of gloo: an operation that waited beside the one that timed out, and a socket that waited.
+        # gloo: an operation that waited together with the one that timed out, and a socket that waited
         r"Application timeout caused pair closure",
         r"\] (?:Read|Write|Connect) timeout \[",
         r"The client socket has timed out after \d+",
@@ -115,7 +117,7 @@ _CAUSES = (
     ),
     _Signature("time_limit", "still running at its time limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT \*\*\*"),
 )
-# What a rank says when another one has gone: the cause only if nothing else can be found.
+# Messages of a rank about another rank that is gone. They are the cause only if no other is found.
 _LOST_PEER = _Signature(
     "comm_error",
     "the connection to another rank was lost",
@@ -126,7 +128,7 @@ _LOST_PEER = _Signature(
     r"ncclRemoteError",
     r"Broken pipe",
 )
-# Slurm cancels a step also because one of its ranks failed, so that a cancelled step alone says nothing.
+# Slurm also cancels a step because one of its ranks failed, so a cancelled step alone is no evidence.
 _APPARATUS = re.compile(
     r"\*\*\* (?:(?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ DUE TO (PREEMPTION|NODE FAILURE)|JOB \S+ ON \S+ CANCELLED AT \S+) \*\*\*"
 )
@@ -154,7 +156,7 @@ SIGNS = (
     b"pair closure", b"Read timeout", b"Write timeout", b"Connect timeout", b"monitoredBarrier",
     b"Failed to CUDA", b"pin_memory", b"unable to find an engine", b"CUBLAS_STATUS", b"CUDNN_STATUS",
 )  # fmt: skip
-"""Bytes of which every line that `classify` looks for holds at least one."""
+"""Byte strings of which every line relevant to `classify_failure` contains at least one."""
 
 
 def classify(
@@ -167,15 +169,22 @@ def classify(
     memory_kills: int = 0,
     device_full: bool = False,
 ) -> tuple[Status, Failure] | None:
-    """Why the run is not ok, or None when every rank ended with 0 and no limit was hit.
+    """Classify the failure of a run, or return None if all ranks ended with 0 and no limit was hit.
 
-    A log that says that the device's memory was not enough is believed whatever the exit: what went on without the memory that it
-    had asked for did not do the work of its batch.
+    If the log reports that the memory of a device was exhausted, the run failed whatever its exit codes are. A program that went
+    on
+    without the requested memory did not do the work of its batch.
 
-    exit_codes: by rank, negative for a signal, None where not known. killed_by_us: the launcher ended ranks itself, so that their
-    SIGKILL says nothing. memory_limit_hit: the run's memory limit was hit. memory_kills: `launch.local.MemoryKills` of the run.
-    device_full: next to all of the device's memory was in use.
-    Raises LaunchError when Slurm cancelled, preempted or lost the run: that is not the subject's doing and makes no record.
+    Raises LaunchError if Slurm cancelled, preempted or lost the run. That is no fault of the workload and makes no record.
+
+    Args:
+        text: output of the run.
+        exit_codes: exit codes by rank, negative for a signal, None if unknown.
+        timed_out: true if the run hit its time limit.
+        killed_by_us: true if the launcher ended ranks itself, so that their SIGKILL is no evidence.
+        memory_limit_hit: true if the run hit its memory limit.
+        memory_kills: number of out-of-memory kills that the kernel counted during the run (`launch.local.MemoryKills`).
+        device_full: true if nearly all memory of the device was in use.
     """
     source = Log.of(text) if isinstance(text, str) else text
     if not timed_out and not memory_limit_hit and exit_codes and all(code == 0 for code in exit_codes):
@@ -198,11 +207,13 @@ def classify(
 
 
 def _cancelled(log: str, match: re.Match[str]) -> LaunchError:
+    """Build the error for a run that Slurm cancelled, from the line in its log."""
     why = (match[1] if match.re is _APPARATUS and match[1] else "cancelled from outside").lower()
     return LaunchError(f"Slurm ended the run ({why}): {_line_at(log, match)}; run the same command again to measure it")
 
 
 def _earliest(log: str, ranks: int, causes: Sequence[_Signature]) -> tuple[Status, Failure] | None:
+    """Return the cause whose signature comes first in the log, or None."""
     matches = [(match, cause) for cause in causes if (match := cause.pattern.search(log))]
     if not matches:
         return None
@@ -217,10 +228,11 @@ def _earliest(log: str, ranks: int, causes: Sequence[_Signature]) -> tuple[Statu
 
 @dataclass(frozen=True)
 class _Ending:
-    """How the ranks of a run ended, and the signs of an unknown cause in its log.
+    """End of a run - its exit codes, and the log without a known signature.
 
-    killed_by_launcher: the launcher ended ranks itself, so that their signals do not count; memory_kills: out-of-memory kills that
-    the kernel counted during the run.
+    Attributes:
+        killed_by_launcher: true if the launcher ended ranks itself, so that their signals are no evidence.
+        memory_kills: number of out-of-memory kills that the kernel counted during the run.
     """
 
     log: str
@@ -230,7 +242,7 @@ class _Ending:
 
     @cached_property
     def own_exit_codes(self) -> list[int | None]:
-        """Exit codes by rank, None for a rank that the launcher ended."""
+        """Exit codes by rank, with None for a rank that the launcher ended."""
         return [None if self.killed_by_launcher and code in _ENDED_BY_US else code for code in self.exit_codes]
 
     @cached_property
@@ -268,7 +280,7 @@ class _Ending:
     def find_exit_code(self) -> _Cause | None:
         """Return the cause if a rank ended with an exit code that a lost peer does not explain."""
         for rank, code in enumerate(self.own_exit_codes):
-            # The rank that lost its peer ends with an exception, so with 1; whoever ended in another way was lost.
+            # A rank that lost its peer ends with an exception and thus with 1. Any other code is that of the lost rank.
             if code and (self.lost_peer is None or code != 1):
                 evidence = _last_line(self.log) or _ends(self.exit_codes)
                 return "crashed", Failure(reason=f"rank {rank} {_describe_end(code)}", evidence=evidence, rank=rank)
@@ -310,7 +322,10 @@ def _describe_end(code: int) -> str:
 
 
 def _killed(evidence: str, rank: int | None, memory_kills: int) -> tuple[Status, Failure]:
-    """A SIGKILL is want of memory where the kernel says so; a person, a scheduler or a monitor kills in the same way."""
+    """Classify a SIGKILL. It means a lack of memory only if the kernel counted an out-of-memory kill.
+
+    Persons, schedulers and monitors send the same signal.
+    """
     if not memory_kills:
         return "crashed", Failure(reason=KILLED, evidence=evidence, rank=rank)
     counted = f"out-of-memory kills that the kernel counted during the run: {memory_kills}"
@@ -318,28 +333,34 @@ def _killed(evidence: str, rank: int | None, memory_kills: int) -> tuple[Status,
 
 
 def _first(exit_codes: Sequence[int | None], wanted: set[int]) -> int | None:
+    """Return the first rank whose exit code is one of these, or None."""
     return next((rank for rank, code in enumerate(exit_codes) if code in wanted), None)
 
 
 def _ends(exit_codes: Sequence[int | None]) -> str:
+    """Format the exit codes by rank as evidence."""
     return "exit codes by rank: " + ", ".join("unknown" if code is None else str(code) for code in exit_codes)
 
 
 def described(log: str, match: re.Match[str], ranks: int) -> tuple[str, int | None]:
-    """The line of a match as evidence, and the rank that it names."""
+    """Return the line of a match as evidence, and the rank that the line names."""
     evidence = _line_at(log, match)
     return evidence, _rank_of(evidence, ranks)
 
 
 def _rank_of(evidence: str, ranks: int) -> int | None:
-    """The rank a line names; a number beyond the ranks is none. One exit code may be that of srun, so of any number of ranks."""
+    """Return the rank that a line names, or None.
+
+    A number that is no rank of the run is ignored, except if there is only one exit code. It may be the exit code of srun, which
+    stands for any number of ranks.
+    """
     named = _RANK.search(evidence) or _LABEL.match(evidence)
     number = int(next(group for group in named.groups() if group)) if named else None
     return None if number is None or number >= ranks > 1 else number
 
 
 def _line_at(log: str, match: re.Match[str]) -> str:
-    """The whole line of a match; of a very long one the part that begins at the match."""
+    """Return the complete line of a match. Of a very long line, only the part from the match on is returned."""
     start = log.rfind("\n", 0, match.start()) + 1
     end = log.find("\n", match.end())
     line = log[start : end if end >= 0 else len(log)]
@@ -347,8 +368,10 @@ def _line_at(log: str, match: re.Match[str]) -> str:
 
 
 def _last_line(log: str) -> str:
+    """Return the last line of a log, as evidence."""
     return _trim(log.rstrip().rpartition("\n")[2])
 
 
 def _trim(text: str) -> str:
+    """Shorten a text to the maximum length of evidence."""
     return text.strip()[:_EVIDENCE_CHARACTERS]

@@ -1,4 +1,4 @@
-"""The interface of launchers."""
+"""Interface of launchers."""
 
 from __future__ import annotations
 
@@ -13,34 +13,50 @@ from campaign.workloads.protocol import Ended, Step
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits at which a step is stopped. memory_limit_mib: sum over all processes of the step on a host."""
+    """Limits at which a step is stopped.
+
+    Attributes:
+        time_limit_s: maximum duration in seconds.
+        memory_limit_mib: maximum memory of all processes of the step on one host (MiB); None for no limit.
+    """
 
     time_limit_s: float
     memory_limit_mib: int | None = None
 
 
 class Launcher(Protocol):
-    """Starts steps, one at a time, on the composition that it was opened for."""
+    """Launcher of steps, one at a time, on the composition that it was opened for."""
 
     @property
     def links(self) -> Mapping[str, Any] | None:
-        """The document of `campaign.emulators.hosts.emulation_plan`; None where the system emulates no links."""
+        """Emulation plan of the links (`campaign.emulators.hosts.emulation_plan`), or None if links are not emulated."""
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
-        """Run a step to its end or to its limits, and append its output to `log`. LaunchError: it could not be started.
+        """Run a step to its end or to its limits, and append its output to a log file.
 
-        marker: value of CAMPAIGN_RUN in the environment of every process of the step, by which processes are found again.
-        No process of the step is left after this call, also when it raises.
+        No process of the step is left after the call, even if it raises. Raises LaunchError if the step cannot be started.
+
+        Args:
+            step: the step to start.
+            marker: value of CAMPAIGN_RUN in the environment of every process of the step, used to find the processes.
+            log: file that the output is appended to.
+            directory: working directory of the step.
+            limits: limits of time and memory.
         """
 
     def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
-        """Run one auxiliary process on every host of the composition until the end of the context; gives these hosts.
+        """Run one auxiliary process per host of the composition until the context ends; yield the names of these hosts.
 
-        Where hosts are only names of one machine, the first of them has the process. argv: `{host}` in a word is replaced by the
-        name of the host. Output goes to `<directory>/<host>.log`; the directory exists and is visible on all hosts. The context
-        does not wait for the processes to start. At its end they get SIGTERM, and SIGKILL after a while. A process that cannot be
-        started, or that ends early, raises no error.
+        If the hosts are only names of one machine, the first host gets the process. Output goes to `<directory>/<host>.log`. The
+        context
+        does not wait for the processes to start. When it ends, they get SIGTERM, and SIGKILL after a grace period. A process
+        that cannot
+        be started or ends early raises no error.
+
+        Args:
+            argv: command; `{host}` in a word is replaced by the name of the host.
+            directory: existing directory that is visible on all hosts.
         """
 
     def close(self) -> None:
-        """End everything that outlives a step, such as a preloaded parent or emulated hosts."""
+        """End everything that outlives a step, such as a preloaded parent process or emulated hosts."""

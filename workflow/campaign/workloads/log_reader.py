@@ -1,9 +1,9 @@
-"""What a program printed, read in pieces: a log of any size costs the memory of a few of its lines.
+"""Reader of program output that needs memory for only a few lines of a log of any size.
 
-A line ends at a line feed or, as progress bars have it, at a carriage return. Terminal codes are no part of a line.
+A line ends at a line feed or, as in progress bars, at a carriage return. Terminal codes are removed.
 
-Pieces have 128 KiB, and lines become text only where a parser looks for them: 0.6 to 7.4 CPU seconds and 43 MiB of memory per GB.
-Pieces of 4 MiB, which do not fit a cache, took three times as long.
+The log is read in blocks of 128 KiB, and only those lines are decoded that a parser searches for. That takes 0.6 to 7.4 CPU
+seconds per GB, and 43 MiB of memory. Blocks of 4 MiB, which do not fit into a cache, took three times as long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from campaign.common.files import open_regular
 
-# What fits into a core's cache is read three times as fast as what does not.
+# Blocks that fit into a core's cache are read three times as fast as larger ones.
 _CHUNK_BYTES = 128 << 10
 _WHOLE_BYTES = 4 << 20
 _LINE_BYTES = 16 << 20
@@ -31,22 +31,24 @@ _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\
 
 
 class Log:
-    """A log file, or its bytes. It is read anew by every call, and by nothing before."""
+    """Log file, or its content as bytes. Every call reads the log anew; creating the object reads nothing."""
 
     def __init__(self, source: Path | bytes) -> None:
         self._source = source
 
     @classmethod
     def of(cls, text: str) -> Log:
-        """A log that is no file."""
+        """Create a log from a text instead of a file."""
         return cls(text.encode(errors="replace"))
 
     def chunks(self, longest: int | None = None) -> Iterator[bytes]:
-        """Whole lines as they were printed, some 128 KiB at a time. Only the last chunk may end without a line end.
+        """Yield complete lines as they were printed, about 128 KiB at a time. Only the last chunk may lack a line end.
 
-        A line of more bytes than `longest` (16 MiB if None) is no line of text, and is left out.
+        Args:
+            max_line_bytes: maximum length of a line in bytes (16 MiB if None). Longer lines are left out, because they are no
+                text.
         """
-        held: list[bytes] = []  # what no line end has come for yet
+        held: list[bytes] = []  # blocks of a line that has not ended yet
         skipping = False
         with self._opened() as file:
             while block := file.read(_CHUNK_BYTES):
@@ -78,17 +80,21 @@ class Log:
         whole: bool = False,
         longest: int | None = None,
     ) -> Iterator[str]:
-        """Lines without their ends; with `needles` or `rows` only those that hold a needle or in which `rows` is found.
+        """Yield lines without their line ends, optionally only those that match.
 
-        rows: begins with a line feed, as every line does here. whole: leave out a last line that has no end.
+        Args:
+            needles: select lines that contain one of these.
+            rows: select lines that match this pattern, which begins with a line feed.
+            only_ended: leave out a last line without a line end.
+            max_line_bytes: maximum length of a line in bytes, as in `read_chunks`.
         """
         for number, chunk in enumerate(map(plain, self.chunks(longest))):
             if number == 0:
-                chunk = chunk.removeprefix(BOM_UTF8)  # which editors of some systems put before a text
+                chunk = chunk.removeprefix(BOM_UTF8)  # some editors put this mark before a text
             if whole and not chunk.endswith(b"\n"):
                 chunk = chunk[: chunk.rfind(b"\n") + 1]
             if needles or rows is not None:
-                # A row may be known by what stands behind its number, be it the end of its line.
+                # The pattern may need the line end after a number.
                 wanted: Iterable[bytes] = _found(chunk if chunk.endswith(b"\n") else chunk + b"\n", needles, rows)
             else:
                 wanted = chunk.removesuffix(b"\n").split(b"\n") if chunk else ()
@@ -96,9 +102,12 @@ class Log:
                 yield line.decode(errors="replace")
 
     def excerpt(self, signs: Sequence[bytes] = ()) -> str:
-        """What is needed to say why a run failed: the first lines that hold any sign of it, and the end of the log.
+        """Return the first lines with a sign of failure and the end of the log, as an excerpt that can explain a failed run.
 
-        The whole text where that is less than 4 MiB.
+        A log of less than 4 MiB is returned completely.
+
+        Args:
+            signs: texts that mark lines as evidence.
         """
         with self._opened() as file:
             begin = file.read(_WHOLE_BYTES)
@@ -113,12 +122,12 @@ class Log:
         return b"\n".join([*found, tail[tail.find(b"\n") + 1 :]]).decode(errors="replace")
 
     def head(self) -> bytes:
-        """The first MiB, as it was printed."""
+        """Return the first MiB of the log as it was printed."""
         with self._opened() as file:
             return file.read(1 << 20)
 
     def encoding_problem(self) -> str:
-        """Return a sentence for a log of text that is no UTF-8; an empty text for others."""
+        """Return a sentence on how to convert the log if it is UTF-16 text; '' otherwise."""
         begin = self.head()[:_ENCODING_BYTES]
         # Without a mark, every second byte of ASCII text is zero.
         halved = len(begin) > 8 and any(begin) and not (any(begin[::2]) and any(begin[1::2]))
@@ -127,17 +136,17 @@ class Log:
         return ""
 
     def end(self) -> bytes:
-        """The last MiB, as it was printed."""
+        """Return the last MiB of the log as it was printed."""
         with self._opened() as file:
             file.seek(max(0, file.seek(0, SEEK_END) - (1 << 20)))
             return file.read()
 
     def unended_line(self) -> str:
-        """Return the last line, from its last MiB, if no line feed ends it; else an empty text."""
+        """Return the last line (from the last MiB) if no line feed ends it; '' otherwise."""
         return plain(self.end()).rpartition(b"\n")[2].decode(errors="replace")
 
     def tail(self, characters: int = 400) -> str:
-        """The end of the log, as evidence."""
+        """Return the last characters of the log, as evidence."""
         with self._opened() as file:
             size = file.seek(0, SEEK_END)
             file.seek(max(0, size - 4 * characters))
@@ -148,7 +157,7 @@ class Log:
 
 
 def plain(chunk: bytes) -> bytes:
-    """Lines as a person sees them: carriage returns of progress bars end a line, colours are gone."""
+    """Remove terminal codes from a chunk of a log, and end lines at carriage returns as progress bars do."""
     if b"\x1b" in chunk:
         chunk = _ANSI.sub(b"", chunk)
     if b"\r" in chunk:
@@ -159,9 +168,10 @@ def plain(chunk: bytes) -> bytes:
 
 
 def _has_pairs(chunk: bytes) -> bool:
-    """Whether lines end with CR LF, by the first of them: to look for the pair in an epoch of bars takes longer than all the rest.
+    """Return whether lines end with CR LF, judged by the first 100 line ends.
 
-    Where it is wrong, an empty line more comes out.
+    Searching all of a log with progress bars for the pair would take longer than the rest of the work. If the answer is wrong,
+    additional empty lines are read.
     """
     at = -1
     for _ in range(_PAIRS_LOOKED_AT):
@@ -174,12 +184,16 @@ def _has_pairs(chunk: bytes) -> bool:
 
 
 def _cut(text: bytes) -> int:
-    """Behind the last line end; a carriage return at the very end may be half of one."""
+    """Return the index after the last line end in a block.
+
+    A carriage return at the very end is not counted, because it may be half of a CR LF.
+    """
     at = text.rfind(b"\n")
     return at + 1 if at >= 0 else text.rfind(b"\r", 0, len(text) - 1) + 1
 
 
 def _found(chunk: bytes, needles: Sequence[bytes], rows: re.Pattern[bytes] | None) -> Iterator[bytes]:
+    """Yield the lines of a chunk that contain a needle or match the pattern, in order."""
     found: dict[int, int] = {}
     for needle in needles:
         at = chunk.find(needle)
@@ -188,7 +202,7 @@ def _found(chunk: bytes, needles: Sequence[bytes], rows: re.Pattern[bytes] | Non
             found[chunk.rfind(b"\n", 0, at) + 1] = end
             at = chunk.find(needle, end)
     if rows is not None:
-        # The line feed before the first line of a chunk went with the chunk before.
+        # The line feed before the first line belongs to the previous chunk.
         end = _end(chunk, 0)
         if rows.search(b"\n" + chunk[: end + 1]):
             found[0] = end
@@ -200,12 +214,18 @@ def _found(chunk: bytes, needles: Sequence[bytes], rows: re.Pattern[bytes] | Non
 
 
 def _end(chunk: bytes, at: int) -> int:
+    """Return the index of the line end at or after a position."""
     end = chunk.find(b"\n", at)
     return end if end >= 0 else len(chunk)
 
 
 def _signs(chunk: bytes, left: dict[bytes, int]) -> list[bytes]:
-    """Lines of a chunk with a sign of failure, cut around it, in order. A sign that is everywhere is not looked for any more."""
+    """Return the lines of a chunk that contain a sign of failure, in order, shortened around the sign.
+
+    Args:
+        chunk: complete lines.
+        remaining_counts: how many more lines may be taken per sign; updated in place.
+    """
     found: dict[int, bytes] = {}
     for sign, count in left.items():
         at = chunk.find(sign) if count else -1
@@ -213,7 +233,7 @@ def _signs(chunk: bytes, left: dict[bytes, int]) -> list[bytes]:
             left[sign] -= 1
             begin, end = chunk.rfind(b"\n", 0, at) + 1, _end(chunk, at)
             if sign == b"Last error:":
-                end = _end(chunk, end + 1)  # what it is stands in the next line
+                end = _end(chunk, end + 1)  # the next line describes the error
             found[begin] = chunk[begin if at - begin < _SIGN_LINE_BYTES else at : min(end, at + _SIGN_LINE_BYTES)]
             at = chunk.find(sign, end)
     return [found[begin] for begin in sorted(found)]

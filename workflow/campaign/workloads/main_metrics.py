@@ -1,4 +1,4 @@
-"""Metrics that may lead a campaign whose programs process no samples."""
+"""Metrics that may be the primary metric of a campaign whose programs process no samples."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ MAIN_METRICS: Mapping[str, tuple[str, ...]] = {
     "fio": ("read_bandwidth_gb_per_s", "write_bandwidth_gb_per_s", "read_operations_per_s", "read_latency_us"),
     "ior": ("write_bandwidth_gb_per_s", "read_bandwidth_gb_per_s"),
 }
-"""Parser without a rate of samples -> metrics of which one should lead a campaign. Each log has those of its test."""
+"""Candidates for the primary metric, by parser without a sample rate. A log has the metrics of its test only."""

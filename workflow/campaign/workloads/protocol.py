@@ -1,4 +1,4 @@
-"""What every kind of workload has: its file, the step that measures one run, and what is read from the run's remains."""
+"""Base class of workloads, and the records of a run - its input (`Run`), its process (`Step`), its end and its outcome."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ FELL_BACK = "the framework reports that the CPU did work of the"
 
 @dataclass(frozen=True)
 class RunStorage:
-    """A directory on the configuration's kind of storage; gb_per_s: what a host reads from it at most, where emulated."""
+    """Directory on the configuration's kind of storage.
+
+    Attributes:
+        path: the directory.
+        gb_per_s: maximum read rate of a host (GB/s) if the storage is emulated; None otherwise.
+    """
 
     path: Path
     gb_per_s: float | None = None
@@ -38,12 +43,18 @@ class RunStorage:
 
 @dataclass(frozen=True)
 class Run:
-    """One run about to be launched. `directory` is the run's own and empty; `runs_on`: what the devices are.
+    """One run about to be launched.
 
-    storage: of the configuration's kind, where the system file says where that is; peak_tflops: of a device in the cell's
-    precision; launcher: who starts it; files: paths of its input files, by their name in the workload's file; pace: GFLOP/s of
-    emulated devices in the cell's precision, by model; workload_dir: where the workload's file stands. saved: only its log was
-    kept.
+    Attributes:
+        directory: working directory of this run alone, empty at the start.
+        runs_on: kind of the devices.
+        storage: storage of the configuration's kind, if the system file gives its location.
+        peak_tflops: peak rate of a device in the precision of the cell.
+        launcher: launcher that starts the run.
+        files: paths of the input files, by their name in the workload file.
+        pace: GFLOP/s of emulated devices in the precision of the cell, by device model.
+        workload_dir: directory of the workload file.
+        is_saved_log: true if only the log of the run was kept.
     """
 
     cell: Cell
@@ -61,25 +72,30 @@ class Run:
 
     @property
     def ranks_by_host(self) -> Mapping[str, int]:
-        """How many of each host's devices the run uses, one rank each."""
+        """Number of devices that the run uses on each host, by host name. There is one rank per device."""
         wanted = self.cell.configuration
         return {host.name: wanted.devices_used for host in self.composition.hosts[: wanted.hosts]}
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices that the run uses, by rank: the first ones of each host, its own before those of the pool."""
+        """Devices that the run uses, in rank order.
+
+        These are the first devices of each host. Local devices come before devices of the pool.
+        """
         counts = self.ranks_by_host
         return tuple(d for host in self.composition.hosts for d in host.in_order[: counts.get(host.name, 0)])
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a launcher starts: one process, or one a rank.
+    """Command that a launcher starts, as one process or as one process per rank.
 
-    preload: a package whose `forkserver` forks ranks; a launcher that cannot use it starts `argv`. takes_devices: False for a
-    program that only stands for devices, and is given nothing for them; srun: further words for an srun that starts the ranks;
-    program_at: where the program stands in `argv` behind a wrapper that starts it, None without one; wrapped_ranks: how often the
-    wrappers of the step start it altogether.
+    Attributes:
+        preload: package whose `forkserver` forks the ranks. A launcher that cannot use it starts `argv`.
+        takes_devices: false for a program that only emulates devices and gets none.
+        srun: additional arguments of an srun that starts the ranks.
+        program_at: index of the program in `argv` behind a wrapper that starts it; None without a wrapper.
+        wrapped_ranks: total number of ranks that the wrappers of the step start.
     """
 
     argv: tuple[str, ...]
@@ -94,21 +110,28 @@ class Step:
 
     @property
     def ranks(self) -> list[tuple[str, int]]:
-        """The host of each rank, and its number there."""
+        """Host and local rank of every rank, in rank order."""
         return [(host, number) for host, count in self.ranks_by_host.items() for number in range(count)]
 
     @property
     def processes(self) -> int:
+        """Number of processes that the launcher starts."""
         return len(self.ranks) if self.per_rank else 1
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a step ended. codes: by rank (or of the one process), negative for a signal, None when it never ended by itself.
+    """End of a step.
 
-    flags: what a reader of the run's numbers should know of how it was launched. memory_kills: processes that the kernel has killed
-    meanwhile for want of memory; disturbed: what from outside has made its times worthless, in words, empty for nothing.
-    known: whether the codes are those of the step, and not assumed of a log that was found.
+    Attributes:
+        codes: exit codes by rank, or of the single process. Negative for a signal, None if the process never ended by itself.
+        started: start in Unix seconds.
+        ended: end in Unix seconds.
+        exit_hang: ranks that hung at their exit.
+        flags: remarks on the launch that a reader of the results should see.
+        memory_kills: processes that the kernel killed during the step because memory was short.
+        disturbance: description of an outside event that made the measured times worthless; empty if there was none.
+        has_exit_codes: true if the codes were observed; false if they are assumed for a log that was found.
     """
 
     codes: tuple[int | None, ...]
@@ -123,7 +146,10 @@ class Ended:
     known: bool = True
 
     def failure(self, log: Log) -> Outcome | None:
-        """The outcome of a run that did not end well, by its limits, exit codes and log; None for one that did."""
+        """Return the outcome of a run that failed, or None if the step ended well.
+
+        The cause is found from limits, exit codes and the log.
+        """
         found = classify(
             log,
             self.codes,
@@ -137,10 +163,13 @@ class Ended:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave. Rates are per second over all ranks.
+    """Outcome of a run. Rates are per second over all ranks.
 
-    warmup_steps: how many were made; steady: Unix seconds between which all ranks were measured, by the clocks of their hosts; None
-    where that is not known; ran_on, in_force: see `Record`.
+    Attributes:
+        warmup_steps: number of warm-up steps done.
+        steady: start and end (Unix seconds, clocks of the hosts) of the time in which all ranks were measured; None if unknown.
+        ran_on: devices of the run, see `Record`.
+        in_force: settings in force, see `Record`.
     """
 
     status: Status
@@ -160,21 +189,25 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a workload file is checked against.
+    """Properties of the campaign that a workload file is validated against.
 
-    place, axis_place: name a key for a message, one of the workload's file and one of the campaign's option axes.
+    Attributes:
+        format_location: formats the location of a key of the workload file for a message.
+        format_axis_location: formats the location of an option axis of the campaign for a message.
+        system: name of the system.
+        launcher: launcher of the system.
     """
 
     place: Callable[..., str]
     axis_place: Callable[..., str]
     axes: Mapping[str, Sequence[Scalar]]
-    """Option -> the values that the campaign gives it."""
+    """Values of each option that is an axis of the campaign."""
     system: str
     launcher: Literal["local", "slurm"]
 
 
 class ReferenceTable(NamedTuple):
-    """A table in the reference of a kind."""
+    """Table in the reference page of a kind of workload."""
 
     title: str
     text: str
@@ -183,7 +216,7 @@ class ReferenceTable(NamedTuple):
 
 
 class MetricFacts(FileModel):
-    """What the name of a metric does not tell."""
+    """Properties of a metric that its name does not determine."""
 
     unit: str | None = None
     """Unit for axes and captions."""
@@ -196,10 +229,12 @@ class MetricFacts(FileModel):
 
 
 class Workload(FileModel):
-    """A kind of workload: its fields are the keys of its YAML file, its methods what the campaign asks of it.
+    """Base class of all kinds of workloads. Its fields are the keys of the YAML file.
 
-    A kind gives `introduction`, `example`, `kind: Literal[...]`, `step` and `read`; everything else has a default. The text under a
-    field is its description in the reference and the JSON Schema. A key at its default is no part of a cell's identity, so that a
+    A kind defines `introduction`, `example`, `kind: Literal[...]`, `step` and `read`; everything else has a default. The text
+    under
+    a field is its description in the reference and in the JSON Schema. A key at its default is not part of a cell's identity, so
+    a
     default can never change.
     """
 
@@ -208,15 +243,15 @@ class Workload(FileModel):
     example: ClassVar[str] = ""
     """A YAML file of this kind that runs on a CPU in a few seconds."""
     needs_torch: ClassVar[bool] = False
-    """Whether it runs with PyTorch, so that links can be measured with it, too."""
+    """True if runs use PyTorch, so that links can be measured with it, too."""
     lengthens_warmup: ClassVar[bool] = False
-    """Whether its runs go on warming up until they are steady (`warmup_steps_max`)."""
+    """True if runs extend their warm-up until they are steady (`warmup_steps_max`)."""
     steps_by_time: ClassVar[bool] = False
-    """Whether its runs make as many steps as some seconds take (`warmup_min_s`, `measured_min_s`)."""
+    """True if runs support minimum durations (`warmup_min_s`, `measured_min_s`)."""
     serves_requests: ClassVar[bool] = False
-    """Whether its runs are made of requests, and not of steps: then its cells have no batch, which is 1 for them."""
+    """True if runs consist of requests instead of steps. The batch of a cell is then 1."""
     reading_keys: ClassVar[frozenset[str]] = frozenset()
-    """Keys that say how its kept logs are read, and nothing of what is run."""
+    """Keys that determine only how kept logs are parsed, not what is run."""
     rate_unit: ClassVar[str] = "samples/s"
     """Unit of `throughput_per_s`."""
 
@@ -244,63 +279,75 @@ class Workload(FileModel):
 
     @classmethod
     def tables(cls) -> Iterable[ReferenceTable]:
-        """Tables for the reference."""
+        """Return the tables for the reference page of this kind."""
         return ()
 
     @property
     def variable_options(self) -> Collection[str]:
-        """Options that an axis of a campaign may vary."""
+        """Options that may be axes of a campaign."""
         return self.options
 
     @property
     def one_process_for_all(self) -> bool:
-        """Whether one program is started for all devices of a run, rather than one for each."""
+        """True if one program is started for all devices of a run, false if there is one per device."""
         return False
 
     @property
     def needs_slurm(self) -> bool:
-        """Whether only Slurm can start it."""
+        """True if only Slurm can start the workload."""
         return False
 
     @property
     def reads_log(self) -> bool:
-        """Whether its numbers come from what it prints, so that a saved log is enough to read them."""
+        """True if the results are read from the printed output, so that a saved log is enough to read them."""
         return False
 
     @property
     def log_parser(self) -> str | None:
-        """The built-in parser that reads its log."""
+        """Name of the built-in parser that reads the log, or None."""
         return None
 
     @property
     def own_parsers(self) -> Sequence[Parser]:
-        """The expressions that read its log."""
+        """Expressions of the workload file that read the log."""
         return ()
 
     @property
     def log_test(self) -> int | Literal["last"] | None:
-        """Which test of its log counts, where the file chooses one."""
+        """Test in the log that counts (number from 1, or 'last'), or None if the workload file selects none."""
         return None
 
     def tests(self, log: Log) -> Sequence[LogReading]:
-        """Return what a built-in parser reads of each test in a log: of the chosen one alone, if the file chooses one."""
+        """Parse every test in a log with the built-in parser, and return one reading per test.
+
+        If the workload file selects a test, only that one is returned.
+        """
         return ()
 
     def of_test(self, number: int) -> Self:
-        """The workload that reads only this test of its logs, from 1."""
+        """Return a copy of the workload that reads only this test (number from 1) of its logs."""
         return self
 
     @property
     def in_container(self) -> bool:
-        """Whether its programs see the files of an image, and not those of the host alone."""
+        """True if the programs run in a container image and see its files."""
         return False
 
     def input_words(self) -> Sequence[str]:
-        """Names of input files, with options in braces. Where `inputs` is None: words that may be the name of a script."""
+        """Return the names of input files, with options in braces.
+
+        If `inputs` is None, these are the words of the command that may be the name of a script.
+        """
         return tuple(self.inputs or ())
 
     def version_of(self, text: str) -> str | None:
-        """The version that counts in place of an input file's content; None where the content does. text: its name, filled in."""
+        """Return the version that replaces the content of an input file in a cell's identity.
+
+        Returns None if the content itself counts.
+
+        Args:
+            input_name: name of the input file, with its options filled in.
+        """
         versions = self.inputs if isinstance(self.inputs, Mapping) else {}
         patterns = {
             word: ".*".join(map(re.escape, re.split(r"\{[^}]*\}", word.removeprefix(BESIDE)))) for word in versions
@@ -308,86 +355,125 @@ class Workload(FileModel):
         return next((versions[word] for word, pattern in patterns.items() if re.fullmatch(pattern, text)), None)
 
     def script_words(self) -> Sequence[str]:
-        """The `input_words` that, where `inputs` is None, name a script only if it is there before a run starts."""
+        """Return those `input_words` that name a script only if the file exists before the run starts.
+
+        The list is empty if the workload file has the key `inputs`.
+        """
         return ()
 
     @property
     def printed_metrics(self) -> Sequence[str] | None:
-        """All metrics that it can give, where its file says so; None where that is not known beforehand."""
+        """Names of all metrics that the workload can report, or None if they are not known beforehand."""
         return None
 
     def summary(self) -> Mapping[str, Any]:
-        """Its columns in `campaign workload list`: model or program, parameters, launch, parser."""
+        """Return the columns of `campaign workload list` - model or program, parameters, launch, parser."""
         return {}
 
     def problems(self, around: Surroundings) -> Iterable[str]:
-        """Messages about what does not fit together: its own keys, the campaign's axes, the system."""
+        """Yield an error message for each inconsistency in the workload file, or between the file and the campaign or system.
+
+        Args:
+            context: axes, system and launcher that the workload is validated against.
+        """
         return ()
 
     def identity(self) -> dict[str, Any]:
-        """What of its file is part of a cell's identity; options stand beside it, with the values that the cell has."""
-        # Words for people and the list of possible precisions may change without a new measurement.
-        # A key at its default is left out, so that one that a later version adds changes nothing of what was measured before.
+        """Return the part of the workload file that belongs to a cell's identity.
+
+        Options are not included. The identity holds them separately, with the values of the cell.
+        """
+        # Descriptive texts and the list of possible precisions may change without a new measurement.
+        # A key at its default is left out, so a key that a later version adds does not change earlier identities.
         words = {"description", "precisions", "schema_version", "options", "metrics", "inputs", "run_s"}
         return self.model_dump(mode="json", exclude=words, exclude_defaults=True)
 
     def runs(self) -> dict[str, Any]:
-        """The part of `identity` that says what is run, and not how its logs are read."""
+        """Return the part of the identity that determines the execution of runs. Keys on log parsing are left out."""
         return {key: value for key, value in self.identity().items() if key not in self.reading_keys}
 
     def reading(self) -> dict[str, Any]:
-        """What of its file says how logs are read."""
+        """Return the keys of the workload file that determine how logs are parsed."""
         return self.model_dump(mode="json", include=set(self.reading_keys), exclude_defaults=True)
 
     def counted_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-        """The options of a cell that are part of its identity. options: the file's, with the cell's own on top."""
+        """Return the options of a cell that are part of its identity.
+
+        Args:
+            options: options of the workload file, overridden by those of the cell.
+        """
         return options
 
     def reads_storage(self, options: Mapping[str, Scalar]) -> bool:
-        """Whether runs with these options read from the configuration's storage."""
+        """Return whether runs with these options read from the configuration's storage."""
         return False
 
     def missing(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
-        """What this machine lacks to run it on such devices, and the remedy; None when nothing."""
+        """Return what this machine lacks to run the workload on these kinds of devices, with the remedy.
+
+        Returns None if nothing is missing.
+        """
         return None
 
     def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:
-        """The software that runs with these options start in; None when it is the host's.
+        """Describe the software environment of runs with these options, or return None if they use the host's software.
 
-        cache: directory for what is expensive to find out. LaunchError when it is not there.
+        Raises LaunchError if the environment does not exist.
+
+        Args:
+            options: options of a cell.
+            cache: directory for results that are expensive to compute.
         """
         return None
 
     def other_program(self, reading: LogReading, options: Mapping[str, Scalar]) -> str:
-        """Why what was read is of another program than the one that runs with these options; empty where nothing says so."""
+        """Explain why a reading comes from another program than the one that runs with these options start.
+
+        Returns '' if there is no sign of it.
+        """
         return ""
 
     def hints(self, log: Log) -> Sequence[str]:
-        """Why nothing was found in the log of an incomplete run."""
+        """Return explanations of why the log of an incomplete run has no results."""
         return ()
 
     def objection(self, cell: Cell, runs_on: AcceleratorKind) -> str | None:
-        """Why this cell cannot be run at all on such a device (`unsupported`), or None."""
+        """Return the reason why this cell can never run on this kind of device, or None.
+
+        Such a cell gets the status `unsupported`.
+        """
         return None
 
     @abstractmethod
     def step(self, run: Run) -> Step:
-        """The step that measures the run; may write what it needs into `run.directory`."""
+        """Return the step that measures the run. May write files that it needs into `run.directory`."""
 
     def before(self, run: Run) -> Sequence[Step]:
-        """Steps before the one that measures. Where one fails, the run says nothing of its subject and is repeated."""
+        """Return the steps to start before the measuring step.
+
+        If one of them fails, the run has no result and is repeated.
+        """
         return ()
 
     def after(self, run: Run) -> Sequence[Step]:
-        """Steps after the one that measures, however it ended. Where one fails, the run is flagged."""
+        """Return the steps to start after the measuring step, however it ended.
+
+        If one of them fails, the run is flagged.
+        """
         return ()
 
     def result_file(self, run: Run) -> str | None:
-        """Name of a file in the run's directory that is part of what its program printed; may hold wildcards."""
+        """Return the name of a file in the run's directory that is read as part of the program's output, or None.
+
+        The name may contain wildcards.
+        """
         return None
 
     def outcome(self, run: Run, ended: Ended, log: Log) -> Outcome:
-        """What `read` gives; work on the CPU in the place of a device, and a rate that no work can have, are failures."""
+        """Return the outcome that `read` returns, after two checks of its plausibility.
+
+        A run is `invalid` if the CPU did work in place of a device, or if its rate is not positive.
+        """
         found = self.read(run, ended, log)
         if found.status == "ok" and (line := find_fallback(ACCELERATORS[run.runs_on], log.lines)):
             failure = Failure(reason=f"{FELL_BACK} {ACCELERATORS[run.runs_on].title}", evidence=line[:500])
@@ -402,4 +488,4 @@ class Workload(FileModel):
 
     @abstractmethod
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
-        """The outcome of a run; failures of the subject are outcomes, not exceptions."""
+        """Return the outcome of a run. Failures of the workload are outcomes, not exceptions."""

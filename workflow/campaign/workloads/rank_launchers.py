@@ -1,7 +1,7 @@
-"""The words that start a foreign program's ranks, and those that put it into its software environment.
+"""Command lines that start the ranks of an external program in its software environment.
 
-mpirun (Open MPI 5, MPICH 5), torchrun and srun were tried over two emulated hosts of a real Slurm, none of them on real ones;
-horovodrun, conda, Apptainer and modules were not tried: their documentation says what they take.
+mpirun (Open MPI 5, MPICH 5), torchrun and srun were tried over two emulated hosts of a real Slurm, none of them on real hosts.
+horovodrun, conda, Apptainer and modules were not tried; their command lines follow their documentation.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from campaign.workloads.software import Software, software_words
 LaunchMethod = Literal["once", "per_rank", "srun", "mpirun", "horovodrun", "torchrun"]
 
 MARKS = ("CAMPAIGN_RUN", "CAMPAIGN_RUN_RANK")
-"""Variables by which a run's processes are found; those that mpirun starts elsewhere have to have them, too."""
+"""Variables by which the processes of a run are found. Processes that mpirun starts on other hosts need them, too."""
 
 
 class CommandLine(NamedTuple):
-    """The argv of a step. program_at, wrapped_ranks: see `Step`."""
+    """Command line of a step. For `program_at` and `wrapped_ranks` see `Step`."""
 
     argv: tuple[str, ...]
     program_at: int | None
@@ -36,13 +36,21 @@ def command_line(
     program: Sequence[str],
     environment: Iterable[str],
 ) -> CommandLine:
-    """Build the argv of a step, with the launcher's words and those of the software environment where each belongs.
+    """Build the command line of a step from launcher, software environment and program.
 
-    software, options (for the launcher) and program have all names filled in; environment: names of variables that the ranks need.
     mpirun and horovodrun come from the software environment, but start containers themselves: an image seldom holds the MPI that
     the site's network needs.
+
+    Args:
+        run: the run that the step belongs to.
+        launch: method that starts the ranks.
+        mpi: MPI implementation of mpirun; None for Open MPI.
+        software: software environment, with names filled in.
+        options: options of the launcher, with names filled in.
+        program: program and arguments, with names filled in.
+        environment: names of variables that the ranks need.
     """
-    inside = software_words(software, runs_on=run.runs_on)  # what each rank is started through
+    inside = software_words(software, runs_on=run.runs_on)  # words that start each rank
     outside: list[str] = []
     if launch in ("mpirun", "horovodrun") and not (software and software.apptainer):
         outside, inside = inside, outside
@@ -50,7 +58,7 @@ def command_line(
     slurm, ranks = run.launcher == "slurm", str(sum(run.ranks_by_host.values()))
     match launch:
         case "mpirun" if mpi == "mpich":
-            # Hydra gives its ranks the whole environment.
+            # Hydra passes the whole environment to its ranks.
             words = ["mpirun", "-n", ranks, *(["-hosts", hosts] if slurm else []), *options, *inside]
         case "mpirun":
             where = ["-H", hosts, "--map-by", "slot"] if slurm else ["--oversubscribe"]
@@ -72,7 +80,7 @@ def command_line(
             words = [*inside, "torchrun", "--standalone", f"--nproc-per-node={ranks}", *options]
         case _:
             words = inside
-    if launch == "torchrun":  # it starts Python files itself, so that only its own start can be marked
+    if launch == "torchrun":  # torchrun starts Python files itself, so only its own start can be marked
         at = words.index("torchrun")
         times = len(run.ranks_by_host) if words[0] == "srun" else 1
     else:
@@ -82,13 +90,17 @@ def command_line(
 
 
 def _exported(software: Software | None, environment: Iterable[str], slurm: bool) -> list[str]:
-    """Variables that mpirun has to give to ranks on other hosts. Only Slurm's launcher marks each rank of a host apart."""
+    """Return the names of variables that mpirun has to pass to ranks on other hosts.
+
+    With Slurm, CAMPAIGN_RUN_RANK is included, because only Slurm's launcher marks each rank of a host separately.
+    """
     changed = ["PATH"] if software is not None and software.apptainer is None else []
     changed += ["LD_LIBRARY_PATH"] if software is not None and software.modules else []
     return list(dict.fromkeys((*environment, *changed, *(MARKS if slurm else MARKS[:1]))))
 
 
 def _torchrun_over_hosts(run: Run, inside: Sequence[str]) -> list[str]:
+    """Return the words that start torchrun once per host through srun."""
     hosts = list(run.ranks_by_host)
     return [
         "srun",
@@ -96,7 +108,7 @@ def _torchrun_over_hosts(run: Run, inside: Sequence[str]) -> list[str]:
         f"--nodelist={','.join(hosts)}",
         f"--ntasks={len(hosts)}",
         "--ntasks-per-node=1",
-        # The step that starts this holds the devices, too.
+        # The step that starts torchrun already holds the devices.
         "--overlap",
         "--mem=0",
         "--export=ALL",
@@ -111,7 +123,11 @@ def _torchrun_over_hosts(run: Run, inside: Sequence[str]) -> list[str]:
 
 
 def free_port(address: str = "") -> int:
-    """A TCP port that is free now; address: an empty one means every interface."""
+    """Return a TCP port that is free now.
+
+    Args:
+        address: address of an interface; '' for all interfaces.
+    """
     with socket.socket() as probe:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]

@@ -1,7 +1,7 @@
-"""Marks that the ranks of a wrapped program leave, as evidence of their start and end beside the exit code of the wrapper.
+"""Mark files of the ranks of a wrapped program, used as evidence of their start and end besides the wrapper's exit code.
 
-mpirun, horovodrun, `conda run`, apptainer and module scripts can end with 0 although no rank started, and fail although every rank
-ended well. torchrun starts Python files itself, so that behind it only its own start and end are marked.
+mpirun, horovodrun, `conda run`, apptainer and module scripts can end with 0 although no rank started, and fail although every
+rank succeeded. torchrun starts Python files itself, so only the start and end of torchrun are marked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from campaign.workloads.protocol import Ended, Step
 
 _DIRECTORY = ".ranks"
 _UNMARKED = "campaign: this rank cannot write its mark"
-# One line: older releases of conda refuse arguments with line feeds. A directory that an image does not show is no failure.
+# One line, because older releases of conda refuse line feeds. A directory that a container cannot see is not a failure.
 _SCRIPT = (
     "m=$1/${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${HOROVOD_RANK:-${RANK:-${SLURM_PROCID:-0}}}}}.$$; shift; "
     f'{{ echo started >"$m"; }} 2>/dev/null || {{ echo "{_UNMARKED}" >&2; exec "$@"; }}; '
@@ -26,7 +26,7 @@ _SCRIPT = (
     '"$@"; c=$?; echo "ended $c" >>"$m"; exit $c'
 )
 _ENDED = re.compile(r"^ended (\d+)$", re.MULTILINE)
-# MPI_Abort and Open MPI's rule of MPI_Finalize: the ranks' own doing, whatever their shells saw of it.
+# MPI_Abort, and an exit without MPI_Finalize under Open MPI. The ranks caused these, whatever their shells recorded.
 _OWN_ABORT = re.compile(r"MPI_ABORT was invoked|MPI_Abort\(|exiting improperly|without calling \"?(?:MPI_)?[Ff]inalize")
 _RENDEZVOUS = re.compile(r"Rendezvous(?:Timeout|Connection|Closed|State)Error[^\n]*")
 _SIGNS = (_UNMARKED.encode(), b"MPI_A", b"improperly", b"inalize", b"Rendezvous", b"ChildFailed")
@@ -34,9 +34,13 @@ _KILLED = (128 + 9, 128 + 15)
 
 
 def mark_ranks(step: Step, directory: Path) -> Step:
-    """Return the step with a shell around each rank of its program that marks the rank's start and end in the directory.
+    """Return the step with a shell around each rank that marks the start and end of the rank.
 
-    A step whose program is started by no wrapper stays as it is.
+    A step whose program is not started by a wrapper is returned unchanged.
+
+    Args:
+        step: the step.
+        directory: directory of the run, for the mark files.
     """
     if step.program_at is None:
         return step
@@ -45,24 +49,36 @@ def mark_ranks(step: Step, directory: Path) -> Step:
 
 
 def marking_words(marks: Path) -> tuple[str, ...]:
-    """Return the words before a program that mark its start and end in a directory, which is made anew."""
+    """Return the words before a program that mark its start and end in a directory. The directory is created anew."""
     shutil.rmtree(marks, ignore_errors=True)
     make_directory(marks)
     return ("sh", "-c", _SCRIPT, "campaign-rank", str(marks))
 
 
 def has_started(marks: Path, output: str) -> bool:
-    """Return whether a program behind `marking_words` has started, or has printed that it cannot mark it."""
+    """Return whether a marked program has started.
+
+    It counts as started, too, if it printed that it cannot write its mark.
+
+    Args:
+        marks_directory: directory of the marks, as given to `marking_words`.
+        output: output of the program.
+    """
     return _UNMARKED in output or any(
         "missing" not in path.read_text(encoding="utf-8").split() for path in marks.glob("*")
     )
 
 
 def judge_marks(step: Step, directory: Path, ended: Ended, log: Path) -> Ended:
-    """Return how the step ended by the marks of its ranks; the wrapper's exit code counts only where they agree with it.
+    """Correct the end of a step by the marks of its ranks. The wrapper's exit code counts only if the marks agree with it.
 
-    Raises LaunchError if a rank did not start, or if none of them failed and the step did not end well nevertheless: that is no
-    result of the workload.
+    Raises LaunchError if a rank did not start, or if the step failed although no rank did. Such a run has no result.
+
+    Args:
+        step: the step.
+        directory: directory of the run, which holds the mark files.
+        step_end: end of the step as the launcher observed it.
+        log: log of the step.
     """
     if ended.timed_out or ended.memory_limit_hit or ended.disturbed or not log.exists():
         return ended
@@ -85,7 +101,7 @@ def judge_marks(step: Step, directory: Path, ended: Ended, log: Path) -> Ended:
     if own and (own not in _KILLED or len(marks) == ranks or ended.memory_kills):
         if not well and program == "torchrun":
             _reject_failed_rendezvous(log, wrapper)
-        # A rank has failed, whatever the wrapper made of it.
+        # A rank has failed, even if the wrapper ended with 0.
         return replace(ended, codes=(own,) * len(ended.codes)) if well else ended
     if len(marks) < ranks:
         raise LaunchError(f"{wrapper} started {len(marks)} of {ranks} ranks{_describe(ended, log)}")
@@ -93,17 +109,18 @@ def judge_marks(step: Step, directory: Path, ended: Ended, log: Path) -> Ended:
         raise LaunchError(f"{len(marks) - len(codes)} of {ranks} ranks of {wrapper} did not end{_describe(ended, log)}")
     if len(codes) == ranks:
         raise LaunchError(f"{wrapper} failed after all {ranks} ranks had ended with 0{_describe(ended, log)}")
-    return ended  # some were killed with their shells, from inside or from outside: the log decides
+    return ended  # some ranks were killed with their shells, so the log decides
 
 
 def _reject_failed_rendezvous(log: Path, wrapper: str) -> None:
-    """Raise LaunchError if torchrun failed before it had started a rank."""
+    """Raise LaunchError if torchrun failed before it started a rank."""
     text = Log(log).excerpt(_SIGNS)
     if "ChildFailedError" not in text and (met := _RENDEZVOUS.search(text)):
         raise LaunchError(f"{wrapper} started no rank: {met[0][:300]}; the run has no record and is repeated")
 
 
 def _describe(ended: Ended, log: Path) -> str:
+    """Describe exit codes and the last line of the log, to complete a message about a failed launch."""
     codes = ", ".join("no exit code" if code is None else f"exit code {code}" for code in dict.fromkeys(ended.codes))
     last = Log(log).tail(200).rpartition("\n")[2] if log.exists() else ""
     return f" and ended with {codes}{f' ({last})' if last else ''}; the run has no record and is repeated"

@@ -1,4 +1,4 @@
-"""Services: a server is started, a benchmark client sends requests to it, and the client's numbers are recorded."""
+"""Services. A server is started, a benchmark client sends requests to it, and the client's results are recorded."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _RATES = ("output_tokens_per_s", "prompt_tokens_per_s", "requests_per_s", "error
 
 
 class ServiceWorkload(Workload):
-    """A server and a client that sends requests to it."""
+    """Workload of a server and a client that sends requests to it."""
 
     introduction: ClassVar[str] = _INTRODUCTION
     example: ClassVar[str] = _EXAMPLE
@@ -109,27 +109,33 @@ class ServiceWorkload(Workload):
 
     @classmethod
     def tables(cls) -> Iterator[ReferenceTable]:
+        """Return the table of names in braces for the reference page."""
         names = [(f"`{{{name}}}`", meaning) for name, meaning in SERVICE_VALUES.items()]
         known = "The options, the [names of commands](#names-in-braces), and:"
         yield ReferenceTable("Names in braces of services", known, ("Name", "Meaning"), names)
 
     @property
     def one_process_for_all(self) -> bool:
+        """True unless the server is started once per rank."""
         return self.server.launch != "per_rank"
 
     @property
     def in_container(self) -> bool:
+        """True if server and client run in an Apptainer image."""
         return self.software is not None and self.software.apptainer is not None
 
     @property
     def reads_log(self) -> bool:
+        """True, because the results are read from the output of the client."""
         return True
 
     @property
     def own_parsers(self) -> Sequence[Parser]:
+        """Expressions that read the output of the client."""
         return self.client.parsers
 
     def tests(self, log: Log) -> Sequence[LogReading]:
+        """Parse every test in the client's output, or only the test that the workload file selects."""
         chosen = None if self.client.test == "only" else self.client.test
         return (
             []
@@ -138,25 +144,32 @@ class ServiceWorkload(Workload):
         )
 
     def of_test(self, number: int) -> Self:
+        """Return a copy of the workload that reads only this test (number from 1) of the client's output."""
         return self.model_copy(update={"client": self.client.model_copy(update={"test": number})})
 
     def input_words(self) -> Sequence[str]:
+        """Return the names in `inputs`, or else all words of the commands of server and client."""
         words = (*self.server.command, *self.client.command) if self.inputs is None else self.inputs
         return tuple(word.removeprefix(BESIDE) for word in words)
 
     def script_words(self) -> Sequence[str]:
+        """Return words of the commands that name a script only if the file exists before the run starts."""
         words = (*self.server.command, *self.client.command)
         named = (word for word in words if word.startswith(BESIDE) or not (self.in_container or word.startswith("-")))
         return () if self.inputs is not None else tuple(word.removeprefix(BESIDE) for word in named)
 
     @property
     def printed_metrics(self) -> Sequence[str] | None:
-        """The metrics of its parser. At a given rate, a latency leads: the rate of answers is that of the requests."""
+        """Names of the metrics of the client's parser, the primary metric first, or None if they are not known.
+
+        With an option `rate_per_s`, the primary metric is a latency, because the rate of answers equals that of the requests.
+        """
         if self.client.parsers or "rate_per_s" not in self.options:
             return [parser.metric for parser in self.client.parsers] or None
         return [*_LATENCIES, *_RATES]
 
     def summary(self) -> Mapping[str, Any]:
+        """Return server program, launch method and parser as columns of `campaign workload list`."""
         *_, program = (self.server.command[0], *_modules(self.server.command))
         return {
             "model or program": program.rpartition("/")[2],
@@ -165,13 +178,14 @@ class ServiceWorkload(Workload):
         }
 
     def identity(self) -> dict[str, Any]:
-        """Return the document without how long the server may take to start and end."""
+        """Return the identity document without the time limits for start and end of the server."""
         document = super().identity()
         for timeout in ("ready_within_s", "stop_within_s"):
             document["server"].pop(timeout, None)
         return document
 
     def problems(self, around: Surroundings) -> Iterator[str]:
+        """Yield an error message for each key of server or client that does not fit the campaign or the system."""
         known = RESERVED | SERVICE_VALUES.keys() | self.options.keys()
         yield from find_misnamed_metrics(
             self.client.parsers, lambda index, key: around.place("client", "parsers", index, key)
@@ -189,6 +203,7 @@ class ServiceWorkload(Workload):
                 )
 
     def missing(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
+        """Return an error message if server, client or a required package is not installed, else None."""
         if (absent := find_missing_package("prometheus_client")) is not None:
             return f"services need the package {absent}"
         for part, command in (("server", self.server.command), ("client", self.client.command)):
@@ -197,21 +212,26 @@ class ServiceWorkload(Workload):
         return None
 
     def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:
+        """Describe the software environment of server and client, or return None for the host's software."""
         software = self._software(options)
         return environments.software_document(software, None, cache, f"workload '{self.name}'")
 
     def _software(self, options: Mapping[str, Scalar]) -> Software | None:
+        """Return the software environment with the options of a cell filled in, or None."""
         if self.software is None:
             return None
         return filled(self.software, {**self.options, **options}, f"workload {self.name}")
 
     def hints(self, log: Log) -> list[str]:
+        """Return explanations of why the parsers found no results in the client's output."""
         return collect_hints(log, self.client.parser, self.client.parsers)
 
     def result_file(self, run: Run) -> str | None:
+        """Return the name of the client's result file if it exists, else None."""
         return self.client.result if self.client.find_result(run.directory) else None
 
     def step(self, run: Run) -> Step:
+        """Write the specification of a service run, and return the step that starts server and client."""
         cell, where = run.cell, f"workload {self.name}"
         software = self._software(cell.options)
         path = search_path(software, os.environ.get("PATH", os.defpath))
@@ -238,6 +258,7 @@ class ServiceWorkload(Workload):
         return Step(argv, {}, run.ranks_by_host, per_rank=not self.one_process_for_all)
 
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
+        """Return the outcome of a service run from the results of its client and its program."""
         if run.saved:
             return ended.failure(log) or self._judge(self._read_client(run, log, ended.known))
         result = read_result(run)
@@ -261,7 +282,13 @@ class ServiceWorkload(Workload):
         )
 
     def _read_client(self, run: Run, log: Log, ended: bool) -> Outcome:
-        """Return the outcome that the client wrote or printed. ended: whether the client is known to have ended well."""
+        """Read the outcome that the client wrote or printed.
+
+        Args:
+            run: the run.
+            log: result file or output of the client.
+            has_ended_well: true if the client is known to have ended well.
+        """
         client, configuration = self.client, run.cell.configuration
         test = None if client.test == "only" else client.test
         scope = RunContext(ranks=configuration.ranks, hosts=configuration.hosts, test=test, ended_normally=ended)
@@ -277,7 +304,7 @@ class ServiceWorkload(Workload):
         )
 
     def _judge(self, outcome: Outcome) -> Outcome:
-        """Return the outcome, as `invalid` if no request succeeded, or too many failed."""
+        """Return the outcome, marked as `invalid` if no request succeeded or too many failed."""
         failed = outcome.metrics.get("errors", 0.0)
         count = outcome.metrics.get("requests", failed + 1)
         if outcome.status != "ok" or (failed < count and 100 * failed <= self.errors_at_most_pct * count):
@@ -291,7 +318,7 @@ class ServiceWorkload(Workload):
 
 
 def _modules(command: Sequence[str]) -> Iterator[str]:
-    """What an interpreter runs: a module, or a script."""
+    """Yield the module or script that an interpreter in the command runs, if there is one."""
     for before, word in pairwise(command):
         if before == "-m" or word.endswith((".py", ".sh")):
             yield word
@@ -299,13 +326,16 @@ def _modules(command: Sequence[str]) -> Iterator[str]:
 
 
 def failed_outcome(result: ServiceRunResult, problem: ServiceProblem, ended: Ended, log: Log) -> Outcome:
-    """Return the outcome of a run without a measurement. Raises LaunchError if its program or port was not available."""
+    """Build the outcome of a run without a measurement.
+
+    Raises LaunchError if the program or the port of the service was not available.
+    """
     if problem in ("no_program", "port_taken"):
         raise LaunchError(result.words)
     status: Status = "time_limit" if problem == "not_ready" else "crashed"
     failure = Failure(reason=result.words, evidence=result.evidence[-400:] or result.words)
     if status == "crashed":
-        # An exit with 0 is none that a server may take by itself.
+        # A server must not end by itself, so an exit code of 0 counts as 1.
         codes = (result.code or 1,)
         found = classify(log, codes, timed_out=False, killed_by_us=False, memory_kills=ended.memory_kills)
         if found and found[0] != "crashed":
@@ -315,7 +345,7 @@ def failed_outcome(result: ServiceRunResult, problem: ServiceProblem, ended: End
 
 
 def read_result(run: Run) -> ServiceRunResult | None:
-    """Return the result that the program of the run left; None if it was ended before."""
+    """Return the result that the service program of a run left, or None if the program was ended before."""
     try:
         return ServiceRunResult.model_validate_json(read_bytes(run.directory / RESULT_FILE))
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""The software environment that a foreign program has of its own: whether it is there, and what is in it, for its records.
+"""Software environment of an external program - a check that it exists, and a description of its content for records.
 
-Looked at once a session on the host of the driver, before the first run that needs it. What cannot be found out is absent.
-Apptainer, conda and modules were not tried here with real ones: their documented answers are read.
+The environment is inspected once per session on the host of the driver, before the first run that needs it. Values that cannot
+be determined are left out. Apptainer, conda and modules were not tried here; their answers are parsed as documented.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Filled = Annotated[str, StringConstraints(pattern=OPERAND_PATTERN)]
 ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN, max_length=200)]
 
 SCHEMA = "software/1"
-_ANSWER_S = 120.0  # an environment on a busy shared file system
+_ANSWER_S = 120.0  # long enough for an environment on a busy shared file system
 _PACKAGES = "import json, importlib.metadata as m; print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
 _LOADED = 'printf "campaign:%s\\n" "$LOADEDMODULES"'
-# Old Tcl modules end well whatever they could not load.
+# Old Tcl modules exit with 0 even if a module could not be loaded.
 _NO_MODULE = re.compile(r"Unable to locate a modulefile|ERROR:105|module\(s\) (?:are unknown|cannot be loaded)", re.I)
-# As arguments, never as text of the script: whatever a program is given reaches it unchanged.
+# Module names and command are arguments, not text of the script, so that they reach the program unchanged.
 _MODULES = """\
 command -v module >/dev/null || . /etc/profile >/dev/null 2>&1
 while test "$1" != --; do module load "$1" || exit 127; shift; done
@@ -45,7 +45,7 @@ exec "$@"
 
 
 class Container(FileModel):
-    """An Apptainer image that a program runs in."""
+    """Apptainer image that a program runs in."""
 
     image: Filled
     """Image file. Names of the workload's options in braces are filled in, here and in the rest of `software`."""
@@ -77,7 +77,10 @@ class Software(FileModel):
 
 
 def software_words(software: Software | None, *, runs_on: AcceleratorKind) -> list[str]:
-    """Words before a command that give it its environment; for a virtual environment it is the PATH that does (`search_path`)."""
+    """Build the words before a command that start it in its software environment.
+
+    A virtual environment needs no words. Its programs are found by the PATH (see `search_path`).
+    """
     if software is None or software.venv is not None:
         return []
     if software.conda is not None:
@@ -93,12 +96,23 @@ def software_words(software: Software | None, *, runs_on: AcceleratorKind) -> li
 
 
 def search_path(software: Software | None, path: str) -> str | None:
-    """The PATH of a program with a virtual environment, where `path` is the one without; None: it stays as it is."""
+    """Return the PATH of a program in a virtual environment, or None if the PATH stays as it is.
+
+    Args:
+        software: software environment of the program.
+        path: PATH without the virtual environment.
+    """
     return f"{software.venv}/bin:{path}" if software is not None and software.venv is not None else None
 
 
 def filled(software: Software, values: Mapping[str, Scalar], where: str) -> Software:
-    """The software with the names in braces replaced by the values of the workload's options."""
+    """Return the software environment with names in braces replaced by the values of the workload's options.
+
+    Args:
+        software: the software environment.
+        values: values by name.
+        location: location of the workload for error messages.
+    """
 
     def text(value: str) -> str:
         return fill(value, values, f"{where}: software")
@@ -113,9 +127,15 @@ def filled(software: Software, values: Mapping[str, Scalar], where: str) -> Soft
 def software_document(
     software: Software | None, launcher: str | None, cache: Path, where: str
 ) -> dict[str, Any] | None:
-    """What a program is started in, with the version of the launcher of its ranks; None where that is what the host has anyway.
+    """Describe the environment that a program is started in, with the version of its launcher.
 
-    cache: directory for what is expensive to find out (digests of images). LaunchError: it is not there, and what to do.
+    Returns None if the program uses the host's software. Raises LaunchError, with a remedy, if the environment does not exist.
+
+    Args:
+        software: software environment, with names filled in.
+        launcher: program that starts the ranks, such as mpirun.
+        cache: directory for digests of images, which are expensive to compute.
+        location: location of the workload for error messages.
     """
     if software is None and launcher is None:
         return None
@@ -126,7 +146,13 @@ def software_document(
 
 
 def describe(software: Software, kept: Path, where: str = "software") -> dict[str, Any]:
-    """What is in a software environment, JSON-able; LaunchError when it is not there."""
+    """Return the content of a software environment as a JSON-serialisable dict. Raises LaunchError if it does not exist.
+
+    Args:
+        software: software environment, with names filled in.
+        cache: directory for digests of images.
+        location: location of the workload for error messages.
+    """
     if software.conda is not None:
         return _conda(software.conda, where)
     if software.apptainer is not None:
@@ -137,7 +163,14 @@ def describe(software: Software, kept: Path, where: str = "software") -> dict[st
 
 
 def image_digest(image: Path, kept: Path) -> str:
-    """SHA-256 of a file in hex. An unchanged one (path, size, time of change) is not read twice."""
+    """Return the SHA-256 of an image file in hex.
+
+    The digest is cached. A file with unchanged path, size and modification time is not read again.
+
+    Args:
+        image: the image file.
+        cache: directory of the cache.
+    """
     status = image.stat()
     state = [status.st_size, status.st_mtime_ns]
     memory, name = kept / "images.json", str(image.resolve())
@@ -147,13 +180,14 @@ def image_digest(image: Path, kept: Path) -> str:
         return str(entry["sha256"])
     with image.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    # It only saves time: where it cannot be written, the image is read again.
+    # The cache only saves time. If it cannot be written, the image is read again.
     with suppress(OSError):
         write_json(memory, {**known, name: {"state": state, "sha256": digest}})
     return digest
 
 
 def _conda(name: str, where: str) -> dict[str, Any]:
+    """Describe a conda environment by its packages. Raises LaunchError if it does not exist."""
     _program("conda", where, "load or install it, or give the environment as `venv`")
     code, out, words = _ask(["conda", "list", "--json", "-p" if "/" in name else "-n", name])
     if code != 0:
@@ -168,6 +202,7 @@ def _conda(name: str, where: str) -> dict[str, Any]:
 
 
 def _container(container: Container, kept: Path, where: str) -> dict[str, Any]:
+    """Describe an Apptainer image by digest, labels and Python packages. Raises LaunchError if it does not exist."""
     image = Path(container.image)
     _program(container.program, where, "install it, or say `program: singularity` where that is its name")
     if "://" in container.image:
@@ -195,6 +230,7 @@ def _container(container: Container, kept: Path, where: str) -> dict[str, Any]:
 
 
 def _venv(directory: str, where: str) -> dict[str, Any]:
+    """Describe a virtual environment by its packages. Raises LaunchError if it does not exist."""
     python = Path(directory) / "bin/python"
     if not python.exists():
         raise LaunchError(
@@ -205,6 +241,7 @@ def _venv(directory: str, where: str) -> dict[str, Any]:
 
 
 def _modules(software: Software, where: str) -> dict[str, Any]:
+    """Load environment modules, and describe the loaded ones. Raises LaunchError if one cannot be loaded."""
     names = software.modules or ()
     told = " ".join(names)
     code, out, words = _ask([*software_words(software, runs_on="cpu"), "bash", "-c", _LOADED])
@@ -218,6 +255,7 @@ def _modules(software: Software, where: str) -> dict[str, Any]:
 
 
 def _python_packages(python: Sequence[str]) -> dict[str, Any]:
+    """List the packages of a Python interpreter with their versions. The result is empty if the interpreter fails."""
     code, out, _ = _ask([*python, "-c", _PACKAGES])
     with suppress(ValueError, TypeError, IndexError):
         packages = json.loads(out.strip().splitlines()[-1])
@@ -227,7 +265,7 @@ def _python_packages(python: Sequence[str]) -> dict[str, Any]:
 
 
 def _launcher(program: str, software: Software | None, where: str) -> str:
-    """The first line that the launcher says of its version."""
+    """Return the first line that a launcher prints about its version."""
     outside = None if software is not None and software.apptainer is not None else software
     path = search_path(outside, os.environ.get("PATH", os.defpath))
     argv = [*software_words(outside, runs_on="cpu"), program, "--version"]
@@ -239,18 +277,20 @@ def _launcher(program: str, software: Software | None, where: str) -> str:
 
 
 def _program(name: str, where: str, remedy: str) -> None:
+    """Raise LaunchError if a program is not on the PATH."""
     if shutil.which(name) is None:
         raise LaunchError(f"{where}: {name} is not on the PATH of {os.uname().nodename}; {remedy}")
 
 
 def _missing(where: str, what: str, words: str, remedy: str) -> LaunchError:
+    """Build the error for software that cannot be used, with the last output and a remedy."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     said = f" ({' '.join(lines)[-300:]})" if lines else ""
     return LaunchError(f"{where}: {what} cannot be used on {os.uname().nodename}{said}; {remedy}")
 
 
 def _ask(argv: Sequence[str], variables: Mapping[str, str] | None = None) -> CompletedCommand:
-    """Run a command; code 127 for a program that is not there, 124 for one that does not answer."""
+    """Run a command and return its result. The exit code is 127 if the program does not exist, and 124 after a timeout."""
     try:
         return run_command(argv, _ANSWER_S, {**os.environ, **(variables or {})})
     except OSError as error:

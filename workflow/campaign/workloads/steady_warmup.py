@@ -1,9 +1,10 @@
-"""How long a warm-up goes on: until its steps show no trend. The standard library alone: a program may load this one file.
+"""Rule for the end of a warm-up - it continues until the step times show no trend. Imports only the standard library.
 
-The trend of the last steps (five chunks, or half of all so far) is judged by Spearman's rank correlation of a step's time with its
-number, so that neither outliers nor the distribution of steps matter, and by its size, the change of the median from the first half
-of these steps to the second. Chosen by simulation (tests/unit/workloads/test_steady_warmup.py) against quarters' medians, against
-fewer chunks and against a window that does not grow: such a window ends in the middle of a slow warm-up.
+A program can therefore load this file alone. The trend of the last steps (five chunks, or half of all steps so far) is tested
+by Spearman's rank correlation of step time and step number, so neither outliers nor the distribution of step times matter. It
+must also be large enough, measured as the change of the median between the two halves of these steps. The rule was chosen by
+simulation (tests/unit/workloads/test_steady_warmup.py) over medians of quarters, fewer chunks, and a window of constant size,
+which ends in the middle of a slow warm-up.
 """
 
 import math
@@ -11,33 +12,33 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 CHUNKS = 5
-"""Chunks that are compared: fewer do not tell a trend from noise."""
+"""Minimum number of chunks. Fewer do not distinguish a trend from noise."""
 FEWEST_STEPS = 4
-"""Steps of a chunk, at least."""
+"""Minimum number of steps of a chunk."""
 TREND_PCT = 1.0
-"""Trend of step times that lengthens a warm-up, at least."""
+"""Minimum trend of step times, in percent, that extends a warm-up."""
 _SIGNIFICANT = 1.64
-"""Standard errors of the correlation: a steady run is lengthened by chance in at most one of ten chunks."""
+"""Limit of the correlation in standard errors. A steady run is extended by chance in at most one of ten chunks."""
 STEADY, GIVEN_UP = 0, -1
-"""What `steps_to_go` says beside a number of steps."""
+"""Results of `decide_next_steps` other than a number of steps."""
 NOT_STEADY = "not steady after the longest warm-up"
-"""Flag of a run that reached the most warm-up steps with a trend."""
+"""Flag of a run that still had a trend at the maximum number of warm-up steps."""
 SHORT_WINDOW = "measured window shorter than asked"
 """Flag of a run whose measured steps took less than `measured_min_s`."""
 
 
 def chunk_of(warmup_steps: int) -> int:
-    """Steps after which the trend is looked at again."""
+    """Return the number of steps after which the trend is tested again."""
     return max(warmup_steps, FEWEST_STEPS)
 
 
 def least_of(warmup_steps: int) -> int:
-    """The shortest warm-up of which it can be said whether it has a trend."""
+    """Return the number of steps of the shortest warm-up that can be tested for a trend."""
     return CHUNKS * chunk_of(warmup_steps)
 
 
 def has_trend(times_s: Sequence[float]) -> bool:
-    """Whether the later of these steps take longer or shorter than the earlier ones, beyond noise."""
+    """Return whether step times (seconds, in order) get longer or shorter by more than noise."""
     half = len(times_s) // 2
     before, after = median(times_s[:half]), median(times_s[-half:])
     if abs(after - before) <= TREND_PCT / 100 * before:
@@ -46,7 +47,7 @@ def has_trend(times_s: Sequence[float]) -> bool:
 
 
 def _rank_correlation(values: Sequence[float]) -> float:
-    """Spearman's, with the place of a value; equal values share their mean rank."""
+    """Return Spearman's correlation between values and their positions. Equal values share their mean rank."""
     places = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     start = 0
@@ -62,7 +63,13 @@ def _rank_correlation(values: Sequence[float]) -> float:
 
 
 def steps_to_go(times_s: Sequence[float], warmup_steps: int, most: int) -> int:
-    """Warm-up steps to make before looking again, `STEADY`, or `GIVEN_UP` where the most were made. times_s: of those made."""
+    """Return the number of further warm-up steps before the next test, `STEADY`, or `GIVEN_UP` if the maximum is reached.
+
+    Args:
+        times_s: durations of the steps so far in seconds.
+        warmup_steps: configured number of warm-up steps.
+        max_steps: maximum number of warm-up steps.
+    """
     made, least = len(times_s), least_of(warmup_steps)
     if made >= least and not has_trend(times_s[-max(least, made // 2) :]):
         return STEADY
@@ -76,10 +83,14 @@ def lengthened(
     most: int,
     agreed: Callable[[int], int] = lambda decision: decision,
 ) -> bool:
-    """Go on warming up; gives whether it ended steady. times_s: of the steps made so far, gets those of the others.
+    """Extend a warm-up until the step times show no trend, and return whether they ended steady.
 
-    take: makes so many steps and gives their times. agreed: the decision that all ranks follow, given one's own; every rank calls
-    it equally often, as each follows the same decisions.
+    Args:
+        times_s: durations of the steps so far in seconds; those of further steps are appended.
+        take_steps: takes this number of steps and returns their durations.
+        warmup_steps: configured number of warm-up steps.
+        max_steps: maximum number of warm-up steps.
+        agree_on: returns the decision that all ranks follow, given that of this rank. All ranks call it equally often.
     """
     while (decision := agreed(steps_to_go(times_s, warmup_steps, most))) > 0:
         times_s += take(decision)

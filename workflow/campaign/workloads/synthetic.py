@@ -1,4 +1,4 @@
-"""The synthetic workload: step times that are known beforehand, so that everything after them can be checked."""
+"""Synthetic workload with known step times, which allows the whole chain up to the report to be checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from campaign.workloads.steady_warmup import NOT_STEADY
 
 
 class FailureByRequest(FileModel):
-    """A failure that the synthetic workload produces on purpose."""
+    """Failure that the synthetic workload produces on purpose."""
 
     when: str
     """Predicate over the axes."""
@@ -30,10 +30,11 @@ class FailureByRequest(FileModel):
 
 
 class SyntheticWorkload(Workload):
-    """Reference with known step times, to check the chain from run to report.
+    """Reference workload with known step times, to check the chain from run to report.
 
     A step takes `overhead_ms + batch * sample_ms + (hosts - 1) * host_ms + fabric share of devices * fabric_ms`, times
-    normal noise. Cold, it takes longer: `cold_pct` at the first step, and e times less every `cold_steps` steps.
+    normal noise. At the start of a run it takes longer: by `cold_pct` at the first step. This excess decays exponentially
+    with the constant `cold_steps`.
     """
 
     lengthens_warmup: ClassVar[bool] = True
@@ -84,12 +85,14 @@ noise_pct: 1
         return self
 
     def problems(self, around: Surroundings) -> Iterator[str]:
+        """Yield an error message for each invalid condition in `failures`."""
         for index, failure in enumerate(self.failures):
             yield from collect_problems(
                 parse, failure.when, {*AXES, *self.options}, around.place("failures", index, "when")
             )
 
     def step(self, run: Run) -> Step:
+        """Write the specification of a synthetic run, and return the step that starts its program."""
         axes = run.cell.axes()
         where = f"workload {self.name}"
         fail = next((f.status for f in self.failures if parse(f.when, axes.keys(), where)(axes)), None)
@@ -111,11 +114,12 @@ noise_pct: 1
         }
         path = run.directory / "spec.json"
         path.write_text(json.dumps(specification), encoding="utf-8")
-        # The file, not the module: nothing but the standard library is imported, so that a run costs 20 ms.
+        # Started as a file, not as a module. Only the standard library is imported, so a run costs 20 ms.
         argv = (sys.executable, "-I", "-S", str(Path(__file__).with_name("synthetic_program.py")), str(path))
         return Step(argv, {}, run.ranks_by_host, per_rank=False, takes_devices=False)
 
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
+        """Return the outcome of a run from the JSON line that its program printed."""
         if failed := ended.failure(log):
             return failed
         printed = ""
@@ -123,7 +127,7 @@ noise_pct: 1
             printed = line if line.startswith("{") else printed
         try:
             result: dict[str, Any] = json.loads(printed)
-        except ValueError:  # nothing printed, or not all of it
+        except ValueError:  # no output, or incomplete output
             return Outcome("incomplete", Failure(reason="no result in the output", evidence=log.tail()))
         steps = tuple(result["step_times_s"])
         nan = result["loss"] is None
@@ -140,7 +144,7 @@ noise_pct: 1
 
 
 def true_step_s(file: SyntheticWorkload, cell: Cell) -> float:
-    """The ground truth: expected seconds of a step of this cell (see SyntheticWorkload)."""
+    """Return the expected duration of a step of this cell in seconds (see SyntheticWorkload)."""
     c = cell.configuration
     share = c.fabric_devices / c.devices
     return (

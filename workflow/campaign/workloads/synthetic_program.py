@@ -1,7 +1,7 @@
-"""The program of the synthetic workload: `python synthetic_program.py SPEC.json` takes, or pretends to take, the steps of its file.
+"""Program of the synthetic workload, which takes or pretends to take steps: `python synthetic_program.py SPEC.json`.
 
-Only the standard library is imported. It publishes the power, memory and utilisation that its devices are to have
-(`campaign.observe.telemetry.sources.program_gauges`).
+Only the standard library is imported. The program publishes the specified power, memory and utilisation of its devices for
+telemetry (`campaign.observe.telemetry.sources.program_gauges`).
 """
 
 import json
@@ -28,7 +28,13 @@ FAILURES: Mapping[str, tuple[str, int]] = {
 
 @contextmanager
 def published(devices: Mapping[str, Mapping[str, float]]) -> Iterator[None]:
-    """Let samplers of this machine see values of devices, where there are any."""
+    """Publish gauge values for the samplers on this machine while the context is open.
+
+    Nothing is published if there are no devices or no directory CAMPAIGN_GAUGES.
+
+    Args:
+        devices: values by gauge, by device.
+    """
     directory = os.environ.get("CAMPAIGN_GAUGES")
     if not devices or not directory or not Path(directory).is_dir():
         yield
@@ -46,13 +52,13 @@ def published(devices: Mapping[str, Mapping[str, float]]) -> Iterator[None]:
 
 
 def run_program(specification: Mapping[str, Any]) -> int:
-    """Take the steps that the specification asks for and print their times; gives the exit code."""
+    """Take the specified steps, print their times, and return the exit code."""
     with published(specification.get("gauges", {})):
         return _take_steps(specification)
 
 
 class _StepSequence:
-    """The steps of a run, one after the other."""
+    """Sequence of the steps of a run."""
 
     def __init__(self, specification: Mapping[str, Any]) -> None:
         self._specification = specification
@@ -60,7 +66,7 @@ class _StepSequence:
         self._made = 0
 
     def take(self, count: int) -> list[float]:
-        """The times of so many further steps."""
+        """Take this number of further steps, and return their durations in seconds."""
         return [self._step() for _ in range(count)]
 
     def _step(self) -> float:
@@ -89,9 +95,9 @@ def _take_steps(specification: Mapping[str, Any]) -> int:
     warmup, most = specification["warmup_steps"], specification.get("warmup_steps_max")
     times, is_steady = steps.take(warmup), None
     if most is not None:
-        # By its file: the package is not there for a program that only has the standard library.
+        # Loaded as a file, because this program cannot import the package.
         rule = runpy.run_path(str(Path(__file__).with_name("steady_warmup.py")))
-        is_steady = rule["lengthened"](times, steps.take, warmup, most)
+        is_steady = rule["extend_warmup"](times, steps.take, warmup, most)
     started = time.time()
     measured = steps.take(specification["measured_steps"])
     window = (started, time.time()) if specification["real_time"] else None

@@ -1,4 +1,7 @@
-"""Built-in PyTorch training: a rank a device, forked from a parent that has torch loaded already; DataParallel is one process."""
+"""Built-in PyTorch training with one rank per device, forked from a parent process that has already loaded torch.
+
+DataParallel uses a single process.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ options: {seq_len: 32}
 
 
 class TrainWorkload(Workload):
-    """Built-in PyTorch training on synthetic data."""
+    """Workload of built-in PyTorch training on synthetic data."""
 
     introduction: ClassVar[str] = _INTRODUCTION
     example: ClassVar[str] = _EXAMPLE
@@ -73,6 +76,7 @@ class TrainWorkload(Workload):
 
     @classmethod
     def tables(cls) -> Iterator[ReferenceTable]:
+        """Return the tables of built-in models and their options for the reference page."""
         yield ReferenceTable(
             "Built-in models",
             "`transformers:NAME` and `torchvision:NAME` are built where those packages are installed.",
@@ -102,12 +106,15 @@ class TrainWorkload(Workload):
 
     @property
     def variable_options(self) -> Collection[str]:
+        """Options that may be axes of a campaign, including those that every model has."""
         return {*self.options, *COMMON_OPTIONS}
 
     def summary(self) -> Mapping[str, Any]:
+        """Return the model and its number of parameters as columns of `campaign workload list`."""
         return {"model or program": self.model, "parameters": model_info(self.model).parameters}
 
     def problems(self, around: Surroundings) -> Iterator[str]:
+        """Yield an error message for an unknown model and for each invalid option or axis value."""
         try:
             model_info(self.model)
         except ConfigError as error:
@@ -124,31 +131,38 @@ class TrainWorkload(Workload):
                 yield f"{where}: {error}" + ("" if option in known else f"; {suggest_name(option, known)}")
 
     def counted_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-        """Options that every model has count where they differ from the default, so that one may become an axis, or a later version
-        may add one, without measuring anything again."""
+        """Return the options that belong to a cell's identity. Common options count only if they differ from the default.
+
+        Such an option may thus become an axis, or be added in a later version, without new measurements.
+        """
         known = model_info(self.model).default_options
         defaults = {**_REMOVED_DEFAULTS, **{name: known[name] for name in COMMON_OPTIONS if name in known}}
         return {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
 
     def reads_storage(self, options: Mapping[str, Scalar]) -> bool:
+        """Return whether the samples are read from the configuration's storage."""
         return options.get("input") == "storage"
 
     def missing(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
+        """Return an error message if PyTorch for these kinds of devices is not installed, else None."""
         return torch_missing(kinds)
 
     def objection(self, cell: Cell, runs_on: AcceleratorKind) -> str | None:
+        """Return the reason why this cell can never run on this kind of device, or None."""
         if runs_on != "cuda" and cell.precision == "tf32":
             return f"tf32 is a mode of NVIDIA's tensor cores, and no mode of this kind of device: {ACCELERATORS[runs_on].title}"
         return strategy_objection(cell, self._options(cell))
 
     def _options(self, cell: Cell) -> dict[str, Scalar]:
+        """Return all options of a cell, with the defaults of the model."""
         return resolve_options(self.model, {**self.options, **cell.options})
 
     def _replicas(self, cell: Cell) -> int:
-        """Devices of one process."""
+        """Return the number of devices of one process."""
         return cell.configuration.ranks if self._options(cell)["parallel"] == "dp" else 1
 
     def step(self, run: Run) -> Step:
+        """Return the step that starts the ranks of a training run."""
         cell, settings = run.cell, run.cell.settings
         options, replicas = self._options(cell), self._replicas(cell)
         specification: dict[str, Any] = {
@@ -172,10 +186,11 @@ class TrainWorkload(Workload):
             specification |= {
                 "storage_dir": str(run.storage.path),
                 "storage_gb_per_s": run.storage.gb_per_s,
-                # Processes of a host, who share its storage.
+                # Number of processes per host, which share its storage.
                 "storage_ranks": cell.configuration.devices_used // replicas,
             }
         return ranks_step(run, specification, replicas)
 
     def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
+        """Return the outcome of a training run from the results of its ranks."""
         return outcome_of_ranks(run, ended, log, run.cell.configuration.ranks // self._replicas(run.cell))

@@ -1,6 +1,6 @@
-"""Runs of the trainer, whatever it trains: what cannot be run, the step that starts the ranks, the outcome by what they leave.
+"""Runs of the trainer - reasons why they are unsupported, the step that starts the ranks, and the outcome.
 
-Ranks also leave evidence that their work was on the devices of the run.
+The ranks also leave evidence that their work was done on the devices of the run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ _LARGEST = (
 
 
 def torch_missing(kinds: Collection[AcceleratorKind] = ()) -> str | None:
-    """What this machine lacks to train on such devices, and the remedy. torch is not loaded for it."""
+    """Return what this machine lacks for training on these kinds of devices, with the remedy, or None.
+
+    PyTorch is not loaded for the check.
+    """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         cpu = format_install_command("train", "--index-url", "https://download.pytorch.org/whl/cpu")
@@ -61,7 +64,7 @@ def torch_missing(kinds: Collection[AcceleratorKind] = ()) -> str | None:
 
 
 def strategy_objection(cell: Cell, options: Mapping[str, Scalar]) -> str | None:
-    """Why the cell's devices cannot share their work as the options ask for, or None."""
+    """Return the reason why the devices of a cell cannot share their work as the options require, or None."""
     configuration, parallel = cell.configuration, options["parallel"]
     if parallel == "dp" and configuration.hosts > 1:
         hosts = configuration.hosts
@@ -78,7 +81,13 @@ def strategy_objection(cell: Cell, options: Mapping[str, Scalar]) -> str | None:
 
 
 def ranks_step(run: Run, specification: Mapping[str, Any], replicas: int = 1) -> Step:
-    """The step that starts a process for each device, or for `replicas` of them; specification: more keys of a TrainSpec."""
+    """Write the specification of the ranks, and return the step that starts one process per device or per group of devices.
+
+    Args:
+        run: the run.
+        specification: additional keys of the TrainSpec.
+        replicas: number of devices per process.
+    """
     settings = run.cell.settings
     document = {
         "batch": run.cell.batch,
@@ -97,7 +106,14 @@ def ranks_step(run: Run, specification: Mapping[str, Any], replicas: int = 1) ->
 
 
 def outcome_of_ranks(run: Run, ended: Ended, log: Log, processes: int) -> Outcome:
-    """The outcome of a run by the results that its processes have left."""
+    """Judge a run by the results that its processes left.
+
+    Args:
+        run: the run.
+        step_end: end of the step.
+        log: output of the step.
+        processes: number of processes of the run.
+    """
     results = read_results(run.directory, processes)
     whole = [result for result in results if result is not None]
     failed = [result for result in whole if result.status != "ok"]
@@ -106,7 +122,7 @@ def outcome_of_ranks(run: Run, ended: Ended, log: Log, processes: int) -> Outcom
         nothing = Failure(reason="a rank left no result", evidence=f"exit codes {ended.codes}")
         return ended.failure(log) or Outcome("incomplete", nothing)
     if len(whole) < len(results) or any(result.status != "nan" for result in failed):
-        # The rank with a complaint of its own is the cause; ranks that lost a peer only follow.
+        # A rank with an error of its own is the cause. Ranks that lost a peer are its consequences.
         cause = next((result for result in failed if result.status not in _FOLLOWS), failed[0])
         if cause.status in _FOLLOWS and (found := ended.failure(log)):
             return found
@@ -117,10 +133,12 @@ def outcome_of_ranks(run: Run, ended: Ended, log: Log, processes: int) -> Outcom
 
 
 def _failure(result: RankResult) -> Failure:
+    """Build the failure of a run from the result of a failed rank."""
     return Failure(reason=result.reason, evidence=result.evidence, rank=result.rank)
 
 
 def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_number: Sequence[RankResult]) -> Outcome:
+    """Build the outcome of a run whose ranks were all measured."""
     windows = tuple(result.window_s or 0.0 for result in results)
     slowest = max(windows)
     steps = len(results[0].step_times_s)
@@ -130,7 +148,7 @@ def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_numbe
         for phase in dict.fromkeys(phase for result in results for phase in result.phases_s)
     }
     if starts := [result.window_started for result in results if result.window_started is not None]:
-        # From the launch of the step to the first measured one of the last rank.
+        # Time from the launch of the step to the first measured step of the last rank.
         phases["first_step"] = max(starts) - ended.started
     return Outcome(
         status="nan" if not_a_number else "ok",
@@ -151,15 +169,20 @@ def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_numbe
 
 
 def _in_force(results: Sequence[RankResult]) -> dict[str, str]:
-    """What the ranks found in force, by name; what differs between them is joined."""
+    """Merge the settings that the ranks found in force. Values that differ between ranks are joined by ' and '."""
     names = dict.fromkeys(name for result in results for name in result.in_force)
     return {name: " and ".join(sorted({r.in_force[name] for r in results if name in r.in_force})) for name in names}
 
 
 def lost_pace(results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
-    """How much of the window was lost because cores could not hold the pace of emulated devices; nothing where none have one.
+    """Return the share of the window that was lost because cores could not hold the pace of emulated devices, as a metric.
 
-    Ranks wait for each other in every step: what the slowest of them loses, the run loses.
+    Ranks wait for each other in every step, so the run loses the maximum over its ranks. The result is empty if no device is
+    emulated.
+
+    Args:
+        results: results by rank.
+        slowest_s: longest window of all ranks in seconds.
     """
     lost_s = [result.pace_lost_s for result in results if result.pace_lost_s is not None]
     if not lost_s or slowest_s <= 0:
@@ -168,7 +191,10 @@ def lost_pace(results: Sequence[RankResult], slowest_s: float) -> dict[str, floa
 
 
 def at_pace(outcome: Outcome) -> Outcome:
-    """The outcome of a run, which is invalid where the pace of its devices was not held: its times are those of busy cores."""
+    """Return the outcome, marked as `invalid` if the pace of the emulated devices was not held.
+
+    The measured times would otherwise be those of overloaded cores.
+    """
     lost_pct = outcome.metrics.get("pace_lost_pct", 0.0)
     if outcome.status != "ok" or lost_pct <= _MOST_LOST_PCT:
         return outcome
@@ -180,7 +206,10 @@ def at_pace(outcome: Outcome) -> Outcome:
 
 
 def _steady(results: Sequence[RankResult]) -> tuple[float, float] | None:
-    """When all ranks were in their windows; None where one does not say, or the clocks of their hosts leave nothing."""
+    """Return start and end (Unix seconds) of the time in which all ranks were in their windows.
+
+    Returns None if a rank has no window, or if the windows do not overlap by the clocks of their hosts.
+    """
     windows = [(r.window_started, r.window_started + r.window_s) for r in results if r.window_started and r.window_s]
     if len(windows) < len(results):
         return None
@@ -189,7 +218,10 @@ def _steady(results: Sequence[RankResult]) -> tuple[float, float] | None:
 
 
 def _metrics(results: Sequence[RankResult]) -> dict[str, float]:
-    """Numbers beside the rate: losses of rank 0, else the largest of all ranks; one that no rank has is absent."""
+    """Collect the metrics other than the rate. Losses are those of rank 0, other metrics are the maximum over all ranks.
+
+    Metrics that no rank reports are left out.
+    """
     losses = {"loss_first": results[0].loss_first, "loss_last": results[0].loss_last}
     found = {name: float(value) for name, value in losses.items() if value is not None}
     for name in _LARGEST:
@@ -200,12 +232,21 @@ def _metrics(results: Sequence[RankResult]) -> dict[str, float]:
 
 
 def efficiency(run: Run, results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
-    """What a training run made of its devices, links and storage, by name; what cannot be known is absent.
+    """Compute how efficiently a training run used its devices, links and storage, as metrics by name.
 
-    slowest_s: the longest window of all ranks. flops_per_step: of all ranks, by the model; achieved_tflops: of one device; mfu_pct:
-    that, of its peak in this precision (Chowdhery et al. 2022); flops_per_allreduce_byte: a rank's work for each byte that it hands
-    to all-reduces. input_wait_s: the window's time without input, of the rank that waited longest; input_gb_per_s: what all ranks
-    together took from storage, over the window.
+    - `flops_per_step`: operations of all ranks per step, by the model.
+    - `achieved_tflops`: achieved rate per device.
+    - `mfu_pct`: achieved rate as a percentage of the device's peak in this precision (Chowdhery et al. 2022).
+    - `flops_per_allreduce_byte`: operations of a rank per byte that it passes to all-reduces.
+    - `input_wait_s`: time without input in the window, of the rank that waited longest.
+    - `input_gb_per_s`: rate at which all ranks together read from storage, over the window.
+
+    Metrics that cannot be computed are left out.
+
+    Args:
+        run: the run.
+        results: results by rank.
+        slowest_s: longest window of all ranks in seconds.
     """
     found: dict[str, float] = {}
     first, cell = results[0], run.cell
@@ -229,9 +270,9 @@ _UUID = re.compile(r"[0-9a-f]{32}")
 
 
 def ran_on(results: Sequence[RankResult]) -> tuple[str, ...]:
-    """What each rank says its work was on: torch's devices, and the UUID where torch tells it; empty where no rank says it.
+    """List the devices on which the ranks report their work, as torch's device name and UUID.
 
-    UUIDs of the further devices of one process follow it.
+    Ranks without a report are left out. The UUIDs of the further devices of a process follow its first device.
     """
     told = [
         (" ".join((*result.work_on, result.device_uuid or "")).strip(), *result.replica_uuids)
@@ -242,10 +283,11 @@ def ran_on(results: Sequence[RankResult]) -> tuple[str, ...]:
 
 
 def other_devices(run: Run, results: Sequence[RankResult]) -> Failure | None:
-    """Why these are not the devices that the run was given, one for each rank; None where nothing says so.
+    """Return a failure if the ranks used other devices than those of the run, or if several ranks used one device.
 
-    Parts of devices and remote ones are left out: what they show as their UUID is no evidence. The names that a composition gives
-    were found on the host before anything ran.
+    Returns None if there is no sign of it. Parts of devices and remote devices are not checked, because the UUIDs that they show
+    are
+    no evidence. The names in a composition were found on the host before the run.
     """
     if any(device.launch for device in run.devices):
         return None

@@ -1,6 +1,6 @@
-"""Two campaigns held against each other: cells matched by what they are, with ratios, intervals and a regression gate.
+"""Comparison of two campaigns: matched cells with ratios, intervals and a regression gate.
 
-`compare` makes a Comparison from the tables of two campaigns, `document` its JSON document. Pure.
+`compare` makes a CampaignComparison from the tables of two campaigns, `build_document` its JSON document. Pure.
 """
 
 from campaign.analysis.compare.comparison import Comparison, compare, document

@@ -1,8 +1,8 @@
-"""How much campaigns on one system differ although nothing was changed, by the cells that several of them measured.
+"""Spread between campaigns on one system without any change, from the cells that several of them measured.
 
-Compositions of one campaign are measured within hours or days, so their spread does not hold how much a system differs from one
+Compositions of one campaign are measured within hours or days, so their spread does not show how much a system differs from one
 week to another. The campaigns before a comparison show that. A difference of a cell between two campaigns has twice the variance
-of its mean over campaigns. What deviates in one campaign may be common to all of its cells, so campaigns, not cells, are the
+of its mean over campaigns. A deviation in one campaign may be common to all of its cells, so campaigns, not cells, are the
 degrees of freedom. Changes that were made in earlier campaigns count as spread, which makes statements more careful.
 """
 
@@ -22,9 +22,9 @@ MIN_CAMPAIGNS = 3
 
 @dataclass(frozen=True)
 class CampaignSpread:
-    """The variance of the logarithm of a cell's mean over campaigns; nan if no cell was measured twice.
+    """Variance of the logarithm of a cell's mean over campaigns.
 
-    campaigns: number of campaigns behind it.
+    variance: nan if no cell was measured twice; campaigns: number of campaigns that the variance is estimated from.
     """
 
     variance: float
@@ -36,7 +36,7 @@ class CampaignSpread:
         return self.campaigns >= MIN_CAMPAIGNS and np.isfinite(self.variance)
 
     def widen(self, ratios: LogRatios) -> LogRatios:
-        """Return changes between two campaigns with the spread between campaigns where it gives the wider interval."""
+        """Return changes between two campaigns, with the spread between campaigns wherever it widens the interval."""
         both = np.full_like(ratios.variance, 2 * self.variance)
         ours = LogRatios(ratios.ratio, both, np.full_like(both, self.campaigns - 1.0))
         wider = ours.bounds()[2] > ratios.bounds()[2]
@@ -47,7 +47,10 @@ class CampaignSpread:
         )
 
     def apply(self, found: Ratios) -> Ratios:
-        """Return comparisons of two campaigns that are held against this spread; untested if it is unknown."""
+        """Return comparisons of two campaigns with this spread taken into account.
+
+        They are untested if the spread is unknown.
+        """
         if not self.is_known:
             open_ = np.isfinite(found.of.ratio) & (found.method != CONFOUNDED_WITH_HOSTS)
             method = np.where(open_, CAMPAIGNS_UNKNOWN, found.method).astype(object)
@@ -59,10 +62,10 @@ class CampaignSpread:
 
 
 def estimate_campaign_spread(means: pd.DataFrame) -> CampaignSpread:
-    """Estimate the spread from the means of cells.
+    """Estimate the spread between campaigns from the means of their cells.
 
     Args:
-        means: one row per cell and campaign: `cell`, `campaign`, `mean`
+        means: one row per cell and campaign: `cell`, `campaign`, `mean`.
     """
     cells = means.groupby("cell")["mean"]
     kept = means[(cells.transform("size") > 1) & (means["mean"] > 0)]

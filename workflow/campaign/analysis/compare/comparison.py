@@ -1,4 +1,4 @@
-"""The comparison of two campaigns: every cell of both, what became of it, how its throughput changed; and its document."""
+"""Comparison of two campaigns: each cell of both, its outcome, the change of its throughput; and the JSON document."""
 
 from __future__ import annotations
 
@@ -32,14 +32,20 @@ ALL = "all cells"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two campaigns; every change is that of `other` against `base`.
+    """Comparison of two campaigns; each change is that of `other` relative to `base`.
 
-    rows: one matched pair each, in the base's order: cell (words), configuration, workload, batch, precision, by, differs;
-    base_state, state, base_outcome, outcome; base_mean, mean (of the primary metric), base_n, n; ratio,
-    low, high (95 %), p, p_holm, paired, tested, method, least_detectable_pct, says.
-    means: by workload, and of ALL: cells, ratio, low, high, p, tested of the geometric mean. It is over the tested cells.
-    If there are none, it is over all cells, without an interval and without a test.
-    only_base, only_other: cell, state. broken: what breaks the rules, whose texts are in `rules`.
+    Args:
+        rows: one row per matched pair, in the base's order: cell (words), configuration, workload, batch, precision, by,
+            differs;
+            base_state, state, base_outcome, outcome; base_mean, mean (of the primary metric), base_n, n; ratio, low, high (95
+            %),
+            p, p_holm, paired, tested, method, least_detectable_pct, says.
+        means: one row per workload and one for ALL: cells, ratio, low, high, p, tested of the geometric mean. The mean is over
+            the
+            tested cells. If there are none, it is over all cells, without an interval and without a test.
+        only_base: cell and state of cells without a counterpart in `other`.
+        only_other: cell and state of cells without a counterpart in `base`.
+        violations: violations of the rules whose texts are in `rules`.
     """
 
     base: str
@@ -64,23 +70,28 @@ class Comparison:
 
     @property
     def changed(self) -> pd.DataFrame:
-        """Pairs that ended otherwise than before."""
+        """Matched pairs whose outcome changed."""
         return self.rows[self.rows["base_outcome"] != self.rows["outcome"]]
 
     @property
     def compared(self) -> int:
-        """Pairs with a ratio."""
+        """Number of matched pairs with a ratio."""
         return int(self.rows["ratio"].notna().sum())
 
 
 def compare(
     base: Tables, other: Tables, rules: Sequence[Rule] = (), spread: CampaignSpread | None = None
 ) -> Comparison:
-    """Hold `other` against `base`.
+    """Compare the campaign `other` with the campaign `base`.
 
-    spread: how much earlier campaigns on the system differ. A change below it is no change; without it, none is tested.
+    Raises ConfigError if a rule names a quantity that one of the campaigns lacks, or if their primary metrics differ.
 
-    ConfigError: a rule names a quantity that the campaigns do not both have, or they have different primary metrics.
+    Args:
+        base: tables of the baseline campaign.
+        other: tables of the other campaign.
+        rules: rules of the regression gate.
+        spread: spread between earlier campaigns on the system. A change below it is no change. If it is unknown (too few
+            campaigns), no change is tested.
     """
     metric, others = metric_of(base.context), metric_of(other.context)
     if (metric.name, metric.better) != (others.name, others.better):
@@ -116,13 +127,14 @@ def compare(
 
 
 def _names(base: str, other: str) -> tuple[str, str]:
-    """Names of the two, told apart where they are equal."""
+    """Return the names of both campaigns, with (A) and (B) added if they are equal."""
     return (base, other) if base != other else (f"{base} (A)", f"{other} (B)")
 
 
 def _rows(matched: Matched, base: Tables, other: Tables, spread: CampaignSpread | None) -> pd.DataFrame:
+    """Compare each matched pair of cells and return one row per pair."""
     one, two = matched.base, matched.other
-    # The same cell in two campaigns is two cells here, or it would be held against itself.
+    # The same cell in two campaigns gets two ids. Otherwise it would be compared with itself.
     a = two.assign(cell_id="other " + two["cell_id"].astype("str"))
     b = one.assign(cell_id="base " + one["cell_id"].astype("str"))
     by = comparisons.of_campaign(_both(base.runs, other.runs), _protocol(base, other), _both_references(base, other))
@@ -156,6 +168,7 @@ def _rows(matched: Matched, base: Tables, other: Tables, spread: CampaignSpread 
 
 
 def _measured(rows: pd.DataFrame, base: Tables, other: Tables) -> tuple[str, ...]:
+    """Describe how the runs of both campaigns were measured, in one text if both protocols are the same."""
     told = []
     for tables, ids in ((base, rows["cell_id"]), (other, rows["other_cell_id"])):
         runs, context = tables.runs[tables.runs["cell_id"].isin(ids)], tables.context
@@ -173,7 +186,7 @@ def _measured(rows: pd.DataFrame, base: Tables, other: Tables) -> tuple[str, ...
 
 
 def _both(base: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Runs of both campaigns; a cell is one of the base or of the other."""
+    """Return the runs of both campaigns in one table, with cell ids that name the campaign."""
     shared = _shared_leases(base, other)
     sides = [
         runs.assign(
@@ -188,19 +201,25 @@ def _both(base: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
 
 def _shared_leases(base: pd.DataFrame, other: pd.DataFrame) -> list[str]:
-    """A lease of both is one lease where both hold the same run of it. Its name alone says nothing: a campaign that is measured
-    again from the start names its leases as before."""
+    """Return the ids of leases of which both campaigns hold the same run.
+
+    The id alone is no identity: a campaign that is measured again from the start reuses the names of its leases.
+    """
     one_run = ["lease_id", "cell_id", "repetition", "started"]
     return list(set(base[one_run].merge(other[one_run])["lease_id"]))
 
 
 def _leases(side: str, runs: pd.DataFrame, shared: Sequence[str]) -> pd.Series[str]:
+    """Return the lease ids of runs, prefixed by the campaign's side unless both campaigns share the lease."""
     own = (runs["lease_id"] != "") & ~runs["lease_id"].isin(shared)
     return runs["lease_id"].where(~own, f"{side} " + runs["lease_id"].astype("str"))
 
 
 def _both_references(base: Tables, other: Tables) -> pd.DataFrame | None:
-    """Runs of the reference of both, where both ask to be adjusted by it and it ran on devices of the same kinds."""
+    """Return the reference runs of both campaigns in one table.
+
+    Return None unless both campaigns adjust by a reference that ran on devices of the same kinds.
+    """
     if not all(is_adjusted(each.context["campaign"]) and len(each.reference) for each in (base, other)):
         return None
     kinds = [set(each.reference.loc[each.reference["status"] == "ok", "hardware"]) for each in (base, other)]
@@ -214,7 +233,10 @@ def _both_references(base: Tables, other: Tables) -> pd.DataFrame | None:
 
 
 def _protocol(base: Tables, other: Tables) -> dict[str, Any]:
-    """The protocol of both: runs stand in blocks where they do in each, and are adjusted where both are."""
+    """Combine the protocols of both campaigns.
+
+    Runs are in blocks, and adjusted by a reference, only if that holds for both campaigns.
+    """
     one, two = (dict(tables.context["campaign"]) for tables in (base, other))
     sequential = any(dict(each.get("protocol") or {}).get("order") == "sequential" for each in (one, two))
     lent = {repr(each): each for campaign in (one, two) for each in campaign.get("earlier_spread") or ()}
@@ -229,6 +251,7 @@ def _protocol(base: Tables, other: Tables) -> dict[str, Any]:
 
 
 def _words(cells: pd.DataFrame) -> list[str]:
+    """Describe each cell by the columns that name it, without empty ones."""
     if cells.empty:
         return []
     axes = naming_columns(cells)
@@ -238,7 +261,7 @@ def _words(cells: pd.DataFrame) -> list[str]:
 
 
 def _outcomes(cells: pd.DataFrame) -> list[str]:
-    """'ok', how it failed ('oom_device'), 'implied' or 'missing'."""
+    """Return the outcome of each cell, which is 'ok', the failure ('oom_device'), 'implied' or 'missing'."""
     states = zip(cells["state"], cells["failures"], strict=True)
     return [
         "ok" if state == "measured" else _kinds(failures) if state == "failed" else state for state, failures in states
@@ -246,7 +269,7 @@ def _outcomes(cells: pd.DataFrame) -> list[str]:
 
 
 def _kinds(failures: str) -> str:
-    """'oom_device' of 'oom_device x3': how often is another matter."""
+    """Remove the counts from a text of failures, such as 'oom_device x3'."""
     return ", ".join(dict.fromkeys(part.partition(" x")[0] for part in failures.split(", "))) or "failed"
 
 
@@ -257,7 +280,7 @@ _NOT_TESTED = {
 
 
 def _says(row: Mapping[Any, Any]) -> str:
-    """What a pair comes to, in words."""
+    """Describe the change of a matched pair, for example 'faster' or 'not tested'."""
     if not np.isfinite(row["ratio"]):
         return ""
     if not np.isfinite(row["low"]):
@@ -271,7 +294,7 @@ def _says(row: Mapping[Any, Any]) -> str:
 
 
 def _means(rows: pd.DataFrame, spread: CampaignSpread | None = None) -> pd.DataFrame:
-    """Return the geometric mean of the ratios over cells: of each workload, and of all.
+    """Return the geometric mean of the ratios of each workload, and of all cells.
 
     A mean of cells that are not tested has no interval and no test: their difference may be one of compositions or hosts.
     """
@@ -297,6 +320,7 @@ def _alone(cells: pd.DataFrame) -> pd.DataFrame:
 def _broken(
     rule: Rule, comparison: Comparison, matched: Matched, runs: tuple[pd.DataFrame, pd.DataFrame]
 ) -> Iterable[Broken]:
+    """Return the violations of a rule in a comparison."""
     rows = comparison.rows
     if rule.quantity == STATE:
         return broken_by_states(rule, rows)
@@ -305,7 +329,7 @@ def _broken(
     if rule.quantity in (metric.name, metric.label):
         means = comparison.means[comparison.means["cells"] > 1]
         named = [f"mean over {row['cells']} cells of {row['workload']}" for row in means.to_dict("records")]
-        # Cells and means of one rule are one family: a rule fails for nothing in 5 of 100 comparisons.
+        # Cells and means of one rule are one family, so a rule fails by chance in 5 of 100 comparisons.
         both = pd.concat([rows[["ratio", "p"]], means[["ratio", "p"]]])
         # More of a cost is a smaller ratio.
         change = both["ratio"] if metric.higher else 1 / both["ratio"]
@@ -314,12 +338,15 @@ def _broken(
         rule = replace(rule, quantity=THROUGHPUT.name)
     ratios = _metric_ratios(rule, matched, runs, metric)
     p = intervals.adjust_p_values(ratios.p())
-    # A metric's own ratio: what is more of it is a larger cost.
+    # The ratio of the metric itself: a larger value is a larger cost.
     return broken_by_changes(rule, words, 1 / ratios.of.ratio, p)
 
 
 def _metric_ratios(rule: Rule, matched: Matched, runs: tuple[pd.DataFrame, pd.DataFrame], metric: Metric) -> Ratios:
-    """Cost ratios of a metric over valid runs. ConfigError: there is no such metric."""
+    """Compare the matched cells by a metric of their valid runs, as ratios of cost.
+
+    Raises ConfigError if one of the campaigns has no such metric.
+    """
     for each in runs:
         known = each[each["status"] == "ok"].select_dtypes("number").dropna(axis="columns", how="all").columns
         numeric = [str(name) for name in known if _is_metric(str(name))]
@@ -335,7 +362,7 @@ def _metric_ratios(rule: Rule, matched: Matched, runs: tuple[pd.DataFrame, pd.Da
 
 
 def _is_metric(column: str) -> bool:
-    """Whether a column of the runs table is something measured, neither how a run was set up nor when it was."""
+    """Return whether a column of the runs table is a measurement, not a setting or a time of a run."""
     return column in MEASURED or not (column in RUNS or column.startswith("option_"))
 
 
@@ -343,7 +370,10 @@ SCHEMA = "comparison/1"
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
-    """JSON-serialisable; what is unknown is null. Ratios are those of `other` over `base`."""
+    """Build the JSON-serialisable document of a comparison.
+
+    Unknown values are null. Ratios are those of `other` over `base`.
+    """
     return {
         "schema_version": SCHEMA,
         "base": comparison.base,
@@ -374,14 +404,14 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-# Differ between any two hosts and change no number.
+# Keys whose values differ between any two hosts and change no measurement.
 _OF_ITS_OWN = ("host", "hostname", "schema_version", "collected_s", "uuid", "part_of", "address", "numa_node")
 _LONGEST = 300
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that is not the same in both; '' where one has nothing of it."""
+    """Difference between the contexts of two campaigns; '' for a campaign without a value."""
 
     what: str
     base: str
@@ -389,7 +419,7 @@ class Difference:
 
 
 def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Difference]:
-    """What differs between the contexts of two campaigns (`campaign.report.context_schema`)."""
+    """Yield the differences between the context documents of two campaigns (`campaign.report.context_schema`)."""
     one, two = _flat(base), _flat(other)
     for what in dict.fromkeys([*one, *two]):
         a, b = sorted(one.get(what, {})), sorted(two.get(what, {}))
@@ -401,7 +431,10 @@ def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[D
 
 
 def _compare_programs(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, dict[str, tuple[str, str]]]:
-    """Return what differs in the workloads of the same name, with the text of both; '' where one has nothing of it."""
+    """Return the keys that differ in workloads of the same name, with the texts of both campaigns.
+
+    The text is '' if a campaign lacks the key.
+    """
     ours, theirs = read_programs(base), read_programs(other)
     return {
         name: {
@@ -415,12 +448,13 @@ def _compare_programs(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict
 
 
 def _short(values: list[str]) -> str:
+    """Join values to one text and cut it after 300 characters."""
     text = " | ".join(values)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _flat(context: Mapping[str, Any]) -> dict[str, dict[str, None]]:
-    """All values of each key; hosts of one campaign may differ among themselves."""
+    """Collect all values of each key of a context document; hosts of one campaign may differ from each other."""
     found: dict[str, dict[str, None]] = {}
 
     def put(what: str, value: object) -> None:
@@ -441,12 +475,13 @@ def _flat(context: Mapping[str, Any]) -> dict[str, dict[str, None]]:
 
 
 def _leaves(document: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the path (in words) and the value of each leaf of a document, without those that differ between any two hosts."""
     for name, value in document.items():
         what = f"{above}{name.replace('_', ' ')}"
         if name in _OF_ITS_OWN:
             continue
         if isinstance(value, Mapping):
-            # Versions of packages stand among the software already.
+            # Versions of packages are listed among the software already.
             yield from () if name == "packages" else _leaves(value, f"{what}: ")
         elif isinstance(value, list):
             for item in value:
@@ -459,5 +494,5 @@ def _leaves(document: Mapping[str, Any], above: str = "") -> Iterator[tuple[str,
 
 
 def _without_identity(gpu: str) -> str:
-    """nvidia-smi's line without index and UUID."""
+    """Remove the index and UUID from a line of nvidia-smi."""
     return ", ".join(gpu.split(", ")[2:]) or gpu

@@ -1,9 +1,10 @@
-"""Rules under which a comparison fails: `throughput < -5%`, `energy_per_sample_j > 10%`, `state`.
+"""Regression gate: rules such as `throughput < -5%`, `energy_per_sample_j > 10%` or `state` under which a comparison fails.
 
-A change is that of the other campaign against the baseline, in percent. A cell breaks a rule when its change is beyond the limit
-and, after Holm over all matched cells, not by chance. Where each side was measured on one composition and nothing tells how much
-compositions differ, there is no test: such a change breaks no rule, and is listed as not tested. For throughput, the mean over the
-cells of a workload breaks a rule like a cell. `state`: a cell that was measured in the baseline and is not in the other.
+A change is that of the other campaign relative to the baseline, in percent. A cell violates a rule if its change is beyond the
+limit and significant after Holm's adjustment over all matched cells. If each side was measured on one composition and the
+difference between compositions is unknown, there is no test: such a change violates no rule and is listed as not tested. For
+throughput, the mean over the cells of a workload can violate a rule like a cell. `state` applies to cells that were measured in
+the baseline but not in the other campaign.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _TESTS: dict[str, Callable[[Floats, float], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """A quantity, and the change in percent that is not accepted."""
+    """Rule of the regression gate, with a quantity and the change in percent that is not accepted."""
 
     text: str
     quantity: str
@@ -43,7 +44,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Broken:
-    """A rule and the cell, or the workload, that breaks it."""
+    """Violation of a rule by a cell or a workload."""
 
     rule: str
     where: str
@@ -52,7 +53,10 @@ class Broken:
 
 
 def parse_rule(text: str) -> Rule:
-    """A rule from its text; ConfigError says what is allowed."""
+    """Parse a rule of the regression gate.
+
+    Raises ConfigError if the text is not a rule; its message names the allowed forms.
+    """
     if text.strip() == STATE:
         return Rule(text.strip(), STATE)
     found = _RULE.fullmatch(text)
@@ -66,7 +70,14 @@ def parse_rule(text: str) -> Rule:
 
 
 def broken_by_changes(rule: Rule, words: list[str], ratio: Floats, p_holm: Floats) -> list[Broken]:
-    """What breaks a rule of a quantity: its changes as ratios, and their p-values (nan: no test)."""
+    """Return the violations of a rule about a quantity.
+
+    Args:
+        rule: the rule.
+        labels: cells or workloads in words.
+        ratio: change of each of them as a ratio.
+        p_holm: adjusted p-value of each change; nan if it is not tested.
+    """
     change_pct = 100 * (ratio - 1)
     past = _TESTS[rule.test](np.where(np.isfinite(change_pct), change_pct, 0.0), rule.limit_pct) & np.isfinite(
         change_pct
@@ -79,6 +90,6 @@ def broken_by_changes(rule: Rule, words: list[str], ratio: Floats, p_holm: Float
 
 
 def broken_by_states(rule: Rule, rows: pd.DataFrame) -> list[Broken]:
-    """Cells that were measured in the baseline and are not in the other campaign."""
+    """Return a violation for each cell that was measured in the baseline but not in the other campaign."""
     lost = rows[(rows["base_state"] == "measured") & (rows["state"] != "measured")]
     return [Broken(rule.text, row["cell"], f"measured → {row['outcome']}") for row in lost.to_dict("records")]

@@ -1,8 +1,9 @@
-"""Which cell of one campaign is which of the other.
+"""Matching of the cells of two campaigns.
 
-By content: shape of the configuration, workload, batch, precision and options are equal. Only what is left is matched by names
-(of configuration and workload, with batch, precision and the options that both campaigns have), and what is still left by shape
-without the device's model, since sites give hardware different names; both say in what the cells differ.
+Cells match by content if shape of the configuration, workload, batch, precision and options are equal. The remaining cells are
+matched by names (of configuration and workload, with batch, precision and the options that both campaigns have). Cells that
+still have no counterpart are matched by shape without the device's model, since sites give hardware different names. Both of
+these methods report in what the cells differ.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ _AXES = ("workload", "batch", "precision")
 
 @dataclass(frozen=True)
 class Matched:
-    """base and other: rows in the same order, one pair in each place. by: CONTENT, NAMES or SHAPES; differs: in what, of each."""
+    """Matched cells of two campaigns, and the cells without a counterpart.
+
+    Args:
+        base: rows of the base campaign, one per pair.
+        other: rows of the other campaign, in the same order.
+        methods: method of each match: CONTENT, NAMES or SHAPES.
+        differences: description of the differences of each pair.
+    """
 
     base: pd.DataFrame
     other: pd.DataFrame
@@ -32,14 +40,17 @@ class Matched:
 
 
 def match(base: pd.DataFrame, other: pd.DataFrame) -> Matched:
-    """Match the rows of two cells tables, in the order of the first; the n-th of equal cells with the n-th."""
+    """Match the rows of two cells tables, in the order of the first.
+
+    Of several equal cells, the n-th of one table is matched with the n-th of the other.
+    """
     options = sorted({*option_columns(base), *option_columns(other)})
     first, second = _with(base, options), _with(other, options)
     content = _pairs(first, second, [*SHAPE, *_AXES, *options])
     left_a, left_b = _left(first, content["base"]), _left(second, content["other"])
     shared = [name for name in options if name in base.columns and name in other.columns]
     names = _pairs(left_a, left_b, ["configuration", *_AXES, *shared])
-    # Of several cells under one name nobody knows which is which.
+    # Several cells of one name cannot be told apart.
     names = names[(names["nth"] == 0) & names["alone"]]
     left_a, left_b = _left(left_a, names["base"]), _left(left_b, names["other"])
     shapes = _pairs(left_a, left_b, [*(name for name in SHAPE if name != "device"), *_AXES, *shared])
@@ -58,7 +69,7 @@ def match(base: pd.DataFrame, other: pd.DataFrame) -> Matched:
 
 
 def _with(cells: pd.DataFrame, options: list[str]) -> pd.DataFrame:
-    """The table with all options as texts, empty where a campaign has no such axis."""
+    """Return the table with a text column for each option, empty if the campaign has no such axis."""
     known = {
         name: cells[name].astype("object").where(cells[name].notna(), "").map(_text) if name in cells.columns else ""
         for name in options
@@ -71,7 +82,11 @@ def _text(value: object) -> str:
 
 
 def _pairs(base: pd.DataFrame, other: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Index of both rows of each pair, its place among equal keys (`nth`), and whether its keys are its `alone` on both sides."""
+    """Pair the rows of two tables whose keys are equal.
+
+    The result has the indexes of both rows, the position among rows with equal keys (`nth`), and whether the keys are unique in
+    both tables (`alone`).
+    """
     if not len(base) or not len(other):
         return pd.DataFrame({"base": [], "other": [], "nth": [], "alone": []}).astype(
             {"base": "int64", "other": "int64", "nth": "int64", "alone": "bool"}
@@ -86,11 +101,15 @@ def _pairs(base: pd.DataFrame, other: pd.DataFrame, keys: list[str]) -> pd.DataF
 
 
 def _left(cells: pd.DataFrame, taken: pd.Series[int]) -> pd.DataFrame:
+    """Return the rows whose index is not among the given ones."""
     return cells[~cells.index.isin(taken)]
 
 
 def _differences(one: pd.DataFrame, two: pd.DataFrame, columns: list[str], by: list[str]) -> list[str]:
-    """How pairs differ that are not by content: 'device a100 / h100'; '' for pairs that are equal."""
+    """Describe the differences of each pair that was not matched by content, such as 'device a100 / h100'.
+
+    The text is '' for pairs matched by content.
+    """
     told = [""] * len(by)
     for place in np.flatnonzero(np.array(by) != CONTENT):
         a, b = one.iloc[place], two.iloc[place]

@@ -1,8 +1,8 @@
-"""What published studies say, as sets of claims that a campaign can be held against.
+"""Claims of published studies, and their comparison with the measurements of a campaign.
 
-`quantities`: what a campaign's tables say of a claim, for the cells of `selection`. `judgement`: whether the two agree, how far
-apart they are, and how many claims are reached. `claims`: all of it in words, for pages. The sets that come with the project are in
-`data/published`.
+`selection`: the cells that a claim is about. `quantities`: the values of a claim in a campaign's tables. `judgement`: agreement
+of both, their distance, and how many claims are reached. `claims`: all of it in words, for pages. The sets that come with the
+project are in `data/published`.
 """
 
 NOT_HERE = "not measured here"

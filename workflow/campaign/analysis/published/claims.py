@@ -1,4 +1,4 @@
-"""Published claims beside what was measured here, in words: the part `published` of a report's context document."""
+"""Published claims and the campaign's measurements in words: the part `published` of a report's context document."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from campaign.analysis.tables.io import Tables
 from campaign.common import wording
 from campaign.spec.published_file import Claim, Here, ReferenceSet, from_document
 
-# Of so many conditions and values a table's cell holds the first ones, and says how many more there are.
+# Number of conditions or values that a table cell lists; further ones are only counted.
 _MOST = 4
 _BASIS = {"less_than": "less than ", "more_than": "more than ", "almost": "almost ", "about": "about "}
 _UNIT = {
@@ -32,10 +32,10 @@ _UNIT = {
     "samples": "",
 }
 _READ = ("state", "failures", "n_ok", "mean")
-# What says nothing about a training step.
+# Quantities that are not about a training step.
 _NO_STEP = ("planned_runs", "host_", "link")
 _OUTCOME = {"ok": "fits", "out_of_memory": "runs out of memory"}
-# What a computed number is of, where the claim's words may not say it.
+# Names of computed quantities, since the claim's words may lack them.
 _QUANTITY = {
     "throughput_drop_pct": "loss of throughput",
     "throughput_gain_pct": "gain of throughput",
@@ -47,7 +47,7 @@ _QUANTITY = {
     "largest_batch": "batch",
 }
 
-# How conditions are told; others by their name.
+# Formats of conditions; conditions that are not listed are given by name.
 _TOLD = {
     **dict.fromkeys(("model", "models", "gpu", "precision", "link", "order", "scope", "path", "network"), "{}"),
     **dict.fromkeys(("gpus", "gpus_total"), "{} device{s}"),
@@ -63,9 +63,12 @@ _NAMES = ("config", "baseline", "pair", "num", "den")
 
 
 def held_against(sets: Iterable[ReferenceSet], tables: Tables) -> dict[str, Any]:
-    """JSON-serialisable: the documents, and every claim of each beside what the tables say of it."""
+    """Evaluate all claims of published studies with the tables of a campaign.
+
+    Return a JSON-serialisable dict with the studies (`documents`) and one record per claim (`claims`).
+    """
     known = list(sets)
-    # Claims are many and each picks rows anew: what none of them reads would only be carried along.
+    # There are many claims, and each selects rows. Columns that no claim reads are dropped to save time.
     read = [name for name in (*PLAN_COLUMNS, *option_columns(tables.cells), *_READ) if name in tables.cells.columns]
     tables = replace(tables, cells=tables.cells[read])
     return {
@@ -75,7 +78,7 @@ def held_against(sets: Iterable[ReferenceSet], tables: Tables) -> dict[str, Any]
 
 
 def with_claims(tables: Tables) -> Mapping[str, Any]:
-    """Return the tables' context, with the campaign's `references` held against the tables as `published`."""
+    """Return the tables' context document with the campaign's `references` evaluated as `published`."""
     references = tables.context.get("references", ())
     if not references:
         return tables.context
@@ -84,6 +87,7 @@ def with_claims(tables: Tables) -> Mapping[str, Any]:
 
 
 def _claim(claim: Claim, names: ReferenceSet, tables: Tables) -> dict[str, Any]:
+    """Build the record of a claim; its verdict is NOT_MEASURED, with the reason, if the campaign has no value for it."""
     said = {
         "id": claim.id,
         "document": names.name,
@@ -104,7 +108,8 @@ def _claim(claim: Claim, names: ReferenceSet, tables: Tables) -> dict[str, Any]:
 
 
 def _found(claim: Claim, here_: Here | None, of: ClaimValues) -> dict[str, Any]:
-    assert here_ is not None  # `found` refuses others
+    """Build the fields of a claim's record that depend on the measured values."""
+    assert here_ is not None  # `evaluate_claim` rejects claims without it
     verdict: str
     verdict, agreeing = judge(claim, here_, of)
     several = len(of.values) > 1 and of.trend is None
@@ -128,9 +133,10 @@ def _found(claim: Claim, here_: Here | None, of: ClaimValues) -> dict[str, Any]:
 
 
 def published(claim: Claim) -> str:
-    """The number as the document has it: 'almost 2×', 'less than 7 %'; '' where it prints none.
+    """Format the number as the document prints it, such as 'almost 2×' or 'less than 7 %'.
 
-    What is judged as an efficiency says which one its words are taken for: 'near linear up to 20 devices, taken as at least 90 %'.
+    Return '' if the document prints no number. For a claim that is judged as an efficiency, the text states which efficiency is
+    used: 'near linear up to 20 devices, taken as at least 90 %'.
     """
     value = claim.value
     if value is None:
@@ -145,7 +151,10 @@ def published(claim: Claim) -> str:
 
 
 def told(claim: Claim) -> str:
-    """What the claim says, and its number where the words do not hold it: 'write latency between two local GPUs: 1.85 µs'."""
+    """Return the claim in words, with its number added if the words lack it.
+
+    For example: 'write latency between two local GPUs: 1.85 µs'.
+    """
     number = published(claim)
     values = claim.value if isinstance(claim.value, tuple) else (claim.value,)
     printed = [_printed(value) for value in values if isinstance(value, float)]
@@ -154,12 +163,15 @@ def told(claim: Claim) -> str:
 
 
 def _printed(value: float) -> str:
-    """The digits that the document prints, not as many as we like."""
+    """Format a number with the digits that the document prints."""
     return f"{value:,.0f}" if value == int(value) else wording.use_minus_signs(f"{value:,}")
 
 
 def here(claim: Claim, of: ClaimValues) -> str:
-    """'loss of throughput 7.4 % [6.8 %, 8.1 %]'; of several values the least and the most; of an order its pairs."""
+    """Describe the measured values of a claim, such as 'loss of throughput 7.4 % [6.8 %, 8.1 %]'.
+
+    Of several values, the smallest and the largest are given; of an order, the number of its pairs.
+    """
     if of.trend is not None:
         certain = f", {of.trend.opposite} surely not" if of.trend.opposite else ""
         return f"{of.trend.in_order} of {of.trend.pairs} pairs in order{certain}"
@@ -171,6 +183,7 @@ def here(claim: Claim, of: ClaimValues) -> str:
 
 
 def _quantity(claim: Claim) -> str:
+    """Return the name of the quantity that a claim computes, or ''."""
     if claim.here is None:
         return ""
     difference = claim.here.compute == "spread_cv_pct" and claim.here.against_models
@@ -178,10 +191,12 @@ def _quantity(claim: Claim) -> str:
 
 
 def _outcome(status: str) -> str:
+    """Describe the outcome of a run, such as 'fits' or 'runs out of memory'."""
     return _OUTCOME.get(status, status.replace("_", " "))
 
 
 def _said(claim: Claim, value: Value) -> str:
+    """Format a measured value with its interval."""
     say = partial(_with_unit, claim)
     number = say(float(value.value))
     if math.isinf(value.high):
@@ -194,7 +209,7 @@ def _said(claim: Claim, value: Value) -> str:
 
 
 def _with_unit(claim: Claim, number: float) -> str:
-    """A number in the unit of what was computed."""
+    """Format a number in the unit of the computed quantity."""
     compute = claim.here.compute if claim.here else ""
     if compute.endswith("_pct") or compute == "near_linear_up_to" or claim.unit == "percent":
         return wording.format_percent(number)
@@ -206,14 +221,17 @@ def _with_unit(claim: Claim, number: float) -> str:
 
 
 def first(words: Iterable[str]) -> str:
-    """Different texts, joined; of many the first ones."""
+    """Join different texts; of more than four, the first ones and the number of the others."""
     told = list(dict.fromkeys(words))
     more = f" and {len(told) - _MOST} more" if len(told) > _MOST else ""
     return "; ".join(told[:_MOST]) + more
 
 
 def conditions(of: Mapping[str, Any]) -> str:
-    """All conditions, joined; those that belong together (`num` and `den`, `from` and `to`) as one."""
+    """Join all conditions of a claim to one text.
+
+    Conditions that belong together (`num` and `den`, `from` and `to`) are joined as one.
+    """
     told = []
     for name, value in of.items():
         if name == "den" and "num" in of:
@@ -221,7 +239,7 @@ def conditions(of: Mapping[str, Any]) -> str:
         if name == "num" and "den" in of:
             told.append(f"{_text(name, value)} over {_text(name, of['den'])}")
         elif name in ("from", "to"):
-            # The second of the two goes on where the first ends.
+            # The second of the two continues the text of the first.
             told += [f"{told.pop()} to {_text(name, value)}" if name == "to" and "from" in of else f"{name} {value}"]
         else:
             form = _TOLD.get(name, f"{name.replace('_', ' ')} {{}}")
@@ -230,18 +248,22 @@ def conditions(of: Mapping[str, Any]) -> str:
 
 
 def _text(name: str, value: Any) -> str:
+    """Format the value of a condition, joining lists with 'and'."""
     if isinstance(value, list):
         return _listed([_text(name, each) for each in value])
     return _configuration(str(value)) if name in _NAMES else str(value)
 
 
 def _configuration(name: str) -> str:
-    """A configuration as the study of the Falcon calls it, or a pair of devices: 'Falcon GPUs', 'local to local'."""
+    """Format a configuration, or a pair of devices, as the study of the Falcon names it.
+
+    Examples are 'Falcon GPUs' and 'local to local'.
+    """
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name) if re.match(r"(local|falcon|hybrid)[A-Z]", name) else name
     pair = re.fullmatch(r"(local|falcon)-(local|falcon)", apart)
     return re.sub(r"\bfalcon\b", "Falcon", f"{pair[1]} to {pair[2]}" if pair else apart)
 
 
 def _listed(words: Sequence[str]) -> str:
-    """'a', 'a and b', 'a, b and c'."""
+    """Join words as 'a', 'a and b' or 'a, b and c'."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -1,13 +1,13 @@
-"""Whether what is here agrees with a published claim, and how many claims a campaign comes near to.
+"""Judgement of published claims: agreement with the measured values, and a score over many claims.
 
-Measured: a bound, a direction or a setting agrees where the whole interval here lies inside what the claim's words allow, and
-differs where none of it does. A printed number agrees where the interval here reaches what rounds to it; an interval that holds `no
-effect` as well decides nothing. Without an interval nothing is decided, nor with one that holds run-to-run variation of one
-composition only.
+Measured values: a bound, a direction or a setting agrees if the whole measured interval lies inside the accepted range of the
+claim, and differs if the interval is entirely outside. A printed number agrees if the measured interval overlaps the range that
+rounds to it; an interval that also includes `no effect` is undecided. A value without an interval is undecided, and so is a
+value whose interval holds run-to-run variation of one composition only.
 
-Of several values all have to agree, and one that differs is enough to differ. An order is judged by its pairs, which all have to be
-in order.
-Distances are those of throughput: a loss of 2.5 % is 6 % off where 8.1 % was published.
+Of several values all have to agree, and one that differs is enough to differ. An order is judged by its pairs, which all have to
+be in order.
+Distances are those of throughput: a loss of 2.5 % is 6 % off if 8.1 % was published.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from campaign.spec.published_file import Claim, Here
 
 ClaimVerdict = Literal["agrees", "differs", "undecided"]
 
-# The value of a quantity that means no effect.
+# Value of each quantity that means no effect.
 _NONE = {
     "throughput_drop_pct": 0.0,
     "throughput_gain_pct": 0.0,
@@ -41,7 +41,7 @@ repeating a measurement."""
 
 
 def judge(claim: Claim, here: Here, found: ClaimValues) -> tuple[ClaimVerdict, int]:
-    """The verdict, and how many of the values agree."""
+    """Return the verdict on a claim, and the number of measured values that agree."""
     if (trend := found.trend) is not None:
         if trend.in_order == trend.pairs and all(value.tested for value in found.values):
             return "agrees", len(found.values)
@@ -51,21 +51,24 @@ def judge(claim: Claim, here: Here, found: ClaimValues) -> tuple[ClaimVerdict, i
 
 
 def others(claim: Claim, here: Here, found: ClaimValues) -> tuple[str, ...]:
-    """The conditions in which the campaign differs from the document."""
+    """Return the conditions in which the campaign differs from the document."""
     absolute = claim.kind == "measured" and here.compute not in ("outcome", "largest_batch")
     unknown = ("the document does not name the device",) if absolute and "device" not in here.under else ()
     return (*unknown, *found.missed)
 
 
 def accepted(claim: Claim, here: Here) -> tuple[float | None, float | None]:
-    """The closed interval that agrees, in the unit of the computed quantity; None for an open end."""
+    """Return the closed interval of values that agree with a claim, in the unit of the computed quantity.
+
+    An open end is None.
+    """
     return here.expect or ((here.limit, None) if here.limit is not None else claim.accept)
 
 
 def off_pct(claim: Claim, here: Here, found: ClaimValues) -> float | None:
-    """How far the value that is furthest off is from what agrees, in percent of the throughput at the nearer end; 0 inside.
+    """Return the largest distance of the values from the accepted range, in percent of the throughput at the nearer end.
 
-    None where that means nothing: for an order, a description, or an end of 0.
+    The distance is 0 inside the range. Return None if a distance is meaningless: for an order, a description, or an end of 0.
     """
     ends = printed_rates(claim, here)
     distances = [0.0]
@@ -81,7 +84,7 @@ def off_pct(claim: Claim, here: Here, found: ClaimValues) -> float | None:
 
 
 def confident(claim: Claim, here: Here, found: ClaimValues) -> bool:
-    """Whether a value is outside of what agrees with its whole interval, or a pair in the opposite order."""
+    """Return whether a value's whole interval is outside the accepted range, or a pair is in the opposite order."""
     if found.trend is not None:
         return found.trend.opposite > 0
     low, high = printed_rates(claim, here)
@@ -91,13 +94,13 @@ def confident(claim: Claim, here: Here, found: ClaimValues) -> bool:
 
 
 def _is_printed(claim: Claim, here: Here) -> bool:
-    """Whether the document prints a number, neither a limit nor a count."""
+    """Return whether the document prints a number that is neither a limit nor a count."""
     is_read = here.expect is not None or here.limit is not None or here.compute == "largest_batch"
     return claim.kind in ("measured", "ratio") and isinstance(claim.value, float | tuple) and not is_read
 
 
 def _rate(here: Here, value: float) -> float:
-    """The throughput that a value stands for, relative to what it is held against."""
+    """Convert a value of a claim's quantity to throughput relative to the reference."""
     if here.compute in ("throughput_drop_pct", "throughput_gain_pct", "time_increase_pct"):
         share = value / 100 if here.compute != "throughput_drop_pct" else -value / 100
         return 1 / (1 + share) if here.compute == "time_increase_pct" else 1 + share
@@ -105,7 +108,10 @@ def _rate(here: Here, value: float) -> float:
 
 
 def printed_rates(claim: Claim, here: Here) -> tuple[float, float]:
-    """Least and most throughput that agrees, relative to what it is held against, with what a printed number is met within."""
+    """Return the lowest and highest relative throughput that agrees with a claim.
+
+    A printed number is widened by `REPEATABILITY_PCT`.
+    """
     low, high = accepted(claim, here)
     ends = [None if end is None else _rate(here, end) for end in (low, high)]
     least, most = reversed(ends) if here.compute in ("time_ratio", "time_increase_pct", "throughput_drop_pct") else ends
@@ -114,13 +120,17 @@ def printed_rates(claim: Claim, here: Here) -> tuple[float, float]:
 
 
 def together(verdicts: Collection[ClaimVerdict]) -> ClaimVerdict:
-    """One that differs is enough to differ; all have to agree."""
+    """Combine the verdicts on several values of a claim.
+
+    One that differs is enough to differ; all have to agree.
+    """
     if "differs" in verdicts:
         return "differs"
     return "agrees" if set(verdicts) == {"agrees"} else "undecided"
 
 
 def _of_value(claim: Claim, here: Here, value: Value) -> ClaimVerdict:
+    """Return the verdict on one measured value of a claim."""
     if isinstance(value.value, str):
         return "agrees" if value.value == claim.value else "differs"
     least, most = accepted(claim, here)
@@ -133,7 +143,7 @@ def _of_value(claim: Claim, here: Here, value: Value) -> ClaimVerdict:
         return "differs"
     if low <= value.low and value.high <= high:
         return "agrees"
-    # A printed number is no limit, and nothing that is known from one side only.
+    # A printed number is no limit, and no quantity that is bounded on one side only.
     limit = claim.kind in ("bound", "direction", "setting") or here.expect is not None or here.limit is not None
     none = _NONE.get(here.compute, math.nan)
     no_effect = value.low <= none <= value.high and not low <= none <= high
@@ -146,8 +156,15 @@ Near = Literal["inside", "near", "off"]
 
 @dataclass(frozen=True)
 class Score:
-    """claims: how many there are; reached: those that the campaigns say something of. inside, near: of these, within what the words
-    allow, or within 10 % of it. confident: of these, directions that are reversed with the whole interval."""
+    """Score of a set of claims.
+
+    Args:
+        claims: number of claims.
+        reached: number of claims that the campaigns have a value for.
+        inside: number of reached claims whose values are inside the accepted range.
+        near: number of reached claims whose values are within 10 % of the accepted range.
+        confident: number of reached directions that are reversed with the whole interval.
+    """
 
     claims: int
     reached: int
@@ -168,7 +185,13 @@ class Score:
 
 
 def score(claims: Iterable[Mapping[str, Any]]) -> Score:
-    """The score of claims as `claims.held_against` gives them. What several campaigns reach counts once, by the first of them."""
+    """Return the score of claims.
+
+    A claim that several campaigns reach counts once, with the first of them.
+
+    Args:
+        claims: records of claims as `claims.evaluate_claims` returns them.
+    """
     known: dict[tuple[str, str], Mapping[str, Any]] = {}
     for claim in claims:
         key = claim["document"], claim["id"]
@@ -181,9 +204,11 @@ def score(claims: Iterable[Mapping[str, Any]]) -> Score:
 
 
 def nearness(claim: Mapping[str, Any]) -> Near | None:
-    """Where what is here lies; None: the claim is not reached, or says nothing of a training step.
+    """Classify how near the measured values of a claim are to its accepted range.
 
-    inside: it agrees, and each value lies inside what the claim accepts. near: each lies within 10 % of that.
+    `inside`: the claim agrees and each value is inside the range. `near`: each value is within 10 % of the range.
+    `distance_pct`: otherwise.
+    Return None if the claim is not reached or is not about a training step.
     """
     if claim["verdict"] not in ("agrees", "differs", "undecided") or not claim.get("scored"):
         return None
@@ -194,6 +219,6 @@ def nearness(claim: Mapping[str, Any]) -> Near | None:
 
 
 def off(claim: Mapping[str, Any]) -> str:
-    """'12 % off', '' inside the range or where a distance means nothing."""
+    """Format the distance of a claim, such as '12 % off', or return '' if it is zero or meaningless."""
     distance = claim.get("off_pct")
     return f"{wording.format_percent(distance, 1)} off" if distance else ""

@@ -1,12 +1,14 @@
-"""What a campaign's tables say of a claim: its quantity, from each pair of cells, cell or group of cells that it is about.
+"""Measured values of published claims, from each pair of cells, cell or group of cells that a claim is about.
 
-Intervals of several values of one claim hold together at 95 % (Bonferroni), so that no claim fails by its number of cells.
-throughput_drop_pct, throughput_gain_pct, throughput_ratio: throughput of a cell over that of the cell it is held against, as
+Intervals of several values of one claim hold together at 95 % (Bonferroni), so that no claim fails because of its number of
+cells.
+throughput_drop_pct, throughput_gain_pct, throughput_ratio: throughput of a cell over that of its reference cell, as
 `campaign.analysis.statistics.comparisons` compares them.
 time_ratio, time_increase_pct: the inverse, as equal work takes that much longer. metric, metric_ratio: mean over valid runs.
-spread_cv_pct: sd over mean of the cells' mean throughputs, with an interval by their errors; with `against_models`, minus theirs.
-near_linear_up_to: the smallest efficiency up to the claim's number of devices. link_..: medians over pairs of devices, with their
-range in place of an interval.
+spread_cv_pct: standard deviation over mean of the cells' mean throughputs, with an interval by their errors; with
+`against_models`, minus that of the other models.
+near_linear_up_to: the smallest efficiency up to the claim's number of devices. link_..: medians over pairs of devices, with
+their range instead of an interval.
 """
 
 from __future__ import annotations
@@ -40,7 +42,10 @@ _MATRIX = {
 
 @dataclass(frozen=True)
 class Value:
-    """One value of a claim's quantity here. low and high: nan where there is no interval. cells: ids; words: which cells."""
+    """Measured value of a claim's quantity.
+
+    low, high: interval, nan if there is none; cells: ids of the cells; words: the cells in words.
+    """
 
     value: float | str
     low: float
@@ -55,8 +60,10 @@ class Value:
 
 @dataclass(frozen=True)
 class Trend:
-    """Whether a value rises, by pairs of otherwise equal cells: how many there are, how many are in order, and of how many the
-    intervals are in the opposite order."""
+    """Trend of a value over pairs of otherwise equal cells.
+
+    pairs: number of pairs; in_order: pairs in the claimed order; opposite: pairs whose intervals are in the opposite order.
+    """
 
     pairs: int
     in_order: int
@@ -65,7 +72,7 @@ class Trend:
 
 @dataclass(frozen=True)
 class ClaimValues:
-    """All values of a claim here, what its cells miss of the document's conditions, and the trend where one is claimed."""
+    """Measured values of a claim, conditions of the document that its cells miss, and the trend if the claim is about one."""
 
     values: tuple[Value, ...]
     missed: tuple[str, ...] = ()
@@ -73,7 +80,10 @@ class ClaimValues:
 
 
 def found(claim: Claim, names: ReferenceSet, tables: Tables) -> ClaimValues:
-    """What the tables say of a claim; NotHere: nothing, and why."""
+    """Return the measured values of a claim.
+
+    Raises NotMeasuredError, with the reason, if the tables hold none.
+    """
     here = claim.here
     if here is None:
         raise NotHere(claim.not_here)
@@ -89,7 +99,7 @@ def found(claim: Claim, names: ReferenceSet, tables: Tables) -> ClaimValues:
 
 
 def _measured(here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
-    """Throughput or metrics of cells, or of pairs of cells."""
+    """Return the throughput, or the metric, of the cells or pairs of cells that a claim is about."""
     by = _metric(here, tables) if here.compute.startswith("metric") else _throughput(tables)
     if here.compute == "metric":
         rows = chosen(tables.cells[tables.cells["n_ok"] > 0], names, here)
@@ -98,7 +108,7 @@ def _measured(here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
         at = by.places(rows["cell_id"])
         scale = rows["ranks"].to_numpy() if here.times_ranks else 1.0
         value, low, high = (bound[at] * scale for bound in by.locations()[0].bounds(_confidence(rows)))
-        # What no run differs in, such as a number of parameters, is no estimate.
+        # A value that is equal in all runs, such as a number of parameters, is no estimate.
         errors = by.errors(rows["cell_id"], np.zeros(len(rows), dtype=np.int64))
         tested = errors.known | (errors.variance == 0)
     else:
@@ -114,16 +124,19 @@ def _measured(here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
 
 
 def _ratios(here: Here, rows: pd.DataFrame, by: Design) -> tuple[Ratios, Any]:
-    """Ratios of a cell's number over that of the cell it is held against, and what they are to be multiplied by."""
+    """Return the ratio of each cell to its reference cell, and the factor by which to multiply the ratios."""
     if here.compute != "metric_ratio":
         return comparisons.ratios(rows["cell_id"], rows["against_cell_id"], by), 1.0
     scale = (rows["ranks"] / rows["against_ranks"]).to_numpy() if here.times_ranks else 1.0
-    # Of a number that is not a rate, more of it is a larger cost; what is asked for is the number's own ratio.
+    # For a metric that is not a rate, a larger value is a larger cost. The claim needs the ratio of the metric itself.
     return comparisons.ratios(rows["against_cell_id"], rows["cell_id"], by), scale
 
 
 def _throughput(tables: Tables) -> Design:
-    """Claims of throughput are of throughput, also where another metric leads the campaign."""
+    """Return the design that compares cells by throughput, also if the campaign has another primary metric.
+
+    Raises NotMeasuredError if no run has a throughput.
+    """
     campaign = tables.context["campaign"]
     name = dict(campaign.get("metric") or {}).get("name", "throughput_per_s")
     if name == "throughput_per_s":
@@ -145,14 +158,17 @@ _SAID: Mapping[str, _Conversion] = {
 
 
 def _metric(here: Here, tables: Tables) -> Design:
-    """The metric over valid runs, by cell. NotHere: no run has it."""
+    """Return the design that compares cells by a claim's metric over valid runs.
+
+    Raises NotMeasuredError if no run has the metric.
+    """
     protocol = tables.context["campaign"].get("protocol", {})
     runs = tables.runs.assign(_total=_total(here, tables.runs))
     return comparisons.design(runs, protocol, column="_total", higher=False)
 
 
 def _total(here: Here, runs: pd.DataFrame) -> pd.Series[float]:
-    """The metric of each run."""
+    """Return the metric of each run, which is the sum of a claim's columns or a rate in GB/s from its bytes per step."""
     if lacking := [name for name in here.columns if name not in runs.columns]:
         if not here.bytes_per_step or any(name not in runs.columns for name in here.bytes_per_step):
             raise NotHere(f"no run has the metric '{lacking[0]}'")
@@ -162,21 +178,27 @@ def _total(here: Here, runs: pd.DataFrame) -> pd.Series[float]:
 
 
 def _sum(runs: pd.DataFrame, names: Sequence[str]) -> pd.Series[float]:
-    """Columns added up, one as often as it is named; nan where one is missing."""
+    """Add up columns, each as often as it is named; the sum is nan if one of them is missing."""
     return pd.concat([runs[name].astype("float64") for name in names], axis=1).sum(axis=1, skipna=False)
 
 
 def _known(rows: pd.DataFrame, here: Here) -> pd.DataFrame:
+    """Return the rows unchanged. Raises NotMeasuredError if there are none."""
     if rows.empty:
         raise NotHere(f"no run of these cells has the metric '{' + '.join(here.columns)}'")
     return rows
 
 
 def _confidence(rows: pd.DataFrame) -> float:
+    """Return the confidence level of each row for which all rows together have 95 % (Bonferroni)."""
     return 1 - (1 - CONFIDENCE_LEVEL) / max(len(rows), 1)
 
 
 def _trend(rows: pd.DataFrame, here: Here, tables: Tables) -> Trend:
+    """Count the pairs of otherwise equal cells whose values rise along the claim's axis.
+
+    Raises NotMeasuredError if fewer than three pairs exist.
+    """
     try:
         along = rows[column(rows, here.along)].to_numpy(dtype=np.float64)
         alike = [name for name in equal_columns(rows, here) if name != column(rows, here.along)]
@@ -199,7 +221,7 @@ def _trend(rows: pd.DataFrame, here: Here, tables: Tables) -> Trend:
 
 
 def _near_linear(claim: Claim, here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
-    """The smallest efficiency up to the claim's number of devices, in percent."""
+    """Return the smallest scaling efficiency up to the claim's number of devices, in percent."""
     rows = chosen(tables.cells[tables.cells["n_ok"] > 0], names, here).sort_values("ranks", kind="stable")
     keys = equal_columns(rows, here)
     asked = claim.value if isinstance(claim.value, float) else math.inf
@@ -221,6 +243,7 @@ def _near_linear(claim: Claim, here: Here, names: ReferenceSet, tables: Tables) 
 
 
 def _spread(here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
+    """Return the variation of throughput among otherwise equal cells, or its difference between two sets of models."""
     measured = tables.cells[tables.cells["n_ok"] > 0]
     rows = chosen(measured, names, here)
     by = _throughput(tables)
@@ -235,7 +258,10 @@ def _spread(here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
 
 
 def _less(spread: pd.DataFrame, other: pd.DataFrame) -> Value:
-    """The difference of two medians, with bounds from those of both (Zou & Donner, 2008, Statistics in Medicine 27(10))."""
+    """Return the difference of two medians, with bounds from the bounds of both.
+
+    The method is that of Zou & Donner, 2008, Statistics in Medicine 27(10).
+    """
     ours, theirs = (each[["_value", "_low", "_high"]].median() for each in (spread, other))
     one = float(ours["_value"] - theirs["_value"])
     low = one - float(np.hypot(ours["_value"] - ours["_low"], theirs["_high"] - theirs["_value"]))
@@ -244,7 +270,10 @@ def _less(spread: pd.DataFrame, other: pd.DataFrame) -> Value:
 
 
 def _cv(rows: pd.DataFrame, here: Here, by: Design) -> pd.DataFrame:
-    """One row for each group of otherwise equal cells, with the CV of their means in percent and its interval."""
+    """Return one row per group of otherwise equal cells, with the coefficient of variation of their means and its interval.
+
+    Values are in percent. Raises NotMeasuredError if no group has two measured compositions.
+    """
     keys = equal_columns(rows, here)
     groups = rows.groupby(keys, sort=False)
     cv = groups["mean"].transform("std") / groups["mean"].transform("mean")
@@ -261,6 +290,7 @@ def _cv(rows: pd.DataFrame, here: Here, by: Design) -> pd.DataFrame:
 
 
 def _of_cells(here: Here, names: ReferenceSet, cells: pd.DataFrame) -> ClaimValues:
+    """Return the outcome, the largest batch or the planned runs of the cells that a claim is about."""
     rows = chosen(cells, names, here)
     rows = rows[rows["state"] != "missing"].reset_index(drop=True)
     if rows.empty:
@@ -282,14 +312,14 @@ def _of_cells(here: Here, names: ReferenceSet, cells: pd.DataFrame) -> ClaimValu
 
 
 def _outcome(row: Mapping[Any, Any]) -> str:
-    """'ok', 'out_of_memory', or how it failed."""
+    """Return 'ok', 'out_of_memory', or the failure of a cell."""
     if row["state"] == "measured":
         return "ok"
     return "out_of_memory" if row["state"] == "implied" or "oom" in str(row["failures"]) else str(row["failures"])
 
 
 def _of_links(here: Here, links: Sequence[Mapping[str, Any]]) -> ClaimValues:
-    """Medians over all pairs of devices of one host that are attached as claimed, with the range of the pairs.
+    """Return the median over all pairs of devices of one host that are attached as claimed, with the range of the pairs.
 
     A ratio is that of two medians; its range is that of the smallest over the largest to the largest over the smallest.
     """
@@ -314,10 +344,12 @@ def _of_links(here: Here, links: Sequence[Mapping[str, Any]]) -> ClaimValues:
 
 
 def _lacking(ends: Sequence[str]) -> str:
+    """Describe which kind of link was not measured."""
     return f"no link between a {' and a '.join(ends)} device of one host was measured"
 
 
 def _middle(values: Sequence[float], lacking: str) -> tuple[float, float, float]:
+    """Return the median, minimum and maximum of values. Raises NotMeasuredError with the given reason if there are none."""
     if not values:
         raise NotHere(lacking)
     return median(values), min(values), max(values)
@@ -326,7 +358,7 @@ def _middle(values: Sequence[float], lacking: str) -> tuple[float, float, float]
 def _link_pairs(
     links: Sequence[Mapping[str, Any]], matrix: str, ends: Sequence[str]
 ) -> Iterator[tuple[float, tuple[str, str]]]:
-    """Value and models of every measured pair of devices on one host, attached as `ends` in either order."""
+    """Yield the value and models of each measured pair of devices on one host that is attached as `ends`, in either order."""
     for each in links:
         document = each["document"]
         values = (document.get("matrices") or {}).get(matrix) or ()
@@ -339,6 +371,7 @@ def _link_pairs(
 
 
 def _values(rows: pd.DataFrame, exact: bool = False) -> tuple[Value, ...]:
+    """Convert rows to values of a claim."""
     told = rows.to_dict("records")
     return tuple(
         Value(
@@ -355,4 +388,5 @@ def _values(rows: pd.DataFrame, exact: bool = False) -> tuple[Value, ...]:
 
 
 def _words(row: Mapping[Any, Any], rows: pd.DataFrame) -> str:
+    """Describe the cell of a row by the columns that name it."""
     return wording.format_axes(row, naming_columns(rows))

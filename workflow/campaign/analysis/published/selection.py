@@ -1,8 +1,8 @@
-"""Which cells of a campaign a claim is about, and which pairs of them.
+"""Selection of the cells of a campaign, and pairs of them, that a published claim is about.
 
 Conditions are matched in three steps: the models of a claim name workloads (`ReferenceSet.models`), the expressions `of` and
-`against` name cells of these, and `under`, with `way` of the set, tells the document's own conditions. Of each model, the cells
-that miss the fewest of these conditions are taken; what they miss is said.
+`against` select cells of these, and `under`, with `way` of the set, holds the document's own conditions. Of each model, the
+cells that miss the fewest of these conditions are taken; the missed conditions are reported.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ _PROGRAM = "program "
 
 
 class NotHere(Exception):
-    """The campaign says nothing of a claim; the message is the reason."""
+    """Error for a claim that the campaign has no measurement for; its message is the reason."""
 
 
 def column(cells: pd.DataFrame, axis: str) -> str:
-    """The column of an axis or an option; NotHere where the campaign has none."""
+    """Return the name of the column of an axis or an option.
+
+    Raises NotMeasuredError if the campaign has no such axis.
+    """
     for name in (axis, f"option_{axis}"):
         if name in cells.columns:
             return name
@@ -36,20 +39,23 @@ def column(cells: pd.DataFrame, axis: str) -> str:
 
 
 def equal_columns(cells: pd.DataFrame, here: Here) -> list[str]:
-    """The columns in which the two cells of a pair are equal: everything but the axes that may vary."""
+    """Return the columns in which the two cells of a pair have to be equal, which are all but the varying axes."""
     varying = {name for axis in here.vary for name in (axis, f"option_{axis}")}
     return [name for name in (*_EQUAL, *option_columns(cells), *here.keep) if name not in varying]
 
 
 def chosen(cells: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.DataFrame:
-    """The cells that the claim is about: of each model those that miss the fewest conditions. NotHere: there are none."""
+    """Return the cells that a claim is about, which are those of each model that miss the fewest conditions.
+
+    Raises NotMeasuredError if there are none.
+    """
     return _fewest(_candidates(cells, names, here), names, here.models)
 
 
 def pairs(cells: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.DataFrame:
-    """Every chosen cell beside each measured cell it is held against, whose columns begin with `against_`.
+    """Return each selected cell together with each measured reference cell, whose columns begin with `against_`.
 
-    NotHere: no two measured cells make a pair.
+    Raises NotMeasuredError if no two measured cells make a pair.
     """
     measured = cells[cells["n_ok"] > 0]
     models = here.against_models or here.models
@@ -57,7 +63,7 @@ def pairs(cells: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.DataFrame:
     of, against = _candidates(measured, names, here), _candidates(measured, names, other)
     keys = equal_columns(cells, here)
     if here.against_models:
-        # Two models are trained with batches of their own: without this, every batch would be held against every other.
+        # Each model has its own batches. Without this, every batch would be compared with every other.
         of, against = _fewest(of, names, here.models), _fewest(against, names, models)
     if of_model(here):
         of, against, keys = of.drop_duplicates("workload"), against.drop_duplicates("workload"), []
@@ -74,7 +80,10 @@ def pairs(cells: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.DataFrame:
 
 
 def _candidates(cells: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.DataFrame:
-    """All cells that fit, with the column `missed`. NotHere: there are none."""
+    """Return all cells that fit a claim, with the number of missed conditions in a column.
+
+    Raises NotMeasuredError if there are none.
+    """
     rows = where(of_models(cells, names, here.models), names, here.of)
     if rows.empty:
         wanted = f" of {' or '.join(here.models)}" if here.models else ""
@@ -83,7 +92,10 @@ def _candidates(cells: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.Data
 
 
 def said_missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> tuple[str, ...]:
-    """The conditions that these cells miss, each once: 'device v100 instead of a100-40gb', 'program resnet50 instead of ..'."""
+    """Describe each condition that these cells miss, once.
+
+    Examples are 'device v100 instead of a100-40gb' and 'program resnet50 instead of ..'.
+    """
     told: dict[str, None] = {}
     for axis, name, allowed in _conditions(rows, names, here):
         for value in _unique(rows.loc[~_meets(rows[name], allowed), name]):
@@ -101,11 +113,12 @@ def said_missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> tuple[st
 
 
 def only_the_program(missed: Sequence[str]) -> bool:
-    """Whether the program is all that is not the document's: of what `said_missed` says."""
+    """Return whether the program is the only condition among the mismatches (`describe_condition_mismatches`)."""
     return bool(missed) and all(each.startswith(_PROGRAM) for each in missed)
 
 
 def of_models(cells: pd.DataFrame, names: ReferenceSet, models: Sequence[str]) -> pd.DataFrame:
+    """Return the cells whose workloads stand for the given models; without models, all cells."""
     if not models:
         return cells
     known = [workload for model in models for workload in names.models[model].workloads]
@@ -113,19 +126,24 @@ def of_models(cells: pd.DataFrame, names: ReferenceSet, models: Sequence[str]) -
 
 
 def where(cells: pd.DataFrame, names: ReferenceSet, text: str) -> pd.DataFrame:
+    """Return the cells for which an expression over the axes is true.
+
+    Raises NotMeasuredError if the campaign lacks an axis of the expression.
+    """
     expression = parse(text, names.axes, "claim")
     columns = {axis: column(cells, axis) for axis in sorted(expression.names)}
     if cells.empty:
         return cells
     if not columns:
         return cells if expression({}) else cells.iloc[:0]
-    # Ten thousand cells have few different values of the axes that an expression names.
+    # Ten thousand cells have few different values of an expression's axes, so each combination is evaluated once.
     distinct = cells[list(columns.values())].drop_duplicates()
     kept = [expression(dict(zip(columns, row, strict=True))) for row in distinct.itertuples(index=False)]
     return cells.merge(distinct[np.array(kept, dtype=bool)], on=list(columns.values()), how="inner")
 
 
 def _missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.Series[int]:
+    """Return the number of the document's conditions that each row misses."""
     missed = pd.Series(0, index=rows.index)
     for _, name, allowed in _conditions(rows, names, here):
         missed += ~_meets(rows[name], allowed)
@@ -137,7 +155,10 @@ def _missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.Series[in
 
 
 def _conditions(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> Iterable[tuple[str, str, Sequence[object]]]:
-    """Axis, column and the document's values; what the campaign has no axis for cannot be missed."""
+    """Yield the axis, the column and the document's values of each condition.
+
+    Conditions on axes that the campaign does not have are left out, as they cannot be missed.
+    """
     of_runs = {} if of_model(here) else names.way
     for axis, allowed in {**of_runs, **here.under}.items():
         try:
@@ -147,17 +168,20 @@ def _conditions(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> Iterable
 
 
 def _meets(values: pd.Series, allowed: Sequence[object]) -> pd.Series[bool]:
-    """Options that are true or false are text in tables."""
+    """Return which values are among the allowed ones, compared as text.
+
+    Boolean options are text in tables.
+    """
     return values.map(str).isin([str(each) for each in allowed])
 
 
 def of_model(here: Here) -> bool:
-    """Whether a claim is of the model itself, however it is trained."""
+    """Return whether a claim is about the model itself, regardless of the training."""
     return here.columns == ("parameters",)
 
 
 def _fewest(rows: pd.DataFrame, names: ReferenceSet, models: Sequence[str]) -> pd.DataFrame:
-    """The rows of each model that miss the fewest conditions."""
+    """Return the rows of each model that miss the fewest conditions."""
     kept = pd.Series(False, index=rows.index)
     for model in models or ("",):
         workloads = names.models[model].workloads if model else _unique(rows["workload"])
@@ -171,4 +195,5 @@ def _unique(values: pd.Series) -> list[object]:
 
 
 def _or(values: Sequence[object]) -> str:
+    """Join values with 'or'."""
     return " or ".join(map(str, values))

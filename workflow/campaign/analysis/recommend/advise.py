@@ -1,4 +1,4 @@
-"""From tables to advice: candidates, and an answer to every question of a request. Pure."""
+"""Recommendation from the tables of a campaign: candidates, and an answer to each question of a request. Pure."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def advise(tables: Tables, request: RecommendationRequest) -> RecommendationDocu
 
 
 def _by_metric(request: RecommendationRequest, metric: Metric) -> RecommendationRequest:
-    """Return what can be asked of the campaign's metric; ConfigError for anything else."""
+    """Return the request with the campaign's primary metric in its objectives.
+
+    Raises ConfigError if an objective needs throughput and the campaign has another primary metric.
+    """
     if metric == THROUGHPUT:
         return request
     objectives = (RecommendationObjective(BEST),) if request.objectives is DEFAULT else request.objectives
@@ -91,7 +94,7 @@ def _by_metric(request: RecommendationRequest, metric: Metric) -> Recommendation
 
 
 def _system_as_used(context: Mapping[str, Any]) -> SystemFile | None:
-    """Return the system file of the campaign as used; None where the tables hold no readable one, or several."""
+    """Return the system file that the campaign used; None if the tables hold no readable one, or several."""
     try:
         document = yaml.load(context.get("campaign_yaml", ""), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
         return stored_system(document["system"])
@@ -102,9 +105,9 @@ def _system_as_used(context: Mapping[str, Any]) -> SystemFile | None:
 def _questions(
     tables: Tables, energy: Design, named: Sequence[str], rows: pd.DataFrame, request: RecommendationRequest
 ) -> Iterator[tuple[RankingQuestion, pd.DataFrame, str]]:
-    """Yield the questions of a request, each with the candidates for it, and why there may be none.
+    """Yield each question of a request with its candidates and the reason to give if there are none.
 
-    The objectives of the report are left out where the campaign has nothing for them.
+    Objectives of the report are left out if the campaign has no data for them.
     """
     by_default = request.objectives is DEFAULT
     currency = str(tables.context.get("system", {}).get("currency", ""))
@@ -140,6 +143,7 @@ def _mix_question(
     design: Design,
     cells: Mapping[str, Evidence],
 ) -> tuple[RankingQuestion, pd.DataFrame, str]:
+    """Build the question for a mix of workloads, with its candidates and the reason to give if there are none."""
     names, shares = zip(*(objective.shares or [(name, 1 / len(workloads)) for name in workloads]), strict=True)
     variants = fastest_variants(allowed, names, named)
     if len(variants) < len(names):
@@ -154,7 +158,7 @@ def _mix_question(
 
 
 def _allowed(rows: pd.DataFrame, request: RecommendationRequest) -> npt.NDArray[np.bool_]:
-    """Return which rows fulfil all constraints."""
+    """Return which rows fulfil all constraints of a request."""
     hours_per_million = 1e6 / rows["rate"] / 3600
     values = rows.rename(columns={name: name.removeprefix("option_") for name in option_columns(rows)}).assign(
         throughput_per_s=rows["rate"],
@@ -168,7 +172,7 @@ def _allowed(rows: pd.DataFrame, request: RecommendationRequest) -> npt.NDArray[
 
 
 def _evidence(tables: Tables, named: Sequence[str]) -> dict[str, Evidence]:
-    """Return the measured cells by id."""
+    """Return the cells as evidence for answers, by cell id."""
     columns = ["configuration", "workload", "batch", *named]
     counts = np.append(tables.design.compositions, 0)[tables.design.places(tables.cells["cell_id"])]
     records = tables.cells[["cell_id", "n_ok", *columns]].assign(compositions=counts).to_dict("records")

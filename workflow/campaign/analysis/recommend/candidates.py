@@ -1,8 +1,9 @@
-"""Candidates: a row per measured cell with its shape, its result, and what its devices cost. Pure.
+"""Candidates of a recommendation: one row per measured cell with its shape, its result, and the price of its devices. Pure.
 
-Columns: workload, SHAPE, batch, precision, options, `configuration`, `system`, `ranks`, `devices`, `batch_global`, `price_per_h`,
-`energy_j` (joules per sample, nan without samples of power), `shape` (a number per shape and system), `cell` (its id in the design
-that it is compared by), `cells` (the ids of the measured cells behind it), and the columns of `with_results`.
+Columns: workload, SHAPE, batch, precision, options, `configuration`, `system`, `ranks`, `devices`, `batch_global`,
+`price_per_h`,
+`energy_j` (joules per sample, nan without samples of power), `shape` (a number per shape and system), `cell` (its id in the
+design that compares it), `cells` (the ids of the measured cells behind it), and the columns of `add_results`.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ _ENERGY = "energy_per_sample_j"
 def measured_candidates(
     tables: Tables, energy: Design, named: Sequence[str], workloads: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Return the rows of all cells with a valid run.
+    """Build the candidate rows of all cells with a valid run.
 
     Args:
-        energy: as `energy_design` makes it
-        named: columns of precision and options
-        workloads: the only ones that are wanted; empty for all
+        tables: tables of the campaign.
+        energy: design of `build_energy_design`.
+        name_columns: columns of precision and options.
+        workloads: workloads to include; empty for all.
     """
     cells, design = tables.cells, tables.design
     wanted = cells["workload"].isin(list(workloads)) if workloads else np.ones(len(cells), dtype=np.bool_)
@@ -47,17 +49,21 @@ def measured_candidates(
 
 
 def energy_design(tables: Tables) -> Design:
-    """Build the design that compares cells by the energy of a sample; without cells where no power was sampled."""
+    """Build the design that compares cells by energy per sample.
+
+    The design has no cells if no power was sampled.
+    """
     protocol = tables.context.get("campaign", {}).get("protocol", {})
     return comparisons.design(tables.runs, protocol, column=_ENERGY, higher=False)
 
 
 def with_results(rows: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """Return the rows that the design has, with their result as a rate (more is better): `rate`, `low`, `high`, `variance`,
-    `freedom`, `known`.
+    """Return the rows that the design has, with their result as a rate (more is better).
 
-    low and high bound the rate of this row alone. variance, freedom: of the logarithm of the rate, by what configurations have in
-    common (`Design.with_pools`). known: whether they hold the spread of compositions.
+    The added columns are `rate`, `low`, `high`, `variance`, `freedom` and `known`. low and high bound the rate of this row
+    alone.
+    variance and freedom (degrees of freedom) are those of the logarithm of the rate, pooled over configurations
+    (`Design.with_pools`). known: whether they include the spread of compositions.
     """
     place = design.places(rows["cell"])
     rows, place = rows[place >= 0], place[place >= 0]

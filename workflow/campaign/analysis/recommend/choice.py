@@ -1,4 +1,4 @@
-"""The choice among candidates, its interval, and what ties with it. Pure."""
+"""Choice among the candidates of a question, with its interval and ties. Pure."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ _MIN_VARIANCE = 1e-12
 
 @dataclass(frozen=True)
 class RankingQuestion:
-    """One objective for one workload as it is run, or for a mix.
+    """Question for one objective and one workload with its options, or for a mix.
 
-    about: the workload and how it is run; design: what compares the candidates; cells: the measured ones by id.
+    label: the workload and its options in words; design: design that compares the candidates; evidence_by_cell: the measured
+    cells by id.
     """
 
     objective: RecommendationObjective
@@ -48,7 +49,7 @@ class RankingQuestion:
     cells: Mapping[str, Evidence]
 
     def answer(self, *sentences: str, **found: Any) -> RecommendationAnswer:
-        """Build the answer with these sentences and fields."""
+        """Build the answer to the question from sentences and further fields of RecommendationAnswer."""
         return RecommendationAnswer(
             objective=self.objective.text,
             meaning=self.objective.meaning,
@@ -60,11 +61,12 @@ class RankingQuestion:
 
 
 def choose(question: RankingQuestion, rows: pd.DataFrame, why_none: str) -> RecommendationAnswer:
-    """Answer a question with the best row, or the one with the fewest devices among those that tie.
+    """Answer a question with the best row, or with the one with the fewest devices among those that tie.
 
     Args:
-        rows: candidates that fulfil the constraints
-        why_none: what the answer says if no row has the quantity
+        question: the question.
+        rows: candidates that fulfil the constraints.
+        no_answer_reason: sentence of the answer if no row has the quantity.
     """
     scored = score(question.objective, rows)
     if scored.empty:
@@ -74,13 +76,13 @@ def choose(question: RankingQuestion, rows: pd.DataFrame, why_none: str) -> Reco
         choice = _choice(question, best, scored.iloc[1:])
         unknown = "One composition each was measured, so ties are unknown."
         return question.answer(_build(question, choice), unknown, choice=choice, comparable=False)
-    # A shape is built once, for the batch that is best.
+    # Each shape is compared at its best batch.
     others = scored[scored["shape"] != best["shape"]].drop_duplicates("shape")
     tie, alike = compare_with(best, others, question.design)
     tied, further, chosen, contenders = others[tie], others[alike & ~tie], best, scored.iloc[1:]
     fewest = pd.concat([scored.iloc[:1], tied]).sort_values(["devices", "hosts"], kind="stable").iloc[0]
     if (fewest["devices"], fewest["hosts"]) < (best["devices"], best["hosts"]):
-        # It was chosen by its score among shapes of its size only.
+        # The row was chosen by its score among shapes of its size only.
         equal = tied[(tied["devices"] == fewest["devices"]) & (tied["hosts"] == fewest["hosts"])]
         chosen, contenders = fewest, equal.drop(fewest.name)
         tied = pd.concat([scored.iloc[:1], tied.drop(fewest.name)])
@@ -101,7 +103,10 @@ def choose(question: RankingQuestion, rows: pd.DataFrame, why_none: str) -> Reco
 
 
 def score(objective: RecommendationObjective, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that have the quantity, the best first, with `factor` (of the rate) and `score`, which `Scale` shows."""
+    """Return the rows that have an objective's quantity, the best first, with their scores.
+
+    Added columns: `factor` (multiplier of the rate) and `score` (logarithm, which `ScoreScale` formats).
+    """
     if rows.empty:
         return rows
     factor = pd.Series(1.0, index=rows.index)
@@ -123,8 +128,9 @@ def bound_score(row: pd.Series[Any], contenders: pd.DataFrame, design: Design) -
     """Return the 95 % bounds of the score of a row that was chosen for its score; nan without an interval.
 
     Args:
-        contenders: the rows that it was chosen from, itself left out
-        design: what compares the rows
+        row: the chosen row.
+        contenders: rows that it was chosen from, without itself.
+        design: design that compares the rows.
     """
     score, variance, cells = ([row[name], *contenders[name]] for name in ("score", "variance", "cell"))
     return bound_best_cell(score, variance, row["freedom"], cells, design.with_pools())
@@ -134,8 +140,9 @@ def compare_with(best: pd.Series[Any], others: pd.DataFrame, design: Design) -> 
     """Return which other rows tie with the best one, and which are not shown to be worse.
 
     Tests of differences are adjusted over all pairs, as the best one was selected by its number. A tie is shown by two one-sided
-    tests (Schuirmann 1987), adjusted by Holm. Configurations on hosts of their own are compared as they were measured, and never
-    tie: how much of a difference is that of hosts is unknown.
+    tests (Schuirmann 1987), adjusted by Holm. Configurations that always ran on separate hosts are compared as they were
+    measured,
+    and never tie: it is unknown how much of a difference is due to the hosts.
     """
     found = ratios(others["cell"], pd.Series(best["cell"], index=others.index), design)
     ratio = found.of.ratio * (others["factor"] / best["factor"]).to_numpy(dtype=np.float64)
@@ -152,7 +159,7 @@ def compare_with(best: pd.Series[Any], others: pd.DataFrame, design: Design) -> 
 def _choice(
     question: RankingQuestion, row: pd.Series[Any], contenders: pd.DataFrame | None = None
 ) -> RecommendedChoice:
-    """Describe a row with its interval: of this row alone, or of a row that was chosen from contenders."""
+    """Describe a row with its interval, either of this row alone or of a row that was chosen from contenders."""
     scale, value = question.objective.scale, question.objective.scale.value(row["score"])
     if contenders is None:
         bounds = tuple(np.log(row["factor"] * np.array([row["low"], row["high"]], dtype=np.float64)))
@@ -179,4 +186,5 @@ def _choice(
 
 
 def _build(question: RankingQuestion, choice: RecommendedChoice) -> str:
+    """Return the sentence that recommends a choice."""
     return f"{question.about}: build {choice.built}: {choice.said}, measured{choice.compositions()}."

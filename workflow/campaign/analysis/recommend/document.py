@@ -1,4 +1,4 @@
-"""The answers as they are kept and shown: schema recommendation/2, a closed document."""
+"""Schema of the recommendation document as it is stored and shown: recommendation/2, a closed document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNKNOWN = "not known: one composition each"
 
 
 class Evidence(ClosedModel):
-    """A measured cell that an answer rests on."""
+    """Measured cell that supports an answer."""
 
     cell_id: str
     words: str
@@ -22,8 +22,10 @@ class Evidence(ClosedModel):
 
 
 class RecommendedChoice(ClosedModel):
-    """A measured configuration, and what it gives. Bounds are 95 %, from run to run where an answer is not `comparable`;
-    None where there are none."""
+    """Measured configuration with the value that it reaches.
+
+    Bounds are 95 %, or from run to run if an answer is not `comparable`; None if there are none.
+    """
 
     configuration: str = Field(description="its name in the campaign")
     shape: dict[str, Any]
@@ -37,29 +39,29 @@ class RecommendedChoice(ClosedModel):
 
     @property
     def built(self) -> str:
-        """The configuration in words, with its batch."""
+        """Name and description of the configuration, with its batch."""
         return f"{self.configuration} ({self.words}), {self.batches}"
 
     @property
     def short(self) -> str:
-        """Its name and number, without the unit: it stands beside another choice."""
+        """Name and value without the unit, to be listed next to another choice."""
         value, _, interval = self.bare.partition(" (")
         return f"{self.configuration} {value.split()[0]}{f' ({interval}' if interval else ''}"
 
     @property
     def bare(self) -> str:
-        """The value, where what its interval is stands beside."""
+        """Value in words without the words '95 % interval', for a table whose heading has them."""
         return self.said.replace("95\u202f% interval ", "")
 
     def compositions(self) -> str:
-        """' on 3 compositions', of the cells behind it."""
+        """Format the number of compositions of the evidence, such as ' on 3 compositions'."""
         counts = sorted({each.compositions for each in self.evidence})
         ends = " to ".join(dict.fromkeys(str(count) for count in (counts[0], counts[-1])))
         return f" on {'one composition' if counts == [1] else f'{ends} compositions'}"
 
 
 class RecommendationAnswer(ClosedModel):
-    """What to build for one objective and one workload as it is run, or for a mix."""
+    """Answer to the question which configuration to build, for one objective and one workload or a mix."""
 
     objective: str
     meaning: str
@@ -79,11 +81,14 @@ class RecommendationAnswer(ClosedModel):
 
     @property
     def alternatives(self) -> tuple[RecommendedChoice, ...]:
-        """What ties with the best and what is not told apart from it, as far as it is listed."""
+        """Listed choices that tie with the best one or are indistinguishable from it."""
         return *self.tied, *self.not_told_apart
 
     def beside(self) -> str:
-        """What ties with the best and what is not told apart from it, with values; 'nothing' where all is told apart."""
+        """Describe the choices that tie with the best one or are indistinguishable from it, with their values.
+
+        Return 'nothing' if all differ from the best one.
+        """
         if not self.comparable:
             return UNKNOWN
         lists = (("tied within 5\u202f%", self.tied), ("not told apart", self.not_told_apart))
@@ -93,7 +98,7 @@ class RecommendationAnswer(ClosedModel):
 
 
 class RecommendationDocument(ClosedModel):
-    """Everything that the report says of what to build. Unknown keys are errors."""
+    """Document with all recommendations of a report. Unknown keys are errors."""
 
     schema_version: Literal["recommendation/2"] = "recommendation/2"
     basis: tuple[str, ...] = Field(description="how the answers were made, for readers")

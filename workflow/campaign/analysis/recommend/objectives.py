@@ -1,4 +1,4 @@
-"""What can be asked for: an objective, and constraints on the hardware and on what it gives. Pure."""
+"""Requests for a recommendation: objectives, and constraints on the hardware and the results. Pure."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ MIX = "mix"
 
 @dataclass(frozen=True)
 class Scale:
-    """How a score (a logarithm, larger is better) is shown: value = exp(sign x score), in a unit."""
+    """Scale on which a score (a logarithm, larger is better) is shown: value = exp(sign x score), in a unit."""
 
     sign: int
     number: Callable[[float], str]
     unit: str
 
     def value(self, score: float) -> float:
+        """Convert a score to the value that is shown."""
         return math.exp(self.sign * score)
 
     def say(self, value: float) -> str:
+        """Format a value with its unit."""
         return f"{self.number(value)}\u202f{self.unit}".rstrip()
 
 
@@ -82,8 +84,15 @@ _SHARE = re.compile(r"\s*([^=,]+?)\s*=\s*([0-9.eE+-]+)\s*")
 
 @dataclass(frozen=True)
 class RecommendationObjective:
-    """name: one of those above; within_pct: of `cheapest-within`; shares: of `mix`, by workload, adding up to 1; empty: equal ones.
-    metric: the campaign's, which `throughput` is about; currency: of the system file's prices."""
+    """Objective to rank configurations by.
+
+    Args:
+        name: one of the names above.
+        within_pct: tolerance of `cheapest-within`, in percent.
+        shares: shares of `mix` by workload, adding up to 1; empty for equal shares.
+        metric: primary metric of the campaign, which `throughput` stands for.
+        currency: currency of prices in the system file.
+    """
 
     name: str
     within_pct: float = 0.0
@@ -93,7 +102,7 @@ class RecommendationObjective:
 
     @property
     def text(self) -> str:
-        """The objective as it is written on the command line."""
+        """Text of the objective on the command line."""
         if self.name == CHEAPEST:
             return f"{CHEAPEST}:{self.within_pct:g}%"
         if self.name == MIX and self.shares:
@@ -102,12 +111,14 @@ class RecommendationObjective:
 
     @property
     def meaning(self) -> str:
+        """Meaning of the objective in words."""
         if self.metric != metrics.THROUGHPUT:
             return f"the {'highest' if self.metric.higher else 'lowest'} {self.metric.label}"
         return _KINDS[self.name][0].replace("so many percent", f"{self.within_pct:g}\u202f%")
 
     @property
     def scale(self) -> Scale:
+        """Scale and unit in which scores of the objective are shown."""
         if self.metric != metrics.THROUGHPUT:
             return Scale(1 if self.metric.higher else -1, wording.format_rate, self.metric.unit)
         scale = _KINDS[self.name][1]
@@ -116,13 +127,14 @@ class RecommendationObjective:
 
 @dataclass(frozen=True)
 class RecommendationRequest:
-    """Objectives and constraints; workloads empty: all that were measured."""
+    """Objectives and constraints of a recommendation; `workloads` is empty for all measured ones."""
 
     objectives: tuple[RecommendationObjective, ...]
     constraints: tuple[Expression, ...] = ()
     workloads: tuple[str, ...] = ()
 
     def allows(self, values: dict[Any, object]) -> bool:
+        """Return whether a row of values fulfils all constraints."""
         return all(constraint(values) for constraint in self.constraints)
 
 
@@ -147,13 +159,16 @@ def parse_request(
     known: Collection[str],
     options: Sequence[str],
 ) -> RecommendationRequest:
-    """Parse what a person asks for.
+    """Parse the objectives, constraints and workloads of a command line.
+
+    Raises ConfigError if a text is invalid; its message names the text and the allowed values.
 
     Args:
-        known: measured workloads
-        options: names of workload options that are axes
-
-    Raises ConfigError that names what is not understood, and what is allowed.
+        objectives: texts of objectives; empty for the default ones.
+        constraints: texts of constraints.
+        workloads: names of workloads; empty for all.
+        measured_workloads: measured workloads.
+        options: names of workload options that are axes.
     """
     if unknown := sorted(set(workloads) - set(known)):
         raise ConfigError(f"--workload: no cell of {', '.join(unknown)} was measured; there are: {_listed(known)}")

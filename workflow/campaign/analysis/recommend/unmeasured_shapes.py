@@ -1,6 +1,6 @@
-"""Shapes that the hosts and pool of a system allow and nobody measured, by name. Pure.
+"""Names of shapes that the hosts and pool of a system allow and that were not measured. Pure.
 
-Only numbers of hosts and devices are looked at. Drawers, cabling and other rules of a fabric are checked when a campaign is
+Only numbers of hosts and devices are considered. Drawers, cabling and other rules of a fabric are checked when a campaign is
 planned.
 """
 
@@ -23,24 +23,35 @@ _DENSE = 16
 
 @dataclass(frozen=True)
 class Pool:
-    """Devices of one model: `own` of each host that may be used, `pooled` that the fabric can attach to any host."""
+    """Devices of one model in a system.
+
+    local_counts: number of local devices of each usable host; pooled_count: number of devices that the fabric can attach to any
+    host.
+    """
 
     own: tuple[int, ...]
     pooled: int
 
     def allows(self, hosts: int, local: int, fabric: int) -> bool:
-        """Return whether so many hosts can have so many local and pooled devices each."""
+        """Return whether the given number of hosts can have the given devices each.
+
+        Args:
+            hosts: number of hosts.
+            local: number of local devices per host.
+            fabric: number of devices per host that the fabric attaches.
+        """
         return sum(count >= local for count in self.own) >= hosts and hosts * fabric <= self.pooled
 
 
 def unmeasured_shapes(system: SystemFile, cells: pd.DataFrame, constraints: Sequence[Expression] = ()) -> list[str]:
-    """Return the names of shapes of the measured device models that the system allows and no run was made on.
+    """Return the names of shapes of the measured device models that the system allows and that no run used.
 
     All devices of each host are in use, and the storage is that of the host.
 
     Args:
-        cells: the cells table
-        constraints: conditions on the shape
+        system: the system file.
+        cells: the cells table.
+        constraints: conditions on the shape.
     """
     tried = cells[(cells["n_ok"] > 0) | (cells["n_failed"] > 0)]
     names, several = [], tried["device"].nunique() > 1
@@ -55,7 +66,7 @@ def unmeasured_shapes(system: SystemFile, cells: pd.DataFrame, constraints: Sequ
 
 
 def pool_of(system: SystemFile, device: str) -> Pool:
-    """Return what the system has of a device model, and may use."""
+    """Return the usable devices of a model in a system."""
     allowed = set(system.usable_hosts())
     own = [
         sum(entry.count for entry in group.devices if entry.kind == "gpu" and entry.model == device)
@@ -72,7 +83,9 @@ def allowed_shapes(pool: Pool, device: str, measured: pd.DataFrame) -> Iterator[
     """Yield all shapes of a device model that the numbers of a pool allow.
 
     Args:
-        measured: cells of this device model; peer-to-peer and uneven hybrids are listed only where one was measured
+        pool: devices of the model.
+        device: the device model.
+        measured_cells: cells of this device model; peer-to-peer and uneven hybrids are listed only if one was measured.
     """
     mixed = measured["attach"].str.startswith("hybrid")
     hybrids = sorted({int(n) for n in measured.loc[mixed, "local_devices_per_host"]})
@@ -85,7 +98,7 @@ def allowed_shapes(pool: Pool, device: str, measured: pd.DataFrame) -> Iterator[
 
 
 def _attachments(devices: int, hybrids: Sequence[int], p2p: bool) -> Iterator[tuple[Attach, int]]:
-    """Yield the ways to attach so many devices of a host, each with the number that are the host's own."""
+    """Yield each way to attach a number of devices to a host, with the number of local devices."""
     yield "local", devices
     yield "fabric", 0
     if p2p and devices > 1:
@@ -98,6 +111,7 @@ def _attachments(devices: int, hybrids: Sequence[int], p2p: bool) -> Iterator[tu
 
 
 def _counts(maximum: int, measured: pd.Series[int]) -> list[int]:
+    """Return all numbers up to a maximum; if it is large, only powers of two, measured numbers and the maximum."""
     if maximum <= _DENSE:
         return list(range(1, maximum + 1))
     powers = {2**power for power in range(maximum.bit_length()) if 2**power <= maximum}

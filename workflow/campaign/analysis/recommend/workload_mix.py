@@ -1,6 +1,6 @@
-"""A mix of workloads: how much longer each shape takes for it than every workload on its own fastest shape. Pure.
+"""Mix of workloads: slow-down of each shape compared with running every workload on its own fastest shape. Pure.
 
-The slow-down of a shape is the sum over workloads of `share x rate of the fastest shape / rate of this shape`; it is 1 where the
+The slow-down of a shape is the sum over workloads of `share x rate of the fastest shape / rate of this shape`. It is 1 if the
 shape is the fastest for each of them. Workloads of one configuration share leases, so variances are those of sums
 (`campaign.analysis.statistics.combined_cells`).
 """
@@ -23,12 +23,14 @@ _BY_SHAPE = ["shape", *SHAPE, "configuration", "system", "ranks", "devices"]
 
 
 def fastest_variants(rows: pd.DataFrame, workloads: Sequence[str], named: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """Return the rows of the precision and options that each workload is fastest with, by these in words.
+    """Return the rows of the precision and options with which each workload is fastest, by their description.
 
     All shapes of a mix are compared with the same precision and options of a workload.
 
     Args:
-        named: columns of precision and options
+        rows: candidate rows.
+        workloads: workloads of the mix.
+        name_columns: columns of precision and options.
     """
     found = {}
     for workload in workloads:
@@ -42,14 +44,14 @@ def fastest_variants(rows: pd.DataFrame, workloads: Sequence[str], named: Sequen
 def mix_candidates(
     variants: Sequence[pd.DataFrame], shares: Sequence[float], design: Design
 ) -> tuple[pd.DataFrame, Design]:
-    """Return a row per shape that has all workloads of a mix, and the design that compares these rows.
+    """Return one row per shape that has all workloads of a mix, and the design that compares these rows.
 
-    The rows have the columns of `candidates` that a choice is made by. `rate` is the inverse of the slow-down, `batch` is in words.
+    The rows have the columns of `candidates` that a choice needs. `rate` is the inverse of the slow-down, `batch` is in words.
 
     Args:
-        variants: for each workload, its rows with one precision and options
-        shares: parts of time, adding up to 1
-        design: the design of the cells
+        variants: for each workload, its rows with one precision and options.
+        shares: fractions of time, adding up to 1.
+        design: the design of the cells.
     """
     found = [_parts_of(rows, share) for rows, share in zip(variants, shares, strict=True)]
     parts = pd.concat(found, ignore_index=True)
@@ -68,7 +70,12 @@ def mix_candidates(
 
 
 def _parts_of(rows: pd.DataFrame, share: float) -> pd.DataFrame:
-    """Return the row of each shape with the batch that a workload is fastest with, and its part of the slow-down."""
+    """Return the row of each shape at the fastest batch of a workload, with its part of the slow-down.
+
+    Args:
+        rows: candidate rows of one workload.
+        share: share of the workload in the mix.
+    """
     by_rate = rows.sort_values("rate", ascending=False, kind="stable")
     fastest, own = by_rate.iloc[0], by_rate.drop_duplicates("shape")
     return own.assign(
@@ -83,8 +90,9 @@ def _parts_of(rows: pd.DataFrame, share: float) -> pd.DataFrame:
 def _sums(parts: pd.DataFrame, apart: pd.DataFrame) -> pd.DataFrame:
     """Return the parts of all sums; equal sums once.
 
-    They are those of all workloads on each shape, and of the workloads that are faster elsewhere: on the shape, and where they are
-    the fastest. The latter have cells in common, so each is a kind of its own.
+    There is one sum of all workloads on each shape. Two further sums are over the workloads that are faster elsewhere: on the
+    shape,
+    and where they are the fastest. The latter have cells in common, so each is a kind of its own.
     """
     found = []
     for rows, name in ((parts, "cell"), (apart, "cell"), (apart, "fastest")):
@@ -95,13 +103,14 @@ def _sums(parts: pd.DataFrame, apart: pd.DataFrame) -> pd.DataFrame:
 
 
 def _id(cells: Iterable[str]) -> str:
+    """Join the ids of cells to the id of their sum."""
     return "+".join(cells)
 
 
 def _slow_down_bounds(rows: pd.DataFrame, apart: pd.DataFrame, sums: Design) -> dict[str, Floats]:
-    """Return `low`, `high`, `variance` and `freedom` of the inverse of the slow-down, as `candidates.with_results` does.
+    """Return `low`, `high`, `variance` and `freedom` of the inverse of the slow-down, as `candidates.add_results` does.
 
-    They are nan where a shape is the fastest for all workloads. A workload that is fastest on the shape itself adds its share,
+    They are nan if a shape is the fastest for all workloads. A workload that is fastest on the shape itself adds its share,
     exactly. The others add a ratio of two sums.
     """
     by_shape = apart.groupby("shape").agg(own=("cell", _id), fastest=("fastest", _id), share=("share", "sum"))

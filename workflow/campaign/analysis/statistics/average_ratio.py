@@ -1,12 +1,15 @@
-"""The geometric mean of ratios of cells, with an interval that knows which cells share leases.
+"""Geometric mean of ratios of cells, with an interval that accounts for cells that share leases.
 
-A sentence about several cells states this mean and the range of the estimates. The largest of many estimates is larger than its
-truth, so that an interval of its own would hold the truth too rarely.
+A sentence about several cells has this mean and the range of the estimates. The largest of many estimates is larger than its
+true
+value, so an interval around it would be wrong too often.
 
-Ratios of cells on one lease deviate together. The mean is a weighted sum over leases: each lease adds the deviations of its cells
-from their locations, with the weights that the mean gives to the cells. The squares of these sums, divided by what a lease is
-expected to add, give one variance. Leases are independent replicates, so they are its degrees of freedom. Deviations that are
-common to a block of the campaign are removed where the block holds at least three leases, as in `composition_variance`.
+Ratios of cells on one lease deviate together. The mean is a weighted sum over leases: each lease adds the deviations of its
+cells
+from their locations, with the weights of the cells in the mean. The squares of these sums, divided by the expected contribution
+of
+a lease, give one variance. Leases are independent replicates, so they are its degrees of freedom. Deviations that are
+common to a block of the campaign are removed if the block holds at least three leases, as in `composition_variance`.
 """
 
 from __future__ import annotations
@@ -28,9 +31,10 @@ def average_ratio(rows: pd.DataFrame, design: Design) -> LogRatios:
     Its variance is nan if a ratio may not be tested, or if no lease is a replicate of another one.
 
     Args:
-        rows: comparisons of `campaign.analysis.statistics.comparable_cells`, each with a ratio: `ratio`, `cell_id`, `against_cell`,
-            `method`, `tested`; for a ratio of two ratios also `cell_id_large` and `against_cell_large`
-        design: the design of the cells
+        rows: comparisons of `campaign.analysis.statistics.comparable_cells`, each with a ratio: `ratio`, `cell_id`,
+            `against_cell`,
+            `method`, `tested`; for a ratio of two ratios also `cell_id_large` and `against_cell_large`.
+        design: design of the cells.
     """
     mean = np.array([np.exp(np.log(rows["ratio"].to_numpy(dtype=np.float64)).mean())])
     if not rows["tested"].all():
@@ -53,9 +57,14 @@ def _weights_of_cells(rows: pd.DataFrame, design: Design) -> Floats:
 
 
 def _deviations(design: Design, taken: Marks, within: bool) -> pd.DataFrame:
-    """Return the deviations of the taken cells from their locations, one row per cell and replicate.
+    """Return the deviations of cells from their locations, one row per cell and replicate.
 
     A replicate is a lease, or within one composition a block of runs.
+
+    Args:
+        design: design of the cells.
+        is_used: whether a cell takes part.
+        is_within_composition: whether all comparisons are within one composition.
     """
     if within:
         rows = design.each[taken[design.each["cell"]]]
@@ -71,8 +80,8 @@ def _deviations(design: Design, taken: Marks, within: bool) -> pd.DataFrame:
 def _variance(rows: pd.DataFrame, weight: Floats, in_blocks: bool) -> tuple[float, float]:
     """Return the variance of the weighted sum of cells, and its degrees of freedom.
 
-    A replicate is expected to add the square of the sum of its weights, for what its cells have in common, and the sum of their
-    squares, for what each cell has of its own.
+    A replicate is expected to add the square of the sum of its weights, for effects common to its cells, and the sum of their
+    squares, for effects of single cells.
     """
     count = rows.groupby("cell")["value"].transform("size").to_numpy(dtype=np.float64)
     unit: Integers = np.unique(rows["unit"].to_numpy(), return_inverse=True)[1].astype(np.int64)
@@ -89,7 +98,7 @@ def _variance(rows: pd.DataFrame, weight: Floats, in_blocks: bool) -> tuple[floa
 
 
 def _without_blocks(value: Floats, unit: Integers, block: Integers) -> tuple[Floats, int]:
-    """Return deviations without what the leases of a block have in common, and the degrees of freedom that this takes."""
+    """Return deviations without the common effect of the leases of a block, and the degrees of freedom that this costs."""
     units = int(unit.max()) + 1
     of_unit = np.zeros(units, dtype=np.int64)
     of_unit[unit] = np.unique(block, return_inverse=True)[1]

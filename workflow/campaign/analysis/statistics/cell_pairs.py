@@ -1,4 +1,4 @@
-"""Pairs of cells that a comparison is made of: the leases, blocks, hosts and runs that both cells of a pair share."""
+"""Pairs of cells for comparisons, with the leases, blocks, hosts and runs that both cells of a pair share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from campaign.common.intervals import Floats, Integers, Marks
 class RunPairs:
     """Pairs of runs of one block, for comparisons within one composition.
 
-    count: number of run pairs; estimate: ratio over the run pairs; is_enough: whether the comparison is paired.
+    count: number of run pairs; estimate: ratio over the run pairs; is_paired: whether the comparison is paired.
     """
 
     count: Integers
@@ -33,8 +33,8 @@ class RunPairs:
 class CellPairs:
     """Pairs of a cell and its reference in one design. Every array has one element per pair.
 
-    cell, reference: places in the design; 0 where a pair cannot be compared.
-    has_cell, has_reference: whether the design holds valid runs of it.
+    cell, reference: indices in the design; 0 if a pair cannot be compared.
+    has_cell, has_reference: whether the design has valid runs of it.
     is_reference_itself: whether the cell is its own reference.
     """
 
@@ -47,7 +47,7 @@ class CellPairs:
 
     @cached_property
     def is_comparable(self) -> Marks:
-        """Whether the pair has two different cells, and both have valid runs."""
+        """True if the pair has two different cells, and both have valid runs."""
         return self.has_cell & self.has_reference & ~self.is_reference_itself
 
     @cached_property
@@ -77,7 +77,7 @@ class CellPairs:
 
     @cached_property
     def is_within_leases(self) -> Marks:
-        """Whether both cells were measured on the same leases."""
+        """True if both cells were measured on the same leases."""
         same_count = (self.shared_leases == self.cell_compositions) & (
             self.shared_leases == self.reference_compositions
         )
@@ -85,22 +85,22 @@ class CellPairs:
 
     @cached_property
     def is_within_several_leases(self) -> Marks:
-        """Whether both cells were measured on the same leases, two or more."""
+        """True if both cells were measured on the same leases, two or more."""
         return np.asarray(self.is_within_leases & (self.shared_leases >= 2), dtype=np.bool_)
 
     @cached_property
     def is_within_composition(self) -> Marks:
-        """Whether both cells were measured on the same single lease."""
+        """True if both cells were measured on the same single lease."""
         return np.asarray(self.is_within_leases & (self.shared_leases == 1), dtype=np.bool_)
 
     @cached_property
     def is_across_systems(self) -> Marks:
-        """Whether the two cells are on different systems."""
+        """True if the two cells are on different systems."""
         return ~self.design.means.groups.same_system(self.cell, self.reference)
 
     @cached_property
     def is_in_blocks(self) -> Marks:
-        """Whether both cells were composed once in each of the same blocks of the campaign.
+        """True if both cells were composed once in each of the same blocks of the campaign.
 
         Cells of two systems are never in the same blocks, because each system drifts on its own.
         """
@@ -111,26 +111,29 @@ class CellPairs:
 
     @cached_property
     def hosts(self) -> HostPairs:
-        """Effects of hosts on the comparison. Hosts are part of what two systems differ in, so they confound no such pair."""
+        """Effects of hosts on the comparison.
+
+        Hosts are part of the difference between two systems, so they confound no comparison across systems.
+        """
         skip = self.is_within_leases | ~self.is_comparable
         effects = self.design.host_effects.pairs(self.cell, self.reference, skip)
         return replace(effects, confounded=effects.confounded & ~self.is_across_systems)
 
     @cached_property
     def is_measured_in_order(self) -> Marks:
-        """Whether the pair was measured in an order that is not random, so that drift can pose as a difference."""
+        """True if the order of measurement was not random, so that drift can pose as a difference."""
         between = not self.design.random_leases and not self.design.adjusted
         return self.is_comparable & np.where(self.is_within_leases, not self.design.blocks, between)
 
     @cached_property
     def borrows_spread(self) -> Marks:
-        """Whether the spread of compositions of one of the cells is that of other cells."""
+        """True if the spread of compositions of one of the cells is borrowed from other cells."""
         borrowed = self.design.variances.borrowed
         return borrowed[self.cell] | borrowed[self.reference]
 
     @cached_property
     def lending_campaigns(self) -> npt.NDArray[np.object_]:
-        """Earlier campaigns whose spread of compositions the cell, or else the reference, borrows; '' for none."""
+        """Earlier campaigns from which the cell, or else the reference, borrows its spread; '' for none."""
         lent_by = self.design.variances.lent_by
         return np.where(lent_by[self.cell] != "", lent_by[self.cell], lent_by[self.reference])
 
@@ -162,7 +165,7 @@ class CellPairs:
         )
 
     def _spread_out(self, places: Integers, values: npt.NDArray[Any], default: float = np.nan) -> npt.NDArray[Any]:
-        """Return an array over all pairs with the values at their places, and the default elsewhere."""
+        """Return an array over all pairs with the values at their indices, and the default elsewhere."""
         spread = np.full(self.cell.size, default, dtype=values.dtype)
         spread[places] = values
         return spread
@@ -170,8 +173,9 @@ class CellPairs:
     def add_variances(self, pooled: Pooled) -> tuple[Floats, Floats]:
         """Return the variance of the difference of both cells, with its degrees of freedom.
 
-        Two variances of one pool are known no better than the pool, and one variance that both cells have is known no better than
-        for each of them.
+        Two variances of one pool have at most the degrees of freedom of the pool. One variance that both cells share has at most
+        those of
+        each cell.
         """
         groups, i, j = self.design.means.groups, self.cell, self.reference
         variance, freedom = pooled.variance * self.design.weights, pooled.freedom
@@ -196,7 +200,7 @@ class CellPairs:
 
 
 def _pair_runs(runs: pd.DataFrame, cell: Integers, reference: Integers) -> pd.DataFrame:
-    """Return one row per pair of runs of the same lease and repetition: place of the pair of cells, and both costs."""
+    """Return one row per pair of runs of the same lease and repetition: index of the pair of cells, and both costs."""
     pairs = pd.DataFrame({"cell": cell, "reference": reference, "place": np.arange(cell.size)})
     reference_runs = runs.rename(columns={"cell": "reference", "cost": "reference_cost"})
     return pairs.merge(runs, on="cell").merge(reference_runs, on=["reference", "lease", "repetition"])

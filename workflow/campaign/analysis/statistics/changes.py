@@ -1,12 +1,15 @@
 """Changes of cells between two campaigns: their mean, and tests against the spread of the changes of other configurations.
 
-Cells of one configuration share leases, so their changes deviate together. A mean is therefore over configurations (`group`), not
-over cells, and so are its degrees of freedom (the cluster-robust variance of Liang & Zeger, 1986, "Longitudinal data analysis using
+Cells of one configuration share leases, so their changes deviate together. A mean is therefore over configurations (`group`),
+not
+over cells, and so are its degrees of freedom (the cluster-robust variance of Liang & Zeger, 1986, "Longitudinal data analysis
+using
 generalized linear models", Biometrika 73(1), with Student's t).
 
-Where each side of a comparison was composed once, the changes of other configurations show how much a change deviates by composing
-again, because they differ among each other by just that. A cell is then tested against their spread. A configuration whose change
-is significant no longer takes part in judging others. That needs `MIN_GROUPS` of them.
+If each side of a comparison was composed once, the changes of other configurations show the spread between compositions, because
+that is the only difference among them. A cell is then tested against their spread. A configuration whose change is significant
+no
+longer takes part in tests of others. At least `MIN_GROUPS` configurations are needed.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from campaign.common.intervals import (
 )
 
 MIN_GROUPS = 4
-"""Groups whose changes a change is tested against, at least."""
+"""Minimum number of groups to test a change against."""
 
 
 def average_changes(ratio: npt.ArrayLike, group: npt.ArrayLike) -> LogRatios:
@@ -44,7 +47,7 @@ def average_changes(ratio: npt.ArrayLike, group: npt.ArrayLike) -> LogRatios:
 
 
 def judge_by_other_groups(changes: Ratios, group: npt.ArrayLike) -> Ratios:
-    """Test the changes that have no test of their own against the spread of the changes of other groups."""
+    """Test the changes without a test of their own against the spread of the changes of other groups."""
     number = np.unique(np.asarray(group), return_inverse=True)[1].astype(np.int64)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(changes.of.ratio)
@@ -66,7 +69,7 @@ def judge_by_other_groups(changes: Ratios, group: npt.ArrayLike) -> Ratios:
 
 
 def _replace_variance(changes: Ratios, judgeable: Marks, variance: Floats, freedom: Floats) -> Ratios:
-    """Return the changes with this variance, and a test, where they are judgeable. No variance becomes smaller."""
+    """Return the changes with new variances and a test where they are testable. No variance becomes smaller."""
     variance = np.where(judgeable, np.fmax(variance, changes.of.variance), changes.of.variance)
     freedom = np.where(judgeable, freedom, changes.of.freedom)
     method = np.where(judgeable, T_BORROWED_CHANGE_SPREAD, changes.method).astype(object)

@@ -1,9 +1,10 @@
-"""Weighted sums of cells as cells of a design of their own, such as the time that a mix of workloads takes on one configuration.
+"""Weighted sums of cells as cells of a separate design, such as the time of a workload mix on one configuration.
 
-Cells that share leases deviate together, so the variance of their sum is more than the sum of their variances. The sum is therefore
+Cells that share leases deviate together, so the variance of their sum is more than the sum of their variances. The sum is
+therefore
 formed on each composition, run by run, and its variance is estimated from these like that of any cell
-(`campaign.analysis.statistics.composition_variance`). Cells on leases of their own deviate by themselves, which the same estimate
-holds.
+(`campaign.analysis.statistics.composition_variance`). Cells on separate leases deviate independently, which the same estimate
+includes.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ def combine_cells(by: Design, parts: pd.DataFrame) -> Design:
     """Return a design whose cells are weighted sums of the costs of cells.
 
     A composition of a sum is a block of the campaign in which all of its cells have a valid run. A sum without one is left out.
+    Raises ValueError if the design lacks a cell.
 
     Args:
-        by: the design of the cells
-        parts: one row per sum and cell: `sum` (id), `kind` (of sums that may share the drift of blocks), `cell_id`, `weight`
-
-    Raises ValueError if the design lacks a cell.
+        cell_design: design of the cells.
+        parts: one row per sum and cell, with `sum` (id), `kind` (of sums that may share the drift of blocks), `cell_id`,
+            `weight`.
     """
     place = by.places(parts["cell_id"])
     if (place < 0).any():
@@ -35,7 +36,7 @@ def combine_cells(by: Design, parts: pd.DataFrame) -> Design:
     runs = _runs_of_sums(by, parts)
     protocol = {"order": "blocks" if by.blocks else "sequential", "lease_order": "blocks" if by.random_leases else ""}
     sums = design(runs, protocol, column="cost", higher=False)
-    # The location has all runs, also those of blocks that lack another cell of the sum.
+    # The location includes all runs, also those of blocks that lack another cell of the sum.
     parts = parts.assign(cost=parts["weight"] * by.cost[parts["cell"]])
     cost = parts.groupby("sum")["cost"].sum()
     spread = (parts["cost"] * by.weights[parts["cell"]]).groupby(parts["sum"]).sum() / cost
@@ -44,9 +45,9 @@ def combine_cells(by: Design, parts: pd.DataFrame) -> Design:
 
 
 def _runs_of_sums(by: Design, parts: pd.DataFrame) -> pd.DataFrame:
-    """Build the runs of sums: the n-th of a block is the sum of the n-th runs of its cells there.
+    """Build the runs of sums: the n-th run of a block is the sum of the n-th runs of its cells there.
 
-    Where a cell has more runs in a block than another one, neighbours of them are averaged.
+    If a cell has more runs in a block than another one, neighbouring runs are averaged.
     """
     means = pd.DataFrame({name: getattr(by.means, name) for name in ("cell", "lease", "block", "host")})
     runs = parts.merge(by.each, on="cell").merge(means, on=["cell", "lease"])

@@ -1,19 +1,21 @@
-"""Which cells are compared with which: otherwise equal cells that differ in one thing.
+"""Comparable cells of a campaign: cells that differ in one property, each with the cell that it is compared with.
 
-Every function takes the cells table and gives its rows that take part, each beside the cell it is measured against:
-`against_configuration`, `against_mean`, .., and what their comparison says:
+Every function takes the cells table and returns the rows that take part. Each row has the columns of its reference
+(`against_configuration`, `against_mean`, ..) and of the comparison:
 
-ratio, ratio_low, ratio_high: how many times as fast as the reference, 95 %, within leases or between compositions as
-`campaign.analysis.statistics.comparisons` decides, which `paired`, `n_pairs` (leases or blocks) and `method` say. tested: whether
-a test is allowed: not where each cell was measured on one composition and nothing tells how much compositions differ. p: of the
-hypothesis that there is no effect (ratio 1; for the scaling of a metric with an ideal, the ideal speed-up). p_holm: the same,
-adjusted by Holm over all rows that a function gives, which is one figure; n_tests: how many comparisons these are.
-least_detectable_pct: how large an effect must be for 80 of 100 campaigns like this one to find it among all of n_tests.
-compositions, against_compositions, freedom: on how many each was measured, and the degrees of freedom of the test; unlike: how
-their warm-up or measured steps differ; in_order: whether drift can pose as the difference.
+- ratio, ratio_low, ratio_high: throughput over that of the reference, 95 %. `campaign.analysis.statistics.comparisons` decides
+  whether it is estimated within leases or between compositions; `paired`, `n_pairs` (leases or blocks) and `method` hold the
+  result.
+- tested: whether a test is allowed. There is none if each cell was measured on one composition and the spread of compositions is
+  unknown.
+- p: p-value of the hypothesis that there is no effect (ratio 1; the ideal speed-up for the scaling of a metric with an ideal).
+- p_holm: p adjusted by Holm over all rows that a function returns, which is one figure. n_tests: number of these comparisons.
+- least_detectable_pct: size of an effect that 80 of 100 campaigns like this one find among all n_tests comparisons.
+- compositions, against_compositions, freedom: numbers of compositions of both cells, and degrees of freedom of the test.
+- unlike: differences of warm-up or measured steps. in_order: whether drift can pose as the difference.
 
-A planned cell without a valid run keeps its row, with nan, so that a figure can show the gap. Pairs come from the
-shape of the hardware alone, never from the names of configurations.
+A planned cell without a valid run keeps its row, with nan, so that a figure can show the gap. Pairs are formed by the shape of
+the hardware alone, never by the names of configurations.
 """
 
 from __future__ import annotations
@@ -34,28 +36,28 @@ SHAPE = ("hosts", "devices_per_host", "local_devices_per_host", "devices_used", 
 RATE = "option_rate_per_s"
 """Column of the rate at which a client sends requests to a service."""
 
-# From the most digits to the fewest: the first one in a campaign is what the others are compared with.
+# From the most digits to the fewest. The first one in a campaign is the reference of the others.
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp16-o2", "fp8", "int8")
 
 
 def option_columns(cells: pd.DataFrame) -> list[str]:
-    """The columns of workload options, which are axes like any other."""
+    """Return the columns of workload options, which are axes like any other."""
     return [str(name) for name in cells.columns if str(name).startswith("option_")]
 
 
 def naming_columns(cells: pd.DataFrame) -> list[str]:
-    """The columns that say to a reader which cell it is: `wording.describe` puts them into words."""
+    """Return the columns that identify a cell for a reader; `wording.describe` formats them."""
     return ["configuration", "workload", "batch", "precision", *option_columns(cells)]
 
 
 def at_given_rates(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells of services whose option `rate_per_s` gives the rate of requests, with the rate as column `rate_per_s`."""
+    """Return the service cells whose option `rate_per_s` sets the request rate, with the rate as column `rate_per_s`."""
     rates = pd.to_numeric(cells[RATE], errors="coerce") if RATE in cells else pd.Series(np.nan, index=cells.index)
     return cells.assign(rate_per_s=rates)[rates > 0]
 
 
 def precision_rank(precision: str) -> tuple[int, str]:
-    """Sort key: known precisions from the most digits to the fewest, then unknown ones by name."""
+    """Return a sort key that orders known precisions from the most digits to the fewest, then unknown ones by name."""
     return (PRECISIONS.index(precision) if precision in PRECISIONS else len(PRECISIONS), precision)
 
 
@@ -66,13 +68,19 @@ def against(
     design: Design,
     scaled: bool = False,
 ) -> pd.DataFrame:
-    """Every row beside the measured reference row that has the same values in the columns `equal`.
+    """Compare every row with the measured reference row that has equal values in some columns.
 
-    scaled: no effect means as many times the reference's throughput as there are times its devices.
+    Args:
+        cells: cells table.
+        equal_columns: columns that a row and its reference have in common.
+        is_reference: whether a row is a reference.
+        design: design of the campaign.
+        is_scaled_by_devices: whether no effect means a throughput proportional to the number of devices, instead of an equal
+            one.
     """
     keys = list(equal)
     measured = cells[reference & (cells["n_ok"] > 0)].drop_duplicates(keys)
-    # Columns that are keys are carried under a second name, hence a copy instead of a rename.
+    # Key columns are kept under a second name as well, so they are copied instead of renamed.
     names = {"cell_id": "cell", "configuration": "configuration", "mean": "mean", "sd": "sd", "n_ok": "n"}
     names |= {"ranks": "ranks", "hosts": "hosts"}
     side = measured[keys].assign(**{f"against_{new}": measured[old] for old, new in names.items()})
@@ -82,7 +90,10 @@ def against(
 
 
 def one_family(*frames: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
-    """Rows whose tests are one figure's: p_holm over all of them. What is left of a larger family is a family of its own."""
+    """Adjust the tests of several tables as one figure: p_holm over all of their rows.
+
+    Rows that remain of a larger family form a family of their own.
+    """
     p = np.concatenate([rows["p"].to_numpy(dtype=np.float64) for rows in frames])
     adjusted, tests = intervals.adjust_p_values(p), int(np.isfinite(p).sum())
     ends = np.cumsum([len(rows) for rows in frames])[:-1]
@@ -96,14 +107,14 @@ def one_family(*frames: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
 
 
 def _least_detectable(rows: pd.DataFrame, tests: int) -> pd.Series[float]:
-    """Least detectable differences of rows in a family of another number of tests."""
+    """Return the least detectable differences of rows in a family with another number of tests, in percent."""
     before, after = (detectable_errors(rows["freedom"], np.maximum(n, 1)) for n in (rows["n_tests"], tests))
     errors = np.log1p(rows["least_detectable_pct"].to_numpy(dtype=np.float64) / 100)
     return pd.Series(100 * np.expm1(errors * after / before), index=rows.index)
 
 
 def in_words(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with two more columns for people: `shape` ('2 of 4 devices') and `attached` ('hybrid (2 of 4 local)')."""
+    """Add two columns for readers: `shape` ('2 of 4 devices') and `attached` ('hybrid (2 of 4 local)')."""
     told = [name for name in (*SHAPE, "ranks", "devices") if name in rows]
     different = rows[told].drop_duplicates()
     records = different.to_dict("records")
@@ -115,42 +126,56 @@ def in_words(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _unique(cells: pd.DataFrame, keys: Sequence[str], smallest: Sequence[str]) -> pd.DataFrame:
-    """One row for each combination of keys: a measured one before one that is not, then the smallest."""
+    """Select one row per combination of keys: a measured row before others, then the row with the smallest values.
+
+    Args:
+        cells: cells table.
+        keys: columns of the combination.
+        smallest: columns whose smallest values are preferred, in this order.
+    """
     order = cells.assign(_unmeasured=cells["n_ok"] == 0)
     order = order.sort_values([*keys, "_unmeasured", *smallest], kind="stable", ignore_index=True)
     return order.drop_duplicates(list(keys), ignore_index=True).drop(columns="_unmeasured")
 
 
 def _first_measured(cells: pd.DataFrame, keys: Sequence[str]) -> pd.Series[bool]:
-    """True for the first measured row of each group, in the order of the rows."""
+    """Return True for the first measured row of each group, in the order of the rows."""
     measured = cells[cells["n_ok"] > 0]
     return cells.index.to_series().isin(measured.drop_duplicates(list(keys)).index)
 
 
 def _levels(cells: pd.DataFrame, keys: Sequence[str], column: str) -> pd.Series[int]:
-    """For every row, how many different values of `column` were measured among rows with equal keys."""
+    """Count for every row the different values of a column that were measured among rows with equal keys."""
     values = cells[column].where(cells["n_ok"] > 0)
     return values.groupby([cells[key] for key in keys], sort=False).transform("nunique")
 
 
 def varied(cells: pd.DataFrame, equal: Sequence[str], column: str) -> pd.DataFrame:
-    """Cells, measured or not, of which an otherwise equal one (columns `equal`) was planned with another value of `column`.
+    """Select the cells, measured or not, for which an otherwise equal cell was planned with another value of a column.
 
-    One of each value, as comparisons take them: a measured one, with the fewest devices a host.
+    One cell per value is kept, as in comparisons: a measured one, with the fewest devices per host.
+
+    Args:
+        cells: cells table.
+        equal_columns: columns in which the cells are equal.
+        column: column in which the cells differ.
     """
     rows = _unique(cells, [*equal, column], ["devices_per_host"])
     return rows[rows[column].groupby([rows[key] for key in equal], sort=False).transform("nunique") >= 2]
 
 
 def scaling(cells: pd.DataFrame, design: Design, metric: Metric = THROUGHPUT) -> pd.DataFrame:
-    """Cells of more devices with the same batch each: speed-up (`ratio`) and `efficiency_pct` against the fewest devices measured.
+    """Compare cells with more devices and the same batch per device with the cell with the fewest measured devices.
 
-    The speed-up is that of the work of all devices, also where the metric is that of one device. `ideal` and the efficiency are nan
-    for a metric of which nothing tells how it scales; its `ratio` is that of the metric itself.
+    The speed-up (`ratio`) and `efficiency_pct` are those of the work of all devices, also if the metric is per device. `ideal`
+    and
+    the efficiency are nan for a metric whose scaling is unknown; its `ratio` is that of the metric itself.
 
-    `compact` marks the row with the fewest hosts at a device count; several hosts at one count are all kept. Of
-    compositions with as many hosts, the one with the fewest idle devices is taken. What was planned at two device counts is kept
-    where it was measured at one or at none, as a gap, but for a campaign that measured nothing at two.
+    `compact` marks the row with the fewest hosts per device count; rows with other numbers of hosts are kept. Among compositions
+    with
+    equally many hosts, the one with the fewest idle devices is used. A curve that was planned at two device counts and measured
+    at
+    one or none is kept as a gap, unless the campaign measured no curve at two counts.
     """
     panel = [*KIND, *option_columns(cells)]
     equal = [*panel, "batch"]
@@ -176,7 +201,7 @@ def scaling(cells: pd.DataFrame, design: Design, metric: Metric = THROUGHPUT) ->
 
 
 def speedup_by_batch(cells: pd.DataFrame, design: Design, metric: Metric = THROUGHPUT) -> pd.DataFrame:
-    """Speed-up of one device count over the smallest, for several batches; the reference count is the same for all."""
+    """Compare the speed-ups of several batches over the smallest device count, which is the same for all batches."""
     rows = scaling(cells, design, metric)
     rows = rows[rows["compact"]].reset_index(drop=True)
     panel = [*KIND, *option_columns(cells)]
@@ -190,9 +215,12 @@ def speedup_by_batch(cells: pd.DataFrame, design: Design, metric: Metric = THROU
 
 
 def batch_effect(speedups: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """The speed-up of the largest batch over that of the smallest, for each device count: `change_pct` and its bounds.
+    """Compare the speed-up of the largest batch with that of the smallest, per device count: `change_pct` and its bounds.
 
-    speedups: rows of `speedup_by_batch`; the columns of the smallest batch keep their names, those of the largest end in `_large`.
+    Args:
+        speedups: rows of `compare_speedups_by_batch`. Columns of the smallest batch keep their names; those of the largest end
+            in `_large`.
+        design: design of the campaign.
     """
     measured = speedups[speedups["ratio"].notna()].sort_values("batch", kind="stable")
     series = [*KIND, *option_columns(speedups), "ranks"]
@@ -202,7 +230,7 @@ def batch_effect(speedups: pd.DataFrame, design: Design) -> pd.DataFrame:
 
     at_count = comparisons.ratios(ends["cell_id_large"], ends["cell_id"], design)
     at_fewest = comparisons.ratios(ends["against_cell_large"], ends["against_cell"], design)
-    # Both device counts are compositions of their own, so nothing is shared between the two.
+    # Both device counts are separate compositions, so their errors are independent.
     change = at_count.over(at_fewest)
     bounds = (100 * (each - 1) for each in change.of.bounds())
     percent = dict(zip(("change_pct", "change_low", "change_high"), bounds, strict=True))
@@ -210,7 +238,10 @@ def batch_effect(speedups: pd.DataFrame, design: Design) -> pd.DataFrame:
 
 
 def node_spread(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """Cells of equally many devices on more hosts: `drop_pct` of throughput against the fewest hosts (one, where measured)."""
+    """Compare cells with equally many devices on more hosts with the cell on the fewest hosts.
+
+    `drop_pct` is the loss of throughput against the fewest hosts (one host, if it was measured).
+    """
     equal = [*KIND, *option_columns(cells), "batch", "ranks"]
     rows = _unique(cells, [*equal, "hosts"], ["devices_per_host"])
     rows = rows[_levels(rows, equal, "hosts") >= 2].reset_index(drop=True)
@@ -223,10 +254,11 @@ def node_spread(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
 
 
 def across_systems(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """Equally many devices of the first system and of each other one: `ratio` of the other's to the first's, per metric.
+    """Compare equally many devices of the first system and of each other system; `ratio` is that of the other to the first.
 
-    Workload, batch, precision, storage and options are equal. A composition is compared with the one of the first system on as many
-    hosts (`same_hosts`); where there is none, with the one on the fewest: 1x4 of one system against 2x2 of another.
+    Workload, batch, precision, storage and options are equal. A composition is compared with one of the first system on as many
+    hosts
+    (`same_hosts`), or else with the one on the fewest hosts, such as 1x4 of one system with 2x2 of another.
     """
     first = cells["system"].iloc[0] if len(cells) else ""
     equal = ["workload", "precision", "storage", *option_columns(cells), "batch", "ranks"]
@@ -242,7 +274,7 @@ def across_systems(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
         for key, own, known in zip(keys, is_first, same, strict=True)
     ]
     rows = rows.assign(same_hosts=same, on_hosts=on)
-    # Of the first system's ways to attach, the one with most devices of its hosts' own stands for it.
+    # The attachment with the most local devices represents the first system.
     order = rows.assign(_pooled=rows["devices_per_host"] - rows["local_devices_per_host"]).sort_values(
         "_pooled", kind="stable"
     )
@@ -253,9 +285,11 @@ def across_systems(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
 
 
 def part_of_host(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """Cells that use some of a host's devices (k of n): throughput against the smallest host, and the spread over hosts.
+    """Compare cells that use some of the devices of a host (k of n) with the smallest host, and compute the spread over hosts.
 
-    case_cv_pct: sd over mean of the compositions' mean throughput at equal devices used (n - 1), nan for one composition.
+    case_cv_pct: standard deviation (n - 1) over mean of the mean throughputs of compositions with equally many used devices; nan
+    for
+    one composition.
     """
     equal = [*KIND, *option_columns(cells), "batch", "hosts", "devices_used"]
     rows = _unique(cells, [*equal, "devices_per_host"], ["local_devices_per_host"])
@@ -268,7 +302,7 @@ def part_of_host(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
 
 
 def precision(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """Cells that differ in precision only: speed-up (`ratio`) over the campaign's precision with the most digits."""
+    """Compare cells that differ in precision only with the precision of the campaign that has the most digits."""
     equal = [*SHAPE, *option_columns(cells), "workload", "batch"]
     groups = [cells[key] for key in equal]
     planned = cells["precision"].groupby(groups, sort=False).transform("nunique")
@@ -282,11 +316,16 @@ def precision(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
 
 
 def overhead(cells: pd.DataFrame, baseline: str, design: Design) -> pd.DataFrame:
-    """Cells attached or stored otherwise than the baseline configuration of their system: `overhead_pct`, the increase of time.
+    """Compare cells with another attachment or storage than the baseline; `overhead_pct` is the increase of time.
 
-    The reference of a cell is the equal cell (hosts, devices, workload, batch, precision, options) that is attached and
-    stored as the baseline is. Rows without such a reference keep nan. No rows when the baseline is not in the cells.
-    baseline: one of each system, joined by ', '.
+    The reference of a cell is the cell with equal hosts, devices, workload, batch, precision and options that is attached and
+    stored
+    like the baseline. Rows without a reference keep nan. The result is empty if the baseline is not among the cells.
+
+    Args:
+        cells: cells table.
+        baseline: baseline configuration of each system, joined by ', '.
+        design: design of the campaign.
     """
     base = cells[cells["configuration"].isin(baseline.split(", "))].drop_duplicates("system").set_index("system")
     equal = ["hosts", "devices_per_host", "devices_used", "device", "workload", "batch", "precision"]

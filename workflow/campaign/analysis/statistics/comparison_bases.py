@@ -1,4 +1,4 @@
-"""Bases of a comparison: which variance an interval is made from, and the name of the method that a reader is told.
+"""Bases of a comparison: the variance that an interval uses, and the name of the method for the reader.
 
 Both are ordered tables. The first row whose predicate holds for a pair of cells decides.
 """
@@ -49,25 +49,25 @@ class CellComparison:
 
     @cached_property
     def is_tested_over_compositions(self) -> Marks:
-        """Whether the variance of compositions allows a test."""
+        """True if the variance of compositions allows a test."""
         estimate, pairs = self.over_compositions, self.pairs
         has_variance = np.isfinite(estimate.variance) & (estimate.freedom > 0)
         return pairs.is_comparable & has_variance & ~pairs.hosts.confounded
 
     @cached_property
     def is_adjusted_for_hosts(self) -> Marks:
-        """Whether the effects of hosts are taken out of the ratio."""
+        """True if the effects of hosts are removed from the ratio."""
         pairs, variance = self.pairs, self.pairs.design.host_effects.variances.variance
         return pairs.hosts.adjusted & np.isfinite(variance[pairs.cell] + variance[pairs.reference])
 
     @cached_property
     def unadjusted_variance(self) -> npt.NDArray[np.float64]:
-        """Variance over compositions of each pair, with the effects of hosts in it."""
+        """Variance over compositions of each pair, including the effects of hosts."""
         return self.pairs.add_variances(self.pairs.design.variances.alone)[0]
 
     @cached_property
     def estimate(self) -> LogRatios:
-        """Ratios of all pairs, with variance and degrees of freedom; nan where a pair cannot be compared."""
+        """Ratios of all pairs, with variance and degrees of freedom; nan if a pair cannot be compared."""
         comparable, itself = self.pairs.is_comparable, self.pairs.is_reference_itself
         estimate = _select_estimate(_ESTIMATES, self)
         return LogRatios(
@@ -78,7 +78,7 @@ class CellComparison:
 
     @cached_property
     def is_tested(self) -> Marks:
-        """Whether a test is allowed."""
+        """True if a test is allowed."""
         has_variance = np.isfinite(self.estimate.variance)
         return np.where(self.pairs.is_within_composition, has_variance, self.is_tested_over_compositions)
 
@@ -147,7 +147,7 @@ def _is_in_blocks(comparison: CellComparison) -> Marks:
 
 
 class Basis(NamedTuple):
-    """Method of an interval, and the predicate for the pairs that it is used for."""
+    """Method of an interval, and the predicate for the pairs that use it."""
 
     method: str
     holds: Callable[[CellComparison], Marks]
@@ -237,7 +237,7 @@ def _estimate_from_run_pairs(comparison: CellComparison) -> LogRatios:
 
 
 class EstimateBasis(NamedTuple):
-    """Predicate for the pairs that an estimate is used for, and the function that makes the estimate for all pairs."""
+    """Predicate for the pairs that use an estimate, and the function that computes the estimate for all pairs."""
 
     holds: Callable[[CellComparison], Marks]
     make: Callable[[CellComparison], LogRatios]

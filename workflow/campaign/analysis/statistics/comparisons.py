@@ -1,16 +1,17 @@
 """Comparisons of cells: ratios with intervals and p-values, within leases or between compositions.
 
-A `Design` is made once from a table of runs; `ratios` compares any pairs of its cells. One table decides which comparison each pair
-allows (`campaign.analysis.statistics.comparison_bases`):
+A `Design` is built once from a table of runs; `compute_ratios` compares any pairs of its cells. One table decides which
+comparison
+each pair allows (`campaign.analysis.statistics.comparison_bases`):
 
 - between compositions: two cells that do not share all of their leases. Their variance is that of compositions
-  (`campaign.analysis.statistics.composition_variance`), with the freedom of compositions, not of runs.
-- within leases: two cells that were measured on the same leases, several of them. What a lease does to both cancels; what it does
-  to one of them is a variance of its own.
-- within one composition: both on one lease. Paired by block (one repetition of all cells of the lease) where there are enough
+  (`campaign.analysis.statistics.composition_variance`), with the degrees of freedom of compositions, not of runs.
+- within leases: two cells that were measured on the same leases, several of them. The effect of a lease on both cancels; its
+  effect on one of them has a variance of its own.
+- within one composition: both on one lease. Paired by block (one repetition of all cells of the lease) if there are enough
   pairs, else from the runs (Welch's t). The statement is about this composition.
-- one composition each, and nothing that tells how much compositions differ: the interval holds run-to-run variation only, and
-  there is no test.
+- one composition each, with an unknown spread of compositions: the interval includes run-to-run variation only, and there is no
+  test.
 
 A ratio is of throughput: the cost of the reference over the cost of the cell (`campaign.analysis.statistics.location`).
 """
@@ -43,14 +44,18 @@ __all__ = ["Design", "Ratios", "design", "of_campaign", "ratios"]
 
 @dataclass(frozen=True)
 class Ratios:
-    """Ratios of cells to their references, in the order asked.
+    """Ratios of cells to their references, in the order of the requested pairs.
 
-    of: value, variance and freedom of each. tested: whether a test is allowed. paired, pairs: whether the same leases or blocks
-    hold both, and how many. method: how the interval was made, or why there is none. compositions, against_compositions: on how
-    many each was measured, 0 for no cell. unlike: how their warm-up or measured steps differ, '' where they do not. in_order:
-    whether they were measured in an order that is not random, so that drift can pose as a difference. adjusted: whether costs were
-    divided by those of the reference. lent_by: the earlier campaigns whose spread of compositions is borrowed, '' for none.
-    noisy: which of the two has compositions that deviate more than those of the other configurations, '' for none.
+    estimate: value, variance and degrees of freedom. is_tested: whether a test is allowed. is_paired, pair_count: whether the
+    same leases or blocks
+    contain both cells, and the number of these. method: method of the interval, or the reason that there is none. compositions,
+    against_compositions: numbers of compositions, 0 for no cell. step_differences: differences of warm-up or measured steps, ''
+    for none.
+    is_in_order: whether the order of measurement was not random, so that drift can pose as a difference. is_adjusted: whether
+    costs were
+    divided by those of the reference. lending_campaigns: earlier campaigns whose spread of compositions is borrowed, '' for
+    none. noisy_side: side
+    whose compositions deviate more than those of the other configurations, '' for none.
     """
 
     of: LogRatios
@@ -67,15 +72,15 @@ class Ratios:
     noisy: npt.NDArray[np.object_]
 
     def p(self, none: npt.ArrayLike = 1.0) -> Floats:
-        """Two-sided p-values of the hypothesis that the ratio is `none`; nan without a test."""
+        """Return two-sided p-values of the hypothesis that each ratio equals the null ratio; nan without a test."""
         return np.where(self.tested, self.of.p(none), np.nan)
 
     def least_detectable_pct(self, tests: int) -> Floats:
-        """Return `LogRatios.least_detectable_pct` of each comparison in a family of tests; nan without a test."""
+        """Return the least detectable difference of each comparison in a family of tests, in percent; nan without a test."""
         return np.where(self.tested, self.of.least_detectable_pct(max(tests, 1)), np.nan)
 
     def basis(self, index: pd.Index[Any]) -> dict[str, Any]:
-        """Columns that say what a statement rests on; `campaign.analysis.statistics.verdict` puts them into words."""
+        """Build the columns with the basis of each comparison; `campaign.analysis.statistics.verdict` describes them in words."""
         return {
             "tested": self.tested,
             "method": pd.Series(self.method, index=index, dtype="str"),
@@ -90,8 +95,11 @@ class Ratios:
         }
 
     def tests(self, none: npt.ArrayLike = 1.0) -> dict[str, Any]:
-        """Columns of the tests that the ratios are `none`, which are one figure's: p, p_holm over all of them, n_tests, and
-        least_detectable_pct among as many."""
+        """Build the test columns of one figure: p, p_holm over all tests, n_tests and least_detectable_pct.
+
+        Args:
+            null_ratio: ratio under the null hypothesis.
+        """
         p = self.p(none)
         count = int(np.isfinite(p).sum())
         return {
@@ -102,26 +110,32 @@ class Ratios:
         }
 
     def columns(self, index: pd.Index[Any], none: npt.ArrayLike = 1.0) -> dict[str, Any]:
-        """Columns of a table of comparisons: ratio with its bounds, pairs, tests (`tests`) and `basis`."""
+        """Build the columns of a table of comparisons: ratio with its bounds, pairs, tests and basis."""
         value, low, high = self.of.bounds()
         bounds = {"ratio": value, "ratio_low": low, "ratio_high": high}
         return bounds | {"n_pairs": self.pairs, "paired": self.paired} | self.tests(none) | self.basis(index)
 
     def over(self, other: Ratios) -> Ratios:
-        """The ratio of these ratios to others that are independent of them."""
+        """Return the ratio of these ratios to other, independent ratios."""
         both = self.tested & other.tested
         paired_, in_order = self.paired & other.paired, self.in_order | other.in_order
         return replace(self, of=self.of.over(other.of), tested=both, paired=paired_, in_order=in_order)
 
 
 def ratios(of: pd.Series[Any], to: pd.Series[Any], by: Design) -> Ratios:
-    """Compare each cell with the cell in the same place of `to` (ids; a missing id is no cell)."""
+    """Compare each cell with the reference in the same position.
+
+    Args:
+        cells: ids of the cells.
+        references: ids of the references; a missing id is no cell.
+        design: design of the campaign.
+    """
     pairs = _pair_cells(of, to, by)
     return _compare_pairs(pairs) if by.cells.size else _compare_with_nothing(pairs, pd.Series(to).isna().to_numpy())
 
 
 def _pair_cells(cells: pd.Series[Any], references: pd.Series[Any], design: Design) -> CellPairs:
-    """Find the places of cells and references in the design."""
+    """Find the indices of cells and references in the design."""
     cell, reference = design.places(cells), design.places(references)
     has_cell, has_reference = cell >= 0, reference >= 0
     itself = (pd.Series(cells).to_numpy() == pd.Series(references).to_numpy()) & has_cell
@@ -131,7 +145,7 @@ def _pair_cells(cells: pd.Series[Any], references: pd.Series[Any], design: Desig
 
 
 def _compare_with_nothing(pairs: CellPairs, is_missing: Marks) -> Ratios:
-    """Return ratios for a design without cells: each has no value, and the reason for it."""
+    """Build ratios for a design without cells, with the reason that each has no value."""
     count = pairs.cell.size
     nan, no, zero = np.full(count, np.nan), np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.int64)
     blank = np.full(count, "", dtype=object)

@@ -1,31 +1,35 @@
-"""How much the location of a cell would change with another composition of its configuration: variances with their freedom.
+"""Variance of the location of a cell over compositions of its configuration, with degrees of freedom.
 
-Model: the relative cost of a run is that of its cell, plus one deviation for the composition (lease) that it was measured on, one
+Model: the relative cost of a run is that of its cell, plus one deviation for the composition (lease) that it was measured on,
+one
 for the cell on this composition, and one for the run. The location of a cell is the mean over its compositions of the mean over
-their runs, so its variance is that of the compositions' means over their number, whatever the number of runs (Kalibera & Jones,
-2013, "Rigorous benchmarking in reasonable time", ISMM, section 6). Three variances of such a mean are estimated:
+their runs. Its variance is therefore that of the compositions' means divided by their number, whatever the number of runs
+(Kalibera & Jones, 2013, "Rigorous benchmarking in reasonable time", ISMM, section 6). Three variances of such a mean are
+estimated:
 
-- `alone`: about the cell's own location, k - 1 differences each;
-- `blocked`: without what all configurations have in common in a block of the campaign (the drift of weeks), where each
+- `between_compositions`: about the cell's own location, k - 1 differences per cell;
+- `within_blocks`: without the effects that all configurations share in a block of the campaign (the drift of weeks), if each
   configuration was composed once in every block;
-- `beside`: without what all cells of a workload have in common on a lease, for cells that share their leases.
+- `within_leases`: without the effects that all cells of a workload share on a lease, for cells that share their leases.
 
-Each is pooled over the cells of a workload, `alone` once more for intervals of single cells (`single`). A cell with one composition
-borrows the pool of its workload, or else that of the campaign, or else what earlier campaigns on the system found; its own runs say
-how much more or less of their spread is in its mean.
+Each is pooled over the cells of a workload, `between_compositions` once more for intervals of single cells (`single`). A cell
+with
+one composition borrows the pool of its workload, or else that of the campaign, or else that of earlier campaigns on the system.
+Its own runs show how much more or less of their spread is in its mean.
 
 Pooling
 -------
-Cells with three compositions each know little of their own variance, and so few do not show whether one configuration is noisier
-than the others. So no test decides what is pooled. A configuration that an F test shows to be noisier (5 %) is marked, and keeps
-the degrees of freedom of its own variance. Each configuration's variance is drawn towards the pool of its workload, which weighs as
-much as `prior` degrees of freedom, and is never less than its own. This is Smyth's moderated variance (2004, "Linear
-models and empirical Bayes methods for assessing differential expression", Statistical Applications in Genetics and Molecular
-Biology 3(1)) with a fixed prior. A pool of its own weight calls every tenth tie of a configuration different whose leases are
-three times as noisy; one without weight makes intervals over two compositions 2.3 times as wide.
+Cells with three compositions each give a poor estimate of their own variance, and so few compositions do not show whether one
+configuration is noisier than the others. So no test decides on pooling. A configuration that an F test finds noisier (5 %) is
+marked, and keeps the degrees of freedom of its own variance. Each configuration's variance is drawn towards the pool of its
+workload, which weighs as much as `prior` degrees of freedom, and is never less than its own. This is Smyth's moderated variance
+(2004, "Linear models and empirical Bayes methods for assessing differential expression", Statistical Applications in Genetics
+and
+Molecular Biology 3(1)) with a fixed prior. With a pool of its own weight, every tenth tie of a configuration with leases three
+times as noisy is reported as a difference. With a pool without weight, intervals over two compositions are 2.3 times as wide.
 
-Cells measured on the same leases share those leases' deviations; the freedom of what is pooled over them is reduced by how much
-they do (Satterthwaite, 1946, with one intra-class correlation a workload).
+Cells measured on the same leases share the deviations of these leases. The degrees of freedom of a pool over such cells are
+reduced accordingly (Satterthwaite, 1946, with one intra-class correlation per workload).
 """
 
 from __future__ import annotations
@@ -40,22 +44,23 @@ import scipy
 from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats, Integers
 from campaign.spec.earlier_spread import EarlierSpread
 
-# What a pool weighs, in degrees of freedom: where two variances of compositions add up, where one stands alone, and of runs.
-# Simulated: with less, intervals are wider than needed, and those of skewed runs miss; with more, ties of noisy configurations are
-# called differences.
+# Weight of a pool in degrees of freedom: for sums of two composition variances, for a single one, and for variances of runs.
+# By simulation: with less weight, intervals are too wide, and those of skewed runs miss; with more, ties of noisy configurations are
+# reported as differences.
 OF_PAIRS, OF_ONE, OF_RUNS = 1.0, 1.5, 16.0
-# Fewer differences than these are not given up for what blocks have in common.
+# Block effects are estimated only with at least this many degrees of freedom.
 _BLOCKED_FREEDOM = 4
-# Of a variance that is to be borrowed: with less, that of earlier campaigns is asked, and with less there nothing is borrowed.
+# A pool with fewer degrees of freedom is not borrowed; earlier campaigns are used instead if they have as many.
 _ENOUGH = 4
 
 
 @dataclass(frozen=True, slots=True)
 class CellGroups:
-    """The group of each cell, as a number.
+    """Groups of each cell, as integers.
 
-    systems, workloads: names by stratum. stratum: of a workload on a system, whose cells share variances. alike: of a configuration
-    and stratum. kind: of cells that differ in their configuration only. campaign: of a source.
+    systems, workloads: names by stratum. stratum: workload on a system, whose cells share variances. configuration:
+    configuration within a
+    stratum. kind: cells that differ in their configuration only. campaign: campaign of the cell.
     """
 
     systems: tuple[str, ...]
@@ -67,11 +72,11 @@ class CellGroups:
 
     @property
     def strata(self) -> int:
-        """The number of strata among the cells."""
+        """Number of strata among the cells."""
         return int(self.stratum.max(initial=-1)) + 1
 
     def same_system(self, i: Integers, j: Integers) -> npt.NDArray[np.bool_]:
-        """Whether cells i and j are on one system."""
+        """Return whether cells i and j are on one system."""
         of = np.array(self.systems, dtype=object)[self.stratum]
         return np.asarray(of[i] == of[j], dtype=np.bool_)
 
@@ -80,7 +85,8 @@ class CellGroups:
 class Means:
     """Means of the runs of each cell on each lease, relative to the cell's location, sorted by cell.
 
-    cell, lease, block, host: of each mean; host: number of a set of hosts, -1 where it is not known; runs: how many are in it.
+    cell, lease, block, host: indices of each mean; host: index of a set of hosts, -1 if unknown; runs: number of runs in each
+    mean.
     """
 
     cell: Integers
@@ -93,17 +99,21 @@ class Means:
 
     @property
     def cells(self) -> int:
+        """Number of cells."""
         return int(self.groups.stratum.size)
 
     def compositions(self) -> Integers:
-        """The number of compositions of each cell."""
+        """Count the compositions of each cell."""
         return np.bincount(self.cell, minlength=self.cells)
 
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """Pooled variances. variance, freedom: of each item after borrowing; pool, pool_freedom: of its stratum alone, nan where
-    nothing is known; noisy: whether the item's own variance is larger than that of the others of its stratum (F test)."""
+    """Pooled variances of items such as cells.
+
+    variance, freedom: of each item after borrowing, with degrees of freedom. pool, pool_freedom: of its stratum alone, nan if
+    unknown. noisy: whether the item's own variance is larger than that of the others of its stratum (F test).
+    """
 
     variance: Floats
     freedom: Floats
@@ -112,7 +122,7 @@ class Pooled:
     noisy: npt.NDArray[np.bool_]
 
     def with_pool(self, compositions: Integers) -> Pooled:
-        """Return the variance of the pool for each item that was composed again, unless it is noisy."""
+        """Return the variance of the pool for each item with several compositions, unless the item is noisy."""
         take = (compositions > 1) & ~self.noisy & np.isfinite(self.pool) & (self.freedom > 0)
         variance = np.where(take, self.pool / np.maximum(compositions, 1), self.variance)
         return replace(self, variance=variance, freedom=np.where(take, self.pool_freedom, self.freedom))
@@ -120,10 +130,13 @@ class Pooled:
 
 @dataclass(frozen=True, slots=True)
 class Variances:
-    """The variance of the location of each cell; nan, with freedom 0, where it is unknown.
+    """Variances of the location of each cell; nan with 0 degrees of freedom if unknown.
 
-    in_blocks: whether a cell was composed once in every block; borrowed: whether its variance is that of other cells; lent_by: the
-    earlier campaigns whose variance it borrows, '' for none.
+    single: for intervals of single cells. between_compositions: between compositions. within_blocks: without block effects.
+    within_leases: without lease effects.
+    is_in_blocks: whether a cell was composed once in every block. is_borrowed: whether its variance is that of other cells.
+    lending_campaigns: earlier
+    campaigns whose variance it borrows, '' for none.
     """
 
     single: Pooled
@@ -136,14 +149,18 @@ class Variances:
 
     @property
     def known(self) -> npt.NDArray[np.bool_]:
-        """Whether the variance over compositions of each cell is known."""
+        """True if the variance over compositions of each cell is known."""
         return np.isfinite(self.alone.variance) & (self.alone.freedom > 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """What earlier campaigns lend to each workload: variance of the mean of a composition, its freedom (0 for nothing), mean of one
-    over the number of runs in such a mean, and the campaigns."""
+    """Variance that each workload can borrow from earlier campaigns.
+
+    variance: of the mean of a composition. freedom: its degrees of freedom, 0 if there is none. per_run: mean of one over the
+    number
+    of runs in such a mean. campaigns: names of the earlier campaigns.
+    """
 
     variance: Floats
     freedom: Floats
@@ -152,12 +169,17 @@ class Lent:
 
 
 def lent(found: Sequence[EarlierSpread], workloads: Sequence[str]) -> Lent:
-    """What each workload may borrow: from its own cells where they are enough, else from those of all."""
+    """Pool the spreads of earlier campaigns per workload: those of the same workload if they suffice, else all.
+
+    Args:
+        spreads: spreads of earlier campaigns.
+        workloads: names of the workloads that borrow.
+    """
     rows = []
     for name in workloads:
         own = [each for each in found if each.workload == name]
         use = own if sum(each.freedom for each in own) >= _ENOUGH else found
-        # Workloads of one campaign may share its leases: together they tell no more than the one that tells most.
+        # Workloads of one campaign may share its leases, so together they have only the degrees of freedom of the largest one.
         held = {
             name: [each.freedom for each in use if each.campaign == name] for name in {each.campaign for each in use}
         }
@@ -178,7 +200,14 @@ def lent(found: Sequence[EarlierSpread], workloads: Sequence[str]) -> Lent:
 
 
 def of_locations(means: Means, run: Pooled, in_blocks: bool = True, lent: Lent | None = None) -> Variances:
-    """The variances of all cells. run: relative variance of a run of each cell, nan where nothing tells it."""
+    """Estimate the variances of the locations of all cells.
+
+    Args:
+        means: means of each cell on each lease.
+        run: relative variance of a run of each cell, nan if unknown.
+        in_blocks: whether block effects are estimated.
+        earlier_variance: variances of earlier campaigns.
+    """
     k = means.compositions()
     again = np.asarray(k - 1.0, dtype=np.float64)
     residual = means.value - mean_of(means.value, means.cell, means.cells)[means.cell]
@@ -197,7 +226,13 @@ def of_locations(means: Means, run: Pooled, in_blocks: bool = True, lent: Lent |
 
 
 def without_hosts(means: Means, residual: Floats, freedom: Floats) -> Pooled:
-    """Variances as `Variances.alone`, with what hosts do taken out of the residuals, which have this much freedom by cell."""
+    """Pool variances between compositions from residuals without the effects of hosts.
+
+    Args:
+        means: means of each cell on each lease.
+        residual: residuals of the means, without the effects of hosts.
+        freedom: degrees of freedom that the residuals of each cell have.
+    """
     k, known, groups = means.compositions(), freedom > 0, means.groups
     kept = known[means.cell]
     squares = np.bincount(means.cell[kept], residual[kept] ** 2, means.cells)
@@ -210,7 +245,13 @@ def without_hosts(means: Means, residual: Floats, freedom: Floats) -> Pooled:
 
 
 def mean_of(values: Floats, of: Integers, count: int) -> Floats:
-    """Means of the groups 0 .. count - 1; nan for one without values."""
+    """Return the means of the groups 0 .. count - 1; nan for a group without values.
+
+    Args:
+        values: values of all groups.
+        group: group of each value.
+        count: number of groups.
+    """
     size = np.bincount(of, minlength=count)
     return np.asarray(np.bincount(of, values, count) / np.where(size > 0, size, np.nan), dtype=np.float64)
 
@@ -311,12 +352,13 @@ def _borrow_from_earlier(level: _Level, means: Means, lent: Lent | None) -> tupl
 def _estimate_run_noise(level: _Level, means: Means, run: Pooled) -> tuple[Floats, Floats]:
     """Return the variance that the runs of each cell add to its level, and its degrees of freedom.
 
-    The number of runs in a mean differs between cells. A mean with fewer runs varies more. That a mean with more runs varies less
-    is ignored: a variance that is borrowed from few cells is not known well enough to be reduced.
+    The number of runs in a mean differs between cells. A mean with fewer runs varies more. The smaller variance of a mean with
+    more
+    runs is ignored, because a variance that is borrowed from few cells is too uncertain to be reduced.
     """
     share, measured = _mean_per_run(means), np.isfinite(run.variance)
     with np.errstate(divide="ignore", invalid="ignore"):
-        # Where no cell was run twice, at most all of what is lent is from runs.
+        # If no cell was run twice, at most the whole borrowed variance is that of runs.
         bound = level.variance * np.maximum(share / level.per_run - 1.0, 0.0)
     noise = np.nan_to_num(np.where(measured, run.variance * np.maximum(share - level.per_run, 0.0), bound))
     excess = _estimate_excess_noise(level, means, run)
@@ -325,7 +367,7 @@ def _estimate_run_noise(level: _Level, means: Means, run: Pooled) -> tuple[Float
 
 
 def _estimate_excess_noise(level: _Level, means: Means, run: Pooled) -> Floats:
-    """Return by how much the runs of a cell that was composed once are noisier than those of the cells that it borrows from."""
+    """Return the excess noise of the runs of cells that were composed once, over the cells that they borrow from."""
     share = _mean_per_run(means)
     with np.errstate(divide="ignore", invalid="ignore"):
         noisier = np.where(run.noisy, (run.variance - run.pool) * share, 0.0)
@@ -334,7 +376,7 @@ def _estimate_excess_noise(level: _Level, means: Means, run: Pooled) -> Floats:
 
 
 def _is_contradicted(level: _Level, means: Means, run: Pooled) -> npt.NDArray[np.bool_]:
-    """Return where runs alone show that the mean of a cell varies more than all that it borrows (F test)."""
+    """Return where runs alone show that the mean of a cell varies more than the borrowed variance (F test)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = run.variance * _mean_per_run(means) / level.variance
         p = scipy.special.fdtrc(_count_run_freedom(means), level.freedom, ratio)
@@ -347,6 +389,7 @@ def _count_run_freedom(means: Means) -> Floats:
 
 
 def _weighted(values: Floats, weight: Floats, of: Integers, count: int) -> Floats:
+    """Return the weighted means of the groups 0 .. count - 1; nan for a group without weight."""
     total = np.bincount(of, weight, count)
     with np.errstate(invalid="ignore"):
         return np.asarray(
@@ -355,9 +398,11 @@ def _weighted(values: Floats, weight: Floats, of: Integers, count: int) -> Float
 
 
 def _block_effects(means: Means, residual: Floats) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
-    """What each mean has in common with its block, the share of freedom that is left, and the cells that this is for.
+    """Estimate block effects of means, the remaining share of degrees of freedom, and the cells with such effects.
 
-    For cells that were composed once in each of the blocks 1 to k, with the cells of the same kind of other configurations.
+    Block effects exist for cells that were composed once in each of the blocks 1 to k, together with the cells of the same kind
+    of
+    other configurations.
     """
     k = means.compositions()
     once = np.ones(means.cells, dtype=np.bool_)
@@ -375,7 +420,7 @@ def _block_effects(means: Means, residual: Floats) -> tuple[Floats, Floats, npt.
 
 
 def _common(means: Means, residual: Floats) -> tuple[Floats, Integers]:
-    """What cells of one workload have in common on a lease, and how many of them share all leases of each cell."""
+    """Estimate the effect of each lease on the cells of a workload, and count the cells that share all leases of each cell."""
     key = means.lease * means.groups.strata + means.groups.stratum[means.cell]
     _, where, size = np.unique(key, return_inverse=True, return_counts=True)
     common = (np.bincount(where, residual) / size)[where]
@@ -392,9 +437,15 @@ def pooled(
     prior: float,
     alike: Integers | None = None,
 ) -> Pooled:
-    """Pool items over their strata. freedom: of each item, 0 without a variance; effective: of a stratum's pool, [stratum].
+    """Pool the variances of items over their strata, and draw each item's variance towards its pool.
 
-    alike: of each item, the group inside of its stratum that has one variance; without it, each item has one of its own.
+    Args:
+        variance: variance of each item.
+        freedom: degrees of freedom of each item, 0 without a variance.
+        stratum: stratum of each item.
+        effective: effective degrees of freedom of the pool of each stratum.
+        prior: weight of the pool, in degrees of freedom.
+        variance_group: group of each item within its stratum that has one variance; by default each item has its own.
     """
     known = freedom > 0
     of = np.arange(stratum.size) if alike is None else alike
@@ -405,7 +456,7 @@ def pooled(
         pool = (np.bincount(stratum, squares, effective.size) / total)[stratum]
         own = (np.bincount(of, squares, groups) / weight)[of]
         limit = effective[stratum]
-        # Items that share leases hold less than their number says, and so does what they lend.
+        # Items that share leases have fewer effective degrees of freedom, and so has the pool that they form.
         held = np.where(known, np.minimum(weight[of] * limit / total[stratum], limit), 0.0)
     mixed = np.maximum(own, (prior * pool + held * own) / (prior + held))
     borrowed = np.minimum(prior + held, limit)
@@ -413,7 +464,7 @@ def pooled(
         others = ((total[stratum] * pool - weight[of] * own) / (total[stratum] - weight[of])).clip(min=0)
         p = scipy.special.fdtrc(held, limit - held, own / others)
     noisy = known & (np.nan_to_num(p, nan=1.0) < SIGNIFICANCE_LEVEL)
-    # What the others know of their variance is no knowledge of one that differs.
+    # The variance of a noisy item differs, so it gains no degrees of freedom from the others.
     borrowed = np.where(noisy, held, borrowed)
     return Pooled(np.where(known, mixed, pool), np.where(known, borrowed, limit), pool, limit, noisy)
 
@@ -421,10 +472,15 @@ def pooled(
 def effective_freedom(
     residual: Floats, group: Integers, item: Integers, freedom: Floats, stratum: Integers, count: int
 ) -> Floats:
-    """Freedom of the pooled variance of each stratum, whose items share the units (`group`) that their residuals are of.
+    """Return the effective degrees of freedom of the pooled variance of each stratum, whose items share leases.
 
-    residual: one a unit and item, scaled to one variance over items; group: the lease of each, a unit in each stratum on it; item:
-    the cell of each; freedom: of each item; stratum: of each item.
+    Args:
+        residual: one value per lease and item, scaled to one variance over items.
+        group: lease of each residual; it counts as one unit per stratum.
+        item: cell of each residual.
+        freedom: degrees of freedom of each item.
+        stratum: stratum of each item.
+        count: number of strata.
     """
     leases = int(group.max(initial=-1)) + 1
     keys, group = np.unique(stratum[item] * leases + group, return_inverse=True)
@@ -437,7 +493,7 @@ def effective_freedom(
     possible = np.bincount(stratum[item], (per_unit[group] - 1) * residual**2, count)
     with np.errstate(divide="ignore", invalid="ignore"):
         alike = np.where(possible > 0, np.clip(off / possible, 0.0, 1.0), 0.0)
-    # Of each item, with how many others it shares a lease on average.
+    # Mean number of other items with which each item shares a lease.
     beside = np.bincount(item, per_unit[group] - 1.0, freedom.size) / np.maximum(
         np.bincount(item, minlength=freedom.size), 1
     )

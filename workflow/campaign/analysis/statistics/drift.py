@@ -1,8 +1,11 @@
-"""Drift of a system over a campaign, as its reference shows it: one cell that was measured in every composition. Pure.
+"""Drift of a system over a campaign, estimated from its reference.
+
+The reference is one cell that was measured in every composition. Pure functions.
 
 Model: the logarithm of the reference's cost in a composition is that of its device, plus a straight line over the time of the
-campaign, plus a deviation of the composition. A composition is one value, whatever the number of its runs, so that the freedom is
-that of compositions. Devices attached otherwise are references of their own, with a level each and one line in common.
+campaign, plus a deviation of the composition. A composition is one value, whatever the number of its runs, so the degrees of
+freedom are those of compositions. Devices with another attachment are separate references, with a level each and one common
+line.
 """
 
 from __future__ import annotations
@@ -20,18 +23,20 @@ from campaign.analysis.statistics import location
 from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats, student_quantile
 
 _HOUR_S = 3600.0
-_LEAST_NOISE = 1e-6  # of numbers that are all the same but for their last digits
+_LEAST_NOISE = 1e-6  # noise of numbers that differ in their last digits only
 
 
 @dataclass(frozen=True)
 class Drift:
-    """The drift of a system.
+    """Drift of a system.
 
-    leases: one row a composition in the order of time: lease_id, configuration, attach, hardware, runs, time_h (from the first
-    one on), cost (mean), deviation (of the logarithm of cost from its device's level in the middle of the campaign).
+    leases: one row per composition in the order of time, with lease_id, configuration, attach, hardware, runs, time_h (since the
+    first
+    one), cost (mean) and deviation (of the logarithm of cost from its device's level in the middle of the campaign).
 
-    slope: of the logarithm of cost, an hour; error, freedom: of the slope, nan and 0 where too few compositions tell it. noise:
-    standard deviation of compositions about the line.
+    slope: of the logarithm of cost, per hour. error, freedom: standard error of the slope and its degrees of freedom; nan and 0
+    if
+    there are too few compositions. noise: standard deviation of compositions about the line.
     """
 
     leases: pd.DataFrame
@@ -42,18 +47,19 @@ class Drift:
 
     @property
     def known(self) -> bool:
+        """True if the drift is known."""
         return self.freedom > 0 and self.error > 0
 
     @property
     def p(self) -> float:
-        """Two-sided p-value of no drift; nan where too few compositions were measured."""
+        """Two-sided p-value of no drift; nan with too few compositions."""
         return (
             float(2 * scipy.special.stdtr(self.freedom, -abs(self.slope) / self.error)) if self.known else float("nan")
         )
 
     @property
     def found(self) -> bool:
-        """Whether there is a drift beyond the noise."""
+        """True if the drift is significant."""
         return self.p < SIGNIFICANCE_LEVEL
 
     @property
@@ -63,7 +69,7 @@ class Drift:
 
     @property
     def change_pct(self) -> tuple[float, float, float]:
-        """The change of speed from the first composition to the last, by the line, with its 95 % interval."""
+        """Change of speed from the first composition to the last by the line, in percent, with its 95 % interval."""
         width = float(student_quantile(self.freedom)) * self.error if self.known else float("nan")
         ends = (self.slope, self.slope + width, self.slope - width)
         value, low, high = (100 * float(np.expm1(-slope * self.span_h)) for slope in ends)
@@ -71,14 +77,18 @@ class Drift:
 
     @property
     def detectable_pct(self) -> float:
-        """The change from the first composition to the last that 80 of 100 campaigns like this one would find."""
+        """Change from the first composition to the last that 80 of 100 campaigns like this one detect, in percent."""
         if not self.known:
             return float("nan")
         quantiles = float(student_quantile(self.freedom)) + float(student_quantile(self.freedom, 0.6))
         return 100 * float(np.expm1(quantiles * self.error * self.span_h))
 
     def line(self, time_h: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
-        """The trend of speed relative to the middle of the campaign at some times, with its 95 % interval."""
+        """Return the trend of speed relative to the middle of the campaign, with its 95 % interval.
+
+        Args:
+            time_h: times in hours since the first composition.
+        """
         away = np.asarray(time_h, dtype=np.float64) - float(self.leases["time_h"].mean())
         width = student_quantile(self.freedom if self.known else np.nan) * np.sqrt(
             self.noise**2 / max(1, len(self.leases)) + (self.error * away) ** 2
@@ -88,9 +98,11 @@ class Drift:
 
 
 def drift(reference: pd.DataFrame, *, higher: bool = True) -> Drift:
-    """What the runs of the reference show.
+    """Estimate the drift from the runs of the reference.
 
-    reference: `campaign.analysis.tables.runs.reference_table`; higher: whether more of its `value` is better.
+    Args:
+        reference: runs of the reference (`campaign.analysis.tables.runs.build_reference_table`).
+        higher_is_better: whether higher values of `value` are better.
     """
     leases = _leases(reference, higher)
     if leases.empty:
@@ -110,6 +122,7 @@ def drift(reference: pd.DataFrame, *, higher: bool = True) -> Drift:
 
 
 def _leases(reference: pd.DataFrame, higher: bool) -> pd.DataFrame:
+    """Return one row per composition of the reference: time, number of runs and mean cost."""
     columns = ["lease_id", "configuration", "attach", "hardware", "runs", "time_h", "cost"]
     rows = reference[(reference["status"] == "ok") & (reference["value"] > 0)] if len(reference) else reference
     if rows.empty:
@@ -126,15 +139,25 @@ def _leases(reference: pd.DataFrame, higher: bool) -> pd.DataFrame:
 
 
 def is_adjusted(campaign: Mapping[str, Any]) -> bool:
-    """Whether comparisons of a campaign are adjusted. campaign: as the report's document has it."""
+    """Return whether comparisons of a campaign are adjusted by its reference.
+
+    Args:
+        campaign: `campaign` section of the report's context.
+    """
     return bool(dict(dict(campaign.get("protocol") or {}).get("reference") or {}).get("adjust"))
 
 
 def adjusted(runs: pd.DataFrame, reference: pd.DataFrame, *, higher: bool = True) -> pd.DataFrame:
-    """The runs with `value` as if the system had been as it was in the middle of the campaign: the cost of each run is divided by
-    that of the reference in its composition, relative to the level of the reference's device.
+    """Return the runs with `value` adjusted to the state of the system in the middle of the campaign.
 
-    A composition without a valid run of the reference gets what lies between those before and after it.
+    The cost of each run is divided by that of the reference in its composition, relative to the level of the reference's device.
+    A
+    composition without a valid run of the reference gets the value interpolated between those before and after it.
+
+    Args:
+        runs: runs table.
+        reference: runs of the reference.
+        higher_is_better: whether higher values of the metric are better.
     """
     found = drift(reference, higher=higher).leases
     if found.empty or runs.empty:

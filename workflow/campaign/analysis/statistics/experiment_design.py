@@ -1,7 +1,7 @@
-"""What the runs of a campaign say of its cells, made once from the table of runs: every comparison is made by it.
+"""Experiment design of a campaign: locations of cells and their variances, built once for all comparisons.
 
-A cell's location is the mean over its compositions of the mean cost of their runs (`campaign.analysis.statistics.location`); its
-error is that of compositions where they tell it (`campaign.analysis.statistics.composition_variance`), else that of runs.
+A cell's location is the mean over its compositions of the mean cost of their runs (`campaign.analysis.statistics.location`). Its
+error is that of compositions if it is known (`campaign.analysis.statistics.composition_variance`), else that of runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from campaign.spec.earlier_spread import EarlierSpread, spreads
 from campaign.spec.metric import metric_of
 from campaign.spec.run_numbers import BLOCK_ORDERS, composition_of
 
-# What a cell is beside its configuration.
+# Properties of a cell other than its configuration.
 _KIND = ("system", "workload", "batch", "precision")
 STEPS = {"warmup_steps": "warm-up steps", "measured_steps": "measured steps"}
 _USED = {
@@ -51,7 +51,7 @@ _USED = {
 
 @dataclass(frozen=True)
 class Errors:
-    """Variance of the logarithm of locations, its freedom, and whether it holds the spread of compositions."""
+    """Variance of the logarithm of locations, its degrees of freedom, and whether it includes the spread of compositions."""
 
     variance: Floats
     freedom: Floats
@@ -60,15 +60,19 @@ class Errors:
 
 @dataclass(frozen=True)
 class Design:
-    """What the runs of a campaign say of its cells; arrays are by place of the cell in `cells`.
+    """Locations and variances of the cells of a campaign. Arrays have one element per cell, in the order of `cells`.
 
-    cost: location of the cell's cost; runs, compositions: how many it has; weights: by how much variances grow since runs that are
-    far count less. of_runs: variance of the location, with its freedom, from runs alone, as if its compositions did not differ;
-    variances: with compositions; host_effects: with what hosts do taken out.
-    means: of each cell on each lease. each: one row a valid run: cell, lease, repetition, cost (outliers brought near). steps: the
-    fewest and the most warm-up and measured steps of its runs; without columns where nobody knows.
-    higher: whether more of what is compared is better. blocks, random_leases: whether runs and leases came in random order.
-    adjusted: whether costs were divided by those of the reference (`campaign.analysis.statistics.drift`).
+    cost: location of the cell's cost. runs, compositions: number of runs and of compositions. weights: factor by which variances
+    grow
+    because outlying runs count less. run_variance: variance of the location and its degrees of freedom from runs alone, as if
+    compositions
+    did not differ. variances: variances over compositions. host_effects: effects of hosts, and variances without them.
+    means: means of each cell on each lease. valid_runs: one row per valid run with cell, lease, repetition and cost (outliers
+    clipped).
+    steps: fewest and most warm-up and measured steps of its runs; without columns if unknown.
+    higher_is_better: whether higher values of the metric are better. has_random_runs, has_random_leases: whether runs and leases
+    came in random order.
+    is_adjusted: whether costs were divided by those of the reference (`campaign.analysis.statistics.drift`).
     """
 
     cells: pd.Index[Any]
@@ -93,11 +97,11 @@ class Design:
         return 1 / self.cost if self.higher else self.cost
 
     def places(self, cells: pd.Series[Any]) -> Integers:
-        """The places of cells; -1 for none."""
+        """Return the indices of cells in the design; -1 for a cell without valid runs."""
         return np.asarray(self.cells.get_indexer(pd.Index(cells)), dtype=np.int64)
 
     def locations(self) -> tuple[LogRatios, npt.NDArray[np.object_]]:
-        """The cells' values as ratios to one, and how their intervals are made."""
+        """Return the values of all cells with their variances, and the method of each interval."""
         known = self.variances.known
         variance = np.where(known, self.variances.single.variance, self.of_runs[0])
         freedom = np.where(known, self.variances.single.freedom, self.of_runs[1])
@@ -113,20 +117,31 @@ class Design:
     def with_pools(self) -> Design:
         """Return the design with one variance for all configurations of a workload, except for noisy ones."""
         variances, k = self.variances, self.compositions
-        pools = {name: getattr(variances, name).with_pool(k) for name in ("single", "alone", "blocked", "beside")}
+        pools = {
+            name: getattr(variances, name).with_pool(k)
+            for name in ("single", "between_compositions", "within_blocks", "within_leases")
+        }
         return replace(self, variances=replace(variances, **pools))
 
     def medians(self, value: Floats) -> LogRatios:
-        """Medians of cells' runs, by place; no variance where nothing tells how much compositions differ.
+        """Return the medians of cells with their variances; the variance is nan if the spread of compositions is unknown.
 
-        A median moves with its compositions as the location does; of runs it tells less, by pi / 2 where they are normal.
+        A median varies with the compositions like the location does. With runs it varies more, by pi / 2 if they are normal.
+
+        Args:
+            value: median of the runs of each cell.
         """
         of, _ = self.locations()
         runs = (np.pi / 2 - 1) * np.nan_to_num(self.of_runs[0])
         return LogRatios(value, np.where(self.variances.known, of.variance + runs, np.nan), of.freedom)
 
     def errors(self, cells: pd.Series[Any], group: Integers) -> Errors:
-        """The errors of the logarithm of locations; cells of one group are compared with each other."""
+        """Return the errors of the logarithm of locations for groups of cells that are compared with each other.
+
+        Args:
+            cells: ids of the cells.
+            group: group of each cell.
+        """
         at = self.places(cells)
         groups = int(group.max(initial=-1)) + 1
         aligned = np.ones(groups, dtype=np.bool_)
@@ -143,7 +158,7 @@ class Design:
         return Errors(np.where(known, variance, self.of_runs[0][at]), freedom, known)
 
     def spread_of_compositions(self, campaign: str, metric: str) -> tuple[EarlierSpread, ...]:
-        """How much the means of compositions differ, by workload, for other campaigns to borrow."""
+        """Summarize the spread of the means of compositions by workload, for other campaigns to borrow."""
         k, stratum = self.compositions, self.means.groups.stratum
         found = []
         for number, workload in enumerate(self.means.groups.workloads):
@@ -162,9 +177,12 @@ def of_campaign(
     campaign: Mapping[str, Any],
     reference: pd.DataFrame | None = None,
 ) -> Design:
-    """The design of a campaign by its primary metric. campaign: as the report's document has it (metric, protocol).
+    """Build the design of a campaign by its primary metric.
 
-    reference: runs of the reference, by which costs are adjusted where the protocol says so.
+    Args:
+        runs: runs table.
+        campaign: `campaign` section of the report's context (metric, protocol).
+        reference: runs of the reference; costs are adjusted by them if the protocol says so.
     """
     metric = metric_of({"campaign": campaign})
     higher, protocol = metric.higher, campaign.get("protocol")
@@ -183,11 +201,16 @@ def design(
     higher: bool = True,
     earlier: Sequence[EarlierSpread] = (),
 ) -> Design:
-    """The design of a campaign from its runs table.
+    """Build the design of a campaign from its runs table.
 
-    protocol: the campaign's, as the report's document has it: order of runs and leases; without it, both are in blocks. Where it
-    does not say the order of leases, nothing is taken for a block. column: what is compared, the campaign's metric without one;
-    higher: whether more of it is better. earlier: how much compositions differed in earlier campaigns.
+    Args:
+        runs: runs table.
+        protocol: protocol as in the report's context, with the order of runs and leases. By default both are in blocks. Without
+            an
+            order of leases, nothing is treated as a block.
+        column: column that is compared; by default the campaign's primary metric.
+        higher_is_better: whether higher values of the column are better.
+        earlier: spreads of compositions in earlier campaigns.
     """
     said = dict(protocol or {})
     column = column or ("value" if "value" in runs else "throughput_per_s")
@@ -205,7 +228,7 @@ def design(
     variances = composition_variance.of_locations(means, on_lease, in_blocks, lent)
     count = np.bincount(cell, minlength=cells)
     pool = _pooled_runs(near / mean_of(near, cell, cells)[cell] - 1, cell, count - 1.0, groups)
-    # Runs brought near count less, and the others know as much less.
+    # Clipped runs count less, which increases the variance.
     weights = 1 / np.clip(kept, 0.5, 1.0) ** 2
     of_runs = np.where(count > 1, pool.variance / np.maximum(count, 1) * weights, np.nan)
     return Design(
@@ -227,7 +250,7 @@ def design(
 
 
 def _valid(runs: pd.DataFrame, column: str, higher: bool) -> pd.DataFrame:
-    """Valid runs in the order of cells, with their `cost`."""
+    """Return the valid runs in the order of cells, with their `cost`."""
     if column in runs:
         used = [name for name in runs if name in {*_USED, column} or str(name).startswith("option_")]
         rows = runs.loc[(runs["status"] == "ok") & (runs[column] > 0), used]
@@ -239,10 +262,10 @@ def _valid(runs: pd.DataFrame, column: str, higher: bool) -> pd.DataFrame:
 
 
 def _groups(rows: pd.DataFrame, cell: Integers) -> CellGroups:
-    """Which cells belong together, by their runs."""
+    """Group the cells by system and workload, configuration, kind and campaign."""
     first = rows.iloc[np.unique(cell, return_index=True)[1]]
     system = first["system"].astype("str") if "system" in rows else pd.Series("", index=first.index)
-    # Not by pandas: its factorize of pairs fails before version 3 where there are none.
+    # Not with pandas: before version 3, its factorize fails for an empty list of pairs.
     pairs = list(zip(system, first["workload"].astype("str"), strict=True))
     strata = sorted(set(pairs))
     stratum = np.array([strata.index(pair) for pair in pairs], dtype=np.int64)
@@ -256,7 +279,14 @@ def _groups(rows: pd.DataFrame, cell: Integers) -> CellGroups:
 
 
 def _pooled_runs(residual: Floats, cell: Integers, differences: npt.ArrayLike, groups: CellGroups) -> Pooled:
-    """Relative variance of a run of each cell. differences: of each, as many as there are independent ones."""
+    """Pool the relative variances of a run of each cell.
+
+    Args:
+        residual: relative residual of each run.
+        cell: cell of each run.
+        differences: number of independent differences of each cell.
+        groups: groups of the cells.
+    """
     freedom = np.maximum(np.asarray(differences, dtype=np.float64), 0.0)
     squares = np.bincount(cell, residual**2, freedom.size)
     variance = np.where(freedom > 0, squares / np.maximum(freedom, 1), np.nan)
@@ -265,25 +295,26 @@ def _pooled_runs(residual: Floats, cell: Integers, differences: npt.ArrayLike, g
 
 
 def _steps(rows: pd.DataFrame, cell: Integers) -> pd.DataFrame:
+    """Return the fewest and the most warm-up and measured steps of each cell."""
     if "warmup_steps_max" in rows:
-        # Warm-ups that go on until steps are steady differ in length, and are alike all the same.
+        # Warm-ups that last until steps are steady differ in length, but are the same protocol.
         rows = rows.assign(warmup_steps=rows["warmup_steps_max"])
-    if "measured_steps_min" in rows:  # so do windows of a least time
+    if "measured_steps_min" in rows:  # the same holds for windows with a minimum duration
         rows = rows.assign(measured_steps=rows["measured_steps_min"])
     known = [name for name in STEPS if name in rows]
     return rows[known].groupby(cell).agg(["min", "max"]) if known else pd.DataFrame(index=np.unique(cell))
 
 
 def _leases(rows: pd.DataFrame, cell: Integers) -> tuple[Integers, Integers]:
-    """The lease of each run, and the block of the campaign that this lease belongs to, counted from 0."""
-    # Where no lease is known, nothing says that runs were on different ones.
+    """Return the lease of each run, and the block of the campaign that the lease belongs to, counted from 0."""
+    # If no lease is known, runs are treated as those of one lease.
     named = rows["lease_id"].where(rows["lease_id"] != "", "no lease of " + rows["configuration"])
     lease = pd.factorize(named)[0].astype(np.int64)
     numbers, which = np.unique(rows["repetition"].to_numpy(), return_inverse=True)
     numbered = np.array([composition_of(int(run)) - 1 for run in numbers], dtype=np.int64)[which]
     if numbered.any():
         return lease, numbered
-    # Compositions that are not numbered are taken in the order of time.
+    # Compositions without numbers are ordered by time.
     start = rows.groupby(lease)["started"].min().to_numpy() if len(rows) else np.empty(0)
     keys = pd.DataFrame({"cell": cell, "lease": lease}).drop_duplicates()
     keys = keys.assign(start=start[keys["lease"]]).sort_values(["cell", "start", "lease"], kind="stable")
@@ -294,7 +325,7 @@ def _leases(rows: pd.DataFrame, cell: Integers) -> tuple[Integers, Integers]:
 
 
 def _hosts(rows: pd.DataFrame) -> tuple[Integers, tuple[frozenset[str], ...]]:
-    """The number of each run's set of hosts, -1 where it is not known; and the names of each set."""
+    """Return the index of each run's set of hosts, -1 if unknown, and the names of each set."""
     if "host_names" not in rows:
         return np.full(len(rows), -1, dtype=np.int64), ()
     codes, names = pd.factorize(rows["host_names"].where(rows["host_names"] != ""))
@@ -302,7 +333,7 @@ def _hosts(rows: pd.DataFrame) -> tuple[Integers, tuple[frozenset[str], ...]]:
 
 
 def _means(rows: pd.DataFrame, groups: CellGroups) -> tuple[Means, Floats, Pooled]:
-    """Means of each cell on each lease; locations of cells; relative variance of a run on a lease."""
+    """Return the means of each cell on each lease, the locations of cells, and the relative variance of a run on a lease."""
     cell, lease, block, host = (rows[name].to_numpy() for name in ("cell", "lease", "block", "host"))
     cost, cells = rows["cost"].to_numpy(), groups.stratum.size
     key = cell * (int(lease.max(initial=-1)) + 1) + lease

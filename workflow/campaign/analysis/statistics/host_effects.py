@@ -1,12 +1,14 @@
-"""What hosts do to compositions: what a host does to all configurations that ran on it is taken out, where that is possible.
+"""Effects of hosts on compositions.
 
-Three compositions on one host are three of that host. Where sets of hosts were used for several compositions, a comparison of two
-cells is made on the same hosts: hosts are columns of a linear model beside the cells, as incomplete blocks are (intra-block
-analysis; Yates, 1936, "Incomplete randomized blocks", Annals of Eugenics 7). The freedom is what compositions have left. Cells of a
-group differ by nothing but their configuration (`Means.kind`).
+The common effect of a host on all configurations that ran on it is removed, if possible.
 
-Two cells on different hosts cannot be told from their hosts where nothing else ran on both and one of them stayed on its hosts.
-Where every composition had a host of its own, a host is part of its composition, and there is nothing to take out.
+Three compositions on one host are three of that host. If sets of hosts were used for several compositions, a comparison of two
+cells is made on the same hosts: hosts are columns of a linear model beside the cells, like incomplete blocks (intra-block
+analysis; Yates, 1936, "Incomplete randomized blocks", Annals of Eugenics 7). The degrees of freedom are those that remain of the
+compositions. Cells of a group differ in their configuration only (`LeaseMeans.kind`).
+
+Two cells on different hosts cannot be separated from their hosts if nothing else ran on both and one of the cells stayed on its
+hosts. If every composition had a separate host, the host is part of its composition, and no effect is removed.
 """
 
 from __future__ import annotations
@@ -20,17 +22,20 @@ from campaign.analysis.statistics.composition_variance import Means, Pooled, wit
 from campaign.common.intervals import Floats, Integers, Marks
 
 _ROUNDING = 1e-8
-# With less, or less than half of what compositions had, hosts that changed by chance stay in the spread of compositions; a cell
-# that stayed on its hosts has no such choice.
+# With fewer, or fewer than half of those of compositions, hosts that changed by chance stay in the spread of compositions; a cell
+# that stayed on its hosts is always adjusted.
 _LEAST_FREEDOM = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _ComparedCells:
-    """Cells that are compared with each other.
+    """Host model of a group of cells that are compared with each other.
 
-    share: [cell, column] which part of a cell's compositions was on each set of hosts; inverse: of the normal equations of
-    columns; estimable: projection on what they tell; effect: of the logarithm of cost; affordable: whether they leave enough."""
+    share: [cell, column] share of a cell's compositions on each set of hosts. inverse: of the normal equations of the columns.
+    estimable: projection on their estimable space. effect: effect of each column on the logarithm of cost. freedom: degrees of
+    freedom.
+    has_enough_freedom: whether enough degrees of freedom remain.
+    """
 
     share: Floats
     inverse: Floats
@@ -42,8 +47,12 @@ class _ComparedCells:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """What hosts do to comparisons of pairs of cells. adjusted: whether they are taken out; shift: of the logarithm of the ratio by
-    that; more: by how much the variance grows; confounded: whether hosts cannot be told from the configurations."""
+    """Effects of hosts on comparisons of pairs of cells.
+
+    is_adjusted: whether the effects are removed. log_shift: of the logarithm of the ratio by the removal. variance_factor:
+    factor by which the variance
+    grows. is_confounded: whether hosts cannot be separated from the configurations.
+    """
 
     adjusted: Marks
     shift: Floats
@@ -53,8 +62,13 @@ class Pairs:
 
 @dataclass(frozen=True)
 class HostEffects:
-    """What hosts do to a campaign. variances: of locations without it, freedom 0 where hosts are no level. hosts: names by number
-    of the set."""
+    """Effects of hosts in a campaign.
+
+    variances: of locations without these effects, with 0 degrees of freedom if hosts are no level. models: host model of each
+    group of
+    cells. model_index, cell_index: group of each cell and its index within it, -1 for no group. hosts: names by index of the
+    set.
+    """
 
     variances: Pooled
     groups: tuple[_ComparedCells, ...]
@@ -64,7 +78,13 @@ class HostEffects:
     hosts: tuple[frozenset[str], ...]
 
     def pairs(self, i: Integers, j: Integers, within: Marks) -> Pairs:
-        """What hosts do to these pairs. within: pairs that share their leases, and so their hosts."""
+        """Return the effects of hosts on the comparisons of cells i with cells j.
+
+        Args:
+            i: indices of the cells.
+            j: indices of their references.
+            is_within_leases: whether a pair shares its leases, and so its hosts.
+        """
         adjusted, confounded = (np.zeros(i.size, dtype=np.bool_) for _ in range(2))
         shift, more = np.zeros(i.size), np.ones(i.size)
         k = self.means.compositions()
@@ -93,6 +113,7 @@ class HostEffects:
 
     @cached_property
     def _own_hosts(self) -> dict[int, set[frozenset[str]]]:
+        """Sets of hosts by cell."""
         found: dict[int, set[frozenset[str]]] = {cell: set() for cell in range(self.means.cells)}
         for cell, host in zip(self.means.cell, self.means.host, strict=True):
             if host >= 0:
@@ -101,7 +122,7 @@ class HostEffects:
 
     @cached_property
     def _stayed(self) -> Marks:
-        """Cells that were composed several times, and always on the same hosts."""
+        """True if the cell was composed several times, and always on the same hosts."""
         size = self.means.compositions()
         start = np.cumsum(size) - size
         alike = self.means.host == self.means.host[start[self.means.cell]]
@@ -110,7 +131,13 @@ class HostEffects:
 
 
 def host_effects(means: Means, hosts: tuple[frozenset[str], ...], in_blocks: Marks) -> HostEffects:
-    """The effects of hosts on cells. in_blocks: cells that were composed once in every block of the campaign."""
+    """Estimate the effects of hosts on cells.
+
+    Args:
+        means: means of each cell on each lease.
+        hosts: names of hosts by index of the set.
+        is_in_blocks: whether each cell was composed once in every block of the campaign.
+    """
     residual = means.value - 1.0
     freedom, group, place = np.zeros(means.cells), np.full(means.cells, -1), np.zeros(means.cells, dtype=np.int64)
     found: list[_ComparedCells] = []
@@ -138,10 +165,12 @@ def host_effects(means: Means, hosts: tuple[frozenset[str], ...], in_blocks: Mar
 
 
 def _columns(labels: Integers) -> Floats:
+    """Build one indicator column per distinct label."""
     return np.asarray(np.unique(labels)[None, :] == labels[:, None], dtype=np.float64)
 
 
 def _fit(residual: Floats, cell: Integers, cells: int, columns: Floats) -> tuple[_ComparedCells, Floats]:
+    """Fit a linear model of host effects to the residuals of a group of cells, and return the residuals without them."""
     size = np.bincount(cell, minlength=cells)
     share = np.zeros((cells, columns.shape[1]))
     np.add.at(share, cell, columns)

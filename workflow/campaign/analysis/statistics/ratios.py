@@ -2,19 +2,25 @@
 
 Sources
 -------
-Samples that are not paired: delta method on the logarithm, Hedges, Gurevitch & Curtis (1999), "The meta-analysis of response ratios
-in experimental ecology", Ecology 80(4), eq. 1, with the degrees of freedom of Welch (1947) and Satterthwaite (1946) in place of the
-normal quantile, because samples here are 3 to 10 runs. Preferred to Fieller's (1954) interval: it is never unbounded or negative,
-and the interval of a/b is exactly the inverse of that of b/a. Where repetitions are blocks shared by both samples this is
-conservative; `paired` uses the blocks.
+Unpaired samples: delta method on the logarithm, Hedges, Gurevitch & Curtis (1999), "The meta-analysis of response ratios
+in experimental ecology", Ecology 80(4), eq. 1, with the degrees of freedom of Welch (1947) and Satterthwaite (1946) in place of
+the
+normal quantile, because samples here are 3 to 10 runs. Preferred to Fieller's (1954) interval: it is never unbounded or
+negative,
+and the interval of a/b is exactly the inverse of that of b/a. If repetitions are blocks shared by both samples this is
+conservative; `compute_paired_ratios` uses the blocks.
 Least detectable difference: Cohen (1988), "Statistical power analysis for the behavioral sciences", with an estimated variance.
-Paired samples, each run of one in the same block as a run of the other: what a block has in common (the hour, the temperature,
-other users of the machine) raises or lowers both runs of a pair, and cancels. Lajeunesse (2011), "On the meta-analysis of response
-ratios for studies with correlated and multi-group designs", Ecology 92(11), eq. 5: the delta method on the logarithm as above, less
-the covariance; written here as the variance of the differences of relative deviations, which is the same number, with Student's t
+Paired samples, each run of one in the same block as a run of the other: the common effect of a block (the hour, the temperature,
+other users of the machine) raises or lowers both runs of a pair, and cancels. Lajeunesse (2011), "On the meta-analysis of
+response
+ratios for studies with correlated and multi-group designs", Ecology 92(11), eq. 5: the delta method on the logarithm as above,
+less
+the covariance; written here as the variance of the differences of relative deviations, which is the same number, with Student's
+t
 on the number of pairs less one.
 
-The ratio is that of the two means over the pairs, so a reader finds it again in a table of means; like its unpaired relative, its
+The ratio is that of the two means over the pairs, so a reader can reproduce it from a table of means. As for unpaired samples,
+its
 interval for a/b is the inverse of that for b/a.
 """
 
@@ -34,10 +40,10 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class LogRatios:
-    """Ratios on the scale of their logarithm, on which their errors add: arrays of one shape.
+    """Ratios on the logarithmic scale, on which their errors add, as arrays of one shape.
 
-    variance: of the logarithm of the ratio; freedom: degrees of freedom of that variance. nan where there is none. Without any
-    variance an interval has no width, and what differs at all differs.
+    variance: of the logarithm of the ratio. freedom: degrees of freedom of that variance. nan if unknown. With zero variance an
+    interval has zero width, and any difference is significant.
     """
 
     ratio: Floats
@@ -45,7 +51,7 @@ class LogRatios:
     freedom: Floats
 
     def bounds(self, confidence: float = CONFIDENCE_LEVEL) -> tuple[Floats, Floats, Floats]:
-        """The ratios and their bounds: (value, low, high)."""
+        """Return the ratios and their bounds: (value, low, high)."""
         half = np.where(
             self.variance > 0, student_quantile(self.freedom, confidence) * np.sqrt(self.variance), self.variance
         )
@@ -53,25 +59,26 @@ class LogRatios:
             return self.ratio, self.ratio * np.exp(-half), self.ratio * np.exp(half)
 
     def p(self, none: npt.ArrayLike = 1.0) -> Floats:
-        """Two-sided p-value of the hypothesis that the ratio is `none`; nan without an interval."""
+        """Return two-sided p-values of the hypothesis that each ratio equals the null ratio; nan without an interval."""
         away = np.abs(np.log(self.ratio / np.asarray(none, dtype=np.float64)))
-        # What rounding leaves of a difference is none, also where rounding leaves as little of the variance.
+        # A rounding error is no difference, even if the variance is as small as a rounding error.
         certain = np.where(np.isnan(away + self.variance + self.freedom), np.nan, np.where(away > _ROUNDING, 0.0, 1.0))
         varies = (self.variance > 0) & ~(away <= _ROUNDING)
         spread = np.where(varies, self.variance, np.nan)
         return np.where(varies, 2.0 * scipy.special.stdtr(self.freedom, -away / np.sqrt(spread)), certain)
 
     def least_detectable_pct(self, tests: int = 1) -> Floats:
-        """Return the difference, in percent of the reference, that 80 of 100 campaigns of this design find.
+        """Return the difference, in percent of the reference, that 80 of 100 campaigns of this design detect.
 
-        tests: number of tests of the family, of which a single difference has to pass the first step of Holm's adjustment.
+        Args:
+            tests: number of tests in the family; a single difference has to pass the first step of Holm's adjustment.
         """
         shift = detectable_errors(self.freedom, tests)
         with np.errstate(over="ignore"):
             return np.asarray(100.0 * np.expm1(shift * np.sqrt(self.variance)), dtype=np.float64)
 
     def over(self, other: LogRatios) -> LogRatios:
-        """The ratio of these ratios to independent others, with the degrees of freedom of Welch and Satterthwaite."""
+        """Return the ratio of these ratios to independent others, with the degrees of freedom of Welch and Satterthwaite."""
         return LogRatios(
             self.ratio / other.ratio,
             self.variance + other.variance,
@@ -80,16 +87,16 @@ class LogRatios:
 
 
 def detectable_errors(freedom: npt.ArrayLike, tests: npt.ArrayLike = 1) -> Floats:
-    """Return how many estimated standard errors a difference must have to be found in 80 of 100 campaigns of the same design.
+    """Return the difference, in estimated standard errors, that 80 of 100 campaigns of the same design detect.
 
-    Two estimates of the error take part: the one at hand, and that of the campaign that is to find the difference. Both are
+    Two estimates of the error take part: the one at hand, and that of the campaign that is to detect the difference. Both are
     treated as normal with the moments of the chi distribution, which gives 79.5 to 80 % for all degrees of freedom from 1 on.
     """
-    # Rounding may leave Welch's degrees of freedom a trifle under one.
+    # Rounding errors may reduce Welch's degrees of freedom to slightly below one.
     f = np.maximum(np.asarray(freedom, dtype=np.float64), 1.0)
     t = scipy.special.stdtrit(f, 1.0 - SIGNIFICANCE_LEVEL / np.asarray(tests, dtype=np.float64) / 2.0)
     small = np.minimum(f, 1000.0)
-    # Mean of an estimated standard error, as a part of the true one, squared; what is left of 1 is its variance.
+    # Squared mean of an estimated standard error relative to the true one. The difference from 1 is its variance.
     mean = np.exp(2 * (scipy.special.gammaln((small + 1) / 2) - scipy.special.gammaln(small / 2))) * 2 / small
     z = scipy.special.ndtri(POWER) ** 2
     a, b, c = mean - z * (1 - mean), t * mean, t**2 * mean - z * (1 + t**2 * (1 - mean))
@@ -97,8 +104,15 @@ def detectable_errors(freedom: npt.ArrayLike, tests: npt.ArrayLike = 1) -> Float
 
 
 def welch(*parts: tuple[Floats, Floats]) -> Floats:
-    """Degrees of freedom of a sum of variances; 1 where there is no variance at all, which then is of no matter, and infinitely
-    many where all of it is known exactly, as that of draws."""
+    """Return the degrees of freedom of a sum of variances (Welch-Satterthwaite).
+
+    The result is 1 if the sum is zero, where it is irrelevant, and infinite if all of the variance is known exactly, like that
+    of
+    random draws.
+
+    Args:
+        *parts: pairs of a variance and its degrees of freedom.
+    """
     total = np.asarray(sum(variance for variance, _ in parts))
     divisor = np.asarray(sum(variance**2 / freedom for variance, freedom in parts))
     found = np.asarray(total**2 / np.where(divisor > 0, divisor, 1.0))
@@ -114,9 +128,9 @@ def unpaired(
     sd_b: npt.ArrayLike,
     n_b: npt.ArrayLike,
 ) -> LogRatios:
-    """Ratios a/b of the means of independent samples.
+    """Compute ratios a/b of the means of independent samples.
 
-    nan unless both means are positive; without variance as well unless both samples hold two runs or more.
+    The ratio is nan unless both means are positive. The variance is nan unless both samples have at least two runs.
     """
     a, b = np.asarray(mean_a, dtype=np.float64), np.asarray(mean_b, dtype=np.float64)
     size_a, size_b = np.asarray(n_a, dtype=np.float64), np.asarray(n_b, dtype=np.float64)
@@ -130,15 +144,20 @@ def unpaired(
     return LogRatios(a / b, part_a + part_b, freedom)
 
 
-# With two pairs t is 12.7: an interval that says nothing. The unpaired one is valid there too, if wide where blocks differ.
+# With two pairs t is 12.7, which makes an interval useless. The unpaired interval is valid too, but wide if blocks differ.
 LEAST_PAIRS = 3
 
 
 def paired(a: npt.ArrayLike, b: npt.ArrayLike, groups: npt.ArrayLike, count: int) -> LogRatios:
-    """Ratios a/b of the means over the pairs of each of the groups 0 .. count - 1.
+    """Compute ratios a/b of the means over the pairs of each of the groups 0 .. count - 1.
 
-    a, b: the two values of each pair; groups: the comparison that it belongs to. nan for groups without a pair or with a mean
-    that is not positive; without variance for groups of one pair.
+    The ratio is nan for groups without a pair or with a mean that is not positive. The variance is nan for groups of one pair.
+
+    Args:
+        a: first value of each pair.
+        b: second value of each pair.
+        groups: comparison to which each pair belongs.
+        count: number of comparisons.
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     of = np.asarray(groups, dtype=np.int64)
@@ -151,15 +170,20 @@ def paired(a: npt.ArrayLike, b: npt.ArrayLike, groups: npt.ArrayLike, count: int
     differences = first / mean_a[of] - second / mean_b[of]
     freedom = np.where(n > 1, n - 1, np.nan)
     squares = np.bincount(of, differences**2, count)
-    # What rounding leaves of differences that are all the same is no spread.
+    # Rounding errors of equal differences are no spread.
     squares = np.where(squares > n * 1e-28, squares, 0.0)
     return LogRatios(mean_a / mean_b, squares / freedom / some, np.where(positive, freedom, np.nan))
 
 
 def is_paired(pairs: npt.ArrayLike, n_a: npt.ArrayLike, n_b: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Whether a comparison is to be paired: known from the design alone, never from what was measured.
+    """Return whether a comparison is to be paired, which depends on the design alone, never on measured values.
 
-    There are three pairs or more, and they hold at least half of the runs of the smaller sample.
+    It is paired if there are at least three pairs, which contain at least half of the runs of the smaller sample.
+
+    Args:
+        pairs: number of pairs of each comparison.
+        n_a: runs of the first sample.
+        n_b: runs of the second sample.
     """
     found: Integers = np.asarray(pairs, dtype=np.int64)
     return np.asarray((found >= LEAST_PAIRS) & (2 * found >= np.minimum(n_a, n_b)), dtype=np.bool_)

@@ -1,8 +1,7 @@
-"""Scaling curves of a campaign with the models that fit them and the points that dip: columns beside
-`campaign.analysis.statistics.comparable_cells.scaling`.
+"""Scaling curves of a campaign with fitted models and dips, as columns beside `comparable_cells.compare_device_counts`.
 
-A curve is a line of the figure: equal cells but for the number of devices, with the fewest hosts at each. What the models and the
-test for dips are, `campaign.analysis.statistics.scaling_models` says. Pure.
+A curve is a line of the figure: cells that are equal but for the number of devices, with the fewest hosts at each.
+`campaign.analysis.statistics.scaling_models` defines the models and the test for dips. Pure functions.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ PARAMETERS: Mapping[str, Sequence[tuple[str, float]]] = {
 
 
 def without_models(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with the columns of `with_models`, but no model and no dip, for points that are no rates."""
+    """Return rows with the columns of `add_model_columns`, but without model and dip, for points that are no rates."""
     prefixes = ("dip_", "fit_per_s", "fit_residual_", "aicc_", "effective_")
     parameters = tuple(name for columns in PARAMETERS.values() for name, _ in columns)
     numbers = [str(name) for name in rows.columns if str(name).startswith((*prefixes, *parameters))]
@@ -37,19 +36,25 @@ def without_models(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_models(rows: pd.DataFrame, series: Sequence[str], design: Design, runs: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `comparison.scaling` with, for each curve (rows equal in `series`, among them workload and batch):
+    """Add the fitted models and the dips of each curve to the rows of `comparable_cells.compare_device_counts`.
 
-    fit: name of the model with the smallest AICc; fit_misses: whether the points lie off it; fit_residual_pct; fit_holds: whether
-    it describes them (`scaling_models.Fit.holds`); the parameters of all models (`PARAMETERS`) and aicc_*; effective_gb_per_s: B,
-    where the bytes of a step are known. At each point: fit_per_s, and against its neighbours dip_expected_per_s, dip_pct (positive:
-    under them) with _low and _high, dip_p, dip_p_holm, dip.
+    Per curve: fit is the name of the model with the smallest AICc; fit_misses is whether the points deviate from it;
+    fit_residual_pct; fit_holds is whether it describes them (`scaling_models.ScalingFit.is_valid`); the parameters of all models
+    (`PARAMETERS`) and aicc_*; effective_gb_per_s is B, if the bytes of a step are known. Per point: fit_per_s, and against its
+    neighbours dip_expected_per_s, dip_pct (positive: below them) with _low and _high, dip_p, dip_p_holm, dip.
+
+    Args:
+        rows: comparisons of device counts.
+        series: columns that are equal within a curve, among them workload and batch.
+        design: design of the campaign.
+        runs: runs table.
     """
     points = rows[rows["compact"] & (rows["n_ok"] > 0)].sort_values([*series, "ranks"], kind="stable")
     curve = points.groupby(list(series), sort=False).ngroup().to_numpy().astype(np.int64)
     place = points.groupby(curve, sort=False).cumcount().to_numpy().astype(np.int64)
     curves, known = _curves(points, curve, place, design)
     found = scaling_models.dips(curves, np.where(known, 0.0, np.nan))
-    # What dips is not what the models are of; it would bend them.
+    # Dips are excluded from the fit, because they would distort the models.
     fits = scaling_models.fit(replace(curves, n_runs=np.where(found.dip, 0.0, curves.n_runs)))
     best = scaling_models.best(fits)
     of_curve = pd.DataFrame({"fit": pd.Series(best, dtype="str"), **_parameters(fits)})
@@ -86,7 +91,7 @@ def with_models(rows: pd.DataFrame, series: Sequence[str], design: Design, runs:
 def _curves(
     points: pd.DataFrame, curve: npt.NDArray[np.int64], place: npt.NDArray[np.int64], design: Design
 ) -> tuple[Curves, npt.NDArray[np.bool_]]:
-    """Curves, and of each whether the errors of its points hold the spread of compositions."""
+    """Build the curves, and return for each whether the errors of its points include the spread of compositions."""
     shape = (int(curve.max()) + 1, int(place.max()) + 1)
 
     def spread_out(values: Any, missing: float) -> npt.NDArray[np.float64]:
@@ -108,6 +113,7 @@ def _curves(
 
 
 def _parameters(fits: Mapping[str, Fit]) -> dict[str, npt.NDArray[np.float64]]:
+    """Build the columns of the parameters of all models, with their intervals and AICc."""
     columns = {}
     for model, fit in fits.items():
         for position, (name, factor) in enumerate(PARAMETERS[model]):
@@ -118,7 +124,7 @@ def _parameters(fits: Mapping[str, Fit]) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def _with_bandwidth(rows: pd.DataFrame, series: Sequence[str], runs: pd.DataFrame) -> pd.DataFrame:
-    """B from bytes / B, where runs say how many bytes a step reduces."""
+    """Add the effective bandwidth B, computed from bytes / B, if the runs report the bytes that a step reduces."""
     unknown = np.full(len(rows), np.nan)
     if "allreduce_bytes_per_step" in runs.columns:
         each = rows["cell_id"].map(runs.groupby("cell_id")["allreduce_bytes_per_step"].median())
@@ -134,14 +140,14 @@ def _with_bandwidth(rows: pd.DataFrame, series: Sequence[str], runs: pd.DataFram
 
 
 def line(row: Mapping[str, Any], devices: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Throughput of the best model of a row's curve at any number of devices."""
+    """Return the throughput of the best model of a row's curve at any number of devices."""
     model = str(row["fit"])
     values = [row[name] / factor for name, factor in PARAMETERS[model]]
     return scaling_models.throughput_of(model, values, devices, float(row["batch"]))
 
 
 def said(row: Mapping[str, Any]) -> str:
-    """The best model of a row's curve in words, with the 95 % intervals of its parameters; '' without one."""
+    """Describe the best model of a row's curve, with the 95 % intervals of its parameters; '' without a model."""
     model = row["fit"]
     if not model:
         return ""

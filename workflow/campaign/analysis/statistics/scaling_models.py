@@ -1,23 +1,29 @@
-"""How throughput grows with devices: three models fitted to each curve, and points that dip under their neighbours.
+"""Scaling models of throughput over devices, and a test for points that dip below their neighbours.
+
+Three models are fitted to each curve.
 
 Models, for n devices with an equal batch each (throughput X, time of a step t = n * batch / X):
 
 - Amdahl (1967), "Validity of the single processor approach": 1/X = (s + (1 - s)/n) / X1. The part s does not get faster.
 - Gustafson (1988), "Reevaluating Amdahl's law", CACM 31(5): X = X1 (s + (1 - s) n). The part s does not grow.
-- latency-bandwidth (Hockney, 1994, "The communication challenge for MPP", for a ring all-reduce as in Thakur, Rabenseifner & Gropp,
+- latency-bandwidth (Hockney, 1994, "The communication challenge for MPP", for a ring all-reduce as in Thakur, Rabenseifner &
+Gropp,
   2005): t = compute + alpha * 2(n - 1) + (bytes / B) * 2(n - 1)/n.
 
-Each is linear in two or three parameters that are not negative, so thousands of curves are fitted in one call: least squares of
+Each model is linear in two or three non-negative parameters, so thousands of curves are fitted in one call: least squares of
 relative residuals, over all sets of parameters that are not zero. The likelihood is that of the runs (residuals of the logarithm
-about the curve, and of runs about their mean), so models with two and three parameters are compared by AICc (Hurvich & Tsai, 1989,
-Biometrika 76(2)). Intervals are those of the fit without the border at zero, cut there. Where the points lie further from a model
-than runs from their mean (F test, 5 %), the points' own residuals set the interval's width, and the fit says that it misses.
+about the curve, and of runs about their mean), so models with two and three parameters are compared by AICc (Hurvich & Tsai,
+1989,
+Biometrika 76(2)). Intervals are those of the fit without the bound at zero, clipped there. If the points lie further from a
+model
+than runs from their mean (F test, 5 %), the model is rejected, and the residuals of the points set the width of the intervals.
 
-A dip: the time of a step at a point is longer than the straight line in 1/n between its two neighbours says (t test on the
-logarithm, one-sided, Holm over all points of all curves). Every smooth communication cost is at or under that line: ring (exactly
-on it), tree, and all of the models above. A neighbour counts where it communicates in the same way: more than one device, and on
-one host if the point is on one, on several if it is on several; what begins to cost there is no dip. And the lower end of its
-interval is above `LEAST_DIP_PCT`.
+A dip is a point whose step time is longer than the straight line in 1/n between its two neighbours predicts (t test on the
+logarithm, one-sided, Holm over all points of all curves). Every smooth communication cost is at or under that line: ring
+(exactly
+on it), tree, and all of the models above. A neighbour counts if it communicates in the same way: on more than one device, and on
+one host if the point is on one, on several if it is on several. A cost that begins at a point is no dip. The lower bound of a
+dip's interval is above `MIN_DIP_PCT`.
 """
 
 from __future__ import annotations
@@ -33,9 +39,12 @@ from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats, Marks, adjust_
 
 
 def aicc(mean_square: npt.ArrayLike, values: npt.ArrayLike, parameters: npt.ArrayLike) -> Floats:
-    """Corrected information criterion of normal residuals, element-wise; infinite with too few values for so many parameters.
+    """Return the corrected Akaike information criterion of normal residuals, element-wise; infinite with too few values.
 
-    mean_square: of the residuals, positive; parameters: the variance of the residuals among them, or for no model.
+    Args:
+        mean_square: mean square of the residuals, positive.
+        values: number of values.
+        parameters: number of parameters, with the variance of the residuals among them or for no model.
     """
     n, known = np.asarray(values, dtype=np.float64), np.asarray(parameters, dtype=np.float64)
     left = n - known - 1
@@ -45,18 +54,19 @@ def aicc(mean_square: npt.ArrayLike, values: npt.ArrayLike, parameters: npt.Arra
 
 AMDAHL, GUSTAFSON, LATENCY = "Amdahl", "Gustafson", "latency-bandwidth"
 MOST_RESIDUAL_PCT = 5.0
-"""Root mean square of the points' relative residuals: a model further from its points describes nothing, however noisy they are."""
+"""Limit of the root mean square of the points' relative residuals. A model further from its points does not describe them."""
 LEAST_DIP_PCT = 1.0
-"""Very even runs tell differences that no smooth cost is exact enough for, and that nobody would look into."""
+"""Smallest dip, because very even runs show differences below the accuracy of any smooth cost, which are irrelevant."""
 MODELS = (AMDAHL, GUSTAFSON, LATENCY)
 
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Curves of equally many places, [curve, point]; points in the order of devices, those that are not there with n_runs 0.
+    """Scaling curves as arrays [curve, point], with points in the order of devices; absent points have n_runs 0.
 
-    batch: of a device, [curve]. sd: of a run, as the error of its point says (times the root of n_runs), nan where unknown.
-    freedom: of these sds together, [curve]; without it, they are sds of samples of n_runs.
+    batch: per device, [curve]. sd: standard deviation of a run, computed from the error of its point (times the root of n_runs),
+    nan
+    if unknown. freedom: degrees of freedom of these sds together, [curve]; without it, they are sds of samples of n_runs.
     """
 
     devices: Floats
@@ -69,10 +79,11 @@ class Curves:
 
     @property
     def there(self) -> Marks:
+        """True if the point was measured, [curve, point]."""
         return np.asarray((self.n_runs > 0) & (self.throughput > 0))
 
     def spread(self) -> tuple[Floats, Floats]:
-        """Sum of squares of the runs' logarithm about their points' means, and its freedom, [curve]."""
+        """Return the sum of squares of the runs' logarithm about their points' means, and its degrees of freedom, [curve]."""
         several = self.there & (self.n_runs > 1) & np.isfinite(self.sd)
         relative = np.where(several, self.sd / np.where(self.there, self.throughput, 1.0), 0.0)
         freedom = np.where(several, self.n_runs - 1, 0.0)
@@ -84,12 +95,13 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """One model on all curves. parameters, low, high: [curve, parameter], nan where a curve has too few points for it.
+    """One model fitted to all curves. parameters, low, high: [curve, parameter], nan if a curve has too few points.
 
-    residual_pct: root mean square of the points' relative residuals, by their freedom, [curve].
+    residual_pct: root mean square of the points' relative residuals, by their degrees of freedom, [curve].
 
-    Amdahl, Gustafson: X1 (samples/s), s (1). latency-bandwidth: compute (s), alpha (s), bytes / B (s). expected: throughput,
-    [curve, point]. misses: where the points do not lie on the model.
+    Parameters of Amdahl and Gustafson: X1 (samples/s), s (1); of latency-bandwidth: compute (s), alpha (s), bytes / B (s).
+    expected:
+    throughput, [curve, point]. is_rejected: whether the points deviate from the model.
     """
 
     model: str
@@ -103,17 +115,17 @@ class Fit:
 
     @property
     def holds(self) -> Marks:
-        """Where the model describes its points: they lie on it as far as their errors tell, and close to it."""
+        """True if the model describes its points, which agree with it within their errors and are close to it."""
         return np.isfinite(self.aicc) & ~self.misses & (self.residual_pct <= MOST_RESIDUAL_PCT)
 
 
 def fit(curves: Curves) -> dict[str, Fit]:
-    """All models on all curves. A curve needs a point more than a model has parameters."""
+    """Fit all models to all curves; a curve needs one point more than a model has parameters."""
     return {model: _fit(curves, model) for model in MODELS}
 
 
 def best(fits: dict[str, Fit]) -> npt.NDArray[np.object_]:
-    """Name of the model with the smallest AICc of each curve; '' where none could be fitted."""
+    """Return the name of the model with the smallest AICc of each curve; '' if no model could be fitted."""
     scores = np.stack([fits[model].aicc for model in MODELS])
     known = np.isfinite(scores).any(axis=0)
     chosen = np.argmin(np.where(np.isfinite(scores), scores, np.inf), axis=0)
@@ -121,7 +133,14 @@ def best(fits: dict[str, Fit]) -> npt.NDArray[np.object_]:
 
 
 def throughput_of(model: str, parameters: npt.ArrayLike, devices: npt.ArrayLike, batch: float) -> Floats:
-    """A fitted curve at any number of devices (samples per second)."""
+    """Return the throughput (samples per second) of a fitted model at any number of devices.
+
+    Args:
+        model: name of the model.
+        parameters: fitted parameters of the model.
+        devices: numbers of devices.
+        batch: batch per device.
+    """
     first, second, *third = np.asarray(parameters, dtype=np.float64)
     n = np.asarray(devices, dtype=np.float64)
     if model == AMDAHL:
@@ -132,7 +151,7 @@ def throughput_of(model: str, parameters: npt.ArrayLike, devices: npt.ArrayLike,
 
 
 def _design(curves: Curves, model: str) -> tuple[Floats, Floats]:
-    """Columns of the linear model [curve, point, parameter], and what they give together [curve, point]."""
+    """Return the columns of the linear model [curve, point, parameter], and its target values [curve, point]."""
     n = np.where(curves.there, curves.devices, 1.0)
     rate = np.where(curves.there, curves.throughput, 1.0)
     one = np.ones_like(n)
@@ -145,6 +164,7 @@ def _design(curves: Curves, model: str) -> tuple[Floats, Floats]:
 
 
 def _fit(curves: Curves, model: str) -> Fit:
+    """Fit one model to all curves."""
     columns, target = _design(curves, model)
     there, runs = curves.there, np.where(curves.there, curves.n_runs, 0.0)
     count = columns.shape[-1]
@@ -158,7 +178,7 @@ def _fit(curves: Curves, model: str) -> Fit:
     residual = np.where(there, np.log(fitted / target), 0.0)
     about_curve, (about_mean, freedom) = (runs * residual**2).sum(axis=1), curves.spread()
     total = runs.sum(axis=1)
-    # Exact data leave nothing; the floor keeps the logarithm and orders such fits by their parameters.
+    # Exact data have no residuals. The floor keeps the logarithm finite and orders such fits by their parameters.
     mean_square = np.maximum((about_curve + about_mean) / np.maximum(total, 1), 1e-24)
     criterion = np.where(enough, aicc(mean_square, total, count + 1), np.nan)
     left = np.maximum(there.sum(axis=1) - count, 1.0)
@@ -177,7 +197,7 @@ def _fit(curves: Curves, model: str) -> Fit:
 
 
 def _noise(about_curve: Floats, left: Floats, about_mean: Floats, freedom: Floats) -> tuple[Marks, Floats, Floats]:
-    """Whether the points lie further from the curve than runs from their mean; variance of a run, and its freedom."""
+    """Return whether points deviate from the curve more than runs from their mean, and the run variance with its freedom."""
     of_points = about_curve / left
     with np.errstate(divide="ignore", invalid="ignore"):
         of_runs = about_mean / freedom
@@ -192,14 +212,14 @@ def _noise(about_curve: Floats, left: Floats, about_mean: Floats, freedom: Float
 
 
 def _not_negative(normal: Floats, right: Floats) -> Floats:
-    """Least squares with parameters >= 0 for each system, by trying every set of parameters that are not zero."""
+    """Solve least squares with parameters >= 0 for each system, by trying every set of parameters that are not zero."""
     count = right.shape[-1]
     best_value = np.full(len(right), -np.inf)
     found = np.zeros_like(right)
     for size in range(1, count + 1):
         for chosen in map(list, combinations(range(count), size)):
             part = np.linalg.solve(normal[:, chosen][:, :, chosen], right[:, chosen, None])[..., 0]
-            # What a set explains of the data: its parameters times the right side.
+            # Sum of squares that a set explains: its parameters times the right side.
             explained = (part * right[:, chosen]).sum(axis=1)
             better = (part >= 0).all(axis=1) & (explained > best_value)
             best_value = np.where(better, explained, best_value)
@@ -212,7 +232,7 @@ def _not_negative(normal: Floats, right: Floats) -> Floats:
 def _parameters(
     model: str, linear: Floats, free: Floats, covariance: Floats, quantile: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """The model's own parameters with their intervals, from those that it is linear in."""
+    """Convert the linear parameters to the parameters of the model, with their intervals."""
     if model == LATENCY:
         error = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
         low, high = free - quantile[:, None] * error, free + quantile[:, None] * error
@@ -235,9 +255,9 @@ def _parameters(
 
 @dataclass(frozen=True, slots=True)
 class Dips:
-    """Points against their neighbours, [curve, point]; nan where a point has not two that count.
+    """Points compared with their neighbours, [curve, point]; nan for a point without two valid neighbours.
 
-    expected: throughput by the neighbours. under_pct: how far the point is under it, with its 95 % interval.
+    expected: throughput by the neighbours. drop_pct: how far the point is below it in percent, with its 95 % interval.
     """
 
     expected: Floats
@@ -249,18 +269,22 @@ class Dips:
 
     @property
     def dip(self) -> Marks:
+        """True if a point is a dip."""
         return is_dip(self.p_holm, self.low_pct)
 
 
 def is_dip(p_holm: npt.ArrayLike, low_pct: npt.ArrayLike) -> Marks:
-    """Which points are: not by chance among all of them, and surely larger than `LEAST_DIP_PCT`. nan is none."""
+    """Return which points are dips: significant among all of them, and certainly larger than `MIN_DIP_PCT`; nan is no dip."""
     return np.asarray((np.asarray(p_holm) < SIGNIFICANCE_LEVEL) & (np.asarray(low_pct) > LEAST_DIP_PCT))
 
 
 def dips(curves: Curves, lease_variance: npt.ArrayLike = 0.0) -> Dips:
-    """Test every inner point. lease_variance: of the logarithm, [curve] or one: points of a curve are on leases of their own.
+    """Test every inner point of the curves for a dip.
 
-    nan where that is not known: then nothing is tested, as the lease may be what dips.
+    Args:
+        curves: scaling curves.
+        lease_variance: variance of the logarithm between leases, [curve] or one value, because points of a curve are on separate
+            leases. If it is nan, nothing is tested, because a lease may cause the dip.
     """
     between = np.broadcast_to(np.asarray(lease_variance, dtype=np.float64), curves.batch.shape)
     there, n = curves.there, np.where(curves.there, curves.devices, np.nan)
@@ -298,7 +322,7 @@ def dips(curves: Curves, lease_variance: npt.ArrayLike = 0.0) -> Dips:
 
 
 def _neighbours(there: Marks) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Place of the nearest point that is there on each side; -1 where there is none."""
+    """Return the index of the nearest measured point on each side; -1 if there is none."""
     count = there.shape[1]
     places = np.where(there, np.arange(count), -1)
     before = np.maximum.accumulate(places, axis=1)

@@ -1,15 +1,19 @@
-"""The interval of an estimate that is quoted because it is the largest of many.
+"""Interval of an estimate that is quoted because it is the largest of many.
 
-Such an estimate is larger than its truth on average, so the interval of one estimate holds its truth too rarely. An interval that
-holds for all estimates together holds it too often, and is several times as wide as needed where one estimate is far ahead.
+Such an estimate is larger than its true value on average, so the interval of one estimate contains the true value too rarely. An
+interval that holds for all estimates together contains it too often, and is several times as wide as needed if one estimate is
+far
+ahead.
 
 Source: Andrews, Kitagawa & McCloskey (2024), "Inference on winners", Quarterly Journal of Economics 139(1), the hybrid interval.
-Given that an estimate is the largest, it is distributed as before, but cut off below: by the contenders, and by how much each of
-them deviates together with it. The interval inverts this distribution inside of a band that holds for all estimates together.
-Two things are chosen here. Student's t takes the place of the normal distribution, with the variance that all configurations have
-in common (`Design.with_pools`): the degrees of freedom of single configurations are too few for the far tails that count here.
+Given that an estimate is the largest, it is distributed as before, but truncated below: by the contenders, and by their
+correlation
+with it. The interval inverts this distribution inside of a band that holds for all estimates together.
+Two choices are made here. Student's t takes the place of the normal distribution, with the variance that all configurations
+share
+(`Design.with_pools`): the degrees of freedom of single configurations are too few for the far tails that count here.
 And the error of 5 % is divided unevenly, because a selected estimate is rather too large than too small; so the interval always
-holds the estimate itself.
+contains the estimate itself.
 """
 
 from __future__ import annotations
@@ -34,20 +38,20 @@ _BISECTIONS = 60
 def bound_best_cell(
     score: npt.ArrayLike, variance: npt.ArrayLike, freedom: float, cells: Sequence[object], design: Design
 ) -> tuple[float, float]:
-    """Return the 95 % bounds of the score of the first cell, which was selected because no other one has a larger score.
+    """Return the 95 % bounds of the score of the first cell, which was selected because no other cell has a larger score.
 
     Args:
-        score: logarithm of the quantity of each cell, the selected one first
-        variance: variance of each score
-        freedom: degrees of freedom of the variance of the first score
-        cells: ids of the cells in the design
-        design: the design that compares the cells, as `Design.with_pools` returns it
+        score: logarithm of the quantity of each cell, the selected one first.
+        variance: variance of each score.
+        freedom: degrees of freedom of the variance of the first score.
+        cells: ids of the cells in the design.
+        design: design that compares the cells, as `Design.with_pools` returns it.
     """
     values, variances = np.asarray(score, dtype=np.float64), np.asarray(variance, dtype=np.float64)
     rest = pd.Series(list(cells[1:]), dtype=object)
     difference = ratios(pd.Series([cells[0]] * len(rest), dtype=object), rest, design).of.variance
     covariance = (variances[0] + difference - variances[1:]) / 2
-    # Contenders that are not compared with the best one deviate by themselves.
+    # Contenders that are not compared with the best one are independent of it.
     covariance = np.where(np.isfinite(covariance), covariance, variances[0])
     return bound_largest(values[0], float(variances[0]), freedom, values[0] - values[1:], covariance)
 
@@ -55,27 +59,27 @@ def bound_best_cell(
 def bound_largest(
     value: float, variance: float, freedom: float, leads: Floats, covariances: Floats
 ) -> tuple[float, float]:
-    """Return the 95 % bounds of an estimate that was selected because it leads all others; nan without a variance.
+    """Return the 95 % bounds of an estimate that was selected because it is the largest; nan without a variance.
 
     Args:
-        value: the estimate
-        variance: its variance
-        freedom: degrees of freedom of the variance
-        leads: by how much the estimate is larger than each other one
-        covariances: covariance of the estimate and each lead; the variance itself where the other one is independent
+        value: the estimate.
+        variance: variance of the estimate.
+        freedom: degrees of freedom of the variance.
+        leads: differences of the estimate from each smaller one.
+        covariances: covariance of the estimate and each lead; the variance itself if the smaller one is independent.
     """
     if not (np.isfinite(variance) and freedom > 0):
         return float("nan"), float("nan")
     if variance == 0:
         return value, value
     error = np.sqrt(variance)
-    # A contender that deviates with the estimate by as much or more was not passed by chance.
+    # A contender with at least the same common deviation was not overtaken by chance.
     cuts = np.where(covariances > 0, -leads * error / np.where(covariances > 0, covariances, 1.0), -np.inf)
     cut = float(np.nan_to_num(cuts, nan=-np.inf).max(initial=-np.inf))
     band = -float(scipy.special.stdtrit(freedom, _ERROR_OF_BAND / (1 + leads.size)))
 
     def find_below(part: float, low: float, high: float) -> float:
-        """Return the truth, in errors from the estimate, that leaves this part of the distribution below the estimate."""
+        """Return the true value, in errors from the estimate, with this part of the distribution below the estimate."""
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             above_cut, above, above_band = scipy.special.stdtr(freedom, np.array([middle - cut, middle, -band]))

@@ -1,15 +1,17 @@
-"""Slow hosts: which hosts' runs are slower than other hosts' runs of the same cells.
+"""Slow hosts: hosts whose runs are slower than the runs of the same cells on other hosts.
 
 For each host, the logarithm of throughput of the runs that touched it is compared with that of the other runs of the same cells:
-one weighted difference over all cells, by weights that make the most of unequal numbers of runs. Its error is that of leases: how
-much the means of leases on the same hosts differ, with the freedom of leases (`WITH_LEASES`). Where no hosts were used on two
-leases, lease and host cannot be told apart: then a host has to stand out from how the others differ among each other
-(`AMONG_HOSTS`), for which it takes `HOSTS_NEEDED` hosts. With fewer nothing is tested, as a slow lease looks like a slow host.
+one weighted difference over all cells, with weights for unequal numbers of runs. Its error is that of leases: the spread of the
+means of leases on the same hosts, with the degrees of freedom of leases (`ERROR_FROM_LEASES`). If no hosts were used on two
+leases, lease and host cannot be separated. Then a host has to stand out from the spread of the other hosts
+(`ERROR_FROM_OTHER_HOSTS`), for which it takes `MIN_HOSTS` hosts. With fewer nothing is tested, as a slow lease looks like a slow
+host.
 
-Robust: a run that is far from the median of its cell on its hosts counts as near (`campaign.analysis.statistics.location`). A
-host is only named where it is also slower when every run that is far from the median of its cell counts as near: of a few leases
-with two runs each, one rare slow run would blame its host. Once a host is named, its runs no longer take part in judging others:
-neither does it hide a second slow host, nor is one that was only used together with it blamed. p-values are one-sided, and
+Robust: a run that is far from the median of its cell on its hosts is clipped (`campaign.analysis.statistics.location`). A host
+is
+only named if it is also slower when every run that is far from the median of its cell is clipped: among a few leases with two
+runs each, one rare slow run would otherwise blame its host. The runs of a named host no longer take part in judging others. So a
+slow host does not hide a second one, and a host that was only used together with it is not blamed. p-values are one-sided, and
 adjusted for all hosts (Holm).
 """
 
@@ -38,12 +40,19 @@ Codes = npt.NDArray[np.int64]
 
 
 def codes(labels: npt.ArrayLike) -> Codes:
-    """Labels as numbers from 0, in their sorted order."""
+    """Encode labels as integers from 0, in their sorted order."""
     return np.unique(np.asarray(labels), return_inverse=True)[1].astype(np.int64)
 
 
 def links(levels: Codes, groups: Codes) -> int:
-    """Independent differences between levels that meet in groups: levels less the parts that they fall into."""
+    """Count the independent differences between levels that meet in groups.
+
+    The result is the number of levels minus the number of connected components that they form.
+
+    Args:
+        levels: level of each run, such as its lease.
+        groups: group of each run, such as its cell.
+    """
     pairs = np.unique(np.stack([groups, levels]), axis=1)
     group, where = np.unique(pairs[0], return_inverse=True)
     several = np.bincount(where, minlength=group.size)[where] > 1
@@ -58,11 +67,12 @@ def links(levels: Codes, groups: Codes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """A host against the others, over the cells that ran on it and elsewhere.
+    """Result of comparing a host with the others, over the cells that ran on it and elsewhere.
 
-    slowdown_pct: how much less throughput it gives, with its 95 % interval; nan, and `why` says why, where it was not compared.
-    cells: labels of the cells compared. leases: how many of its leases they were on. together: hosts that took part in exactly the
-    runs that it took part in, so that nothing tells which of them it is.
+    slowdown_pct: loss of throughput with its 95 % interval; nan if the host was not compared, and `why` holds the reason. cells:
+    labels of the compared cells. leases: number of its leases with these cells. together: hosts that took part in exactly the
+    same
+    runs, so that they cannot be separated from it. error_of: source of the error.
     """
 
     host: str
@@ -80,18 +90,20 @@ class HostResult:
 
     @property
     def slow(self) -> bool:
+        """True if the host is significantly slower than the others."""
         return bool(self.p_holm < SIGNIFICANCE_LEVEL)
 
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """The logarithm of the ratio of a host's runs to those of others, and its standard error."""
+    """Logarithm of the ratio of a host's runs to those of others, and its standard error."""
 
     value: float
     error: float
 
     def p(self, freedom: float) -> float:
-        # Less than a hundredth of a percent is one of digits, however little the runs differ.
+        # A difference below a hundredth of a percent is due to printed digits, however little the runs differ.
+        """Return the one-sided p-value of a slower host."""
         if abs(self.value) <= _DIGITS or self.error == 0.0:
             return float(self.value >= -_DIGITS)
         return float(scipy.special.stdtr(freedom, self.value / self.error))
@@ -99,7 +111,7 @@ class _Size:
 
 @dataclass(frozen=True, slots=True)
 class _HostDifference:
-    """The difference of one host, the difference with outliers moved in, and the runs behind both."""
+    """Difference of one host, the same difference with outliers clipped, and the runs behind both."""
 
     size: _Size
     near: _Size
@@ -108,15 +120,20 @@ class _HostDifference:
 
     @property
     def p(self) -> float:
+        """Larger p-value of both differences."""
         return max(each.p(self.freedom) for each in (self.size, self.near))
 
 
 def compare_hosts(
     throughput: npt.ArrayLike, cell: npt.ArrayLike, lease: npt.ArrayLike, hosts: Sequence[Sequence[str]]
 ) -> tuple[HostResult, ...]:
-    """Every host against the others, those that are slow first, then by name.
+    """Compare every host with the others; slow hosts come first, then hosts by name.
 
-    throughput: of valid runs, positive. hosts: of each run.
+    Args:
+        throughput: throughput of each valid run, positive.
+        cell: cell label of each run.
+        lease: lease label of each run.
+        hosts: names of the hosts of each run.
     """
     judged = _Judged(throughput, cell, lease, hosts)
     named: list[str] = []
@@ -131,20 +148,20 @@ def compare_hosts(
             found = _among_each_other(shared)
         adjusted = adjust_p_values([np.nan if each is None else each.p for each in found.values()])
         for (host, each), p_holm in zip(found.items(), adjusted, strict=True):
-            # Without those named there may be nothing left to compare with; what was said before was no blame, and stands.
+            # Without the named hosts there may be no comparison left. An earlier result that did not name the host is kept.
             if each is not None or host not in results or results[host].slow:
                 results[host] = judged.result(host, each, float(p_holm), named, few=shared[host] is not None)
         slow = [host for host in open_ if results[host].slow]
         if not slow:
             break
         worst = min(slow, key=lambda host: (results[host].p_holm, -results[host].slowdown_pct, host))
-        # What only the same runs speak for is named with it: no run tells them apart.
+        # Hosts with exactly the same runs are named together, because no run separates them.
         named += [worst, *(host for host in results[worst].together if host in open_)]
     return tuple(results[host] for host in [*named, *sorted(set(judged.hosts) - set(named))])
 
 
 class _Judged:
-    """All runs, ready to be compared."""
+    """Runs of all hosts, prepared for comparisons."""
 
     def __init__(
         self, throughput: npt.ArrayLike, cell: npt.ArrayLike, lease: npt.ArrayLike, hosts: Sequence[Sequence[str]]
@@ -166,7 +183,14 @@ class _Judged:
         self.near_variance, _ = _of_leases(self.near, spot, self.lease)
 
     def difference(self, host: str, without: Sequence[str]) -> _HostDifference | None:
-        """The difference of a host; None without a cell that ran there and elsewhere. No error where no host had two leases."""
+        """Return the difference of a host from the others; None if no cell ran both on it and elsewhere.
+
+        The error is nan if no host had two leases.
+
+        Args:
+            host: name of the host.
+            excluded_hosts: hosts whose runs are left out.
+        """
         ran = self.on[host]
         touched = np.zeros(self.labels.size, dtype=np.bool_)
         touched[self.cell[ran]] = True
@@ -192,6 +216,15 @@ class _Judged:
     def result(
         self, host: str, found: _HostDifference | None, p_holm: float, without: Sequence[str], few: bool
     ) -> HostResult:
+        """Build the result of a host.
+
+        Args:
+            host: name of the host.
+            difference: difference of the host, None without one.
+            p_holm: adjusted p-value.
+            excluded_hosts: hosts whose runs were left out.
+            has_too_few_hosts: whether a missing difference is due to too few hosts.
+        """
         nan = float("nan")
         if found is None:
             if few:
@@ -219,7 +252,7 @@ class _Judged:
 
 
 def _among_each_other(found: dict[str, _HostDifference | None]) -> dict[str, _HostDifference | None]:
-    """Differences whose error is how the other hosts differ among each other; none where there are too few hosts.
+    """Replace the error of each difference by the spread of the other hosts; None for all if there are too few hosts.
 
     Each host is compared with the mean of all others, which makes differences among them larger by m / (m - 1).
     """
@@ -236,10 +269,14 @@ def _among_each_other(found: dict[str, _HostDifference | None]) -> dict[str, _Ho
 
 
 def _brought_near(y: Floats, cell: Codes, lease: Codes | None = None) -> Floats:
-    """Runs that are far from the median of their cell count as far as `FAR` robust standard deviations of all runs.
+    """Clip runs that are far from the median of their cell at `OUTLIER_LIMIT_SD` robust standard deviations of all runs.
 
-    lease: where hosts were used on one lease each, a lease is all that there is of a host, and is no outlier; its runs are held
-    against its own median where there are enough of them.
+    Args:
+        y: logarithm of throughput of each run.
+        cell: cell of each run.
+        lease: lease of each run, if each host was used on one lease only. A lease is then the only sample of a host, and no
+            outlier;
+            its runs are compared with its own median if there are enough of them.
     """
     away = y - _median(y, cell)
     middle, alone = np.zeros(y.size), np.zeros(y.size, dtype=np.bool_)
@@ -257,11 +294,12 @@ def _brought_near(y: Floats, cell: Codes, lease: Codes | None = None) -> Floats:
 
 
 def _median(values: Floats, of: Codes) -> Floats:
+    """Return the median of each value's group."""
     return np.asarray(pd.Series(values).groupby(of).transform("median"), dtype=np.float64)
 
 
 def _of_leases(y: Floats, spot: Codes, lease: Codes) -> tuple[float, int]:
-    """Variance of the mean of a lease about that of other leases of the same cells on the same hosts, and its freedom."""
+    """Estimate the variance of lease means within the same cells and hosts, with its degrees of freedom."""
     _, first, where = np.unique(spot * (int(lease.max(initial=0)) + 1) + lease, return_index=True, return_inverse=True)
     mean = np.bincount(where, y) / np.maximum(np.bincount(where), 1)
     of, at = spot[first], lease[first]

@@ -1,4 +1,4 @@
-"""Cells that differ in software options: ways to share the work among devices, accumulation, compilation .. by precision."""
+"""Comparison of cells that differ in software options: parallelism, accumulation, compilation .. by precision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 from campaign.analysis.statistics.comparable_cells import SHAPE, against, option_columns, precision_rank
 from campaign.analysis.statistics.comparisons import Design
 
-# Option -> what it is without being asked for, which is plain, and how another value is said.
+# Option -> its default, which is plain, and the wording of other values.
 PLAIN = {
     "parallel": ("ddp", "{}"),
     "accumulation": ("1", "accumulation {}"),
@@ -22,7 +22,7 @@ _ORDER = ("ddp", "dp", "zero1", "fsdp")
 
 
 def software_options(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
-    """Cells of which an otherwise equal one has other options, beside the plainest measured one among them."""
+    """Compare cells with otherwise equal cells that have other options; the plainest measured one is the reference."""
     said, equal = planned(cells)
     measured = (said["n_ok"] > 0).groupby([said[key] for key in equal], sort=False).transform("any").astype(bool)
     rows = said[measured].reset_index(drop=True)
@@ -42,7 +42,7 @@ def software_options(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
 
 
 def planned(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Cells of which an otherwise equal one was planned with other options, and the columns that are equal."""
+    """Select the cells that were planned with several options, and return them with the columns that are equal."""
     known = [name for name in PLAIN if f"option_{name}" in cells]
     said = cells.assign(options=_options(cells, known))
     others = [name for name in option_columns(cells) if name.removeprefix("option_") not in known]
@@ -52,13 +52,14 @@ def planned(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _options(cells: pd.DataFrame, known: list[str]) -> pd.Series:
-    """The options of each cell in words: what is not plain, after how the work is shared."""
+    """Describe the options of each cell that are not plain, after its way of parallelism."""
     columns = [cells[f"option_{name}"].tolist() for name in known]
     words = [_said(dict(zip(known, values, strict=True))) for values in zip(*columns, strict=True)] if known else []
     return pd.Series(words if known else "ddp", index=cells.index, dtype="str")
 
 
 def _said(options: dict[str, Any]) -> str:
+    """Describe options by their words in `PLAIN_OPTIONS`, without plain ones."""
     said = []
     for name, (plain, words) in PLAIN.items():
         value = options.get(name, "")
@@ -70,7 +71,7 @@ def _said(options: dict[str, Any]) -> str:
 
 
 def _rank(options: str, precision: str) -> tuple[Any, ...]:
-    """Plain ways first: by the number of options set, then by how the work is shared, then by precision."""
+    """Return a sort key with plain options first: by the number of options set, then by parallelism, then by precision."""
     way, *more = options.split(", ")
     known = _ORDER.index(way) if way in _ORDER else len(_ORDER)
     return len(more) + (way != "ddp"), precision_rank(precision), known, options

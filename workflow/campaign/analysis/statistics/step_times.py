@@ -1,9 +1,10 @@
-"""Percentiles of step times with intervals, and whether the measured window was steady.
+"""Percentiles of step times with intervals, and steadiness of the measured window.
 
-Steps of one run resemble each other, and runs of one composition do, so the composition (or the run, where a cell has one
-composition) is the unit that replicates. Sources: Woodruff (1952), "Confidence intervals for medians and other position measures",
-Journal of the American Statistical Association 47: the interval of a share of steps is turned into one of the percentile by the
-sample's own quantiles, so nothing is assumed of the distribution; the variance of a share over clusters is that of a ratio
+Steps of one run resemble each other, and runs of one composition do, so the composition (or the run, if a cell has one
+composition) is the unit of replication. Sources: Woodruff (1952), "Confidence intervals for medians and other position
+measures",
+Journal of the American Statistical Association 47: the interval of a share of steps is converted to one of the percentile by the
+sample's own quantiles, so no distribution is assumed; the variance of a share over clusters is that of a ratio
 (Cochran, "Sampling Techniques", 1977, chapter 6). It is never less than that of independent steps.
 """
 
@@ -19,23 +20,29 @@ from campaign.common.intervals import CONFIDENCE_LEVEL, Floats, student_quantile
 
 PERCENTILES = (50.0, 90.0, 99.0)
 FEWEST_STEPS = 8
-"""Fewest steps of a window whose first and last quarter are compared: more than a step each."""
+"""Minimum number of steps of a window to compare its first and last quarter, which then have more than one step each."""
 UNSTEADY_PCT = 2.0
-"""Trends below this are too small to change what a campaign says."""
+"""Trends below this are too small to change the conclusions of a campaign."""
 NOISY_PCT = 2.0
-"""A window whose mean is known no better than this by its own steps is too short for its noise."""
+"""A window with a larger standard error of its mean is too short for its noise."""
 COARSE_PCT = 50.0
-"""Where more steps take exactly as long as another one, the digits of the clock are seen, and not the steps."""
+"""With a larger share of equal step times, the resolution of the clock dominates."""
 NOT_STEADY, SHORT, COARSE = "not steady", "short for its noise", "timed by a coarse clock"
 MARKS = (NOT_STEADY, SHORT, COARSE)
-"""What can be wrong with the measured windows of a cell."""
+"""Problems of the measured windows of a cell."""
 
 
 def percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCENTILES) -> pd.DataFrame:
-    """One row a cell and percentile: time_s, low_s, high_s (95 %), n_steps, n_clusters.
+    """Estimate percentiles of step times: one row per cell and percentile.
 
-    steps: cell_id, cluster (composition or run), time_s. low_s, high_s: nan where there are fewer than two clusters, or too few
-    steps for the percentile to be more than the longest of them (99 % of 60 steps); high_s is nan where nothing bounds it.
+    Columns: cell_id, percent, time_s, low_s, high_s (95 %), n_steps, n_clusters.
+
+    low_s and high_s are nan with fewer than two clusters, or with too few steps to separate the percentile from the longest step
+    (99 % of 60 steps). high_s is nan if nothing bounds it.
+
+    Args:
+        steps: cell_id, cluster (composition or run) and time_s of each step.
+        percents: percentiles in percent.
     """
     cell, ids = pd.factorize(steps["cell_id"], sort=True)
     cluster, names = pd.factorize(steps["cluster"])
@@ -51,7 +58,7 @@ def percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCENTILES) ->
     clusters = np.bincount(cell_of_cluster, minlength=len(ids))
 
     def at(share: Floats) -> Floats:
-        """The quantile of each cell: the smallest step time that at least this share of the steps does not exceed."""
+        """Return a quantile of each cell: the smallest step time that at least this share of the steps does not exceed."""
         place = np.clip(np.ceil(share * sizes - 1e-9).astype(np.int64) - 1, 0, np.maximum(sizes - 1, 0))
         return np.asarray(time_s[starts + place], dtype=np.float64)
 
@@ -76,9 +83,12 @@ def percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCENTILES) ->
 
 
 def trend_pct(steps: Floats) -> Floats:
-    """How much longer the last quarter of each row of steps takes than its first, by their medians; shape (runs, steps).
+    """Return by how many percent the last quarter of each row of steps takes longer than its first, by their medians.
 
-    nan for windows of fewer than `FEWEST_STEPS`.
+    The result is nan for windows of fewer than `MIN_STEPS_FOR_TREND` steps.
+
+    Args:
+        steps: step times in seconds, shape (runs, steps).
     """
     length = steps.shape[1]
     if length < FEWEST_STEPS:
@@ -89,7 +99,11 @@ def trend_pct(steps: Floats) -> Floats:
 
 
 def ties_pct(steps: Floats) -> Floats:
-    """The share of each row's steps that take exactly as long as an earlier one, in percent; shape (runs, steps)."""
+    """Return the share of each row's steps that take exactly as long as an earlier one, in percent.
+
+    Args:
+        steps: step times in seconds, shape (runs, steps).
+    """
     length = steps.shape[1]
     if length < FEWEST_STEPS:  # so few can be equal by chance
         return np.full(steps.shape[0], np.nan)
@@ -98,10 +112,10 @@ def ties_pct(steps: Floats) -> Floats:
 
 
 def windows(runs: pd.DataFrame) -> pd.DataFrame:
-    """What the measured windows of each cell are like, over its runs that are ok and tell single steps, by cell_id.
+    """Summarize the measured windows of each cell, over its valid runs with single steps, by cell_id.
 
-    trend_pct: mean trend; trend_low_pct, trend_high_pct: its 95 % interval where the cell is not steady, otherwise nan; error_pct:
-    median standard error of a window's mean; window: those of `MARKS` that hold, joined by ', '.
+    trend_pct: mean trend. trend_low_pct, trend_high_pct: its 95 % interval if the cell is not steady, otherwise nan. error_pct:
+    median standard error of a window's mean. window: the problems of `WINDOW_PROBLEMS` that apply, joined by ', '.
     """
     ok = runs[(runs["status"] == "ok") & runs["step_median_s"].notna()]
     groups = ok.groupby("cell_id", sort=False)
@@ -119,10 +133,13 @@ def windows(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def unsteady(runs: pd.DataFrame) -> pd.DataFrame:
-    """The cells whose measured windows have a trend: cell_id, trend_pct, low_pct, high_pct (95 %), n_runs; largest first.
+    """Select the cells whose measured windows have a trend, the largest trend first.
 
-    Over the runs of a cell, by Student's t: the trend is at least `UNSTEADY_PCT`, and its interval holds no zero. One run does not
-    tell a trend from chance.
+    Columns: cell_id, trend_pct, low_pct, high_pct (95 %), n_runs.
+
+    The test is over the runs of a cell, by Student's t: the trend is at least `MIN_TREND_PCT`, and its interval excludes zero.
+    With
+    one run, a trend cannot be separated from chance.
     """
     groups = runs[runs["step_trend_pct"].notna()].groupby("cell_id", sort=False)["step_trend_pct"]
     n = groups.size()

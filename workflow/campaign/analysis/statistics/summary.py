@@ -1,26 +1,30 @@
-"""Samples in numbers: medians with their 95 % intervals, spread, outliers; all cells of a campaign in one call.
+"""Summary statistics of samples: medians with 95 % intervals, spread, outliers; all cells of a campaign in one call.
 
 Median
 ------
-Of fewer than 20 runs: no interval that asks nothing of the distribution reaches 95 % below 6 runs, so runs are taken as normal:
+Below 20 runs: no distribution-free interval reaches 95 % below 6 runs, so runs are treated as normal:
 median +- factor x t x sd / sqrt(n), with factors simulated such that it covers in 95 of 100 cases (of skewed runs in 95 to 98).
-Of more, the BCa bootstrap: Efron (1987), "Better bootstrap confidence intervals", Journal of the American Statistical Association
-82(397); with the expanded quantiles of Hesterberg (2015), "What teachers should know about the bootstrap", The American
-Statistician 69(4), section 5, without which the intervals of 20 runs are too narrow by what separates Student's t from the normal
-and n from n - 1.
+From 20 runs on, the BCa bootstrap: Efron (1987), "Better bootstrap confidence intervals", Journal of the American Statistical
+Association 82(397); with the expanded quantiles of Hesterberg (2015), "What teachers should know about the bootstrap", The
+American
+Statistician 69(4), section 5. Without them the intervals of 20 runs are too narrow by the difference between Student's t and the
+normal distribution, and between n and n - 1.
 
 Outliers: named, never left out of a mean
 -----------------------------------------
-From 10 runs on: a value whose modified z-score, 0.6745 x |value - median| / MAD, is beyond a limit, so that several outliers cannot
-hide each other: Iglewicz & Hoaglin (1993), "How to detect and handle outliers". Their one limit, 3.5, is for large samples (of
-10 clean normal values it calls something an outlier in 13 of 100 samples, of 5 in 21, because the MAD of few values can be small by
-chance); the limits here depend on n and were simulated.
-Of fewer runs: a value that is too far from the mean of the others for their spread, by t on n - 2 with Bonferroni's correction,
+From 10 runs on: a value whose modified z-score, 0.6745 x |value - median| / MAD, is beyond a limit, so that several outliers
+cannot
+hide each other: Iglewicz & Hoaglin (1993), "How to detect and handle outliers". Their one limit, 3.5, is for large samples. Of
+10 clean normal values it marks an outlier in 13 of 100 samples, of 5 in 21, because the MAD of few values can be small by
+chance.
+The limits here depend on n and were simulated.
+Below 10 runs: a value that is too far from the mean of the others for their spread, by t on n - 2 with Bonferroni's correction,
 which is the test of Grubbs (1950), "Sample criteria for testing outlying observations", Annals of Mathematical Statistics 21(1).
-Of 5 runs with one that is 20 standard deviations off, it names this one in 97 of 100 cases, the modified z-score in 48.
+Of 5 runs with one that is 20 standard deviations off, it marks this one in 97 of 100 cases, the modified z-score in 48.
 
-Both are such that 1 clean normal sample in 100 has an outlier. So few runs allow little: of three, one is named only where it is
-some 230 standard deviations of the other two away; of two, none.
+With both rules, 1 clean normal sample in 100 has an outlier. Very small samples allow little: of three runs, one is marked only
+if
+it is some 230 standard deviations of the other two away; of two, none.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ from campaign.common.intervals import (
     student_quantile,
 )
 
-# How many clean samples have an outlier.
+# Share of clean samples in which an outlier is marked.
 LEVEL = 0.01
 
 # 99 % quantile of the largest modified z-score of normal samples of n values, a million samples each.
@@ -53,14 +57,17 @@ _LIMITS = {
 }  # fmt: skip
 _MANY = min(_LIMITS)
 
-# Logs print throughputs with four digits or so: runs that agree more closely than half of the fourth say nothing of their spread.
+# Logs print throughputs with about four digits. Runs that agree within half of the fourth digit do not show their spread.
 _FINEST = 0.0005
 
 _NORMAL = 0.6744897501960817
 
 
 def limit(n: int) -> float:
-    """How many standard deviations of the others away a value of a sample of n is an outlier; infinite for fewer than three."""
+    """Return the distance beyond which a value of a sample of n is an outlier, in standard deviations; infinite for n < 3.
+
+    The standard deviation is that of the other values.
+    """
     if n < 3:
         return float("inf")
     if n < _MANY:
@@ -70,7 +77,11 @@ def limit(n: int) -> float:
 
 
 def outlying(samples: Floats) -> npt.NDArray[np.bool_]:
-    """Which values of each row are outliers of it. samples: shape (samples, n), without nan; the answer has the same shape."""
+    """Return which values of each sample are outliers of it.
+
+    Args:
+        samples: values without nan, shape (samples, n); the result has the same shape.
+    """
     n = samples.shape[1]
     if n < 3:
         return np.zeros(samples.shape, dtype=np.bool_)
@@ -85,14 +96,14 @@ def outlying(samples: Floats) -> npt.NDArray[np.bool_]:
 
 
 def _from_others(samples: Floats) -> tuple[Floats, Floats]:
-    """How far every value is from the mean of the others of its row, and their standard deviation."""
+    """Return the distance of every value from the mean of the others of its row, and their standard deviation."""
     n = samples.shape[1]
     kept = np.array([[i for i in range(n) if i != gone] for gone in range(n)])
     others = samples[:, kept]
     return np.abs(samples - others.mean(axis=2)), others.std(axis=2, ddof=1)
 
 
-# From so many runs on, intervals are bootstrapped.
+# Intervals are bootstrapped from this number of runs on.
 ENOUGH_TO_BOOTSTRAP = 20
 
 # By n, how much farther the median of normal runs lies than their mean, in units of t x sd / sqrt(n); a million samples each.
@@ -104,10 +115,11 @@ _MEDIAN_FACTORS = {
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """Samples in numbers: arrays of as many elements as there are samples, but for `outlier`.
+    """Summary statistics of samples, with one element per sample, but for `outlier` with one per value.
 
-    sd: the samples' (n - 1); median_low, median_high: bounds of the median, 95 %; outlier: of every value that was given, whether
-    it lies far from the others of its sample.
+    sd: sample standard deviation (n - 1). median_low, median_high: bounds of the median, 95 %. outlier: whether each value lies
+    far
+    from the others of its sample.
     """
 
     median: Floats
@@ -122,9 +134,12 @@ class Summaries:
 
 
 def summaries(values: npt.ArrayLike, groups: npt.ArrayLike, count: int) -> Summaries:
-    """Summaries of the samples 0 .. count - 1. groups: to which of them each value belongs.
+    """Summarize the samples 0 .. count - 1. Raises ValueError for nan (a run without a number belongs to no sample).
 
-    Raises ValueError for nan (a run without a number is not in a sample).
+    Args:
+        values: values of all samples.
+        groups: sample of each value.
+        count: number of samples.
     """
     given, of = np.asarray(values, dtype=np.float64), np.asarray(groups, dtype=np.int64)
     if np.isnan(given).any():
@@ -153,7 +168,7 @@ def summaries(values: npt.ArrayLike, groups: npt.ArrayLike, count: int) -> Summa
 
 
 def _of_equal_size(samples: Floats) -> dict[str, Floats]:
-    """Summaries of samples of one size; shape (samples, n), n >= 1."""
+    """Summarize samples of one size, shape (samples, n), n >= 1."""
     n = samples.shape[1]
     median = np.median(samples, axis=1)
     found = {"median": median, "minimum": samples.min(axis=1), "maximum": samples.max(axis=1)}
@@ -169,14 +184,17 @@ def _of_equal_size(samples: Floats) -> dict[str, Floats]:
 RESAMPLES = 2000
 # One seed for every sample of every campaign: the same runs give the same interval everywhere.
 _SEED = 20_150_401
-# So many samples at a time, that thousands of cells do not need gigabytes.
+# Samples are processed in batches, so that thousands of cells do not need gigabytes.
 _AT_ONCE = 1000
 
 
 def bca(samples: Floats) -> tuple[Floats, Floats]:
-    """Bounds of the median of each row. samples: shape (samples, n), n >= 2; without nan.
+    """Return the bounds of the median of each row by the BCa bootstrap.
 
-    A row without any spread has an interval without width.
+    A row without any spread has an interval of zero width.
+
+    Args:
+        samples: values without nan, shape (samples, n), n >= 2.
     """
     ordered = np.sort(samples, axis=1)
     count, n = ordered.shape
@@ -189,8 +207,9 @@ def bca(samples: Floats) -> tuple[Floats, Floats]:
 
 
 def _bounds(ordered: Floats, drawn: Integers) -> tuple[Floats, Floats]:
+    """Return the BCa bounds of the median of each row of sorted samples."""
     n = ordered.shape[1]
-    # Rows and draws are in order, so that the median of a draw is the value at its middle.
+    # Rows and resamples are sorted, so the median of a resample is the value at its middle.
     found, left_out = np.median(ordered, axis=1), medians_without_one(ordered)
     replicas = (ordered[:, drawn[:, (n - 1) // 2]] + ordered[:, drawn[:, n // 2]]) / 2
     below = (replicas < found[:, None]).mean(axis=1) + (replicas <= found[:, None]).mean(axis=1)
@@ -209,7 +228,7 @@ def _bounds(ordered: Floats, drawn: Integers) -> tuple[Floats, Floats]:
 
 
 def _quantiles(ordered: Floats, at: Floats) -> Floats:
-    """One quantile of each row, between two values in proportion."""
+    """Return one quantile of each sorted row, interpolated linearly."""
     place = at * (ordered.shape[1] - 1)
     floor = np.floor(place).astype(np.int64)
     rows, part = np.arange(len(ordered)), place - floor
@@ -218,7 +237,7 @@ def _quantiles(ordered: Floats, at: Floats) -> Floats:
 
 
 def medians_without_one(ordered: Floats) -> Floats:
-    """The medians of each row without one of its values, value by value; rows are in order."""
+    """Return the medians of each sorted row without one of its values, for every value."""
     n = ordered.shape[1]
     kept = np.array([[i + (i >= gone) for i in ((n - 2) // 2, (n - 1) // 2)] for gone in range(n)])
     return np.asarray(ordered[:, kept].mean(axis=2), dtype=np.float64)

@@ -1,18 +1,23 @@
-"""Where the spread of the primary metric comes from: run to run, lease to lease, host to host, as standard deviations in percent.
+"""Variance components of the primary metric: run to run, lease to lease, host to host, as standard deviations in percent.
 
-Model: the logarithm of a run's throughput is that of its cell, plus one deviation for the set of hosts that it ran on, one for the
-lease (one composition of them), and one for the run. Cells are fixed, the deviations are random; all comparisons are inside of
-cells, so that no effect of hardware or workload poses as spread. What a campaign's design cannot tell apart is not estimated: the
-component says why.
+Model: the logarithm of a run's throughput is that of its cell, plus one deviation for the set of hosts that it ran on, one for
+the
+lease (one composition of them), and one for the run. Cells are fixed, the deviations are random. All comparisons are within
+cells, so that no effect of hardware or workload appears as spread. Components that the design of a campaign cannot separate are
+not estimated; the component holds the reason.
 
 Sources
 -------
-Estimate: mean half squared differences of pairs of runs of one cell, by what the two share (the method of moments; Searle, Casella
-& McCulloch, "Variance Components", 1992, chapter 5, for unbalanced data): linear in the number of pairs, so 10,000 cells are one
-call. Restricted maximum likelihood is hardly better: simulated with up to 150 runs, its errors are at most 4 % smaller
-for leases and hosts, and 12 to 27 % for runs, whose interval covers 93 to 96 of 100 here and 97 to 99 there (asked: 95).
-Interval: chi-square on the mean square of the levels' means, as Williams (1962), "A confidence interval for variance components",
-Biometrika 49; approximate where levels are unequal. With few levels it is wide: two hosts say next to nothing of all hosts.
+Estimate: mean half squared differences of pairs of runs of one cell, by what the two share (the method of moments; Searle,
+Casella
+& McCulloch, "Variance Components", 1992, chapter 5, for unbalanced data). It is linear in the number of pairs, so 10,000 cells
+are
+one call. Restricted maximum likelihood is hardly better: simulated with up to 150 runs, its errors are at most 4 % smaller
+for leases and hosts, and 12 to 27 % for runs, whose interval covers 93 to 96 of 100 here and 97 to 99 there (nominal: 95).
+Interval: chi-square on the mean square of the levels' means, as in Williams (1962), "A confidence interval for variance
+components", Biometrika 49; approximate if levels are unequal. With few levels it is wide, because two hosts show little about
+all
+hosts.
 """
 
 from __future__ import annotations
@@ -34,9 +39,9 @@ COULD, MAY, NOT, UNKNOWN = "could", "may", "could not", "not known"
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One part of the spread. sd_pct: standard deviation in percent of throughput; low_pct, high_pct: 95 % interval.
+    """One component of the spread. sd_pct: standard deviation in percent of throughput; low_pct, high_pct: 95 % interval.
 
-    freedom: independent differences that it rests on. nan, and `why` says why, where it cannot be told.
+    freedom: number of independent differences. The numbers are nan if the component is unknown, and `why` holds the reason.
     """
 
     name: str
@@ -48,17 +53,18 @@ class Component:
 
     @property
     def known(self) -> bool:
+        """True if the component is known."""
         return not self.why
 
     @property
     def variance(self) -> float:
-        """Variance of the logarithm; 0 where it cannot be told."""
+        """Variance of the logarithm; 0 if unknown."""
         return (self.sd_pct / 100.0) ** 2 if self.known else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """All components of a workload. `together` is known only where lease and host cannot be told apart."""
+    """All components of a workload. `lease_and_host` is known only if lease and host cannot be separated."""
 
     run: Component
     lease: Component
@@ -70,39 +76,50 @@ class Components:
 
 @dataclass(frozen=True)
 class SpreadSources:
-    """Where spread comes from. by_workload: in the order of names; hosts: slow ones first."""
+    """Sources of spread. by_workload holds components in the order of names; hosts has slow ones first."""
 
     by_workload: dict[str, Components]
     hosts: tuple[HostResult, ...]
 
     @property
     def slow(self) -> tuple[HostResult, ...]:
+        """Hosts that are slower than the others."""
         return tuple(host for host in self.hosts if host.slow)
 
     def between_hosts(self, workload: str) -> Component | None:
-        """What equal cells differ by on other hosts: the hosts' part, or that of leases and hosts together; None if unknown."""
+        """Return the component by which equal cells differ between hosts; None if unknown.
+
+        It is the component of hosts, or that of leases and hosts together.
+        """
         parts = self.by_workload.get(workload)
         if parts is None:
             return None
         return next((each for each in (parts.host, parts.together) if each.known), None)
 
     def explains(self, workload: str, ratio: float) -> str:
-        """Whether equal cells on other hosts differ by as much as a ratio of two means: COULD, MAY, NOT or UNKNOWN.
+        """Return whether different hosts can explain a ratio of two means of otherwise equal cells.
 
-        MAY: the component's interval is too wide to tell. nan has no answer but UNKNOWN.
+        The result is EXPLAINED, POSSIBLY_EXPLAINED if the component's interval is too wide to decide, NOT_EXPLAINED, or
+        EXPLANATION_UNKNOWN, which is the result for nan as well.
+
+        Args:
+            workload: name of the workload.
+            ratio: ratio of the two means.
         """
         part = self.between_hosts(workload)
         if part is None or not ratio > 0:
             return UNKNOWN
-        # Two means on hosts of their own: both deviate, and 95 % of such differences are smaller.
+        # Both means are on separate hosts and deviate, and 95 % of such differences are smaller.
         size = abs(float(np.log(ratio))) / float(scipy.special.ndtri(0.5 + CONFIDENCE_LEVEL / 2.0) * np.sqrt(2.0))
         return COULD if 100.0 * size <= part.sd_pct else MAY if 100.0 * size <= part.high_pct else NOT
 
 
 def valid_runs(runs: pd.DataFrame, higher: bool = True) -> pd.DataFrame:
-    """The runs that can be compared: ok, with a lease and a positive primary metric; `rate` is the larger the better a run is.
+    """Select the runs that can be compared: ok, with a lease and a positive metric; adds `rate`, larger if better.
 
-    higher: whether more of the metric is better.
+    Args:
+        runs: runs table.
+        higher_is_better: whether higher values of the metric are better.
     """
     value = runs["value"] if "value" in runs else runs["throughput_per_s"]
     positive = (runs["status"] == "ok") & (value > 0) & (runs["lease_id"] != "")
@@ -111,10 +128,15 @@ def valid_runs(runs: pd.DataFrame, higher: bool = True) -> pd.DataFrame:
 
 
 def spread_sources(runs: pd.DataFrame, higher: bool = True) -> SpreadSources:
-    """Components of each workload's runs, and all hosts against each other over all workloads; higher: as for `valid_runs`."""
+    """Estimate the variance components of each workload, and compare all hosts with each other over all workloads.
+
+    Args:
+        runs: runs table.
+        higher_is_better: whether higher values of the metric are better.
+    """
     rows = valid_runs(runs, higher)
     rate, workload = rows["rate"].to_numpy(dtype=np.float64), rows["workload"].to_numpy(dtype=str)
-    # Texts are ten times as slow to sort as their numbers.
+    # Sorting texts takes ten times as long as sorting their integers.
     (cell, names), (lease, _), (place, _) = (
         pd.factorize(rows[name], sort=True) for name in ("cell_id", "lease_id", "host_names")
     )
@@ -134,7 +156,7 @@ def spread_sources(runs: pd.DataFrame, higher: bool = True) -> SpreadSources:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Runs with their levels as numbers, sorted by cell."""
+    """Runs sorted by cell, with levels encoded as integers. y: logarithm of throughput; place: set of hosts."""
 
     y: Floats
     cell: Codes
@@ -143,16 +165,20 @@ class _Runs:
 
     @property
     def spot(self) -> Codes:
-        """Cell and set of hosts as one number."""
+        """Cell and set of hosts as one integer."""
         return self.cell * (int(self.place.max(initial=0)) + 1) + self.place
 
 
 def components(
     throughput: npt.ArrayLike, cell: npt.ArrayLike, lease: npt.ArrayLike, hosts: npt.ArrayLike
 ) -> Components:
-    """The components of valid runs. cell, lease, hosts: a label for each run; hosts names the whole set of them.
+    """Estimate the variance components of valid runs. Raises ValueError for a throughput that is not positive.
 
-    Raises ValueError for a throughput that is not positive.
+    Args:
+        throughput: throughput of each run.
+        cell: cell label of each run.
+        lease: lease label of each run.
+        hosts: label of each run's whole set of hosts.
     """
     rate = np.asarray(throughput, dtype=np.float64)
     if not (rate > 0).all():
@@ -172,7 +198,7 @@ def components(
 
 
 def _mean_squares(runs: _Runs) -> tuple[dict[str, float], dict[str, int]]:
-    """Mean half squared difference of the pairs that share lease, hosts only, or neither; and how many pairs."""
+    """Return the mean half squared difference, and the number, of pairs of runs that share lease, hosts only, or neither."""
     sums, counts = dict.fromkeys((RUN, LEASE, HOST), 0.0), dict.fromkeys((RUN, LEASE, HOST), 0)
     largest = int(np.bincount(runs.cell).max(initial=0))
     for apart in range(1, largest):
@@ -187,7 +213,7 @@ def _mean_squares(runs: _Runs) -> tuple[dict[str, float], dict[str, int]]:
 
 
 def _moments(squares: dict[str, float], pairs: dict[str, int]) -> dict[str, float]:
-    """Variances by component, of those that the pairs tell apart; what comes out negative is none."""
+    """Estimate the variances of the components that the pairs can separate; negative estimates become 0."""
     if not pairs[RUN]:
         return {}
     found = {RUN: squares[RUN]}
@@ -201,6 +227,7 @@ def _moments(squares: dict[str, float], pairs: dict[str, int]) -> dict[str, floa
 
 
 def _reasons(pairs: dict[str, int], known: dict[str, float]) -> dict[str, str]:
+    """Return for each component the reason that it cannot be estimated."""
     if not pairs[RUN]:
         no = "no cell was run twice on one lease, so the spread of leases cannot be separated from that of runs"
         return dict.fromkeys((RUN, LEASE, HOST, TOGETHER), no)
@@ -218,24 +245,24 @@ def _reasons(pairs: dict[str, int], known: dict[str, float]) -> dict[str, str]:
 
 
 def _share(levels: Codes, within: Codes) -> float:
-    """Mean over levels of 1 / how many of `within` are in each."""
+    """Return the mean over levels of one over the number of units within each level."""
     pairs = np.unique(np.stack([levels, within]), axis=1)
     return float(np.mean(1.0 / np.bincount(codes(pairs[0]))))
 
 
 def _component(name: str, variances: dict[str, float], runs: _Runs) -> Component:
-    """A component with the interval that its independent differences allow."""
+    """Build a component with the interval that its independent differences allow."""
     each = np.arange(runs.y.size)
     of_runs = runs.y.size - np.unique(np.stack([runs.cell, runs.lease]), axis=1).shape[1]
     of_leases = links(runs.lease, runs.spot)
     freedom = {RUN: of_runs, LEASE: of_leases}.get(name) or links(runs.place, runs.cell)
     levels = runs.lease if name == LEASE else runs.place
-    # What is under the component: its variance, the share of it that a level's mean still has, and its own freedom.
+    # Lower components: variance, the share of it in the mean of a level, and degrees of freedom.
     under = [] if name == RUN else [(variances[RUN], _share(levels, each), of_runs)]
     if name == HOST and LEASE in variances:
         under.append((variances[LEASE], _share(levels, runs.lease), of_leases))
     below = sum(variance * share for variance, share, _ in under)
-    # Pairs see more of what is under a component than levels' means do: where there is nothing, that must not look like something.
+    # Pairs contain more of the lower components than means of levels do, which must not appear as a component.
     noise = np.sqrt(sum(4.0 * variance**2 / count for variance, _, count in under))
     tail = 0.5 * (1.0 - CONFIDENCE_LEVEL)
     square = freedom * (variances[name] + below)

@@ -1,9 +1,9 @@
-"""What the numbers of a comparison allow to say, in words: that there is a difference, none larger than so much, or nothing.
+"""Wording of comparisons: a significant difference, the largest difference that is not ruled out, or no statement.
 
-Rows are those of `campaign.analysis.statistics.comparable_cells`: p, p_holm, n_tests, paired, n_pairs, and what a statement rests
-on (`campaign.analysis.statistics.comparisons.Ratios.basis`). A difference counts when it stands among all comparisons of its
-figure (Holm, 5 %). A sentence about several comparisons has the interval of their mean, never that of the largest of them. Every
-statement says on how many compositions it rests, and what limits it.
+Rows are those of `campaign.analysis.statistics.comparable_cells`, with p, p_holm, n_tests, paired, n_pairs, and the basis of the
+comparison (`campaign.analysis.statistics.comparisons.Ratios.basis`). A difference counts if it is significant among all
+comparisons of its figure (Holm, 5 %). A sentence about several comparisons has the interval of their mean, never the interval of
+the largest of them. Every statement includes the number of compositions behind it, and its limitations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from campaign.analysis.statistics.experiment_design import Design
 from campaign.common import intervals, wording
 from campaign.common.intervals import SIGNIFICANCE_LEVEL
 
-# Wider than that, an interval around none excludes nothing that anybody would believe.
+# An interval around no effect that is wider than this excludes no plausible difference.
 _SAYS_NOTHING_PCT = 50.0
 
 
@@ -47,22 +47,22 @@ _AMONG = "the spread is that of the changes of other configurations"
 
 
 def differs(row: Mapping[Any, Any]) -> bool:
-    """Whether there is a difference, among all comparisons of the figure."""
+    """Return whether the difference is significant among all comparisons of the figure (Holm)."""
     return bool(row["p_holm"] < SIGNIFICANCE_LEVEL)
 
 
 def untested(row: Mapping[Any, Any]) -> bool:
-    """Whether a comparison may not be tested, because its cells were measured on one composition each."""
+    """Return whether a comparison may not be tested, because each cell was measured on one composition."""
     return not row.get("tested", True) and row.get("method") != intervals.NO_INTERVAL_REFERENCE
 
 
 def not_tested(row: Mapping[Any, Any]) -> str:
-    """Why a comparison is not tested, for a bracket."""
+    """Return the reason that a comparison is not tested, as text for parentheses."""
     return OWN_HOSTS if row["method"] == intervals.CONFOUNDED_WITH_HOSTS else ONE_EACH
 
 
 def why_not_tested(rows: pd.DataFrame) -> str:
-    """Why several comparisons are not tested."""
+    """Return the reason that several comparisons are not tested, as part of a sentence."""
     if (rows["method"] == intervals.CAMPAIGNS_UNKNOWN).any():
         return "the spread between campaigns is unknown"
     own = rows["method"] == intervals.CONFOUNDED_WITH_HOSTS
@@ -70,16 +70,20 @@ def why_not_tested(rows: pd.DataFrame) -> str:
 
 
 def no_larger_than(low_pct: float, high_pct: float) -> float:
-    """The largest difference, in percent, that an interval of a difference still holds."""
+    """Return the largest absolute difference, in percent, that the interval of a difference contains."""
     return max(abs(low_pct), abs(high_pct))
 
 
 def basis(row: Mapping[Any, Any]) -> str:
-    """What a comparison rests on, for a bracket: '3 compositions each', 'within one composition'; '' without a test."""
+    """Describe the data behind a comparison, as text for parentheses; '' without a test.
+
+    Examples are '3 compositions each' and 'within one composition'.
+    """
     return "; ".join(each for each in (_compositions(row), *_limits(row)) if each)
 
 
 def _compositions(row: Mapping[Any, Any]) -> str:
+    """Describe the numbers of compositions of both cells, and where their spread comes from; '' without a test."""
     if not row["tested"]:
         return ""
     ours, theirs, method = int(row["compositions"]), int(row["against_compositions"]), row["method"]
@@ -97,7 +101,7 @@ def _compositions(row: Mapping[Any, Any]) -> str:
 
 
 def _limits(row: Mapping[Any, Any]) -> Sequence[str]:
-    """What may also have caused the difference."""
+    """List what else may have caused the difference: order, different numbers of steps, noisy compositions."""
     if not math.isfinite(row["ratio"] if "ratio" in row else row["p"]):
         return ()
     order = (
@@ -111,23 +115,33 @@ def _limits(row: Mapping[Any, Any]) -> Sequence[str]:
 
 
 def _freedom(row: Mapping[Any, Any]) -> str:
+    """Return the degrees of freedom of a comparison in words, such as '4 degrees of freedom'."""
     return wording.pluralize(max(1, round(row["freedom"])), "degree") + " of freedom"
 
 
 def measured(
     row: Mapping[Any, Any], values: tuple[float, float, float], say: Callable[[float], str], about: str = ""
 ) -> str:
-    """The number of a comparison with its interval, what it is about, and what it rests on.
+    """Format the estimate of a comparison with its interval, its subject and its basis.
 
-    values: number, low, high.
+    Args:
+        row: comparison.
+        values: estimate and its lower and upper bound.
+        format_value: formats one number.
+        subject: subject of the estimate, such as the name of a cell.
     """
     return wording.format_with_interval(*values, say, "; ".join(each for each in (about, basis(row)) if each))
 
 
 def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
-    """What follows the number of a comparison in a sentence: '' where it is a difference, else what can be said instead.
+    """Return the text that qualifies the estimate of a comparison in a sentence; '' for a significant difference.
 
-    low_pct, high_pct: bounds of the difference, 95 %. '' as well without an interval, which the number says itself.
+    An estimate without an interval gets '' as well, because its number already states that.
+
+    Args:
+        row: comparison.
+        low_pct: lower bound of the difference, 95 %.
+        high_pct: upper bound of the difference, 95 %.
     """
     if untested(row) and math.isfinite(low_pct):
         return f" ({not_tested(row)})"
@@ -150,17 +164,18 @@ def summarize_effects(
     express: Callable[[float], float] = float,
     say: Callable[[float], str] = wording.format_ratio,
 ) -> str:
-    """Put the ratios of one or several cells into words, as a part of a sentence.
+    """Describe the ratios of one or several cells, as part of a sentence.
 
-    One cell has its interval. Of several, their mean has an interval, and the smallest and the largest estimate have none: an
-    estimate that is quoted because it is the largest is larger than its truth, so that its own interval holds it too rarely.
+    One cell has its own interval. For several cells the mean has an interval, and the smallest and largest estimates have none.
+    An
+    estimate that is quoted because it is the largest is larger than its true value, so its own interval is too often wrong.
 
     Args:
-        rows: comparisons, at least one, each with a ratio
-        design: the design of the cells
-        named: the columns that tell the cells apart
-        express: a ratio as the number that is shown
-        say: this number in words
+        rows: comparisons, at least one, each with a ratio.
+        design: design of the cells.
+        label_columns: columns that distinguish the cells.
+        convert_ratio: converts a ratio to the number that is shown.
+        format_value: formats this number.
     """
     if len(rows) == 1:
         row = rows.to_dict("records")[0]
@@ -183,7 +198,7 @@ def summarize_range(
 
 
 def _average(rows: pd.DataFrame, design: Design, express: Callable[[float], float], say: Callable[[float], str]) -> str:
-    """Return the mean of several comparisons with its interval, or why it has none."""
+    """Return the mean of several comparisons with its interval, or with the reason that it has no interval."""
     value, *ends = (express(float(bound[0])) for bound in average_ratio(rows, design).bounds())
     low, high = sorted(ends)
     untested_rows = rows[~rows["tested"]]
@@ -197,7 +212,7 @@ def range_of_estimates(
     express: Callable[[float], float] = float,
     say: Callable[[float], str] = wording.format_ratio,
 ) -> str:
-    """Return the smallest and the largest estimate of several comparisons, with the cells that they are of."""
+    """Return the smallest and the largest estimate of several comparisons, with the names of their cells."""
     ordered = rows.assign(shown=rows["ratio"].map(express)).sort_values("shown", kind="stable")
     first, last = (
         f"{say(row['shown'])} ({wording.format_axes(row, named)})" for row in ordered.iloc[[0, -1]].to_dict("records")
@@ -206,7 +221,7 @@ def range_of_estimates(
 
 
 def _differing(rows: pd.DataFrame, express: Callable[[float], float], say: Callable[[float], str]) -> str:
-    """Return how many of several comparisons differ, and what differences are ruled out where none does."""
+    """Return how many of several comparisons are significant, or which differences are ruled out if none is."""
     tested = rows[rows["p"].notna()]
     count = int((tested["p_holm"] < SIGNIFICANCE_LEVEL).sum())
     if count:
@@ -221,16 +236,20 @@ def _differing(rows: pd.DataFrame, express: Callable[[float], float], say: Calla
 
 
 def simultaneous_bounds(rows: pd.DataFrame) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the bounds of the ratios of tested comparisons that hold for all of them together (Bonferroni, 95 %)."""
+    """Return bounds of the ratios of tested comparisons that hold for all of them together (Bonferroni, 95 %)."""
     wider = intervals.simultaneous_width_factor(rows["freedom"], len(rows))
     value = rows["ratio"].to_numpy()
     return tuple(list(value * (rows[end].to_numpy() / value) ** wider) for end in ("ratio_low", "ratio_high"))  # type: ignore[return-value]
 
 
 def extremes(found: Ratios, cells: int) -> str:
-    """The ratio of the largest of several cells to the smallest, with its interval and what it rests on, as a part of a sentence.
+    """Describe the ratio of the largest of several cells to the smallest, with its interval and basis, as part of a sentence.
 
-    found: of one comparison; cells: how many the two were chosen from. The test and the interval hold over all their pairs.
+    The test and the interval hold over all pairs of the cells.
+
+    Args:
+        comparison: comparison of the largest cell with the smallest one.
+        cell_count: number of cells from which the two were chosen.
     """
     pairs = max(1, cells * (cells - 1) // 2)
     value, low, high = (float(bound[0]) for bound in found.of.bounds(1 - SIGNIFICANCE_LEVEL / pairs))
@@ -244,14 +263,14 @@ def extremes(found: Ratios, cells: int) -> str:
 
 
 def p_value(p: float) -> str:
-    """A p-value in words: '0.034', '< 0.001', '–' for none."""
+    """Format a p-value, such as '0.034' or '< 0.001'; '–' for nan."""
     if not math.isfinite(p):
         return wording.NO_VALUE
     return "< 0.001" if p < 0.001 else wording.format_number(p, 2)
 
 
 def _how(row: Mapping[Any, Any]) -> str:
-    """How a comparison was made, for a table: 'paired, 5 blocks', 'paired, 3 leases', 't over compositions', or why it was not."""
+    """Describe how a comparison was made, for a table, such as 'paired, 5 blocks', or why it was not made."""
     if row["paired"]:
         unit = "block" if row["method"] == intervals.T_PAIRED_BY_BLOCK else "lease"
         how = f"paired, {wording.pluralize(int(row['n_pairs']), unit)}"
@@ -261,25 +280,31 @@ def _how(row: Mapping[Any, Any]) -> str:
 
 
 def _of_compositions(row: Mapping[Any, Any]) -> str:
-    """Numbers of compositions, of the cell and of its reference: '3 / 3'."""
+    """Format the numbers of compositions of the cell and of its reference, such as '3 / 3'."""
     return f"{int(row['compositions']):,} / {int(row['against_compositions']):,}"
 
 
 def _degrees(row: Mapping[Any, Any]) -> str:
+    """Format the degrees of freedom of a comparison for a table."""
     return wording.format_number(row["freedom"], 2) if math.isfinite(row["freedom"]) else wording.NO_VALUE
 
 
 def detectable(row: Mapping[Any, Any]) -> str:
-    """The least detectable difference of a row, for a table."""
+    """Format the least detectable difference of a comparison for a table."""
     least = row["least_detectable_pct"]
     return wording.format_percent(least, _decimals(least)) if math.isfinite(least) else wording.NO_VALUE
 
 
 def limits(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[str, ...]:
-    """What limits the statements of a figure, as sentences; empty where nothing does.
+    """Return the limitations of the statements of a figure, as sentences; empty if there are none.
 
-    Comparisons that rest on one composition, on a borrowed spread, on another protocol or on an order that is not random, and
-    those that are not tested.
+    Limitations are comparisons that are not tested, or that use one composition, a borrowed spread, different protocols, or an
+    order
+    that is not random.
+
+    Args:
+        rows: comparisons.
+        protocol: protocol of the campaign.
     """
     tested = rows[rows["p"].notna()]
     alone = (
@@ -295,9 +320,10 @@ def limits(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def rests_on(rows: pd.DataFrame) -> str:
-    """For a caption: on how many compositions comparisons rest, what they borrow, and in what their protocols differ.
+    """Describe the evidence of comparisons for a caption: compositions, borrowed spread, and differences of protocol.
 
-    rows: comparisons, at least one.
+    Args:
+        rows: comparisons, at least one.
     """
     rows = rows[rows["method"] != intervals.NO_INTERVAL_REFERENCE] if len(rows) > 1 else rows
     counts = sorted({int(n) for name in ("compositions", "against_compositions") for n in rows[name] if n})
@@ -314,7 +340,7 @@ def rests_on(rows: pd.DataFrame) -> str:
 
 
 def _borrowed(rows: pd.DataFrame) -> Iterator[str]:
-    """Sentences on comparisons within one composition, and on those whose spread is that of other cells."""
+    """Yield sentences on comparisons within one composition, and on comparisons that borrow their spread."""
     within = rows["method"].isin([intervals.T_PAIRED_BY_BLOCK, intervals.T_OVER_RUNS_OF_COMPOSITION])
     if count := int(within.sum()):
         which = wording.pluralize(count, "statement")
@@ -336,7 +362,10 @@ def _borrowed(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def unlike(rows: pd.DataFrame) -> str:
-    """For a caption, after a space: how many comparisons are of cells with other numbers of steps; '' for none."""
+    """Return how many comparisons are between cells with different numbers of steps, as a sentence for a caption.
+
+    The sentence begins with a space. Return '' if there is no such comparison.
+    """
     count = int((rows["unlike"] != "").sum())
     if not count:
         return ""
@@ -348,7 +377,7 @@ def unlike(rows: pd.DataFrame) -> str:
 
 
 def order(protocol: Mapping[str, Any]) -> str:
-    """What the order of runs or leases means for every statement; '' for random blocks."""
+    """Return caveats about the order of runs and leases, each after a space; '' for random blocks."""
     runs = f" {SEQUENTIAL}" if protocol.get("order") == "sequential" else ""
     several = int(protocol.get("compositions") or 1) > 1
     known = {"least-recomposition": f" {LEASES_IN_ORDER}", None: f" {ORDER_UNKNOWN}"}
@@ -357,17 +386,18 @@ def order(protocol: Mapping[str, Any]) -> str:
 
 
 def _detectable(least: float) -> str:
+    """Describe the least detectable difference, in percent, as part of a sentence."""
     return (
         f"a difference of {wording.format_percent(least, 0)}" if math.isfinite(least) else "no difference of any size"
     )
 
 
 def _decimals(pct: float) -> int:
-    """A percentage with one decimal, or with two where one would give 0.0 or too little."""
+    """Return the number of decimals of a percentage, which is 2 where one decimal would show 0.0 or too few digits."""
     return 2 if pct < 0.5 else 1
 
 
-# What a comparison rests on, for a table of comparisons; a figure's table has the first.
+# Columns on the basis of a comparison, for a table of comparisons. The table of a figure has the first one.
 COLUMNS: dict[str, Callable[[Any], str]] = {
     "p (Holm)": lambda row: p_value(row["p_holm"]),
     "Detectable": detectable,
@@ -378,4 +408,4 @@ COLUMNS: dict[str, Callable[[Any], str]] = {
 
 P = {"p (Holm)": COLUMNS["p (Holm)"]}
 P_AGAINST_IDEAL = {"p against ideal (Holm)": COLUMNS["p (Holm)"]}
-"""Of speed-ups, whose hypothesis is not that there is no difference, but the ideal speed-up."""
+"""Column of p-values for speed-ups, whose null hypothesis is the ideal speed-up instead of no difference."""

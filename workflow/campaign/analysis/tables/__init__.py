@@ -1,1 +1,1 @@
-"""Tables made from records: the source of everything that is shown."""
+"""Tables built from records, which are the source of all results that are shown."""

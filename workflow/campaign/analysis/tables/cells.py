@@ -1,4 +1,4 @@
-"""The table of planned cells: one row a cell, measured or not. Its columns are fixed, also when it is empty."""
+"""Table of planned cells, with one row per cell, measured or not. Its columns are fixed, also if it is empty."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from campaign.spec.cell import Cell
 from campaign.spec.earlier_spread import EarlierSpread
 from campaign.spec.metric import THROUGHPUT, Metric
 
-# What becomes of a cell.
+# States of a cell.
 STATES = ("measured", "failed", "implied", "missing")
 
 
@@ -28,10 +28,11 @@ PLAN_COLUMNS = types(PLANNED)
 
 @dataclass(frozen=True, slots=True)
 class CellPlan:
-    """A cell of the plan: how often it is to be run, under which lease, and why a run has no record (yet).
+    """Planned cell with its number of repetitions, its lease, and the reason for each run without a record.
 
-    lease: of its first composition. runs: their numbers; empty for 1, 2, .. in one composition. price_per_h: of its composed
-    devices, None where they have none; version: of the campaign, as its tables have it.
+    lease: lease of its first composition. missing: reason by run number. runs: numbers of the planned runs; empty for 1, 2, ..
+    in one
+    composition. price_per_h: price of its composed devices, None without prices. version: version label of the campaign.
     """
 
     cell: Cell
@@ -44,7 +45,7 @@ class CellPlan:
 
     @property
     def numbers(self) -> Sequence[int]:
-        """Numbers of its planned runs."""
+        """Numbers of the planned runs."""
         return self.runs or range(1, self.repetitions + 1)
 
 
@@ -54,18 +55,27 @@ def cells_table(
     metric: Metric = THROUGHPUT,
     earlier: Sequence[EarlierSpread] = (),
 ) -> pd.DataFrame:
-    """One row a planned cell, in the order of the plan: its axes, how many runs it has, and their summary.
+    """Build the cells table: one row per planned cell, in the order of the plan, with its axes, numbers of runs and summary.
 
-    state: `measured` (a run is ok), `failed` (it was run, none is ok), `implied` (not run: a smaller batch ran out of memory) or
-    `missing` (no run). n_ok counts the runs that are ok and have a value of the primary metric. Its columns
-    (median, mean, sd, min, max) are over ok runs; mean is the harmonic one, total work over total time, in which runs
-    far from the others count as near (`campaign.analysis.statistics.location`); ci_low and ci_high bound it, median_low and
-    median_high the median, at 95 %, and interval_method and median_method say how. n_outliers, outliers: the runs that lie far
-    from the others (`campaign.analysis.statistics.summary`); `campaign.analysis.statistics.location` says how they count. window:
-    what the measured windows suffer from (`campaign.analysis.statistics.step_times.windows`). stopped: why a target, or the most
-    repetitions under one, ended the cell. earlier: how much compositions differed in earlier campaigns, which cells borrow that
-    were composed once. Runs of cells that are not planned are left out; repetitions beyond the planned number are measurements
-    and count.
+    state: `measured` (a run is ok), `failed` (it was run, none is ok), `implied` (not run, because a smaller batch ran out of
+    memory)
+    or `missing` (no run). n_ok: number of ok runs with a value of the primary metric. The summary (median, mean, sd, min, max)
+    is
+    over ok runs. mean is the harmonic one, total work over total time, with outliers clipped
+    (`campaign.analysis.statistics.location`).
+    ci_low and ci_high bound it, median_low and median_high bound the median, at 95 %; interval_method and median_method are the
+    methods. n_outliers, outliers: runs far from the others (`campaign.analysis.statistics.summary`). window: problems of the
+    measured
+    windows (`campaign.analysis.statistics.step_times.summarize_windows`). stopped: reason that ended the cell, which is a target
+    or
+    the maximum number of repetitions under one. Runs of cells that are not planned are left out; repetitions beyond the planned
+    number are measurements and count.
+
+    Args:
+        cell_plans: planned cells.
+        runs: runs table.
+        metric: primary metric.
+        earlier: spreads of compositions in earlier campaigns, which cells with one composition borrow.
     """
     plan = list(planned)
     table = frame(map(_planned_row, plan), PLAN_COLUMNS, {})
@@ -91,7 +101,7 @@ def cells_table(
     table["flags"] = _tallies(ids, runs[runs["flags"] != ""], "flags", count=False)
     marks = windows(runs)["window"].to_dict()
     table["window"] = pd.Series([marks.get(i, "") for i in ids], index=ids.index, dtype="str")
-    # A cell that went on under another target has ended more than once; the last time counts.
+    # A cell that was continued under another target has ended more than once. The last time counts.
     stopped = runs[runs["stopped"] != ""]
     ended = dict(zip(stopped["cell_id"], stopped["stopped"], strict=True))
     table["stopped"] = pd.Series([ended.get(i, "") for i in ids], index=ids.index, dtype="str")
@@ -102,6 +112,7 @@ def cells_table(
 def _with_summary(
     table: pd.DataFrame, runs: pd.DataFrame, metric: Metric, earlier: Sequence[EarlierSpread]
 ) -> pd.DataFrame:
+    """Add the summary of the primary metric to the cells table."""
     ok = runs[(runs["status"] == "ok") & runs["value"].notna()]
     places, names = pd.factorize(table["cell_id"])
     ok = ok.assign(place=pd.Index(names).get_indexer(ok["cell_id"]))
@@ -119,7 +130,7 @@ def _with_summary(
         "ci_low": led["ci_low"],
         "ci_high": led["ci_high"],
         "interval_method": led["interval_method"],
-        # Over compositions, and no narrower than runs with two modes or far values ask for.
+        # Over compositions, and not narrower than the interval over runs, which includes two modes and outliers.
         "median_low": np.fmin(led["median_low"], found.median_low),
         "median_high": np.fmax(led["median_high"], found.median_high),
         "median_method": np.where(led["between"], led["interval_method"], found.median_method),
@@ -138,8 +149,10 @@ def _locations(
     earlier: Sequence[EarlierSpread],
     medians: np.ndarray[Any, np.dtype[np.float64]],
 ) -> dict[str, Any]:
-    """The location that the report leads with and its interval, by cell; where it is known over compositions (`between`), that of
-    the median as well."""
+    """Estimate the location of each cell with its interval, and the interval of its median.
+
+    The interval of the median is over compositions if their spread is known (`between`).
+    """
     lent = [each for each in earlier if each.metric == metric.name]
     design = comparisons.design(runs, higher=metric.higher, earlier=lent)
     at = design.cells.get_indexer(pd.Index(names))
@@ -155,7 +168,7 @@ def _locations(
 
 
 def _outliers(runs: pd.DataFrame, medians: np.ndarray[Any, np.dtype[np.float64]]) -> dict[int, str]:
-    """A text by place of the cell: which repetitions lie far from the others, and how far from the median: '3 (-12.4 %)'."""
+    """Describe the outliers of each cell, by its index: repetition and distance from the median, such as '3 (-12.4 %)'."""
     said: defaultdict[int, list[str]] = defaultdict(list)
     for place, repetition, rate in zip(runs["place"], runs["repetition"], runs["value"], strict=True):
         median = medians[place]
@@ -165,6 +178,7 @@ def _outliers(runs: pd.DataFrame, medians: np.ndarray[Any, np.dtype[np.float64]]
 
 
 def _planned_row(entry: CellPlan) -> dict[str, Any]:
+    """Build the planned columns of one cell."""
     cell, configuration = entry.cell, entry.cell.configuration
     return {
         "cell_id": cell.id,
@@ -186,7 +200,7 @@ def _planned_row(entry: CellPlan) -> dict[str, Any]:
 
 
 def tally(texts: Iterable[str]) -> str:
-    """Texts, counted: 'oom_device x3, nan'. Each text with how often it came, in the order of its first coming."""
+    """Count equal texts, in the order of first occurrence, such as 'oom_device x3, nan'."""
     counts: dict[str, int] = {}
     for text in texts:
         counts[text] = counts.get(text, 0) + 1
@@ -194,10 +208,12 @@ def tally(texts: Iterable[str]) -> str:
 
 
 def _counts(ids: pd.Series[str], counts: Any) -> pd.Series[int]:
+    """Return the count of each cell id; 0 for a missing one."""
     return ids.map(counts).fillna(0).astype("int64")
 
 
 def _tallies(ids: pd.Series[str], runs: pd.DataFrame, column: str, count: bool = True) -> pd.Series[str]:
+    """Join the texts of a column of each cell's runs, counted or each once."""
     texts: defaultdict[str, list[str]] = defaultdict(list)
     for cell_id, text in zip(runs["cell_id"], runs[column], strict=True):
         texts[cell_id].extend([text] if count else text.split(", "))

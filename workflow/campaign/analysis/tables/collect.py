@@ -1,4 +1,7 @@
-"""From a results directory to its tables and the words beside them. Needs no hardware and no system, so it works on archives."""
+"""Conversion of a results directory to its tables and the context beside them.
+
+It needs no hardware and no system, so it works on archives.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,11 @@ if TYPE_CHECKING:  # it brings pandas
 
 
 def gather(campaign: Campaign, directory: Path, where: str | None = None, store: Store | None = None) -> Collected:
-    """Read what the results directory holds of the campaign's cells. Raises RecordError, which names a damaged file.
+    """Read the records of the campaign's cells from a results directory. Raises RecordError with the name of a damaged file.
 
     Args:
         campaign: the campaign.
-        directory: its results directory.
+        directory: results directory of the campaign.
         where: expression that selects cells; None for all.
         store: records of the directory, if they have been read already.
     """
@@ -55,7 +58,7 @@ def gather(campaign: Campaign, directory: Path, where: str | None = None, store:
 
 
 def _read_results(campaign: Campaign, matrix: Matrix, store: Store) -> Collected:
-    """Read the records of the matrix and of the reference, and everything about the leases that they were measured on."""
+    """Read the records of the matrix and of the reference, with the data of the leases that they were measured on."""
     results = Results.from_directory(store.results)
     race = read_race(results.race_file)
     if race is not None:
@@ -66,7 +69,7 @@ def _read_results(campaign: Campaign, matrix: Matrix, store: Store) -> Collected
     records = list(_sharing(store.read(*key) for key in wanted))
     reference = [store.read(*key) for key in sorted(known.measured) if key[0] in references]
     lease_ids = {record.lease_id for record in (*records, *reference)}
-    # One at a time: all other records together may not fit into memory.
+    # Records are read one at a time, because all of them may not fit into memory.
     others = (store.read(*key) for key in sorted(known.measured.difference(wanted)))
     other_uses, other_labels = _sort_other_runs(others, lease_ids, campaign.file.version)
     return Collected(
@@ -88,7 +91,10 @@ def _read_results(campaign: Campaign, matrix: Matrix, store: Store) -> Collected
 
 
 def _select_runs(campaign: Campaign, matrix: Matrix, measured: Collection[RunKey]) -> list[RunKey]:
-    """Return the measured runs that belong to the matrix, sorted. All imported runs of a cell belong to it."""
+    """Return the measured runs that belong to the matrix, sorted.
+
+    All imported runs of a cell belong to it.
+    """
     settings = {cell.id: cell.settings for cell in matrix.cells}
     imported = campaign.file.imported
     return sorted(key for key in measured if (key[0] in settings if imported else _counts(key, settings)))
@@ -97,7 +103,7 @@ def _select_runs(campaign: Campaign, matrix: Matrix, measured: Collection[RunKey
 def _sort_other_runs(
     others: Iterable[Record], lease_ids: Collection[str], version: str | None
 ) -> tuple[list[BusySpan], set[str]]:
-    """Return when runs of other cells used these leases, and the further leases with runs under another label."""
+    """Return the times at which runs of other cells used these leases, and the further leases with runs under another label."""
     uses: list[BusySpan] = []
     other_labels = set[str]()
     for record in others:
@@ -138,7 +144,7 @@ def _read_leases(
 
 
 def _read_links(records: Sequence[Record], store: Store) -> list[dict[str, Any]]:
-    """Read what was measured of the links of the records' leases, with the configuration of each lease."""
+    """Read the link measurements of the records' leases, with the configuration of each lease."""
     configurations = {record.lease_id: record.cell.configuration for record in records}
     return [
         {**links, "configuration": configurations[links["lease_id"]]}
@@ -148,7 +154,7 @@ def _read_links(records: Sequence[Record], store: Store) -> list[dict[str, Any]]
 
 
 def gather_planned(plan: Path) -> Collected:
-    """What a campaign's results directory holds of a plan that was written into it (plan/plan.json and plan/leases/)."""
+    """Read the records of a plan from the results directory that contains it (plan/plan.json and plan/leases/)."""
     directory = plan.parent.parent
     planned = parse_plan(plan, plan_json(plan))
     leases = [read_lease_plan(plan.parent / lease.document) for lease in planned.leases]
@@ -162,11 +168,14 @@ def gather_planned(plan: Path) -> Collected:
 
 
 def _sharing(records: Iterable[Record]) -> Iterator[Record]:
-    """Records that hold what the runs of a cell, or all, have in common once: it is most of a record."""
+    """Yield the records with one shared copy of the values that the runs of a cell, or all runs, have in common.
+
+    These values are most of a record, so this saves memory.
+    """
     first: Record | None = None
     keys: set[str] = set()
     for record in records:
-        # One set of names for all: a set each is 100 MB of 50,000 records. There is no public way to give one.
+        # All records share one set of names, because separate sets take 100 MB for 50,000 records. There is no public way to set it.
         keys = keys if record.model_fields_set == keys else record.model_fields_set
         object.__setattr__(record, "__pydantic_fields_set__", keys)
         if first is None or record.cell_id != first.cell_id:
@@ -180,12 +189,15 @@ _COMMON = ("specification", "cell", "hosts", "lease_id", "composition", "environ
 
 
 def _share(own: dict[str, Any], other: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Replace values of the target by equal values of the source, so that both share one object."""
     own.update({name: other[name] for name in names if name in other and other[name] == own.get(name)})
 
 
 def _counts(key: RunKey, cells: Mapping[str, Settings]) -> bool:
-    """Whether a run is one of these cells' planned compositions. Those that the plan asked for when it had fewer compositions, or
-    more repetitions in them, are measurements like any other."""
+    """Return whether a run is a planned run of one of these cells.
+
+    Runs that were planned when the plan had fewer compositions, or more repetitions per composition, count as well.
+    """
     settings, run = cells.get(key[0]), key[1]
     if settings is None:
         return False
@@ -193,17 +205,19 @@ def _counts(key: RunKey, cells: Mapping[str, Settings]) -> bool:
 
 
 def _imported(planned: Sequence[int], present: Collection[int]) -> tuple[int, ...]:
-    """Runs of an imported cell: those that were found, and as many more as the map plans."""
+    """Return the runs of an imported cell: those that are present, and as many missing ones as the map plans."""
     more = [run for run in planned if run not in present]
     return (*sorted(present), *more[: max(0, len(planned) - len(present))])
 
 
 def _document(path: Path) -> dict[str, Any]:
+    """Read the document of a lease. Raises RecordError if it is damaged."""
     with reject_damaged_document(path, "move it away, its lease is then shown as unknown"):
         return checked_lease(load_json(path))
 
 
 def _reasons(results: Results) -> dict[str, str]:
+    """Read from the manifests the reason that the runs of a lease are missing, by lease."""
     reasons = {}
     for path in sorted(results.list_manifests(), key=lambda path: path.stat().st_mtime):
         with reject_damaged_document(path, "delete this manifest, it is made again"):
@@ -221,7 +235,7 @@ def tables_of(collected: Collected) -> Tables:
 
     steps = step_times_table(
         collected.records
-    )  # First, because the memory that it needs for a moment is free afterwards.
+    )  # This is the first step, because its temporary memory is free afterwards.
     runs = _named(collected, runs_table(collected.records, collected.beside, collected.campaign.metric))
     planned = _plan_cells(collected)
     cells = _named(collected, cells_table(planned, runs, collected.campaign.metric, collected.earlier))
@@ -279,8 +293,12 @@ def _list_planned_runs(collected: Collected, cell: Cell, measured: Collection[in
 
 
 def _named(collected: Collected, table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of several systems: their devices are different ones ('a100 on grace'), so that only equals are compared; and cells that
-    were measured for a campaign on one system have the names of their configurations in this one."""
+    """Make rows of several systems distinguishable, by the system in the name of the device ('a100 on grace').
+
+    So only equal devices are compared. Cells that were measured for a campaign on one system get the names of their
+    configurations in
+    this campaign.
+    """
     if collected.campaign.part:
         return table
     import pandas as pd
@@ -293,8 +311,15 @@ def _named(collected: Collected, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def collect(collected: Collected, out: Path) -> None:
-    """Write tables/: runs and cells (Parquet and CSV), telemetry, steps and reference (Parquet), leases.json, links.json,
-    context.json; and costs.json, what forecasts learn from."""
+    """Write all tables of a campaign, and costs.json for later forecasts.
+
+    Tables are runs and cells (Parquet and CSV), telemetry, steps and reference (Parquet), leases.json, links.json and
+    context.json.
+
+    Args:
+        campaign_results: records of the campaign.
+        out: directory of the tables.
+    """
     from campaign.analysis.tables.io import write
 
     tables, campaign = tables_of(collected), collected.campaign
@@ -303,7 +328,7 @@ def collect(collected: Collected, out: Path) -> None:
     for part in campaign.parts:
         spread = tables.spread_of_compositions("" if campaign.part else part.part)
         empty = Costs(campaign.name, part.part, spread=spread, fabric=str(part.system.fabric["kind"]))
-        # Runs that were only implied, or whose log did not say how long they took, cost nothing.
+        # Runs that were only implied, or whose log has no duration, have no cost.
         records = [
             each
             for each in (*collected.records, *collected.reference)

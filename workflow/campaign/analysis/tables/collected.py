@@ -1,4 +1,4 @@
-"""What was read of a results directory for the tables and the report of a campaign."""
+"""Records of a results directory that the tables and the report of a campaign use."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Collected:
-    """Records of a campaign with everything that its tables and its report need."""
+    """Records of a campaign with all data that its tables and its report need."""
 
     campaign: Campaign
     matrix: Matrix
     records: list[Record]
     leases: list[dict[str, Any]]
     reasons: Mapping[str, str]
-    """Why a lease's runs have no record, by lease."""
+    """Reason that the runs of a lease have no record, by lease."""
     store: Store
     beside: Sequence[BusySpan] = ()
-    """What else the leases of these records were busy with: runs of cells that are not asked for."""
+    """Runs of other cells, which are not selected, on the leases of these records."""
     links: Sequence[Mapping[str, Any]] = ()
-    """What was measured of the links of these leases (`campaign.observe.links.lease_links`), with the configuration of each."""
+    """Measurements of the links of these leases (`campaign.observe.links.lease_links`), each with its configuration."""
     known: KnownRuns = field(default_factory=KnownRuns)
-    """What has a record, and what ended cells before their most repetitions."""
+    """Runs with a record, and the reasons that ended cells before their maximum number of repetitions."""
     reference: Sequence[Record] = ()
     """Runs of the reference in these leases; `records` are those of the matrix."""
     earlier: Sequence[EarlierSpread] = ()
-    """How much compositions differed in earlier campaigns on the system."""
+    """Spreads of compositions in earlier campaigns on the system."""
     analysis: Sequence[Analysis] = ()
-    """The analysis as it was written down, and its later versions."""
+    """Registered analysis, and its later versions."""
     race: RaceDocument | None = None
-    """How the race for the best configuration stands, where the campaign was measured for one."""
+    """State of the race for the best configuration, if the campaign has one."""
     hosts_left_out: Mapping[str, str] = field(default_factory=dict)
-    """Why a host that failed is not asked for any more, by host."""
+    """Reason that a failed host is no longer requested, by host."""

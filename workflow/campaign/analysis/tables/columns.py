@@ -1,4 +1,4 @@
-"""The columns of all tables: their order, their type, and what they mean (also for the reference)."""
+"""Columns of all tables, with their order, type and meaning (also for the reference documentation)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ColumnMeanings = dict[str, tuple[str, str]]
 
 
 def _columns(text: str) -> dict[str, tuple[str, str]]:
-    """Columns from lines 'name kind meaning'; an indented line goes on with the meaning."""
+    """Parse columns from lines 'name kind meaning'; an indented line continues the meaning."""
     lines = text.strip().replace("\n    ", " ").splitlines()
     return {name: (kind, means) for name, kind, means in (line.split(" ", 2) for line in lines)}
 
@@ -83,7 +83,7 @@ hardware text equal for the same work on an equal device, whatever the lease
 """)
 
 MEASURED = ("throughput_per_s", *MEASURED_BY_CAMPAIGN)
-"""Fixed columns of runs that were measured, neither how a run was set up nor when it was."""
+"""Fixed columns of runs with measured values, without settings and times of a run."""
 
 PLANNED: ColumnMeanings = (
     _ID
@@ -94,7 +94,7 @@ lease text name of the lease that measures its first composition
 price_per_h number price of its composed devices for an hour; null where the system file has no prices
 """)
 )
-"""The columns of the cells table that the plan knows."""
+"""Columns of the cells table that come from the plan."""
 
 CELLS: ColumnMeanings = PLANNED | _columns("""
 n_ok count runs that are ok and have a value of the primary metric
@@ -181,12 +181,12 @@ _TABLES: Mapping[str, tuple[ColumnMeanings, str]] = {
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     table: {name: means for name, (_, means) in columns.items()} for table, (columns, _) in _TABLES.items()
 }
-"""Table -> column -> what it means."""
+"""Table -> column -> meaning."""
 
 ROWS: Mapping[str, str] = {table: rows for table, (_, rows) in _TABLES.items()}
-"""Table -> what its rows are."""
+"""Table -> meaning of a row."""
 
 
 def types(columns: ColumnMeanings) -> dict[str, str]:
-    """The type of each column."""
+    """Return the type of each column."""
     return {name: kind for name, (kind, _) in columns.items()}

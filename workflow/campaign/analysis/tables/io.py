@@ -1,7 +1,7 @@
-"""All tables of a campaign together, in memory (`Tables`) and as the files of a directory `tables/`.
+"""Tables of a campaign, in memory (`Tables`) and as the files of a directory `tables/`.
 
-Everything right of the tables (figures, report, comparison, recommendation, queries) reads these alone. Frames have a fixed order
-and type of columns, also when they are empty, so that files are equal byte for byte.
+Everything after the tables (figures, report, comparison, recommendation, queries) reads these alone. Frames have a fixed order
+and type of columns, also if they are empty, so that files are equal byte for byte.
 """
 
 from __future__ import annotations
@@ -34,10 +34,16 @@ _ROWS_TOGETHER = 1000
 
 
 def frame(rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed: Mapping[str, Any]) -> pd.DataFrame:
-    """A frame of the fixed columns in their order, then options, then all others by name; typed, also when empty."""
+    """Build a frame with the fixed columns in their order, then options, then all others by name; typed, also if empty.
+
+    Args:
+        rows: rows of the frame.
+        fixed: kind of each fixed column.
+        computed: values of columns that replace those of the rows.
+    """
     found: dict[str, list[Any]] = {name: [] for name in fixed}
     count, rest = 0, iter(rows)
-    # Some at a time: all rows as mappings are much larger than their columns, and one at a time takes twice as long.
+    # Rows are processed in batches. All rows as mappings are much larger than their columns, and single rows take twice as long.
     while some := list(islice(rest, _ROWS_TOGETHER)):
         for name in dict.fromkeys(name for row in some for name in row):
             column = found.setdefault(name, [])
@@ -58,7 +64,7 @@ def frame(rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed:
 
 
 def typed(values: Any, kind: str) -> pd.Series[Any]:
-    """Values as a column of one kind; None is empty text, or nan."""
+    """Build a column of one kind from values; None becomes empty text, or nan."""
     if kind == TEXT:
         return pd.Series(["" if value is None else str(value) for value in values], dtype="str")
     if kind == COUNT:
@@ -67,7 +73,7 @@ def typed(values: Any, kind: str) -> pd.Series[Any]:
 
 
 def _option(values: list[Any]) -> pd.Series[Any]:
-    """Numbers stay numbers; anything mixed, and an option that some cells do not have, is text."""
+    """Build the column of an option; numbers stay numbers, and mixed or missing values become text."""
     kinds = {type(value) for value in values}
     return typed(values, COUNT if kinds == {int} else NUMBER if kinds <= {int, float} else TEXT)
 
@@ -75,12 +81,12 @@ def _option(values: list[Any]) -> pd.Series[Any]:
 DOCUMENTS = ("leases", "links", "context")
 _KEYS = ("cell_id", "configuration", "workload", "batch", "precision")
 SERIES = ("telemetry", "steps", "reference")
-"""Tables that are not for people to read: many rows a run, and the runs of the reference."""
+"""Tables that are not for people to read: those with many rows per run, and the runs of the reference."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of a campaign; the module says what each holds."""
+    """Tables of a campaign. `campaign.analysis.tables.columns` describes their columns."""
 
     runs: pd.DataFrame
     cells: pd.DataFrame
@@ -93,11 +99,15 @@ class Tables:
 
     @cached_property
     def design(self) -> Design:
-        """What the runs say of the cells: every comparison is made by it."""
+        """Experiment design of the campaign, which all comparisons use."""
         return comparisons.of_campaign(self.runs, self.context.get("campaign", {}), self.reference)
 
     def spread_of_compositions(self, system: str = "") -> tuple[EarlierSpread, ...]:
-        """How much compositions differ, by workload, for later campaigns on the system; system: the one of several."""
+        """Summarize the spread of compositions by workload, for later campaigns on the system.
+
+        Args:
+            system: name of the system, if the campaign has several.
+        """
         about, runs = self.context["campaign"], self.runs
         by = comparisons.design(
             runs[runs["system"] == system] if system else runs, higher=metric_of(self.context).higher
@@ -106,12 +116,12 @@ class Tables:
 
     @property
     def name(self) -> str:
-        """The campaign's."""
+        """Name of the campaign."""
         return str(self.context["campaign"]["name"])
 
 
 def write(tables: Tables, directory: Path) -> None:
-    """Write all tables; RecordError or OSError when that is not possible."""
+    """Write all tables to a directory. Raises RecordError or OSError if that is not possible."""
     write_tables(directory, tables.runs, tables.cells)
     for name in SERIES:
         table: pd.DataFrame = getattr(tables, name)
@@ -122,11 +132,11 @@ def write(tables: Tables, directory: Path) -> None:
 
 
 def read(directory: Path) -> Tables:
-    """The tables in a directory; RecordError names what cannot be read."""
+    """Read the tables from a directory. Raises RecordError with the name of an unreadable file."""
     with reject_damaged_document(directory, "its tables are damaged; delete them and run again"):
         runs, cells = (_read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
         leases, links, context = (load_json(directory / f"{name}.json") for name in DOCUMENTS)
-        # A site of campaigns keeps none but the reference.
+        # A site of campaigns keeps only the reference among these.
         paths = [directory / f"{name}.parquet" for name in SERIES]
         series = [_read_parquet(path) if path.exists() else pd.DataFrame() for path in paths]
         runs[[*_KEYS, "status"]], cells[[*_KEYS, "state"]]
@@ -144,6 +154,8 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 
 class _CampaignContext(BaseModel):
+    """Section of the context on the campaign."""
+
     name: str
     baseline: str | None = None
     protocol: dict[str, Any] = {}
@@ -151,7 +163,7 @@ class _CampaignContext(BaseModel):
 
 
 class Context(BaseModel):
-    """What of the context others than the page look into: the same kinds as in the page's own form of it."""
+    """Validated part of the report's context that other readers than the page use, with the same types as on the page."""
 
     campaign: _CampaignContext
     campaign_yaml: str = ""
@@ -170,7 +182,7 @@ class Context(BaseModel):
 
 
 def write_csv(table: pd.DataFrame, to: Path | BinaryIO) -> None:
-    """Write a table as CSV, texts in quotes. Arrow takes a fifth of the time of pandas."""
+    """Write a table as CSV with quoted texts. Arrow takes a fifth of the time of pandas."""
     mixed = {str(name): table[name].map(str, na_action="ignore") for name in table if table[name].dtype == object}
     safe = neutralize_formulas(table.assign(**mixed))
     pyarrow.csv.write_csv(pa.Table.from_pandas(safe, preserve_index=False), to)
@@ -188,7 +200,7 @@ def neutralize_formulas(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_tables(directory: Path, runs: pd.DataFrame, cells: pd.DataFrame) -> None:
-    """Write runs and cells as Parquet (types kept) and CSV (for people); RecordError when that is not possible."""
+    """Write runs and cells as Parquet (types kept) and CSV (for people). Raises RecordError if that is not possible."""
     try:
         make_directory(directory)
         for name, table in (("runs", runs), ("cells", cells)):

@@ -1,7 +1,7 @@
-"""The table of leases: how long composing and each operation took, what the fabric's ports carried, and idle time between runs.
+"""Tables of leases: durations of composing and of each operation, and idle time between runs.
 
-Idle time is from the end of one run to the start of the next on the same lease, while hosts and devices are held: writing a record,
-starting a step, and, where a driver was started again in the middle of a lease, the time until then.
+Idle time is from the end of one run to the start of the next on the same lease, while hosts and devices are held: for writing a
+record, starting a step, and, if a driver was restarted in the middle of a lease, the time until then.
 """
 
 from __future__ import annotations
@@ -16,16 +16,22 @@ from campaign.analysis.tables.io import NUMBER, TEXT, frame
 
 
 def leases_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row a lease in the given order: how long each part of composing it took, in seconds; nan where unknown.
+    """Build the leases table: one row per lease, with the duration of each phase in seconds; nan if unknown.
 
-    fabric_s: request to the fabric's last answer; visible_s: until the hosts see the devices, nan where nobody looked;
-    readying_s: until a run can start; compose_s: the three together; held_s: ready to the start of the release; release_s: the
+    Rows are in the given order.
+
+    fabric_s: from the request to the fabric's last answer. visible_s: until the hosts see the devices, nan if this was not
+    checked.
+    readying_s: until a run can start. compose_s: sum of the three. held_s: from ready to the start of the release. release_s:
+    the
     release itself.
     """
     return frame([_lease_row(lease) for lease in leases], types(LEASES), {})
 
 
 def _lease_row(lease: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the row of one lease."""
+
     def between(start: str, end: str) -> float | None:
         first, last = lease.get(start), lease.get(end)
         return None if first is None or last is None else float(last) - float(first)
@@ -46,7 +52,10 @@ def _lease_row(lease: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def operations_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row a timed operation of the fabric (`Journal.add_operation_times`), and one for the rest of each composing."""
+    """Build the operations table: one row per timed fabric operation, and one `rest` row per composition.
+
+    Operations are timed by `Journal.note_times`. The `rest` row has the remaining time of the composition.
+    """
     rows = []
     for lease in leases:
         for entry in lease.get("timed") or ():
@@ -63,7 +72,10 @@ def operations_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def composition_times(leases: pd.DataFrame) -> pd.DataFrame:
-    """Leases that got ready, by configuration: mean of each phase (they add up to the mean total), and the total's range."""
+    """Summarize the composition times of ready leases by configuration: mean of each phase, and the range of the total.
+
+    The means of the phases add up to the mean total.
+    """
     ready = leases[leases["compose_s"].notna()]
     groups = ready.groupby("configuration", sort=False)
     phases = groups[["fabric_s", "visible_s", "readying_s", "compose_s", "held_s", "release_s"]].mean()
@@ -82,10 +94,13 @@ _ORDER = ("attach", "detach", "inventory", "read_back", "visible", "request", "r
 
 
 def by_operation(operations: pd.DataFrame, recorded: Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:
-    """A row for each operation on each kind of device: how many, median, 5 % (low) and 95 % (high) quantile, and the longest.
+    """Summarize the times of each operation per kind of device: number, median, 5 % and 95 % quantile, maximum.
 
-    operations: of `operations_table`. recorded: quantiles of recordings (`operation`, `low_s`, `median_s`,
-    `high_s`), which stand beside operations on devices; nan without one.
+    Args:
+        operations: operations table.
+        recorded_times: quantiles of recordings (`operation`, `low_s`, `median_s`, `high_s`), which are shown beside operations
+            on devices;
+            nan without one.
     """
     groups = operations.groupby(["operation", "device"], sort=False)["seconds"]
     table = groups.agg(
@@ -108,23 +123,26 @@ def by_operation(operations: pd.DataFrame, recorded: Sequence[Mapping[str, Any]]
 
 
 def _size(value: Any) -> int:
-    """A count, or the length of what was counted."""
+    """Return a count, or the length of a list."""
     if value is None:
         return 0
     return int(value) if isinstance(value, int | float) else len(value)
 
 
-# When a lease was busy with a run: its id, start and end (Unix seconds).
+# Use of a lease by a run: lease id, start and end (Unix seconds).
 BusySpan = tuple[str, float, float]
 
 _BUSY = {"lease_id": TEXT, "started": NUMBER, "ended": NUMBER}
 
 
 def idle_before(runs: pd.DataFrame, others: Iterable[BusySpan] = ()) -> pd.Series[float]:
-    """Seconds that a lease was idle before each run; nan for its first run, and where nothing was started.
+    """Return the seconds that a lease was idle before each run; nan for its first run, and if nothing was started.
 
-    runs: with the columns lease_id, started and ended; others: further runs on the same leases, which are no rows of it.
-    Clocks that were set back, or that differ between two hosts, make no idle time less than none.
+    Clocks that were set back, or that differ between two hosts, do not lead to negative idle times.
+
+    Args:
+        runs: table with the columns lease_id, started and ended.
+        other_uses: further runs on the same leases, which are not in the table.
     """
     beside = frame([dict(zip(_BUSY, busy, strict=True)) for busy in others], _BUSY, {})
     times = pd.concat([runs[list(_BUSY)], beside], keys=["asked", "beside"])
@@ -137,10 +155,15 @@ def idle_before(runs: pd.DataFrame, others: Iterable[BusySpan] = ()) -> pd.Serie
 
 
 def idle_times(runs: pd.DataFrame, by: str) -> pd.DataFrame:
-    """One row for each value of the column `by` (`lease_id`, `configuration`) with two runs on one lease or more.
+    """Summarize idle times per value of a column that has a lease with two or more runs.
 
-    leases, runs; gaps: how often a lease was idle; idle_median_s, idle_longest_s, idle_s (their sum); span_s: from the first
-    start to the last end on each lease, without the runs that are not in the table; idle_pct: idle_s as a share of it.
+    leases, runs: numbers. gaps: number of idle periods. idle_median_s, idle_longest_s, idle_s (sum): their durations. span_s:
+    time from
+    the first start to the last end on each lease, without runs that are not in the table. idle_pct: share of idle_s in span_s.
+
+    Args:
+        runs: runs table.
+        column: column to group by (`lease_id`, `configuration`).
     """
     groups = runs.assign(span_s=runs["wall_s"] + runs["idle_before_s"].fillna(0.0)).groupby(by, sort=False)
     idle = groups["idle_before_s"].agg(["count", "median", "max", "sum"])

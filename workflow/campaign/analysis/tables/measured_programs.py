@@ -1,4 +1,4 @@
-"""The programs that a campaign measured, as its tables keep them: workload files and the content of their input files. Pure."""
+"""Programs that a campaign measured, as its tables store them: workload files and hashes of input files. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import yaml
 from campaign.common.files import hash_document
 
 WORDS = frozenset({"description", "precisions", "schema_version", "metrics", "run_s", "name"})
-"""Keys of a workload file that change no number."""
+"""Keys of a workload file that affect no measured number."""
 
 
 def read_programs(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return what each workload runs, as text by key of its file and by input file.
+    """Return the program of each workload, as text by key of its file and by input file.
 
     Args:
         context: context document of the campaign; a context without a campaign has no programs.
@@ -29,9 +29,10 @@ def read_programs(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def rename_programs(context: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the context with other names of workloads; a context without a campaign stays as it is.
+    """Return the context with new names of workloads; a context without a campaign stays as it is.
 
     Args:
+        context: context document of the campaign.
         names: new name of a workload by its present name.
     """
     try:
@@ -46,22 +47,25 @@ def rename_programs(context: Mapping[str, Any], names: Mapping[str, str]) -> dic
 
 
 def _read_campaign(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse the campaign document in the context; {} without one."""
     document = yaml.load(context.get("campaign_yaml") or "", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return document or {}
 
 
 def hash_program(program: Mapping[str, str]) -> str:
-    """Return the hash of what a workload runs; text for people takes no part in it."""
+    """Return the hash of a workload's program, without its descriptive keys."""
     return hash_document({key: text for key, text in program.items() if key not in WORDS})
 
 
 def _describe_program(file: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     # An empty value is the default of its key. It is left out, so that a key of a later version makes no other program.
+    """Return the text of each key of a workload file that is not empty, and the hash of each input file."""
     keys = {key: _describe_value(value) for key, value in file.items() if key != "inputs" and value}
     return {**keys, **{f"input {path}": f"sha256 {each['sha256'][:12]}" for path, each in inputs.items()}}
 
 
 def _describe_value(value: Any) -> str:
+    """Return the value of a workload file as text."""
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return shlex.join(value)
     if isinstance(value, Mapping):

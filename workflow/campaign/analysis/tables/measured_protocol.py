@@ -1,4 +1,4 @@
-"""How runs were measured, in words: steps and windows as their records have them."""
+"""Description of the protocol with the steps and windows that runs actually had."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from campaign.common import wording
 
 
 def said(runs: pd.DataFrame, protocol: Mapping[str, Any]) -> str:
-    """The protocol in words. runs: of the runs table, valid or not."""
+    """Describe the protocol in words, with the steps and windows of the valid runs.
+
+    Args:
+        runs: rows of the runs table, valid or not.
+        protocol: protocol of the campaign.
+    """
     runs = runs[runs["status"] == "ok"]
     steps = []
     if len(runs) and (runs["measured_steps"] > 0).any():
@@ -28,5 +33,6 @@ def said(runs: pd.DataFrame, protocol: Mapping[str, Any]) -> str:
 
 
 def _between(counts: pd.Series[int]) -> str:
+    """Format the smallest and the largest count, such as '5 to 8', or one number if both are equal."""
     low, high = int(counts.min()), int(counts.max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"

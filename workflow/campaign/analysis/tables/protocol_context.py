@@ -1,4 +1,4 @@
-"""Protocol of a campaign as the report states it, and the notes about repetitions and the reference."""
+"""Protocol of a campaign as described in the report, with notes on repetitions and the reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CAPTION_SETTINGS = ("warmup_steps", "measured_steps", "repetitions", "compositi
 
 
 def describe_protocol(collected: Collected) -> dict[str, Any]:
-    """Return the settings of the protocol that captions state, and the reference."""
+    """Return the settings of the protocol that captions contain, and the reference."""
     protocol = collected.campaign.document()["campaign"]["protocol"]
     unknown = _list_unknown_settings(collected)
     return {
@@ -25,7 +25,7 @@ def describe_protocol(collected: Collected) -> dict[str, Any]:
 
 
 def _list_unknown_settings(collected: Collected) -> tuple[str, ...]:
-    """List the settings that an imported campaign has only by default."""
+    """List the settings of an imported campaign that are defaults rather than facts."""
     if not collected.campaign.file.imported:
         return ()
     random_order = collected.campaign.protocol.lease_order in BLOCK_ORDERS
@@ -33,7 +33,7 @@ def _list_unknown_settings(collected: Collected) -> tuple[str, ...]:
 
 
 def _describe_reference(collected: Collected) -> dict[str, Any]:
-    """Return the reference as the protocol has it, and whether comparisons are adjusted by it."""
+    """Return the reference of the protocol, and whether comparisons are adjusted by it."""
     reference = collected.campaign.protocol.reference
     if reference is None:
         return {}
@@ -55,7 +55,7 @@ def _explain_missing_adjustment(collected: Collected) -> str:
 
 
 def list_adjustment_notes(collected: Collected) -> list[str]:
-    """Return a note if the protocol asks for adjusted comparisons that the reference does not allow."""
+    """Return a note if the protocol requests adjusted comparisons, but the reference does not allow them."""
     reference = collected.campaign.protocol.reference
     if reference is None or not reference.adjust:
         return []
@@ -64,7 +64,7 @@ def list_adjustment_notes(collected: Collected) -> list[str]:
 
 
 def list_target_notes(matrix: Matrix) -> list[str]:
-    """Return one note per target for the half-width of intervals, with what the target does to their coverage."""
+    """Return one note per target for the half-width of intervals, with the effect of the target on their coverage."""
     targets = {
         (format_repetitions(cell.settings), cell.settings.target_half_width_pct)
         for cell in matrix.cells

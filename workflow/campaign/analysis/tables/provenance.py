@@ -1,4 +1,4 @@
-"""What a reader should know of where numbers come from: later readings of logs, labels, and updates of what is installed."""
+"""Notes on the provenance of numbers, such as later readings of logs, labels, and updates of installed software."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from campaign.spec.record import Record, Store
 
 
 def read_again(records: Sequence[Record], store: Store) -> Iterator[str]:
-    """Whose numbers are of a later reading of their logs, by which parser and when."""
+    """Yield notes on runs whose logs were read again later, with the parser and the time."""
     if not any(READ_AGAIN in record.flags for record in records):
         return
     newest = {run: each for each in all_readings(store.results) for run in each.runs}
@@ -36,7 +36,7 @@ def read_again(records: Sequence[Record], store: Store) -> Iterator[str]:
 
 
 def otherwise_read(campaign: Campaign, records: Sequence[Record], store: Store) -> Iterator[str]:
-    """Whose numbers are of another parser than the workload has, so that one mean may hold both."""
+    """Yield notes on runs that were read by another parser than the workload has now, because one mean may mix both."""
     readers = {name: workload.reading() for name, workload in campaign.workloads.items() if workload.reading_keys}
     runs = Counter(
         (record.campaign, record.cell.workload)
@@ -57,7 +57,7 @@ def otherwise_read(campaign: Campaign, records: Sequence[Record], store: Store) 
 
 
 def labels(campaign: Campaign, records: Sequence[Record], store: Store) -> Iterator[str]:
-    """What is part of the identity of cells by a label."""
+    """Yield notes on labels that are part of the identity of cells."""
     if label := campaign.file.version:
         yield f"Measured as version '{label}': runs under another label, or without one, are other cells."
     files = [
@@ -76,7 +76,7 @@ def labels(campaign: Campaign, records: Sequence[Record], store: Store) -> Itera
 
 
 def updates(records: Sequence[Record], store: Store) -> Iterator[str]:
-    """What was updated on a host between runs that are in one mean."""
+    """Yield notes on software that was updated on a host between runs of one mean."""
     installed: dict[tuple[str, str], Counter[str]] = {}
     for name, count in Counter(record.environment for record in records if record.environment).items():
         document = store.shared_document(name)

@@ -1,4 +1,4 @@
-"""Context of the report: what the page states beside tables and figures."""
+"""Context document of the report, with the text and settings beside tables and figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from campaign.spec.record import SCHEMA as RECORD_SCHEMA
 
 
 def context_document(collected: Collected) -> dict[str, Any]:
-    """Return the context as a JSON-serialisable `campaign.report.context_schema.ContextDocument`."""
+    """Build the context as a JSON-serialisable `campaign.report.context_schema.ContextDocument`."""
     campaign, records = collected.campaign, collected.records
     document = campaign.document()
     flags = {flag for record in records for flag in record.flags}

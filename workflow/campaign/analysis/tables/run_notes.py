@@ -1,4 +1,4 @@
-"""Notes for the report that come from records: emulated links and paces, evidence of devices, launchers, replaced runs."""
+"""Notes for the report from records: emulated links and paces, evidence of devices, launchers, replaced runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from campaign.spec.system_file import SystemFile
 
 
 def list_emulated_link_notes(system: SystemFile, records: Sequence[Record], store: Store) -> list[str]:
-    """Return one note per way in which links were emulated, according to the records."""
+    """Return one note per way in which links were emulated in the records."""
     if system.emulation is None:
         return []
     runs = Counter[str]()
@@ -30,7 +30,7 @@ def list_emulated_link_notes(system: SystemFile, records: Sequence[Record], stor
 
 
 def list_pace_notes(system: SystemFile, records: Sequence[Record]) -> list[str]:
-    """Return a note with the rates at which emulated devices compute, and with the time that was lost by busy cores."""
+    """Return a note with the rates at which emulated devices compute, and the time lost because cores were busy."""
     lost_pct = [
         record.metrics["pace_lost_pct"]
         for record in records
@@ -49,7 +49,7 @@ def list_pace_notes(system: SystemFile, records: Sequence[Record]) -> list[str]:
 
 
 def list_device_evidence(campaign: Campaign, records: Iterable[Record]) -> list[str]:
-    """Return a note with the evidence that work was on accelerators; none if no valid run used accelerators."""
+    """Return a note with the evidence that work was on accelerators; no note if no valid run used accelerators."""
     kinds = {configuration.name: campaign.device_of(configuration).runs_on for configuration in campaign.configurations}
     valid = [
         record for record in records if record.status == "ok" and kinds.get(record.cell.configuration, "cpu") != "cpu"
@@ -67,7 +67,7 @@ def list_device_evidence(campaign: Campaign, records: Iterable[Record]) -> list[
 
 
 def list_superseded_notes(matrix: Matrix, store: Store) -> list[str]:
-    """Return one note per time that runs of the matrix were measured again, so that earlier records do not count."""
+    """Return one note per time that runs of the matrix were measured again, with the number of replaced records."""
     cells = {cell.id for cell in matrix.cells}
     counts = [(batch, sum(cell_id in cells for cell_id, _ in batch.runs)) for batch in all_set_aside(store.results)]
     return [
@@ -79,7 +79,10 @@ def list_superseded_notes(matrix: Matrix, store: Store) -> list[str]:
 
 
 def count_launchers(campaign: Campaign, records: Sequence[Record], store: Store) -> dict[str, int]:
-    """Count runs by launcher. The launcher is that of the campaign as used, because a profile may have replaced it."""
+    """Count runs by launcher.
+
+    The launcher is that of the campaign as used, because a profile may have replaced it.
+    """
     if campaign.file.imported:
         return {IMPORTED: len(records)}
     runs = Counter[str]()

@@ -1,4 +1,4 @@
-"""The tables of runs and of their steps. Their columns are fixed, also when they are empty."""
+"""Tables of runs and of their steps. Their columns are fixed, also if they are empty."""
 
 from __future__ import annotations
 
@@ -26,15 +26,22 @@ def runs_table(
     others: Iterable[BusySpan] = (),
     metric: Metric = THROUGHPUT,
 ) -> pd.DataFrame:
-    """One row a run, in the order of (cell_id, repetition).
+    """Build the runs table: one row per run, in the order of (cell_id, repetition).
 
-    value: of the primary metric; there for runs that are `ok` and have a positive number. throughput_per_s is there for runs that
-    are `ok`; what another run printed is in throughput_printed_per_s, so that
-    it cannot be averaged by accident. Step columns are of the slowest rank, which sets the pace of all. Options become
-    `option_<name>`; metrics keep their name, or get the prefix `metric_` where it is taken. idle_before_s: from the end of the
-    run before on the same lease, which may be one of the `others`; nan for the first run, and where nothing was started.
-    log: relative to the results directory, of an imported run to the directory that was imported; empty where nothing was
-    started. wall_s: nan where an imported log does not say it.
+    value: primary metric of `ok` runs with a positive number. throughput_per_s: of `ok` runs; rates printed by other runs are in
+    throughput_printed_per_s, so that they cannot be averaged by accident. Step columns are those of the slowest rank, which sets
+    the
+    pace of all. Options become `option_<name>`. Metrics keep their name, or get the prefix `metric_` if it is taken.
+    idle_before_s:
+    seconds since the end of the previous run on the same lease, which may be one of the other uses; nan for the first run, and
+    if
+    nothing was started. log: path relative to the results directory, or to the imported directory for an imported run; empty if
+    nothing was started. wall_s: nan if an imported log lacks it.
+
+    Args:
+        records: records of the runs.
+        other_uses: times at which other runs used the same leases.
+        metric: primary metric.
     """
     records = list(records)
     computed = _step_columns([slowest_rank(record) for record in records])
@@ -44,19 +51,22 @@ def runs_table(
 
 
 def reference_table(records: Sequence[Record], metric: Metric = THROUGHPUT) -> pd.DataFrame:
-    """The runs of the reference as `runs_table` has others, and `hardware`: equal for equal work on an equal device."""
+    """Build the runs table of the reference, with `hardware`, equal for equal work on an equal device."""
     equal = {record.cell_id: hardware(record.specification) for record in records}
     table = runs_table(records, metric=metric)
     return table.assign(hardware=table["cell_id"].map(equal).astype("str"))
 
 
 def metric_column(name: str) -> str:
-    """The column of the runs table that holds a metric of a record."""
+    """Return the column of the runs table that holds a metric of a record."""
     return f"metric_{name}" if name in RUN_COLUMNS and name not in MEASURED else name
 
 
 def _values(table: pd.DataFrame, metric: Metric) -> pd.Series[float]:
-    """Costs and ratios need a positive number, and nothing that is measured takes no time or gives nothing."""
+    """Return the primary metric of valid runs; nan for others.
+
+    Costs and ratios need a positive number, and no real measurement is zero.
+    """
     column = metric_column(metric.name)
     if column not in table.columns:
         return pd.Series(np.nan, index=table.index, dtype="float64")
@@ -68,6 +78,7 @@ _OF_CELL = tuple(name for name in RecordedCell.model_fields if name != "options"
 
 
 def _run_row(record: Record) -> dict[str, Any]:
+    """Build the row of one run."""
     cell, requested = record.cell, record.requested
     ranks = requested.ranks
     valid = record.status == "ok"
@@ -100,7 +111,7 @@ def _run_row(record: Record) -> dict[str, Any]:
         if record.specification.get("measured_min_s")
         else measured,
         "window_s": max(record.window_s, default=None),
-        # Logs that name no lease may all be of one composition, and nothing is concluded from their being several.
+        # Logs without a lease may all be of one composition, so they are not treated as several compositions.
         "lease_id": "" if record.lease_id.rpartition(".")[2].startswith(NO_LEASE_SAID) else record.lease_id,
         "host_names": ", ".join(record.hosts),
         "ran_on": ", ".join(record.ran_on),
@@ -114,7 +125,7 @@ def _run_row(record: Record) -> dict[str, Any]:
 
 
 def _step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-    """What the steps of each run say; runs of equally many steps are computed together."""
+    """Compute the step columns of all runs; runs with equally many steps are computed together."""
     names = ("step_median_s", "step_p95_s", "step_cv_pct", "step_error_pct", "step_trend_pct", "step_ties_pct")
     columns = {name: np.full(len(steps), np.nan) for name in names}
     by_length: defaultdict[int, list[int]] = defaultdict(list)
@@ -138,11 +149,11 @@ def _step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[An
 
 STEP_COLUMNS = types(STEPS)
 MOST_STEPS = 200
-"""Steps of one run in the table. Evenly spaced quantiles stand for more: they keep the distribution, shortest and longest too."""
+"""Maximum number of steps per run in the table. More steps are replaced by evenly spaced quantiles, which keep the distribution."""
 
 
 def slowest_rank(record: Record) -> tuple[float, ...]:
-    """Step times of the rank with the longest window; without windows, of the one with the largest sum."""
+    """Return the step times of the rank with the longest window; without windows, those of the rank with the largest sum."""
     if not record.step_times_s:
         return ()
     windows = record.window_s if len(record.window_s) == len(record.step_times_s) else [*map(sum, record.step_times_s)]
@@ -150,10 +161,10 @@ def slowest_rank(record: Record) -> tuple[float, ...]:
 
 
 def step_times_table(records: Iterable[Record]) -> pd.DataFrame:
-    """One row a step of a run that is ok, in ascending order of its time inside of each run."""
+    """Build the table of steps of valid runs, one row per step, in ascending order of time within each run."""
     keys: list[tuple[str, int]] = []
     sizes: list[int] = []
-    times = bytearray()  # an array for each run is twice as large
+    times = bytearray()  # separate arrays per run take twice the memory
     for record in records:
         steps = np.sort(np.array(slowest_rank(record) if record.status == "ok" else (), dtype=np.float64))
         if steps.size > MOST_STEPS:

@@ -1,4 +1,4 @@
-"""System of a campaign as the report states it: name, fabric, recorded times, and notes from the system file."""
+"""System of a campaign as described in the report: name, fabric, recorded times, and notes from the system file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _TIME_QUANTILES = {"low_s": 0.05, "median_s": 0.5, "high_s": 0.95}
 
 
 def describe_system(campaign: Campaign) -> dict[str, Any]:
-    """Return name, description and fabric of the system, or of all systems joined, with the first recorded times of a fabric."""
+    """Return name, description and fabric of the system, with the first recorded times of a fabric.
+
+    Texts of several systems are joined.
+    """
     parts = campaign.parts
     descriptions = {part.part: part.system.description for part in parts}
     fabrics = {part.part: str(part.system.fabric.get("kind", "")) for part in parts}
@@ -37,14 +40,14 @@ def describe_system(campaign: Campaign) -> dict[str, Any]:
 
 
 def _join_systems(campaign: Campaign, texts: Mapping[str, str], separator: str) -> str:
-    """Return the text of the only system, or the texts of several systems, each behind the name of its system."""
+    """Return the text of the only system, or the texts of several systems, each after the name of its system."""
     if campaign.part:
         return texts[campaign.part]
     return separator.join(f"{name}: {text}" for name, text in texts.items() if text)
 
 
 def _describe_recorded_times(campaign: Campaign) -> dict[str, Any]:
-    """Return recorded times of this kind of fabric, with which measured times are compared; {} if there are none."""
+    """Return the recorded times of this kind of fabric, for comparison with measured times; {} if there are none."""
     if campaign.file.imported:
         return {}
     try:
@@ -66,7 +69,10 @@ def _describe_recorded_times(campaign: Campaign) -> dict[str, Any]:
 
 
 def list_conditions(campaign: Campaign) -> list[str]:
-    """List the substitutes for hardware, in words that fit every caption, because figures are read without their page."""
+    """List the substitutes for hardware, in words that fit every caption.
+
+    Captions have them because figures are read without their page.
+    """
     if campaign.file.imported:
         return ["read from logs that were made without this program"]
     devices = [campaign.device_of(configuration) for configuration in campaign.configurations]
@@ -79,7 +85,7 @@ def list_conditions(campaign: Campaign) -> list[str]:
 
 
 def list_system_notes(campaign: Campaign, *, has_measured_links: bool) -> list[str]:
-    """List the notes about one system: those of its file, its fabric, launch prefixes, emulated devices and links."""
+    """List the notes about one system: those of its file, fabric, launch prefixes, emulated devices and links."""
     return [
         *campaign.system.notes,
         *_list_adapter_notes(campaign),
@@ -113,7 +119,7 @@ def _list_device_notes(campaign: Campaign) -> list[str]:
 
 
 def _list_link_notes(system: SystemFile, has_measured_links: bool) -> list[str]:
-    """Return a note with the rates of links in the system file, with which a reader compares overheads."""
+    """Return a note with the rates of links in the system file, for comparison with overheads."""
     descriptions = []
     for name, meaning in _LINK_MEANINGS.items():
         link = getattr(system.links, name)

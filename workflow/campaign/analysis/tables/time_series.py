@@ -1,8 +1,8 @@
-"""What was sampled, over time: of one run a cell, a thin series for each quantity of each device and host, as one long table.
+"""Telemetry table: a thinned series per device, host and quantity for one run per cell, as one long table.
 
 Columns: cell_id, repetition, host, part, quantity, time_s, value. part: `gpu:<id>` or `gauge:<id>` for a device, `host` for the
-whole host. quantity: a name with its unit (`QUANTITIES`); what was counted has become a rate. time_s: since the run began, where
-its programs start; what was measured is its later part. Devices that the run did not use are left out, as `summary` does.
+whole host. quantity: a name with its unit (`QUANTITIES`); counters are converted to rates. time_s: seconds since the run began,
+when its programs start; the measured window is its later part. Devices that the run did not use are left out, as in `summary`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 COLUMNS = types(TELEMETRY)
 MOST_POINTS = 200
 MOST_CELLS = 60
-"""Tables of ten thousand cells stay small, and nobody looks at more pictures."""
+"""Maximum number of cells, so that tables of ten thousand cells stay small. More pictures are of no use."""
 
 _GIGA = 1e9
-# What a device or a host has as a value: as sampled -> as told.
+# Sampled values of a device: name in the samples -> quantity in the table.
 _DEVICE_VALUES = {
     "utilisation_pct": "utilisation_pct",
     "memory_access_pct": "memory_access_pct",
@@ -48,7 +48,7 @@ _DEVICE_VALUES = {
     "pcie_received_gb_per_s": "pcie_rx_gb_per_s",
     "pcie_sent_gb_per_s": "pcie_tx_gb_per_s",
 }
-# What is counted: as sampled -> rate, divisor.
+# Counters of a device: name in the samples -> rate in the table, divisor.
 _DEVICE_COUNTERS = {
     "pcie_received_bytes": ("pcie_rx_gb_per_s", _GIGA),
     "pcie_sent_bytes": ("pcie_tx_gb_per_s", _GIGA),
@@ -77,7 +77,7 @@ QUANTITIES: tuple[str, ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class TimeSeries:
-    """A series as it goes into the table: part, quantity, seconds since the run began, values; both arrays of equal length."""
+    """Time series for the table, with part, quantity, seconds since the run began, and values; both arrays have equal length."""
 
     part: str
     quantity: str
@@ -88,10 +88,15 @@ class TimeSeries:
 def sampled(
     records: Iterable[Record], results: Path, composition: Callable[[str], Mapping[str, Any]], cells: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """The table of the cells of these records, read from their files below `results`; a file that is not there is passed over.
+    """Build the telemetry table of the cells of these records from their sample files; missing files are skipped.
 
-    composition: the document of a hash (`shared/`); cells: their order, which says whose samples are taken of too many.
-    RecordError for a file that is no table of samples.
+    Raises RecordError for a file that is no table of samples.
+
+    Args:
+        records: records of runs.
+        results: results directory, which contains the sample files.
+        read_composition: returns the composition document of a hash (`shared/`).
+        cells: order of the cells, which decides on the cells that are kept if there are too many.
     """
     keys: list[tuple[str, int, str, str, str]] = []
     times: list[NDArray[np.float64]] = []
@@ -114,7 +119,7 @@ def sampled(
 
 
 def _chosen(records: Iterable[Record], results: Path, cells: Sequence[str]) -> list[Record]:
-    """First valid run of a cell that was sampled; of too many cells, some of every configuration and workload."""
+    """Select the first valid sampled run of each cell; among too many cells, some of every configuration and workload."""
     first: dict[str, Record] = {}
     for record in records:
         if record.status == "ok" and record.telemetry:
@@ -135,7 +140,7 @@ def _chosen(records: Iterable[Record], results: Path, cells: Sequence[str]) -> l
 
 
 def _read(path: Path) -> list[HostSamples]:
-    """Samples of one run by host, from the file that `run_telemetry.write` has left."""
+    """Read the samples of one run by host from the file that `run_telemetry.write` wrote."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -160,7 +165,7 @@ def _read(path: Path) -> list[HostSamples]:
 
 
 def _used(composition: Mapping[str, Any], record: Record, seen: Sequence[str]) -> dict[str, Used]:
-    """Devices by sampler's host; hosts without a sampler are names of the first one's machine."""
+    """Return the devices used by a run, by the host of the sampler; hosts without a sampler belong to the first sampled host."""
     named: defaultdict[str, list[str | None]] = defaultdict(list)
     told: defaultdict[str, list[str | None]] = defaultdict(list)
     by_device = dict(zip(record.devices, reported(record.ran_on), strict=False))
@@ -177,7 +182,13 @@ def _used(composition: Mapping[str, Any], record: Record, seen: Sequence[str]) -
 
 
 def told(hosts: Sequence[HostSamples], used: Mapping[str, Used], started: float) -> Iterator[tuple[str, TimeSeries]]:
-    """Series by the host that they were sampled on. started: Unix seconds, when time_s is 0."""
+    """Yield each time series with the host that it was sampled on.
+
+    Args:
+        hosts: samples by host.
+        devices_by_host: devices that the run used, by host.
+        started: Unix seconds at which time_s is 0.
+    """
     devices, _ = used_devices(hosts, used) if hosts else ([], [])
     for device in devices:
         for each in _of_device(device.seen_by, device.part, started):
@@ -188,6 +199,7 @@ def told(hosts: Sequence[HostSamples], used: Mapping[str, Used], started: float)
 
 
 def _of_device(host: HostSamples, part: str, started: float) -> Iterator[TimeSeries]:
+    """Yield the time series of one device."""
     for quantity, name in _DEVICE_VALUES.items():
         if series := host.of(part, quantity):
             yield TimeSeries(part, name, *thinned(series, started))
@@ -198,6 +210,7 @@ def _of_device(host: HostSamples, part: str, started: float) -> Iterator[TimeSer
 
 
 def _of_host(host: HostSamples, started: float) -> Iterator[TimeSeries]:
+    """Yield the time series of a whole host."""
     busy, every = host.of("host", "cpu_busy_s"), host.of("host", "cpu_all_s")
     if busy and every and len(busy.times) > 1 and busy.times == every.times:
         time_s, rates = rates_of(busy, started)
@@ -214,7 +227,7 @@ def _of_host(host: HostSamples, started: float) -> Iterator[TimeSeries]:
 
 
 def thinned(series: Series, started: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Times since `started` and values, at most MOST_POINTS: neighbours together become their mean."""
+    """Return times since the start and values, averaged over neighbours to at most MAX_POINTS points."""
     times, values = np.asarray(series.times) - started, np.asarray(series.values)
     step = -(-len(times) // MOST_POINTS)
     starts = np.arange(0, len(times), step)
@@ -223,7 +236,10 @@ def thinned(series: Series, started: float) -> tuple[NDArray[np.float64], NDArra
 
 
 def rates_of(counter: Series, started: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A counter's growth per second between samples, at most MOST_POINTS, at the middle of each; nan where it went back."""
+    """Return the growth of a counter per second, at most MAX_POINTS values, at the middle of each interval between samples.
+
+    The value is nan where the counter decreased.
+    """
     times, values = np.asarray(counter.times) - started, np.asarray(counter.values)
     step = -(-(len(times) - 1) // MOST_POINTS)
     kept = np.append(np.arange(0, len(times) - 1, step), len(times) - 1)

@@ -1,4 +1,4 @@
-"""The specification of an emulated Slurm cluster, and the description of one that is running."""
+"""Specification of an emulated Slurm cluster, and description of a running one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Registration = Literal["static", "dynamic", "cloud"]
 
 
 class ClusterHost(BaseModel):
-    """One host of the cluster."""
+    """One host of an emulated cluster."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -42,12 +42,12 @@ class ClusterHost(BaseModel):
 
     @property
     def slots(self) -> int:
-        """Device files of the host."""
+        """Number of device files of the host."""
         return max(self.devices, self.devices_max)
 
 
 class ClusterSpec(BaseModel):
-    """A whole Slurm on one machine."""
+    """Specification of a whole Slurm cluster on one machine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -68,6 +68,7 @@ class ClusterSpec(BaseModel):
 
     @model_validator(mode="after")
     def _hosts_fit(self) -> ClusterSpec:
+        """Raise ValueError if host names are not unique, or if there are more than 200 hosts and ports."""
         names = [host.name for host in self.hosts]
         if len(set(names)) < len(names) or "control" in names:
             raise ValueError(f"host names have to differ, and `control` is the controller's: {', '.join(names)}")
@@ -76,7 +77,7 @@ class ClusterSpec(BaseModel):
         return self
 
     def emulation(self) -> EmulationSpec:
-        """The hosts and links underneath."""
+        """Return the hosts and links that the cluster is built on."""
         hosts = [
             EmulatedHost(name=host.name, local_devices=host.local_ports, fabric_devices=host.fabric_ports)
             for host in self.hosts
@@ -84,16 +85,16 @@ class ClusterSpec(BaseModel):
         return EmulationSpec(hosts=tuple(hosts), rates=self.rates)
 
     def host(self, name: str) -> ClusterHost:
-        """KeyError: there is no such host."""
+        """Return the host of this name. Raises KeyError if there is no such host."""
         return {host.name: host for host in self.hosts}[name]
 
     def gres(self, devices: int) -> str:
-        """The Gres of a host with that many devices, in Slurm's words."""
+        """Return the Gres string of a host with this number of devices, in Slurm's syntax."""
         return f"gpu:{self.device}:{devices}" if self.device else f"gpu:{devices}"
 
 
 class Cluster(BaseModel):
-    """A running cluster: everything that a process of root needs to use it."""
+    """Running cluster: everything that a process of root needs to use it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -106,27 +107,32 @@ class Cluster(BaseModel):
 
     @property
     def slurm_conf(self) -> Path:
+        """Path of the cluster's slurm.conf."""
         return self.directory / "etc" / "slurm.conf"
 
     def log(self, name: str) -> Path:
+        """Return the path of a daemon's log."""
         return self.directory / "log" / f"{name}.log"
 
     def prefix(self, host: str) -> tuple[str, ...]:
-        """The argv to put before a command so that it runs on a host, from outside the cluster."""
+        """Return the words before a command that make it run on a host, from outside the cluster."""
         return self.held.prefix(host)
 
     def port_prefix(self, port: str) -> tuple[str, ...]:
-        """The argv to put before a rank's command inside a job of root, so that it stands behind a port, such as host1-fabric0."""
+        """Return the words before a rank's command, inside a job of root, that place it behind a port such as host1-fabric0."""
         return self.held.inner_prefix(port)
 
 
 def environment(cluster: Cluster) -> dict[str, str]:
-    """The environment in which Slurm's commands use this cluster."""
+    """Return the environment in which Slurm's commands use this cluster."""
     return {"SLURM_CONF": str(cluster.slurm_conf)}
 
 
 def find_from_environment() -> Cluster | None:
-    """The emulated cluster that SLURM_CONF names, in a job or outside of it; None for any other Slurm."""
+    """Return the emulated cluster named by SLURM_CONF, inside or outside a job.
+
+    The result is None for any other Slurm.
+    """
     conf = os.environ.get("SLURM_CONF")
     description = Path(conf).parent.parent / DESCRIPTION if conf else None
     if description is None or not description.is_file():

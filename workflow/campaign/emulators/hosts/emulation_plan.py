@@ -1,12 +1,12 @@
-"""The hosts to emulate for a composition, and the description of emulated links in records and the report. Pure.
+"""Emulated hosts of a composition, and the description of emulated links in records and the report. Pure functions.
 
-Records share this document as `links` of their composition (absent where the system emulates nothing):
+Records share this document as `links` of their composition (absent if the system emulates nothing):
     emulated                             `root` or `user namespace`; null: not emulated, all ranks shared one loopback
-    reason                               why links are not emulated, else empty
+    reason                               reason why links are not emulated, else empty
     scale                                emulated rate over real rate
     {fabric,network}_gb_per_s            rate of the real links, one direction
     {fabric,network}_gbit_per_s          rate of the emulated links, one direction; null: not shaped
-    local_gb_per_s, local_gbit_per_s     the same between devices of a host; absent where they share its loopback
+    local_gb_per_s, local_gbit_per_s     the same between devices of a host; absent if they share its loopback
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FLAGS: Mapping[str, str] = {
 
 
 def rates_of(emulation: Emulation, links: Links) -> LinkRates:
-    """Rates of the links in the system file; links without a rate are not shaped."""
+    """Return the rates of the links in the system file; links without a rate are not shaped."""
     return LinkRates(
         local_gb_per_s=links.local and links.local.gb_per_s,
         fabric_gb_per_s=links.fabric and links.fabric.gb_per_s,
@@ -43,7 +43,10 @@ def rates_of(emulation: Emulation, links: Links) -> LinkRates:
 
 
 def hosts_of(composition: Composition) -> tuple[EmulatedHost, ...]:
-    """Hosts to emulate for a composition, named by position: names of real hosts may be too long for an interface."""
+    """Return the hosts to emulate for a composition, named by position.
+
+    Names of real hosts may be too long for an interface.
+    """
     return tuple(
         EmulatedHost(
             name=f"host{number}",
@@ -55,12 +58,18 @@ def hosts_of(composition: Composition) -> tuple[EmulatedHost, ...]:
 
 
 def emulation_of(emulation: Emulation, links: Links, composition: Composition) -> EmulationSpec:
-    """Hosts and rates to emulate for a composition."""
+    """Build the specification of hosts and link rates to emulate for a composition."""
     return EmulationSpec(hosts=hosts_of(composition), rates=rates_of(emulation, links))
 
 
 def links_document(rates: LinkRates, mode: str | None, reason: str = "") -> dict[str, Any]:
-    """The document described above. mode None: not emulated, for this reason."""
+    """Describe emulated links as a document for records (see the module).
+
+    Args:
+        rates: rates of the links.
+        mode: kind of namespaces; None if links are not emulated.
+        reason: reason why links are not emulated.
+    """
     return {
         "emulated": mode,
         "reason": reason,
@@ -76,7 +85,13 @@ def links_document(rates: LinkRates, mode: str | None, reason: str = "") -> dict
 
 
 def sentence(links: Mapping[str, Any], runs: int, of: int) -> str:
-    """One sentence for the report; runs: how many of all runs were measured over such links."""
+    """Format one sentence on emulated links for the report.
+
+    Args:
+        links: description of the links.
+        runs: number of runs that were measured over these links.
+        of: number of all runs.
+    """
     share = "" if runs == of else f" ({runs} of {of} runs)"
     if links["emulated"] is None:
         return (

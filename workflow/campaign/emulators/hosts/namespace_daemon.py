@@ -1,19 +1,21 @@
-"""The process that holds the namespaces of emulated hosts; when it ends, the kernel removes them.
+"""Process that holds the namespaces of emulated hosts; when it ends, the kernel removes them.
 
-Started by file path, standard library only (it starts in 30 ms). Reads one line of JSON from standard input, a Plan:
+It is started by file path and uses the standard library only (it starts in 30 ms). It reads a plan as one line of JSON from
+standard input:
 
     user        make a user namespace first (an ordinary user needs one)
-    isolate     have process ids and mounts of its own too: when the keeper ends, so does everything started under it
-    hostname    the host name of the keeper itself, where it is isolated
-    commands    argv lists run first (mounts)
-    namespaces  [name, hostname or null], each a network namespace, with a host name of its own where one is given
+    isolate     use separate process ids and mounts, too: when the keeper ends, so does everything started under it
+    hostname    host name of the keeper itself, if it is isolated
+    commands    argv lists to run first (mounts)
+    namespaces  [name, hostname or null]: network namespaces, each with a separate host name if one is given
     batches     [namespace, argv, lines]: lines for the standard input of `ip -batch -` or `tc -batch -`
-    outside     descriptor of the network namespace that it was started from, known to batches as {@outside}
-    anchor      descriptor of a file, held open; once it is removed, a keeper that was told to stay ends
-    owner       descriptor (pidfd) of the process to live as long as
+    outside     descriptor of the network namespace that it was started from, available to batches as {@outside}
+    anchor      descriptor of a file, held open; once it is removed, a keeper with the order to stay ends
+    owner       descriptor (pidfd) of the process whose end also ends the keeper
 
-and answers with one line: {"pid", "descriptors"} or {"failed", "stage"}. It ends on SIGTERM, with the owner, and at the end of its
-standard input, unless that said "keep": then it stays until it is killed or its anchor is removed.
+It answers with one line: {"pid", "descriptors"} or {"failed", "stage"}. It ends on SIGTERM, with the owner, and at the end of
+its
+standard input, unless that contained "keep": then it stays until it is killed or its anchor is removed.
 """
 
 import contextlib
@@ -39,7 +41,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class StageFailed(Exception):
-    """A stage that did not work: `kernel` (a namespace is refused) or `setup` (a command failed)."""
+    """Failure of a stage: `kernel` (a namespace is refused) or `setup` (a command failed)."""
 
     def __init__(self, stage: str, message: str) -> None:
         super().__init__(message)
@@ -47,16 +49,19 @@ class StageFailed(Exception):
 
 
 def unshare(flags: int, what: str) -> None:
+    """Move this process into new namespaces. Raises StageFailedError if the kernel refuses."""
     if _LIBC.unshare(flags):
         raise StageFailed("kernel", f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
 def enter(descriptor: int, kind: int) -> None:
+    """Move this process into an existing namespace. Raises StageFailedError if the kernel refuses."""
     if _LIBC.setns(descriptor, kind):
         raise StageFailed("kernel", f"entering a namespace: {os.strerror(ctypes.get_errno())}")
 
 
 def become_root_of_a_user_namespace() -> None:
+    """Move this process into a new user namespace, in which its user is root."""
     uid, gid = os.geteuid(), os.getegid()
     unshare(_NEWUSER, "a user namespace")
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
@@ -68,6 +73,7 @@ def become_root_of_a_user_namespace() -> None:
 
 
 def run(argv: list[str], lines: Sequence[str] = ()) -> None:
+    """Run a command with these lines as standard input. Raises StageFailedError if it fails."""
     done = subprocess.run(
         argv, input="".join(f"{line}\n" for line in lines), capture_output=True, text=True, encoding="utf-8"
     )
@@ -78,11 +84,15 @@ def run(argv: list[str], lines: Sequence[str] = ()) -> None:
 
 
 def open_namespace(kind: str) -> int:
+    """Open a namespace of this process and return the descriptor."""
     return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def make_namespaces(wanted: list[tuple[str, str | None]]) -> Descriptors:
-    """Descriptors of new namespaces by name; this process is back in its own afterwards."""
+    """Create namespaces and return their descriptors by name and kind.
+
+    This process is back in its original namespaces afterwards.
+    """
     home = {"net": open_namespace("net"), "uts": open_namespace("uts")}
     made: Descriptors = {".": home}
     for name, hostname in wanted:
@@ -98,6 +108,7 @@ def make_namespaces(wanted: list[tuple[str, str | None]]) -> Descriptors:
 
 
 def set_up(plan: dict[str, Any]) -> tuple[int, Descriptors]:
+    """Create the namespaces of a plan, run its commands and batches, and return the process id and the descriptors."""
     unshare(_NEWNET, "a network namespace")
     if plan["isolate"]:
         unshare(_NEWNS | _NEWUTS, "mounts of its own")
@@ -125,9 +136,12 @@ def set_up(plan: dict[str, Any]) -> tuple[int, Descriptors]:
 
 
 def kill_inhabitants(made: Descriptors) -> None:
-    """Nobody stays in a namespace whose links are gone: it could only wait for a peer that never answers."""
+    """Kill all processes in the namespaces.
+
+    A process in a namespace whose links are gone could only wait for a peer that never answers.
+    """
     inodes = {os.fstat(kinds["net"]).st_ino for name, kinds in made.items() if name != OUTSIDE}
-    # From here on nobody finds the way in; who is on it just now is met by one of the next rounds.
+    # From here on no process can enter; a process that is just entering is killed in one of the next rounds.
     for descriptor in [descriptor for kinds in made.values() for descriptor in kinds.values()]:
         os.close(descriptor)
     for _ in range(_ROUNDS if made else 0):
@@ -140,23 +154,24 @@ def kill_inhabitants(made: Descriptors) -> None:
 
 
 def reap(*_: object) -> None:
+    """Reap all ended children."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def stay(anchor: int) -> None:
-    """Nobody listens any more, and nobody will speak."""
+    """Close the standard streams, and wait until the anchor file is removed."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    # Whoever removes the directory can no longer ask for the end, and means it.
+    # A user who removes the directory can no longer stop the cluster, and wants it to end.
     while os.fstat(anchor).st_nlink:
         time.sleep(_LOOK_S)
 
 
 def wait_for_the_end(owner: int) -> bool:
-    """True when the owner said to stay."""
+    """Wait for the end of the owner or of standard input, and return whether the owner ordered the keeper to stay."""
     poll = select.poll()
     for descriptor in (0, owner):
         poll.register(descriptor, select.POLLIN)
@@ -165,6 +180,7 @@ def wait_for_the_end(owner: int) -> bool:
 
 
 def main() -> None:
+    """Set up the namespaces of the plan on standard input, and hold them."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     made: Descriptors = {}

@@ -1,8 +1,9 @@
 """Emulated hosts for ranks: network namespaces that are joined by rate-limited links.
 
-`emulated` keeps the hosts for the length of a block. An ordinary user's namespaces are inside a user namespace, those of root are
-not. Nothing is left after a crash: one process holds the namespaces, it ends with its owner, and no name, mount or interface is
-visible outside of them.
+`emulate_hosts` keeps the hosts for the length of a block. An ordinary user's namespaces are inside a user namespace, those of
+root
+are not. Nothing is left after a crash: one process holds the namespaces, it ends with its owner, and no name, mount or interface
+is visible outside of them.
 """
 
 from __future__ import annotations
@@ -41,14 +42,19 @@ _SWITCHES: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """How this process can emulate hosts (mode), or why it cannot (reason)."""
+    """Result of testing whether this process can emulate hosts.
+
+    Args:
+        mode: kind of namespaces; None if hosts cannot be emulated.
+        reason: reason why hosts cannot be emulated.
+    """
 
     mode: NamespaceMode | None
     reason: str = ""
 
 
 class EmulatedHosts:
-    """Emulated hosts that exist now. Ranks are numbered in the order of `places` (see `topology.places`)."""
+    """Existing emulated hosts. Ranks are numbered in the order of `rank_namespaces` (see `topology.device_namespaces`)."""
 
     def __init__(self, spec: EmulationSpec, held: HeldNamespaces, addresses: Mapping[str, IPv4Address]) -> None:
         self.spec = spec
@@ -57,18 +63,20 @@ class EmulatedHosts:
         self._addresses = dict(addresses)
 
     def namespace_paths(self, rank: int) -> tuple[str, ...]:
-        """Files of the namespaces to enter for a rank, in this order (see `campaign.common.processes.namespaces`)."""
+        """Return the files of the namespaces to enter for a rank, in this order (see `campaign.common.processes.namespaces`)."""
         return self.held.namespace_paths(self._place(rank))
 
     def address(self, rank: int) -> str:
-        """The address under which other ranks reach this one."""
+        """Return the address under which other ranks reach a rank."""
         return str(self._addresses[self._place(rank)])
 
     @property
     def mode(self) -> NamespaceMode:
+        """Kind of namespaces of the hosts."""
         return "user namespace" if self.held.user else "root"
 
     def _place(self, rank: int) -> str:
+        """Return the namespace of a rank. Raises LaunchError if the hosts have no such device."""
         if not 0 <= rank < len(self.places):
             raise LaunchError(f"rank {rank} has no device: the emulated hosts have {len(self.places)} devices")
         return self.places[rank]
@@ -76,9 +84,9 @@ class EmulatedHosts:
 
 @contextmanager
 def emulated(spec: EmulationSpec) -> Iterator[EmulatedHosts]:
-    """Emulated hosts for the length of the block; processes that still run in them at its end are killed.
+    """Emulate hosts for the length of a block; processes that still run in them at its end are killed.
 
-    EmulationUnavailable names what this machine lacks.
+    Raises EmulationUnavailable, with the missing tool or kernel setting, if this machine cannot emulate hosts.
     """
     plan = layout(spec)
     keeper = Keeper.start([(name, None) for name in namespaces(spec)], plan.batches)
@@ -90,7 +98,10 @@ def emulated(spec: EmulationSpec) -> Iterator[EmulatedHosts]:
 
 @functools.cache
 def availability() -> Availability:
-    """Whether hosts can be emulated here: tried once per process with the smallest example (about 0.1 s)."""
+    """Test whether hosts can be emulated on this machine, and return the mode or the reason.
+
+    The test runs once per process with the smallest example (about 0.1 s).
+    """
     hosts = (EmulatedHost(name="probe", local_devices=1, fabric_devices=1),)
     try:
         rates = LinkRates(fabric_gb_per_s=10, network_gb_per_s=10)
@@ -101,13 +112,18 @@ def availability() -> Availability:
 
 
 class EmulationUnavailable(LaunchError):
-    """This machine cannot emulate hosts; the message names the tool or the kernel switch that is missing."""
+    """Error for a machine that cannot emulate hosts; the message names the missing tool or kernel setting."""
 
 
 class HeldNamespaces(BaseModel):
-    """Namespaces that a live keeper holds open, and how to enter them.
+    """Namespaces that a live keeper holds open, and the ways to enter them.
 
-    pid: the keeper, as seen from where it was started; descriptors: of each namespace by name and kind, in the keeper.
+    Args:
+        pid: process id of the keeper, as seen from where it was started.
+        user: whether the namespaces belong to an ordinary user's user namespace.
+        isolated: whether the namespaces have separate process ids and mounts.
+        descriptors: descriptors in the keeper, by namespace and kind.
+        pid_namespace: inode of the namespace of process ids, if they are isolated.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -119,36 +135,40 @@ class HeldNamespaces(BaseModel):
     pid_namespace: int = 0  # inode of the namespace of process ids, where they are isolated
 
     def inside(self) -> bool:
-        """Whether this process runs under an isolated keeper itself."""
+        """Return whether this process runs under the isolated keeper itself."""
         return self.isolated and self.pid_namespace == Path("/proc/self/ns/pid").stat().st_ino
 
     def prefix(self, namespace: str, nsenter: str | None = None) -> tuple[str, ...]:
-        """The argv to put before a command so that it runs in a namespace. KeyError: there is no such namespace."""
+        """Return the words before a command that make it run in a namespace. Raises KeyError for an unknown namespace."""
         if self.inside():
             return self.inner_prefix(namespace)
         argv = [nsenter or tool("nsenter")]
         if self.user:
-            # The user stays who they are for the files they own; in here they look like root.
+            # File access keeps the user's identity; inside the namespace the user appears as root.
             argv += [f"--user=/proc/{self.pid}/ns/user", "--preserve-credentials"]
         if self.isolated:
             argv += [f"--mount=/proc/{self.pid}/ns/mnt", f"--pid=/proc/{self.pid}/ns/pid"]
         return (*argv, *self._kinds(namespace, self.pid), "--")
 
     def namespace_paths(self, namespace: str) -> tuple[str, ...]:
-        """Files of a namespace that is not isolated, in the order to enter them. KeyError: there is no such namespace."""
+        """Return the files of a namespace that is not isolated, in the order to enter them.
+
+        Raises KeyError for an unknown namespace.
+        """
         first = [f"/proc/{self.pid}/ns/user"] if self.user else []
         return (*first, *(f"/proc/{self.pid}/fd/{number}" for number in self.descriptors[namespace].values()))
 
     def inner_prefix(self, namespace: str) -> tuple[str, ...]:
-        """The argv of `prefix` for a process that already runs in one of the isolated namespaces, where the keeper is process 1."""
+        """Return the words of `command_prefix` for a process inside an isolated namespace, where the keeper is process 1."""
         return ("nsenter", *self._kinds(namespace, 1), "--")
 
     def _kinds(self, namespace: str, pid: int) -> list[str]:
+        """Return the options of nsenter for the namespaces of a host."""
         return [f"--{kind}=/proc/{pid}/fd/{number}" for kind, number in self.descriptors[namespace].items()]
 
 
 class Keeper:
-    """A running keeper. Its owner's death ends it, and so does `close`; after `keep` only `end` does."""
+    """Running keeper of namespaces. It ends with its owner or by `close`; after `detach` only `kill_and_wait` ends it."""
 
     def __init__(self, process: subprocess.Popen[str], held: HeldNamespaces) -> None:
         self._process = process
@@ -165,12 +185,17 @@ class Keeper:
         outside: int | None = None,
         anchor: int | None = None,
     ) -> Keeper:
-        """Make the namespaces (name, host name or None) and run the batches in them.
+        """Start a keeper that creates the namespaces and runs the batches in them.
 
-        isolated_as: with process ids, mounts and this host name of their own, after which `commands` run; outside: descriptor of
-        the network namespace that batches know as {@outside}; anchor: descriptor of a file that the keeper holds
-        open, and whose removal ends a keeper that was told to stay. EmulationUnavailable: the kernel or a tool refused; nothing
-        is left.
+        Raises EmulationUnavailable if the kernel or a tool refuses; nothing is left then.
+
+        Args:
+            namespaces: name, and host name or None, of each namespace.
+            batches: lines for `ip` and `tc` in the namespaces.
+            isolated_as: host name of the keeper; if given, the namespaces have separate process ids and mounts.
+            commands: commands to run once the namespaces are isolated.
+            outside: descriptor of the network namespace that batches use as {@outside}.
+            anchor: descriptor of a file that the keeper holds open, and whose removal ends a detached keeper.
         """
         user = os.geteuid() != 0
         programs = {"ip": (tool("ip"), "-batch", "-"), "tc": (tool("tc"), "-batch", "-")}
@@ -238,6 +263,7 @@ class Keeper:
 
 
 def _close(process: subprocess.Popen[str]) -> None:
+    """Close the pipes of a process and wait for its end."""
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             with suppress(BrokenPipeError):
@@ -251,7 +277,10 @@ def _close(process: subprocess.Popen[str]) -> None:
 
 
 def end(pid: int, patience_s: float = 5.0) -> None:
-    """SIGKILL a process that may be no child of ours, and wait until the kernel has taken it away."""
+    """Kill a process, which need not be a child of this one, and wait until the kernel has removed it.
+
+    Raises LaunchError if the process still exists after the timeout.
+    """
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     deadline_s = time.monotonic() + patience_s
@@ -264,7 +293,7 @@ def end(pid: int, patience_s: float = 5.0) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process lives; one that has ended but whom no parent has asked for its exit code does not."""
+    """Return whether a process is alive; an ended process that was not reaped is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -272,7 +301,10 @@ def _runs(pid: int) -> bool:
 
 
 def tool(name: str) -> str:
-    """Path of a program; those of administrators are often not on the PATH of others. EmulationUnavailable: not installed."""
+    """Return the path of a program, also searched in administrators' directories outside PATH.
+
+    Raises EmulationUnavailable if the program is not installed.
+    """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_SEARCH])
     found = shutil.which(name, path=path)
     if found is None:
@@ -282,7 +314,7 @@ def tool(name: str) -> str:
 
 
 def refusal(message: str, stage: str) -> str:
-    """What to tell a person whom the kernel refused: what was refused, and the switch that would allow it."""
+    """Format the error message on a refusal by the kernel, with the setting that would allow the operation."""
     if stage == "setup":
         return f"emulated hosts could not be set up: {message}"
     switches = []

@@ -1,8 +1,10 @@
-"""Which hosts there are, which devices stand behind which link, and the `ip` and `tc` lines that make it so. Pure.
+"""Topology of emulated hosts: the namespace and link of each device, and the `ip` and `tc` lines that create them. Pure
+functions.
 
-Every host is a network namespace. Each fabric device has a namespace of its own behind a link shaped to the fabric's rate; so has
-each local device where local links have a rate, otherwise local devices live in the host and talk through its loopback. Hosts are
-joined by a bridge through links shaped to the network's rate:
+Every host is a network namespace. Each fabric device has a separate namespace behind a link shaped to the fabric's rate. So does
+each local device if local links have a rate; otherwise local devices live in the host and communicate through its loopback.
+Hosts
+are joined by a bridge through links shaped to the network's rate:
 
     host1 ── network link ───────────────────┐
       ├─ local link ─── host1-local0         │
@@ -10,7 +12,9 @@ joined by a bridge through links shaped to the network's rate:
       └─ fabric link ── host1-fabric1        │
     host2 ── network link ───────────────────┘
 
-So a device meets the link of its kind on every way out, and two hosts meet the network. A way is as fast as the slowest on it.
+So traffic of a device crosses the link of its kind on every path, and traffic between hosts crosses the network. A path is as
+fast
+as its slowest link.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ LinkType = Literal["local", "fabric", "network"]
 
 
 class LinkRates(BaseModel):
-    """Rates of the links that stand for those inside of a host, a fabric and a network."""
+    """Rates of the links that stand for those inside a host, a fabric and a network."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -61,13 +65,13 @@ class LinkRates(BaseModel):
     scale: float = Field(default=0.01, gt=0, description="emulated rate over real rate, the same for every link")
 
     def gbit_per_s(self, link: LinkType) -> float | None:
-        """The emulated rate of a link, one direction; None where it is not shaped."""
+        """Return the emulated rate of a link in one direction (Gbit/s), or None if it is not shaped."""
         real: float | None = getattr(self, f"{link}_gb_per_s")
         return None if real is None else real * 8 * self.scale
 
 
 class EmulatedHost(BaseModel):
-    """One host: how many devices are its own, and how many it has behind the fabric."""
+    """One emulated host, with its numbers of local and fabric devices."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -81,7 +85,7 @@ class EmulatedHost(BaseModel):
 
 
 class EmulationSpec(BaseModel):
-    """A composition in plain terms, and the rates of its links."""
+    """Hosts and devices of a composition, and the rates of its links."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -90,6 +94,7 @@ class EmulationSpec(BaseModel):
 
     @model_validator(mode="after")
     def _names_differ(self) -> EmulationSpec:
+        """Raise ValueError if two namespaces have the same name."""
         names = namespaces(self)
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
@@ -109,7 +114,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class NetworkLayout:
-    """Everything to be made: namespaces by name with their addresses, and the batches in order."""
+    """Addresses of all namespaces by name, and the batches that create the network, in order."""
 
     addresses: dict[str, IPv4Address]
     network: IPv4Network
@@ -117,7 +122,7 @@ class NetworkLayout:
 
 
 def places(spec: EmulationSpec) -> tuple[str, ...]:
-    """The namespace of each device: host by host, a host's local devices before its fabric devices."""
+    """Return the namespace of each device, host by host, a host's local devices before its fabric devices."""
     found: list[str] = []
     for host in spec.hosts:
         behind = [far_side(host.name, link, number) for link, number in _links(host, spec.rates)]
@@ -126,7 +131,7 @@ def places(spec: EmulationSpec) -> tuple[str, ...]:
 
 
 def namespaces(spec: EmulationSpec) -> list[str]:
-    """Every namespace of the hosts: their own, and one for each device behind a link."""
+    """List every namespace, that of each host followed by those of its devices behind links."""
     return [
         name
         for host in spec.hosts
@@ -135,18 +140,21 @@ def namespaces(spec: EmulationSpec) -> list[str]:
 
 
 def _links(host: EmulatedHost, rates: LinkRates) -> list[tuple[LinkType, int]]:
-    """Links from a host to its devices, by kind and number."""
+    """List the links from a host to its devices, by kind and number."""
     local = 0 if rates.local_gb_per_s is None else host.local_devices
     return [*(("local", n) for n in range(local)), *(("fabric", n) for n in range(host.fabric_devices))]
 
 
 def far_side(host: str, link: LinkType, number: int) -> str:
-    """The namespace of the device behind a link of a host."""
+    """Return the namespace of the device behind a link of a host."""
     return f"{host}-{link}{number}"
 
 
 def layout(spec: EmulationSpec, network: IPv4Network = PRIVATE_NETWORK) -> NetworkLayout:
-    """Namespaces, addresses and the lines that make and shape the links. ValueError: the network is too small."""
+    """Assign addresses to all namespaces, and build the lines that create and shape the links.
+
+    Raises ValueError if the network is too small.
+    """
     names = namespaces(spec)
     # The last two addresses of a network are kept for the namespace of the bridge and for the outside.
     if len(names) > network.num_addresses - 4:
@@ -161,7 +169,10 @@ def layout(spec: EmulationSpec, network: IPv4Network = PRIVATE_NETWORK) -> Netwo
 def _host_batches(
     host: EmulatedHost, index: int, rates: LinkRates, addresses: dict[str, IPv4Address], prefix: int
 ) -> list[Batch]:
-    """A host is a bridge that carries its address: the way to the network and to each fabric device are ports of it."""
+    """Build the batches of one host.
+
+    A host is a bridge that carries its address: the links to the network and to each fabric device are ports of it.
+    """
     port = f"host{index}"
     inside = [
         "link set lo up",
@@ -189,11 +200,15 @@ def _host_batches(
 
 
 def _pair(here: str, there: str, namespace: str) -> str:
+    """Format the `ip` line that creates a veth pair into another namespace."""
     return f"link add {here} mtu {_MTU_BYTES} type veth peer name {there} mtu {_MTU_BYTES} netns {{{namespace}}}"
 
 
 def shaping(interface: str, rate_gbit_per_s: float) -> str:
-    """The `tc` line that shapes what leaves an interface. A token bucket: the kernel's netem is missing from too many kernels."""
+    """Format the `tc` line that shapes outgoing traffic of an interface.
+
+    It uses a token bucket, because many kernels lack netem.
+    """
     rate_bit_per_s = round(rate_gbit_per_s * 1e9)
     # After a pause a bucket's worth passes at once, which is to be little of what a collective sends. A bucket smaller than what
     # the link moves while the machine does something else would not reach the rate.

@@ -1,8 +1,9 @@
-"""A whole Slurm on one machine: `up`, `status`, `down`, and a host that comes back with other devices.
+"""Emulated Slurm cluster on one machine: start, query, stop, and re-registration of a host with other devices.
 
-Hosts are network namespaces with shaped links. All daemons and jobs share their own process ids and mounts, held by one process.
-So ports do not collide, `/etc` is never touched, and `down` ends that one process, with which the kernel ends all others. One
-interface is visible outside; through it, Slurm's commands reach the controller with the SLURM_CONF of `environment`.
+Hosts are network namespaces with shaped links. All daemons and jobs share separate process ids and mounts, held by one process.
+So ports do not collide, `/etc` is never touched, and stopping the cluster ends that one process, with which the kernel ends all
+others. One interface is visible outside; through it, Slurm's commands reach the controller with the SLURM_CONF of
+`slurm_environment`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """One host in Slurm's own words: state as `sinfo` gives it, and Gres."""
+    """Status of one host in Slurm's terms: state as `sinfo` prints it, and Gres."""
 
     name: str
     state: str
@@ -44,7 +45,14 @@ class HostStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One job as `squeue` gives it; place: its hosts, or in parentheses why it waits."""
+    """Status of one job as `squeue` prints it.
+
+    Args:
+        job_id: id of the job.
+        state: state of the job.
+        place: hosts of the job, or the reason in parentheses why it waits.
+        name: name of the job.
+    """
 
     job_id: str
     state: str
@@ -54,7 +62,15 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The status of a cluster. cluster: None if no cluster runs in the directory; missing: daemons that should run and do not."""
+    """Status of a cluster.
+
+    Args:
+        cluster: running cluster; None if no cluster runs in the directory.
+        running: running daemons.
+        hosts: status of the hosts.
+        missing: daemons that should run and do not.
+        jobs: status of the jobs.
+    """
 
     cluster: Cluster | None
     running: tuple[daemons.RunningDaemon, ...] = ()
@@ -64,10 +80,16 @@ class ClusterStatus:
 
 
 def up(directory: Path, spec: ClusterSpec, say: Say = lambda line: None) -> Cluster:
-    """Bring a cluster up; `say` is told every stage.
+    """Start a cluster in a directory and return it.
 
-    LaunchError: something is missing, in the way, or did not start; then nothing runs and only the logs are left. A process that is
-    killed on the way takes what it has started with it.
+    A process that is killed during the start takes everything it has started with it. Raises LaunchError if something is
+    missing, in
+    the way, or did not start; then nothing runs and only the logs are left.
+
+    Args:
+        directory: directory of the cluster.
+        spec: specification of the cluster.
+        say: callback for messages on the stages.
     """
     directory = directory.absolute()
     cluster_directory.check_length(directory, [host.name for host in spec.hosts])
@@ -96,11 +118,13 @@ def up(directory: Path, spec: ClusterSpec, say: Say = lambda line: None) -> Clus
 
 
 def down(directory: Path, *, anybodys: bool = True) -> bool:
-    """Stop everything of the cluster in a directory and remove its files but for the logs. False: nothing was up.
+    """Stop the cluster in a directory, remove its files except the logs, and return whether a cluster was running.
 
-    anybodys: also one that another checkout has started; otherwise that is a LaunchError.
+    This is a power-off, not a shutdown: jobs are killed, and the accounting is lost.
 
-    Power off, not a shutdown: jobs die, and the accounting with them.
+    Args:
+        directory: directory of the cluster.
+        anybodys: whether to stop also a cluster that another checkout has started; otherwise it raises LaunchError.
     """
     directory = directory.absolute()
     pid = cluster_directory.keeper(directory)
@@ -119,7 +143,10 @@ def down(directory: Path, *, anybodys: bool = True) -> bool:
 
 
 def status(directory: Path) -> ClusterStatus:
-    """What is up in a directory. Asks Slurm, so it takes as long as the controller does (at most 10 s)."""
+    """Return the status of the cluster in a directory.
+
+    Slurm is queried, so this takes as long as the controller does (at most 10 s).
+    """
     directory = directory.absolute()
     if cluster_directory.keeper(directory) is None:
         return ClusterStatus(None)
@@ -143,7 +170,7 @@ def status(directory: Path) -> ClusterStatus:
 
 
 def find(directory: Path) -> Cluster:
-    """The cluster that is up in a directory; LaunchError: there is none."""
+    """Return the cluster that is running in a directory. Raises LaunchError if there is none."""
     directory = directory.absolute()
     try:
         if cluster_directory.keeper(directory) is not None:
@@ -154,9 +181,9 @@ def find(directory: Path) -> Cluster:
 
 
 def register(cluster: Cluster, host: str, devices: int) -> None:
-    """Let a dynamic host come back with another number of devices, as after a recomposition.
+    """Register a dynamic host again with another number of devices, as after a recomposition.
 
-    LaunchError: the host is not dynamic, has jobs, has not so many device files, or does not come back.
+    Raises LaunchError if the host is not dynamic, has jobs, has too few device files, or does not come back.
     """
     described = cluster.spec.host(host)
     if described.registration != "dynamic":
@@ -181,6 +208,8 @@ def register(cluster: Cluster, host: str, devices: int) -> None:
 
 
 def _start(cluster: Cluster, say: Say) -> None:
+    """Start all daemons of a cluster in order, and wait for each."""
+
     def begin(daemon: daemons.Daemon, answers: Callable[[], bool], log: str = "") -> None:
         daemons.start(cluster, daemon)
         daemons.wait(answers, f"{daemon} does not answer", cluster, log or daemon, daemon)
@@ -204,6 +233,7 @@ def _start(cluster: Cluster, say: Say) -> None:
 
 
 def _make_database(cluster: Cluster) -> None:
+    """Create the accounting database. Raises LaunchError, with the cause, if that fails."""
     argv = [tool("mariadb-install-db"), f"--defaults-file={cluster.directory}/etc/my.cnf"]
     options = ["--user=root", "--auth-root-authentication-method=normal", "--skip-test-db"]
     done = run_command([*argv, *options], _DATABASE_S)
@@ -216,6 +246,8 @@ def _make_database(cluster: Cluster) -> None:
 
 
 def _wait_for_hosts(cluster: Cluster, names: set[str]) -> None:
+    """Wait until Slurm reports these hosts as ready."""
+
     def ready() -> bool:
         return names <= {host.name for host in _sinfo(cluster) if host.state.rstrip("*~#$@+-") in _READY}
 
@@ -227,29 +259,36 @@ def _wait_for_hosts(cluster: Cluster, names: set[str]) -> None:
 
 
 def _sinfo(cluster: Cluster) -> tuple[HostStatus, ...]:
+    """Query the status of all hosts."""
     return parse_sinfo(_slurm(cluster, "sinfo", "--noheader", "--Node", "--format=%N|%T|%G"))
 
 
 def parse_sinfo(text: str) -> tuple[HostStatus, ...]:
-    """Hosts from `sinfo --noheader --Node --format='%N|%T|%G'`."""
+    """Parse hosts from the output of `sinfo --noheader --Node --format='%N|%T|%G'`."""
     rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == 2]
     return tuple(HostStatus(*row) for row in rows)
 
 
 def parse_squeue(text: str) -> tuple[JobStatus, ...]:
-    """Jobs from `squeue --noheader --format='%i|%T|%R|%j'`; the name is last, as it may hold anything."""
+    """Parse jobs from `squeue --noheader --format='%i|%T|%R|%j'`. The name is last, because it may contain anything."""
     rows = [line.strip().split("|", 3) for line in text.splitlines() if line.count("|") >= 3]
     return tuple(JobStatus(*row) for row in rows)
 
 
 def _slurm(cluster: Cluster, *argv: str) -> str:
-    """What one of Slurm's commands prints; nothing when it fails: a controller that does not answer is a state, not an error."""
+    """Run a Slurm command and return its output, or '' if it times out.
+
+    A controller that does not answer is a state, not an error.
+    """
     done = run_command(argv, 10.0, {**os.environ, **environment(cluster)})
     return "" if done.code == TIMEOUT_EXIT_CODE else done.out
 
 
 def _hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Keeper, Cluster]:
-    """Emulated hosts on the first network that is free. The interface's name is the claim: two clusters cannot make the same."""
+    """Create the emulated hosts on the first free network.
+
+    The interface's name is the claim: two clusters cannot create the same interface.
+    """
     taken = subprocess.run(
         [tool("ip"), "-4", "route"], capture_output=True, text=True, check=True, encoding="utf-8"
     ).stdout

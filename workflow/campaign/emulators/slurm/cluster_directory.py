@@ -1,4 +1,4 @@
-"""The directory of a cluster: its lock, configuration and device files, notes of its ResumeProgram, and their removal."""
+"""Directory of a cluster: its lock, configuration and device files, notes of its ResumeProgram, and their removal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FILES |= {f"bin/{name}": name for name in ("on-host", "settings")}
 
 
 def prepare(directory: Path) -> None:
-    """Make empty directories for a new cluster, and remove the logs of an earlier one."""
+    """Create empty directories for a new cluster, and remove the logs of an earlier one."""
     clear(directory)
     shutil.rmtree(directory / "log", ignore_errors=True)
     for name in (*_MADE, "log"):
@@ -47,7 +47,7 @@ def prepare(directory: Path) -> None:
 
 
 def check_length(directory: Path, hosts: Iterable[str]) -> None:
-    """LaunchError: a local socket in the directory would have too long a path."""
+    """Raise LaunchError if the path of a local socket in the directory would be too long."""
     # slurmd has one for each step of a job; a batch script's is step 4294967291.
     steps = [directory / "spool" / host / f"{host}_999999.4294967291" for host in hosts]
     over = max(len(str(path)) for path in (directory / "run" / "mariadb.sock", *steps)) - _SOCKET_PATH_MAX
@@ -58,7 +58,7 @@ def check_length(directory: Path, hosts: Iterable[str]) -> None:
 
 
 def write(cluster: Cluster) -> None:
-    """Configuration, key and device files."""
+    """Write the configuration, key and device files of a cluster."""
     for path, text in render(cluster).items():
         (cluster.directory / path).write_text(text, encoding="utf-8")
     (cluster.directory / "etc" / "slurmdbd.conf").chmod(0o600)
@@ -80,7 +80,10 @@ def write(cluster: Cluster) -> None:
 
 
 def lock(directory: Path) -> int:
-    """The lock that the keeper will hold for as long as it lives, so that nobody has to believe a process id."""
+    """Acquire the lock that the keeper holds for its whole life, so that process ids need not be trusted.
+
+    Raises LaunchError if the directory is not suitable or already has a running cluster.
+    """
     _require_own(directory)
     if directory.exists() and any(directory.iterdir()) and not (directory / _LOCK).exists():
         raise LaunchError(f"{directory}: is not empty and is not the directory of a cluster; choose another one")
@@ -95,12 +98,12 @@ def lock(directory: Path) -> int:
 
 
 def claim(directory: Path) -> None:
-    """Write down which checkout the cluster belongs to."""
+    """Write the path of this checkout, as the owner of the cluster."""
     (directory / _OWNER).write_text(str(ROOT), encoding="utf-8")
 
 
 def other_owner(directory: Path) -> str:
-    """The checkout that started the cluster in a directory, where it is not this one; otherwise empty."""
+    """Return the checkout that started the cluster in a directory, or '' if it is this one."""
     with suppress(FileNotFoundError):
         owner = (directory / _OWNER).read_text(encoding="utf-8")
         return owner if owner != str(ROOT) else ""
@@ -108,7 +111,10 @@ def other_owner(directory: Path) -> str:
 
 
 def keeper(directory: Path) -> int | None:
-    """Process id of the keeper of a cluster that is up; LaunchError: it is only just coming up, or it is another user's."""
+    """Return the process id of the keeper of a running cluster, or None if no cluster is running.
+
+    Raises LaunchError if the cluster is just starting, or belongs to another user.
+    """
     _require_own(directory)
     if not is_locked(directory / _LOCK):
         return None
@@ -119,7 +125,7 @@ def keeper(directory: Path) -> int | None:
 
 
 def require_keeper(directory: Path, pid: int) -> None:
-    """LaunchError: the process of this number does not hold the lock; in another container it may be anything."""
+    """Raise LaunchError if the process does not hold the lock; in another container it may be any process."""
     if not has_file_open(pid, directory / _LOCK):
         raise LaunchError(
             f"{directory}: its cluster was started in another container, or by another user; stop it there"
@@ -128,12 +134,13 @@ def require_keeper(directory: Path, pid: int) -> None:
 
 def _require_own(directory: Path) -> None:
     # A well-known name under a temporary directory is anybody's to take first.
+    """Raise LaunchError if the directory belongs to another user."""
     if is_untrusted_directory(directory, trusted_uids=(os.geteuid(), 0)):
         raise LaunchError(f"{directory}: belongs to another user, or is no directory; choose another directory")
 
 
 def clear(directory: Path) -> None:
-    """Remove what a cluster made but for its logs and the lock; nothing in a directory that is no cluster's."""
+    """Remove a cluster's files except its logs and lock; a directory without a cluster's lock is not touched."""
     if not (directory / _LOCK).exists():
         return
     for name in _MADE:
@@ -143,7 +150,7 @@ def clear(directory: Path) -> None:
 
 
 def render(cluster: Cluster) -> dict[str, str]:
-    """Text of every configuration file, by its path in the cluster's directory."""
+    """Render every configuration file, and return the texts by path in the cluster's directory."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # only a cluster that is made needs them
 
     templates = Environment(
@@ -177,16 +184,16 @@ def render(cluster: Cluster) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class GrantedDevice:
-    """A device of a host; identity: HOST/gpuN, the Nth device file of the host."""
+    """Device of a host that Slurm granted. `identity` is HOST/gpuN, the Nth device file of the host."""
 
     identity: str
     model: str
 
 
 def granted(cluster: Cluster, environment: Mapping[str, str]) -> tuple[GrantedDevice, ...]:
-    """Devices that Slurm granted to the step with this environment, on the host that it runs on.
+    """List the devices that Slurm granted to the step with this environment, on the host that it runs on.
 
-    LaunchError: it is no step of this cluster, or Slurm granted what the host does not have.
+    Raises LaunchError if this is no step of the cluster, or if Slurm granted devices that the host does not have.
     """
     host = environment.get("SLURMD_NODENAME")
     if host is None or host not in cluster.addresses:
@@ -200,7 +207,7 @@ def granted(cluster: Cluster, environment: Mapping[str, str]) -> tuple[GrantedDe
 
 @dataclass(frozen=True, slots=True)
 class OnDemand:
-    """A composition of one job, in the words of `campaign release`."""
+    """Composition of one job, as the arguments of `campaign release`."""
 
     job_id: str
     configuration: str
@@ -209,7 +216,7 @@ class OnDemand:
     python: str
 
     def release(self) -> str:
-        """Release it; says what became of it."""
+        """Release the composition, and return the output of `campaign release`."""
         argv = [self.python, "-m", "campaign.cli.main", "release", self.configuration, "--campaign", self.campaign]
         argv += ["--results", self.results, "--name", f"job-{self.job_id}"]
         done = run_command(argv, _RELEASE_S)
@@ -217,7 +224,7 @@ class OnDemand:
 
 
 def on_demand(directory: Path) -> tuple[OnDemand, ...]:
-    """All compositions that the cluster in this directory has for jobs."""
+    """List all compositions that the cluster in this directory has for jobs."""
     notes = sorted(path for path in (directory / _NOTES).glob("[0-9]*") if path.is_dir())
     fields = ("configuration", "campaign", "results", "python")
     return tuple(

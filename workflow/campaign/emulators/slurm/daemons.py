@@ -1,7 +1,8 @@
-"""The daemons of a cluster: what this machine lacks for them; start, find, stop and wait for them.
+"""Daemons of a cluster: check what this machine lacks for them, and start, find, stop and await them.
 
-A daemon belongs to the cluster if it is in its namespace of process ids; pid files are not used. Every host has its own munged, as
-a machine has: a credential that is decoded twice by one munged counts as replayed, and a step of several hosts fails.
+A daemon belongs to the cluster if it is in its namespace of process ids; pid files are not used. Every host has a separate
+munged,
+as a machine has: a credential that is decoded twice by one munged counts as replayed, and a step of several hosts fails.
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class RunningDaemon:
-    """A running daemon. host: of a slurmd and its munged; pid: as seen from outside of the cluster."""
+    """Running daemon of a cluster.
+
+    Args:
+        daemon: kind of daemon.
+        host: host of a slurmd and its munged.
+        pid: process id as seen from outside the cluster.
+    """
 
     daemon: Daemon
     host: str | None
@@ -41,13 +48,14 @@ class RunningDaemon:
 
 
 def running(cluster: Cluster) -> tuple[RunningDaemon, ...]:
-    """Every daemon of the cluster that runs now, in the order they start."""
+    """List every running daemon of the cluster, in the order in which they start."""
     pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
     found = [process for pid in pids if (process := _identified(pid, cluster.held.pid_namespace)) is not None]
     return tuple(sorted(found, key=lambda process: (DAEMONS.index(process.daemon), process.host or "", process.pid)))
 
 
 def _identified(pid: int, namespace: int) -> RunningDaemon | None:
+    """Return the daemon that a process of this namespace is, or None."""
     try:
         if Path(f"/proc/{pid}/ns/pid").stat().st_ino != namespace:
             return None
@@ -67,14 +75,20 @@ def _identified(pid: int, namespace: int) -> RunningDaemon | None:
 
 
 def of(cluster: Cluster, daemon: Daemon, host: str | None = None) -> tuple[RunningDaemon, ...]:
-    """The running processes of one daemon, of one host where that is given."""
+    """Return the running processes of one daemon, optionally of one host."""
     return tuple(found for found in running(cluster) if found.daemon == daemon and host in (None, found.host))
 
 
 def start(cluster: Cluster, daemon: Daemon, host: str | None = None, devices: int | None = None) -> None:
-    """Start a daemon; a slurmd needs its host, and devices where it registers with another number than the specification's.
+    """Start a daemon; returns before the daemon serves requests.
 
-    Returns before the daemon serves. LaunchError: it could not be executed.
+    Raises LaunchError if the daemon could not be executed.
+
+    Args:
+        cluster: running cluster.
+        daemon: daemon to start.
+        host: host of a slurmd or its munged.
+        devices: number of devices to register; default is that of the specification.
     """
     if daemon == "slurmd" and host and not of(cluster, "munged", host):
         start(cluster, "munged", host)
@@ -106,6 +120,7 @@ def start(cluster: Cluster, daemon: Daemon, host: str | None = None, devices: in
 
 
 def _argv(cluster: Cluster, daemon: Daemon, host: str | None, devices: int | None) -> list[str]:
+    """Build the command line of a daemon."""
     directory, program = cluster.directory, tool(daemon)
     if daemon == "munged":
         name = _munge_socket(cluster, host).stem
@@ -124,17 +139,19 @@ def _argv(cluster: Cluster, daemon: Daemon, host: str | None, devices: int | Non
 
 
 def _munge_socket(cluster: Cluster, host: str | None = None) -> Path:
+    """Return the path of the socket of a host's munged, or of the controller's."""
     return cluster.directory / "run" / f"munge{f'-{host}' if host else ''}.sock"
 
 
 def _with_munged(cluster: Cluster, host: str) -> list[str]:
-    """The start of a command that finds the host's own munged where slurm.conf, which is the same for all, says."""
+    """Return the words before a command that make it find the host's own munged at the path in the shared slurm.conf."""
     bind = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
     places = [str(_munge_socket(cluster, host)), str(_munge_socket(cluster))]
     return ["unshare", "--mount", "--propagation=slave", "sh", "-c", bind, "munge", *places]
 
 
 def _slurmd_options(cluster: Cluster, host: str, devices: int | None) -> list[str]:
+    """Build the options of a host's slurmd."""
     described = cluster.spec.host(host)
     if described.registration == "cloud":
         # -b: a host that was up before it was asked for would not count as resumed.
@@ -148,7 +165,7 @@ def _slurmd_options(cluster: Cluster, host: str, devices: int | None) -> list[st
 
 
 def stop(cluster: Cluster, daemon: Daemon, host: str | None = None, number: int = signal.SIGTERM) -> None:
-    """Signal a daemon and wait until it is gone; LaunchError: it did not run, or does not end."""
+    """Signal a daemon and wait until it has ended. Raises LaunchError if it does not run, or does not end."""
     processes = of(cluster, daemon, host)
     if not processes:
         raise LaunchError(f"{daemon}{f' of {host}' if host else ''} does not run in {cluster.directory}")
@@ -166,7 +183,18 @@ def wait(
     needs: Daemon | None = None,
     host: str | None = None,
 ) -> None:
-    """Wait until `ready`; LaunchError with the end of the daemon's log after 30 s, or as soon as the daemon it needs is gone."""
+    """Wait until a condition holds.
+
+    Raises LaunchError, with the end of the daemon's log, after 30 s or once the required daemon has ended.
+
+    Args:
+        ready: condition to wait for.
+        complaint: beginning of the error message.
+        cluster: running cluster.
+        name: name of the log to show.
+        needs: daemon that must keep running.
+        host: host of that daemon.
+    """
     deadline_s = time.monotonic() + _PATIENCE_S
     while not ready():
         gone = needs is not None and not of(cluster, needs, host)
@@ -176,6 +204,7 @@ def wait(
 
 
 def _tail(cluster: Cluster, name: str) -> str:
+    """Format the last lines of a daemon's logs."""
     lines: list[str] = []
     for file in (cluster.log(name), cluster.log(f"{name}.out")):
         with suppress(OSError):
@@ -184,13 +213,13 @@ def _tail(cluster: Cluster, name: str) -> str:
 
 
 def listens(path: Path) -> bool:
-    """Whether somebody serves a local socket."""
+    """Return whether a process serves a local socket."""
     with socket.socket(socket.AF_UNIX) as client:
         return client.connect_ex(str(path)) == 0
 
 
 def serves(address: str, port: int) -> bool:
-    """Whether somebody serves a port."""
+    """Return whether a process serves a TCP port."""
     with socket.socket() as client:
         client.settimeout(1)
         return client.connect_ex((address, port)) == 0
@@ -210,13 +239,13 @@ _SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sb
 
 
 def missing_programs(accounting: bool = True) -> tuple[str, ...]:
-    """Programs the cluster needs that are not installed."""
+    """List the programs that the cluster needs and that are not installed."""
     wanted = (*_SLURM, *_TOOLS, *(_ACCOUNTING if accounting else ()))
     return tuple(name for name in wanted if shutil.which(name, path=_SEARCH) is None)
 
 
 def check(accounting: bool = True) -> None:
-    """LaunchError names what prevents a cluster on this machine, and the remedy."""
+    """Raise LaunchError, with the remedy, if a cluster cannot run on this machine."""
     if os.geteuid() != 0:
         raise LaunchError(
             "starting a Slurm needs root (its daemons start jobs as their users): `sudo campaign cluster up`; "
@@ -234,7 +263,10 @@ def check(accounting: bool = True) -> None:
 
 
 def slurm_of_this_machine(proc: Path = Path("/proc")) -> str | None:
-    """Evidence of a real Slurm on this machine, or None. An emulated one has process ids and ports of its own."""
+    """Return evidence of a real Slurm on this machine, or None.
+
+    An emulated Slurm has separate process ids and ports.
+    """
     ours = (proc / "self/ns/pid").stat().st_ino
     for entry in proc.iterdir():
         if entry.name.isdigit():
@@ -250,7 +282,7 @@ def slurm_of_this_machine(proc: Path = Path("/proc")) -> str | None:
 
 
 def _listening(proc: Path) -> set[int]:
-    """TCP ports that somebody listens on in this network namespace."""
+    """List the TCP ports with a listening process in this network namespace."""
     ports = set()
     for table in ("tcp", "tcp6"):
         with suppress(OSError):

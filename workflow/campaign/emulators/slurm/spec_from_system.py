@@ -1,4 +1,4 @@
-"""The emulated cluster of a system file: its hosts, their own devices, and a port for every device that can be attached."""
+"""Emulated cluster of a system file: its hosts, their own devices, and a port for every attachable device."""
 
 from __future__ import annotations
 
@@ -25,10 +25,16 @@ _DEVICE = "gpu"
 
 
 def cluster_of(system: SystemFile, accounting: bool = True, slurm_conf: tuple[str, ...] = ()) -> ClusterSpec:
-    """What `campaign cluster up` brings up for a system.
+    """Build the specification of the cluster that `campaign cluster up` starts for a system.
 
-    Hosts that stay as they are in Slurm (static, cloud) offer their own devices and all that could be attached; dynamic ones begin
-    with their own. slurm_conf: further lines of slurm.conf. ConfigError: the system is none that one machine can stand for.
+    Hosts that do not change in Slurm (static, cloud) offer their own devices and all that could be attached; dynamic ones begin
+    with
+    their own. Raises ConfigError if one machine cannot stand for the system.
+
+    Args:
+        system: system file.
+        accounting: whether the accounting database runs.
+        slurm_conf: further lines of slurm.conf.
     """
     kind, _, model = system.slurm.gres.partition(":")
     if kind != _DEVICE:
@@ -60,6 +66,7 @@ def cluster_of(system: SystemFile, accounting: bool = True, slurm_conf: tuple[st
 
 
 def _host(group: HostSpec, name: str, ports: int, system: SystemFile) -> ClusterHost:
+    """Build the specification of one host."""
     own = sum(device.count for device in group.devices if device.kind == _DEVICE)
     registration = _REGISTRATIONS[system.slurm.strategy]
     return ClusterHost(
@@ -73,7 +80,7 @@ def _host(group: HostSpec, name: str, ports: int, system: SystemFile) -> Cluster
 
 
 def _reported_as(system: SystemFile) -> str:
-    """What the cluster calls its devices, all of which are of one gres."""
+    """Return the name under which the cluster reports its devices, all of which have the same gres."""
     models = [device.model for group in system.hosts for device in group.devices if device.kind == _DEVICE]
     models += [entry.model for entry in system.pool if entry.kind == _DEVICE]
     names = list(dict.fromkeys(models)) or [_DEVICE]
@@ -87,7 +94,7 @@ def _reported_as(system: SystemFile) -> str:
 
 
 def _ports(system: SystemFile) -> list[int]:
-    """How many devices of the pool can be attached to each host at once, as the fabric's own rules have it."""
+    """Return how many pool devices can be attached to each host at once, by the fabric's own rules."""
     names = [name for group in system.hosts for name in group.names()]
     pool = [entry for entry in system.pool if entry.kind == _DEVICE]
     if not pool:
@@ -97,6 +104,7 @@ def _ports(system: SystemFile) -> list[int]:
 
 
 def _attachable(fabric: Fabric, host: str, model: str, most: int) -> int:
+    """Return the largest number of pool devices that the fabric can attach to a host."""
     empty = fabric.read_inventory().freed()
     for count in range(most, 0, -1):
         wanted = Configuration("ports", 1, count, 0, count, model, "fabric", "local")

@@ -27,7 +27,7 @@ _ITERATIONS = 5
 
 
 def with_models(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored links/1 document with models fitted to its measurements."""
+    """Return a stored links/1 document with models fitted to its measurements."""
     allreduce = document["allreduce"] and AllReduce.model_validate(document["allreduce"])
     curves = {kind: BandwidthCurve.model_validate(curve) for kind, curve in document["curves"].items()}
     messages = {kind: _rounded(fit_messages(curve.size_bytes, curve.time_s)) for kind, curve in curves.items()}
@@ -45,20 +45,20 @@ def _rounded(fit: FittedModel | None) -> FittedModel | None:
 
 
 def allreduce_s(size_bytes: npt.ArrayLike, ranks: int, alpha_us: float, gb_per_s: float) -> Floats:
-    """Seconds of a ring all-reduce by the model."""
+    """Predict the time of a ring all-reduce in seconds."""
     size = np.asarray(size_bytes, dtype=np.float64)
     return np.asarray(2 * (ranks - 1) * alpha_us * 1e-6 + 2 * (ranks - 1) / ranks * size / (gb_per_s * 1e9))
 
 
 def fit_allreduce(size_bytes: Sequence[int], times_s: Sequence[float], ranks: int) -> FittedModel | None:
-    """The ring model of all-reduce times by size; None for one rank, too few sizes, or times that do not grow with the size."""
+    """Fit the ring model to all-reduce times by size; None for one rank, too few sizes, or times that do not grow with size."""
     if ranks < 2:
         return None
     return _fit(size_bytes, times_s, 2.0 * (ranks - 1), 2.0 * (ranks - 1) / ranks)
 
 
 def fit_messages(size_bytes: Sequence[int], times_s: Sequence[float]) -> FittedModel | None:
-    """Hockney's model of answered messages by size; None as for `fit_allreduce`."""
+    """Fit Hockney's model to times of answered messages by size; None as for `fit_allreduce`."""
     return _fit(size_bytes, times_s, 2.0, 1.0)
 
 

@@ -126,7 +126,7 @@ Seconds = Mapping[tuple[int, int, int], float]
 
 
 def measured(spec: LinkSpec, devices: Sequence[MeasuredDevice], ranks: Sequence[RankLinks | None]) -> dict[str, Any]:
-    """The parts of a LinksDocument that follow from the results of ranks; None: a rank without a result."""
+    """Build the parts of a LinksDocument from the results of ranks; None stands for a rank without a result."""
     there = {rank.rank: rank for rank in ranks if rank is not None}
     described = [
         device.model_copy(update={"measured_as": there[number].device_name}) if number in there else device
@@ -250,7 +250,7 @@ def _host_device(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostCopie
 
 
 def digits(value: float) -> float:
-    """Six significant digits: clocks know no more, and documents are read by people."""
+    """Round to six significant digits, the resolution of the clocks."""
     return float(f"{value:.6g}")
 
 
@@ -260,7 +260,7 @@ KINDS = (LOCAL, FABRIC, NETWORK, f"{FABRIC} + {NETWORK}")
 
 
 def kind_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The kind of way between two devices as the document describes them (`host`, `attach`)."""
+    """Return the kind of path between two devices of a document (`host`, `attach`)."""
     crossed = []
     if FABRIC in (one["attach"], other["attach"]):
         crossed.append(FABRIC)
@@ -270,10 +270,10 @@ def kind_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 def kinds(devices: Sequence[Mapping[str, Any]]) -> list[list[str | None]]:
-    """[device][device], None on the diagonal."""
+    """Return the kind of path between all devices as [device][device], None on the diagonal."""
     return [[None if one is other else kind_of(one, other) for other in devices] for one in devices]
 
 
 def links_of(kind: str) -> list[str]:
-    """The links of a kind of way: names of keys in a system file's `links`."""
+    """Return the links of a kind of path, as named in a system file's `links`."""
     return kind.split(" + ")

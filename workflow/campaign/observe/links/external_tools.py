@@ -32,7 +32,7 @@ _IF_THERE = (
 
 @dataclass(frozen=True)
 class _Start:
-    """One start of a program: its name, what it is about, its command, on which hosts (ranks by host)."""
+    """One invocation of a program, with its subject, its command, and its ranks by host."""
 
     program: str
     about: str
@@ -41,7 +41,7 @@ class _Start:
 
 
 def starts(tool: str, ranks_by_host: Mapping[str, int], largest_bytes: int) -> Iterator[_Start]:
-    """The starts of a tool on these hosts; a tool for a single host is started on each."""
+    """Yield the invocations of a tool on these hosts; a single-host tool is started on each."""
     hosts, total = list(ranks_by_host), sum(ranks_by_host.values())
     if tool in ("p2pBandwidthLatencyTest", "nvbandwidth"):
         for host, count in ranks_by_host.items():
@@ -65,7 +65,15 @@ def _slots(ranks_by_host: Mapping[str, int]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class LinkBench:
-    """Where links are measured. directory: of the measurement alone; marker: of its processes; log: of their output."""
+    """Setup of a link measurement.
+
+    Args:
+        launcher: launcher of the steps.
+        composition: hosts and devices.
+        directory: working directory of the measurement alone.
+        marker: mark of its processes.
+        log: log of their output.
+    """
 
     launcher: Launcher
     composition: Composition
@@ -75,7 +83,7 @@ class LinkBench:
 
 
 def measure(bench: LinkBench, settings: LinkMeasurement, largest_bytes: int) -> tuple[dict[str, Any], list[str]]:
-    """The output of each external tool by tool and start, and a problem for each that printed no result."""
+    """Run the external tools, and return their readings by tool and invocation, and one problem per failure."""
     ranks_by_host = {host.name: len(host.devices) for host in bench.composition.hosts if host.devices}
     log, limits = bench.log, Limits(2 * settings.budget_s)
     found: dict[str, Any] = {}
@@ -103,7 +111,7 @@ def measure(bench: LinkBench, settings: LinkMeasurement, largest_bytes: int) -> 
 
 
 def _read(tool: str, log: Path, ranks_by_host: Mapping[str, int], *, whole: bool) -> tuple[dict[str, Any], str]:
-    """The reading as a document, and why it is not whole."""
+    """Read the log of a tool, and return the reading as a document and the reason why it is incomplete."""
     scope = RunContext(ranks=sum(ranks_by_host.values()), hosts=len(ranks_by_host), ended_normally=whole)
     reading = read_log(_PARSERS[tool], Log(log), scope)
     if whole:

@@ -36,10 +36,11 @@ _START_S = 120.0  # loading torch from a busy shared file system
 
 
 def measure_links(bench: LinkBench, runs_on: AcceleratorKind, settings: LinkMeasurement) -> dict[str, Any]:
-    """Measure the links between all devices of the composition; gives a document as `LinksDocument` describes it.
+    """Measure the links between all devices of the composition, and return a document as described by `LinksDocument`.
 
-    What fails in the measurement is a problem in the document; LaunchError (nothing could be started) passes. The directory of the
-    bench is empty afterwards; output is appended to its log.
+    Failures of the measurement are problems in the document. Raises LaunchError if nothing could be started. The directory of
+    the
+    setup is empty afterwards; output is appended to its log.
     """
     started_s = time.monotonic()
     devices = described(bench.composition)
@@ -66,7 +67,7 @@ def measure_links(bench: LinkBench, runs_on: AcceleratorKind, settings: LinkMeas
 
 
 def described(composition: Composition) -> list[MeasuredDevice]:
-    """Devices in the order of their ranks."""
+    """Describe the devices of a composition in the order of their ranks."""
     return [
         MeasuredDevice(
             name=f"{host}.{device.kind}{index}",
@@ -84,7 +85,7 @@ def described(composition: Composition) -> list[MeasuredDevice]:
 def _measured_by_ranks(
     spec: LinkSpec, devices: Sequence[MeasuredDevice], bench: LinkBench, tries: int = _TRIES
 ) -> tuple[tuple[RankLinks | None, ...], list[str]]:
-    """Results by rank, and what went wrong."""
+    """Measure links with one rank per device, and return the results by rank and the problems."""
     out = bench.directory / TORCH
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -142,7 +143,10 @@ When = Literal["before", "after"]
 
 
 def asked_of(campaign: Campaign) -> tuple[When, ...]:
-    """When a campaign measures links: as configured, otherwise before its runs if it trains, since PyTorch is installed then."""
+    """Return when a campaign measures links, before or after its runs.
+
+    Without configuration, links are measured before the runs of campaigns that train, since PyTorch is installed then.
+    """
     if campaign.protocol.links.when is not None:
         return campaign.protocol.links.when
     return ("before",) if any(workload.needs_torch for workload in campaign.workloads.values()) else ()
@@ -150,7 +154,7 @@ def asked_of(campaign: Campaign) -> tuple[When, ...]:
 
 @dataclass(frozen=True)
 class LinkStage:
-    """Measures the links of one use of a lease. use: its id."""
+    """Link measurement of one use of a lease. `use` is its id."""
 
     campaign: Campaign
     results: Results
@@ -160,9 +164,9 @@ class LinkStage:
     lease: str
 
     def look(self, launcher: Launcher, when: When, directory: Path, marker: str) -> tuple[str, tuple[str, ...]]:
-        """Hash of the document in shared/, and flags for records measured over these links.
+        """Measure the links unless an earlier driver of this use did, and return the document's hash and the flags for records.
 
-        Links that an earlier driver of this use has measured are not measured again. LaunchError: nothing could be started.
+        Raises LaunchError if nothing could be started.
         """
         kept = self.results.measured_links / f"{self.use}.{when}.json"
         if not kept.exists():
@@ -186,7 +190,7 @@ class LinkStage:
 
 
 def links_of_uses(results: Path, store: Store) -> list[dict[str, Any]]:
-    """All link measurements of a results directory, by file name: lease_id, lease, when, and the document."""
+    """Read all link measurements of a results directory by file name: lease_id, lease, when, and document."""
     # Here, so that planning and driving load no scipy.
     from campaign.observe.links.alpha_beta_model import with_models
 

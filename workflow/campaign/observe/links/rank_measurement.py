@@ -33,9 +33,10 @@ _NUMBER_BYTES = 4
 
 
 def ladder(sizes_bytes: Sequence[int]) -> Iterator[tuple[int, bool]]:
-    """Ascending sizes as (bytes, whether it counts).
+    """Yield ascending sizes as (bytes, whether the size counts).
 
-    Auxiliary sizes, which are sent once and do not count, keep each size within 16 times the one before. So the first message over
+    Auxiliary sizes, which are sent once and do not count, keep each size within 16 times the one before. So the first message
+    over
     a slow link never takes minutes.
     """
     before = None
@@ -55,7 +56,7 @@ class PassForecast:
     passes: list[tuple[int, float]] = field(default_factory=list)
 
     def note(self, size_bytes: int, pass_s: float) -> None:
-        """A pass that was measured; sizes ascend."""
+        """Add the duration of a measured pass; sizes ascend."""
         self.passes.append((size_bytes, pass_s))
 
     def pass_s(self, size_bytes: int) -> float:
@@ -150,7 +151,7 @@ class RankMeasurement:
             )
 
     def _agree(self, yes: bool) -> bool:
-        """Wait for all ranks; gives the decision of rank 0."""
+        """Wait for all ranks, and return the decision of rank 0."""
         word = torch.tensor([int(yes and self.place.rank == 0)])
         dist.all_reduce(word)
         return bool(word.item())
@@ -166,7 +167,7 @@ class RankMeasurement:
         return self._forecast.pass_s(size) * times <= self._left_s()
 
     def _in_memory(self, size: int) -> bool:
-        """Whether all ranks have enough free memory."""
+        """Return whether all ranks have enough free memory."""
         # Hosts whose devices are CPU processes can all be one machine.
         shared = self._gpus is None
         free = _available_bytes() // self.place.world_size if shared else self._gpus.mem_get_info(self.device)[0]
@@ -183,7 +184,7 @@ class RankMeasurement:
             self._left_out.append(LeftOut(size_bytes=size, why=why))
 
     def _scout(self, size: int) -> bool:
-        """One message of an auxiliary size for every pair, to forecast the next size."""
+        """Send one message of an auxiliary size per pair, to forecast the next size."""
         buffer = self._exchange.buffer(size)
         started_s = time.monotonic()
         for peer, sends in self._turns(permutations, may_stop=True):
@@ -192,7 +193,7 @@ class RankMeasurement:
         return not self._stopped
 
     def _round(self, size: int, first: bool) -> bool:
-        """All measurements of one size; False when the time is over. The first size is always measured: it gives the latency."""
+        """Measure one size, and return False if the time ran out. The first size is always measured, for the latency."""
         started_s = time.monotonic()
         exchange, out, into = self._exchange, self._exchange.buffer(size), self._exchange.buffer(size)
         if not self._pairs(self._unidirectional, size, permutations, partial(exchange.one_way, out), not first):
@@ -215,7 +216,7 @@ class RankMeasurement:
         sample: Callable[[int, bool], float],
         may_stop: bool,
     ) -> bool:
-        """Times of every pair, noted by the rank that begins; False when the time is over."""
+        """Measure the times of every pair, stored by the rank that begins; False if the time ran out."""
         for peer, begins in self._turns(pairs, may_stop):
             times = self._times(partial(sample, peer, begins))
             if begins:
@@ -223,7 +224,7 @@ class RankMeasurement:
         return not self._stopped
 
     def _turns(self, pairs: PairSchedule, may_stop: bool) -> Iterator[tuple[int, bool]]:
-        """This rank's turns with all pairs: its peer, and whether it begins. `_stopped` says afterwards whether time was over."""
+        """Yield this rank's peer per turn and whether it begins. `_stopped` is set if the time ran out."""
         rank = self.place.rank
         for pair in pairs(range(self.place.world_size), 2):
             self._stopped = not self._turn(may_stop)
@@ -245,7 +246,7 @@ class RankMeasurement:
         return True
 
     def _check_sum(self) -> None:
-        """The first collective on the devices makes their communicator, and shows that it adds up."""
+        """Run a first all-reduce, which creates the communicator, and raise RuntimeError if its sum is wrong."""
         ones = torch.ones(2, device=self.device)
         dist.all_reduce(ones)
         if found := [value for value in ones.tolist() if value != self.place.world_size]:
@@ -266,7 +267,7 @@ class RankMeasurement:
                 self._copies = [CollectiveTimes(size_bytes=size, times_s=tuple(times)) for times in both]
 
     def _reaches(self) -> dict[int, bool]:
-        """By rank on the same host, where this process sees its device too."""
+        """Return whether this device can access each peer's memory, by rank on the same host."""
         gpus = self._gpus
         if gpus is None or gpus.device_count() == 1:
             return {}

@@ -33,10 +33,16 @@ _SlowLink = tuple[float, str]
 
 
 def flags(document: Mapping[str, Any], links: Links, scale: float | None, tolerance_pct: float) -> tuple[str, ...]:
-    """What records measured over these links should say, the worst first: at most three, and how many more there are.
+    """Return the flags for records measured over slow links, the worst first: at most three, and the number of further ones.
 
-    document: links/1. scale: of emulated links, None where links are what they are. Devices that are CPU processes have no links
-    but emulated ones: each kind that is shaped is held against its rate, and all else among them is this machine's memory.
+    CPU processes have only emulated links: each shaped kind is compared with its rate, and other paths are this machine's
+    memory.
+
+    Args:
+        document: links/1 document.
+        links: links of the system file.
+        scale: scale of emulated links; None for real links.
+        tolerance_pct: tolerated shortfall in percent.
     """
     expected = _rates(links, scale, document["runs_on"])
     least = 1 - tolerance_pct / 100
@@ -51,7 +57,7 @@ def flags(document: Mapping[str, Any], links: Links, scale: float | None, tolera
 
 
 def _rates(links: Links, scale: float | None, runs_on: str) -> dict[str, float]:
-    """GB/s expected of each kind of way that the system file says enough of."""
+    """Return the expected rate (GB/s) of each kind of path that the system file specifies."""
     if runs_on == "cpu" and scale is None:
         return {}
     known = {
@@ -69,7 +75,7 @@ def _rates(links: Links, scale: float | None, runs_on: str) -> dict[str, float]:
 
 
 def _pairs(document: Mapping[str, Any], matrix: str) -> Iterator[tuple[int, int, str, float]]:
-    """(from, to, kind, value) of every measured pair."""
+    """Yield (from, to, kind, value) of every measured pair."""
     matrices = document.get("matrices")
     for out, row in enumerate(matrices[matrix] if matrices else ()):
         for to, value in enumerate(row):
@@ -78,14 +84,14 @@ def _pairs(document: Mapping[str, Any], matrix: str) -> Iterator[tuple[int, int,
 
 
 def _slow(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_SlowLink]:
-    """Single pairs that are slow. least: share of what is expected."""
+    """Yield the single pairs that are slower than this share of the expected rate."""
     for kind, of_kind in _told(document).items():
         named = {_pair(document, *pair): rate for pair, rate in of_kind.items()}
         yield from _under(kind, expected, named, least)
 
 
 def _under(kind: str, expected: Mapping[str, float], rates: Mapping[str, float], least: float) -> Iterator[_SlowLink]:
-    """The links of a kind that are slower than the system file says, or else than their median."""
+    """Yield the links of a kind that are slower than the system file specifies, or else than their median."""
     if kind not in expected and len(rates) < _FEWEST_PEERS:
         return
     usual, whose = (expected[kind], _OF_SYSTEM) if kind in expected else (median(rates.values()), _OF_PEERS)
@@ -95,7 +101,7 @@ def _under(kind: str, expected: Mapping[str, float], rates: Mapping[str, float],
 
 
 def _slow_kinds(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_SlowLink]:
-    """Kinds of way that are slow in the median: an emulated link alone cannot be, but a busy machine can look so."""
+    """Yield the kinds of path that are slow in the median; on a busy machine a single emulated link only looks slow."""
     for kind, of_kind in _told(document).items():
         rate = median(of_kind.values())
         if kind in expected and rate < expected[kind] * least:
@@ -104,7 +110,7 @@ def _slow_kinds(document: Mapping[str, Any], expected: Mapping[str, float], leas
 
 
 def _told(document: Mapping[str, Any]) -> dict[str, dict[tuple[int, int], float]]:
-    """GB/s without the time of an empty message, by kind of way and pair; only where the size tells it."""
+    """Return the bandwidth (GB/s) by kind and pair, without the time of an empty message, if the size is sufficient."""
     if (document["matrix_size_bytes"] or 0) < TELLING_BYTES:
         return {}
     latency_us = {(out, to): value for out, to, _, value in _pairs(document, "latency_us")}
@@ -119,7 +125,7 @@ def _told(document: Mapping[str, Any]) -> dict[str, dict[tuple[int, int], float]
 
 
 def _slow_hosts(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_SlowLink]:
-    """Ways between a host and its devices."""
+    """Yield the slow copies between a host and its devices."""
     copies = document.get("host_device")
     if not copies:
         return

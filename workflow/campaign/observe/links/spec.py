@@ -17,7 +17,7 @@ _NUMBER_BYTES = 4  # of an fp32
 
 
 class LinkSpec(ClosedModel):
-    """One measurement of links. hosts: by rank."""
+    """Specification of one link measurement. `hosts` is by rank."""
 
     hosts: tuple[str, ...] = Field(min_length=1)
     sizes_bytes: tuple[int, ...] = Field(min_length=1)
@@ -81,7 +81,7 @@ class RankLinks(ClosedModel):
 
 
 def read_spec(path: Path) -> LinkSpec:
-    """Read a specification; ConfigError names the file and the problem."""
+    """Read a specification. Raises ConfigError with the file and the problem."""
     try:
         return LinkSpec.model_validate_json(read_bytes(path))
     except OSError as error:
@@ -91,11 +91,12 @@ def read_spec(path: Path) -> LinkSpec:
 
 
 def write_links(out: Path, links: RankLinks) -> None:
+    """Write the result of a rank."""
     write_once(result_path(out, links.rank), links.model_dump_json(exclude_none=True).encode() + b"\n")
 
 
 def read_links(out: Path, world_size: int) -> tuple[RankLinks | None, ...]:
-    """Results by rank, None for a rank that left none; RecordError names a damaged file."""
+    """Read the results of all ranks, None for a rank without one. Raises RecordError for a damaged file."""
     results: list[RankLinks | None] = []
     for rank in range(world_size):
         path = result_path(out, rank)

@@ -25,7 +25,7 @@ LARGEST_COPY_ON_CPU_BYTES = 2**26
 
 
 class Exchange:
-    """This rank's end of messages with one other rank at a time."""
+    """This rank's end of timed messages with one other rank at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -33,7 +33,7 @@ class Exchange:
         self._answer = torch.zeros(1, device=device)
 
     def buffer(self, size_bytes: int) -> torch.Tensor:
-        """Zeros: sums of them stay what they are."""
+        """Create a buffer of zeros, whose sums stay zero."""
         return torch.zeros(size_bytes // 4, device=self.device)
 
     def synchronize(self) -> None:
@@ -41,7 +41,7 @@ class Exchange:
             device_module(self.device.type).synchronize(self.device)
 
     def ping_pong(self, buffer: torch.Tensor, peer: int, begins: bool) -> float:
-        """Seconds one way: half of a message there and back. On a GPU the mean of several that are queued, else their median."""
+        """Return the one-way latency in seconds, on a GPU the mean of several queued round trips, else their median."""
         self.synchronize()
         trips_s = []
         started_s = before_s = time.perf_counter()
@@ -60,7 +60,7 @@ class Exchange:
         return (median(trips_s) if self.device.type == "cpu" else whole_s) / 2
 
     def one_way(self, buffer: torch.Tensor, peer: int, sends: bool) -> float:
-        """Seconds until the receiver's word is back; of no meaning at the receiver."""
+        """Return the seconds until the receiver's acknowledgement; meaningless at the receiver."""
         self.synchronize()
         started_s = time.perf_counter()
         if sends:
@@ -73,7 +73,7 @@ class Exchange:
         return time.perf_counter() - started_s
 
     def both_ways(self, out: torch.Tensor, into: torch.Tensor, peer: int, _: bool = True) -> float:
-        """Seconds until both have all of each other's buffer, whoever begins."""
+        """Return the seconds until both ranks have each other's whole buffer."""
         self.synchronize()
         started_s = time.perf_counter()
         self._swap(out, into, peer)
@@ -99,7 +99,7 @@ def _wait(*operations: dist.P2POp) -> None:
 
 
 def copies_s(device: torch.device, size_bytes: int, warmup: int, repeats: int) -> tuple[list[float], list[float]]:
-    """Seconds of copies to the device and from it. Host memory is pinned; for a CPU process both are copies within main memory."""
+    """Return the seconds of copies to and from the device. Host memory is pinned; a CPU process copies within main memory."""
     host = torch.zeros(size_bytes // 4, pin_memory=device.type != "cpu")
     there = torch.zeros(size_bytes // 4, device=device)
     timed = _by_clock if device.type == "cpu" else partial(_by_events, device_module(device.type))

@@ -64,19 +64,22 @@ _NETWORK_RATES = (
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Devices of a run on a sampler's host.
+    """Names of the devices of a run on a sampler's host.
 
-    named: by the host's names, None for a device without one; reported: UUIDs that ranks report, one for each device, or empty.
+    Args:
+        named: names by the host, None for a device without one.
+        reported: UUIDs that ranks report, one per device, or empty.
     """
 
     named: tuple[str | None, ...] = ()
     reported: tuple[str, ...] = ()
 
     def names(self, there: Sequence[str]) -> tuple[str, ...]:
-        """What they are called among the parts of a host; empty where that is not known.
+        """Return the names of the used devices among the parts of a host, or () if they are unknown.
 
-        What a rank reports of an NVIDIA device counts more than what anybody else says, but for parts of one, which may report the
-        whole. torch's UUIDs of other vendors' devices are not those of their tools.
+        A rank's report on an NVIDIA device takes precedence, except for parts (MIG), which may report the whole device. torch's
+        UUIDs of
+        other vendors' devices differ from those of the vendors' tools.
         """
         named = tuple(name for name in self.named if name and _UUID.fullmatch(name))
         of_parts = any(name.startswith("MIG-") for name in named)
@@ -86,14 +89,14 @@ class Used:
 
 
 def reported(ran_on: Sequence[str]) -> tuple[str | None, ...]:
-    """The UUID at the end of what each rank says of its device (`Record.ran_on`)."""
+    """Return the UUID at the end of each rank's description of its device (`Record.ran_on`), or None."""
     words = (said.rpartition(" ")[2] for said in ran_on)
     return tuple(word if _UUID.fullmatch(word) else None for word in words)
 
 
 @dataclass(frozen=True)
 class _SampledDevice:
-    """One device, and the sampler that saw it."""
+    """Device and the samples that contain it."""
 
     seen_by: HostSamples
     part: str
@@ -108,7 +111,14 @@ class _SampledDevice:
 def summary(
     hosts: Sequence[HostSamples], window: TimeWindow, used: Mapping[str, Used], samples: float | None
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Metrics and flags. used: devices by sampler (its host's name); samples: that the run worked through in the window."""
+    """Compute the metrics and flags of a run from its samples.
+
+    Args:
+        hosts: samples of each host.
+        window: window over which metrics are computed.
+        used: names of used devices by sampler (its host's name).
+        samples: number of samples that the run worked through in the window.
+    """
     devices, problems = used_devices(hosts, used)
     flags = [f"telemetry: {problem}" for problem in problems]
     metrics = {} if problems else dict(_of_devices(devices, window, samples))
@@ -128,7 +138,7 @@ def summary(
 
 
 def _thin(device: _SampledDevice, window: TimeWindow) -> str:
-    """How little of the window a device was sampled in, in words; empty where that is enough for metrics."""
+    """Describe how little of the window a device was sampled in, or return '' if that is enough for metrics."""
     series = next(filter(None, map(device.series, ("power_w", "memory_used_mib", "utilisation_pct"))), None)
     interval_s = device.seen_by.interval_s
     if series is None or series.covers(window, interval_s) or device.series("lost"):
@@ -141,7 +151,7 @@ def _thin(device: _SampledDevice, window: TimeWindow) -> str:
 
 
 def _others(device: _SampledDevice) -> Iterator[str]:
-    """Processes that were on a device before the run, and still in it: runs start processes of their own."""
+    """Describe the processes that were on a device before and during the run; the run starts its own processes."""
     for quantity, memory_mib in device.seen_by.earlier.get(device.part, {}).items():
         still = device.series(quantity) if quantity.startswith("process_") else None
         if still and len(still.times) > 1:  # one of the run before may be ending yet
@@ -150,10 +160,11 @@ def _others(device: _SampledDevice) -> Iterator[str]:
 
 
 def used_devices(hosts: Sequence[HostSamples], used: Mapping[str, Used]) -> tuple[list[_SampledDevice], list[str]]:
-    """Devices that the run used, and why some are not known: then none shall count, since another's figures would pass for theirs.
+    """Return the devices that the run used, and the reasons why some are unknown.
 
-    Gauges that a program publishes take the place of devices. Devices are found by name. Without names, a run that used as many as
-    its host has used these.
+    No device counts if one is unknown, because another device's figures would pass for its own. Gauges that a program publishes
+    take
+    the place of devices. Without names, a run that used as many devices as its host has used all of them.
     """
     gauges = {part: _SampledDevice(host, part) for host in reversed(hosts) for part in host.parts("gauge")}
     if gauges:
@@ -186,11 +197,13 @@ def used_devices(hosts: Sequence[HostSamples], used: Mapping[str, Used]) -> tupl
 def unused_devices(
     hosts: Sequence[HostSamples], used: Mapping[str, Used], run: TimeWindow
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Devices that did nothing in a run, and flags of those that computed nothing.
+    """Return messages on devices that did nothing in a run, and flags of devices that computed nothing.
 
-    Neither was busy in any sample. A program that uses a device has memory there, a hundred MiB for its context alone; where there
-    is none, nothing ran. Copies need no kernels, so that memory on a device that was not busy is no proof. Of devices without a
-    name, as many as the run has may be any of the host's.
+    Neither was busy in any sample. A program that uses a device holds memory there, a hundred MiB for its context alone; without
+    such
+    memory, nothing ran. Copies need no kernels, so memory on a device that was not busy is no proof. For devices without a name,
+    any
+    of the host's devices may be the run's.
     """
     unused: list[str] = []
     idle: list[str] = []
@@ -208,7 +221,7 @@ def unused_devices(
 
 
 def _still(device: _SampledDevice, run: TimeWindow) -> tuple[str, bool] | None:
-    """How little a device did, in words, and whether a program may have been on it; None for one that did something."""
+    """Return a message on an idle device and whether a program may have used it, or None if the device was busy."""
     busy, memory = (device.covered(name, run) for name in ("utilisation_pct", "memory_used_mib"))
     samples = len(busy.inside(run).times) if busy else 0
     if busy is None or samples < _FEWEST_LOOKS or busy.peak(run) >= _BUSY_PCT:
@@ -226,6 +239,7 @@ def _bare(part: str) -> str:
 def _of_devices(
     devices: Sequence[_SampledDevice], window: TimeWindow, samples: float | None
 ) -> Iterator[tuple[str, float]]:
+    """Yield the metrics of all used devices over a window."""
     for quantity, names in _VALUES.items():
         yield from _means((device.covered(quantity, window) for device in devices), window, *names)
     for quantity, name in _DEVICE_RATES.items():
@@ -243,7 +257,7 @@ def _of_devices(
 
 
 def _all(values: Iterable[T | None]) -> list[T]:
-    """The series of all devices, or nothing where one is missing: a mean over some devices would pass for one of all."""
+    """Return all values, or nothing if one is missing, because a mean over some devices would pass for one over all."""
     found = list(values)
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else []
@@ -265,8 +279,10 @@ def _rates(series: Sequence[Series | None], window: TimeWindow, name: str) -> It
 
 
 def _held_back(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterator[tuple[str, float]]:
-    """Shares of time in which clocks were held: at the power limit, which is normal under load; by heat or the board's protection,
-    which is not; by a person's setting."""
+    """Yield the shares of time in which clocks were limited.
+
+    The power limit is normal under load; heat and the board's protection are not; a user may have set the clocks.
+    """
     kinds = {
         kind: _all(device.covered(kind, window) for device in devices)
         for kind in ("capped_power", "slowed_thermal", "slowed_hardware", "clocks_set")
@@ -285,7 +301,7 @@ def _held_back(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterato
 
 
 def _pcie_link(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterator[tuple[str, float]]:
-    """Of the slowest device, each at its best in the window: links save power while nothing passes."""
+    """Yield PCIe generation and width of the slowest device, each at its best, because idle links save power."""
     for quantity in ("pcie_generation", "pcie_width"):
         if known := _all(device.covered(quantity, window) for device in devices):
             yield quantity, min(each.peak(window) for each in known)
@@ -298,7 +314,7 @@ def _sampling(devices: Sequence[_SampledDevice]) -> Iterator[tuple[str, float]]:
 
 
 def _energy_j(device: _SampledDevice, window: TimeWindow) -> float | None:
-    """By the device's own counter where it has one, otherwise by its power."""
+    """Return the energy of a device over the window (J), by its own counter if it has one, otherwise by its power."""
     counter, power = device.covered("energy_j", window), device.covered("power_w", window)
     if counter and (rate_w := counter.rate(window)) is not None:
         return rate_w * window.length_s
@@ -328,7 +344,7 @@ def _of_hosts(hosts: Sequence[HostSamples], window: TimeWindow) -> Iterator[tupl
 
 
 def _covered(host: HostSamples, part: str, quantity: str, window: TimeWindow) -> Series | None:
-    """The series of a quantity that was sampled from the window's start to its end."""
+    """Return the series of a quantity that was sampled from the window's start to its end, or None."""
     series = host.of(part, quantity)
     return series if series and series.covers(window, host.interval_s) else None
 
@@ -339,7 +355,7 @@ def _summed(host: HostSamples, kinds: Sequence[str], quantity: str, window: Time
 
 
 def _processors(machines: Sequence[HostSamples], window: TimeWindow) -> Iterator[tuple[str, float]]:
-    """Utilisation of all processors of a host, of its busiest socket where it has several, and what other guests took."""
+    """Yield the utilisation of all processors, of the busiest socket, and the share taken by other guests."""
     whole = _all(_share(host, "host", "cpu_busy_s", window) for host in machines)
     if whole:
         peaks = [_peak_share(host, window) or share for host, share in zip(machines, whole, strict=True)]
@@ -359,7 +375,7 @@ def _share(host: HostSamples, part: str, quantity: str, window: TimeWindow) -> f
 
 
 def _peak_share(host: HostSamples, window: TimeWindow) -> float | None:
-    """Between two samples of the window."""
+    """Return the largest busy share between two samples of the window (percent)."""
     busy, every = (host.series["host", name].inside(window).values for name in ("cpu_busy_s", "cpu_all_s"))
     pairs = pairwise(zip(busy, every, strict=True))
     shares = (

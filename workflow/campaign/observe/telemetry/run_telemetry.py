@@ -1,4 +1,4 @@
-"""Telemetry of a driver: one sampler on every host, and the samples of each run as a file and as metrics."""
+"""Telemetry of a driver: one sampler per host, and the samples of each run as a file and as metrics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,14 @@ _STARTS_S = 10.0  # a step of Slurm on many hosts begins within seconds
 
 @dataclass(frozen=True)
 class Summary:
-    """Telemetry of one run. written: the file of its samples, where one was written; unused: see `run_metrics.unused_devices`."""
+    """Telemetry of one run.
+
+    Args:
+        metrics: metrics by name.
+        flags: flags for the record.
+        written: file of the samples, if one was written.
+        unused: messages on unused devices (see `run_metrics.find_unused_devices`).
+    """
 
     metrics: dict[str, float] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
@@ -43,8 +50,14 @@ class Summary:
 
 
 class Telemetry:
-    """Samplers during all runs of a launcher. interval_s: between samples, None for no telemetry; directory: for the files of
-    samplers and the gauges of programs, visible on all hosts, emptied at the start and removed at the end."""
+    """Samplers during all runs of a launcher.
+
+    Args:
+        launcher: launcher that starts the samplers.
+        composition: composition of the runs.
+        interval_s: sampling interval in seconds; None for no telemetry.
+        directory: directory for files of samplers and gauges, visible on all hosts, emptied at the start and removed at the end.
+    """
 
     def __init__(self, launcher: Launcher, composition: Composition, interval_s: float | None, directory: Path) -> None:
         self._launcher, self._composition = launcher, composition
@@ -128,7 +141,7 @@ class Telemetry:
         return window.length_s > 2 * (self._interval_s or 0.0) and window.start > self._since + _STARTS_S
 
     def _between(self, first: float, last: float) -> tuple[list[HostSamples], list[str]]:
-        """What samplers saw, and the hosts of those that saw nothing. Samples are read once."""
+        """Return the samples of hosts that have some, and the names of the hosts without. Samples are read once."""
         seen, silent = [], []
         for host, file in self._files.items():
             file.read_on()
@@ -140,7 +153,10 @@ class Telemetry:
         return seen, silent
 
     def _used(self, counts: Mapping[str, int] | None, ran_on: Sequence[str]) -> dict[str, Used]:
-        """Devices by sampler. Hosts without a sampler of their own are only names of the first one's machine."""
+        """Return the names of used devices by sampler.
+
+        Hosts without a separate sampler are only names of the first one's machine.
+        """
         names: dict[str, list[str | None]] = {}
         told: dict[str, list[str | None]] = {}
         first, by_rank = next(iter(self._files), ""), iter(reported(ran_on))
@@ -172,8 +188,10 @@ def _write_or_explain(out: Path, hosts: Sequence[HostSamples]) -> tuple[Path | N
 
 
 def write(out: Path, hosts: Sequence[HostSamples]) -> Path:
-    """Write a run's samples, whole or not at all, and give the file: Parquet, or `.json.gz` with the same columns where there is no
-    pyarrow, which tables read alike."""
+    """Write the samples of a run atomically, and return the path of the file.
+
+    The format is Parquet, or `.json.gz` with the same columns without pyarrow; tables read both alike.
+    """
     columns = rows(hosts)
     make_directory(out.parent)
     try:

@@ -32,7 +32,13 @@ _MOST_WALL_SHARE = 0.5  # calls that wait, as for PCIe rates of older drivers, s
 
 
 class Looks:
-    """Reads all probes at once. clock, cpu: seconds."""
+    """Reader of all probes.
+
+    Args:
+        probes: probes to read.
+        clock: clock in seconds.
+        cpu: processor-time clock in seconds.
+    """
 
     def __init__(
         self,
@@ -44,7 +50,7 @@ class Looks:
         self._clock, self._cpu = clock, cpu
 
     def sample(self) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, list[tuple[float, float]]]]]:
-        """Values of now, and times and values of earlier samples, both by part and quantity."""
+        """Return the current values, and times and values of earlier samples, both by part and quantity."""
         read: dict[str, dict[str, float]] = {}
         sampled: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for probe in tuple(self._probes):
@@ -56,18 +62,18 @@ class Looks:
         return read, sampled
 
     def between(self, interval_s: float) -> None:
-        """Read those that are needed more often than they are sampled."""
+        """Read the probes that must be read more often than the sampling interval."""
         for probe in tuple(self._probes):
             if hasattr(probe, "needed_every_s") and probe.needed_every_s() < interval_s:
                 self._read(probe)
 
     def needed_every_s(self) -> float:
-        """How often that is."""
+        """Return the longest interval (seconds) at which such probes lose no counts."""
         every_s = (probe.needed_every_s() for probe in self._probes if hasattr(probe, "needed_every_s"))
         return min(every_s, default=math.inf)
 
     def cost_s(self) -> tuple[float, float]:
-        """Processor time and time of one look: medians of three after a first one, which opens what stays open."""
+        """Measure processor time and wall time of reading all probes (seconds), as medians of three after a warm-up."""
         looks = []
         for _ in range(4):
             now, used = self._clock(), self._cpu()
@@ -88,12 +94,19 @@ class Looks:
 
 
 def interval_in_force(asked_s: float, cpu_s: float, wall_s: float, devices: int) -> float:
-    """The interval that is asked for, or the shortest at which looks stay within their share. cpu_s, wall_s: of one look."""
+    """Return the requested interval, or the shortest one at which sampling stays within its share of processor time.
+
+    Args:
+        asked_s: requested interval in seconds.
+        cpu_s: processor time of one sample.
+        wall_s: wall time of one sample.
+        devices: number of devices.
+    """
     return max(asked_s, cpu_s / (SHARE * (1 + devices)), wall_s / _MOST_WALL_SHARE)
 
 
 class SampleOutput:
-    """A file that lines are appended to, each by one write."""
+    """File to which lines are appended, each by one write."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -102,7 +115,10 @@ class SampleOutput:
         self._descriptor = self._open()
 
     def line(self, document: dict[str, Any]) -> None:
-        """Append a line. Where that is not possible (a full disk), it is left out; what was torn ends before the next."""
+        """Append a document as one line.
+
+        A line that cannot be written (full disk) is left out, and a torn line is ended before the next one.
+        """
         text = json.dumps(document, separators=(",", ":")).encode() + b"\n"
         if self._torn:
             text = b"\n" + text
@@ -120,7 +136,7 @@ class SampleOutput:
 
 
 class Parent:
-    """The process that has started this one."""
+    """Process that started this one."""
 
     def __init__(self) -> None:
         self._pid = os.getppid()
@@ -131,7 +147,7 @@ class Parent:
             self._watched = True
 
     def ended_within(self, wait_s: float) -> bool:
-        """Wait for so long, or until the parent has ended."""
+        """Wait for this many seconds or until the parent has ended, and return whether it has ended."""
         until = time.monotonic() + wait_s
         while True:
             left_s = max(0.0, until - time.monotonic())
@@ -145,12 +161,12 @@ class Parent:
 
 
 def next_tick(started: float, interval_s: float, now: float) -> float:
-    """The next time of the grid that begins at `started`; ticks that were missed are not made up for."""
+    """Return the next time on the grid that begins at `started`; missed ticks are skipped."""
     return started + (int((now - started) / interval_s) + 1) * interval_s
 
 
 def run(host: str, asked: SamplerOptions, out: Path) -> None:
-    """Sample until the parent has ended."""
+    """Sample the host until the parent process has ended."""
     parent, output = Parent(), SampleOutput(out)
     # What tells this host's network from those of others on the same machine.
     network = Path("/proc/self/ns/net").stat().st_ino
@@ -176,6 +192,7 @@ def run(host: str, asked: SamplerOptions, out: Path) -> None:
 
 
 def main() -> None:
+    """Parse the command line and run the sampler."""
     parser = argparse.ArgumentParser(prog="python -m campaign.observe.telemetry.sampler", description=__doc__)
     parser.add_argument("--host", required=True, help="its name in the samples")
     parser.add_argument("--interval", required=True, type=float, help="seconds between samples, from 0.1 on")

@@ -25,7 +25,7 @@ _LATE_SHARE, _LATE_S = 0.15, 1.5
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """Unix seconds, by the clock of the sampled host."""
+    """Time window in Unix seconds, by the clock of the sampled host."""
 
     start: float
     end: float
@@ -37,13 +37,13 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values of one quantity of one part; times rise."""
+    """Values of one quantity of one part, at ascending times."""
 
     times: tuple[float, ...]
     values: tuple[float, ...]
 
     def at(self, time: float) -> float:
-        """The value at a time."""
+        """Return the value at a time, interpolated linearly."""
         times, values = self.times, self.values
         place = bisect_left(times, time)
         if place in (0, len(times)):
@@ -52,12 +52,12 @@ class Series:
         return values[place - 1] + share * (values[place] - values[place - 1])
 
     def inside(self, window: TimeWindow) -> Series:
-        """The samples in a window, its edges included."""
+        """Return the samples in a window, including its edges."""
         part = slice(bisect_left(self.times, window.start), bisect_right(self.times, window.end))
         return Series(self.times[part], self.values[part])
 
     def integral(self, window: TimeWindow) -> float:
-        """Value times seconds, over the window."""
+        """Return the integral over the window (value times seconds)."""
         inside = self.inside(window)
         times = (window.start, *inside.times, window.end)
         values = (self.at(window.start), *inside.values, self.at(window.end))
@@ -65,17 +65,17 @@ class Series:
         return sum((later - sooner) * (before + after) / 2 for (sooner, later), (before, after) in spans)
 
     def mean(self, window: TimeWindow) -> float:
-        """Over the time of the window, so that samples which are not evenly spread count for as long as they stand."""
+        """Return the time-weighted mean over the window, so that unevenly spaced samples count by their duration."""
         return self.integral(window) / window.length_s
 
     def peak(self, window: TimeWindow) -> float:
-        """The largest sample in the window."""
+        """Return the largest sample in the window."""
         return max(self.inside(window).values)
 
     def covers(self, window: TimeWindow, interval_s: float) -> bool:
-        """Whether there are two samples in the window or more, from its start to its end.
+        """Return whether at least two samples cover the window from its start to its end.
 
-        A last sample may be on its way still, and a sampler that has much to read takes turns; a part that is gone leaves a longer
+        A last sample may still be on its way, and a sampler with many probes reads them in turns; a lost part leaves a longer
         gap.
         """
         inside = self.inside(window).times
@@ -85,7 +85,7 @@ class Series:
         return max(later - sooner for sooner, later in pairwise((window.start, *inside, window.end))) <= most_s
 
     def covered_share(self, window: TimeWindow, interval_s: float) -> float:
-        """Share of a window's time that samples in it stand for, each for as long as it is to the next one as a rule."""
+        """Return the share of a window's time for which its samples stand, each for the usual interval to the next one."""
         inside = self.inside(window).times
         if window.length_s <= 0 or not inside:
             return 0.0
@@ -97,28 +97,28 @@ class Series:
         return max(interval_s, median([later - sooner for sooner, later in pairwise(self.times)] or [0.0]))
 
     def rate(self, window: TimeWindow) -> float | None:
-        """How fast a counter grows, per second, over the part of the window between samples.
+        """Return the growth of a counter per second, over the part of the window between samples.
 
-        None where it went back there (a reset, or a counter that begins anew at a limit): what it had counted by then is not known.
+        The result is None if the counter went back there (a reset or a wrap), because its count until then is unknown.
         """
         start, end = max(window.start, self.times[0]), min(window.end, self.times[-1])
         return (self.at(end) - self.at(start)) / (end - start) if end > start and self._grows(window) else None
 
     def fastest(self, window: TimeWindow) -> float | None:
-        """The largest rate, per second, between two samples that both are in the window; None where it went back."""
+        """Return the largest growth per second between two samples in the window, or None if the counter went back."""
         inside = self.inside(window)
         spans = zip(pairwise(inside.times), pairwise(inside.values), strict=True)
         rates = ((after - before) / (later - sooner) for (sooner, later), (before, after) in spans)
         return max(rates, default=None) if self._grows(window) else None
 
     def _grows(self, window: TimeWindow) -> bool:
-        """Whether it never went back between the samples that enclose the window."""
+        """Return whether the counter never went back between the samples that enclose the window."""
         around = slice(max(0, bisect_right(self.times, window.start) - 1), bisect_left(self.times, window.end) + 1)
         return all(later >= sooner for sooner, later in pairwise(self.values[around]))
 
 
 def together(parts: Sequence[Series]) -> Series | None:
-    """The sum of several counters, at the times at which all were read; None without such times."""
+    """Return the sum of several counters at the times at which all were read, or None without such times."""
     if not parts:
         return None
     values = [dict(zip(each.times, each.values, strict=True)) for each in parts]
@@ -141,8 +141,14 @@ class _Header(BaseModel):
 
 
 class Tick(BaseModel):
-    """One sample. time: Unix seconds by the host's clock; monotonic: seconds of its monotonic clock; sampled: times and values of
-    samples that the driver took since the one before."""
+    """One sample of a host.
+
+    Args:
+        time: Unix seconds by the host's clock.
+        monotonic: seconds of its monotonic clock.
+        read: current values by part and quantity.
+        sampled: times and values of samples that the driver took since the last tick.
+    """
 
     time: float
     monotonic: float
@@ -152,11 +158,18 @@ class Tick(BaseModel):
 
 @dataclass(frozen=True)
 class HostSamples:
-    """What one sampler saw of one run.
+    """Samples of one host during one run.
 
-    machine, network: what tells these apart from others (hosts that are emulated share a machine, or even its network);
-    interval_s: between samples, in force; look_s: processor time of one; problems: why devices there cannot be read; jumped_s: by
-    how much the host's clock was set while the run was on; earlier: the last sample before.
+    Args:
+        host: name of the host.
+        machine: identity of the machine; emulated hosts share it.
+        network: identity of the network namespace.
+        interval_s: sampling interval in force.
+        series: series by part and quantity.
+        jumped_s: amount by which the host's clock was set during the run.
+        look_s: processor time of one sample.
+        problems: reasons why devices cannot be read.
+        earlier: last sample before the run.
     """
 
     host: str
@@ -170,15 +183,16 @@ class HostSamples:
     earlier: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def of(self, part: str, quantity: str) -> Series | None:
+        """Return the series of a part and quantity, or None."""
         return self.series.get((part, quantity))
 
     def parts(self, *kinds: str) -> list[str]:
-        """Parts of some kinds (`gpu`, `nic` ..), in their order."""
+        """List the parts of some kinds (`gpu`, `nic` ..) in their order."""
         return list(dict.fromkeys(part for part, _ in self.series if part.partition(":")[0] in kinds))
 
 
 class SampleFile:
-    """One sampler's file, which may not be there yet. What has been read is kept until `forget`."""
+    """File of one sampler, which may not exist yet. Samples read are kept until `drop_before`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -187,7 +201,7 @@ class SampleFile:
         self._ticks: list[Tick] = []
 
     def read_on(self) -> None:
-        """Read the lines that were completed since the last call; torn lines and lines of another form are skipped."""
+        """Read the lines completed since the last call; torn and malformed lines are skipped."""
         try:
             lines, self._offset = read_json_lines(self._path, self._offset)
         except OSError:
@@ -200,7 +214,7 @@ class SampleFile:
                     self._ticks.append(Tick.model_validate(found))
 
     def between(self, start: float, end: float) -> HostSamples | None:
-        """Samples from `start` to `end`, Unix seconds by the host's clock; None where the sampler has said nothing at all."""
+        """Return the samples between two Unix times by the host's clock, or None if the sampler has written nothing."""
         if self._header is None:
             return None
         series, jumped_s = series_of([tick for tick in self._ticks if start <= tick.time <= end])
@@ -208,15 +222,15 @@ class SampleFile:
         return HostSamples(**self._header.model_dump(), series=series, jumped_s=jumped_s, earlier=earlier)
 
     def forget(self, before: float) -> None:
-        """Drop the samples before a time, but for the last one."""
+        """Drop the samples before a time, except the last one."""
         past = sum(tick.time <= before for tick in self._ticks)
         self._ticks = self._ticks[max(0, past - 1) :]
 
 
 def series_of(ticks: Sequence[Tick]) -> tuple[dict[SeriesKey, Series], float]:
-    """Series by part and quantity, and by how much the clock was set between the ticks (0: not at all).
+    """Build series by part and quantity, and return them with the amount by which the clock was set (0 if not at all).
 
-    Where it was set, times go on from the first tick by the monotonic clock, and what the driver sampled is left out.
+    If the clock was set, times continue from the first tick by the monotonic clock, and the driver's samples are left out.
     """
     jumped_s = max((_jump_s(*pair) for pair in pairwise(ticks)), default=0.0)
     found: dict[SeriesKey, dict[float, float]] = {}
@@ -243,14 +257,14 @@ def series_of(ticks: Sequence[Tick]) -> tuple[dict[SeriesKey, Series], float]:
 
 
 def _jump_s(sooner: Tick, later: Tick) -> float:
-    """0 for what a clock that is kept in step may drift between two ticks."""
+    """Return by how much the clock was set between two ticks (seconds), 0 within the usual drift."""
     passed = later.monotonic - sooner.monotonic
     jumped_s = abs(later.time - sooner.time - passed)
     return 0.0 if jumped_s <= _JUMP_S + _SLEW * abs(passed) else jumped_s
 
 
 def rows(hosts: Iterable[HostSamples]) -> dict[str, list[Any]]:
-    """Columns of the long table that is kept: time (Unix seconds), host, part, quantity, value."""
+    """Build the columns of the stored long table: time (Unix seconds), host, part, quantity, value."""
     names = ("time", "host", "part", "quantity", "value")
     table = [
         (time, samples.host, *key, value)

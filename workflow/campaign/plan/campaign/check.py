@@ -1,4 +1,4 @@
-"""A campaign's nouns checked against each other. Every check gives all that it finds, with file, line, key and remedy."""
+"""Checks of a campaign, its systems and its workloads against each other. Each problem has file, line, key and remedy."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def check(
 
 
 def system_problems(system: SystemFile, source: YamlFile, configurations: Sequence[Configuration] = ()) -> list[str]:
-    """What contradicts itself in a system file, and the configurations where they are given."""
+    """List contradictions within a system file, and with the configurations if they are given."""
     return [*_devices(system, source), *_slurm_overrides(system, source, configurations)]
 
 
@@ -88,7 +88,7 @@ def workload_problems(
     system: SystemFile | None = None,
     place: Callable[..., str] = "".format,
 ) -> list[str]:
-    """What contradicts itself in a workload file, and the campaign and system where they are given."""
+    """List contradictions within a workload file, and with campaign and system if they are given."""
     around = Surroundings(
         place=source.place,
         axis_place=partial(place, "axes", "options"),
@@ -180,7 +180,10 @@ def _paces(
 
 
 def _launching(system: SystemFile, configurations: Sequence[Configuration], source: YamlFile) -> Iterator[str]:
-    """Slurm's part in devices that nothing attaches: it moves none, and cannot know which host's ids it would choose."""
+    """Yield problems of Slurm settings for devices that are used through a launch prefix.
+
+    Slurm moves no such device, and cannot know the ids on the host that it would choose.
+    """
     if not any(rules_of(system, c.device) for c in configurations):
         return
     if system.slurm.strategy == "dynamic":

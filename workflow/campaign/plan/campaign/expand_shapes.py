@@ -1,4 +1,4 @@
-"""Expands shapes to configurations, the hardware that a campaign file asks for, and lists to their combinations. Pure."""
+"""Expansion of shapes to configurations, the hardware that a campaign file asks for, and of lists to combinations. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,15 @@ MAX_COMBINATIONS = 1_000_000  # beyond it a list is a mistake, and the plan woul
 
 
 def product(axes: Mapping[str, Sequence[Any]], zips: Sequence[Sequence[str]], where: str) -> Iterator[dict[str, Any]]:
-    """All combinations of axis values, where the axes of one zip go together; ConfigError for a zip that cannot be."""
+    """Yield all combinations of axis values. The axes of one zip advance together.
+
+    Raises ConfigError for an invalid zip, or if there are too many combinations.
+
+    Args:
+        axes: values of each axis.
+        zips: names of the axes of each zip.
+        where: place in the file, for messages.
+    """
     groups: list[list[dict[str, Any]]] = []
     zipped: set[str] = set()
     for names in zips:
@@ -57,7 +65,10 @@ def product(axes: Mapping[str, Sequence[Any]], zips: Sequence[Sequence[str]], wh
 
 @dataclass(frozen=True)
 class Impossible:
-    """A shape that a product of lists produced and that cannot exist, with the reason; of: its place in the file."""
+    """A shape that a product of lists produced and that cannot exist, with the reason.
+
+    of: position of the shape in the file.
+    """
 
     shape: str
     why: str
@@ -66,7 +77,7 @@ class Impossible:
 
 @dataclass(frozen=True)
 class Expanded:
-    """What shapes make."""
+    """Configurations that shapes make, and the impossible ones."""
 
     configurations: tuple[Configuration, ...]
     impossible: tuple[Impossible, ...]
@@ -74,7 +85,7 @@ class Expanded:
     """Positions in the file of the shapes that make a configuration, by its name."""
 
     def repeated(self, place: Callable[..., str]) -> Iterator[str]:
-        """Warnings about shapes that make only configurations which earlier ones make."""
+        """Yield a warning per shape that only makes configurations of earlier shapes."""
         for index in sorted({index for made in self.shapes.values() for index in made}):
             first = {name: made[0] for name, made in self.shapes.items() if index in made}
             if index not in first.values():
@@ -84,11 +95,16 @@ class Expanded:
 
 
 def expand_shapes(shapes: Sequence[Shape], systems: Sequence[SystemFile], source: YamlFile) -> Expanded:
-    """Configurations of all shapes; the same hardware declared twice is one configuration.
+    """Expand all shapes to configurations. Hardware that is declared twice is one configuration.
 
-    Of several systems, a shape makes one on each that can hold it, or on those that it names. Names then begin with that of the
-    system, but where a shape has a name and names one system. source: the campaign's document, for places in messages. ConfigError
-    lists every shape that cannot be read.
+    With several systems, a shape makes one configuration on each system that can hold it, or on the systems that it names. Names
+    then begin with the name of the system, unless a shape has a name and names one system. Raises ConfigError, which lists every
+    invalid shape.
+
+    Args:
+        shapes: shapes of the campaign file.
+        systems: systems of the campaign.
+        source: the campaign's document, for places in messages.
     """
     names = [system.name for system in systems]
     for index, shape in enumerate(shapes):
@@ -122,7 +138,7 @@ def expand_shapes(shapes: Sequence[Shape], systems: Sequence[SystemFile], source
 def _on_system(
     shapes: Sequence[Shape], system: SystemFile, systems: Sequence[SystemFile], source: YamlFile
 ) -> Expanded:
-    """What the shapes make on one of the systems."""
+    """Expand the shapes to configurations on one of the systems."""
     prefix = f"{system.name}-" if len(systems) > 1 else ""
     asked = [(index, shape) for index, shape in enumerate(shapes) if system.name in (shape.system or [system.name])]
     expanded = gathered(partial(_expanded, shape, system, systems, source, index) for index, shape in asked)
@@ -160,12 +176,15 @@ def _on_system(
 
 
 def _may_lack(shape: Shape, systems: Sequence[SystemFile]) -> bool:
-    """Whether a shape is left out where a system cannot hold it: it is for several, and the plan says where it is not measured."""
+    """Return whether a shape is left out on a system that cannot hold it.
+
+    That is so if the shape is for several systems; the plan lists where it is not measured.
+    """
     return len(systems) > 1 and len(shape.system or systems) > 1
 
 
 def lacks(system: SystemFile, configuration: Configuration) -> str | None:
-    """What a system has too little of for a configuration, even when nobody else uses it; None for nothing."""
+    """Describe what an unused system lacks for a configuration, or return None if nothing is missing."""
     model, own = configuration.device, configuration.local_devices_per_host
     groups = [group for group in system.hosts for _ in group.names()]
     if len(groups) < configuration.hosts:
@@ -191,7 +210,7 @@ def lacks(system: SystemFile, configuration: Configuration) -> str | None:
 
 
 def device_models(system: SystemFile) -> set[str]:
-    """Models of the devices that a run can use, of all hosts and the pool."""
+    """Return the models of the devices that a run can use, from all hosts and the pool."""
     own = {device.model for group in system.hosts for device in group.devices if device.kind == "gpu"}
     return own | {entry.model for entry in system.pool if entry.kind == "gpu"}
 
@@ -260,7 +279,7 @@ def _expand(shape: Shape, devices: Sequence[str], where: str) -> Iterator[Config
 
 
 def _local_devices(attach: Attach, count: int, asked: int | None) -> int | str:
-    """How many devices are the host's own, or why that cannot be."""
+    """Return the number of the host's local devices, or the reason why that number is impossible."""
     kind, _, p2p = attach.partition("-")
     local = count if kind == "local" else 0
     if kind == "hybrid":
@@ -273,7 +292,7 @@ def _local_devices(attach: Attach, count: int, asked: int | None) -> int | str:
 
 
 def name_of(configuration: Configuration, with_device: bool = False) -> str:
-    """What a shape without a name is called: '2x4-fabric'."""
+    """Return the name of a shape that has none, such as '2x4-fabric'."""
     used = f"{configuration.devices_used}of" if configuration.devices_used != configuration.devices_per_host else ""
     parts = [f"{configuration.hosts}x{used}{configuration.devices_per_host}", configuration.attach]
     local = configuration.local_devices_per_host

@@ -1,4 +1,4 @@
-"""JSON Schemas (2020-12, closed) of the files that people write and of the documents that others may read."""
+"""JSON Schemas (2020-12, closed) of the files that people write and of the documents that programs read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NOUNS = tuple(SUBJECTS)
 
 
 class _Generator(GenerateJsonSchema):
-    """Pydantic's generator, with the texts under fields, and with the single value that stands for a list of one."""
+    """Pydantic's schema generator, extended by field descriptions and by single values in place of a list of one."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         inner = self.generate_inner(schema["schema"])
@@ -63,7 +63,10 @@ class _Generator(GenerateJsonSchema):
 
 @functools.cache
 def _docstrings(model: type[Any]) -> dict[str, str]:
-    """The text under each field. Pydantic can read it, too, but would do so in every process that imports the models."""
+    """Return the docstring of each field of a model.
+
+    Pydantic can read these too, but would do so in every process that imports the models.
+    """
     body = ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]
     return {
         field.target.id: inspect.cleandoc(text.value.value)
@@ -77,7 +80,7 @@ def _docstrings(model: type[Any]) -> dict[str, str]:
 
 
 def schema_of(noun: str) -> dict[str, Any]:
-    """The schema of one of `NOUNS`; it is shared, and not to be changed."""
+    """Return the schema of one of `NOUNS`. It is shared and must not be changed."""
     return _schema_of(noun, tuple(WORKLOADS))
 
 
@@ -94,7 +97,7 @@ def _schema_of(noun: str, workload_kinds: tuple[str, ...]) -> dict[str, Any]:
 
 
 def options_schema(fabric: str) -> dict[str, Any]:
-    """The schema of one fabric adapter's options."""
+    """Return the schema of one fabric adapter's options."""
     return _generated(load_fabric_kind(fabric).options)
 
 
@@ -121,7 +124,7 @@ def _tidy(schema: Any) -> None:
 
 
 def _close_fabric(schema: dict[str, Any]) -> None:
-    """The system's `fabric` is one of the adapters, each with its options and no others."""
+    """Replace the system's `fabric` by a choice of the adapters, each with its options only."""
     kinds = []
     for name in FABRICS:
         options = options_schema(name)

@@ -1,9 +1,10 @@
-"""How runs come to devices that nothing attaches (`fabrics.prefix.options`), as far as cells and allocations depend on it. Pure.
+"""Rules for devices that runs reach by a launch prefix (`fabrics.prefix.options`), as far as cells and allocations need them.
+Pure.
 
-Identity is what reaches a run: prefix and environment as they are written, the part of a device, how many parts share one, and
-memory. Each of them changes what is measured (another wrapper is another program, another percentage another device), and a site
-that edits a percentage in place must not find its old numbers under it. Which individual devices are used (`ids`, `of`) is
-operations, as with hosts: a MIG instance made anew has another UUID.
+The identity of a cell includes everything that reaches a run: prefix and environment as they are written, the part of a device,
+the number of parts that share one, and memory. Each of them changes the measurement (another wrapper is another program, another
+percentage another device). A site that edits a percentage in place must not find its old numbers under it. The individual
+devices (`ids`, `of`) are operational details, as hosts are: a MIG instance made anew has another UUID.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _KIND = "prefix"
 
 
 def rules_of(system: SystemFile, model: str) -> dict[bool, LaunchRule]:
-    """Entries for devices of a model: those of hosts (True) and of the pool (False)."""
+    """Return the launch rules for devices of a model: those of hosts (True) and of the pool (False)."""
     if system.fabric.get("kind") != _KIND:
         return {}
     options = {key: value for key, value in system.fabric.items() if key != "kind"}
@@ -31,7 +32,10 @@ def rules_of(system: SystemFile, model: str) -> dict[bool, LaunchRule]:
 
 
 def launch_identity(system: SystemFile, configuration: Configuration) -> dict[str, Any]:
-    """What of the system's entries makes a cell of this configuration what it is; empty where no entry is for its devices."""
+    """Return the launch settings that are part of the identity of a configuration's cells.
+
+    Returns an empty dict if no launch rule is for its devices.
+    """
     counts = {True: configuration.local_devices_per_host, False: configuration.fabric_devices_per_host}
     return {
         "local" if local else "pool": {
@@ -47,7 +51,10 @@ def launch_identity(system: SystemFile, configuration: Configuration) -> dict[st
 
 
 def objection(system: SystemFile, configuration: Configuration, workload: Workload) -> str | None:
-    """Why the workload cannot come to the configuration's devices, or None: one program is started in one way, on one host."""
+    """Explain why a workload cannot use a configuration's devices, or return None if it can.
+
+    One program is started in one way, on one host.
+    """
     if not workload.one_process_for_all:
         return None
     local = min(configuration.local_devices_per_host, configuration.devices_used)
@@ -71,9 +78,9 @@ def objection(system: SystemFile, configuration: Configuration, workload: Worklo
 
 
 def devices_to_ask(system: SystemFile, configuration: Configuration) -> int | None:
-    """Devices to ask Slurm for on each host; None where they are not told apart from others. What is remote is not on the host.
+    """Return the number of devices to request from Slurm per host, or None without launch rules. Remote devices do not count.
 
-    Parts that have ids of their own (MIG instances) are devices for Slurm, too; others are asked for by whole devices.
+    Parts with their own ids (MIG instances) are devices for Slurm, too. Other parts are requested as whole devices.
     """
     rules = rules_of(system, configuration.device)
     if not rules:
@@ -90,7 +97,7 @@ def devices_to_ask(system: SystemFile, configuration: Configuration) -> int | No
 
 
 def said(system: SystemFile, configurations: Collection[Configuration]) -> list[str]:
-    """How devices of these configurations are used, in sentences for the report."""
+    """Describe in sentences for the report how runs use the devices of these configurations."""
     used = {(c.device, True) for c in configurations if c.local_devices_per_host}
     used |= {(c.device, False) for c in configurations if c.fabric_devices_per_host}
     return [

@@ -1,4 +1,4 @@
-"""Reads files into validated models: finds the three nouns, and turns every problem into one message with its place and remedy."""
+"""Reading of files into validated models. Every problem becomes one message with its place and remedy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Noun = Literal["campaign", "system", "workload", "claims"]
 
 
 def noun_of(document: Mapping[str, Any]) -> Noun:
-    """What kind of file it is, by its keys; a campaign where they do not tell."""
+    """Detect the kind of a file by its keys. The default is a campaign."""
     if {"axes", "configurations"} & document.keys():
         return "campaign"
     if {"fabric", "hosts", "pool"} & document.keys():
@@ -78,13 +78,20 @@ def load_campaign_file(path: Path) -> LoadedFile[CampaignFile]:
 
 
 def load_named(kind: type[_M], name: str, campaign_path: Path, place: str = "") -> LoadedFile[_M]:
-    """Find, read and validate the system or workload file `name` for a campaign; place: where it is named, for messages."""
+    """Find, read and validate a system or workload file for a campaign.
+
+    Args:
+        kind: model of the file.
+        name: name of the file without its ending.
+        campaign_path: path of the campaign file.
+        location: place of the reference to the file, for messages.
+    """
     source = read_yaml(_find(f"{_noun(kind)}s", name, campaign_path, place))
     return LoadedFile(validate(source, kind, name), source)
 
 
 def read_system(name: str, campaign_path: Path) -> SystemFile:
-    """The system file `name` for a campaign."""
+    """Read the system file of this name for a campaign."""
     return load_named(SystemFile, name, campaign_path).model
 
 
@@ -93,7 +100,10 @@ def _noun(kind: type[BaseModel]) -> str:
 
 
 def config_directories(campaign_path: Path) -> list[Path]:
-    """Directories whose `systems/` and `workloads/` a campaign can name: its own, the one above, its `config/`, the package's."""
+    """Return the directories whose `systems/` and `workloads/` a campaign can name.
+
+    These are the campaign's directory, its parent, its `config/`, and that of the package.
+    """
     own = campaign_path.resolve().parent
     return list(dict.fromkeys([own, own.parent, *filter(Path.is_dir, [own / "config"]), CONFIG_DIRECTORY]))
 
@@ -112,7 +122,10 @@ def _find(folder: str, name: str, campaign_path: Path, place: str = "") -> Path:
 
 
 def gathered(calls: Iterable[Callable[[], _R]]) -> list[_R]:
-    """The results of all calls; one ConfigError with the messages of all that raise one, each once."""
+    """Return the results of all calls.
+
+    Raises one ConfigError with the distinct messages of all calls that raise one.
+    """
     problems: list[str] = []
     results: list[_R] = []
     for call in calls:
@@ -126,10 +139,15 @@ def gathered(calls: Iterable[Callable[[], _R]]) -> list[_R]:
 
 
 def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, stored: bool = False) -> _M:
-    """Validate a campaign, system, workload or import map; ConfigError lists every problem with line, key and remedy.
+    """Validate a campaign, system, workload or import map.
 
-    name: what the document has to call itself, for a file that is found by its name. stored: it was checked when it was measured,
-    maybe with a fabric that is gone since.
+    Raises ConfigError, which lists every problem with line, key and remedy.
+
+    Args:
+        source: the document.
+        kind: model of the document.
+        name: required `name` of a document that is found by the name of its file.
+        stored: whether the document was checked when it was measured, maybe with a fabric that is gone since.
     """
 
     def check_name() -> None:
@@ -165,7 +183,7 @@ def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, store
 
 
 def _refuse_secrets(source: YamlFile) -> None:
-    """ConfigError for values that look like secrets."""
+    """Raise ConfigError if a value looks like a secret."""
     problems = []
     for place, what in find_secrets_in_document(source.data):
         named = "environment" in place[:-1] or "precision_environment" in place
@@ -208,7 +226,11 @@ def _check_fabric(source: YamlFile, stored: bool) -> None:
 
 
 def _valid(model: type[BaseModel], source: YamlFile, noun: str, data: Any = None, prefix: Location = ()) -> BaseModel:
-    """The model of (a part of) a document. Strict, so that '3' is no number and 1 is not true; JSON, so that lists are."""
+    """Validate a document or a part of it, and return the model.
+
+    Validation is strict, so that '3' is no number and 1 is not true. The data are passed as JSON, so that lists are valid
+    tuples.
+    """
     data = source.data if data is None else data
     try:
         return model.model_validate_json(json.dumps(data), strict=True)
@@ -242,7 +264,10 @@ def _message(
     prefix: Location,
     inner: Location,
 ) -> str:
-    """One message for all that pydantic says of one place, which is more than one thing where there are alternatives."""
+    """Format one message for all of pydantic's problems at one place.
+
+    There are several problems if the model has alternatives.
+    """
     problem = next((problem for problem in problems if problem["type"] == "finite_number"), problems[0])
     context, found = problem.get("ctx", {}), problem["input"]
     if problem["type"] == "value_error":
@@ -281,7 +306,7 @@ def _key(location: Location) -> str:
 
 
 def _meant(location: tuple[str | int, ...], model: Any, data: Any) -> str | int:
-    """The missing key that an unknown one probably is; itself where there is none."""
+    """Return the missing key that an unknown key probably stands for, or the unknown key itself."""
     place = _in_document(location, data)
     near = difflib.get_close_matches(str(place[-1]), _keys_at(model, place[:-1], data), n=1)
     return near[0] if near else location[-1]
@@ -293,7 +318,7 @@ def _short(value: object) -> str:
 
 
 def _in_document(loc: tuple[str | int, ...], data: Any) -> Location:
-    """Pydantic's location without the parts that are not in the document (union branches, positions of a lone value)."""
+    """Return pydantic's location without parts that are not in the document (union branches, positions of a lone value)."""
     location: list[str | int] = []
     for index, part in enumerate(loc):
         last = index == len(loc) - 1
@@ -308,7 +333,7 @@ def _in_document(loc: tuple[str | int, ...], data: Any) -> Location:
 
 
 def _keys_at(model: Any, location: Location, data: Any) -> list[str]:
-    """Keys that a model allows at a place, for 'did you mean'."""
+    """Return the keys that a model allows at a location, for suggestions."""
     for part in location:
         data = cast(Any, data)[part]
         candidates = [inner for inner in _models_in(model) if isinstance(part, int) or part in inner.model_fields]
@@ -353,7 +378,13 @@ _KEYS: Mapping[str, tuple[Mapping[str, float], float]] = {
 
 
 def remedy(kind: str, found: object, key: str) -> str:
-    """'; what to write instead' for a problem of pydantic's `kind` with the value of `key`; empty where its message tells."""
+    """Return '; ' and what to write instead of an invalid value, or '' if pydantic's message suffices.
+
+    Args:
+        kind: pydantic's type of the problem.
+        value: the invalid value.
+        key: key of the value.
+    """
     if found is None:
         said = "the key has no value; give it one, or remove the key"
     elif kind in ("int_type", "int_parsing", "int_from_float", "float_type", "float_parsing"):
@@ -406,7 +437,7 @@ def _number(found: object, key: str, *, whole: bool) -> str:
 
 
 def _converted(value: float, unit: str, key: str) -> str:
-    """The quantity in the unit of the key; empty where one of the two units is not known."""
+    """Convert a quantity to the unit of its key. Returns '' if one of the two units is unknown."""
     for ending, (units, own) in _KEYS.items():
         if key.endswith(ending) and unit in units:
             return f"{value * units[unit] / own:.12g}"
@@ -414,7 +445,7 @@ def _converted(value: float, unit: str, key: str) -> str:
 
 
 def named_key(message: str, data: Any) -> tuple[str | int, ...]:
-    """The place in `data` that a message about it as a whole names first ('key' or 'key.3'); () for none."""
+    """Return the location of the first key of `data` that a message names ('key' or 'key.3'), or ()."""
     for name in re.findall(r"['`]([\w.-]+)[:'`]", message):
         place: tuple[str | int, ...] = ()
         inner = data

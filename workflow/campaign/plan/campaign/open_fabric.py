@@ -1,4 +1,4 @@
-"""The fabric that a system file names, opened, and what is requested of it."""
+"""Opening of the fabric that a system file names, and requests to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ from campaign.spec.system_file import SystemFile
 
 @contextmanager
 def fabric_of(system: SystemFile, state: Path, where: str = "") -> Iterator[Fabric]:
-    """The system's fabric, open; `state` is the directory that campaigns on this system share; where: its place, for messages."""
+    """Open the system's fabric for the duration of the context.
+
+    Args:
+        system: the system file.
+        state: directory that the campaigns on this system share.
+        where: place of the fabric in its file, for messages.
+    """
     options = {key: value for key, value in system.fabric.items() if key != "kind"}
     hosts = [host for spec in system.hosts for host in spec.split_hosts()]
     try:
@@ -38,7 +44,7 @@ def fabric_of(system: SystemFile, state: Path, where: str = "") -> Iterator[Fabr
 
 
 def owner() -> str:
-    """Who holds leases in this process's name."""
+    """Return the name of the user who holds the leases of this process, or 'unknown'."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user need not have a name
@@ -61,6 +67,10 @@ def recorded_times(system: SystemFile, path: Path) -> OperationTimes | None:
 def request_of(
     system: SystemFile, name: str, campaign: str, configuration: Configuration, allowed_hosts: tuple[str, ...] = ()
 ) -> LeaseRequest:
+    """Build the request for composing a configuration.
+
+    Raises Incompatible if the fabric cannot set peer-to-peer.
+    """
     kind = system.fabric["kind"]
     if configuration.p2p and "p2p" not in load_fabric_kind(kind).offers:
         rule = f"nothing sets peer-to-peer on a fabric of kind {kind}; use attach: {configuration.attach.partition('-')[0]}"
@@ -72,7 +82,7 @@ def request_of(
 
 @dataclass(frozen=True)
 class PlannedPlacement:
-    """Where a configuration goes where nobody else uses its system, and what composing it takes."""
+    """Placement of a configuration on its otherwise unused system, and the operations that compose it."""
 
     unfit: str | None = None
     """Why it does not fit the system; None where it does."""
@@ -85,7 +95,7 @@ Placing = Callable[[Configuration], PlannedPlacement]
 
 
 def placing(fabric: Fabric, campaign: Campaign) -> Placing:
-    """A function that places configurations on an open fabric, as if it were free."""
+    """Return a function that places configurations on an open fabric, as if the fabric were unused."""
     steps = load_fabric_kind(str(campaign.system.fabric["kind"])).steps
     devices = {device.fabric_id: device for device in fabric.build_planned_inventory().devices if not device.local}
 

@@ -1,4 +1,4 @@
-"""The metric that leads a campaign, from its file and those of its workloads."""
+"""Primary metric of a campaign, from its file and the files of its workloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _FROM_RATES = ("throughput_per_s", "step_time_s")
 
 
 def primary_metric(file: CampaignFile, workloads: Mapping[str, Workload]) -> Metric:
-    """The metric that the campaign names; by default throughput, or the first that workloads print which measure none."""
+    """Return the metric that the campaign names, or the default.
+
+    The default is throughput, or the first metric that all workloads print if none of them measures throughput.
+    """
     if file.metric is not None:
         return _of(file, file.metric.name, workloads) or THROUGHPUT
     throughput = _of(file, THROUGHPUT.name, workloads) or THROUGHPUT
@@ -26,14 +29,20 @@ def primary_metric(file: CampaignFile, workloads: Mapping[str, Workload]) -> Met
 
 
 def declared_metrics(file: CampaignFile, workloads: Mapping[str, Workload]) -> dict[str, Metric]:
-    """The primary metric and those whose unit or direction a workload file says, by name."""
+    """Return the primary metric and the metrics whose unit or direction a workload file gives, by name."""
     names = [primary_metric(file, workloads).name, *(name for each in workloads.values() for name in each.metrics)]
     found = {name: _of(file, name, workloads) for name in dict.fromkeys(names)}
     return {name: each for name, each in found.items() if each is not None}
 
 
 def metric_problems(file: CampaignFile, workloads: Mapping[str, Workload], place: Callable[..., str]) -> Iterator[str]:
-    """Yield what is wrong with the primary metric."""
+    """Yield error messages about the primary metric of the campaign file.
+
+    Args:
+        file: content of the campaign file.
+        workloads: workloads by name.
+        format_location: formats a key's position in the file.
+    """
     leading = primary_metric(file, workloads)
     if leading.scales and leading.higher != (leading.scaling in ("total_rate", "rate_per_device")):
         yield (
@@ -55,7 +64,10 @@ def metric_problems(file: CampaignFile, workloads: Mapping[str, Workload], place
 
 
 def _of(file: CampaignFile, name: str, workloads: Mapping[str, Workload]) -> Metric | None:
-    """What the campaign says of a metric, else a workload file, else its name."""
+    """Build a metric from the campaign file, else from the workload files, else from its name.
+
+    Returns None if none of them gives its direction.
+    """
     said = [each.metrics.get(name, MetricFacts()) for each in workloads.values()]
     unit = next((each.unit for each in said if each.unit is not None), None)
     better = next((each.better for each in said if each.better is not None), None)

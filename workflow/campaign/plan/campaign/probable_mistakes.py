@@ -1,4 +1,4 @@
-"""Values that are valid and probably a mistake. Each gives a warning with file, line, key and remedy; nothing is refused."""
+"""Warnings about values that are valid but probably a mistake. Each has file, line, key and remedy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NOT_PRINTED = (
 
 
 def in_campaign(file: CampaignFile, workloads: Mapping[str, Workload], source: YamlFile) -> Iterator[str]:
-    """Warnings about a campaign file."""
+    """Yield warnings about a campaign file."""
     yield from _twice(source)
     for index, override in enumerate(file.overrides):
         changes = override.model_dump(exclude={"when"}, exclude_none=True)
@@ -81,7 +81,7 @@ def warn_of_unknown_scaling(
 
 
 def in_system(source: YamlFile) -> Iterator[str]:
-    """Warnings about a system file."""
+    """Yield warnings about a system file."""
     yield from _twice(source)
     slurm = source.data.get("slurm") or {}
     for index, override in enumerate(slurm.get("overrides") or ()):
@@ -105,7 +105,7 @@ def in_system(source: YamlFile) -> Iterator[str]:
 
 
 def in_workload(workload: Workload, source: YamlFile) -> Iterator[str]:
-    """Warnings about a workload file."""
+    """Yield warnings about a workload file."""
     yield from _twice(source)
     if workload.kind == "command" and workload.log_parser is None and not source.data.get("parsers"):
         yield (
@@ -130,7 +130,7 @@ def _twice(source: YamlFile) -> Iterator[str]:
 
 
 def _lists(data: Any, place: Location, together: frozenset[str] = frozenset()) -> Iterator[tuple[Location, list[Any]]]:
-    """Every list in which a value should stand once, so not those that a zip advances together."""
+    """Yield every list whose values should differ. Lists that a zip advances together are left out."""
     if isinstance(data, dict):
         together |= {name for names in data.get("zip") or () for name in names}
         for key, value in data.items():
@@ -143,7 +143,7 @@ def _lists(data: Any, place: Location, together: frozenset[str] = frozenset()) -
 
 
 def _unknown(name: str, workloads: Mapping[str, Workload]) -> str:
-    """Why a metric may never have a number; empty for one that may."""
+    """Explain why a metric may never have a number, or return '' if it may have one."""
     printed = {each for workload in workloads.values() for each in workload.printed_metrics or ()}
     declared = {each for workload in workloads.values() for each in workload.metrics}
     if name in printed | declared or name.startswith(_NOT_PRINTED):

@@ -1,4 +1,4 @@
-"""A campaign with everything it names: its systems, its workloads, and its configurations expanded from shapes."""
+"""A campaign with everything that its file names - systems, workloads, and configurations expanded from shapes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Campaign:
-    """Everything that a campaign file says and names, valid as a whole; or its part on one of several systems (`on`, `parts`).
+    """A valid campaign with everything that its file names, or its part on one of several systems (`on`, `parts`).
 
-    A lease, and all that is asked about one configuration, is of a part.
+    A lease, and every question about one configuration, belongs to a part.
     """
 
     path: Path
@@ -68,19 +68,19 @@ class Campaign:
 
     @property
     def system(self) -> SystemFile:
-        """The only system, or that of the part."""
+        """System of the part, or the only system."""
         if not self.part:
             raise ValueError(f"campaign {self.name} has several systems: {', '.join(self.systems)}")
         return self.systems[self.part]
 
     @property
     def system_names(self) -> str:
-        """'faster, grace'."""
+        """Names of the systems, such as 'faster, grace'."""
         return ", ".join(self.systems)
 
     @property
     def currency(self) -> str | None:
-        """What prices are in; None without prices, or where systems have several currencies."""
+        """Currency of the prices, or None if there are no prices or several currencies."""
         found = {system.currency for system in self.systems.values() if system.currency}
         return next(iter(found)) if len(found) == 1 else None
 
@@ -91,18 +91,24 @@ class Campaign:
 
     @property
     def parts(self) -> tuple[Campaign, ...]:
-        """The campaign on each system that it has configurations on."""
+        """Parts of the campaign, one per system that has configurations."""
         return tuple(self.on(name) for name in dict.fromkeys(each.system for each in self.configurations))
 
     def on(self, of: str | Configuration) -> Campaign:
-        """The part on a system, or on that of a configuration, with the configurations there; a part of one system is itself."""
+        """Return the part of the campaign on a system, with the configurations of that system.
+
+        A part is returned unchanged.
+
+        Args:
+            target: name of the system, or a configuration on it.
+        """
         name = of if isinstance(of, str) else of.system
         if self.part:
             return self
         return replace(self, part=name, configurations=tuple(c for c in self.configurations if c.system == name))
 
     def place(self, *location: str | int) -> str:
-        """'file:line: key' of a place in the campaign's file."""
+        """Format a place in the campaign's file as 'file:line: key'."""
         return self.sources.campaign.place(*location)
 
     @property
@@ -110,13 +116,18 @@ class Campaign:
         return self.file.protocol
 
     def workload_identity(self, name: str) -> dict[str, Any]:
-        """What of a workload's file is part of its cells' identity. How its logs are read counts as it was at first: another
-        reading of what was measured makes no other cells."""
+        """Return the content of a workload's file that is part of the identity of its cells.
+
+        The first reading of its logs counts, so that reading measured logs in another way makes no other cells.
+        """
         workload, first = self.workloads[name], self.readings.get(name)
         return workload.identity() if first is None else {**workload.runs(), **first}
 
     def labelled(self, version: str | None) -> Campaign:
-        """The campaign under another label of what is installed, `none` for none; None leaves it as it is."""
+        """Return a copy of the campaign with another version label.
+
+        `none` removes the label; None returns the campaign unchanged. Raises ConfigError if the label is invalid.
+        """
         if version is None:
             return self
         if re.fullmatch(NAME_PATTERN, version) is None or len(version) > 64:
@@ -129,9 +140,12 @@ class Campaign:
         return replace(self, file=self.file.model_copy(update={"version": label}))
 
     def without_hosts(self, text: str) -> Campaign:
-        """The campaign whose systems may not compose some hosts: `host3`, or `host[3-4],host8`.
+        """Return a copy of the campaign whose systems must not compose some hosts.
 
-        ConfigError: no system has one of them, or no host is left.
+        Raises ConfigError if no system has one of the hosts, or if no host of a system remains.
+
+        Args:
+            text: names of the hosts, such as `host3` or `host[3-4],host8`.
         """
         try:
             out = {name for each in re.split(r",(?![^\[]*\])", text) for name in expand_host_names(each.strip())}
@@ -152,11 +166,11 @@ class Campaign:
 
     @property
     def metric(self) -> Metric:
-        """What figures, tables and comparisons are about."""
+        """Primary metric, which figures, tables and comparisons show."""
         return primary_metric(self.file, self.workloads)
 
     def shape_of(self, configuration: str) -> int:
-        """Position of the shape in the campaign's file that a configuration comes from."""
+        """Return the position in the campaign's file of the shape that makes a configuration."""
         return self._expanded.shapes[configuration][0]
 
     @cached_property
@@ -164,19 +178,19 @@ class Campaign:
         return expand_shapes(self.file.configurations, tuple(self.systems.values()), self.sources.campaign)
 
     def repeated_shapes(self) -> Iterator[str]:
-        """Warnings about shapes that make only configurations which earlier ones make."""
+        """Yield a warning per shape that only makes configurations of earlier shapes."""
         return self._expanded.repeated(self.sources.campaign.place)
 
     def device(self, model: str) -> DeviceModel:
-        """What the only system, or that of the part, says of a device model."""
+        """Return the entry of a device model in the system file, or the default entry."""
         return self.system.devices.get(model, DeviceModel())
 
     def device_of(self, configuration: Configuration) -> DeviceModel:
-        """What the system of a configuration says of its device model."""
+        """Return the entry of a configuration's device model in its system file, or the default entry."""
         return self.on(configuration).device(configuration.device)
 
     def document(self) -> dict[str, Any]:
-        """The campaign as used, JSON-able: files with all defaults filled in."""
+        """Return the campaign as used as a JSON-serialisable dict, with all defaults filled in."""
         gone = {"system" if self.file.systems else "systems"}
         gone |= {
             key for key in ("version", "report") if getattr(self.file, key) == type(self.file).model_fields[key].default
@@ -201,7 +215,7 @@ class Campaign:
 
 
 def systems_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The systems of a campaign as used, by name, in the order of its file."""
+    """Return the systems of a stored campaign by name, in the order of its file."""
     if "systems" in document:
         return {name: document["systems"][name] for name in document["campaign"]["systems"]}
     return {str(document["campaign"].get("system")): document["system"]}
@@ -216,12 +230,17 @@ def load_campaign(
     results: Path | None = None,
     version: str | None = None,
 ) -> Campaign:
-    """Read a campaign and the files it names; ConfigError lists what is wrong, where, and what is allowed.
+    """Read a campaign and the files that it names.
 
-    path: of a campaign file, or of a directory of results, whose campaign is as it was planned there. launcher: who starts runs,
-    where that is not for the system file to say (a Snakemake profile); person: what allocations ask of Slurm, likewise;
-    run_implied: what a smaller batch implies is run all the same; results: directory of all results, whose plan and records say
-    what files that are gone held when they were measured; version: as in `labelled`.
+    Raises ConfigError, which lists each problem with its place and the allowed values.
+
+    Args:
+        path: a campaign file, or a directory of results, whose campaign is read as it was planned there.
+        launcher: launcher of the runs instead of that in the system file (from a Snakemake profile).
+        person: Slurm options of the allocations, from the same source.
+        run_implied: whether runs that a smaller batch implies are run all the same.
+        results: directory of all results; its plan and records give the measured content of files that are gone.
+        version: version label, as in `with_version`.
     """
     if path.is_dir():
         return _planned_in(path, launcher, person, run_implied).labelled(version)
@@ -282,7 +301,10 @@ def _launched_by(launcher: str | None, system: SystemFile) -> SystemFile:
 
 
 def _planned_in(directory: Path, launcher: str | None, person: SlurmOptions | None, run_implied: bool) -> Campaign:
-    """The campaign of a directory of results, as it was planned or measured there, by the name that the directory has now."""
+    """Load the campaign of a results directory as it was planned or measured there.
+
+    The campaign gets the present name of the directory.
+    """
     if (document := next(campaigns_as_used(directory), None)) is None:
         several = sorted(path.name for path in directory.glob("*") if path.is_dir() and any(campaigns_as_used(path)))
         holds = f"holds the results of {', '.join(several)}; name one, such as {directory / several[0]}" if several else (
@@ -307,7 +329,10 @@ def _read_reference(name: str, path: Path, place: str) -> ReferenceSet:
 
 
 def from_document(document: Mapping[str, Any]) -> Campaign:
-    """The campaign that `Campaign.document` describes; ConfigError for one of another schema version."""
+    """Build the campaign that `Campaign.to_document` returns.
+
+    Raises ConfigError if the document is damaged or has another schema version.
+    """
     if document.get("schema_version") != CAMPAIGN_SCHEMA:
         raise ConfigError(
             f"the stored campaign has schema {document.get('schema_version')!r}; this version reads {CAMPAIGN_SCHEMA}"
@@ -382,11 +407,17 @@ def resolve(
     *,
     stored: bool = False,
 ) -> Campaign:
-    """Check the three nouns against each other; ConfigError lists all that contradicts.
+    """Check campaign, systems and workloads against each other, and build the campaign.
+
+    Raises ConfigError, which lists every contradiction.
 
     Args:
+        path: path of the campaign file.
+        file: content of the campaign file.
+        systems: content of the system files.
+        workloads: content of the workload files, by name.
         sources: the documents behind them, for lines in messages.
-        stored: see `check`.
+        stored: see `check_campaign`.
     """
     expanded = expand_shapes(file.configurations, systems, sources.campaign)
     configurations = expanded.configurations

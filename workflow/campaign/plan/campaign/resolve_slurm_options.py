@@ -1,4 +1,4 @@
-"""Options of an allocation: from the system file, its overrides, and what a profile or the command line gives. Pure."""
+"""Slurm options of an allocation, from the system file, its overrides, and a profile or the command line. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _LONGEST_MIN = 24 * 60  # what most partitions allow; a driver that is warned of
 
 
 def given_options(given: object) -> SlurmOptions:
-    """Options that a profile or `--config slurm={...}` gives; ConfigError names the key and what is allowed."""
+    """Parse the Slurm options of a profile or of `--config slurm={...}`.
+
+    Raises ConfigError, which names the key and the allowed keys.
+    """
     try:
         return SlurmOptions.model_validate(given or {})
     except ValidationError as error:
@@ -36,7 +39,7 @@ def given_options(given: object) -> SlurmOptions:
 
 
 def options_of(system: SystemFile, configuration: Configuration, given: SlurmOptions) -> SlurmOptions:
-    """Options of one configuration: the system's, those of the overrides that select it, and the given ones; the last one wins."""
+    """Merge the options of the system, of the overrides for a configuration, and of the user. The last one wins."""
     values = {name: getattr(system.slurm, name) for name in SlurmOptions.model_fields}
     axes = configuration.axes()
     chosen: list[SlurmOptions] = [
@@ -55,15 +58,19 @@ def options_of(system: SystemFile, configuration: Configuration, given: SlurmOpt
 
 
 def is_pinned(system: SystemFile) -> bool:
-    """Whether the composition chooses the hosts, and not Slurm."""
+    """Return whether the composition chooses the hosts, rather than Slurm."""
     chosen = system.slurm.placement or ("scheduler" if system.fabric["kind"] == "static" else "pinned")
     return chosen == "pinned" and system.slurm.strategy != "resume"
 
 
 def time_limit_min(expected_s: float | None, longest_s: float) -> int:
-    """Minutes to request: twice the forecast, but never more than the sum of the time limits of all runs.
+    """Compute the time limit (minutes) to request.
 
-    expected_s: forecast of all missing runs; None, where it is unknown: that sum then, up to a day. longest_s: that sum.
+    It is twice the forecast plus a margin, but at most the sum of the time limits of all runs.
+
+    Args:
+        expected_s: forecast (seconds) of all missing runs; None if unknown, for that sum, up to a day.
+        longest_s: sum of the time limits (seconds) of all runs.
     """
     longest = math.ceil(longest_s / 60) + _START_MIN
     if expected_s is None:
@@ -72,9 +79,14 @@ def time_limit_min(expected_s: float | None, longest_s: float) -> int:
 
 
 def devices_asked(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> int:
-    """Devices to request on each host; hosts: those that may be used, empty for any.
+    """Count the devices to request on each host.
 
-    Where pooled devices are added to a host's own, all are requested, so that those of the composition are among them.
+    If pooled devices are added to the host's own, all are requested, so that those of the composition are among them.
+
+    Args:
+        system: the system file.
+        configuration: the configuration to allocate.
+        hosts: hosts that may be used; empty for any.
     """
     if (launched := devices_to_ask(system, configuration)) is not None:
         return launched
@@ -86,7 +98,7 @@ def devices_asked(system: SystemFile, configuration: Configuration, hosts: Colle
 
 
 def gres_of(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> str:
-    """What an allocation asks of each host, such as `gpu:4`; empty for nothing."""
+    """Return the generic resources to request on each host, such as `gpu:4`, or '' for none."""
     devices = devices_asked(system, configuration, hosts)
     wanted = system.slurm.gres and (devices or not configuration.devices)
     return f"{system.slurm.gres}:{devices}" if wanted else ""

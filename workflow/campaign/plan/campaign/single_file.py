@@ -1,4 +1,4 @@
-"""A system, workload or claims file checked alone, without a campaign that names it."""
+"""Check of a single system, workload or claims file, without a campaign that names it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from campaign.workloads.protocol import Workload
 
 
 def check_alone(noun: Noun, source: YamlFile) -> list[str]:
-    """Warnings about the file; ConfigError with everything that is wrong with it."""
+    """Check a file and return its warnings. Raises ConfigError with every problem of the file."""
     if noun == "system":
         system = validate(source, SystemFile, source.path.stem)
         _refuse(system_problems(system, source))

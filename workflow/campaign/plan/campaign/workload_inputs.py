@@ -1,4 +1,4 @@
-"""Files whose content is part of what a workload measures: those it names under `inputs`, or the scripts in its command."""
+"""Files whose content is part of a workload's measurement, from its key `inputs` or the scripts in its command."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ Inputs = Mapping[str, Mapping[str, InputFile]]
 
 
 def carried_place(text: str, sha256: str) -> str:
-    """Where an archive holds an input file: where its workload file, in config/workloads/, looks for it, or under its hash."""
+    """Return the path of an input file inside an archive.
+
+    This is the path that the workload file in config/workloads/ refers to, or else a path with the file's hash.
+    """
     beside = os.path.normpath(f"config/workloads/{text}")
     if not text.startswith("/") and beside.startswith("config/"):
         return beside
@@ -52,8 +55,10 @@ def carried_place(text: str, sha256: str) -> str:
 
 
 class MeasuredWorkloads:
-    """Workloads and their input files as the plan and the records of a campaign name them: what was measured does not change when a
-    file is gone, or when its output is read in another way."""
+    """Workloads and their input files as the plan and the records of a campaign name them.
+
+    They keep what was measured valid when a file is gone, or when its output is read in another way.
+    """
 
     def __init__(self, campaign_path: Path, results: Path | None = None) -> None:
         """results: directory of the campaign's results, where that is known."""
@@ -70,7 +75,10 @@ class MeasuredWorkloads:
         return found
 
     def reading(self, workload: Workload) -> dict[str, Any] | None:
-        """How a workload that runs the same was read when it was first measured; None where it was not, or is read so now."""
+        """Return how the logs of an equal workload were read when it was first measured.
+
+        Returns None if it was never measured, or is still read in the same way.
+        """
         own = workload.runs()
         for document in (each for directory in self._directories for each in campaigns_as_used(directory, every=True)):
             before = stored_workload(document, workload.name)
@@ -81,12 +89,12 @@ class MeasuredWorkloads:
         return None
 
     def named(self, workload: str, text: str) -> Iterator[InputFile]:
-        """The file that a workload calls `text`, by the newest document first."""
+        """Yield the recorded versions of a workload's input file, from the newest document on."""
         known = (inputs.get(workload, {}).get(text) for inputs in self._inputs)
         yield from (file for file in known if file is not None)
 
     def carried(self, workload: str, text: str) -> Path | None:
-        """The file that an archive brought along for it."""
+        """Return the path of a workload's input file in the extracted archive, or None."""
         if self._extracted is None:
             return None
         places = (self._extracted / carried_place(text, file.sha256) for file in self.named(workload, text))
@@ -94,14 +102,17 @@ class MeasuredWorkloads:
 
 
 def stored_workload(as_used: Mapping[str, Any], name: str) -> Workload | None:
-    """A workload of a campaign as used; None where that has none, or one that this version does not read."""
+    """Return a workload of a stored campaign, or None if it is absent or not readable by this version."""
     with suppress(ConfigError, TypeError, KeyError, AttributeError):
         return validate(YamlFile(Path(name), as_used["workloads"][name], {}), Workload)
     return None
 
 
 def first_readings(as_used: Mapping[str, Any], workloads: Mapping[str, Workload]) -> dict[str, dict[str, Any]]:
-    """How the logs of these workloads were read at first, where a campaign as used says so. ConfigError: it is damaged."""
+    """Return how the logs of these workloads were first read, as far as a stored campaign records it.
+
+    Raises ConfigError if the stored campaign is damaged.
+    """
     try:
         found = {name: each for name, each in as_used.get("readings", {}).items() if name in workloads}
         known = all(type(each) is dict and each.keys() <= workloads[name].reading_keys for name, each in found.items())
@@ -119,9 +130,16 @@ def read_inputs(
     sources: Sources,
     measured: MeasuredWorkloads | None = None,
 ) -> dict[str, dict[str, InputFile]]:
-    """The input files of every workload that has any; a file that is gone is as it was measured.
+    """Read the input files of every workload. A file that is gone is taken from what was measured.
 
-    axes: option -> its values; ConfigError names what is not there and was never measured.
+    Raises ConfigError, which lists the missing files that were never measured.
+
+    Args:
+        campaign_path: path of the campaign file.
+        workloads: workloads by name.
+        axes: values of each option.
+        sources: the documents behind the campaign, for places in messages.
+        measured_workloads: workloads as they were measured; None to read them beside the campaign file.
     """
     measured = measured or MeasuredWorkloads(campaign_path)
     found: dict[str, dict[str, InputFile]] = {}
@@ -153,7 +171,7 @@ def read_inputs(
 
 
 def workload_dirs(workloads: Mapping[str, Workload], sources: Sources) -> dict[str, str]:
-    """Directory of the file of every workload that mentions `{workload_dir}`."""
+    """Return the directory of each workload file that mentions `{workload_dir}`, by workload."""
     return {
         name: str(sources.workload(name).path.resolve().parent)
         for name, workload in workloads.items()
@@ -162,14 +180,23 @@ def workload_dirs(workloads: Mapping[str, Workload], sources: Sources) -> dict[s
 
 
 def inputs_of(workload: Workload, options: Mapping[str, Scalar], inputs: Inputs) -> dict[str, InputFile]:
-    """The input files of a cell with these options (the workload's, with the cell's own on top), by name."""
+    """Return the input files of a cell by name.
+
+    Args:
+        workload: the workload.
+        options: options of the workload, overridden by those of the cell.
+        inputs: input files of all workloads.
+    """
     known = inputs.get(workload.name, {})
     named = [_fill(word, options, workload) for word in workload.input_words()] if known else []
     return {text: known[text] for text in named if text in known}
 
 
 def input_identity(workload: Workload, options: Mapping[str, Scalar], inputs: Inputs) -> dict[str, str]:
-    """What of its input files is part of a cell's identity: the version in the workload's file, or the hash of the content."""
+    """Return the identity of a cell's input files, by name.
+
+    It is the version in the workload's file, or the hash of the content.
+    """
     files = inputs_of(workload, options, inputs)
     return {text: workload.version_of(text) or file.sha256 for text, file in files.items()}
 
@@ -177,9 +204,13 @@ def input_identity(workload: Workload, options: Mapping[str, Scalar], inputs: In
 def missing_files(
     workloads: Mapping[str, Workload], axes: Mapping[str, Sequence[Scalar]], inputs: Inputs, *, elsewhere: bool
 ) -> Iterator[tuple[str, str]]:
-    """Workload and message for every file without which runs cannot be started here: scripts in its command, and input files.
+    """Yield workload and message per missing file that runs need, either a script of its command or an input file.
 
-    elsewhere: runs are started on other hosts, which may have files of an absolute path that this one lacks.
+    Args:
+        workloads: workloads by name.
+        axes: values of each option.
+        inputs: input files of all workloads.
+        elsewhere: whether runs start on other hosts, which may have files of an absolute path that this host lacks.
     """
     for name, workload in workloads.items():
         known = inputs.get(name, {})
@@ -207,7 +238,7 @@ def missing_files(
 
 
 def edited(workloads: Mapping[str, Workload], now: Inputs, measured: Inputs) -> list[str]:
-    """A message for every file that holds something else than what was measured."""
+    """Return a message per file whose content differs from the measured one."""
     messages = []
     for name, files in now.items():
         then = {text: file.sha256 for text, file in measured.get(name, {}).items()}
@@ -227,7 +258,10 @@ def edited(workloads: Mapping[str, Workload], now: Inputs, measured: Inputs) -> 
 
 
 def refuse_edited(files: Mapping[str, InputFile], *, in_container: bool = False) -> None:
-    """LaunchError where a file is gone, or no longer holds what it held when the campaign was planned: its runs would be mixed."""
+    """Raise LaunchError if a file is gone or was edited after the campaign was planned.
+
+    Its runs would mix two programs.
+    """
     for file in files.values():
         if not Path(file.path).is_file():
             if in_container:
@@ -248,12 +282,12 @@ def refuse_edited(files: Mapping[str, InputFile], *, in_container: bool = False)
 
 
 def document(inputs: Inputs) -> dict[str, Any]:
-    """JSON-able."""
+    """Return the input files as a JSON-serialisable dict."""
     return {name: {text: vars(file) for text, file in files.items()} for name, files in sorted(inputs.items())}
 
 
 def from_document(stored: Any) -> dict[str, dict[str, InputFile]]:
-    """What `document` gave; ConfigError for anything else."""
+    """Build the input files from the result of `dump_inputs`. Raises ConfigError if it is damaged."""
     try:
         found = {name: {text: InputFile(**file) for text, file in files.items()} for name, files in stored.items()}
     except (AttributeError, TypeError) as error:
@@ -265,7 +299,7 @@ def from_document(stored: Any) -> dict[str, dict[str, InputFile]]:
 
 
 def _filled(workload: Workload, axes: Mapping[str, Sequence[Scalar]]) -> Iterator[tuple[int, str]]:
-    """Place and text of every name of an input file, for every value of an option in it."""
+    """Yield position and text of every input file name, for every value of the options in it."""
     return _filled_words(enumerate(workload.input_words()), workload, axes)
 
 
@@ -289,7 +323,7 @@ def _fill(word: str, options: Mapping[str, Scalar], workload: Workload) -> str:
 def _program(
     workload: Workload, axes: Mapping[str, Sequence[Scalar]], directories: Sequence[Path]
 ) -> Iterator[tuple[str, InputFile]]:
-    """The program itself, where it is none of the system's."""
+    """Yield the program itself with its hash, unless it belongs to the operating system."""
     for place, text in _filled(workload, axes):
         path = _find(text, directories) if place == 0 and "/" in text else None
         if path is not None and not any(path.is_relative_to(each) for each in _SYSTEM):

@@ -25,9 +25,9 @@ class Drawn:
 
 
 def draw(tables: Tables, out: Path, for_paper: bool, only: Sequence[str] | None = None) -> Drawn:
-    """Draw figures into `out`.
+    """Draw figures into a directory.
 
-    only: names or anchors. ConfigError for one that does not exist, or when `out` cannot be written.
+    Raises ConfigError if a selected figure does not exist or a file cannot be written.
     """
     chosen = _chosen(only)
     files: list[Path] = []
@@ -77,7 +77,7 @@ def _write(figure: Figure, drawing: Drawing, out: Path, formats: Sequence[str]) 
 
 
 def latex(figure: Figure, drawing: Drawing) -> str:
-    """A figure over one column or both: picture, what there is to see (as a comment), caption, label, and what limits it."""
+    """Format a figure in LaTeX, with picture, caption, label and limits."""
     environment = "figure" if figure_width_in(drawing.svg or "") < COLUMN_IN + 0.1 else "figure*"
     says, rest = caption(f"{figure.title}. {drawing.caption}")
     return (
@@ -91,7 +91,7 @@ def latex(figure: Figure, drawing: Drawing) -> str:
 
 
 def latex_table(figure: Figure, drawing: Drawing) -> str:
-    """A figure that is a table (`latex.table`)."""
+    """Format a figure that is a table in LaTeX."""
     title = f"{figure.title}. {drawing.caption}"
     return table(
         figure.anchor, title, drawing.headings, drawing.rows, f"{figure.name}.csv", _notes(drawing), drawing.rows_total
@@ -103,6 +103,6 @@ def _notes(drawing: Drawing) -> list[str]:
 
 
 def figure_width_in(svg: str) -> float:
-    """Width of a picture as matplotlib writes it, in inches."""
+    """Return the width of a matplotlib SVG in inches."""
     found = re.search(r'<svg[^>]* width="([0-9.]+)pt"', svg)
     return float(found[1]) / 72 if found else 0.0

@@ -30,7 +30,10 @@ _ACCENTS = "\u0300\u0301\u0302\u0303\u0308"
 
 
 def escaped(text: str) -> str:
-    """Text as LaTeX prints it, in one line; a letter that pdfLaTeX has no glyph for becomes the nearest one, or a question mark."""
+    """Escape text for LaTeX, in one line.
+
+    A letter without a glyph in pdfLaTeX becomes the nearest one, or a question mark.
+    """
     return "".join(_escaped(character) for character in re.sub(r"[ \t\r\n\f\v\x85\u2028\u2029]+", " ", text))
 
 
@@ -46,7 +49,7 @@ def _escaped(character: str) -> str:
 
 
 def caption(text: str) -> tuple[str, str]:
-    """The sentences of a caption that fit into CAPTION_WORDS, and those that do not."""
+    """Split a caption into the sentences that fit into MAX_CAPTION_WORDS and the others."""
     sentences = re.split(r"(?<=[.!?]) (?=[A-Z0-9])", text)
     words, kept = 0, 0
     for sentence in sentences:
@@ -58,7 +61,7 @@ def caption(text: str) -> tuple[str, str]:
 
 
 def note(*texts: str) -> str:
-    """Small print below a caption; '' for none."""
+    """Format small print below a caption; '' for none."""
     said = " ".join(text for text in texts if text)
     return (
         f"  \\par\\smallskip\\begin{{minipage}}{{\\linewidth}}\\footnotesize {escaped(said)}\\end{{minipage}}\n"

@@ -18,7 +18,7 @@ _ENDED = ("RELEASED",)
 
 
 def compositions(leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Leases that obtained something else than was asked for, or had faults; how many there were of all."""
+    """Build the section of leases that had faults or differ from the request, with the counts of all leases."""
     times = leases_table(leases).to_dict("records")
     rows = [
         {
@@ -45,7 +45,7 @@ def compositions(leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def idle(runs: pd.DataFrame) -> str:
-    """Idle time between runs on the same lease, as a sentence; empty where no lease had two."""
+    """Describe the idle time between runs on the same lease; empty if no lease had two runs."""
     leases = idle_times(runs, "lease_id")
     if leases.empty:
         return ""
@@ -60,7 +60,7 @@ def idle(runs: pd.DataFrame) -> str:
 
 
 def _requested(asked: Mapping[str, Any]) -> str:
-    """The configuration in words; what is none, as it is."""
+    """Describe the requested configuration in words, or as a plain document if it is invalid."""
     try:
         return Configuration(**drop_layout(asked)).words()
     except (TypeError, ConfigError):
@@ -68,14 +68,14 @@ def _requested(asked: Mapping[str, Any]) -> str:
 
 
 def _fault(fault: Any) -> str:
-    """A fault in words: 'compose: the answer was lost'."""
+    """Describe a fault, such as 'compose: the answer was lost'."""
     if isinstance(fault, Mapping) and {"operation", "message"} <= set(fault):
         return f"{fault['operation']}: {fault['message']}"
     return _plain(fault)
 
 
 def _obtained(obtained: Mapping[str, Any]) -> str:
-    """What was obtained, in words: 'host1: A100 x4 (2 local), storage nvme0' for each host."""
+    """Describe the obtained hosts, such as 'host1: A100 x4 (2 local), storage nvme0'."""
     said = []
     for host in obtained.get("hosts", ()):
         devices = host.get("devices", ())
@@ -89,7 +89,7 @@ def _obtained(obtained: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A small document in a line: 'hosts 2, device A100'."""
+    """Format a small document in one line, such as 'hosts 2, device A100'."""
     if isinstance(value, Mapping):
         return ", ".join(f"{str(name).replace('_', ' ')} {_plain(each)}" for name, each in value.items())
     if isinstance(value, list | tuple):

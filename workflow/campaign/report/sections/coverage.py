@@ -19,8 +19,10 @@ FAILED_ON_PAGE = 500
 
 
 def coverage(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> dict[str, Any]:
-    """What became of planned cells: those of which there is more to say than their number; grouped when there are too many. Of a
-    measured cell, runs that failed are told by `failed_runs`."""
+    """Build the table of planned cells that are incomplete or have outliers.
+
+    If there are too many cells, rows are grouped by configuration and workload. Failed runs are listed by `list_failed_runs`.
+    """
     if len(cells) > CELLS_ON_PAGE:
         return _grouped(cells)
     cells = cells.assign(flags=_own_flags(cells))
@@ -43,7 +45,7 @@ def coverage(cells: pd.DataFrame, metric: Metric = THROUGHPUT) -> dict[str, Any]
 
 
 def failed_runs(runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Any]:
-    """Every run of a planned cell that is not valid, and where its log is: in the order of the plan, by status and reason."""
+    """List all failed runs of planned cells with their logs, in plan order, by status and reason."""
     axes = naming_columns(cells)
     failed = runs[~runs["status"].isin(("ok", "implied"))]
     failed = failed[failed["cell_id"].isin(cells["cell_id"])]
@@ -95,13 +97,13 @@ def states_of(cells: pd.DataFrame) -> list[str]:
 
 
 def state_counts(cells: pd.DataFrame) -> list[tuple[str, str]]:
-    """Cells by what became of them."""
+    """Count cells by state."""
     found = cells["state"].value_counts()
     return [(name, f"{int(found.get(name, 0)):,}") for name in states_of(cells)]
 
 
 def _why(row: Mapping[Any, Any]) -> str:
-    """What failed runs ended as, reasons of missing ones, flags, and what ended the repetitions, of one cell."""
+    """Describe the failures, missing runs, flags and stop reason of a cell."""
     parts = [
         f"{'' if row['n_failed'] else 'not run: '}{wording.format_status_counts(row['failures'])}"
         if row["failures"]
@@ -115,7 +117,7 @@ def _why(row: Mapping[Any, Any]) -> str:
 
 
 def _own_flags(cells: pd.DataFrame) -> list[str]:
-    """Flags of each cell, without those of all cells that were run."""
+    """Return the flags of each cell, without those that all measured cells share."""
     flags = [each.split(", ") if each else [] for each in cells["flags"]]
     run = [set(of) for of, missing in zip(flags, cells["state"] == "missing", strict=True) if not missing]
     of_all = set.intersection(*run) if len(run) > 1 else set()
@@ -123,6 +125,6 @@ def _own_flags(cells: pd.DataFrame) -> list[str]:
 
 
 def _outliers(row: Mapping[Any, Any]) -> str:
-    """Which runs of a cell lie far from the others."""
+    """Describe which runs of a cell are outliers."""
     word = "outlier" if row["n_outliers"] == 1 else "outliers"
     return f"{word}, counted: repetition {wording.use_minus_signs(row['outliers'])}" if row["n_outliers"] else ""

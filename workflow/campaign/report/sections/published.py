@@ -1,4 +1,4 @@
-"""What pages say of published claims: the sentences beside a figure, and the table 'Published and measured here'."""
+"""Published claims on the report page, as sentences next to a figure and as a table."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ OTHER_PROGRAM = "with another program"
 
 
 def beside(said: PublishedSaid, anchor: str) -> list[dict[str, Any]]:
-    """The claims that a figure shows the quantity of and that were measured here: what was published, what is here, the verdict."""
+    """Return the measured claims about the quantity that a figure shows, with the published value and the verdict."""
     return [_sentence(claim) for claim in said.claims if claim.figure == anchor and claim.here]
 
 
 def published(said: PublishedSaid, shown: Collection[str]) -> dict[str, Any]:
-    """The whole section: documents, a row for each claim that was measured, and those that were not with the reason.
+    """Build the section of published claims, with documents, measured claims and the others with their reasons.
 
-    shown: anchors of the figures in the page, which rows link to.
+    shown_anchors: anchors of the figures on the page, which rows link to.
     """
     measured = [claim for claim in said.claims if claim.verdict != NOT_HERE]
     others = [claim for claim in said.claims if claim.verdict == NOT_HERE]
@@ -37,13 +37,13 @@ def published(said: PublishedSaid, shown: Collection[str]) -> dict[str, Any]:
 
 
 def cited(document: PublishedDocument) -> str:
-    """A document in words: 'Authors: Title. Venue, doi 10.1145/...'"""
+    """Format a document as 'Authors: Title. Venue, doi 10.1145/...'."""
     where = ", ".join(filter(None, [document.venue, f"doi {document.doi}" if document.doi else ""]))
     return f"{document.authors}: {document.title}{'.' if where else ''} {where}".rstrip()
 
 
 def verdict_of(claim: PublishedClaim) -> str:
-    """The verdict as pages show it: 'agrees', 'agrees, with another program', 'other conditions'."""
+    """Format the verdict of a claim, such as 'agrees, with another program'."""
     if claim.other_program:
         return f"{claim.verdict}, {OTHER_PROGRAM}"
     return OTHER if claim.other else claim.verdict
@@ -66,7 +66,7 @@ def _sentence(claim: PublishedClaim) -> dict[str, Any]:
 
 
 def _judged(claim: PublishedClaim) -> str:
-    """The conditions that are not the document's, and under others than the program what the verdict would be; '' for none."""
+    """Describe the conditions that differ from the document, and the verdict under them; '' for none."""
     if not claim.other or claim.other_program:
         return "; ".join(claim.other)
     words = {"agrees": "it agrees", "differs": "it differs", "undecided": "nothing is decided"}
@@ -74,8 +74,7 @@ def _judged(claim: PublishedClaim) -> str:
 
 
 def _counts(said: PublishedSaid) -> str:
-    """A count of verdicts: '31 claims: 8 agree, 3 agree with another program, 2 differ, 6 were measured under other conditions,
-    12 were not measured here.'"""
+    """Count the claims by verdict in one sentence."""
     verdicts = [verdict_of(claim) for claim in said.claims]
     words = {
         **_also_with_another_program("agrees", "agrees", "agree"),

@@ -86,13 +86,12 @@ def recommendation_section(document: RecommendationDocument) -> dict[str, Any]:
 
 
 def _listed(answer: RecommendationAnswer, beside: bool) -> list[RecommendedChoice | None]:
-    """What has a row of its own: the choice, and `beside` it what may be as good; None for no answer."""
+    """Return the choices that get a row, which are the best one and, if requested, its alternatives; None for no answer."""
     return [answer.choice, *(answer.alternatives[:_BESIDE_ON_PAGE] if answer.choice and beside else ())]
 
 
 def _rows(answer: RecommendationAnswer, listed: Sequence[RecommendedChoice | None]) -> list[tuple[str, str, str, str]]:
-    """What to build, what it gives, how that is known, and the interval that is drawn: the choice first, then what may be as
-    good."""
+    """Format each choice as configuration, value, evidence and drawn interval, the best one first."""
     if answer.choice is None:
         return [("no answer", "", f"{answer.sentences[0].rstrip('.')}", "")]
     rows = []
@@ -114,7 +113,7 @@ def _rows(answer: RecommendationAnswer, listed: Sequence[RecommendedChoice | Non
 
 
 def _against_first(choice: RecommendedChoice | None, answer: RecommendationAnswer) -> Interval:
-    """A choice with its interval in percent of the one to build."""
+    """Return the interval of a choice in percent of the best one."""
     if choice is None or answer.choice is None or not answer.choice.value:
         return Interval(math.nan, math.nan, math.nan)
     bounds = (choice.value, *(math.nan if each is None else each for each in (choice.low, choice.high)))
@@ -123,7 +122,7 @@ def _against_first(choice: RecommendedChoice | None, answer: RecommendationAnswe
 
 
 def _in_summary(answer: RecommendationAnswer) -> str:
-    """One answer as finished sentences: of ties only what there is to say."""
+    """Summarise one answer in sentences."""
     choice = answer.choice
     if choice is None:
         return f"{answer.sentences[0].rstrip('.')}."

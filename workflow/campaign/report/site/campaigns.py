@@ -65,7 +65,10 @@ _ENTRY = TypeAdapter(ListedCampaign)
 
 
 def sources(paths: Iterable[Path]) -> Iterator[Path]:
-    """Results directories and archives that are named, or stand in a directory that is. ConfigError: there is none in one."""
+    """Yield the results directories and archives among paths, or in directories among them.
+
+    Raises ConfigError if a path holds none.
+    """
     for path in paths:
         found = [path] if _is_source(path) else []
         if not found and path.is_dir():
@@ -110,7 +113,7 @@ def _files(directory: Path) -> Iterable[Path]:
 
 
 def entries(site: Path) -> list[ListedCampaign]:
-    """The campaigns that a site has, the oldest first."""
+    """Read the campaigns of a site, the oldest first."""
     found = []
     for path in sorted(site.glob(f"*/{FACTS}")):
         with reject_damaged_document(path, "delete its directory and run again"):
@@ -119,9 +122,9 @@ def entries(site: Path) -> list[ListedCampaign]:
 
 
 def add(source: Path, digest: str, site: Path, known: Iterable[ListedCampaign]) -> ListedCampaign:
-    """Make a campaign a directory of the site, whole or not at all. The same one of those known gives way, unless it has more runs.
+    """Add a campaign to the site as a directory, completely or not at all.
 
-    CampaignError: it cannot be read, or has no run.
+    It replaces the same campaign unless that has more runs. Raises CampaignError if it is unreadable or has no run.
     """
     with _made(source) as (made, figures), TemporaryDirectory(prefix=".adding-", dir=site) as scratch:
         tables = read(made.tables)
@@ -160,7 +163,7 @@ def _keep(entry: ListedCampaign, directory: Path) -> None:
 
 @contextmanager
 def _made(source: Path) -> Iterator[tuple[Results, Path]]:
-    """Results with tables and report, and where their figures are. Of an archive all is made anew: nothing in it is believed."""
+    """Yield results with tables and report, and the directory of their figures; an archive's are always made anew."""
     own = Results.from_directory(source)
     if source.is_dir() and (own.tables / "runs.parquet").is_file():
         if own.report_file.is_file() and own.figures.is_dir():
@@ -222,7 +225,7 @@ def _entry(tables: Tables, digest: str, drawings: Mapping[str, Mapping[str, Any]
 
 
 def plain(name: str) -> str:
-    """A name as part of an address, on any file system."""
+    """Convert a name to a part of an address that any file system allows."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "campaign"
 
 
@@ -237,5 +240,5 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _with_way_back(report: bytes) -> bytes:
-    """A report with a link to the site's index above its title; the report itself stands alone and has none."""
+    """Add a link to the site's index above the title of a report."""
     return report.replace(_HEADER, _HEADER + b'<a href="../index.html">All campaigns</a> \xc2\xb7 ', 1)

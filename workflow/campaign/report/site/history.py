@@ -56,7 +56,7 @@ class History:
 
 
 def dated(seconds: float) -> str:
-    """A time for people: '2026-11-26 12:21' (UTC)."""
+    """Format a time in UTC, such as '2026-11-26 12:21'."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
@@ -93,10 +93,9 @@ def _describe_options(row: Mapping[Any, Any]) -> str:
 
 
 def histories(measured: Sequence[tuple[str, float, pd.DataFrame]]) -> list[History]:
-    """Return the cells that two campaigns or more measured.
+    """Build the history of each cell that at least two campaigns measured.
 
-    Args:
-        measured: name, start and `measured_cells` of each campaign.
+    measured: name, start and `select_measured_cells` of each campaign.
     """
     frames = [rows.assign(campaign=name, started=started) for name, started, rows in measured]
     if not frames:

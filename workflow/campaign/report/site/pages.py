@@ -35,7 +35,7 @@ class Page:
 
 
 def history_pages(found: Sequence[History], plain: Callable[[str], str]) -> list[Page]:
-    """The pages of histories; plain: makes a name part of an address."""
+    """Group histories into one page per system and configuration."""
     of: dict[tuple[str, str], list[History]] = defaultdict(list)
     for each in found:
         of[str(each.key["system"]), each.configuration].append(each)
@@ -52,7 +52,7 @@ def history_pages(found: Sequence[History], plain: Callable[[str], str]) -> list
 def index(
     entries: Sequence[ListedCampaign], compared: Mapping[str, ListedCampaign], pages: Sequence[Page]
 ) -> dict[str, Any]:
-    """The first page. compared: of a campaign, the one before it that it is compared with."""
+    """Build the context of the index page."""
     return {
         "campaigns": [_listed(each, compared.get(each.directory)) for each in reversed(entries)],
         "pages": [(page, len(page.histories), page.campaigns) for page in pages],
@@ -74,14 +74,14 @@ def _listed(entry: ListedCampaign, before: ListedCampaign | None) -> dict[str, A
 def campaign(
     entry: ListedCampaign, before: ListedCampaign | None, files: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
-    """The page of the files of a campaign. files: their names, of `figures` and `tables`."""
+    """Build the context of the page that lists a campaign's files."""
     own = {name: [file for file in files["figures"] if file.rpartition(".")[0] == name] for name in entry.figures}
     figures = [(title, own[name]) for name, title in entry.figures.items() if own[name]]
     return {**_listed(entry, before), "figures": figures, "tables": files["tables"]}
 
 
 def history_table(page: Page) -> pd.DataFrame:
-    """The numbers of a page: one row per cell and campaign."""
+    """Return the numbers of a history page, one row per cell and campaign."""
     rows = [
         (each.name, each.metric.name, each.metric.unit, *astuple(point))
         for each in page.histories
@@ -92,7 +92,7 @@ def history_table(page: Page) -> pd.DataFrame:
 
 
 def history(page: Page, entries: Sequence[ListedCampaign]) -> dict[str, Any]:
-    """A page of histories."""
+    """Build the context of a history page."""
     names = {each.directory: each.name for each in entries}
     return {
         "page": page,
@@ -122,7 +122,7 @@ def _row(point: Point, names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _picture(each: History) -> dict[str, Any]:
-    """Coordinates: a dot per campaign with its interval, and a line through the dots."""
+    """Compute the coordinates of a chart with a dot and an interval per campaign, and a line through the dots."""
     values = np.array([(point.mean, point.low, point.high) for point in each.points])
     least, most = float(np.nanmin(values)), float(np.nanmax(values))
     scale = ticks(least, most)

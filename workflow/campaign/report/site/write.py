@@ -28,9 +28,9 @@ _TEMPLATES = REPORTS / "results_site"
 
 
 def write_site(sources: Iterable[Path], site: Path, say: Callable[[str], None]) -> int:
-    """Add sources to a site, and make its pages; gives the number of campaigns. say: is told why a source was left out.
+    """Add sources to a site, write its pages, and return the number of campaigns.
 
-    RecordError: the site cannot be written.
+    report: callback for messages on sources that were left out. Raises RecordError if the site cannot be written.
     """
     try:
         site.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def _write_pages(site: Path) -> int:
 
 
 def _put(path: Path, text: str) -> None:
-    """Write what differs: who copies a site by what changed copies little."""
+    """Write a file only if its content changed, so that incremental copies stay small."""
     content = text.encode()
     if not path.is_file() or path.read_bytes() != content:
         write_atomic(path, content)
@@ -101,7 +101,7 @@ def _measured_cells(tables: Path) -> pd.DataFrame:
 def _predecessors(
     entries: Sequence[ListedCampaign], measured: Sequence[tuple[str, float, pd.DataFrame]]
 ) -> dict[str, ListedCampaign]:
-    """Of each campaign, the one before it that measured a cell of it."""
+    """Return, for each campaign, the latest earlier one that measured one of its cells."""
     found, last = {}, dict[tuple[Any, ...], ListedCampaign]()
     for entry, (_, _, rows) in zip(entries, measured, strict=True):
         cells = set(rows[list(history.KEY)].itertuples(index=False, name=None))
@@ -113,7 +113,7 @@ def _predecessors(
 
 
 def _write_comparisons(site: Path, pairs: Sequence[tuple[ListedCampaign, ListedCampaign, CampaignSpread]]) -> None:
-    """The page of each campaign beside the one before, on all processors; not where it was made from the same."""
+    """Write the outdated comparisons of campaigns with their predecessors, on all processors."""
     program = source_hash(REPORTS)
     wanted = []
     for base, other, spread in pairs:
@@ -135,7 +135,7 @@ def _write_comparison(
 
 
 def _named(site: Path, entry: ListedCampaign) -> Tables:
-    """The tables of a campaign, named so that two of one name are told apart."""
+    """Read the tables of a campaign, with its date in the name to distinguish campaigns of one name."""
     tables = read(site / entry.directory / "tables")
     named = {**tables.context["campaign"], "name": f"{entry.name} of {history.dated(entry.started)}"}
     return replace(tables, context={**tables.context, "campaign": named})

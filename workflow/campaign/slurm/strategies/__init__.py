@@ -1,8 +1,8 @@
-"""Strategies: how Slurm learns of composed devices. `STRATEGIES` has one row per strategy.
+"""Strategies by which Slurm learns of composed devices. `STRATEGIES` has one row per strategy.
 
-`begin` -> the fabric attaches -> `announce` -> the driver's allocation, with `options` -> `begin` -> the fabric detaches -> `end`.
-Every call may come again, from another process, whatever a dead one left half done: each looks what is there and does the rest.
-All raise LaunchError when Slurm refuses or does not answer, and HostFailed where a host is to blame.
+`begin` -> the fabric attaches -> `announce` -> the driver's allocation, with `options` -> `begin` -> the fabric detaches ->
+`end`. Every call may be repeated by another process after the first was interrupted: each call reads the state and does what
+remains. All raise LaunchError if Slurm refuses or does not answer, and HostFailed if a host is at fault.
 """
 
 from __future__ import annotations
@@ -22,53 +22,63 @@ __all__ = ["STRATEGIES", "SlurmStrategy", "open_strategy"]
 
 
 class SlurmStrategy(Protocol):
-    """How one system's Slurm learns of composed devices."""
+    """Strategy by which the Slurm of one system learns of composed devices."""
 
     @property
     def composed_by_slurm(self) -> bool:
-        """Whether Slurm's own ResumeProgram composes, once the driver's job has its hosts; the fabric is not asked before."""
+        """True if Slurm's own ResumeProgram composes the hosts once the driver's job has them.
+
+        The fabric is then not used before.
+        """
 
     def begin(self, hosts: Collection[str], lease_id: str) -> None:
-        """Keep others' jobs off hosts whose devices are about to change, and wait until those that run there are over.
+        """Keep other jobs off hosts whose devices are about to change, and wait until the running ones have ended.
 
-        Jobs of this very lease that still run there were started on other devices: they may end by themselves for a moment,
-        and are cancelled then.
+        Jobs of this lease that still run there were started on other devices. They may end by themselves for a moment and are
+        then cancelled.
         """
 
     def announce(self, composition: Composition, lease_id: str) -> None:
-        """Let Slurm offer exactly the composed devices, to this lease's jobs. Nothing to do where it does so already."""
+        """Make Slurm offer exactly the composed devices to the jobs of this lease.
+
+        Nothing is changed if Slurm offers them already.
+        """
 
     def end(self, hosts: Collection[str], lease_id: str) -> None:
-        """Give the hosts back as they were before `begin`, to everybody. Hosts that were not begun with are no error."""
+        """Return the hosts to all users in their state before `begin`.
+
+        Hosts for which `begin` was not called are no error.
+        """
 
     def options(self, lease_id: str) -> Mapping[str, str]:
-        """Further sbatch options of this lease's jobs, by long name."""
+        """Return additional sbatch options for the jobs of this lease, by long name."""
 
 
 @dataclass(frozen=True)
 class Unannounced:
-    """`static` and `resume`: there is nothing to tell Slurm.
+    """Strategy for systems whose Slurm needs no update after a recomposition (`static` and `resume`).
 
-    `static`: its gres.conf knows the devices; others' jobs are kept off by the allocation alone. Where the fabric attaches devices
-    before there is one, it does so on free hosts (`slurm.free_hosts`).
+    `static`: gres.conf lists the devices, and only the allocation keeps other jobs off. If the fabric attaches devices before
+    there is an allocation, it does so on free hosts (`slurm.free_hosts`).
 
     `resume`: hosts are CLOUD nodes. slurmctld calls the programs in envs/slurm: `resume` reads from the job's comment what to
-    compose, starts the hosts, and lets them go down after that one job; `suspend` and `resume-fail` release. So a lease is as long
-    as its job, and a campaign that dies leaves nothing composed behind. A job starts up to 30 s after its hosts, because slurmctld
-    looks at jobs that are CONFIGURING every half minute. A composition that failed powers its hosts down, which puts the job back
-    into the queue; `scontrol requeue` would leak its devices (Slurm 22.05).
+    compose, starts the hosts, and lets them go down after that one job; `suspend` and `resume-fail` release. A lease is
+    therefore
+    as long as its job, and a campaign that dies leaves nothing composed behind. A job starts up to 30 s after its hosts, because
+    slurmctld checks jobs that are CONFIGURING every half minute. A composition that failed powers its hosts down, which puts the
+    job back into the queue; `scontrol requeue` would leak its devices (Slurm 22.05).
     """
 
     composed_by_slurm: bool
 
     def begin(self, hosts: Collection[str], lease_id: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def announce(self, composition: Composition, lease_id: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def end(self, hosts: Collection[str], lease_id: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def options(self, lease_id: str) -> Mapping[str, str]:
         return {}
@@ -76,9 +86,11 @@ class Unannounced:
 
 @dataclass(frozen=True)
 class Reserved:
-    """`reservation`: Slurm's gres.conf knows the devices; hosts are reserved from before they are recomposed until released.
+    """Strategy that reserves hosts from before their recomposition until their release (`reservation`).
 
-    So no job of others starts on a host in change, nor takes it away between two attempts of the lease's driver.
+    The gres.conf of Slurm lists the devices. No foreign job starts on a host during a change, or takes it between two attempts
+    of
+    the lease's driver.
     """
 
     controller: Controller
@@ -103,7 +115,7 @@ class Reserved:
         return {"reservation": reservation_name(lease_id)}
 
     def _usable(self, hosts: Collection[str]) -> None:
-        """HostFailed for hosts that would let the driver's job wait for ever."""
+        """Raise HostFailed for hosts on which the driver's job would wait for ever."""
         found = self.controller.nodes_heard(hosts)
         failed = {name: f"Slurm: {node.words}" for name, node in found.items() if node.broken}
         failed |= {host: "Slurm does not know it" for host in hosts if host not in found}
@@ -121,9 +133,14 @@ STRATEGIES: dict[str, Callable[[SystemFile, Controller], SlurmStrategy]] = {
 
 
 def open_strategy(system: SystemFile, slurm: Slurm, say: Callable[[str], None] = print) -> SlurmStrategy:
-    """The strategy of the system file; `say` is told what it waits for. ConfigError: it lacks something.
+    """Return the Slurm strategy of a system file.
 
-    Without Slurm as launcher there is nobody to tell of devices, which is what `static` does.
+    Without Slurm as launcher, no update is needed, as with `static`. Raises ConfigError if the system file lacks a setting.
+
+    Args:
+        system: system file.
+        slurm: runner of Slurm commands.
+        say: callback for messages on waits.
     """
     name = system.slurm.strategy if system.launcher == "slurm" else "static"
     return STRATEGIES[name](system, Controller(slurm, say, system.slurm.poll_s))

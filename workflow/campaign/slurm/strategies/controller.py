@@ -1,7 +1,7 @@
-"""Slurm's controller: what it reports of hosts, jobs and reservations, and changes: reserve, drain, resume and delete hosts.
+"""Client of Slurm's controller: queries of hosts, jobs and reservations, and changes to hosts and reservations.
 
-Every method looks at the state first and changes only what differs, so that it can be called again at any time. It waits for a
-controller that does not answer. LaunchError: the controller refuses; the message says who has to do what.
+Every method reads the state first and changes only what differs, so that it can be repeated at any time. It waits for a
+controller that does not answer. LaunchError is raised if the controller refuses; the message names who has to do what.
 """
 
 from __future__ import annotations
@@ -37,7 +37,14 @@ _ASLEEP = frozenset({"powered_down", "powering_down", "powering_up", "power_down
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A host as Slurm knows it. state: in Slurm's own words; reason: why it is drained or down, empty for none."""
+    """A host as Slurm reports it.
+
+    Args:
+        name: name of the host.
+        state: words of Slurm for its state.
+        gres: generic resources with which it is registered.
+        reason: reason why it is drained or down; empty if there is none.
+    """
 
     name: str
     state: frozenset[str]
@@ -46,38 +53,46 @@ class Node:
 
     @property
     def drained(self) -> bool:
+        """True if the host is drained."""
         return "drain" in self.state
 
     @property
     def silent(self) -> bool:
-        """Whether its slurmd has not answered yet, as for a moment after it was taken back, or its controller started."""
+        """True if the slurmd of the host has not answered yet, as after a resume or a restart of the controller."""
         return bool(self.state & {_SILENT, _UNKNOWN})
 
     @property
     def broken(self) -> bool:
-        """Whether no job will ever start there by itself; a host that sleeps, or that nobody knows of yet, is not broken."""
+        """True if no job will ever start on the host without intervention.
+
+        A host that is powered down, or that the controller has not heard of yet, is not broken.
+        """
         # One that powers up does not respond yet.
         signs = _BROKEN - {_SILENT} if self.state & _ASLEEP else _BROKEN
         return self.drained or (_UNKNOWN not in self.state and bool(self.state & signs))
 
     @property
     def serves(self) -> bool:
-        """Whether its slurmd is registered and answers; a host that is only drained serves."""
+        """True if the slurmd of the host is registered and answers, also on a host that is only drained."""
         return bool(self.state & _USABLE) and not self.state & (_BROKEN | _ASLEEP)
 
     @property
     def words(self) -> str:
+        """Description of the state, the generic resources and the reason, for messages."""
         said = f"{'+'.join(sorted(self.state))}, Gres {self.gres or 'none'}"
         return f"{said}, {self.reason}" if self.reason else said
 
     def devices(self, gres: str) -> int:
-        """How many of a generic resource it registered with; `gres` with its type (`gpu:a100`) counts that type only."""
+        """Return the number of a generic resource with which the host is registered.
+
+        With a type (`gpu:a100`), only that type is counted.
+        """
         return count_gres(self.gres, gres)
 
 
 @dataclass(frozen=True, slots=True)
 class HostJob:
-    """A job that holds hosts. reservation: whose hosts it runs on, empty for none."""
+    """A job that holds hosts, with the name of its reservation (empty for none)."""
 
     id: str
     user: str
@@ -87,7 +102,7 @@ class HostJob:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Hosts that are kept for somebody. start: as Slurm writes times; active: it has begun."""
+    """A reservation of hosts, with its start as Slurm writes times and a flag that is True once it has begun."""
 
     name: str
     hosts: frozenset[str]
@@ -96,7 +111,7 @@ class Reservation:
 
 
 def parse_nodes(text: str) -> dict[str, Node]:
-    """Hosts by name from the answer to NODES. A host of several partitions stands there several times."""
+    """Parse the output of NODES into hosts by name. A host of several partitions has several lines."""
     found: dict[str, Node] = {}
     for line in text.splitlines():
         if len(line) < sum(_WIDTHS.values()):
@@ -108,12 +123,12 @@ def parse_nodes(text: str) -> dict[str, Node]:
 
 
 def parse_jobs(text: str) -> tuple[HostJob, ...]:
-    """Jobs from the answer to JOBS."""
+    """Parse the output of JOBS into jobs."""
     return tuple(HostJob(*row) for row in rows(text, 4))
 
 
 def parse_reservations(text: str) -> dict[str, Reservation]:
-    """Reservations by name from the answer to RESERVATIONS."""
+    """Parse the output of RESERVATIONS into reservations by name."""
     found: dict[str, Reservation] = {}
     for line in text.splitlines():
         words = dict(word.split("=", 1) for word in line.split() if "=" in word)
@@ -124,7 +139,7 @@ def parse_reservations(text: str) -> dict[str, Reservation]:
 
 
 def count_gres(text: str, gres: str) -> int:
-    """Number of one generic resource in Slurm's words: 2 of `gpu` in `gpu:a100:2(S:0-1),nvme:1`."""
+    """Count one generic resource in Slurm's notation; 2 for `gpu` in `gpu:a100:2(S:0-1),nvme:1`."""
     name, _, kind = gres.partition(":")
     count = 0
     for entry in re.sub(r"\([^)]*\)", "", text).split(","):
@@ -142,10 +157,15 @@ _GONE = re.compile(r"reservation is invalid|reservation.*not found", re.I)
 
 
 class Controller:
-    """The controller, asked in the name of one system. poll_s: longest pause between two looks while waiting.
+    """Client of the Slurm controller for one system.
 
-    patience_s: for how long a controller that does not answer is waited for. grace_s: how long jobs of the lease itself may
-    take to end before they are cancelled. answer_s: how long a host that is taken back may take to answer.
+    Args:
+        slurm: runner of Slurm commands.
+        say: callback for messages.
+        poll_s: longest poll interval in seconds while waiting.
+
+    Attributes: `patience_s` is the longest wait for a controller that does not answer. `grace_s` is the time that jobs of the
+    lease get to end before they are cancelled. `answer_s` is the time that a resumed host gets to answer. All are in seconds.
     """
 
     def __init__(self, slurm: Slurm, say: Callable[[str], None], poll_s: float) -> None:
@@ -160,14 +180,14 @@ class Controller:
     # Questions
 
     def nodes(self, hosts: Collection[str]) -> dict[str, Node]:
-        """The hosts as Slurm knows them; without those that it does not know."""
+        """Return the current state of hosts by name; hosts that are unknown to Slurm are left out."""
         if not hosts:
             return {}
         found = parse_nodes(self._must(*NODES, f"--nodes={','.join(hosts)}").out)
         return {host: found[host] for host in hosts if host in found}
 
     def nodes_heard(self, hosts: Collection[str]) -> dict[str, Node]:
-        """The hosts as Slurm knows them, when each has had the time to answer the controller."""
+        """Return the state of hosts by name after each host has had time to answer the controller."""
         for waited_s in self._looks():
             found = self.nodes(hosts)
             if waited_s > self.answer_s or not any(node.silent for node in found.values()):
@@ -175,18 +195,20 @@ class Controller:
         raise AssertionError  # looks have no end
 
     def jobs(self, hosts: Collection[str]) -> tuple[HostJob, ...]:
-        """Jobs that are on hosts which Slurm knows."""
+        """Return the jobs on these hosts."""
         return parse_jobs(self._must(*JOBS, f"--nodelist={','.join(hosts)}").out) if hosts else ()
 
     def reservations(self) -> dict[str, Reservation]:
+        """Return all reservations by name."""
         return parse_reservations(self._must(*RESERVATIONS).out)
 
     # Reservations
 
     def reserve(self, lease_id: str, hosts: Collection[str]) -> bool:
-        """Keep hosts for this lease's jobs from now on, whoever is on them. False: they were kept already.
+        """Reserve hosts for the jobs of this lease from now on, even if jobs run there; return False if they were reserved
+        already.
 
-        A reservation of somebody else's that is to begin later bounds ours; one that has begun is waited for.
+        A foreign reservation that begins later limits the end of this one; a foreign one that has begun is waited for.
         """
         name = reservation_name(lease_id)
         for _ in self._looks():
@@ -220,7 +242,7 @@ class Controller:
         return self._ask(*create, f"EndTime={min(other.start for other in others)}")
 
     def unreserve(self, lease_id: str) -> None:
-        """End the lease's reservation, with the jobs that still use it after a moment."""
+        """End the reservation of the lease, and cancel the jobs that still use it after a moment."""
         name = reservation_name(lease_id)
         for waited_s in self._looks():
             answer = self._ask("scontrol", "delete", f"ReservationName={name}")
@@ -237,7 +259,13 @@ class Controller:
     # Jobs
 
     def emptied(self, hosts: Collection[str], lease_id: str, own: bool = True) -> None:
-        """Wait until no job is on the hosts. Others' are waited for; the lease's own are cancelled after a moment, or let be."""
+        """Wait until no job is on the hosts. Foreign jobs are waited for.
+
+        Args:
+            hosts: names of the hosts.
+            lease_id: id of the lease.
+            own: True to cancel jobs of the lease after a moment; False to ignore them.
+        """
         name = reservation_name(lease_id)
         for waited_s in self._looks():
             jobs = self.jobs(hosts)
@@ -257,18 +285,18 @@ class Controller:
     # Hosts
 
     def drain(self, hosts: Collection[str], reason: str) -> None:
-        """No further jobs on hosts; those that are drained already keep their reason."""
+        """Drain hosts, so that no further jobs start there. Hosts that are drained already keep their reason."""
         if hosts:
             self._must("scontrol", "update", f"NodeName={','.join(hosts)}", "State=DRAIN", f"Reason={reason}")
 
     def resume(self, hosts: Collection[str]) -> None:
-        """Take drained hosts back, until jobs can start there."""
+        """Resume drained hosts and wait until jobs can start there."""
         if hosts:
             self._must("scontrol", "update", f"NodeName={','.join(hosts)}", "State=RESUME")
             self.nodes_heard(hosts)
 
     def forget(self, hosts: Collection[str]) -> None:
-        """Delete hosts, until Slurm does not know them any more."""
+        """Delete hosts and wait until Slurm no longer lists them."""
         for waited_s in self._looks():
             known = self.nodes(hosts)
             if not known:
@@ -287,7 +315,7 @@ class Controller:
         return answer
 
     def _ask(self, *argv: str) -> CompletedCommand:
-        """One command; a controller that is away for a while (a restart) is asked again."""
+        """Run one command, and repeat it while the controller is unreachable, as during a restart."""
         for waited_s in self._looks():
             answer = self.slurm(*argv)
             away = answer.code == TIMEOUT_EXIT_CODE or (
@@ -312,7 +340,10 @@ class Controller:
             self.say(message)
 
     def _looks(self) -> Iterator[float]:
-        """Seconds since the first look. Waits between looks, shortly at first, since most things are over at once."""
+        """Yield the seconds since the first poll, and wait between polls.
+
+        The first waits are short, because most operations end at once.
+        """
         started_s, pause_s = time.monotonic(), 0.1
         while True:
             yield time.monotonic() - started_s
@@ -321,7 +352,7 @@ class Controller:
 
 
 def reservation_name(lease_id: str) -> str:
-    """The name of a lease's reservation: the lease's id, in characters that every Slurm takes."""
+    """Return the reservation name of a lease, which is its id in characters that every Slurm accepts."""
     plain = re.sub(r"[^A-Za-z0-9_.-]", "-", lease_id)
     return plain if plain == lease_id else f"{plain}-{hash_document(lease_id, 6)}"
 
@@ -331,7 +362,7 @@ def _named(jobs: Collection[HostJob]) -> str:
 
 
 def _user() -> str:
-    """Whom jobs will be of."""
+    """Return the name of the user who will own the jobs."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # a container's user need not have a name; Slurm takes the number

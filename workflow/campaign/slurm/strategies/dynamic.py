@@ -1,7 +1,7 @@
-"""`dynamic`: hosts are dynamic nodes, and are registered anew with the devices that they have now.
+"""Strategy `dynamic`, in which hosts are dynamic nodes that are registered again with their current devices.
 
-Changing the Gres of a host that stays registered is not an option: Slurm takes the number and starts jobs without devices. So a
-host whose devices change is drained, its slurmd stopped, its node deleted, and its slurmd started with the new devices. It is
+The Gres of a registered host cannot be changed: Slurm accepts the number and starts jobs without devices. A host whose
+devices change is therefore drained, its slurmd stopped, its node deleted, and its slurmd started with the new devices. It is
 reserved for the lease before and after; not in between, because a reserved node cannot be deleted.
 """
 
@@ -25,14 +25,17 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class WantedDevices:
-    """Devices that a host has: altogether, and those of them behind the fabric. Only what computes counts."""
+    """Numbers of compute devices of a host, in total and behind the fabric."""
 
     devices: int
     fabric_devices: int = 0
 
 
 class Dynamic:
-    """See `Strategy`. registers_s: how long a host's slurmd may take to register after it was started."""
+    """Strategy that registers hosts again after each recomposition (see `SlurmStrategy`).
+
+    `registers_s` is the time in seconds that the slurmd of a host gets to register after its start.
+    """
 
     composed_by_slurm = False
 
@@ -84,7 +87,7 @@ class Dynamic:
         return self.own[host]
 
     def _register(self, wanted: Mapping[str, WantedDevices], lease_id: str) -> None:
-        """Register hosts, until all are with exactly these devices."""
+        """Register hosts again until all are registered with exactly these devices."""
         known, reason = self.controller.nodes_heard(wanted), _reason(lease_id)
         # Drained by us: a dead process was about to register it, and whether its slurmd still runs is not known.
         begun = {host for host, node in known.items() if node.drained and node.reason == reason}
@@ -125,14 +128,17 @@ class Dynamic:
         )
 
     def _on_each(self, command: tuple[str, ...], done: str, wanted: Mapping[str, WantedDevices]) -> None:
-        """Run the site's command for every host, several at once; HostFailed names the hosts where it failed."""
+        """Run the site's command for every host, several at a time.
+
+        Raises HostFailed with the hosts on which it failed.
+        """
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             complaints = pool.map(lambda host: self._run(command, host, wanted[host]), wanted)
         said = zip(wanted, complaints, strict=True)
         _raise_failed({host: f"slurmd could not be {done}: {complaint}" for host, complaint in said if complaint})
 
     def _run(self, command: tuple[str, ...], host: str, wanted: WantedDevices) -> str:
-        """What the command complained of, or nothing."""
+        """Run the site's command for one host and return the error message, or an empty text on success."""
         words = {"host": host, "gres": self._gres(wanted), **asdict(wanted)}
         argv = [word.format(**words) for word in command]
         # A file, not a pipe: a daemon that keeps its starter's output open would be waited for.
@@ -188,5 +194,5 @@ def _checked(system: SystemFile) -> SlurmdCommands:
 
 
 def _reason(lease_id: str) -> str:
-    """Why a host is drained; short enough for Slurm to give it back whole."""
+    """Return the drain reason of a lease, short enough for Slurm to return it whole."""
     return f"devices change: campaign {lease_id}"[:200]

@@ -1,4 +1,4 @@
-"""The built-in training workload: real PyTorch training, one code for CPU with gloo and CUDA with NCCL.
+"""Built-in training workload. It trains real PyTorch models with the same code on CPUs (gloo) and on CUDA (NCCL).
 
-`rank_interface` says what goes in and what comes out and imports without torch; `forkserver` and `rank` are the programs.
+`rank_interface` defines input and output of a rank, and imports no torch. `forkserver` and `rank` are the programs.
 """

@@ -1,4 +1,4 @@
-"""What `nn.DataParallel` does over GPUs, over threads of one process on a CPU: the same algorithm, the same copies."""
+"""DataParallel on a CPU, with threads in place of GPUs. Algorithm and copies are those of `nn.DataParallel`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 
 class CpuReplicas(nn.Module):
-    """Every call copies the weights to each replica, scatters the batch, runs the replicas in threads and averages their losses.
+    """DataParallel over threads of one process on a CPU.
 
-    Gradients come back through the copies and add up in the weights, as they do on GPUs; the backward pass itself runs in one
-    thread, because autograd has one for each device and all replicas are on the CPU. Buffers (running means) are those of the first
+    Every call copies the weights to each replica, scatters the batch, runs the replicas in threads, and averages their losses.
+    Gradients flow back through the copies and add up in the weights, as on GPUs. The backward pass itself runs in one thread,
+    because autograd has one thread per device and all replicas are on the CPU. Buffers (running means) are those of the first
     replica.
     """
 
@@ -22,16 +23,17 @@ class CpuReplicas(nn.Module):
         super().__init__()
         self.module = module
         with torch.no_grad():
-            # Not as submodules: their weights are no weights of the model.
+            # Not registered as submodules, because their weights are not weights of the model.
             self._replicas: tuple[_Replica, ...] = tuple(_Replica(module, first=not rank) for rank in range(count))
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="replica")
 
     @property
     def modules_of_replicas(self) -> list[nn.Module]:
+        """Modules of the replicas, in order."""
         return [replica.module for replica in self._replicas]
 
     def forward(self, *batch: Tensor) -> Tensor:
-        """Mean loss of the batch, a scalar; the first axis of every tensor is scattered."""
+        """Return the mean loss of the batch, a scalar. Every tensor is scattered along its first axis."""
         parts = zip(*(tensor.chunk(len(self._replicas)) for tensor in batch), strict=True)
         for replica in self._replicas:
             replica.take_weights()
@@ -47,7 +49,7 @@ class CpuReplicas(nn.Module):
 
 
 class _Replica:
-    """A copy of a module whose weights are, after `take_weights`, copies that autograd knows."""
+    """Copy of a module whose weights are copies in autograd's graph once `take_weights` was called."""
 
     def __init__(self, module: nn.Module, first: bool) -> None:
         self.module = copy.deepcopy(module)
@@ -59,13 +61,15 @@ class _Replica:
                 owner._buffers[name] = buffer
 
     def _taken_out(self, module: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
+        """Remove the parameters of the copy, and yield each as (module of the copy, name, original weight)."""
         for owner, name, weight in _named(module, self.module, "_parameters"):
             # A tensor with a history cannot be a parameter; as a plain attribute it can stand in for one.
             del owner._parameters[name]
             yield owner, name, weight
 
     def take_weights(self) -> None:
-        copies: dict[int, Tensor] = {}  # weights that two modules share stay shared
+        """Copy the current weights, and the buffers except for the first replica, into the replica."""
+        copies: dict[int, Tensor] = {}  # weights shared by two modules stay shared
         for owner, name, weight in self._weights:
             owner.__dict__[name] = copies.setdefault(id(weight), weight.clone())
         if not self._first:
@@ -74,7 +78,13 @@ class _Replica:
 
 
 def _named(original: nn.Module, duplicate: nn.Module, kind: str) -> list[tuple[nn.Module, str, Tensor]]:
-    """(module of the duplicate, name, tensor of the original) of all `_parameters` or `_buffers`."""
+    """Return all parameters or buffers of a module as (module of its copy, name, tensor of the original).
+
+    Args:
+        original: the module.
+        duplicate: copy of the module.
+        kind: `_parameters` or `_buffers`.
+    """
     pairs = zip(original.modules(), duplicate.modules(), strict=True)
     return [
         (mine, name, tensor) for own, mine in pairs for name, tensor in getattr(own, kind).items() if tensor is not None

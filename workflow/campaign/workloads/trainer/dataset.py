@@ -1,7 +1,8 @@
-"""A rank's samples as a file on the storage under test: batches of raw tensors, written once and read over and over. Needs torch.
+"""Dataset of a rank as a file on the storage under test - batches of raw tensors, written once and read repeatedly.
 
-A batch is one record, padded to whole blocks, so that O_DIRECT can read it. The file has no name from the moment it is made: it
-cannot outlive its rank, however that ends.
+The module needs torch. A batch is one record, padded to whole blocks so that O_DIRECT can read it. The file has no name from its
+creation on, so it
+cannot outlive its rank, however the rank ends.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from campaign.common.files import find_file_system
 from campaign.workloads.trainer.models import Sample
 
 BLOCK_BYTES = 4096
-_ALIGNED_BYTES = 64  # of a tensor within a record
-_DISTINCT_BYTES = 64 * 2**20  # more than that is not made up anew but repeated
+_ALIGNED_BYTES = 64  # alignment of each tensor within a record
+_DISTINCT_BYTES = 64 * 2**20  # beyond this size, records are repeated
 _CALL_BYTES = 16 * 2**20
 _IN_MEMORY = {"tmpfs", "ramfs"}
 
 
 class BatchMemory:
-    """Memory of one batch: `tensors` are views of it. Starts on a whole block, as O_DIRECT asks."""
+    """Memory of one batch, with `tensors` as views. It starts on a whole block, as O_DIRECT requires."""
 
     def __init__(self, example: Sample, pinned: bool) -> None:
         spans = [tensor.numel() * tensor.element_size() for tensor in example]
@@ -47,16 +48,18 @@ class BatchMemory:
         )
 
     def fill(self, batch: Sequence[Tensor]) -> None:
+        """Copy a batch into the memory."""
         for own, tensor in zip(self.tensors, batch, strict=True):
             own.copy_(tensor)
 
 
 def _up(size: int, multiple: int) -> int:
+    """Round a size up to a multiple."""
     return -(-size // multiple) * multiple
 
 
 class LinkRate:
-    """Lets reads pass at a rate, one after the other, as a link would; several threads may use it."""
+    """Emulated link, which lets reads pass one after the other at a fixed rate. Several threads may use it."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -64,21 +67,32 @@ class LinkRate:
         self._free_s = 0.0
 
     def due_s(self, size_bytes: int, asked_s: float) -> float:
-        """When a read asked for at `asked_s` is over, by the same clock: the link first ends what it is doing."""
+        """Queue a read on the link, and return the time at which it is finished, in seconds of the same clock.
+
+        The link first finishes the reads before it.
+
+        Args:
+            size_bytes: size of the read.
+            requested_s: time of the request in seconds.
+        """
         with self._lock:
             self._free_s = max(self._free_s, asked_s) + size_bytes / self._bytes_per_s
             return self._free_s
 
     def wait(self, due_s: float) -> None:
+        """Wait until this time (`time.perf_counter`, seconds)."""
         while (left_s := due_s - time.perf_counter()) > 0:
             time.sleep(left_s)
 
 
 class Dataset:
-    """`records` batches in a nameless file; `read` may be called by several threads at once.
+    """Batches in a file without a name. Several threads may call `read_record` at once.
 
-    direct: whether reads go past the page cache; in_memory: whether the file system keeps its files there anyway; paced: whether
-    reads are held to a rate.
+    Attributes:
+        records: number of batches.
+        is_direct: true if reads bypass the page cache.
+        is_in_memory: true if the file system keeps its files in memory.
+        is_paced: true if reads are limited to a rate.
     """
 
     def __init__(
@@ -89,7 +103,16 @@ class Dataset:
         *,
         gb_per_s: float | None = None,
     ) -> None:
-        """Write `batch(0)`, `batch(1)`, ... there, and see that the first comes back. OSError names the directory."""
+        """Write the batches, and check that the first one can be read back.
+
+        Raises OSError, with the directory, if the dataset cannot be written.
+
+        Args:
+            directory: directory of the file.
+            make_batch: function that returns a batch by its number from 0.
+            records: number of batches.
+            gb_per_s: maximum read rate in GB/s; None for no limit.
+        """
         started_s = time.perf_counter()
         self.directory = directory
         self.records = records
@@ -100,7 +123,7 @@ class Dataset:
         first.fill(batch(0))
         self.record_bytes = first.size_bytes
         try:
-            self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115  # open as long as this is
+            self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115  # stays open as long as this object
             self._write(first, batch)
             self.in_memory = find_file_system(directory)[0] in _IN_MEMORY
         except OSError as error:
@@ -116,7 +139,7 @@ class Dataset:
         self.written_s = time.perf_counter() - started_s
 
     def read(self, index: int, record: BatchMemory) -> None:
-        """Record `index` (modulo their number) into memory. OSError when the file ends early."""
+        """Read record `index` (modulo the number of records) into memory. Raises OSError if the file ends early."""
         asked_s = time.perf_counter()
         offset = index % self.records * self.record_bytes
         done = 0
@@ -134,6 +157,7 @@ class Dataset:
             self._link.wait(self._link.due_s(self.record_bytes, asked_s))
 
     def _write(self, first: BatchMemory, batch: Callable[[int], Sample]) -> None:
+        """Write all records to the file. The first distinct ones are repeated for large datasets."""
         distinct = min(self.records, max(1, _DISTINCT_BYTES // self.record_bytes))
         made = [bytes(first.bytes)]
         scratch = BatchMemory(batch(0), pinned=False)
@@ -147,7 +171,7 @@ class Dataset:
         os.fsync(self._file.fileno())
 
     def _ask_direct(self) -> None:
-        """O_DIRECT from here on, where the file system takes it; some take the flag and refuse the read."""
+        """Enable O_DIRECT if the file system supports it. Some file systems accept the flag but refuse the read."""
         file = self._file.fileno()
         flags = fcntl.fcntl(file, fcntl.F_GETFL)
         record = BatchMemory((torch.empty(BLOCK_BYTES, dtype=torch.uint8),), pinned=False)
@@ -160,11 +184,13 @@ class Dataset:
             self.direct = True
 
     def _verify(self, first: BatchMemory, example: Sample) -> None:
+        """Read the first record back, and raise OSError if it differs from the written one."""
         back = BatchMemory(example, pinned=False)
         self.read(0, back)
         if back.bytes != first.bytes:
             raise OSError(errno.EIO, "reads give other bytes than were written", str(self.directory))
 
     def _forget(self, offset: int = 0, size_bytes: int = 0) -> None:
-        # Without this every round but the first would measure the page cache. Size 0 is the whole file.
+        # Otherwise every round but the first would measure the page cache. Size 0 means the whole file.
+        """Drop a range of the file from the page cache. A size of 0 means the whole file."""
         os.posix_fadvise(self._file.fileno(), offset, size_bytes, os.POSIX_FADV_DONTNEED)

@@ -1,17 +1,18 @@
-"""The long-lived process that a launcher forks ranks from: `python -m campaign.workloads.trainer.forkserver`.
+"""Long-lived process that a launcher forks ranks from: `python -m campaign.workloads.trainer.forkserver`.
 
-It imports torch once (seconds) and forks every rank (milliseconds). stdin has one order a line, as JSON (`_Order`); stdout answers
-each with a line, after one that says that torch is there:
+It imports torch once (seconds) and forks every rank (milliseconds). stdin has one order per line, as JSON (`_Order`). stdout has
+one answer per order, after a first line that reports that torch is imported:
     {"import_s": 2.1}
     {"pids": [...]}              of the ranks
-    {"problem": "..."}           the order is refused; in place of the first line, torch cannot be imported
-Ranks of one order share a process group. They are not children of this process, but of the process that started it, which has to
-adopt orphans (`campaign.common.processes.marked`): it waits for them, limits and ends them as it does any child, and they end
-with it. This process has one thread, so that forking is safe.
+    {"problem": "..."}           the order is refused; as the first line: torch cannot be imported
+Ranks of one order share a process group. They are not children of this process, but of the process that started it, which has
+to adopt orphans (`campaign.common.processes.marked`). That process waits for the ranks, limits and ends them like its own
+children, and they end with it. This process has one thread, so that forking is safe.
 
-The forkserver of multiprocessing, with its preload list, does not fit. It ignores an import that fails, so each rank would report a
-missing torch by itself. Every child imports the driver's main module again. There is one server per process, which a launcher
-cannot end with its own ranks. Namespaces, log, process group and death with the launcher would stay here.
+The forkserver of multiprocessing, with its preload list, does not fit. It ignores a failed import, so each rank would report a
+missing torch by itself. Every child imports the main module of the driver again. There is one server per process, which a
+launcher cannot end together with its ranks. Namespaces, log, process group and death with the launcher would remain to be
+implemented here.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class _Rank(BaseModel):
-    """env replaces the environment; namespaces: files of those that the rank enters."""
+    """Rank to be forked.
+
+    Attributes:
+        env: complete environment of the rank.
+        log: file for its output.
+        namespaces: files of the namespaces that the rank enters.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     env: dict[str, str]
@@ -48,7 +55,12 @@ class _Rank(BaseModel):
 
 
 class _Order(BaseModel):
-    """What the ranks are to do. module: what they are; both programs are imported before the fork."""
+    """Order to fork ranks.
+
+    Attributes:
+        cwd: working directory of the ranks.
+        module: program of the ranks; both programs are imported before the fork.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     ranks: tuple[_Rank, ...] = Field(min_length=1)
@@ -59,14 +71,21 @@ class _Order(BaseModel):
 
 
 def _fork(order: _Order, answers: int) -> list[int]:
-    """Start the ranks; gives their pids. ValueError, OSError: it could not be done, and no rank is left."""
+    """Fork the ranks of an order, and return their process ids.
+
+    Raises ValueError or OSError if the order cannot be executed. No rank is left in that case.
+
+    Args:
+        order: the order.
+        answer_fd: file descriptor of the answers, which the ranks close.
+    """
     if not order.cwd.is_dir():
         raise ValueError(f"cwd {order.cwd} is not a directory")
     pids: list[int] = []
     with namespaces.open_namespaces(*(rank.namespaces for rank in order.ranks)) as opened:
         for rank, own in zip(order.ranks, opened, strict=True):
             reader, writer = os.pipe()
-            # The rank of a process that ends at once is an orphan, and the launcher adopts it.
+            # The intermediate process ends at once, so its child is an orphan that the launcher adopts.
             between = os.fork()
             if between == 0:
                 try:
@@ -74,7 +93,7 @@ def _fork(order: _Order, answers: int) -> list[int]:
                     if pid == 0:
                         inherited = [answers, reader, writer, *(each for group in opened for each in group)]
                         _become(rank, order, own, inherited, between)
-                    # Here and not in the rank: the second must not be there before the group that it joins.
+                    # Set here and not in the rank, so that the process group exists before the second rank joins it.
                     os.setpgid(pid, pids[0] if pids else pid)
                     os.write(writer, pid.to_bytes(8, "little"))
                 finally:
@@ -92,13 +111,23 @@ def _fork(order: _Order, answers: int) -> list[int]:
 
 
 def _become(rank: _Rank, order: _Order, own: Sequence[int], inherited: Sequence[int], between: int) -> NoReturn:
-    """Be the new process: let go of what is the server's, take the rank's environment and log, and run it."""
+    """Turn this forked process into a rank, and run it. Never returns.
+
+    Files of the server are closed, and the rank's namespaces, environment and log are set up.
+
+    Args:
+        rank: the rank.
+        order: the order that the rank belongs to.
+        rank_namespaces: descriptors of the namespaces to enter.
+        inherited_fds: descriptors to close.
+        parent_pid: id of the intermediate process, which is about to end.
+    """
     try:
         namespaces.enter_namespaces(own)
         namespaces.close_descriptors(inherited)
         while os.getppid() == between:
             time.sleep(0.0005)
-        _die_with_launcher()  # after entering: the kernel may forget this for who changes what they may do
+        _die_with_launcher()  # after entering namespaces, because the kernel may reset this when privileges change
         log = os.open(rank.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (log, 1), (log, 2)):
@@ -116,7 +145,10 @@ def _become(rank: _Rank, order: _Order, own: Sequence[int], inherited: Sequence[
 
 
 def _die_with_launcher() -> None:
-    """Have the kernel end this process when the one that has adopted it ends; Linux only, and not inherited by a fork."""
+    """Have the kernel end this process when the process that adopted it ends.
+
+    Works on Linux only, and is not inherited by forks.
+    """
     launcher = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
@@ -126,7 +158,7 @@ def _die_with_launcher() -> None:
 
 
 def _import_everything() -> None:
-    """Import all that a rank needs, without a thread and without touching CUDA (a fork could not use it any more)."""
+    """Import all modules that ranks need, without starting a thread or initialising CUDA, which forks could not use."""
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
     import torch
 
@@ -137,7 +169,7 @@ def _import_everything() -> None:
         "campaign.workloads.trainer.rank",
         "campaign.workloads.trainer.training_session",
     ):
-        importlib.import_module(name)  # for the forks
+        importlib.import_module(name)  # shared by all forks
 
     # The first optimizer pulls in some eight hundred modules of torch._dynamo: a second that each fork would pay for itself.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).zero_grad()
@@ -146,7 +178,7 @@ def _import_everything() -> None:
 
 
 def main() -> int:
-    """Serve the launcher on stdin and stdout, until stdin ends; anything that torch prints goes to stderr."""
+    """Serve a launcher on stdin and stdout until stdin ends, and return the exit code. Output of torch goes to stderr."""
     answers = os.dup(1)
     os.dup2(2, 1)
 
@@ -164,7 +196,7 @@ def main() -> int:
     for line in sys.stdin:
         try:
             answer(pids=_fork(_Order.model_validate_json(line), answers))
-        except (ValueError, OSError) as error:  # pydantic's is a ValueError
+        except (ValueError, OSError) as error:  # pydantic raises a ValueError
             answer(problem=str(error))
     return 0
 

@@ -1,4 +1,4 @@
-"""Where a step's batch comes from: the device itself, pinned host memory, or a dataset on the storage under test."""
+"""Sources of the batches of a step - the device itself, pinned host memory, or a dataset on the storage under test."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FEWEST_RECORDS = 2
 def make_feed(
     spec: TrainSpec, trainable: Trainable, rank: int, world_size: int, device: torch.device
 ) -> tuple[Feed, int]:
-    """The feed of one rank and the bytes of one batch.
+    """Create the feed of one rank, and return it with the size of one batch in bytes.
 
-    A dataset has as many batches as the run reads, at most 256 MiB of them, or the size that is asked for.
-    Step k of rank r gets samples (k x world_size + r) x batch and on, so one rank with the batch of two sees what two see together.
-    OSError names a storage directory that fails.
+    A dataset has as many batches as the run reads, at most 256 MiB of them, or the configured size. Step k of rank r gets the
+    samples from (k x world_size + r) x batch on. One rank with a batch of two thus gets the same samples as two ranks together.
+    Raises OSError, with the directory, if the storage fails.
     """
     options = spec.resolved_options()
     samples = spec.batch * spec.replicas
@@ -57,7 +57,7 @@ def make_feed(
 
 
 def _on_device(batch: Sequence[torch.Tensor], device: torch.device, channels_last: bool) -> Sample:
-    """Copied to the device; images become floats of mean 0 and deviation 1 there, as input pipelines do."""
+    """Copy a batch to the device, where images become floats with mean 0 and standard deviation 1, as is usual."""
     moved = []
     for tensor in batch:
         tensor = tensor.to(device, non_blocking=True)
@@ -70,7 +70,10 @@ def _on_device(batch: Sequence[torch.Tensor], device: torch.device, channels_las
 
 
 class RepeatedFeed:
-    """One batch, that stays on the device or is copied there every step. Nothing is read (`StorageFeed` says what that takes)."""
+    """Feed that returns the same batch in every step, either resident on the device or copied to it.
+
+    Nothing is read from storage. For the fields see `StorageFeed`.
+    """
 
     waited_s: float | None = None
     written_s: float | None = None
@@ -84,13 +87,17 @@ class RepeatedFeed:
 
 
 class StorageFeed:
-    """Batches of a dataset in their order, round after round.
+    """Feed of the batches of a dataset, in order and repeatedly.
 
-    Without workers a call reads: storage time is wholly exposed, an upper bound. With n of them n threads read up to 2n batches
-    ahead. A batch is the caller's until the next call. OSError of a thread is raised by the call that was to give its batch.
+    Without workers, a call reads the batch itself. Storage time is then fully exposed, an upper bound. With n workers, n threads
+    read up to 2n batches ahead. A batch is valid until the next call. An OSError of a thread is raised by the call that would
+    have
+    returned its batch.
 
-    waited_s: time in calls so far that went into reading or waiting for it; written_s: time that the dataset took; flags: what a
-    reader of the run should know of the input.
+    Attributes:
+        waited_s: time in calls so far that was spent on reading or on waiting for a read.
+        written_s: time in which the dataset was written.
+        flags: remarks on the input for readers of the results.
     """
 
     def __init__(
@@ -145,9 +152,9 @@ class StorageFeed:
         return record
 
 
-_FreeBatch = tuple[BatchMemory, Any]  # and the event after its copy to a device, or None
-"""Memory for a batch, and what happens on the device when the last batch in it has been copied there."""
+_FreeBatch = tuple[BatchMemory, Any]  # memory, and the event after its copy to a device or None
+"""Memory for a batch, and the event on the device after the last batch in it was copied there."""
 
 
 Feed = RepeatedFeed | StorageFeed
-"""Gives the next batch on the device."""
+"""Source of the next batch on the device."""

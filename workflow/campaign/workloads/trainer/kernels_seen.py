@@ -1,4 +1,4 @@
-"""Which kernels torch chose in a step: seen as they are called, where torch has several that do the same."""
+"""Recorder of the kernels that torch chooses in a step, where it has several for the same operation."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ _ATTENTION = {
     "aten::_scaled_dot_product_flash_attention_for_cpu": "flash",
     "aten::_scaled_dot_product_efficient_attention": "efficient",
     "aten::_scaled_dot_product_cudnn_attention": "cudnn",
-    "aten::_scaled_dot_product_fused_attention_overrideable": "fused",  # that of a device's own torch, such as Intel's
+    "aten::_scaled_dot_product_fused_attention_overrideable": "fused",  # kernel of a vendor's torch, such as Intel's
 }
 _PLAIN_ATTENTION = "math"
-"""Attention that torch has made of matrix products and a softmax: asked for, and no kernel called for it."""
+"""Attention that torch composed of matrix products and a softmax, without calling a kernel for it."""
 
 
 @contextmanager
 def kernels_seen() -> Iterator[dict[str, str]]:
-    """Gives a dictionary that is filled at the end: `attention` (flash, efficient, cudnn, fused or math; several are joined by
-    ' and '), where there is any in this thread, and `optimizer`, where it was a fused AdamW."""
+    """Record the kernels that torch calls in this thread; yield a dict that is filled when the context ends.
+
+    `attention` is flash, efficient, cudnn, fused or math, with several joined by ' and '; it is absent without attention.
+    `optimizer` is present if the optimizer was a fused AdamW.
+    """
     found: dict[str, str] = {}
     with _AttentionCounter() as asked, _Called() as called:
         yield found
@@ -38,6 +41,8 @@ def kernels_seen() -> Iterator[dict[str, str]]:
 
 
 class _AttentionCounter(TorchFunctionMode):
+    """Counter of calls of scaled dot-product attention."""
+
     def __init__(self) -> None:
         super().__init__()
         self.attention = 0
@@ -50,6 +55,8 @@ class _AttentionCounter(TorchFunctionMode):
 
 
 class _Called(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counter of the operators that torch dispatches, by name."""
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: Counter[str] = Counter()

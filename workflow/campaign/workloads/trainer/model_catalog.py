@@ -1,4 +1,4 @@
-"""The built-in models and what can be asked of them: known without building one. Without torch."""
+"""Catalog of the built-in models and their options. Needs no torch, and builds no model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ Family = Literal["resnet", "mobilenet", "yolo", "bert", "gpt", "transformers", "
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One key of `options`: its kind, what it may be, and what it does.
+    """Key of a model's `options`.
 
-    choices: allowed words of a text option; minimum: smallest allowed number; multiple_of: what it has to be divisible by.
+    Attributes:
+        kind: type of the value.
+        description: effect of the option.
+        minimum: minimum of a number.
+        maximum: maximum of a number.
+        multiple_of: divisor of allowed numbers.
+        choices: allowed values of a text option.
+        default: default value.
     """
 
     kind: type[int] | type[float] | type[str] | type[bool]
@@ -30,8 +37,8 @@ class Option:
     default: Scalar | None = None
 
     def objection(self, value: Scalar) -> str | None:
-        """Why the value is not allowed, or None."""
-        # YAML and JSON write 1 for 1.0; True is an int to Python and a number to nobody.
+        """Return the reason why a value is not allowed, or None."""
+        # YAML and JSON may write 1 for 1.0. In Python True is an int, but it is not accepted as a number.
         boolean = isinstance(value, bool)
         numeric = isinstance(value, int | float) and not boolean
         fits = numeric if self.kind is float else isinstance(value, self.kind) and boolean == (self.kind is bool)
@@ -50,7 +57,7 @@ class Option:
         return None
 
     def words(self) -> str:
-        """What may stand for the value, for people."""
+        """Format the allowed values for the reference."""
         if self.choices:
             return " or ".join(f"`{choice}`" for choice in self.choices)
         kind = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`"}[self.kind]
@@ -164,10 +171,13 @@ FAMILY_OPTIONS: Mapping[Family, Mapping[str, Option]] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What is known of a model without building it.
+    """Properties of a model that are known without building it.
 
-    parameters: exact count; forward_flops_per_sample: 2 x multiply-adds of one sample's forward pass at the default options
-    (training costs about three times as much); both None where a foreign package defines the model.
+    Attributes:
+        parameters: exact number of parameters; None for an external model.
+        forward_flops_per_sample: 2 x multiply-adds of one sample's forward pass at the default options; None for an external
+            model.
+            Training costs about three times as much.
     """
 
     name: str
@@ -180,14 +190,14 @@ class ModelInfo:
 
     @property
     def options(self) -> Mapping[str, Option]:
-        """Every option the model knows, by name."""
+        """All options of the model, by name."""
         options = {**FAMILY_OPTIONS[self.family], **COMMON_OPTIONS}
         if size := TRANSFORMER_SIZES.get(self.name):
             options["seq_len"] = replace(options["seq_len"], maximum=size.positions)
         return options
 
 
-# Family -> one sample, and the default options beside the size of a sample.
+# Family -> description of one sample, and default options except for the size of a sample.
 _FAMILIES: Mapping[str, tuple[str, Mapping[str, Scalar]]] = {
     "resnet": ("image 3 x {0} x {0} and its class", {"learning_rate": 0.01}),
     "mobilenet": ("image 3 x {0} x {0} and its class", {"learning_rate": 0.01}),
@@ -236,7 +246,10 @@ MODELS: dict[str, ModelInfo] = {info.name: info for info in map(_built_in, _TABL
 
 
 def model_info(name: str) -> ModelInfo:
-    """The model of that name, also `transformers:NAME` and `torchvision:NAME`; ConfigError names the nearest known ones."""
+    """Return the properties of a model by its name, which may be `transformers:NAME` or `torchvision:NAME`.
+
+    Raises ConfigError, with the nearest known name, if there is no such model.
+    """
     if name in MODELS:
         return MODELS[name]
     package, _, foreign = name.partition(":")
@@ -254,7 +267,10 @@ def model_info(name: str) -> ModelInfo:
 
 
 def resolve_options(model: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The model's defaults overlaid with `options`; ConfigError for an unknown key or a value that is not allowed."""
+    """Return the default options of a model, overridden by `options`.
+
+    Raises ConfigError for an unknown key or a value that is not allowed.
+    """
     info = model_info(model)
     known, resolved = info.options, {**info.default_options, **options}
     for name, value in resolved.items():

@@ -1,7 +1,7 @@
-"""Training at the pace of emulated devices: what a network's modules compute is real, and takes as long as on the device.
+"""Training at the pace of emulated devices. The modules of a network really compute, but take as long as on the device.
 
-A module's forward pass ends when the device would be done with it. Its backward pass, of twice as many operations, ends before its
-gradients are passed on to the reduction of gradients or to the module before it, so that communication overlaps as it would.
+The forward pass of a module ends when the device would have finished it. Its backward pass, with twice as many operations, ends
+before its gradients are passed on to their reduction or to the previous module, so communication overlaps as on the device.
 """
 
 from __future__ import annotations
@@ -28,14 +28,20 @@ _LEARNING = 0.1
 
 
 class Pacer:
-    """The clock of one device, for the thread that made it or the last one that has called `begin`.
+    """Clock of one emulated device, for the thread that created it or that last called `begin_part`.
 
-    Work takes the seconds that the device would need, whatever this machine's core needs for it. The thread says after each part of
-    its work how long a device takes for that part (`advance`), and sleeps for what is left of it. What it was busy meanwhile,
-    computing or waiting for a core, counts; what it was blocked for, in a collective or for input, does not: the device waits,
-    too. A part that took longer than on the device is made up for in the parts after it; what could not be made up for is `late_s`.
+    Work takes the time that the device would need, whatever the core of this machine needs. After each part of its work the
+    thread
+    reports the duration of that part on the device (`wait_for_device`), and sleeps for the rest of it. Time in which the thread
+    computed
+    or waited for a core counts as work. Time in which it was blocked in a collective or waited for input does not count, because
+    the device waits, too. A part that took longer than on the device is compensated in the next parts. The delay that could not
+    be
+    compensated is `late_s`.
 
-    paced_s: seconds of the device so far; late_s: by how much the thread was behind it when it last came to the end of a part.
+    Attributes:
+        paced_s: seconds of the device so far.
+        late_s: delay of the thread behind the device at the end of the last part, in seconds.
     """
 
     def __init__(self) -> None:
@@ -46,17 +52,21 @@ class Pacer:
         self.begin()
 
     def begin(self) -> None:
-        """Begin a part: from here on the calling thread does the work of the device; what it has done before does not count."""
+        """Begin a part of the device's work in the calling thread. What the thread did before does not count."""
         if self._thread != (thread := get_native_id()):
             self._close()
             self._thread = thread
-            # Kept open, because it is read twice for every part: opening it takes ten times as long as reading it.
+            # Kept open, because it is read twice per part and opening it takes ten times as long as reading it.
             self._schedstat = os.open(_SCHEDSTAT, os.O_RDONLY) if _SCHEDSTAT.exists() else None
             self._close = weakref.finalize(self, _close, self._schedstat)
         self._busy_s = self._busy()
 
     def advance(self, seconds: float) -> None:
-        """The device has worked for so many seconds more: sleep until the thread has taken as long."""
+        """Advance the device's clock, and sleep until the thread has taken as long.
+
+        Args:
+            seconds: duration of the last part of the work on the device.
+        """
         busy_s, started_s = self._busy(), time.perf_counter()
         self._owed_s += seconds - (busy_s - self._busy_s)
         self._busy_s = busy_s
@@ -64,25 +74,29 @@ class Pacer:
         if self._owed_s > _LEAST_SLEEP_S + self._oversleep_s:
             asleep_s = self._owed_s - self._oversleep_s
             time.sleep(asleep_s)
-            # A sleep ends late by the scheduler's grain and the wait for a core: that is part of the time that was owed.
+            # A sleep ends late by the scheduler's granularity and the wait for a core. This counts as time on the device.
             self._busy_s, ended_s = self._busy(), time.perf_counter()
             self._owed_s -= ended_s - started_s
-            # How late is learned, so that work that is behind half of the time is ahead the other half.
+            # The mean lateness is learned, so that the work is on time on average.
             self._oversleep_s += _LEARNING * (ended_s - started_s - asleep_s - self._oversleep_s)
 
     def forget(self) -> None:
-        """Make up for nothing that is late now."""
+        """Forgive the current delay, so that it is not compensated."""
         self._owed_s = max(0.0, self._owed_s)
 
     @property
     def late_s(self) -> float:
+        """Delay of the thread behind the device in seconds."""
         return max(0.0, -self._owed_s)
 
     def _busy(self) -> float:
-        """Seconds that the thread has computed or waited for a core (Linux, Documentation/scheduler/sched-stats.rst)."""
+        """Return the seconds that the thread has computed or waited for a core.
+
+        The waiting time is documented in Linux, Documentation/scheduler/sched-stats.rst.
+        """
         if self._schedstat is None:
             return time.thread_time()
-        # What it has computed stands there, too, but by some kernels only as it was at the scheduler's last tick.
+        # The file has the computing time as well, but on some kernels only as of the last scheduler tick.
         return time.thread_time() + int(os.pread(self._schedstat, 64, 0).split()[1]) / 1e9
 
 
@@ -92,17 +106,21 @@ def _close(descriptor: int | None) -> None:
 
 
 _OPTIMIZER_SHARE = 0.05
-"""Share of the optimizer in the time of a step. Large models on GPUs spend about as much; it is real work here, too, and needs
+"""Share of the optimizer in the time of a step. Large models on GPUs spend about as much. It is real work here, too, and needs
 its time."""
 _Advance = Callable[[float], None]
-"""To be called with the operations that a device has done since."""
+"""Function that advances a device by a number of operations."""
 
 
 class PacedDevices:
-    """The devices of one process.
+    """Emulated devices of one process.
 
-    operations: of each call of a module's forward pass; of_step: of a step of one device, both passes of all modules. gflops: pace
-    of each device; updates: share of the weights that a device updates. alone: no other process waits for these.
+    Args:
+        operations: operations of one call of each module's forward pass, by module name.
+        step_operations: operations of a step of one device, both passes of all modules.
+        gflops: pace of each device in GFLOP/s.
+        is_single_process: true if no other process waits for these devices.
+        update_share: share of the weights that a device updates.
     """
 
     def __init__(
@@ -123,19 +141,19 @@ class PacedDevices:
 
     @property
     def paced_s(self) -> float:
-        """Seconds of the devices so far, but for forward passes of replicas."""
+        """Seconds of the devices so far, without the forward passes of replicas."""
         return self._pacer.paced_s
 
     def begin(self) -> None:
-        """Begin a step. What the process did since the last one is no work of its devices."""
+        """Begin a step. What the process did since the last step is not work of its devices."""
         self._pacer.begin()
 
     def note_gradients(self) -> None:
-        """All gradients of a step are there."""
+        """Record the delay when all gradients of a step are computed."""
         self._note()
 
     def end(self) -> None:
-        """End a step, whose last part is the optimizer's."""
+        """End a step. Its last part is the optimizer."""
         self._pacer.advance(self._optimizer_s)
         self._note()
 
@@ -143,16 +161,17 @@ class PacedDevices:
         self._late_s.append(self._pacer.late_s + max((pacer.late_s for pacer in self._replicas), default=0.0))
 
     def begin_window(self) -> None:
-        """Make up for nothing of the steps so far, whose first ones do much once."""
+        """Begin the window. Delays of earlier steps are forgiven, because the first steps do work only once."""
         self._late_s = [0.0]
         for pacer in (self._pacer, *self._replicas):
             pacer.forget()
 
     def lost_s(self) -> tuple[float, ...]:
-        """Seconds that the process fell behind the devices in each step of the window.
+        """Return the seconds that the process lost behind the devices in each step of the window.
 
-        Others wait for what is late at its gradients or its end, even if this process makes up for it. Alone it loses what is late
-        at the end of the window.
+        Other processes wait for delays at the gradients or at the end of a step, even if this process compensates them later. A
+        single
+        process loses only the delay at the end of the window.
         """
         if self._alone:
             return (*(0.0 for _ in self._late_s[3::2]), self._late_s[-1])
@@ -160,7 +179,10 @@ class PacedDevices:
         return tuple(map(sum, zip(fallen[::2], fallen[1::2], strict=True)))
 
     def hold(self, network: nn.Module) -> None:
-        """Hold a network to the pace of the only device; before it is wrapped or sharded, with module names as in `operations`."""
+        """Hold a network to the pace of the only device.
+
+        To be called before the network is wrapped or sharded, with the module names of `operations`.
+        """
 
         def advance(operations: float) -> None:
             self._pacer.advance(operations / self._rates[0])
@@ -168,11 +190,14 @@ class PacedDevices:
         self._pace(network, advance, advance)
 
     def hold_replicas(self, replicas: CpuReplicas) -> None:
-        """Hold each replica to the pace of its device: forward passes in its thread, backward passes all in the caller's."""
+        """Hold each replica to the pace of its device.
+
+        Forward passes run in the thread of the replica, backward passes all in the thread of the caller.
+        """
         done_s = [0.0] * len(self._rates)
 
         def advance_backward(device: int, operations: float) -> None:
-            # Devices work at the same time: the thread is behind by what the slowest of them has done.
+            # The devices work at the same time, so the slowest one determines the time.
             before_s = max(done_s)
             done_s[device] += operations / self._rates[device]
             self._pacer.advance(max(done_s) - before_s)
@@ -193,7 +218,7 @@ class PacedDevices:
 
 
 class _PacedModule:
-    """Hooks of one module."""
+    """Hooks that hold one module to the pace of a device."""
 
     def __init__(self, module: nn.Module, operations: float, forward: _Advance, backward: _Advance) -> None:
         self._operations = operations
@@ -204,20 +229,25 @@ class _PacedModule:
 
     def _computed(self, module: nn.Module, inputs: Any, named_inputs: Any, _output: Any) -> None:
         if torch._C._current_graph_task_id() != -1:
-            # In a backward pass activations are computed again; gradients come by the graph of the first time.
+            # Activations are recomputed in a backward pass. Gradients follow the graph of the first computation.
             self._backward(self._operations)
             return
         self._forward(self._operations)
-        # Weights keep the hooks of a call that is over; others go with their tensors.
+        # Weights keep the hooks of a finished call. Other tensors are freed together with their hooks.
         self._calls = [call for call in self._calls if not call.is_over()]
-        # A replica's weights are attributes, because they are no leaves; those of a shard are other tensors than before it.
+        # Weights of a replica are plain attributes, because they are not leaves. Sharding replaces the weight tensors.
         own = [tensor for part in module.modules() for tensor in (*part._parameters.values(), *vars(part).values())]
         tensors = [t for t in (*tree_leaves((inputs, named_inputs)), *own) if isinstance(t, Tensor) and t.requires_grad]
         self._calls.append(_ModuleCall(tensors, lambda: self._backward(2 * self._operations)))
 
 
 class _ModuleCall:
-    """One call of a module. done: called once in the backward pass, when the first of the tensors has its gradient."""
+    """One call of a module, watched until its backward pass.
+
+    Args:
+        tensors: inputs and weights of the call.
+        on_gradient: called once in the backward pass, when the first of the tensors has its gradient.
+    """
 
     def __init__(self, tensors: Sequence[Tensor], done: Callable[[], None]) -> None:
         self._done: Callable[[], None] | None = done
@@ -229,7 +259,7 @@ class _ModuleCall:
             done()
 
     def is_over(self) -> bool:
-        """Whether it was done; if so, its hooks are gone."""
+        """Return whether the backward pass of the call is done. If so, remove its hooks."""
         if self._done is None:
             for handle in self._handles:
                 handle.remove()

@@ -1,7 +1,7 @@
-"""How the devices of a run share the work: each strategy as a model to call, an optimizer to step and what both communicate.
+"""Strategies by which the devices of a run share the work, each with a model, an optimizer and its traffic.
 
-`single`, `ddp` (Li et al. 2020), `dp` (one process for the devices of a host), `zero1` and `fsdp` (stages 1 and 3 of Rajbhandari et
-al. 2020; fsdp is `fully_shard` of PyTorch). The result of training does not depend on the strategy but for rounding.
+`single`, `ddp` (Li et al. 2020), `dp` (one process for the devices of a host), `zero1` and `fsdp` (stages 1 and 3 of Rajbhandari
+et al. 2020; fsdp is `fully_shard` of PyTorch). Except for rounding, the result of training does not depend on the strategy.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ _DEFAULT_BUCKET_MIB = 25.0  # of DistributedDataParallel
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes of one optimizer step, by what the collectives are given; None where nothing is communicated.
+    """Bytes of one optimizer step, by the input of its collectives. None if nothing is communicated.
 
-    gradient_bytes: all gradients of the model in the type that they have in the backward pass. allreduce_bytes: S, what one rank
-    hands to the all-reduces of gradients. communication_bytes: what one rank sends (of `dp`: one device, on average) when every
-    collective is a ring: 2(N-1)/N of an all-reduce's S, (N-1)/N of the whole of an all-gather, a reduce-scatter or a broadcast.
+    Attributes:
+        gradient_bytes: all gradients of the model, in their type in the backward pass.
+        allreduce_bytes: bytes S that one rank passes to all-reduces of gradients.
+        communication_bytes: bytes that one rank (for `dp`, one device on average) sends if every collective is a ring - 2(N-1)/N
+            of
+            S for an all-reduce, (N-1)/N of the total for an all-gather, a reduce-scatter or a broadcast.
     """
 
     gradient_bytes: int
@@ -44,10 +47,13 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A model in its strategy. `model(*batch)` is the mean loss of this process's samples, a scalar.
+    """Model and optimizer in a parallel strategy. `model(*batch)` is the mean loss of this process's samples, a scalar.
 
-    reduce: called after the backward pass, reduces the gradients where that has not done it; before_step: called between that and
-    the optimizer's step; alone: a context without communication of gradients.
+    Attributes:
+        reduce_gradients: called after the backward pass; reduces the gradients if the backward pass has not done so.
+        before_step: called between `reduce_gradients` and the step of the optimizer.
+        without_communication: context in which gradients are not communicated.
+        traffic: bytes that a step communicates.
     """
 
     name: Parallel
@@ -60,7 +66,7 @@ class Strategy:
 
 
 def name_of(spec: TrainSpec, world_size: int) -> Parallel:
-    """What the run really is: one device shares its work with nobody."""
+    """Return the name of the strategy that a run really uses. A single device always has the strategy `single`."""
     if spec.replicas > 1:
         return "dp"
     asked = str(spec.resolved_options()["parallel"])
@@ -68,7 +74,10 @@ def name_of(spec: TrainSpec, world_size: int) -> Parallel:
 
 
 def make_strategy(spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int) -> Strategy:
-    """Wrap the model and make its optimizer. The process group stands; `trainable` is on its device and is changed in place."""
+    """Wrap the model in its parallel strategy, and create its optimizer.
+
+    The process group must exist. The model is on its device and is changed in place.
+    """
     options = spec.resolved_options()
     if options["activation_checkpointing"]:
         for layer in trainable.layers():
@@ -80,7 +89,7 @@ def make_strategy(spec: TrainSpec, trainable: models.Trainable, device: torch.de
     if options["compile"]:
         from torch._inductor import config
 
-        config.compile_threads = 1  # a rank stands for one core, and leaves no process of a pool behind
+        config.compile_threads = 1  # a rank uses one core, and must not leave processes of a pool behind
         strategy.model.compile()  # in place: names of parameters stay
     return strategy
 
@@ -88,7 +97,7 @@ def make_strategy(spec: TrainSpec, trainable: models.Trainable, device: torch.de
 def _replicated(
     spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int, traffic: Traffic
 ) -> Strategy:
-    """Every device has all weights."""
+    """Create a strategy in which every device has all weights."""
     options, name = spec.resolved_options(), name_of(spec, world_size)
     masters = None
     if spec.precision == "fp16-o2":
@@ -99,7 +108,7 @@ def _replicated(
     kind, settings = optimizer_of(spec, trainable, device)
     optimizer: torch.optim.Optimizer
     if name == "zero1":
-        # Here, not above: this import takes 0.2 s and only zero1 needs it.
+        # Imported here, because the import takes 0.2 s and only zero1 needs it.
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         optimizer = ZeroRedundancyOptimizer(parameters, kind, **settings)
@@ -125,32 +134,36 @@ def _replicated(
 
 
 FUSED_ON = frozenset({"cuda", "xpu"})
-"""Types of devices on which AdamW is one kernel. A CPU has it, too, but processes on CPUs only stand for devices."""
+"""Device types with a fused AdamW kernel. CPUs have one, too, but processes on CPUs only emulate devices."""
 
 
 def optimizer_of(
     spec: TrainSpec, trainable: models.Trainable, device: torch.device
 ) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    """The model's optimizer and its settings: a fused AdamW where the device has one and every step can be known to be applied."""
+    """Choose the optimizer class of a model, and return it with its settings.
+
+    AdamW is fused if the device supports it and the precision is not fp16.
+    """
     kind, settings = trainable.optimizer_of(float(spec.resolved_options()["learning_rate"]))
-    # A fused one is called for the steps, too, that the scaler of fp16 drops, so that nothing would tell them.
+    # A fused optimizer is called even for steps that the fp16 scaler drops, so dropped steps could not be counted.
     if kind is torch.optim.AdamW and device.type in FUSED_ON and not spec.precision.startswith("fp16"):
         settings["fused"] = True
     return kind, settings
 
 
 def nothing() -> None:
+    """Do nothing, in place of an optional action of a strategy."""
     pass
 
 
 def _bucket_caps(bucket_mib: float) -> dict[str, Any]:
-    """Return the arguments of DistributedDataParallel for buckets of this size."""
-    # A number switches the smaller first bucket off, the default one too.
+    """Return the arguments of DistributedDataParallel for buckets of this size (MiB)."""
+    # Any given number, even the default, disables the smaller first bucket.
     return {} if bucket_mib == _DEFAULT_BUCKET_MIB else {"bucket_cap_mb": bucket_mib}
 
 
 def _reduce_all(trained: Sequence[nn.Parameter]) -> None:
-    """The mean of all ranks' gradients, in one operation for each type that gradients have."""
+    """Average the gradients over all ranks, with one all-reduce per type of gradient."""
     gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
     for kind in dict.fromkeys(gradient.dtype for gradient in gradients):
         parts = [gradient for gradient in gradients if gradient.dtype == kind]
@@ -161,7 +174,13 @@ def _reduce_all(trained: Sequence[nn.Parameter]) -> None:
 
 
 def traffic_of(spec: TrainSpec, trainable: models.Trainable, world_size: int) -> Traffic:
-    """What a step communicates; trainable: as it is built, before it is wrapped."""
+    """Calculate the traffic of a step.
+
+    Args:
+        spec: specification of the run.
+        trainable: the model before it is wrapped.
+        world_size: number of processes.
+    """
     options, name, half = spec.resolved_options(), name_of(spec, world_size), spec.precision == "fp16-o2"
     micro_steps, ranks = int(options["accumulation"]), max(world_size, spec.replicas)
     norms = {id(p) for norm in (precision.norms_of(trainable) if half else ()) for p in norm.parameters()}
@@ -172,7 +191,7 @@ def traffic_of(spec: TrainSpec, trainable: models.Trainable, world_size: int) ->
         elements = weight.numel()
         size = elements * (2 if in_half or spec.mixed else weight.element_size())
         weights += size
-        # A layer is gathered for its forward and again for its backward pass, everything else once, in each micro-step.
+        # In each micro-step a layer is gathered for its forward and its backward pass, other weights once.
         gathered += micro_steps * size * (2 if id(weight) in in_layers - norms else 1)
         if weight.requires_grad:
             gradients += size
@@ -182,7 +201,7 @@ def traffic_of(spec: TrainSpec, trainable: models.Trainable, world_size: int) ->
         case "single":
             return Traffic(gradients)
         case "dp":
-            # In each micro-step the root sends its weights to every other device, and gets their gradients back.
+            # In each micro-step the root sends its weights to every other device and receives their gradients.
             sent, reduced = micro_steps * (weights + gradients), None
         case "fsdp":
             sent, reduced = gathered + scattered, None
@@ -192,13 +211,14 @@ def traffic_of(spec: TrainSpec, trainable: models.Trainable, world_size: int) ->
 
 
 def _data_parallel(trainable: models.Trainable, device: torch.device, spec: TrainSpec) -> nn.Module:
+    """Wrap a model in DataParallel, or in its equivalent for CPUs."""
     if device.type == "cpu":
         return CpuReplicas(trainable, spec.replicas)
     return _MeanLoss(nn.DataParallel(trainable, device_ids=list(range(spec.replicas))))
 
 
 class _MeanLoss(nn.Module):
-    """DataParallel gathers the loss of every device; one step needs one."""
+    """Wrapper that averages the losses which DataParallel gathers from the devices."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -210,13 +230,15 @@ class _MeanLoss(nn.Module):
 
 
 def recompute(layer: nn.Module) -> None:
-    """Have the layer keep its inputs only, and run again in the backward pass (Chen et al. 2016)."""
+    """Have a layer keep only its inputs, and run it again in the backward pass (Chen et al. 2016)."""
     layer.__class__ = _recomputed(type(layer))  # type: ignore[arg-type]  # a class is hashable
 
 
 @cache
 def _recomputed(kind: type[nn.Module]) -> type[nn.Module]:
     # A class, not a changed object: DataParallel copies a module's attributes, and a method among them would stay the original's.
+    """Derive a class of layers whose forward pass is recomputed in the backward pass."""
+
     def forward(self: nn.Module, *arguments: Any) -> Any:
         return checkpoint(partial(kind.forward, self), *arguments, use_reentrant=False)
 
@@ -226,7 +248,7 @@ def _recomputed(kind: type[nn.Module]) -> type[nn.Module]:
 def _sharded(
     spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int, traffic: Traffic
 ) -> Strategy:
-    """Every device has its share of all weights; the optimizer updates fp32 shards, also with fp16-o2."""
+    """Create a strategy in which every device has a share of all weights. The optimizer always updates fp32 shards."""
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh(device.type, (world_size,))
@@ -242,11 +264,17 @@ def _sharded(
 def shard(
     trainable: models.Trainable, mesh: DeviceMesh, half: bool, mixed: bool
 ) -> Callable[[], AbstractContextManager[Any]]:
-    """Shard in place over a mesh, each layer as a unit of its own; gives a context in which gradients are not reduced.
+    """Shard a model in place over a mesh, each layer as a unit, and return a context in which gradients are not reduced.
 
-    half: units compute and communicate in fp16. mixed: they compute in bf16 as a whole, and reduce gradients in fp32.
+    Layers release their gathered weights after the forward pass. The other weights are kept, because the backward pass begins
+    and
+    ends with them.
 
-    Layers give their weights back after their forward pass; the rest, which the backward pass begins and ends with, does not.
+    Args:
+        trainable: the model.
+        mesh: mesh of all devices.
+        use_fp16: true if units compute and communicate in fp16.
+        use_mixed_bf16: true if units compute entirely in bf16 and reduce gradients in fp32.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -258,7 +286,7 @@ def shard(
         for norm in norms:
             precision.compute_in_fp32(norm)
         if norms:
-            # One unit for all norms: they are computed in fp32, and a unit has one type.
+            # All norms form one unit, because they are computed in fp32 and a unit has one type.
             own = MixedPrecisionPolicy(cast_forward_inputs=False)
             fully_shard(norms, mesh=mesh, reshard_after_forward=False, mp_policy=own)
         precision.cast_inputs(trainable)

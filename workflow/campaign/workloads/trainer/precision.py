@@ -1,7 +1,8 @@
-"""The precision axis as real switches of torch, and the proof by computing that a switch is on.
+"""Precision of a run - the switches of torch that set it, and a test computation that proves it.
 
-`fp16` and `bf16` are autocast: weights and gradients stay fp32. `fp16-o2` is what published studies with apex call FP16 (its level
-O2): weights and gradients are fp16, so half the bytes are all-reduced; norms are fp32, and the optimizer updates fp32 weights.
+`fp16` and `bf16` are autocast, with weights and gradients in fp32. `fp16-o2` is called FP16 in published studies with apex (its
+level O2). Its weights and gradients are fp16, so half the bytes are all-reduced; norms are fp32, and the optimizer updates fp32
+weights.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NORMS = (*_BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def cpu_features(cpuinfo: str) -> frozenset[str]:
-    """Instruction set features (`flags` on x86, `Features` on Arm) from the text of /proc/cpuinfo."""
+    """Parse the instruction set features (`flags` on x86, `Features` on Arm) from the text of /proc/cpuinfo."""
     for line in cpuinfo.splitlines():
         name, _, values = line.partition(":")
         if name.strip() in ("flags", "Features"):
@@ -45,16 +46,17 @@ def cpu_features(cpuinfo: str) -> frozenset[str]:
 
 
 def emulated(precision: Precision, features: frozenset[str]) -> bool:
-    """Whether a CPU with these features computes the precision by converting to fp32 and back."""
+    """Return whether a CPU with these features computes the precision by converting to fp32 and back."""
     return precision in _CPU_FEATURES and not _CPU_FEATURES[precision] & features
 
 
 def emulated_here(precision: Precision) -> bool:
+    """Return whether the CPU of this machine computes the precision by converting to fp32 and back."""
     return emulated(precision, cpu_features(_CPUINFO.read_text(encoding="utf-8")))
 
 
 def unsupported_reason(precision: Precision, device: torch.device, allow_emulation: bool) -> str | None:
-    """Why the device cannot compute in this precision, or None. Nothing is ever run in its place."""
+    """Return the reason why the device cannot compute in this precision, or None. No other precision is used instead."""
     if device.type == "cpu":
         if precision == "tf32":
             return "tf32 is a mode of CUDA tensor cores; a CPU has no such mode"
@@ -74,7 +76,7 @@ def unsupported_reason(precision: Precision, device: torch.device, allow_emulati
 
 
 def _unsupported_elsewhere(precision: Precision, device: torch.device) -> str | None:
-    """Why a device that is neither a CPU nor one with CUDA's interface cannot do it."""
+    """Return the reason why a device other than a CPU or a CUDA device cannot compute in this precision, or None."""
     if precision == "tf32":
         return f"tf32 is a mode of NVIDIA's tensor cores, and none of {device.type} here"
     module = device_module(device.type)
@@ -84,30 +86,35 @@ def _unsupported_elsewhere(precision: Precision, device: torch.device) -> str | 
 
 
 def switch_on(precision: Precision) -> None:
-    """Set the process-wide switches: tf32 inside CUDA and cuDNN for `tf32`, full fp32 (ieee) for everything else.
+    """Set the process-wide switches of torch: tf32 in CUDA and cuDNN for `tf32`, full fp32 (ieee) for every other precision.
 
-    By the older switches, which set the newer ones (fp32_precision) too: after the newer ones alone, torch raises when the older
-    ones are read, and torch.compile reads them (pytorch issues 166387, 189955).
+    The older switches are used, which set the newer ones (fp32_precision), too. If only the newer ones are set, torch raises
+    when
+    the older ones are read, and torch.compile reads them (pytorch issues 166387, 189955).
     """
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    # oneDNN may compute fp32 products in bf16 on some CPUs when it is allowed to; a site's environment must not decide that.
+    # oneDNN may compute fp32 products in bf16 on some CPUs. The environment of a site must not enable that.
     torch.backends.mkldnn.matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]
     torch.backends.mkldnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """The context a forward pass runs in; parameters and gradients stay fp32 (so the bytes of an all-reduce do not halve)."""
+    """Return the context in which a forward pass runs.
+
+    Parameters and gradients stay fp32, so an all-reduce has as many bytes as in fp32.
+    """
     if dtype := _AUTOCAST.get(precision):
         return torch.autocast(device.type, dtype=dtype)
     return nullcontext()
 
 
 def compute_inside(module: nn.Module, precision: Precision, device: torch.device) -> None:
-    """Have the module enter `autocast` in its own forward pass, whichever thread that runs in.
+    """Have a module enter autocast in its own forward pass, in whichever thread the pass runs.
 
-    torch keeps autocast by thread, and `nn.DataParallel` enters one of its own in the thread of each replica, without a type: on
-    CUDA that is fp16, whatever was asked for outside.
+    torch keeps autocast per thread. `nn.DataParallel` enters an autocast without a type in the thread of each replica, which on
+    CUDA
+    is fp16, whatever is set outside.
     """
     if dtype := _AUTOCAST.get(precision):
         module.__class__ = _computing_in(type(module), device.type, dtype)  # type: ignore[arg-type]  # a class is hashable
@@ -116,6 +123,8 @@ def compute_inside(module: nn.Module, precision: Precision, device: torch.device
 @cache
 def _computing_in(kind: type[nn.Module], device_type: str, dtype: torch.dtype) -> type[nn.Module]:
     # A class, not a changed object: DataParallel copies a module's attributes, and a method among them would stay the original's.
+    """Derive a class of modules whose forward pass runs in autocast of this type."""
+
     def forward(self: nn.Module, *arguments: Any, **named: Any) -> Any:
         with torch.autocast(device_type, dtype=dtype):
             return kind.forward(self, *arguments, **named)
@@ -124,9 +133,9 @@ def _computing_in(kind: type[nn.Module], device_type: str, dtype: torch.dtype) -
 
 
 def make_scaler(precision: Precision, device: torch.device) -> GradScaler | None:
-    """Loss scaling for both kinds of fp16, None for the others.
+    """Return a gradient scaler for `fp16` and `fp16-o2`, or None for other precisions.
 
-    The scale only ever goes down: growing it every 2000 steps makes one step overflow, be dropped and look faster than the others.
+    Its scale only decreases. Growing it every 2000 steps would make a step overflow, be dropped and look faster than others.
     """
     if precision not in ("fp16", "fp16-o2"):
         return None
@@ -134,21 +143,22 @@ def make_scaler(precision: Precision, device: torch.device) -> GradScaler | None
 
 
 def leave_headroom(scaler: GradScaler) -> None:
-    """Lower a settled scale by 16: a gradient somewhat larger than the last ones then does not overflow in the window."""
+    """Divide a settled loss scale by 16, so that a slightly larger gradient does not overflow in the window."""
     scaler.update(scaler.get_scale() * _HEADROOM)
 
 
 def norms_of(module: nn.Module) -> list[nn.Module]:
-    """Normalisation layers that have weights."""
+    """Return the normalisation layers of a module that have weights."""
     return [norm for norm in module.modules() if isinstance(norm, NORMS) and next(norm.parameters(), None) is not None]
 
 
 def has_batch_norms(module: nn.Module) -> bool:
+    """Return whether a module contains batch normalisation."""
     return any(isinstance(each, _BATCH_NORMS) for each in module.modules())
 
 
 def to_half(trainable: Trainable) -> None:
-    """fp16-o2 of a model, in place: all weights fp16 but those of norms, which compute in fp32."""
+    """Convert a model to fp16-o2 in place. All weights become fp16 except those of norms, which compute in fp32."""
     norms = set(norms_of(trainable))
     for module in trainable.modules():
         if module in norms:
@@ -156,12 +166,15 @@ def to_half(trainable: Trainable) -> None:
             continue
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             if tensor.is_floating_point():
-                tensor.data = tensor.data.half()  # in place, so that weights which two modules share stay shared
+                tensor.data = tensor.data.half()  # in place, so that weights shared by two modules stay shared
     cast_inputs(trainable)
 
 
 def compute_in_fp32(norm: nn.Module) -> None:
-    """Have a norm take fp16 and give fp16. Batch normalisation does it by itself, with fp32 weights and statistics."""
+    """Have a norm convert fp16 inputs to fp32, and its output back to fp16.
+
+    Batch normalisation is left as it is, because it already does so with fp32 weights and statistics.
+    """
     if isinstance(norm, _BATCH_NORMS):
         return
     norm.register_forward_pre_hook(lambda _, inputs: tuple(tensor.float() for tensor in inputs))
@@ -169,14 +182,14 @@ def compute_in_fp32(norm: nn.Module) -> None:
 
 
 def cast_inputs(trainable: Trainable) -> None:
-    """What goes into the network becomes fp16 where it is a number with a point; what goes into the loss stays."""
+    """Convert floating-point inputs of the network to fp16. Inputs of the loss are not converted."""
     trainable.network.register_forward_pre_hook(
         lambda _, inputs: tuple(tensor.half() if tensor.is_floating_point() else tensor for tensor in inputs)
     )
 
 
 class Masters:
-    """The fp32 weights that an optimizer updates in the place of a model's fp16 ones; a weight that is fp32 is its own."""
+    """Master weights in fp32 that an optimizer updates in place of a model's fp16 weights. Weights in fp32 are used directly."""
 
     def __init__(self, trainable: nn.Module) -> None:
         weights = [weight for weight in trainable.parameters() if weight.requires_grad]
@@ -186,7 +199,7 @@ class Masters:
         self._weights = [weight for _, weight in pairs]
 
     def take_gradients(self) -> None:
-        """After the backward pass: the model's gradients become those of the fp32 weights."""
+        """Copy the model's gradients to the fp32 weights, after the backward pass."""
         used = [(own, w.grad) for own, w in zip(self._masters, self._weights, strict=True) if w.grad is not None]
         for own, _ in used:
             if own.grad is None:
@@ -194,7 +207,7 @@ class Masters:
         _copy([own.grad for own, _ in used if own.grad is not None], [gradient for _, gradient in used])
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """After every step that the optimizer does: the model gets its new weights."""
+        """Have the fp32 weights copied to the model after every step that the optimizer applies."""
 
         def give_weights(*_: object) -> None:
             with torch.no_grad():
@@ -204,6 +217,7 @@ class Masters:
 
 
 def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy all source tensors to their targets in one operation."""
     if targets:
         torch._foreach_copy_(list(targets), list(sources))
 
@@ -216,11 +230,18 @@ def in_force(
     *,
     compiled: bool = False,
 ) -> str:
-    """The precision that matrix products and convolutions really have on this device now: fp32, tf32, fp16, fp16-o2 or bf16, or
-    what either has where they differ (torch has a switch for each).
+    """Measure the precision of matrix products and convolutions on this device: fp32, tf32, fp16, fp16-o2 or bf16.
 
-    weights, gradients: the types that the model's weights have in the forward pass and their gradients in the backward pass. A
-    product of weights that are fp16 themselves, and have gradients that are, is fp16-o2. compiled: as torch.compile computes them.
+    If products and convolutions differ, the result names both, because torch has a switch for each. A product is fp16-o2 if
+    weights
+    and gradients are fp16.
+
+    Args:
+        precision: precision of the run.
+        device: the device.
+        weights: type of the model's weights in the forward pass.
+        gradients: type of their gradients in the backward pass.
+        use_compile: true to compute the probes with torch.compile.
     """
     with autocast(precision, device), torch.no_grad():
         found = {
@@ -236,15 +257,23 @@ _FINER = ("tf32", "tf32 in products, fp32 in convolutions")
 
 
 def flaw(precision: Precision, found: str) -> str:
-    """Why what `in_force` has found is not the precision that was asked for; empty where it is, or is finer."""
-    # tf32 is a permission, and which kernel cuDNN takes for a convolution as small as the probe is its own choice.
+    """Describe the mismatch between the measured and the configured precision; '' if they match or the measured one is finer.
+
+    Args:
+        precision: configured precision.
+        measured_precision: precision that `measure_precision` returned.
+    """
+    # tf32 is only a permission, and cuDNN may choose an fp32 kernel for a convolution as small as the probe.
     return "" if found == precision or (precision, found) == _FINER else f"found {found}, not {precision}"
 
 
 def _rounded_as(
     do: Callable[[Tensor], Tensor], device: torch.device, weights: torch.dtype, gradients: torch.dtype
 ) -> str:
-    """1 + 2^-9 survives in tf32 and fp16 (10 explicit bits) and not in bf16 (7); 1 + 2^-12 survives in fp32 (23) only."""
+    """Classify a computation by which numbers survive its rounding.
+
+    1 + 2^-9 survives in tf32 and fp16 (10 explicit bits) but not in bf16 (7). 1 + 2^-12 survives only in fp32 (23).
+    """
     fine, coarse = (
         do(torch.full((_PROBE_SIZE, _PROBE_SIZE), 1 + 2.0**-bits, device=device, dtype=weights)) for bits in (12, 9)
     )
@@ -274,16 +303,21 @@ _COMPUTING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def _first_computing(network: nn.Module) -> nn.Module | None:
+    """Return the first linear or convolutional layer of a network, or None."""
     return next((module for module in network.modules() if isinstance(module, _COMPUTING)), None)
 
 
 class SeenTypes:
-    """Types of the first layer that computes: what it returned in all steps, on every replica, its weight's in the forward pass
-    and that weight's gradient's.
+    """Observer of the number types in the first computing layer - those of its output, weight and gradient.
 
-    replicas: the networks that compute in the place of the network, if not itself. inside: look at the weight in the first step
-    after this was made, in the pass itself, because a sharded weight has its type only there. Otherwise the types are those of the
-    weight and of the gradient that the last step has left.
+    Outputs are observed in all steps and on all replicas.
+
+    Args:
+        network: the network.
+        observe_in_pass: true to observe the weight within the next pass, because a sharded weight has its type only there.
+            Otherwise the
+            types are those of the weight and the gradient after the last step.
+        replicas: networks that compute in place of the network, if any.
     """
 
     def __init__(self, network: nn.Module, inside: bool, replicas: Sequence[nn.Module] = ()) -> None:
@@ -298,16 +332,21 @@ class SeenTypes:
             self._handle = self._first.register_forward_pre_hook(self._look)
 
     def _note(self, number: int, _: nn.Module, __: Any, output: Tensor) -> None:
-        # The device's number, too: DataParallel makes its replicas anew in each step, and each calls the network's own hooks.
+        # The device index is needed, because DataParallel creates replicas in each step that call the network's hooks.
         self._keep(number, output.get_device(), output.dtype)
 
     @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def _keep(self, number: int, device: int, kind: torch.dtype) -> None:
-        # torch.compile calls this once, while it traces: what is kept must neither be watched nor be a part of what it makes.
+        # torch.compile calls this once while tracing. The stored set must not become part of the compiled graph.
         self._returned.add((number, device, kind))
 
     def differing(self, precision: Precision, replicas: int = 1) -> str:
-        """What other type the first layer returned on some of the replicas than it has in this precision, in words, or nothing."""
+        """Describe replicas on which the first layer returned another type than the precision requires; '' if there are none.
+
+        Args:
+            precision: configured precision.
+            replicas: number of replicas.
+        """
         wanted = torch.float16 if precision == "fp16-o2" else _AUTOCAST.get(precision, torch.float32)
         kinds = {(max(number, device), kind) for number, device, kind in self._returned}
         seen = {replica for replica, _ in kinds}
@@ -332,9 +371,9 @@ class SeenTypes:
         handle.append(weight.register_hook(note))  # type: ignore[no-untyped-call]
 
     def types(self) -> tuple[torch.dtype, torch.dtype]:
-        """(of weights, of gradients), after a step."""
+        """Return the types of the weight and of its gradient, after a step."""
         if self._first is None or self._inside:
             return self._weights, self._gradients
-        weight: Any = self._first.weight  # no parameter where it is put together from a part for each pass
+        weight: Any = self._first.weight  # not a parameter if it is gathered from shards in each pass
         gradient = weight.grad if weight.is_leaf else None
         return weight.dtype, weight.dtype if gradient is None else gradient.dtype

@@ -29,7 +29,10 @@ _EVIDENCE_CHARACTERS = 500
 
 
 def main() -> NoReturn:
-    """Run this process as one rank and end it. Never returns and never unwinds: see `TrainingSession.close` for what would hang."""
+    """Run this process as one rank, and end it. Never returns and never unwinds the stack.
+
+    `TrainingSession.close` describes what would hang otherwise.
+    """
     live(_run)
 
 
@@ -41,18 +44,18 @@ def _run(environment: Mapping[str, str]) -> int:
         raise ConfigError(f"{place.spec}: cannot be read ({error.strerror})") from error
     except ValidationError as error:
         raise ConfigError(f"{place.spec}: {error}") from error
-    # A result from an earlier attempt must not pass for this one's.
+    # The result of an earlier attempt must not be taken for that of this one.
     result_path(place.out, place.rank).unlink(missing_ok=True)
     faulthandler.enable()
     if not sys.warnoptions:
-        # What torch has to say of its own interfaces, once in every rank of every run, would hide what the log is read for.
+        # Warnings of torch about its own interfaces would appear in every rank and hide relevant lines of the log.
         warnings.simplefilter("ignore")
-    # Work that a device leaves to the CPU makes the run invalid, whatever else a site silences.
+    # Work that falls back to the CPU makes the run invalid, so this warning is always shown.
     warnings.filterwarnings("always", message=f".*(?:{TORCH_WARNINGS})")
     if place.world_size > 1 and place.local_ranks is not None:
         # Without an interface gloo resolves the host's name, which need not lead to this host.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # A fork of the parent has torch already; a process of its own pays for it here.
+    # A forked rank has torch already. Any other process imports it here.
     started_s = time.perf_counter()
     from campaign.workloads.trainer import training_session
 
@@ -61,7 +64,7 @@ def _run(environment: Mapping[str, str]) -> int:
     try:
         result = current.run()
     except Exception as error:
-        # In the log with the rank in front of every line, and in the result file.
+        # The error goes into the log, with the rank before every line, and into the result file.
         text = "".join(traceback.format_exception(error))
         print("".join(f"[rank{place.rank}]: {line}\n" for line in text.splitlines()), end="", file=sys.stderr)
         status, reason, evidence = describe(error, text, current.full_device())
@@ -73,7 +76,13 @@ def _run(environment: Mapping[str, str]) -> int:
 
 
 def describe(error: BaseException, text: str, full_device: str = "") -> tuple[Status, str, str]:
-    """Status, reason and evidence of an exception that ended a rank; `text` is its traceback; see `full_device` of the session."""
+    """Return status, reason and evidence of an exception that ended a rank.
+
+    Args:
+        error: the exception.
+        traceback_text: its traceback.
+        full_device: description of a full device memory, see `TrainingSession.full_device`.
+    """
     verdict = classify(text, [1], timed_out=False, killed_by_us=False, device_full=bool(full_device))
     if isinstance(error, MemoryError) and (verdict is None or verdict[0] != "oom_host"):
         return "oom_host", "the host could not give the memory asked for", text[-_EVIDENCE_CHARACTERS:]

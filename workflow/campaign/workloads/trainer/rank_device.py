@@ -1,4 +1,4 @@
-"""The torch device of a rank: chosen, identified, and the evidence that its work was there. Needs torch."""
+"""Torch device of a rank - its choice, its identity, and the evidence that work was done on it. Needs torch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from campaign.workloads.device_faults import NOT_SEEN
 
 
 def choose_device(kind: AcceleratorKind, local_rank: int, devices: int = 1) -> torch.device:
-    """The device of a rank, made torch's current one; devices: how many this process uses.
+    """Choose the device of a rank, and make it torch's current device.
 
-    ConfigError: this process sees too few, or its torch is for another kind. Nothing is ever run in its place.
+    Raises ConfigError if this process sees too few devices, or if its torch is built for another kind. No other device is used
+    instead.
+
+    Args:
+        kind: kind of the device.
+        local_rank: number of the rank on its host, from 0.
+        devices: number of devices that this process uses.
     """
     accelerator = ACCELERATORS[kind]
     if accelerator.torch_type == "cpu":
@@ -33,7 +39,7 @@ def choose_device(kind: AcceleratorKind, local_rank: int, devices: int = 1) -> t
         )
     if count < devices:
         raise ConfigError(f"device {kind} {NOT_SEEN}this process sees {count} of {devices}")
-    # One visible device: the launcher has bound each rank to its own. More: the local rank chooses.
+    # If one device is visible, the launcher has bound the rank to it. Otherwise the local rank selects the device.
     index = 0 if count == 1 else local_rank
     if index >= count:
         raise ConfigError(f"device {kind} {NOT_SEEN}local rank {index} has none of its own: this process sees {count}")
@@ -43,12 +49,15 @@ def choose_device(kind: AcceleratorKind, local_rank: int, devices: int = 1) -> t
 
 
 def device_module(torch_type: str) -> Any:
-    """`torch.cuda`, `torch.xpu`, ..: what torch has for each type of device under the same names."""
+    """Return torch's module for a type of device, such as `torch.cuda` or `torch.xpu`. All have the same functions."""
     return torch.get_device_module(torch_type)
 
 
 def _wrong_build(kind: AcceleratorKind) -> str:
-    """AMD's devices have CUDA's names in torch, so that only its build tells them apart."""
+    """Describe a mismatch between this build of torch and the kind of device; '' if there is none.
+
+    AMD's devices have CUDA's names in torch, so only the build of torch distinguishes them.
+    """
     hip = torch.version.hip is not None
     if kind == "rocm" and not hip and torch.version.cuda is not None:
         return "this torch is built for CUDA"
@@ -58,7 +67,7 @@ def _wrong_build(kind: AcceleratorKind) -> str:
 
 
 def identity(device: torch.device) -> dict[str, str]:
-    """`device_name`, and `device_uuid` where torch tells it."""
+    """Return the name of a device as `device_name`, and its UUID as `device_uuid` if torch reports one."""
     if device.type != "cpu":
         name, text = device_module(device.type).get_device_properties(device).name, uuid_of(device)
         return {"device_name": name, **({"device_uuid": text} if text else {})}
@@ -69,13 +78,16 @@ def identity(device: torch.device) -> dict[str, str]:
 
 
 def uuid_of(device: torch.device) -> str:
-    """The UUID of a device; empty where torch does not tell it."""
+    """Return the UUID of a device, or '' if torch does not report one."""
     uuid = getattr(device_module(device.type).get_device_properties(device), "uuid", None)
     return uuid.hex() if isinstance(uuid, bytes) else str(uuid or "")
 
 
 def libraries(device: torch.device) -> dict[str, str]:
-    """Versions of what torch has loaded for a GPU: CUDA or HIP, cuDNN or MIOpen, NCCL or RCCL; what it does not tell is absent."""
+    """Return the versions of the libraries that torch loaded for a GPU - CUDA or HIP, cuDNN or MIOpen, NCCL or RCCL.
+
+    Versions that torch does not report are left out.
+    """
     if device.type != "cuda":
         return {}
     cudnn: Any = torch.backends.cudnn
@@ -91,16 +103,20 @@ def libraries(device: torch.device) -> dict[str, str]:
 
 
 def uuids_of_replicas(device: torch.device, replicas: int) -> tuple[str, ...]:
-    """UUIDs of the devices that one process uses beside its first (DataParallel); empty where it uses one, or torch tells none."""
+    """Return the UUIDs of the devices that one process uses besides its first (DataParallel).
+
+    The result is empty if the process uses one device, or if torch reports no UUIDs.
+    """
     if device.type == "cpu" or replicas < 2:
         return ()
     return tuple(uuid for n in range(1, replicas) if (uuid := uuid_of(torch.device(device.type, n))))
 
 
 def bound_to_socket(device: torch.device) -> tuple[str, str]:
-    """Bind this rank to the processors of its device's socket: see `RankResult.numa`, and a flag where it has none of them.
+    """Bind this rank to the processors in the socket of its device, and return the binding and a flag.
 
-    Left as it is: a rank on the CPU, and one whose host does not tell its nodes.
+    The flag is empty unless no such processor is available. The binding is described at `RankResult.numa`. Ranks on a CPU, and
+    ranks on a host that reports no NUMA nodes, are not bound.
     """
     if device.type == "cpu":
         return "", ""
@@ -114,13 +130,22 @@ def bound_to_socket(device: torch.device) -> tuple[str, str]:
 
 
 def places(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, tuple[str, ...]]:
-    """The devices that tensors are on, by what the tensors are."""
+    """Return the devices that hold tensors, by kind of tensor. Kinds without tensors are left out.
+
+    Args:
+        tensors: tensors by kind, such as parameters or gradients.
+    """
     found = {what: tuple(sorted({str(tensor.device) for tensor in of})) for what, of in tensors.items()}
     return {what: devices for what, devices in found.items() if devices}
 
 
 def elsewhere(device: torch.device, seen: Mapping[str, Iterable[str]]) -> str:
-    """What was not on the device, in words; empty for nothing. A device without a number is any of its type."""
+    """Describe tensors that were on another device; '' if there were none.
+
+    Args:
+        device: expected device; without an index it stands for any device of its type.
+        devices_by_kind: names of devices by kind of tensor.
+    """
 
     def same(name: str) -> bool:
         other = torch.device(name)

@@ -1,4 +1,4 @@
-"""A rank as a process: where it stands in its run, by its environment, and how it ends. Without torch."""
+"""Interface of a rank's process - its place in the run, its specification and its result. Needs no torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ Parallel = Literal["single", "ddp", "dp", "zero1", "fsdp"]
 
 @dataclass(frozen=True, slots=True)
 class RankEnvironment:
-    """Which rank this is, and where it reads and writes; local_ranks: how many share this host, None when that is not known."""
+    """Place of a rank in its run, and the paths of its input and output.
+
+    Attributes:
+        spec: file of the TrainSpec.
+        out: directory of the results.
+        local_ranks: number of ranks on this host, None if unknown.
+    """
 
     rank: int
     world_size: int
@@ -37,7 +43,10 @@ class RankEnvironment:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> RankEnvironment:
-        """ConfigError names the variable that is missing or not a number."""
+        """Read the place of a rank from environment variables.
+
+        Raises ConfigError if a variable is missing or not a whole number.
+        """
         try:
             rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
             local_rank = int(environment["LOCAL_RANK"])
@@ -58,9 +67,14 @@ class RankEnvironment:
 
 
 def live(run: Callable[[Mapping[str, str]], int]) -> NoReturn:
-    """Run this process as one rank and end it with the code that `run` gives for its environment; 2: ConfigError, 1: any other.
+    """Run this process as one rank, and end the process with the exit code that `run` returns. Never returns.
 
-    Never returns and never unwinds: threads of a process group can hang what does.
+    The exit code is 2 after a ConfigError, and 1 after any other exception. The stack is not unwound, because threads of a
+    process
+    group can hang a process that unwinds.
+
+    Args:
+        run: runs the rank in the given environment, and returns the exit code.
     """
     code = 1
     try:
@@ -77,7 +91,13 @@ def live(run: Callable[[Mapping[str, str]], int]) -> NoReturn:
 
 
 def mixed_objection(options: Mapping[str, Scalar], precision: str, ranks: int) -> str | None:
-    """Why `fsdp_precision: mixed` cannot be with these options, or None. options: resolved ones."""
+    """Return the reason why `fsdp_precision: mixed` cannot be combined with these options, or None.
+
+    Args:
+        options: resolved options.
+        precision: precision of the run.
+        ranks: number of ranks.
+    """
     if options["fsdp_precision"] != "mixed":
         return None
     if options["parallel"] != "fsdp" or precision != "bf16":
@@ -86,14 +106,22 @@ def mixed_objection(options: Mapping[str, Scalar], precision: str, ranks: int) -
 
 
 class TrainSpec(BaseModel):
-    """One training run. Closed and frozen; every rank of the run reads the same file.
+    """Specification of a training run. Every rank of the run reads the same file.
 
-    model: a built-in or foreign one. batch: samples per device and optimizer step; replicas: devices
-    of one process (more than 1: `parallel: dp`); warmup_steps come before the window, and more, up to warmup_steps_max, until
-    they show no trend; measured_steps make it up; warmup_min_s, measured_min_s: so long both last at least, in more steps if they
-    have to; time_out_s: how long a collective operation may take before the run counts as stuck; storage_dir: where
-    `input: storage` keeps its dataset; storage_gb_per_s: a host's storage_ranks together read no faster, in place of a link that
-    is not there. pace_gflops: rates of emulated devices, by rank, to which computing is slowed down; empty for none.
+    Attributes:
+        model: built-in or external model.
+        batch: samples per device and optimizer step.
+        replicas: devices per process; more than 1 for `parallel: dp`.
+        warmup_steps: steps before the window.
+        warmup_steps_max: maximum number of warm-up steps, which continue until they show no trend.
+        measured_steps: steps of the window.
+        warmup_min_s: minimum duration of the warm-up; steps are added if needed.
+        measured_min_s: minimum duration of the window; steps are added if needed.
+        time_out_s: maximum duration of a collective operation before the run counts as stuck.
+        storage_dir: directory of the dataset with `input: storage`.
+        storage_gb_per_s: maximum read rate of a host, which emulates a link.
+        storage_ranks: number of ranks per host that share this rate.
+        pace_gflops: rates of emulated devices, by rank, to which computing is slowed down; empty without emulation.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -134,25 +162,32 @@ class TrainSpec(BaseModel):
 
     @property
     def channels_last(self) -> bool:
-        """Whether images and convolutions are to have that memory format; `fully_shard` takes no weights that have it."""
+        """True if images and convolutions use the channels-last memory format.
+
+        `fully_shard` does not support weights in this format.
+        """
         options = self.resolved_options()
         return bool(options.get("channels_last", self.device != "cpu" and options["parallel"] != "fsdp"))
 
     def resolved_options(self) -> dict[str, Scalar]:
-        """The model's default options with this run's on top."""
+        """Return the model's default options, overridden by those of this run."""
         return resolve_options(self.model, self.options)
 
     @property
     def mixed(self) -> bool:
-        """Whether fsdp computes in bf16 as a whole, without autocast."""
+        """True if fsdp computes entirely in bf16, without autocast."""
         return self.resolved_options()["fsdp_precision"] == "mixed"
 
 
 class RankResult(BaseModel):
-    """One rank of one run. A field that does not exist on the device is absent from the file.
+    """Result of one rank. A field that does not exist on the device is absent from the file.
 
-    step_times_s: one entry a measured step; window_s: all of them by the wall clock, between two device synchronisations;
-    process_time_s: processor time of the window. The rate of a run is batch_global x steps / the largest window_s.
+    The rate of a run is batch_global x steps / the largest window_s.
+
+    Attributes:
+        step_times_s: one entry per measured step.
+        window_s: wall-clock time of all measured steps, between two synchronisations of the device.
+        process_time_s: processor time of the window.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -201,17 +236,21 @@ class RankResult(BaseModel):
 
 
 def result_path(out: Path, rank: int) -> Path:
+    """Return the path of a rank's result file."""
     return out / f"rank{rank}.json"
 
 
 def write_result(out: Path, result: RankResult) -> None:
-    """Write the file whole or not at all."""
+    """Write the result file of a rank atomically."""
     content = result.model_dump_json(by_alias=True, exclude_none=True)
     write_once(result_path(out, result.rank), content.encode() + b"\n")
 
 
 def read_results(out: Path, world_size: int) -> tuple[RankResult | None, ...]:
-    """Results by rank, None for a rank that left none; RecordError names a damaged file."""
+    """Read the results of all ranks, in rank order. A rank without a result yields None.
+
+    Raises RecordError, with the path, if a file is damaged.
+    """
 
     def read(path: Path) -> RankResult | None:
         try:

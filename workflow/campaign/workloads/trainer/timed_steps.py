@@ -1,4 +1,4 @@
-"""Training steps and the window they are timed in."""
+"""Training steps, and the window in which they are timed."""
 
 from __future__ import annotations
 
@@ -26,18 +26,24 @@ from campaign.workloads.trainer.parallel_strategies import make_strategy
 from campaign.workloads.trainer.rank_device import device_module
 from campaign.workloads.trainer.rank_interface import TrainSpec
 
-_SETTLE_STEPS = 24  # the gradient scaler starts at 2^16 and halves: it has settled long before
+_SETTLE_STEPS = 24  # the gradient scaler starts at 2^16 and halves, so it settles within fewer steps
 _SETTLED_AFTER = 3
 _FEWEST_STEPS, _MOST_STEPS = 3, 20
-_LATEST = 20  # steps of a warm-up that tell how long the next ones take
+_LATEST = 20  # last warm-up steps, from which the duration of the next ones is estimated
 _SHORTEST_STEP_S = 1e-4
-_MARGIN = 1.05  # of a window counted in steps, so that it is no shorter than asked where steps get a little faster
+_MARGIN = 1.05  # keeps the window long enough if steps get slightly faster
 
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What a warm-up was. loss_first: before the first step, None without any; steps: how many were made; steady: whether the
-    last ones showed no trend, None where nobody looked; step_s: the median of the last ones on rank 0, None without any."""
+    """Result of a warm-up.
+
+    Attributes:
+        loss_first: loss before the first step, None without steps.
+        steps: number of steps done.
+        is_steady: true if the last steps showed no trend, None if that was not tested.
+        step_s: median duration of the last steps on rank 0 in seconds, None without steps.
+    """
 
     loss_first: float | None
     steps: int
@@ -46,7 +52,7 @@ class WarmUp:
 
 
 class Training:
-    """A model in training on one device: `step` does one whole step and gives its loss, still on the device."""
+    """Training of a model on one device. `run_step` runs one whole step and returns its loss, still on the device."""
 
     def __init__(
         self,
@@ -64,7 +70,7 @@ class Training:
         self.scaler: GradScaler | None = precision.make_scaler(spec.precision, device)
         self.applied_steps = 0
         self.kernels: dict[str, str] = {}
-        """Chosen by torch, as the first step of the warm-up has shown."""
+        """Kernels that torch chose in the first step of the warm-up."""
         self.paced = paced
         if paced is not None and spec.replicas == 1:
             paced.hold(trainable.network)
@@ -72,22 +78,27 @@ class Training:
         if paced is not None and isinstance(self.strategy.model, CpuReplicas):
             paced.hold_replicas(self.strategy.model)
         self.strategy.optimizer.register_step_post_hook(self._count)
-        # Kept: walking a network's modules for them takes a percent of a small network's step.
+        # Cached, because collecting them takes one percent of a small network's step.
         self._parameters = tuple(trainable.parameters())
         self._micro_steps = int(spec.resolved_options()["accumulation"])
 
     @property
     def model(self) -> nn.Module:
+        """Model in its parallel strategy."""
         return self.strategy.model
 
     def _count(self, *_: object) -> None:
-        # The scaler leaves out optimizer.step() when a gradient is not finite; this hook is then not called.
+        # The scaler skips optimizer.step(), and thus this hook, if a gradient is not finite.
+        """Count a step whose update the optimizer applied."""
         self.applied_steps += 1
 
     def step(self, communicate: bool = True) -> Tensor:
-        """One step; the loss before it, detached. Never waits for the device (fp16's scaler does, inherently).
+        """Run one step, and return the loss before its update, detached.
 
-        communicate: False leaves out the reduction of gradients, after which the ranks no longer have the same weights.
+        Never waits for the device, except that the gradient scaler of fp16 does.
+
+        Args:
+            communicate: if false, gradients are not reduced, and the weights of the ranks differ afterwards.
         """
         if self.paced is not None:
             self.paced.begin()
@@ -114,6 +125,7 @@ class Training:
         return loss
 
     def _accumulate(self, batch: models.Sample, communicate: bool) -> Tensor:
+        """Run all micro-steps of a step, and return their mean loss. Only the last one may communicate."""
         steps = self._micro_steps
         parts = list(zip(*(tensor.chunk(steps) for tensor in batch), strict=True))
         with self.strategy.alone():
@@ -123,18 +135,20 @@ class Training:
         return torch.stack(losses).mean()
 
     def _learn(self, batch: models.Sample) -> Tensor:
-        """Forward and backward pass of one micro-step; its loss, detached."""
+        """Run forward and backward pass of one micro-step, and return its loss, detached."""
         loss: Tensor = self.model(*batch)
         share = loss if self._micro_steps == 1 else loss / self._micro_steps
         torch.autograd.backward(share if self.scaler is None else self.scaler.scale(share))
         return loss.detach()
 
     def warm_up(self) -> WarmUp:
-        """Make the steps before the window. Collective: every rank of the run has to call it.
+        """Run the steps before the window. Collective, so every rank of the run has to call it.
 
-        fp16 goes on until three steps in a row were applied: a step that the scaler drops is faster than a real one. With
-        warmup_min_s, all go on until the steps of rank 0 but the first have taken so long; with warmup_steps_max, until they show
-        no trend.
+        With fp16 it continues until three steps in a row were applied, because a step that the scaler drops is faster than a
+        real one.
+        With warmup_min_s it continues until the steps of rank 0, except the first, have taken that long. With warmup_steps_max
+        it
+        continues until they show no trend.
         """
         spec, losses = self.spec, list[Tensor]()
 
@@ -163,7 +177,7 @@ class Training:
                 extra += 1
             precision.leave_headroom(self.scaler)
         if spec.warmup_min_s or spec.measured_min_s:
-            # The first step is like no other, and at least one is needed to count with.
+            # The first step is not representative, and the estimate needs at least one step.
             while more := self._as_rank_0(_steps_to(spec.warmup_min_s, times_s[1:])):
                 times_s += take(more)
         steady = None
@@ -172,14 +186,17 @@ class Training:
         return WarmUp(losses[0].item() if losses else None, len(times_s), steady, _step_s(times_s) if times_s else None)
 
     def steps_to_measure(self, warmup: WarmUp) -> int:
-        """How many steps the window has: those asked for, or as many as its least time takes. Collective, after the warm-up."""
+        """Return the number of steps of the window - the configured number, or more if the minimum duration needs them.
+
+        Collective, to be called after the warm-up.
+        """
         asked = self.spec.measured_steps
         if not self.spec.measured_min_s or warmup.step_s is None:
             return asked
         return self._as_rank_0(max(asked, math.ceil(_MARGIN * self.spec.measured_min_s / warmup.step_s)))
 
     def _as_rank_0(self, decision: int) -> int:
-        """What rank 0 has decided, on every rank; raises what torch raises where a rank is lost."""
+        """Return the decision of rank 0 on every rank. Raises what torch raises if a rank is lost."""
         if self._world_size == 1:
             return decision
         decided = torch.tensor(decision, device=self.device)
@@ -188,51 +205,65 @@ class Training:
 
 
 def _steps_to(least_s: float, times_s: list[float]) -> int:
-    """Steps to make before looking again whether they took so long together; 0 when they have, and are any."""
+    """Estimate how many more steps are needed before their total duration is checked again; 0 if it is long enough.
+
+    Args:
+        min_s: minimum total duration in seconds.
+        times_s: durations of the steps so far in seconds.
+    """
     if not times_s:
         return 2
     missing_s = least_s - sum(times_s)
-    # At most twice as many as were made: what they say of the next ones may be chance.
+    # At most twice as many as were done, because the estimate from a few steps is uncertain.
     return max(0, min(math.ceil(missing_s / _step_s(times_s)), 2 * len(times_s)))
 
 
 def _step_s(times_s: Sequence[float]) -> float:
-    """How long a step takes by now; never 0."""
+    """Return the recent duration of a step in seconds, never 0."""
     return max(statistics.median(times_s[-_LATEST:]), _SHORTEST_STEP_S)
 
 
 class CpuClock:
-    """A CPU has done a step when the call returns."""
+    """Clock of steps on a CPU, where a step is done when the call returns."""
 
     def __init__(self) -> None:
         self._marks_s: list[float] = []
 
     def synchronize(self) -> None:
+        """Do nothing, because work on a CPU is done when the call returns."""
         return
 
     def mark(self) -> None:
+        """Record the present time as the end of a step and the start of the next one."""
         self._marks_s.append(time.perf_counter())
 
     def step_times_s(self) -> list[float]:
+        """Return the seconds between successive marks."""
         return [after - before for before, after in zip(self._marks_s, self._marks_s[1:], strict=False)]
 
 
 class DeviceClock:
-    """Events in the device's queue, read after the window: timing a step does not wait for it."""
+    """Clock of steps on a device, by events in its queue.
+
+    The events are read after the window, so timing a step does not wait for the step.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._module = device, device_module(device.type)
         self._events: list[Any] = []
 
     def synchronize(self) -> None:
+        """Wait until the device has finished all queued work."""
         self._module.synchronize(self._device)
 
     def mark(self) -> None:
+        """Queue an event on the device as the end of a step and the start of the next one."""
         event = self._module.Event(enable_timing=True)
         event.record(self._module.current_stream(self._device))
         self._events.append(event)
 
     def step_times_s(self) -> list[float]:
+        """Return the seconds between successive marks. The device must have been synchronised."""
         pairs = zip(self._events, self._events[1:], strict=False)
         return [before.elapsed_time(after) / 1000 for before, after in pairs]
 
@@ -241,15 +272,21 @@ Clock = CpuClock | DeviceClock
 
 
 def make_clock(device: torch.device) -> Clock:
+    """Return the clock for a device."""
     return CpuClock() if device.type == "cpu" else DeviceClock(device)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The measured steps: each one's time, all together by the wall clock and by processor time, each one's loss, and the devices
-    that losses were on.
+    """Measured window of a rank.
 
-    started: Unix seconds at its begin, by this host's clock.
+    Attributes:
+        started_at: start in Unix seconds by the clock of this host.
+        step_times_s: duration of each step.
+        window_s: wall-clock time of all steps.
+        process_time_s: processor time of all steps.
+        losses: loss of each step.
+        loss_devices: devices that held the losses.
     """
 
     started: float
@@ -261,7 +298,10 @@ class Window:
 
 
 def measure(step: Callable[[], Tensor], steps: int, clock: Clock, barrier: Callable[[], None]) -> Window:
-    """Barrier, synchronise, `steps` steps, synchronise, barrier. Inside the window nothing waits and no loss is read."""
+    """Time a number of steps between two barriers and synchronisations of the device.
+
+    Within the window nothing waits, and no loss is read.
+    """
     barrier()
     clock.synchronize()
     started = time.time()
@@ -280,10 +320,15 @@ def measure(step: Callable[[], Tensor], steps: int, clock: Clock, barrier: Calla
 
 
 def measure_communication(training: Training, step_times_s: tuple[float, ...]) -> tuple[float, float]:
-    """(exposed_s, allreduce_s): what communication costs a step of `ddp`, and as many bytes cost with nothing else going on.
+    """Measure what communication costs in a step of `ddp`, as (exposed time, time of the bare all-reduces) in seconds.
 
-    exposed_s is the median step of the window, whose times are given, less the median step without all-reduce: about zero where
-    all of it is hidden. Collective: every rank has to call it, after the window, for the ranks no longer agree about their weights.
+    The exposed time is the median step of the window minus the median step without all-reduce. It is about zero if communication
+    is hidden completely. The second number is the time for all-reduces of as many bytes without other work. Collective: every
+    rank has to call it, after the window, because the weights of the ranks differ afterwards.
+
+    Args:
+        training: the training, after its window.
+        step_times_s: durations of the steps of the window.
     """
     repeats = min(max(len(step_times_s), _FEWEST_STEPS), _MOST_STEPS)
     numbers: Counter[tuple[torch.dtype, torch.device]] = Counter()
@@ -301,6 +346,7 @@ def measure_communication(training: Training, step_times_s: tuple[float, ...]) -
 
 
 def _median_s(action: Callable[[], object], clock: Clock, repeats: int) -> float:
+    """Return the median duration (seconds) of an action after one warm-up call. Collective."""
     dist.barrier()
     action()  # a warm-up
     clock.synchronize()

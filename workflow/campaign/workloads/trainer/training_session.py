@@ -1,6 +1,6 @@
-"""What a rank does between its environment and its result: group, model, input, warm-up, window. Needs torch.
+"""Session of one rank, from its environment to its result - process group, model, input, warm-up and window. Needs torch.
 
-What this device or torch cannot do is `unsupported`; nothing is ever run in its place.
+A run that the device or torch cannot do is `unsupported`. No other computation is done instead.
 """
 
 from __future__ import annotations
@@ -50,17 +50,19 @@ _COMPILERS = ("c++", "g++", "clang++")
 _PROGRAM = "#include <Python.h>\n#include <vector>\nint main() { return std::vector<int>(1)[0]; }\n"
 _COMPILER_PATIENCE_S = 60
 _NEARLY_FULL = 0.9
-"""Share of a device's memory; the rest is CUDA's own, and what is left between tensors."""
+"""Share of a device's memory above which it counts as full. The rest is used by CUDA and lost to fragmentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Measurement:
     """Measured window of a rank.
 
-    skipped_steps: steps whose update the gradient scaler dropped.
-    lost_s: time that each replica lost of its pace, None without a pace.
-    read_s: time in which steps waited for the input.
-    places_at_start, places_at_end: devices of tensors by kind.
+    Attributes:
+        skipped_steps: steps whose update the gradient scaler dropped.
+        lost_s: time lost behind the pace of the devices per step; None without a pace.
+        read_s: time in which steps waited for the input.
+        places_at_start: devices of tensors by kind at the start.
+        places_at_end: devices of tensors by kind at the end.
     """
 
     window: Window
@@ -77,7 +79,7 @@ class _Measurement:
 
 
 class TrainingSession:
-    """One rank's run. `run` measures; after it, `close`."""
+    """Session of one rank. `run` measures; `close` must be called after it."""
 
     def __init__(self, spec: TrainSpec, place: RankEnvironment, import_s: float) -> None:
         self.spec = spec
@@ -90,7 +92,7 @@ class TrainingSession:
 
     def run(self) -> RankResult:
         """Set up, warm up, measure and judge the run of this rank. Raises what torch raises."""
-        # Before any tensor work: OpenMP's pool is made at the first, and a rank stands for one core.
+        # Set before any tensor work, which creates OpenMP's thread pool. A rank uses one core.
         torch.set_num_threads(1)
         spec, place = self.spec, self.place
         self._choose_device()
@@ -206,7 +208,10 @@ class TrainingSession:
         }
 
     def _find_precision_flaw(self, details: dict[str, Any], types: precision.SeenTypes) -> str:
-        """Return how the run computed in another precision than requested; '' if it did not. Notes the type of mixed weights."""
+        """Describe how the run computed in another precision than configured; '' if it did not.
+
+        With `fsdp_precision: mixed`, the type of the weights is added to `details`.
+        """
         spec, in_force = self.spec, details["precision"]
         flaw = precision.flaw(spec.precision, in_force)
         if spec.mixed:
@@ -221,7 +226,7 @@ class TrainingSession:
         return flaw
 
     def result(self, status: Status, **fields: Any) -> RankResult:
-        """What is known of this rank, with these fields; also of a run that an exception ended."""
+        """Build the result of this rank from the given fields and the facts known so far, also after an exception."""
         fields["in_force"] = {**fields.get("in_force", {}), **rank_device.libraries(self.device)}
         return RankResult(
             rank=self.place.rank,
@@ -236,11 +241,12 @@ class TrainingSession:
         )
 
     def _of_the_device(self) -> dict[str, Any]:
+        """Return the fields of the result that describe the device."""
         others = rank_device.uuids_of_replicas(self.device, self.spec.replicas)
         return {**identity(self.device), "replica_uuids": others, **_memory_peaks(self.device)}
 
     def full_device(self) -> str:
-        """How full the device's memory was at its fullest, in words; empty where that is less than nearly full, or not known."""
+        """Describe how full the device's memory was at its peak; '' if it was not nearly full, or if that is unknown."""
         if self.device.type == "cpu":
             return ""
         module = device_module(self.device.type)
@@ -249,11 +255,13 @@ class TrainingSession:
         )
 
     def close(self) -> None:
-        """End the process group so that no thread of it is waited for.
+        """Destroy the process group in a way that does not wait for its threads.
 
-        The reducer of DistributedDataParallel keeps the gloo group alive; when its destructor runs at exit it joins a thread that
-        wants the interpreter lock it holds (15-22 % of forked runs hung with torch 2.13). Dropping it first, and os._exit after,
-        hung never.
+        The reducer of DistributedDataParallel keeps the gloo group alive. If its destructor runs at exit, it joins a thread that
+        needs
+        the interpreter lock, which the destructor holds. With torch 2.13, 15-22 % of forked runs hung. No run hung if the
+        reducer was
+        dropped first and the process ended by os._exit.
         """
         self._training = None
         gc.collect()
@@ -262,6 +270,7 @@ class TrainingSession:
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
+        """Record the duration of the context as a phase of the run."""
         start_s = time.perf_counter()
         try:
             yield
@@ -269,6 +278,7 @@ class TrainingSession:
             self.phases_s[name] = time.perf_counter() - start_s
 
     def _join_group(self) -> None:
+        """Join the process group of the run, unless it has a single process."""
         if self.place.world_size > 1:
             dist.init_process_group(
                 ACCELERATORS[self.spec.device].backend,
@@ -279,11 +289,15 @@ class TrainingSession:
             )
 
     def _barrier(self) -> None:
+        """Wait for all ranks of the run."""
         if self.place.world_size > 1:
             dist.barrier(device_ids=None if self.device.type == "cpu" else [self.device.index])
 
     def _paced(self) -> PacedDevices | None:
-        """The emulated devices of this process. Before the model is built, because counting draws random numbers."""
+        """Create the emulated devices of this process, or return None without emulation.
+
+        To be called before the model is built, because counting operations draws random numbers.
+        """
         spec, replicas = self.spec, self.spec.replicas
         if not spec.pace_gflops:
             return None
@@ -297,11 +311,12 @@ class TrainingSession:
         return PacedDevices(operations, of_step, own, alone=alone, updates=updates)
 
     def _build(self) -> models.Trainable:
+        """Build the model of the run on its device, ready for training."""
         torch.manual_seed(self.spec.seed)
         options = self.spec.resolved_options()
         late = models.is_late(self.spec.model)
         trainable = models.build(self.spec.model, options, "meta" if late else "cpu")
-        # The whole of a late model may fit neither on a device nor on the host.
+        # A complete large model may fit neither on a device nor on the host.
         if not (late and name_of(self.spec, self.place.world_size) == "fsdp"):
             models.materialise(trainable, self.device, self.spec.seed)
         if self.spec.channels_last and any(weight.dim() == 4 for weight in trainable.parameters()):
@@ -312,6 +327,7 @@ class TrainingSession:
         return trainable
 
     def _places(self, trainable: models.Trainable) -> dict[str, tuple[str, ...]]:
+        """Return the devices of parameters and gradients, by kind."""
         parameters = list(trainable.parameters())
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         return places({"parameters": parameters, "gradients": gradients})
@@ -336,10 +352,13 @@ class TrainingSession:
         return "ok", "", ""
 
     def _conditions(self) -> list[str]:
+        """Return flags for conditions that distort the measurement."""
         flags: list[str] = []
         cores = len(os.sched_getaffinity(0))
         ranks = (self.place.local_ranks or 0) * self.spec.replicas
-        paced = bool(self.spec.pace_gflops)  # then neither cores nor their arithmetic decide how long a step takes
+        paced = bool(
+            self.spec.pace_gflops
+        )  # then the duration of a step depends neither on the number of cores nor on their speed
         if self.device.type == "cpu" and ranks > cores and not paced:
             flags.append(f"{ranks} ranks on {cores} cores")
         fewest = _FEWEST_PACED_STEPS if paced else _FEWEST_WARMUP_STEPS
@@ -352,11 +371,15 @@ class TrainingSession:
 
 
 def _finite(loss: float) -> float | None:
+    """Return a loss if it is finite, else None."""
     return loss if math.isfinite(loss) else None
 
 
 def _memory_peaks(device: torch.device) -> dict[str, int]:
-    """Peaks of memory in bytes, those that exist: the host's from /proc (a fork's ru_maxrss starts at its parent's size)."""
+    """Read the peaks of memory use in bytes, as far as they exist.
+
+    The host's peak comes from /proc, because ru_maxrss of a fork starts at the size of its parent.
+    """
     peaks = {}
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmHWM:"):
@@ -369,14 +392,19 @@ def _memory_peaks(device: torch.device) -> dict[str, int]:
 
 
 def nearly_full(reserved_bytes: int, total_bytes: int) -> str:
-    """That so much of a device's memory is next to all of it, in words, or nothing. reserved_bytes: by torch's allocator."""
+    """Describe the peak of memory use if nearly all memory of the device was used; '' otherwise.
+
+    Args:
+        reserved_bytes: peak that torch's allocator reserved.
+        total_bytes: memory of the device.
+    """
     if reserved_bytes < _NEARLY_FULL * total_bytes:
         return ""
     return f"memory in use at its peak: {reserved_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB"
 
 
 def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -> str | None:
-    """Why the run cannot be as it is asked for, or None."""
+    """Return the reason why a run with this specification is unsupported, or None."""
     options, name = spec.resolved_options(), name_of(spec, world_size)
     if reason := mixed_objection(options, spec.precision, world_size):
         return reason
@@ -398,7 +426,7 @@ def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -
 
 
 def unsupported_by(spec: TrainSpec, trainable: models.Trainable) -> str | None:
-    """Why the model that was built cannot be trained as it is asked for, or None."""
+    """Return the reason why the built model does not support the specification, or None."""
     if spec.resolved_options()["activation_checkpointing"] and not trainable.layers():
         return f"activation_checkpointing: {spec.model} has no layers of one kind that could be computed again"
     if spec.mixed and precision.has_batch_norms(trainable):
@@ -407,7 +435,7 @@ def unsupported_by(spec: TrainSpec, trainable: models.Trainable) -> str | None:
 
 
 def compiler_problem() -> str | None:
-    """Why the compiler that torch would take cannot build a program against Python's headers, or None."""
+    """Return the reason why torch's C++ compiler cannot compile against Python's headers, or None if it can."""
     names = (os.environ["CXX"],) if os.environ.get("CXX") else _COMPILERS
     found = next((path for name in names if (path := shutil.which(name))), None)
     if found is None:

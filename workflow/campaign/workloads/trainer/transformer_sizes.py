@@ -1,4 +1,4 @@
-"""Sizes of the built-in transformers. Without torch."""
+"""Sizes of the built-in transformers. Needs no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TransformerSize:
-    """positions: the longest sequence."""
+    """Size of a transformer.
+
+    Attributes:
+        positions: maximum sequence length.
+    """
 
     layers: int
     width: int
@@ -22,7 +26,7 @@ BERT_SIZES: Mapping[str, TransformerSize] = {
     "bert-base": TransformerSize(layers=12, width=768, heads=12, vocabulary=30522, positions=512),
     "bert-large": TransformerSize(layers=24, width=1024, heads=16, vocabulary=30522, positions=512),
 }
-# GPT-3: Brown et al. 2020, table 2.1, with all attention dense. For 1.3 billion it says 24 heads of 128, which are no 2048: 16 are.
+# GPT-3: Brown et al. 2020, table 2.1, with dense attention only. For 1.3 billion the table has 24 heads of 128; 2048 needs 16.
 GPT_SIZES: Mapping[str, TransformerSize] = {
     "gpt-nano": TransformerSize(layers=2, width=128, heads=4, vocabulary=2048, positions=1024),
     "gpt2": TransformerSize(layers=12, width=768, heads=12, vocabulary=50257, positions=1024),

@@ -29,28 +29,33 @@ Counters end in `_s`, `_j`, `_bytes` or `_count` and only ever grow; everything 
 
 @dataclass(frozen=True, slots=True)
 class SamplerOptions:
-    """interval_s: between samples; gauges: directory in which programs publish values of their own, where there is one."""
+    """Options of a sampler.
+
+    Args:
+        interval_s: sampling interval in seconds.
+        gauges: directory in which programs publish values of their own; None if there is none.
+    """
 
     interval_s: float
     gauges: Path | None = None
 
 
 class Probe(Protocol):
-    """Some values that are read together.
+    """Values that are read together.
 
-    One that has `needed_every_s()` is also read between samples where that is less than the interval.
+    A probe with `needed_every_s()` is also read between samples if that is shorter than the interval.
     """
 
     def read(self) -> Iterable[SensorReading]:
-        """The values of now. An exception ends this probe, and no other."""
+        """Read the current values. An exception ends only this probe."""
 
 
 class NotRead(Exception):
-    """Devices of this host cannot be read; the message says why."""
+    """Error for devices of this host that cannot be read; the message gives the reason."""
 
 
 def open_probes(asked: SamplerOptions) -> tuple[list[Probe], list[str]]:
-    """Probes of all sources for what there is on this host, and why some of it cannot be read."""
+    """Open the probes of all sources on this host, and return them with the reasons why devices cannot be read."""
     probes: list[Probe] = []
     problems = []
     for name in SOURCES.values():

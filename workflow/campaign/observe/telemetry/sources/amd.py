@@ -39,7 +39,7 @@ def _ecc(smi: Any, handle: Any) -> dict[str, Any]:
 
 
 def _calls(smi: Any) -> tuple[list[AmdCall], list[AmdCall]]:
-    """What changes fast, and what a device has besides."""
+    """Return the calls for fast-changing values, and the calls for the remaining values."""
     place, metric = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
     fast: list[AmdCall] = [
         _activity,
@@ -80,7 +80,7 @@ class _AmdDevice:
 
 
 def probes(smi: Any) -> list[Probe]:
-    """Probes through a module with AMD SMI's functions."""
+    """Create the probes of all devices through a module with AMD SMI's functions."""
     try:
         smi.amdsmi_init()
         handles = {f"gpu:{smi.amdsmi_get_gpu_device_uuid(each)}": each for each in smi.amdsmi_get_processor_handles()}

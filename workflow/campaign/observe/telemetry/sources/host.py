@@ -23,7 +23,7 @@ _SYS = Path("/sys")
 
 
 class _File:
-    """A file of /proc whose descriptor is kept, and what its text says at the moment of `read`."""
+    """File of /proc with an open descriptor, parsed at each read."""
 
     def __init__(self, path: str, parse: Callable[[str], Iterator[SensorReading]]) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -37,9 +37,12 @@ class _File:
 
 
 def processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Iterator[SensorReading]:
-    """Processors, from /proc/stat: seconds since boot that they were busy, were taken by other guests, and had in all.
+    """Parse /proc/stat into seconds since boot that processors were busy, were taken by other guests, and had in total.
 
-    sockets: socket by name (`cpu0`), for the parts `socket:N` where there are several.
+    Args:
+        text: content of the file.
+        sockets: socket by processor name (`cpu0`), for the parts `socket:N` if there are several.
+        ticks_per_s: clock ticks per second.
     """
     several = len(set(sockets.values())) > 1
     sums: dict[tuple[str, str], float] = {}
@@ -58,14 +61,16 @@ def processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Ite
 
 
 def memory(text: str) -> Iterator[SensorReading]:
-    """Memory, from /proc/meminfo: what is not available to programs."""
+    """Parse /proc/meminfo into the memory that is not available to programs."""
     kib = {line.split(":")[0]: float(line.split()[1]) for line in text.splitlines() if line}
     if {"MemTotal", "MemAvailable"} <= kib.keys():
         yield "host", "memory_used_mib", (kib["MemTotal"] - kib["MemAvailable"]) / 1024
 
 
 def disks(text: str, is_disk: Callable[[str], bool]) -> Iterator[SensorReading]:
-    """Disks, from /proc/diskstats: whole ones only; what stands on others (partitions, RAID, LVM, loops) would count twice."""
+    """Parse /proc/diskstats into bytes read and written per whole disk; stacked devices (RAID, LVM, partitions, loops) would
+    count twice.
+    """
     for line in text.splitlines():
         words = line.split()
         if len(words) > 9 and is_disk(words[2]):
@@ -124,7 +129,7 @@ class _Energy:
 
 
 def sockets_of(cpus: Path = _SYS / "devices/system/cpu") -> dict[str, int]:
-    """Socket by name of the processor."""
+    """Return the socket of each processor by name."""
     found = {}
     for file in cpus.glob("cpu[0-9]*/topology/physical_package_id"):
         with suppress(OSError, ValueError):
@@ -133,7 +138,7 @@ def sockets_of(cpus: Path = _SYS / "devices/system/cpu") -> dict[str, int]:
 
 
 def energy(powercap: Path = _SYS / "class/powercap") -> Probe | None:
-    """A probe of the processor packages whose counters this user may read."""
+    """Open a probe of the processor packages whose energy counters this user may read, or return None."""
     packages, ranges_uj = {}, {}
     for directory in sorted(powercap.glob("intel-rapl:*")):
         if directory.name.count(":") > 1:
@@ -156,7 +161,7 @@ def infiniband(adapters: Path = _SYS / "class/infiniband") -> Probe | None:
 
 
 def _has_device(directory: Path) -> Callable[[str], bool]:
-    """Whether what has this name is hardware; looked up once."""
+    """Return a cached predicate that is true for names of hardware devices."""
     return cache(lambda name: (directory / name / "device").exists())
 
 
@@ -178,7 +183,7 @@ def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
 
 
 class Own:
-    """What sampling itself takes."""
+    """Probe of the processor time that sampling itself takes."""
 
     def read(self) -> Iterator[SensorReading]:
         yield "sampler", "cpu_used_s", time.process_time()

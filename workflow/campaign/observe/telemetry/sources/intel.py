@@ -20,7 +20,7 @@ _DRIVERS = Path("/dev/dri")
 
 
 class _SysmanError(Exception):
-    """A call that did not succeed."""
+    """Error of a Sysman call that did not succeed."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Sysman:
             raise _SysmanError(name)
 
     def listed(self, name: str, handle_type: str, *of: Any) -> list[Any]:
-        """All handles of a kind."""
+        """Return all handles of a kind."""
         count = c_uint32(0)
         self.call(name, *of, byref(count), None)
         handles = (getattr(self.zes, handle_type) * count.value)()
@@ -42,7 +42,7 @@ class _Sysman:
         return list(handles)
 
     def filled(self, name: str, handle: Any, structure: str, kind: str = "") -> Any:
-        """A structure that a call fills in."""
+        """Return a structure that a call fills in."""
         found = getattr(self.zes, structure)()
         if kind:
             found.stype = getattr(self.zes, kind)
@@ -84,7 +84,7 @@ class _Sysman:
         return found.value
 
     def activity_us(self, device: Any) -> list[tuple[int, int]]:
-        """Busy time and clock of all engines together, of the card or of each tile."""
+        """Return busy time and clock (us) of all engines together, of the card or of each tile."""
         found = []
         for group in self.listed("zesDeviceEnumEngineGroups", "zes_engine_handle_t", device):
             kind = self.filled(
@@ -124,7 +124,7 @@ class _IntelDevice:
 
 
 def probes(zes: Any) -> list[Probe]:
-    """Probes through a module with Sysman's functions."""
+    """Create the probes of all cards through a module with Sysman's functions."""
     sysman = _Sysman(zes)
     try:
         sysman.call("zesInit", 0)

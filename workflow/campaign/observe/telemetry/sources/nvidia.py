@@ -81,7 +81,7 @@ def _ecc(nvml: Any, handle: Any) -> Values:
 
 
 def _processes(nvml: Any, handle: Any) -> Values:
-    """Each process that computes there, by its pid: MiB, 0 where NVML hides them."""
+    """Yield the memory of each computing process by its pid (MiB), 0 if NVML hides it."""
     for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
         yield f"process_{each.pid}_mib", (each.usedGpuMemory or 0) / _MIB
 
@@ -98,7 +98,7 @@ def _pcie_looks(nvml: Any, handle: Any) -> Values:
 
 
 def _memory(nvml: Any) -> NvmlCall:
-    """The second version of the call does not count what the driver keeps for itself."""
+    """Return the call that reads used memory; its second version excludes the driver's reserved memory."""
     version, name = {}, "memory_used_with_reserved_mib"
     if hasattr(nvml, "nvmlMemory_v2"):
         version, name = {"version": nvml.nvmlMemory_v2}, "memory_used_mib"
@@ -145,7 +145,7 @@ _SAMPLED: Sequence[tuple[NvmlCall, tuple[_SampledQuantity, ...]]] = (
 
 @dataclass
 class _Samples:
-    """The samples that NVML has kept of some quantities of one device since the last look, with their own times."""
+    """Samples that NVML has stored of some quantities of one device since the last reading, with their own times."""
 
     nvml: Any
     handle: Any
@@ -154,7 +154,7 @@ class _Samples:
     seen_us: dict[str, int] = field(default_factory=dict)
 
     def new(self, kind: _SampledQuantity) -> list[tuple[float, float]]:
-        """Unix seconds and values; NVMLError: NVML has none."""
+        """Return Unix times and values of new samples of a quantity. Raises NVMLError if NVML has none."""
         since = self.seen_us.get(kind.quantity, 0)
         constant = getattr(self.nvml, kind.constant)
         value_type, found = self.nvml.nvmlDeviceGetSamples(self.handle, constant, since)
@@ -170,7 +170,9 @@ class _Samples:
                 yield self.part, kind.quantity, value, at
 
     def worth_it(self, single_s: float, interval_s: float, clock: Callable[[], float]) -> bool:
-        """Whether samples come more often than looks, by the clock of this host, and each costs less than a single read."""
+        """Return whether stored samples are more frequent than readings, by this host's clock, and each costs less than a
+        reading.
+        """
         started, found = clock(), [told(self.nvml, lambda kind=kind: self.new(kind)) for kind in self.kinds]  # type: ignore[misc]
         cost_s = clock() - started
         if not all(found):
@@ -230,7 +232,7 @@ class _ByteCounters(_NvidiaDevice):
 
 @dataclass
 class _Xid:
-    """Events with which the driver tells of a device's errors (Xid), counted; asked without waiting."""
+    """Probe that counts the driver's error events of devices (Xid), polled without waiting."""
 
     nvml: Any
     events: Any
@@ -254,7 +256,7 @@ def _codes(nvml: Any, names: Sequence[str]) -> list[int]:
 
 
 def _xid(nvml: Any, devices: Sequence[Listed]) -> _Xid | None:
-    """A probe of devices that tell of errors; a device that has told none has counted 0."""
+    """Create a probe of devices that report Xid errors, with initial counts of 0, or return None."""
     try:
         events = nvml.nvmlEventSetCreate()
     except (nvml.NVMLError, AttributeError):
@@ -270,7 +272,7 @@ def _xid(nvml: Any, devices: Sequence[Listed]) -> _Xid | None:
 
 
 def _seconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
-    """The median of three calls."""
+    """Return the median duration of three calls, in seconds."""
 
     def once() -> float:
         started = clock()
@@ -281,9 +283,14 @@ def _seconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
 
 
 def probes(nvml: ModuleType | Any, asked: SamplerOptions, clock: Callable[[], float] = time.monotonic) -> list[Probe]:
-    """Probes through a module with NVML's functions, for each device and part of one. clock: monotonic, in seconds.
+    """Create the probes of each device and part through a module with NVML's functions.
 
-    NotRead: the driver does not answer.
+    Raises DevicesUnreadableError if the driver does not answer.
+
+    Args:
+        nvml: module with NVML's functions.
+        asked: options of the sampler.
+        clock: monotonic clock in seconds.
     """
     try:
         devices = listed(nvml)

@@ -21,12 +21,12 @@ QUANTITIES = {"power_w": "power_w", "memory_mib": "memory_used_mib", "utilisatio
 
 
 def machine() -> str:
-    """What tells this machine, as it is running now, from all others; hosts that are emulated on it share it."""
+    """Return the boot id of this machine; emulated hosts share it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
 def started_ticks(pid: int) -> int | None:
-    """When a live process began; None where there is none."""
+    """Return the start time of a live process in clock ticks since boot, or None if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

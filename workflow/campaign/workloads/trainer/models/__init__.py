@@ -1,4 +1,4 @@
-"""The models as things to train: network, synthetic sample, loss and optimizer, by name; and what a step costs. Needs torch."""
+"""Models by name, with network, synthetic samples, loss and optimizer, and the operations of a step. Needs torch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from campaign.workloads.trainer.transformer_sizes import BERT_SIZES, GPT_SIZES
 Sample = tuple[Tensor, ...]
 _CLASSES = 1000
 _COUNTED = 2
-# They keep the shape and hold nothing that counts, and without data torch takes most of the time for them.
+# These layers keep the shape and have no counted operations. On `meta`, torch would spend most of the time on them.
 _PASSED_OVER = (nn.BatchNorm2d, nn.LayerNorm, nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Dropout)
 
 
 class Trainable(nn.Module):
-    """A network and its loss as one module, so that distributed data parallelism sees everything between batch and loss.
+    """Network and loss as one module, so that distributed data parallelism covers everything between batch and loss.
 
-    inputs: how many tensors of a sample go into the network; the rest goes into the loss. sample: makes one sample.
+    Attributes:
+        inputs: number of tensors of a sample that are inputs of the network; the others are inputs of the loss.
+        sample: function that draws one sample.
     """
 
     def __init__(
@@ -45,24 +47,29 @@ class Trainable(nn.Module):
         self.loss = loss
 
     def forward(self, *batch: Tensor) -> Tensor:
-        """The loss of a batch, a scalar; every tensor has the batch as its first axis."""
+        """Return the loss of a batch, a scalar. Every tensor has the batch as its first axis."""
         return self.loss(self.network(*batch[: self.inputs]), *batch[self.inputs :])
 
     def layers(self) -> Sequence[nn.Module]:
-        """The units that are sharded, and computed again, each by itself."""
+        """Return the layers that are sharded and recomputed as units."""
         return layers_of(self.network)
 
     def optimizer_of(self, learning_rate: float) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-        """AdamW for transformers, SGD with momentum 0.9 for convolutional networks, as in practice; and its settings."""
+        """Choose the optimizer class, and return it with its settings.
+
+        As in practice, transformers use AdamW, and convolutional networks SGD with momentum 0.9.
+        """
         if self.optimizer == "adamw":
             return torch.optim.AdamW, {"lr": learning_rate}
         return torch.optim.SGD, {"lr": learning_rate, "momentum": 0.9}
 
 
 def layers_of(network: nn.Module) -> list[nn.Module]:
-    """The outermost modules with parameters whose class is the model's own and occurs more than once, in the order of the network.
+    """Return the repeated layers of a network, such as transformer layers, residual blocks or convolution units, in order.
 
-    Transformer layers, residual blocks, convolution units: whatever the model calls them; none in one of torch's modules.
+    These are the outermost modules with parameters whose class belongs to the model and occurs more than once. Modules of
+    torch's own
+    classes are never layers.
     """
     kinds = Counter(
         type(module)
@@ -78,9 +85,14 @@ def layers_of(network: nn.Module) -> list[nn.Module]:
 
 
 def build(model: str, options: Mapping[str, Scalar], device: torch.device | str = "cpu") -> Trainable:
-    """Build the model on the device (`meta` costs nothing) with weights from torch's global seed.
+    """Build a model on the device with weights from torch's global seed. The device `meta` needs no memory.
 
-    options: resolved ones (`model_catalog.resolve_options`). ConfigError when a foreign package is missing.
+    Raises ConfigError if an external package is missing.
+
+    Args:
+        model: name of the model.
+        options: resolved options (`model_catalog.resolve_options`).
+        device: the device.
     """
     image_px, seq_len = int(options.get("image_px", 0)), int(options.get("seq_len", 0))
     dropout, foreign_name = float(options.get("dropout", 0.0)), model.partition(":")[2]
@@ -111,17 +123,17 @@ def build(model: str, options: Mapping[str, Scalar], device: torch.device | str 
 
 
 LATE_FROM = 1_000_000_000
-"""Parameters from which a model gets no memory before it is on its device, and sharded."""
+"""Minimum number of parameters of a model that gets memory only on its device, after sharding."""
 
 
 def is_late(model: str) -> bool:
-    """Whether the model is built without memory, and `materialise` gives it its weights."""
+    """Return whether the model is built without memory, and gets its weights from `materialise_weights`."""
     info = model_info(model)
     return info.family == "gpt" and (info.parameters or 0) >= LATE_FROM
 
 
 def materialise(trainable: Trainable, device: torch.device, seed: int) -> None:
-    """Put the model on the device; one that was built without memory gets it there, and its weights."""
+    """Move the model to the device. A model that was built without memory gets memory and weights there."""
     if next(trainable.parameters()).is_meta:
         trainable.to_empty(device=device)
         language.draw(cast(language.Gpt, trainable.network), seed)
@@ -130,7 +142,8 @@ def materialise(trainable: Trainable, device: torch.device, seed: int) -> None:
 
 
 def _image(image_px: int, generator: torch.Generator) -> Tensor:
-    # Bytes, as a decoded photograph is: what storage and the link to the device have to carry is then realistic.
+    # Bytes, as in a decoded photograph, so that the load on storage and on the link to the device is realistic.
+    """Draw a random image [3, image_px, image_px] of bytes."""
     return torch.randint(256, (3, image_px, image_px), generator=generator, dtype=torch.uint8)
 
 
@@ -141,6 +154,8 @@ def _class_loss(logits: Tensor, target: Tensor) -> Tensor:
 def _classifier(
     network: nn.Module, image_px: int, classes: int = _CLASSES, loss: Callable[..., Tensor] = _class_loss
 ) -> Trainable:
+    """Combine an image classifier with its loss, samples and optimizer."""
+
     def sample(generator: torch.Generator) -> Sample:
         return _image(image_px, generator), torch.randint(classes, (), generator=generator)
 
@@ -148,7 +163,10 @@ def _classifier(
 
 
 def batch_of(trainable: Trainable, indices: Iterable[int], seed: int) -> Sample:
-    """Samples of an endless stream, stacked: a sample depends on (seed, index) alone, never on rank or world size."""
+    """Draw the samples with these indices from an endless stream, and stack them to a batch.
+
+    A sample depends only on seed and index, never on rank or world size.
+    """
     samples = []
     for index in indices:
         generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
@@ -157,17 +175,28 @@ def batch_of(trainable: Trainable, indices: Iterable[int], seed: int) -> Sample:
 
 
 def flops_per_step(spec: TrainSpec) -> float | None:
-    """Operations of one optimizer step of one rank, over all its samples; None for a foreign model that cannot be counted."""
+    """Count the operations of one optimizer step of one rank over all its samples.
+
+    Returns None for an external model whose operations cannot be counted.
+    """
     return training_flops(spec.model, spec.options, spec.batch * spec.replicas)
 
 
 def training_flops(model: str, options: Mapping[str, Scalar], batch: int) -> float | None:
-    """Operations of training on a batch: three forward passes over it, whatever a device or a strategy really does.
+    """Count the operations of training on a batch as three forward passes, whatever a device or strategy really computes.
 
-    options: as in a workload file; ConfigError where they do not fit the model. Two operations for a multiply and an add; only
-    matrix products and convolutions count (Kaplan et al. 2020): torch's counter would give grouped convolutions too much in the
-    backward pass, by the number of groups. Activations that are computed again are not counted, and attention counts in full where
-    it is causal (Chowdhery et al. 2022, appendix B, do the same).
+    A multiply-add is two operations, and only matrix products and convolutions count (Kaplan et al. 2020). torch's own counter
+    would
+    overestimate the backward pass of grouped convolutions by the number of groups. Recomputed activations are not counted, and
+    causal
+    attention counts in full (as in Chowdhery et al. 2022, appendix B). Returns None for an external model whose operations
+    cannot be
+    counted. Raises ConfigError if the options do not fit the model.
+
+    Args:
+        model: name of the model.
+        options: options as in a workload file.
+        batch: number of samples.
     """
     shaping, info = shaping_options(model, options), model_info(model)
     forward = info.forward_flops_per_sample
@@ -178,17 +207,18 @@ def training_flops(model: str, options: Mapping[str, Scalar], batch: int) -> flo
 
 
 def shaping_options(model: str, options: Mapping[str, Scalar]) -> tuple[tuple[str, Scalar], ...]:
-    """The options that shape the model, sorted; ConfigError where they do not fit it."""
+    """Return the options that determine the shape of a model, sorted. Raises ConfigError if they do not fit the model."""
     resolved = resolve_options(model, options)
     return tuple(sorted((name, resolved[name]) for name in FAMILY_OPTIONS[model_info(model).family]))
 
 
 @cache
 def count(model: str, shaping: tuple[tuple[str, Scalar], ...]) -> Mapping[str, float] | None:
-    """Operations of one sample's forward pass by module of the network, in their order; of a model built without memory.
+    """Count the operations of one sample's forward pass by module, in the order of the network, without using memory.
 
-    What lies between two modules goes to the second: products of attention to the projection after it. Modules that call others
-    have none of their own. None for a foreign model that cannot be counted.
+    Operations between two modules are assigned to the second, such as the products of attention to the projection after it.
+    Modules
+    that call others have no operations of their own. Returns None for an external model whose operations cannot be counted.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -209,12 +239,17 @@ def count(model: str, shaping: tuple[tuple[str, Scalar], ...]) -> Mapping[str, f
     except Exception:
         if not foreign_model:
             raise
-        return None  # a package's model may do on no data what only data allows
+        return None  # an external model may need real data in its forward pass
     return {name: flops / _COUNTED for name, flops in parts.operations().items()}
 
 
 class _Parts:
-    """Watches one forward pass for modules that call no others, and what had been done at the end of each."""
+    """Recorder of the operations of modules that call no other modules, during one forward pass.
+
+    Args:
+        network: the network.
+        total_flops: function that returns the number of operations so far.
+    """
 
     def __init__(self, network: nn.Module, done: Callable[[], int]) -> None:
         self._done = done
@@ -235,7 +270,7 @@ class _Parts:
             self._ends.append((name, self._done()))
 
     def operations(self) -> Mapping[str, float]:
-        """Operations of one call by module; what comes after the last one belongs to that."""
+        """Return the operations of one call by module. Operations after the last module are assigned to it."""
         calls = Counter(name for name, _ in self._ends)
         found, before = dict.fromkeys(calls, 0.0), 0
         for index, (name, done) in enumerate(self._ends, 1):

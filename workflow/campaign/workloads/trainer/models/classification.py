@@ -30,7 +30,7 @@ def _convolution(
 
 
 class Classifier(nn.Module):
-    """Features, averaged over the image, to the logits of classes."""
+    """Image classifier. Features are averaged over the image and mapped to the logits of the classes."""
 
     def __init__(self, features: list[nn.Module], channels: int, classes: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Classifier(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 convolution around a shortcut; [n, in_channels, h, w] to [n, 4 width, h/stride, w/stride]."""
+    """Block of 1x1, 3x3 and 1x1 convolutions with a shortcut; [n, in_channels, h, w] to [n, 4 width, h/stride, w/stride]."""
 
     def __init__(self, in_channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -63,8 +63,12 @@ class Bottleneck(nn.Module):
 
 
 def resnet50(width: int, classes: int) -> Classifier:
-    """ResNet-50. width: channels of the first stage (64 in the paper). The stride is in the 3x3 convolution, as everyone trains
-    it."""
+    """Build ResNet-50. The stride is in the 3x3 convolution, as is usual in training.
+
+    Args:
+        width: channels of the first stage (64 in the paper).
+        classes: number of classes.
+    """
     features = [*_convolution(3, width, 7, 2, nn.ReLU), nn.MaxPool2d(3, 2, padding=1)]
     channels = width
     for stage, count in enumerate((3, 4, 6, 3)):
@@ -75,7 +79,7 @@ def resnet50(width: int, classes: int) -> Classifier:
 
 
 class InvertedResidual(nn.Module):
-    """Expand, filter each channel, project; with a shortcut where input and output have one shape."""
+    """Block that expands, filters each channel, and projects. It has a shortcut if input and output have the same shape."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -93,7 +97,7 @@ class InvertedResidual(nn.Module):
 
 
 def mobilenet_v2(classes: int) -> Classifier:
-    """No dropout: a measured step has to be the same work every time."""
+    """Build MobileNetV2 1.0 without dropout, so that every measured step does the same work."""
     features, channels = _convolution(3, 32, 3, 2, nn.ReLU6), 32
     for expansion, out_channels, repeats, first_stride in _MOBILENET_STAGES:
         for repeat in range(repeats):

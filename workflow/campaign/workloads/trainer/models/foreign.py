@@ -1,4 +1,4 @@
-"""Models of other packages, with random weights and without the network: `transformers:NAME` and `torchvision:NAME`."""
+"""Models of external packages with random weights, `transformers:NAME` and `torchvision:NAME`. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from campaign.common.errors import ConfigError
 
 
 class ForeignTransformer(nn.Module):
-    """A model of transformers; forward gives every floating-point tensor of its output."""
+    """Model of the package transformers. Its forward pass returns every floating-point tensor of the output."""
 
     def __init__(self, network: nn.Module, configuration: Any) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class ForeignTransformer(nn.Module):
         return [value for value in outputs.to_tuple() if isinstance(value, Tensor) and value.is_floating_point()]
 
     def sample(self, seq_len: int, image_px: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Token ids [seq_len] of a language model, or an image [channels, image_px, image_px] uint8."""
+        """Draw token ids [seq_len] for a language model, or an image [channels, image_px, image_px] uint8 for a vision model."""
         if self.vocabulary:
             return (torch.randint(self.vocabulary, (seq_len,), generator=generator),)
         shape = (self.channels, image_px, image_px)
@@ -36,8 +36,14 @@ class ForeignTransformer(nn.Module):
 
 
 def transformer(name: str) -> ForeignTransformer:
-    """AutoModel from the default configuration of a model type (`bert`), a directory with a config.json, or a cached model."""
-    os.environ["HF_HUB_OFFLINE"] = "1"  # a run on a compute host must not hang on, or depend on, a download
+    """Build an AutoModel of transformers with random weights.
+
+    Raises ConfigError if the package or the model does not exist.
+
+    Args:
+        name: model type (such as `bert`), directory with a config.json, or cached model.
+    """
+    os.environ["HF_HUB_OFFLINE"] = "1"  # a run on a compute host must neither wait for a download nor depend on it
     package = _package("transformers")
     if name in package.CONFIG_MAPPING:
         configuration = package.AutoConfig.for_model(name)
@@ -53,12 +59,18 @@ def transformer(name: str) -> ForeignTransformer:
 
 
 def transformer_loss(outputs: list[Tensor]) -> Tensor:
-    """Mean square of each output, added up, a scalar: every output, a pooler too, takes part in the gradient."""
+    """Return the sum of the mean squares of all outputs, a scalar.
+
+    Every output, including that of a pooler, takes part in the gradient.
+    """
     return torch.stack([output.float().square().mean() for output in outputs]).sum()
 
 
 def vision(name: str) -> nn.Module:
-    """A classifier of torchvision.models by its function's name."""
+    """Build a classifier of torchvision.models by the name of its function.
+
+    Raises ConfigError if the package or the model does not exist.
+    """
     package = _package("torchvision")
     models = importlib.import_module(f"{package.__name__}.models")
     try:
@@ -69,12 +81,13 @@ def vision(name: str) -> nn.Module:
 
 
 def vision_loss(outputs: Any, target: Tensor) -> Tensor:
-    """Cross-entropy of the class, a scalar; auxiliary classifiers (GoogLeNet, Inception) count fully."""
+    """Return the cross-entropy of the class, a scalar. Auxiliary classifiers (GoogLeNet, Inception) count in full."""
     heads = [outputs] if isinstance(outputs, Tensor) else [head for head in outputs if isinstance(head, Tensor)]
     return torch.stack([nn.functional.cross_entropy(head.float(), target) for head in heads]).sum()
 
 
 def _package(name: str) -> ModuleType:
+    """Import an external package. Raises ConfigError if it cannot be imported."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -1,7 +1,7 @@
 """BERT (Devlin et al. 2018) with a question-answering head, and GPT-2 (Radford et al. 2019).
 
-BERT normalises after each part and, as only its head is trained, has no pooler. GPT-2 normalises before, and its output is tied to
-its input.
+BERT normalises after each part. It has no pooler, because only its head is trained. GPT-2 normalises before each part, and its
+output weights are tied to its input.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from campaign.workloads.trainer.transformer_sizes import TransformerSize
 
 
 def _attention(packed: Tensor, head_width: int, dropout: float, causal: bool) -> Tensor:
-    """Self-attention over packed queries, keys and values: [n, tokens, heads x 3 x head_width] to
-    [n, tokens, heads x head_width]."""
+    """Compute self-attention over packed queries, keys and values.
+
+    The shape changes from [n, tokens, heads x 3 x head_width] to [n, tokens, heads x head_width].
+    """
     samples, tokens, _ = packed.shape
     query, key, value = packed.view(samples, tokens, -1, 3, head_width).permute(3, 0, 2, 1, 4).unbind(0)
     attended = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=causal)
@@ -27,7 +29,12 @@ def _attention(packed: Tensor, head_width: int, dropout: float, causal: bool) ->
 
 
 def _initialise(network: nn.Module, outward_std: float = 0.02) -> None:
-    """Draw the weights. outward_std: of the projections at the end of each part."""
+    """Initialise the weights of a network.
+
+    Args:
+        network: the network.
+        outward_std: standard deviation of the projections at the end of each part.
+    """
     for name, module in network.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=outward_std if name.endswith("_out") else 0.02)
@@ -37,9 +44,11 @@ def _initialise(network: nn.Module, outward_std: float = 0.02) -> None:
 
 @torch.no_grad()
 def draw(network: Gpt, seed: int) -> None:
-    """Draw the weights where they are, each from the seed and its own name, so that whoever has a part of one draws the same.
+    """Draw the weights of a network in place, each from the seed and its own name.
 
-    A whole tensor exists at a time. Other numbers than those of `_initialise`, of the same distribution.
+    Ranks that hold a shard of a weight thus draw the same numbers. Only one whole tensor exists at a time. The numbers differ
+    from
+    those of `_initialise`, but have the same distribution.
     """
     for name, module in network.named_modules():
         for key, weight in module.named_parameters(recurse=False):
@@ -47,7 +56,7 @@ def draw(network: Gpt, seed: int) -> None:
             if isinstance(module, nn.LayerNorm) and key == "weight":
                 whole.fill_(1.0)
             elif key == "weight":
-                # 32 bits: that of a CPU takes no more of them.
+                # 32 bits, because the generator of a CPU uses no more of them.
                 generator = torch.Generator(weight.device).manual_seed(zlib.crc32(f"{seed} {name}".encode()))
                 whole.normal_(std=network.outward_std if name.endswith("_out") else 0.02, generator=generator)
             if isinstance(weight, DTensor):
@@ -58,7 +67,7 @@ def draw(network: Gpt, seed: int) -> None:
 
 
 class BertLayer(nn.Module):
-    """Self-attention and feed-forward, each with a shortcut and normalised after it; [n, tokens, width] to the same."""
+    """Layer of self-attention and feed-forward, each with a shortcut and normalised after it; [n, tokens, width] to the same."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -79,7 +88,7 @@ class BertLayer(nn.Module):
 
 
 class Bert(nn.Module):
-    """Token ids and segment ids, both [n, tokens] int64, to start and end logits [n, tokens, 2]."""
+    """BERT network; token ids and segment ids, both [n, tokens] int64, to start and end logits [n, tokens, 2]."""
 
     def __init__(self, size: TransformerSize, dropout: float) -> None:
         super().__init__()
@@ -101,7 +110,7 @@ class Bert(nn.Module):
 
 
 def question(size: TransformerSize, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """One question with its answer: token ids [seq_len], segment ids [seq_len], start [], end []."""
+    """Draw one question with its answer - token ids [seq_len], segment ids [seq_len], start [], end []."""
     token_ids = torch.randint(size.vocabulary, (seq_len,), generator=generator)
     first = int(torch.randint(1, seq_len, (), generator=generator))
     segment_ids = (torch.arange(seq_len) >= first).long()
@@ -110,13 +119,13 @@ def question(size: TransformerSize, seq_len: int, generator: torch.Generator) ->
 
 
 def answer_loss(logits: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Mean cross-entropy of the answer's first and last token, a scalar."""
+    """Return the mean cross-entropy of the first and the last token of the answer, a scalar."""
     start_logits, end_logits = logits.float().unbind(-1)
     return (functional.cross_entropy(start_logits, start) + functional.cross_entropy(end_logits, end)) / 2
 
 
 class GptLayer(nn.Module):
-    """Causal self-attention and feed-forward, each added to its normalised input; [n, tokens, width] to the same."""
+    """Layer of causal self-attention and feed-forward, both of which see normalised inputs; [n, tokens, width] to the same."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -138,7 +147,7 @@ class GptLayer(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Token ids [n, tokens] int64 to logits of the next token [n, tokens, vocabulary]."""
+    """GPT network; token ids [n, tokens] int64 to logits of the next token [n, tokens, vocabulary]."""
 
     def __init__(self, size: TransformerSize, dropout: float) -> None:
         super().__init__()
@@ -147,7 +156,7 @@ class Gpt(nn.Module):
         self.positions = nn.Embedding(size.positions, size.width)
         self.layers = nn.Sequential(*(GptLayer(size.width, size.heads, dropout) for _ in range(size.layers)))
         self.norm = nn.LayerNorm(size.width)
-        # Both parts of every layer add to one sum; so scaled, it has the deviation of one at the start (section 2.3).
+        # Both parts of every layer add to one sum. This scale keeps the initial deviation of the sum at 1 (section 2.3).
         self.outward_std = 0.02 / math.sqrt(2 * size.layers)
         _initialise(self, self.outward_std)
 
@@ -159,11 +168,11 @@ class Gpt(nn.Module):
 
 
 def text(size: TransformerSize, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """A piece of text: token ids [seq_len], and the ids that follow each of them [seq_len]."""
+    """Draw a text - token ids [seq_len], and the id that follows each of them [seq_len]."""
     token_ids = torch.randint(size.vocabulary, (seq_len + 1,), generator=generator)
     return token_ids[:-1], token_ids[1:]
 
 
 def next_token_loss(logits: Tensor, following: Tensor) -> Tensor:
-    """Mean cross-entropy of the next token over all positions, a scalar."""
+    """Return the mean cross-entropy of the next token over all positions, a scalar."""
     return functional.cross_entropy(logits.float().flatten(0, 1), following.flatten())

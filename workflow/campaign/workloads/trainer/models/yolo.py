@@ -1,8 +1,9 @@
-"""A one-stage detector of the CSP/PAN kind with the layer plan of YOLOv5 v6.0, written from the description of its architecture.
+"""One-stage detector of the CSP/PAN kind with the layer plan of YOLOv5 v6.0.
 
-Backbone of strided convolutions and cross-stage-partial (C3) stages, spatial pyramid pooling, a path-aggregation neck (top-down,
-then bottom-up) and three detection layers at strides 8, 16 and 32 with three anchors each. Two multiples, of depth and width, give
-the sizes.
+The code is written from the description of the architecture. The detector has a backbone of strided convolutions and
+cross-stage-partial (C3) stages, spatial pyramid pooling, a path-aggregation neck
+(top-down, then bottom-up), and three detection layers at strides 8, 16 and 32 with three anchors each. Multipliers of depth and
+width define the sizes.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ _OBJECTNESS = 4  # channel of a prediction: x, y, width, height, objectness, cla
 
 @dataclass(frozen=True, slots=True)
 class YoloSize:
+    """Size of a detector, as multipliers of depth and width."""
+
     depth: float
     width: float
 
     def channels(self, full: int) -> int:
+        """Scale a number of channels by the width, rounded up to a multiple of 8."""
         return math.ceil(full * self.width / 8) * 8
 
     def repeats(self, full: int) -> int:
+        """Scale a number of repeated blocks by the depth, at least 1."""
         return max(round(full * self.depth), 1)
 
 
@@ -36,7 +41,7 @@ SIZES = {"cspn": YoloSize(0.33, 0.25), "yolov5s": YoloSize(0.33, 0.5), "yolov5l"
 
 
 class ConvUnit(nn.Sequential):
-    """Convolution, batch normalisation, SiLU."""
+    """Unit of convolution, batch normalisation and SiLU."""
 
     def __init__(
         self, in_channels: int, out_channels: int, size: int = 1, stride: int = 1, padding: int | None = None
@@ -50,7 +55,7 @@ class ConvUnit(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """1x1 then 3x3 convolution at one width, with or without a shortcut."""
+    """Block of a 1x1 and a 3x3 convolution of the same width, with or without a shortcut."""
 
     def __init__(self, channels: int, shortcut: bool) -> None:
         super().__init__()
@@ -63,7 +68,10 @@ class Residual(nn.Module):
 
 
 class CrossStagePartial(nn.Module):
-    """Half of the channels go through `repeats` residual blocks, half pass by; joined by a 1x1 convolution (C3)."""
+    """Stage in which half of the channels pass through `repeats` residual blocks, and half bypass them (C3).
+
+    A 1x1 convolution joins both halves.
+    """
 
     def __init__(self, in_channels: int, out_channels: int, repeats: int, shortcut: bool = True) -> None:
         super().__init__()
@@ -78,7 +86,7 @@ class CrossStagePartial(nn.Module):
 
 
 class PyramidPooling(nn.Module):
-    """Three 5x5 poolings in a row see 5, 9 and 13 pixels; all four views are joined (SPPF)."""
+    """Pooling over 5, 9 and 13 pixels by three 5x5 poolings in a row; all four views are joined (SPPF)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -95,7 +103,7 @@ class PyramidPooling(nn.Module):
 
 
 class Detector(nn.Module):
-    """[n, 3, h, w] (h, w multiples of 32) to three predictions [n, 3, 85, h/stride, w/stride], finest first."""
+    """Detector network; [n, 3, h, w] (h, w multiples of 32) to three predictions [n, 3, 85, h/stride, w/stride], finest first."""
 
     def __init__(self, size: YoloSize) -> None:
         super().__init__()
@@ -125,7 +133,7 @@ class Detector(nn.Module):
         self._expect_few_objects()
 
     def _expect_few_objects(self) -> None:
-        # Nearly every cell is background: without this the first steps are spent on unlearning objects everywhere.
+        # Nearly every cell is background. Otherwise the first steps are spent on unlearning objects everywhere.
         for layer in self.detect:
             if isinstance(layer, nn.Conv2d) and layer.bias is not None:
                 with torch.no_grad():
@@ -150,7 +158,7 @@ def _double(x: Tensor) -> Tensor:
 
 
 def boxes(generator: torch.Generator) -> Tensor:
-    """One image's objects [8, 5]: class, then centre x, y and width, height as shares of the image."""
+    """Draw the objects of one image, [8, 5] - class, centre x and y, width and height as shares of the image."""
     kinds = torch.randint(CLASSES, (BOXES_PER_IMAGE, 1), generator=generator).float()
     centres = torch.rand((BOXES_PER_IMAGE, 2), generator=generator)
     sizes = 0.05 + 0.45 * torch.rand((BOXES_PER_IMAGE, 2), generator=generator)
@@ -158,11 +166,17 @@ def boxes(generator: torch.Generator) -> Tensor:
 
 
 def loss(predictions: list[Tensor], objects: Tensor) -> Tensor:
-    """Box, objectness and class loss over all three outputs, a scalar.
+    """Return the sum of box, objectness and class loss over all three outputs, a scalar.
 
-    objects: [n, 8, 5] as `boxes` gives them. Every object is assigned, at each stride, to the cell of its centre and the anchor of
-    its index; objectness is judged in every cell, box and class in the assigned ones. Simple on purpose: what matters here is that
-    every output takes part in the gradient at a realistic cost, not the accuracy of the detector.
+    At each stride, an object is assigned to the cell of its centre and to the anchor of its index. Objectness is computed in
+    every
+    cell, box and class in the assigned cells. The loss is deliberately simple. Every output takes part in the gradient at a
+    realistic
+    cost; the accuracy of the detector is not the aim.
+
+    Args:
+        predictions: outputs of the detector.
+        objects: objects as drawn by `draw_boxes`, [n, 8, 5].
     """
     total = objects.new_zeros(())
     count = objects.shape[1]
