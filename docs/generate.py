@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from campaign.analysis.tables.columns import COLUMNS, ROWS
+from campaign.analysis.tables.columns import COLUMN_MEANINGS, ROW_MEANINGS
 from campaign.archive.layout import INDEX, PART_DESCRIPTIONS, SCHEMA, ArchiveIndex
 from campaign.cli.main import COMMAND_GROUPS
 from campaign.cli.main import main as campaign
@@ -27,11 +27,11 @@ from campaign.common.accelerators import ACCELERATORS
 from campaign.common.errors import ConfigError
 from campaign.common.paths import CONFIG_DIRECTORY, ROOT
 from campaign.fabrics import load_fabric_kinds
-from campaign.plan.campaign.json_schemas import NOUNS, options_schema, schema_of
-from campaign.plan.request import key_meanings
+from campaign.plan.campaign.json_schemas import NOUNS, build_options_schema, build_schema
+from campaign.plan.request import list_key_meanings
 from campaign.spec.cell import AXES
 from campaign.spec.yaml_file import read_yaml
-from campaign.workloads import WORKLOADS, workload_class
+from campaign.workloads import WORKLOADS, load_workload_class
 from campaign.workloads.parsers import PARSERS
 from docs import imports
 from docs.markdown import sections, sentence, table
@@ -56,7 +56,9 @@ def pages() -> Mapping[Path, str]:
         path: with_parts(path) for path in DOCS.rglob("*.md") if "<!-- begin: " in path.read_text(encoding="utf-8")
     }
     schemas = {
-        ROOT / "workflow" / "schemas" / f"{noun}.schema.json": json.dumps(schema_of(noun), indent=1, ensure_ascii=False)
+        ROOT / "workflow" / "schemas" / f"{noun}.schema.json": json.dumps(
+            build_schema(noun), indent=1, ensure_ascii=False
+        )
         + "\n"
         for noun in NOUNS
     }
@@ -130,9 +132,9 @@ def _tables() -> Iterator[str]:
         "A missing value was not measured; it is never 0. Programs that read Parquet can "
         "[query the tables](../how-to/publish.md#numbers)."
     )
-    for name, columns in COLUMNS.items():
+    for name, columns in COLUMN_MEANINGS.items():
         yield f"## {name}"
-        yield sentence(ROWS[name])
+        yield sentence(ROW_MEANINGS[name])
         yield from _meanings("Column", columns)
 
 
@@ -145,7 +147,7 @@ def _formats() -> Iterator[str]:
     )
     for noun in NOUNS:
         if noun not in WRITTEN_BY_PEOPLE:
-            schema = schema_of(noun)
+            schema = build_schema(noun)
             yield f"## {schema['title']}"
             yield f"JSON Schema: [{noun}.schema.json](../../workflow/schemas/{noun}.schema.json)."
             yield from _keys(schema)
@@ -193,7 +195,7 @@ def _fabric_options() -> Iterator[str]:
     for name, kind in load_fabric_kinds().items():
         unverified = f"\n\n**Unverified**: {kind.unverified}." if kind.unverified else ""
         yield f"## {name}\n\n{sentence(kind.summary)}{unverified}"
-        options = options_schema(name)
+        options = build_options_schema(name)
         yield from sections(options, "###", "fabric") if options.get("properties") else ("It has no options.",)
 
 
@@ -235,21 +237,21 @@ def _shipped_workloads() -> Iterator[str]:
 
 def _workload_keys() -> Iterator[str]:
     for kind in WORKLOADS:
-        described = workload_class(kind)
+        described = load_workload_class(kind)
         if not (described.introduction and described.example):
             raise ConfigError(
                 f"{WORKLOADS[kind]}: give the class an 'introduction' and an 'example', which the reference shows"
             )
         yield f"## {kind}\n\n{described.introduction.strip()}\n\n```yaml\n{described.example}```"
         yield from sections(_workload_schema(kind), "###", described=True)
-        for title, text, header, rows in described.tables():
+        for title, text, header, rows in described.reference_tables():
             yield f"### {title}\n\n{text}"
             yield table(header, ((*row[:-1], sentence(row[-1])) for row in rows))
 
 
 def _workload_schema(kind: str) -> dict[str, Any]:
-    definitions = schema_of("workload")["$defs"]
-    return {**definitions[workload_class(kind).__name__], "$defs": definitions}
+    definitions = build_schema("workload")["$defs"]
+    return {**definitions[load_workload_class(kind).__name__], "$defs": definitions}
 
 
 def _meanings(header: str, meanings: Mapping[str, str]) -> Iterator[str]:
@@ -258,18 +260,18 @@ def _meanings(header: str, meanings: Mapping[str, str]) -> Iterator[str]:
 
 
 PARTS: Mapping[str, Callable[[], Iterator[str]]] = {
-    "keys of a campaign": lambda: sections(schema_of("campaign"), "##"),
+    "keys of a campaign": lambda: sections(build_schema("campaign"), "##"),
     "names in expressions": lambda: _meanings("Name", AXES),
-    "keys of a system": lambda: sections(schema_of("system"), "##"),
+    "keys of a system": lambda: sections(build_schema("system"), "##"),
     "options of fabrics": _fabric_options,
     "keys of workloads": _workload_keys,
-    "keys of an import map": lambda: sections(schema_of("import"), "##"),
+    "keys of an import map": lambda: sections(build_schema("import"), "##"),
     "fabrics": _fabrics,
     "accelerators": _accelerators,
     "kinds of workloads": _workload_kinds,
     "shipped workload files": _shipped_workloads,
     "parsers": lambda: _meanings("`parser`", PARSERS),
-    "keys of --config": lambda: _meanings("Key", dict(key_meanings())),
+    "keys of --config": lambda: _meanings("Key", dict(list_key_meanings())),
 }
 """What stands between the marks of a page: name -> what makes it."""
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from campaign.common.paths import REPORTS
-from campaign.report.figure import all_figures
+from campaign.report.figure import load_all_figures
 
 STUDIES = {
     "Falcon": 'El Maghraoui et al., "Performance Analysis of Deep Learning Workloads on a Composable System" (arXiv 2103.10911)',
@@ -27,7 +27,7 @@ def table() -> str:
 
 
 def _lines() -> Iterator[str]:
-    figures = all_figures().values()
+    figures = load_all_figures().values()
     for study, cited in STUDIES.items():
         yield from (f"### {study}: {cited}", "", "| There | What it shows | Here |", "|---|---|---|")
         for figure in figures:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from campaign.plan.campaign.resolve import Campaign, load_campaign
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import expand_matrix
 from campaign.spec.cell import Cell, Configuration, Settings
 from campaign.spec.hardware import ComposedHost, Composition
 from campaign.workloads.protocol import Run
@@ -79,7 +79,7 @@ def load(directory: Path, changes: Mapping[str, Any] | None = None) -> Campaign:
 
 def ids(directory: Path, changes: Mapping[str, Any] | None = None) -> set[str]:
     """Cell ids of the campaign with these changes."""
-    return {cell.id for cell in expand(load(directory, changes)).cells}
+    return {cell.id for cell in expand_matrix(load(directory, changes)).cells}
 
 
 def one_cell(hosts: int = 1, devices: int = 2, workload: str = "steps", **values: Any) -> Cell:

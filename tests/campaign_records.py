@@ -8,28 +8,39 @@ from typing import Any
 
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.dag import Dag
-from campaign.plan.matrix import expand, specification
-from campaign.run.measure_lease import MANIFEST
-from campaign.spec.record import Record, RecordedCell, Store, read_record
-from campaign.spec.run_numbers import composition_of, runs_of
+from campaign.plan.matrix import build_specification, expand_matrix
+from campaign.run.measure_lease import MANIFEST_SCHEMA
+from campaign.spec.record import Record, RecordedCell, RecordStore, read_record
+from campaign.spec.run_numbers import composition_of, list_run_numbers
 
 
-def fill(campaign: Campaign, results: Path, share: float = 1.0) -> Store:
+def fill(campaign: Campaign, results: Path, share: float = 1.0) -> RecordStore:
     """Records of the first `share` of all runs, as a driver writes them, with their leases and manifests."""
-    store = Store(results)
-    environment = store.share({"packages": {"torch": "2.0"}, "host": "h"})
-    as_used = store.share(campaign.document())
-    cells = expand(campaign).cells
-    runs = [(cell, run) for cell in cells for run in runs_of(cell.settings)]
+    store = RecordStore(results)
+    environment = store.share_document({"packages": {"torch": "2.0"}, "host": "h"})
+    as_used = store.share_document(campaign.to_document())
+    cells = expand_matrix(campaign).cells
+    runs = [(cell, run) for cell in cells for run in list_run_numbers(cell.settings)]
     for cell, repetition in runs[: round(share * len(runs))]:
-        recorded, lease = RecordedCell.of(cell), _lease(cell.configuration.name, composition_of(repetition))
+        recorded, lease = RecordedCell.from_cell(cell), _lease(cell.configuration.name, composition_of(repetition))
         store.write(
             Record(
-                cell_id=cell.id, repetition=repetition, cell=recorded, specification=specification(campaign, cell), status="ok",
-                started=1.0, ended=2.0, lease_id=f"{lease}.1", composition="c", environment=environment,
-                campaign=as_used, throughput_per_s=10.0 * cell.batch, step_times_s=((0.1,),), window_s=(0.1,),
+                cell_id=cell.id,
+                repetition=repetition,
+                cell=recorded,
+                specification=build_specification(campaign, cell),
+                status="ok",
+                started=1.0,
+                ended=2.0,
+                lease_id=f"{lease}.1",
+                composition="c",
+                environment=environment,
+                campaign=as_used,
+                throughput_per_s=10.0 * cell.batch,
+                step_times_s=((0.1,),),
+                window_s=(0.1,),
             )
-        )  # fmt: skip
+        )
     for number, configuration in enumerate(campaign.configurations):
         for composition in sorted({composition_of(run) for cell, run in runs if cell.configuration == configuration}):
             name = _lease(configuration.name, composition)
@@ -42,7 +53,7 @@ def write_manifests(dag: Dag) -> None:
     """Manifests of a plan whose leases have measured all of their runs."""
     for lease in dag.plan.leases:
         manifest = {
-            "schema_version": MANIFEST,
+            "schema_version": MANIFEST_SCHEMA,
             "lease": lease.name,
             "configuration": lease.configuration.name,
             "run_set": lease.digest,
@@ -52,14 +63,14 @@ def write_manifests(dag: Dag) -> None:
             "problems": [],
             "uses": [],
         }
-        write(Path(dag.manifest_of(lease)), manifest)
+        write(Path(dag.manifest_path(lease)), manifest)
 
 
 def change(path: Path) -> None:
     """Have a record say that its run started later, as another measurement of the run would."""
     record = read_record(path)
     path.unlink()
-    Store(path.parent.parent.parent).write(record.model_copy(update={"started": record.started + 1.0}))
+    RecordStore(path.parent.parent.parent).write(record.model_copy(update={"started": record.started + 1.0}))
 
 
 def _lease(configuration: str, composition: int) -> str:

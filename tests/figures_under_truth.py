@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 
 from campaign.analysis import compare as comparing
-from campaign.analysis.recommend.advise import advise
+from campaign.analysis.recommend.advise import build_recommendation
 from campaign.analysis.recommend.objectives import parse_request
 from campaign.analysis.tables.io import Tables
 from campaign.common.intervals import SIGNIFICANCE_LEVEL
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import expand_matrix
 from campaign.report import plot
-from campaign.report.figure import Drawing, Figure, FigureData, data_of, load_figure
+from campaign.report.figure import Drawing, Figure, FigureData, build_figure_data, load_figure
 from tests.planted_records import RATE, Planted
 from tests.planted_records import tables as planted_tables
 from tests.statements_under_truth import Statements
@@ -61,7 +61,7 @@ def _figure(name: str) -> Figure:
     return load_figure(name)
 
 
-_DRAWN = plot.drawn
+_DRAWN = plot.build_drawing
 
 
 def _no_picture(of: FigureData, rows: pd.DataFrame, picture: object, *columns: Any, **said: Any) -> Drawing:
@@ -71,8 +71,8 @@ def _no_picture(of: FigureData, rows: pd.DataFrame, picture: object, *columns: A
 @contextmanager
 def _no_pictures() -> Iterator[None]:
     with (
-        mock.patch("campaign.report.plot.drawn", _no_picture),
-        mock.patch("campaign.report.plot.style", return_value=nullcontext()),
+        mock.patch("campaign.report.plot.build_drawing", _no_picture),
+        mock.patch("campaign.report.plot.use_style", return_value=nullcontext()),
     ):
         yield
 
@@ -81,7 +81,7 @@ def drawn(name: str, data: FigureData) -> Drawing:
     """A figure as it is drawn, but for its picture."""
     figure = _figure(name)
     with _no_pictures():
-        return figure.drawn_by(data)
+        return figure.draw_function(data)
 
 
 def over(of: Planted, figures: Sequence[str], campaigns: int, seed: int = 1) -> dict[str, Statements]:
@@ -100,9 +100,9 @@ def over(of: Planted, figures: Sequence[str], campaigns: int, seed: int = 1) -> 
 
 def told(tables: Tables, of: Planted, figures: Iterable[str]) -> dict[str, Told]:
     """By figure, and for `cells`, `recommend` and `hosts`, where asked."""
-    speeds = {cell.id: RATE * of.speed(cell) for cell in expand(of.campaign()).cells}
+    speeds = {cell.id: RATE * of.speed(cell) for cell in expand_matrix(of.campaign()).cells}
     found: dict[str, Told] = {}
-    data = data_of(tables)
+    data = build_figure_data(tables)
     for name in figures:
         if name == "cells":
             found[name] = of_cells(tables.cells, speeds, of)
@@ -159,7 +159,7 @@ def _told(true: np.ndarray, none: np.ndarray, low: pd.Series, high: pd.Series, p
 def of_advice(tables: Tables, speeds: Mapping[str, float]) -> Told:
     """Wrong: a configuration that is as fast as the fastest is not named beside it. Found: a slower one is told apart."""
     measured = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()
-    document = advise(tables, parse_request(["throughput"], [], [], [str(name) for name in measured], []))
+    document = build_recommendation(tables, parse_request(["throughput"], [], [], [str(name) for name in measured], []))
     result = Told(campaigns=1)
     for answer in document.answers:
         if answer.choice is None or not answer.comparable:
@@ -201,7 +201,7 @@ def of_comparison(
     rows = comparison.rows[comparison.rows["low"].notna()]
     true = rows["cell_id"].map(lambda cell: change.get(cell, 1.0)).to_numpy(dtype=float)
     ratios = _told(true, np.ones(len(rows)), rows["low"], rows["high"], rows["p_holm"])
-    gate = Told(0, 0, 1, int(rows["p"].notna().any()), int(bool(comparison.broken) and not change))
+    gate = Told(0, 0, 1, int(rows["p"].notna().any()), int(bool(comparison.violations) and not change))
     if change:
-        gate.true, gate.found = 1, int(bool(comparison.broken))
+        gate.true, gate.found = 1, int(bool(comparison.violations))
     return {"compare": ratios, "fail-on": gate}

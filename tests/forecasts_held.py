@@ -12,10 +12,10 @@ from statistics import median
 
 from campaign.common.paths import ROOT
 from campaign.fabrics.operations import OperationCounts
-from campaign.plan.cost import CostModel, Work
-from campaign.plan.past_costs import CellCost, Costs, LeaseCost, parse_costs
+from campaign.plan.cost import CostModel, LeaseWork
+from campaign.plan.past_costs import CampaignCosts, CellCost, LeaseCost, parse_costs
 from campaign.spec.cell import Cell, Configuration
-from campaign.spec.operation_times import OperationTimes, published_times
+from campaign.spec.operation_times import OperationTimes, read_published_times
 
 DATA = Path(__file__).parent / "data" / "costs"
 DEMOS = (ROOT / "config" / "campaign.costs.json", *(DATA / f"demo-{number}.json" for number in (1, 2, 3)))
@@ -54,7 +54,7 @@ def summarize(outcomes: Sequence[Outcome]) -> Held:
     )
 
 
-def _work(lease: LeaseCost, cells: Sequence[CellCost]) -> tuple[Work, float] | None:
+def _work(lease: LeaseCost, cells: Sequence[CellCost]) -> tuple[LeaseWork, float] | None:
     """Return the work of a lease whose runs are spread evenly over the cells of its hardware, and what all of it took."""
     shape = {name: value for name, value in lease.shape.items() if name != "layout"}
     own = [each for each in cells if {n: v for n, v in each.shape.items() if n != "layout"} == shape]
@@ -65,12 +65,12 @@ def _work(lease: LeaseCost, cells: Sequence[CellCost]) -> tuple[Work, float] | N
     runs = [(Cell(each.cell_id, configuration, each.workload, 1, "fp32"), round(count)) for each in own]
     runs_s = count * sum(median(each.seconds) for each in own)
     beside = (lease.compose_s, lease.queue_s, lease.start_s, (lease.between_s or 0.0) * (lease.runs - 1), lease.end_s)
-    return Work(configuration, runs), runs_s + sum(each or 0.0 for each in beside)
+    return LeaseWork(configuration, runs), runs_s + sum(each or 0.0 for each in beside)
 
 
 def hold_demo() -> list[list[Outcome]]:
     """Forecast each recorded demo by those before it. The first is what the campaign ships."""
-    known: list[Costs] = []
+    known: list[CampaignCosts] = []
     found = []
     for number, path in enumerate(DEMOS):
         (costs,) = parse_costs(json.loads(path.read_text()))
@@ -95,21 +95,21 @@ def hold_recordings(times: OperationTimes | None = None) -> list[Outcome]:
 
     A session stands for a site. Each of its composings is planned when those before it have ended.
     """
-    times = times or published_times("h3")
+    times = times or read_published_times("h3")
     found = []
     for session in times.sessions:
         others = replace(times, sessions=tuple(each for each in times.sessions if each is not session))
         leases: list[LeaseCost] = []
-        for group in session.groups():
+        for group in session.group_operations():
             devices = sum(each.operation == "attach" for each in group)
             if not devices:
                 continue
             configuration = Configuration("", 1, devices, 0, devices, "gpu", "fabric", "local")
-            work = Work(
+            work = LeaseWork(
                 configuration, [(Cell("c", configuration, "w", 1, "fp32"), 1)], OperationCounts.from_timed(group)
             )
             model = CostModel(
-                {"": "h3"}, [Costs("a", "s", (), tuple(leases), fabric="h3")], {"w": 1.0}, lambda _, o=others: o
+                {"": "h3"}, [CampaignCosts("a", "s", (), tuple(leases), fabric="h3")], {"w": 1.0}, lambda _, o=others: o
             )  # type: ignore[misc]
             expected_s = model.forecast(work).parts["composing"]
             actual_s = sum(each.seconds for each in group)
@@ -133,7 +133,7 @@ def hold_planted(seed: int, known_share: float, campaigns: int = 4) -> list[Outc
         for a in ("local", "fabric")
     ]
     took: dict[str, float] = {}
-    known: list[Costs] = []
+    known: list[CampaignCosts] = []
     found = []
     for campaign in range(campaigns):
         model = CostModel({"": FABRIC}, known)
@@ -156,7 +156,7 @@ def hold_planted(seed: int, known_share: float, campaigns: int = 4) -> list[Outc
             beside_s = sum(
                 (lease.compose_s or 0.0, lease.start_s or 0.0, 0.1 * (len(runs) - 1), lease.end_s or 0.0, 0.1)
             )
-            expected_s = model.forecast(Work(shape, [(cell, 1) for cell, _ in runs])).expected_s
+            expected_s = model.forecast(LeaseWork(shape, [(cell, 1) for cell, _ in runs])).expected_s
             off = (beside_s + sum(seconds for _, seconds in runs)) / expected_s if expected_s else None
             if off is not None:
                 found.append(Outcome(off, *model.factors))
@@ -166,7 +166,7 @@ def hold_planted(seed: int, known_share: float, campaigns: int = 4) -> list[Outc
             for shape in shapes
             for cell, seconds in cells[shape.name]
         )
-        known.append(Costs(str(campaign), "s", measured, tuple(leases), fabric=FABRIC))
+        known.append(CampaignCosts(str(campaign), "s", measured, tuple(leases), fabric=FABRIC))
     return found
 
 

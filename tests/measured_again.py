@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from campaign.analysis.tables import io
-from campaign.analysis.tables.cells import cells_table
+from campaign.analysis.tables.cells import build_cells_table
 from campaign.analysis.tables.io import Tables
 from campaign.common.files import write_json
-from campaign.report.figure import all_figures, data_of, write
+from campaign.report.figure import build_figure_data, load_all_figures, write_figure
 from tests.simulated_campaigns import Simulated
 from tests.unit.report.report_data import HOSTILE
 
@@ -36,16 +36,16 @@ def measured(
     )
     said = {"name": "demo", "title": "What does the fabric cost?", "system": "emulated", **about}
     context = {**tables.context, "campaign": {**tables.context["campaign"], **said}}
-    return replace(tables, runs=runs, cells=cells_table(of._plan, runs), context=context)
+    return replace(tables, runs=runs, cells=build_cells_table(of._plan, runs), context=context)
 
 
 def results(tables: Tables, directory: Path, figures: Iterable[str] = ()) -> Path:
     """Results with tables, a page that stands for the report, and these figures; without any, one whose finding is FINDING."""
-    io.write(tables, directory / "tables")
+    io.write_all_tables(tables, directory / "tables")
     (directory / "figures").mkdir()
-    known = all_figures()
+    known = load_all_figures()
     for name in figures:
-        write(known[name], data_of(tables), directory / "figures")
+        write_figure(known[name], build_figure_data(tables), directory / "figures")
     if not figures:
         shown = {"shown": True, "place": 1, "title": "Overhead", "findings": [FINDING]}
         write_json(directory / "figures" / "overhead.json", shown)

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from campaign.plan.dag import Dag, open_dag
-from campaign.plan.matrix import specification
+from campaign.plan.matrix import build_specification
 from campaign.plan.request import PlanRequest
 from campaign.spec.cell import Cell
-from campaign.spec.record import Record, RecordedCell, Store
-from campaign.spec.run_numbers import runs_of
+from campaign.spec.record import Record, RecordedCell, RecordStore
+from campaign.spec.run_numbers import list_run_numbers
 from tests import campaign_files
 from tests.campaign_records import write_manifests
 
@@ -48,11 +48,13 @@ def write(directory: Path, again: int = 0, slower: Mapping[str, float] | None = 
     """
     path = campaign_files.write_files(directory, CHANGES)
     dag = open_dag(PlanRequest(path, directory / "results"))
-    store = Store(dag.results.directory)
+    store = RecordStore(dag.results.directory)
     shared = {
-        "campaign": store.share(dag.campaign.document()),
-        "environment": store.share({"schema_version": "environment/1", "host": "host1", "packages": {"torch": "2.0"}}),
-        "composition": store.share({"schema_version": "composition/1", "hosts": []}),
+        "campaign": store.share_document(dag.campaign.to_document()),
+        "environment": store.share_document(
+            {"schema_version": "environment/1", "host": "host1", "packages": {"torch": "2.0"}}
+        ),
+        "composition": store.share_document({"schema_version": "composition/1", "hosts": []}),
     }
     # What a lease and its runs deviate by does not depend on the order of leases.
     names = sorted(lease.name for lease in dag.plan.leases)
@@ -63,7 +65,7 @@ def write(directory: Path, again: int = 0, slower: Mapping[str, float] | None = 
         cells = [cell for of, cell in dag.plan.cells if of.name == lease.name]
         _write_lease(dag, lease.name, lease.configuration.name, began, place)
         for cell in cells:
-            for run in runs_of(cell.settings):
+            for run in list_run_numbers(cell.settings):
                 number += 1
                 deviation = _OF_LEASES * _wave(name + 101 * again) + _OF_RUNS * _wave(7 * number + 10_007 * again)
                 speed = math.exp(deviation) * (1 - (slower or {}).get(cell.configuration.name, 0.0))
@@ -85,8 +87,8 @@ def _record(dag: Dag, cell: Cell, run: int, lease: str, started: float, noise: f
     return Record(
         cell_id=cell.id,
         repetition=run,
-        cell=RecordedCell.of(cell),
-        specification=specification(dag.campaign, cell),
+        cell=RecordedCell.from_cell(cell),
+        specification=build_specification(dag.campaign, cell),
         status="ok",
         started=started,
         ended=started + 1.5,

@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.cells import CellPlan, build_cells_table
 from campaign.analysis.tables.io import Tables
-from campaign.analysis.tables.runs import runs_table
-from campaign.plan.concurrency import starts
+from campaign.analysis.tables.runs import build_runs_table
+from campaign.plan.concurrency import schedule_starts
 from campaign.spec.cell import Configuration
-from campaign.spec.run_numbers import run_number
+from campaign.spec.run_numbers import compute_run_number
 from tests.unit.report import report_data
 
 Floats = npt.NDArray[np.float64]
@@ -122,7 +122,7 @@ def runs(truth: Truth, campaigns: int, seed: int) -> pd.DataFrame:
                     time = (
                         times[workload, i] * np.exp(log) * np.where(random.random(campaigns) < truth.slow, 1 / 0.7, 1.0)
                     )
-                    number = run_number(block + 1, n // composed[i] + 1)
+                    number = compute_run_number(block + 1, n // composed[i] + 1)
                     kept = np.flatnonzero(composed_well & (random.random(campaigns) >= truth.missing))
                     same = {"at": i, "of": workload, "batch": cell, "block": block, "repetition": number}
                     same |= {"host_names": [f"host{n}" for n in host[kept]]} if truth.hosts else {}
@@ -158,7 +158,7 @@ def beside(truth: Truth, blocks: int, campaigns: int, seed: int) -> Floats:
         plan = [(block, i) for block in range(blocks) for i in random.permutation(truth.configurations)]
         seconds = [typical[i] * float(np.exp(0.1 * random.standard_normal())) for _, i in plan]
         leases = [(needs[i], s) for (_, i), s in zip(plan, seconds, strict=True)]
-        started = np.array(list((greedy_starts if truth.passing else starts)(leases, limits)))
+        started = np.array(list((greedy_starts if truth.passing else schedule_starts)(leases, limits)))
         block, at = np.array(plan).T
         campaign[block, at] = (started + np.array(seconds) / 2) / (started + seconds).max()
     return found
@@ -215,7 +215,7 @@ def tables(
                 log = leases[workload, block] + truth.run * noise(truth.noise, random, 1)[0]
                 log += truth.drift * (block + order[block]) / composed[i]
                 seconds = times[workload, i] * float(np.exp(log)) / (0.7 if random.random() < truth.slow else 1.0)
-                number = run_number(block + 1, n // composed[i] + 1)
+                number = compute_run_number(block + 1, n // composed[i] + 1)
                 place = {
                     "lease_id": f"{name}-{at.name}.c{block + 1}",
                     "step_times_s": (),
@@ -223,14 +223,14 @@ def tables(
                     "metrics": {},
                 }
                 records.append(report_data.record(cell, number, 100.0 * at.ranks / seconds, **place))
-    of_runs = runs_table(records)
+    of_runs = build_runs_table(records)
     context = report_data.context_document()
     context["campaign"] = {
         **context["campaign"],
         "name": name,
         "protocol": {"order": "blocks", "lease_order": "blocks"},
     }
-    return Tables(of_runs, cells_table(planned, of_runs), [], [], context)
+    return Tables(of_runs, build_cells_table(planned, of_runs), [], [], context)
 
 
 def other(truth: Truth, **changes: Any) -> Truth:

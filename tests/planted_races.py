@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from campaign.analysis.racing import race_configurations
+from campaign.analysis.racing import evaluate_races
 from campaign.analysis.tables.io import Tables
 from campaign.spec.cell import Cell, Configuration, Settings
 from campaign.spec.race import RaceDocument
-from campaign.spec.run_numbers import run_number
+from campaign.spec.run_numbers import compute_run_number
 
 Floats = npt.NDArray[np.float64]
 
@@ -54,7 +54,7 @@ class PlantedRace:
 
     def race(self) -> RaceDocument:
         """Return the end of the race."""
-        return race_configurations(self.cells, self.tables, lambda *_: True, WITHIN_PCT)
+        return evaluate_races(self.cells, self.tables, lambda *_: True, WITHIN_PCT)
 
     def false_statements(self, race: RaceDocument) -> list[str]:
         """Return what is false: a configuration is named that is not within the tolerance, or one is dropped that is."""
@@ -157,7 +157,9 @@ def _table(
     runs = pd.DataFrame(
         {
             "cell_id": [cell.id for cell in of],
-            "repetition": [run_number(int(k) + 1, int(n) + 1) for k, n in zip(composition, number, strict=True)],
+            "repetition": [
+                compute_run_number(int(k) + 1, int(n) + 1) for k, n in zip(composition, number, strict=True)
+            ],
             "composition": composition + 1,
             "configuration": [cell.configuration.name for cell in of],
             "workload": [cell.workload for cell in of],

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from campaign.analysis.tables.collect import tables_of
-from campaign.analysis.tables.collected import Collected
+from campaign.analysis.tables.collect import build_tables
+from campaign.analysis.tables.collected import CampaignResults
 from campaign.analysis.tables.io import Tables
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import expand_matrix
 from campaign.spec.cell import Cell
-from campaign.spec.record import Record, RecordedCell, Store
-from campaign.spec.run_numbers import composition_of, runs_of
+from campaign.spec.record import Record, RecordedCell, RecordStore
+from campaign.spec.run_numbers import composition_of, list_run_numbers
 from tests import campaign_files
 
 RATE = 100.0
@@ -141,9 +141,9 @@ def _campaign(of: Planted) -> Campaign:
 
 
 @cache
-def _store() -> tuple[Store, str]:
-    store = Store(_directory() / "results")
-    return store, store.share({"packages": {}, "host": "h"})
+def _store() -> tuple[RecordStore, str]:
+    store = RecordStore(_directory() / "results")
+    return store, store.share_document({"packages": {}, "host": "h"})
 
 
 @dataclass(frozen=True)
@@ -160,9 +160,9 @@ class _Lease:
 def tables(of: Planted, seed: int) -> Tables:
     """The tables of one campaign."""
     campaign, random = of.campaign(), np.random.default_rng(seed)
-    matrix = expand(campaign)
+    matrix = expand_matrix(campaign)
     store, environment = _store()
-    as_used = store.share(campaign.document())
+    as_used = store.share_document(campaign.to_document())
     leases = _leases(of, list(matrix.cells), random)
     of_host = dict(zip(_names(of), of.host_sd / 100 * random.standard_normal(of.hosts), strict=True))
     of_host["host1"] += np.log(1 - of.slow_host / 100)
@@ -181,7 +181,7 @@ def tables(of: Planted, seed: int) -> Tables:
         document = {
             "cell_id": cell.id,
             "repetition": repetition,
-            "cell": RecordedCell.of(cell),
+            "cell": RecordedCell.from_cell(cell),
             "specification": {"warmup_steps": 1},
             "status": "ok",
             "started": started,
@@ -194,7 +194,7 @@ def tables(of: Planted, seed: int) -> Tables:
             "throughput_per_s": RATE * of.speed(cell) * float(np.exp(deviation)),
         }
         records.append(Record.model_validate(document))
-    return tables_of(Collected(campaign, matrix, records, [], {}, store))
+    return build_tables(CampaignResults(campaign, matrix, records, [], {}, store))
 
 
 def _names(of: Planted) -> list[str]:
@@ -203,7 +203,11 @@ def _names(of: Planted) -> list[str]:
 
 def _leases(of: Planted, cells: Sequence[Cell], random: np.random.Generator) -> list[_Lease]:
     """In the order in which they are composed."""
-    keys = {(composition_of(run), cell.configuration.name): cell for cell in cells for run in runs_of(cell.settings)}
+    keys = {
+        (composition_of(run), cell.configuration.name): cell
+        for cell in cells
+        for run in list_run_numbers(cell.settings)
+    }
     found = []
     for (composition, name), cell in keys.items():
         if of.missing and random.random() < of.missing:
@@ -212,7 +216,7 @@ def _leases(of: Planted, cells: Sequence[Cell], random: np.random.Generator) -> 
         here = [
             each
             for each in cells
-            if each.configuration.name == name and composition in map(composition_of, runs_of(each.settings))
+            if each.configuration.name == name and composition in map(composition_of, list_run_numbers(each.settings))
         ]
         found.append(_Lease(f"{name}--c{composition}", name, composition, tuple(here), tuple(sorted(map(str, hosts)))))
     mixed = [found[place] for place in random.permutation(len(found))]
@@ -226,7 +230,7 @@ def _runs(of: Planted, lease: _Lease, random: np.random.Generator) -> list[tuple
     """Runs of a lease in blocks, in random order in each."""
     blocks: dict[int, list[tuple[Cell, int]]] = {}
     for cell in lease.cells:
-        runs = [run for run in runs_of(cell.settings) if composition_of(run) == lease.composition]
+        runs = [run for run in list_run_numbers(cell.settings) if composition_of(run) == lease.composition]
         kept = runs[: random.integers(1, len(runs) + 1)] if of.unequal else runs
         for run in kept:
             blocks.setdefault(run % 1000, []).append((cell, run))

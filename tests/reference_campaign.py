@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from campaign.analysis.published.claims import with_claims
-from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.published.claims import add_evaluated_claims
+from campaign.analysis.tables.cells import CellPlan, build_cells_table
 from campaign.analysis.tables.io import Tables
-from campaign.analysis.tables.runs import runs_table
-from campaign.observe.links.document import LinksDocument, Matrices, MeasuredDevice, kinds
+from campaign.analysis.tables.runs import build_runs_table
+from campaign.observe.links.document import LinksDocument, Matrices, MeasuredDevice, link_kinds
 from campaign.plan.campaign.resolve import Campaign, load_campaign
-from campaign.plan.matrix import expand
-from campaign.plan.plan import lease_name
+from campaign.plan.matrix import expand_matrix
+from campaign.plan.plan import format_lease_name
 from campaign.spec.cell import Cell
 from campaign.spec.record import Record, RecordedCell
 
@@ -90,7 +90,7 @@ def _record(name: str, cell: Cell, repetition: int, draw: float) -> Record:
     document = {
         "cell_id": cell.id,
         "repetition": repetition,
-        "cell": RecordedCell.of(cell),
+        "cell": RecordedCell.from_cell(cell),
         "specification": {},
         "status": "oom_device" if measured is None else "ok",
         "failure": {"reason": "out of memory"} if measured is None else None,
@@ -146,7 +146,7 @@ def links() -> list[dict[str, Any]]:
     document = LinksDocument(
         runs_on="cuda",
         devices=tuple(map(MeasuredDevice.model_validate, devices)),
-        kinds=tuple(map(tuple, kinds(devices))),
+        kinds=tuple(map(tuple, link_kinds(devices))),
         settings={"sizes_bytes": [8, 2**28], "repeats": 5, "warmup": 2, "budget_s": 30.0},
         matrix_size_bytes=2**28,
         matrices=Matrices.model_validate(matrices),
@@ -159,10 +159,10 @@ def links() -> list[dict[str, Any]]:
 def tables(name: str, seed: int = 11, repetitions: int = 5) -> Tables:
     """The tables of a study, with the published claims held against them in the context."""
     of, random = campaign(name), np.random.default_rng(seed)
-    cells = expand(of).cells
+    cells = expand_matrix(of).cells
     records = [_record(name, c, n, random.standard_normal()) for c in cells for n in range(1, repetitions + 1)]
-    runs = runs_table(records)
-    planned = [CellPlan(c, repetitions, lease_name(of.protocol, c)) for c in cells]
+    runs = build_runs_table(records)
+    planned = [CellPlan(c, repetitions, format_lease_name(of.protocol, c)) for c in cells]
     context = {
         "campaign": {
             "name": of.name,
@@ -180,7 +180,7 @@ def tables(name: str, seed: int = 11, repetitions: int = 5) -> Tables:
         },
         "campaign_yaml": "",
         "system": {"name": of.system.name, "description": of.system.description, "fabric": "static"},
-        "references": of.document()["references"],
+        "references": of.to_document()["references"],
     }
-    found = Tables(runs, cells_table(planned, runs), [], links() if name == "falcon" else [], context)
-    return replace(found, context=with_claims(found))
+    found = Tables(runs, build_cells_table(planned, runs), [], links() if name == "falcon" else [], context)
+    return replace(found, context=add_evaluated_claims(found))

@@ -14,14 +14,14 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.cells import CellPlan, build_cells_table
 from campaign.analysis.tables.io import Tables
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.common.paths import ROOT
 from campaign.plan.campaign.resolve import load_campaign
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import expand_matrix
 from campaign.spec.cell import Cell
-from campaign.spec.run_numbers import run_number
+from campaign.spec.run_numbers import compute_run_number
 from campaign.spec.system_file import SystemFile
 from tests.unit.report import report_data
 
@@ -44,7 +44,7 @@ class Simulated:
         time = np.exp(by_lease.reindex(runs["lease_id"]).to_numpy() + run * random.standard_normal(len(runs)))
         changed = ("throughput_per_s", "throughput_per_device_per_s", "value")
         runs = runs.assign(**{name: runs[name] / time for name in changed})
-        return Tables(runs, cells_table(self._plan, runs), [], [], self._context)
+        return Tables(runs, build_cells_table(self._plan, runs), [], [], self._context)
 
     @cached_property
     def _plan(self) -> list[CellPlan]:
@@ -56,7 +56,7 @@ class Simulated:
     @property
     def _numbers(self) -> tuple[int, ...]:
         of = range(1, self.repetitions + 1)
-        return tuple(run_number(c, n) for c in range(1, self.compositions + 1) for n in of)
+        return tuple(compute_run_number(c, n) for c in range(1, self.compositions + 1) for n in of)
 
     @cached_property
     def _runs(self) -> pd.DataFrame:
@@ -66,7 +66,7 @@ class Simulated:
             for number in self._numbers:
                 lease = f"{cell.configuration.name}.c{number // 1000 + 1}"
                 records.append(report_data.record(cell, number, self.rate(cell), **bare, lease_id=lease))
-        return runs_table(records)
+        return build_runs_table(records)
 
     @cached_property
     def _context(self) -> dict[str, Any]:
@@ -90,4 +90,4 @@ def default_campaign() -> Simulated:
         compute = _SAMPLE_S[cell.workload] * cell.batch * (0.67 if cell.precision == "bf16" else 1.0)
         return cell.batch_global / (0.002 + compute + 2 * (at.ranks - 1) / at.ranks * _BYTES[cell.workload] / link)
 
-    return Simulated(campaign.system, tuple(expand(campaign).cells), rate, repetitions=1)
+    return Simulated(campaign.system, tuple(expand_matrix(campaign).cells), rate, repetitions=1)

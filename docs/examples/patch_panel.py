@@ -7,7 +7,7 @@ from pydantic import Field
 from campaign.common.errors import FabricError
 from campaign.fabrics.registry import FabricKind, NoOptions
 from campaign.fabrics.simple_fabric import SimpleFabric
-from campaign.spec.hardware import pool_devices
+from campaign.spec.hardware import list_pool_devices
 
 
 class Options(NoOptions):
@@ -20,7 +20,7 @@ class PatchPanel(SimpleFabric):
     kind = "patch-panel"
 
     def __init__(self, options, hosts, pool, state_dir):
-        super().__init__(hosts, pool_devices(pool), state_dir)
+        super().__init__(hosts, list_pool_devices(pool), state_dir)
         self.script = options.script
 
     def attach(self, device, host, lease_id):

@@ -8,10 +8,10 @@ import pandas as pd
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from campaign.common import wording
-from campaign.observe.links.alpha_beta_model import allreduce_s
+from campaign.observe.links.alpha_beta_model import predict_allreduce_s
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, first_and_last, nothing
-from campaign.report.link_selection import LinksOf, allreduce_ratio, shown, size_words
+from campaign.report.figure import Drawing, FigureData, describe_lease_coverage, nothing, select_first_and_last
+from campaign.report.link_selection import LinkMeasurement, compare_allreduce, format_size, select_shown_links
 
 TITLE = "All-reduce by message size"
 SECTION = (
@@ -32,7 +32,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 def draw(data: FigureData) -> Drawing:
     """Draw the measured bus bandwidth of all-reduces by message size, with one panel per number of devices."""
-    selected_links = [links for links in shown(data.links) if links.document["allreduce"]]
+    selected_links = [links for links in select_shown_links(data.links) if links.document["allreduce"]]
     if not selected_links:
         return nothing(
             "links of compositions were not measured over two devices or more; all-reduce programs are workloads, in the figures "
@@ -40,30 +40,30 @@ def draw(data: FigureData) -> Drawing:
         )
     rows = _tabulate_bandwidths(selected_links)
     lease_ids = [links["lease_id"] for links in data.links if links["document"]["allreduce"]]
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_panels(selected_links),
         {
-            "Configuration": columns.text("configuration"),
+            "Configuration": columns.text_column("configuration"),
             "Devices": lambda row: str(row["ranks"]),
-            "Latency alpha, µs": columns.number("alpha_us"),
-            "95 % interval": columns.between("alpha_low_us", "alpha_high_us"),
-            "Bandwidth B, GB/s": columns.number("gb_per_s"),
+            "Latency alpha, µs": columns.number_column("alpha_us"),
+            "95 % interval": columns.interval_column("alpha_low_us", "alpha_high_us"),
+            "Bandwidth B, GB/s": columns.number_column("gb_per_s"),
             "95 % interval ": lambda row: _format_bounds(row["low_gb_per_s"], row["high_gb_per_s"]),
-            "Residual": columns.percent("residual_pct", 0),
-            "Highest bus bandwidth, GB/s": columns.number("busbw_max_gb_per_s"),
-            "at": lambda row: size_words(row["busbw_max_at_bytes"]),
+            "Residual": columns.percent_column("residual_pct", 0),
+            "Highest bus bandwidth, GB/s": columns.number_column("busbw_max_gb_per_s"),
+            "at": lambda row: format_size(row["busbw_max_at_bytes"]),
             "Sizes": lambda row: str(row["sizes"]),
-            "Left out": columns.text("left_out", wording.NO_VALUE),
+            "Left out": columns.text_column("left_out", wording.NO_VALUE),
         },
         caption=f"{_format_caption(selected_links)}",
         findings=_describe_extremes(rows, data.links),
-        coverage=coverage_of_leases(data.leases, lease_ids, "had all-reduce measured"),
+        coverage=describe_lease_coverage(data.leases, lease_ids, "had all-reduce measured"),
     )
 
 
-def _format_caption(selected_links: list[LinksOf]) -> str:
+def _format_caption(selected_links: list[LinkMeasurement]) -> str:
     """Format the caption, which explains markers, lines and panels."""
     repeats = min(links.document["settings"]["repeats"] for links in selected_links)
     return (
@@ -76,7 +76,7 @@ def _format_caption(selected_links: list[LinksOf]) -> str:
 _MODEL = ("alpha_us", "alpha_low_us", "alpha_high_us", "gb_per_s", "low_gb_per_s", "high_gb_per_s", "residual_pct")
 
 
-def _tabulate_bandwidths(selected_links: list[LinksOf]) -> pd.DataFrame:
+def _tabulate_bandwidths(selected_links: list[LinkMeasurement]) -> pd.DataFrame:
     """Build one row per configuration with the parameters of the model and the bus bandwidth of each message size."""
     rows = []
     for links in selected_links:
@@ -92,7 +92,7 @@ def _tabulate_bandwidths(selected_links: list[LinksOf]) -> pd.DataFrame:
                 "busbw_max_at_bytes": sizes[best],
                 "sizes": len(sizes),
                 "largest_bytes": max(sizes),
-                "left_out": ", ".join(size_words(size["size_bytes"]) for size in links.document["left_out"]),
+                "left_out": ", ".join(format_size(size["size_bytes"]) for size in links.document["left_out"]),
                 **{f"busbw_{size}_gb_per_s": rate for size, rate in zip(sizes, rates, strict=True)},
             }
         )
@@ -114,10 +114,10 @@ def _describe_extremes(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, .
         ranking = group[group["largest_bytes"] == size].sort_values(
             f"busbw_{size}_gb_per_s", ascending=False, kind="stable"
         )
-        ends = first_and_last(ranking)
+        ends = select_first_and_last(ranking)
         words = ", ".join(f"{row['configuration']} {_format_bandwidth(row, size)}" for row in ends)
         names = [str(row["configuration"]) for row in ends]
-        times = f"; the first has {allreduce_ratio(links, *names, size)} the bandwidth" if len(ends) == 2 else ""
+        times = f"; the first has {compare_allreduce(links, *names, size)} the bandwidth" if len(ends) == 2 else ""
         sentences.append(f"{wording.pluralize(int(ranks), 'device')}: {words}{times}.")
     return tuple(sentences)
 
@@ -137,17 +137,17 @@ def _format_bandwidth(row: Any, size: int) -> str:
         latency = f"{wording.format_number(row['alpha_us'])} [{wording.format_range(row['alpha_low_us'], row['alpha_high_us'])}] µs"
         bandwidth = f"{wording.format_number(row['gb_per_s'])} [{_format_bounds(row['low_gb_per_s'], row['high_gb_per_s'])}] GB/s"
         model = f" (model: {latency} and {bandwidth})"
-    return f"{wording.format_number(row[f'busbw_{size}_gb_per_s'])} GB/s at {size_words(size)}{model}"
+    return f"{wording.format_number(row[f'busbw_{size}_gb_per_s'])} GB/s at {format_size(size)}{model}"
 
 
-def _draw_panels(selected_links: list[LinksOf]) -> str:
+def _draw_panels(selected_links: list[LinkMeasurement]) -> str:
     """Draw one panel per number of devices, because only equal numbers are comparable. Return SVG."""
     ranks = pd.Series([entry.document["allreduce"]["ranks"] for entry in selected_links])
     panels = [
         plot.Panel(wording.pluralize(int(count), "device"), pd.DataFrame({"place": group.index}))
         for count, group in ranks.groupby(ranks, sort=True)
-    ][: plot.MOST_PANELS]
-    looks = plot.looks(selected_links[place].configuration for panel in panels for place in panel.rows["place"])
+    ][: plot.MAX_PANELS]
+    looks = plot.assign_looks(selected_links[place].configuration for panel in panels for place in panel.rows["place"])
 
     def draw_panel(axes: Any, rows: pd.DataFrame) -> None:
         """Draw all configurations with the same number of devices."""
@@ -157,11 +157,13 @@ def _draw_panels(selected_links: list[LinksOf]) -> str:
         axes.set_yscale("log")
         axes.xaxis.set_major_locator(LogLocator(base=2**5, numticks=9))
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_words(size)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_size(size)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: _format_tick(rate)))
 
-    handles = [key for name, entry in looks.items() for key in plot.keys({name: entry}, linestyle=entry.dashes)]
-    return plot.multiples(
+    handles = [
+        key for name, entry in looks.items() for key in plot.build_legend_keys({name: entry}, linestyle=entry.dashes)
+    ]
+    return plot.draw_multiples(
         plot.Panels(tuple(panels), "", 0), draw_panel, handles, "message size", "bus bandwidth (GB/s)", height_in=2.9
     )
 
@@ -172,7 +174,7 @@ def _format_tick(rate: float) -> str:
     return f"{rate:g}" if power >= -3 else "10" + str(power).translate(_SUPERSCRIPTS)
 
 
-def _draw_configuration(axes: Any, links: LinksOf, look: plot.Look) -> None:
+def _draw_configuration(axes: Any, links: LinkMeasurement, look: plot.SeriesLook) -> None:
     """Draw the measured points of a configuration, and the line of its model."""
     allreduce, model = links.document["allreduce"], links.document["model"]["allreduce"]
     sizes, ranks = allreduce["size_bytes"], allreduce["ranks"]
@@ -180,7 +182,7 @@ def _draw_configuration(axes: Any, links: LinksOf, look: plot.Look) -> None:
     if model is None or len(sizes) < 2:
         return
     curve = np.geomspace(sizes[0], sizes[-1], _CURVE_POINTS)
-    seconds = allreduce_s(curve, ranks, model["alpha_us"], model["gb_per_s"])
+    seconds = predict_allreduce_s(curve, ranks, model["alpha_us"], model["gb_per_s"])
     # A negative fitted latency can make the time negative: there is no rate to draw then.
     rates = np.where(seconds > 0, 2 * (ranks - 1) / ranks * curve / np.where(seconds > 0, seconds, 1.0) / 1e9, np.nan)
     axes.plot(curve, rates, color=look.colour, marker="", linestyle=look.dashes, linewidth=1.0)

@@ -5,10 +5,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.patches import Patch
 
-from campaign.analysis.tables.leases import composition_times
+from campaign.analysis.tables.leases import summarize_composition_times
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.figure import APPARATUS, Drawing, FigureData, coverage_of_leases, nothing
+from campaign.report.figure import APPARATUS, Drawing, FigureData, describe_lease_coverage, nothing
 
 TITLE = "Composition times"
 SECTION = "How long does it take until requested hardware can be used?"
@@ -27,7 +27,7 @@ _MAX_BARS = 40
 
 def draw(data: FigureData) -> Drawing:
     """Draw the mean time of each phase of composing and releasing, by configuration."""
-    rows = composition_times(data.leases)
+    rows = summarize_composition_times(data.leases)
     if rows.empty:
         return nothing("no lease has recorded when its composition was ready")
     leases = int(rows["leases"].sum())
@@ -42,28 +42,28 @@ def draw(data: FigureData) -> Drawing:
         f"and the longest.{remainder_text} Leases that never became ready are left out."
     )
     ready = data.leases["compose_s"].notna()
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_phases(rows.head(_MAX_BARS), data.leases),
         {
-            "Configuration": columns.text("configuration"),
-            "Leases": columns.count("leases"),
-            "Fabric": columns.seconds("fabric_s"),
+            "Configuration": columns.text_column("configuration"),
+            "Leases": columns.count_column("leases"),
+            "Fabric": columns.duration_column("fabric_s"),
             "Host sees devices": lambda row: (
                 wording.format_seconds(row["visible_s"]) if row["visible_s"] >= 0 else "not looked at"
             ),
-            "Ready for runs": columns.seconds("readying_s"),
-            "Composed in": columns.seconds("compose_s"),
-            "Shortest to longest": columns.between("compose_min_s", "compose_max_s", wording.format_seconds),
-            "Held": columns.seconds("held_s"),
-            "Release": columns.seconds("release_s"),
-            "Operations": columns.number("operations"),
-            "Retries": columns.number("retries"),
+            "Ready for runs": columns.duration_column("readying_s"),
+            "Composed in": columns.duration_column("compose_s"),
+            "Shortest to longest": columns.interval_column("compose_min_s", "compose_max_s", wording.format_seconds),
+            "Held": columns.duration_column("held_s"),
+            "Release": columns.duration_column("release_s"),
+            "Operations": columns.number_column("operations"),
+            "Retries": columns.number_column("retries"),
         },
         caption=caption,
         findings=_describe_slowest_and_fastest(rows),
-        coverage=coverage_of_leases(data.leases, data.leases.loc[ready, "lease_id"], "became ready"),
+        coverage=describe_lease_coverage(data.leases, data.leases.loc[ready, "lease_id"], "became ready"),
     )
 
 
@@ -86,9 +86,9 @@ def _describe_slowest_and_fastest(rows: pd.DataFrame) -> tuple[str, ...]:
 def _draw_phases(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
     """Draw a bar per configuration with its phases, and a dot per composition. Return SVG."""
     durations = {name: group.dropna() for name, group in leases.groupby("configuration")["compose_s"]}
-    looks = {phase: plot.look(position) for position, phase in enumerate(_PHASES)}
+    looks = {phase: plot.series_look(position) for position, phase in enumerate(_PHASES)}
     phases = [phase for phase in _PHASES if rows[phase].notna().any()]
-    figure, [[axes]] = plot.grid(1, height_in=0.9 + 0.36 * max(2, len(rows)))
+    figure, [[axes]] = plot.create_grid(1, height_in=0.9 + 0.36 * max(2, len(rows)))
     for place, row in enumerate(rows.to_dict("records")):
         start = 0.0
         for phase in phases:
@@ -105,14 +105,14 @@ def _draw_phases(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
             values = durations[row["configuration"]]
             dots = {"color": plot.INK, "marker": "o", "markersize": 2.5, "linestyle": "", "alpha": 0.7}
             axes.plot(values, [place - 0.34] * len(values), **dots)
-    plot.label_lines(axes, [f"{row['configuration']} (n = {row['leases']})" for row in rows.to_dict("records")])
+    plot.label_panel_lines(axes, [f"{row['configuration']} (n = {row['leases']})" for row in rows.to_dict("records")])
     axes.set_xlabel("time (s)")
     axes.set_ylabel("configuration (n leases)")
     handles = [Patch(label=_PHASES[phase], **_bar_style(looks[phase])) for phase in phases]
-    plot.legend(figure, handles)
+    plot.add_legend(figure, handles)
     return plot.to_svg(figure)
 
 
-def _bar_style(look: plot.Look) -> dict[str, Any]:
+def _bar_style(look: plot.SeriesLook) -> dict[str, Any]:
     """Return the bar style for a look."""
     return {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": plot.INK, "linewidth": 0.7}

@@ -30,5 +30,5 @@ def draw(data: FigureData) -> Drawing:
     if "host_energy_j" in runs and "energy_j" in runs:
         samples = runs["energy_j"] / runs["energy_per_sample_j"].where(runs["energy_per_sample_j"] > 0)
         derived_columns["host_energy_per_sample_j"] = runs["host_energy_j"] / samples
-    rows = bars.rows_of(replace(data, runs=runs.assign(**derived_columns)), QUANTITIES)
-    return bars.drawing(data, rows, _DESCRIPTION, _REMARKS)
+    rows = bars.summarize_by_cell(replace(data, runs=runs.assign(**derived_columns)), QUANTITIES)
+    return bars.build_bar_drawing(data, rows, _DESCRIPTION, _REMARKS)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.figure import APPARATUS, Drawing, FigureData, coverage_of_leases, nothing
+from campaign.report.figure import APPARATUS, Drawing, FigureData, describe_lease_coverage, nothing
 
 TITLE = "Forecast and actual duration"
 SECTION = "How long was each lease expected to take, and how long did it take, from the request to the release?"
@@ -50,26 +50,26 @@ def draw(data: FigureData) -> Drawing:
         f"{exclusion_text if excluded_count else ''}{omission_text if len(rows) > _MAX_LEASES else ''}"
     )
     planned_leases = pd.DataFrame({"lease_id": data.cells["lease"].unique() if "lease" in data.cells else ()})
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_forecasts(rows.head(_MAX_LEASES).to_dict("records")),
         {
-            "Lease": columns.text("lease"),
-            "Runs": columns.count("runs"),
-            "Expected": columns.seconds("expected_s"),
+            "Lease": columns.text_column("lease"),
+            "Runs": columns.count_column("runs"),
+            "Expected": columns.duration_column("expected_s"),
             "Interval": lambda row: (
                 "unknown"
                 if pd.isna(row["low_s"])
                 else wording.format_range(row["low_s"], row["high_s"], wording.format_seconds)
             ),
-            "Actual": columns.seconds("actual_s"),
-            "Error": columns.percent("error_pct", 0),
-            "Expected from": columns.text("basis"),
+            "Actual": columns.duration_column("actual_s"),
+            "Error": columns.percent_column("error_pct", 0),
+            "Expected from": columns.text_column("basis"),
         },
         caption=caption,
         findings=_describe_accuracy(rows[rows["judged"]]),
-        coverage=coverage_of_leases(
+        coverage=describe_lease_coverage(
             planned_leases, rows.loc[rows["expected_s"].notna(), "lease"], "were measured with a forecast"
         ),
     )
@@ -77,26 +77,28 @@ def draw(data: FigureData) -> Drawing:
 
 def _draw_forecasts(rows: Sequence[Mapping[Any, Any]]) -> str:
     """Draw one line per lease, the first on top, over a logarithmic time axis. Return SVG."""
-    figure, [[axes]] = plot.grid(1, height_in=0.9 + 0.26 * max(3, len(rows)))
-    expected_look, actual_look = plot.look(0), plot.look(1)
+    figure, [[axes]] = plot.create_grid(1, height_in=0.9 + 0.26 * max(3, len(rows)))
+    expected_look, actual_look = plot.series_look(0), plot.series_look(1)
     for place, row in enumerate(rows):
         if not math.isnan(row["low_s"]):
             axes.plot([row["low_s"], row["high_s"]], [place, place], color=expected_look.colour, linewidth=1.6)
         axes.plot([row["expected_s"]], [place], **_dot_style(expected_look, is_filled=True))
         axes.plot([row["actual_s"]], [place], **_dot_style(actual_look, is_filled=False))
-    plot.logarithmic(axes)
-    plot.label_lines(axes, [_format_label(row) for row in rows])
+    plot.set_logarithmic(axes)
+    plot.label_panel_lines(axes, [_format_label(row) for row in rows])
     axes.set_xlabel("duration of the lease (s)")
     axes.set_ylabel("lease")
     handles = [
-        plot.ink_key("expected, with interval", **{**_dot_style(expected_look, is_filled=True), "linestyle": "-"}),
-        plot.ink_key("actual", **_dot_style(actual_look, is_filled=False)),
+        plot.build_ink_key(
+            "expected, with interval", **{**_dot_style(expected_look, is_filled=True), "linestyle": "-"}
+        ),
+        plot.build_ink_key("actual", **_dot_style(actual_look, is_filled=False)),
     ]
-    plot.legend(figure, handles)
+    plot.add_legend(figure, handles)
     return plot.to_svg(figure)
 
 
-def _dot_style(look: plot.Look, *, is_filled: bool) -> dict[str, Any]:
+def _dot_style(look: plot.SeriesLook, *, is_filled: bool) -> dict[str, Any]:
     """Return the marker style for a look."""
     return {
         "color": look.colour,

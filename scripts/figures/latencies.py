@@ -9,7 +9,14 @@ from campaign.analysis.statistics import comparable_cells
 from campaign.common import wording
 from campaign.report import bars, columns, plot
 from campaign.report.bars import Quantity
-from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
+from campaign.report.figure import (
+    ANSWERS,
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    nothing,
+    select_distinguishing_columns,
+)
 
 TITLE = "Serving: latencies"
 SECTION = "How do the latencies of requests grow with their rate?"
@@ -28,41 +35,43 @@ _DECADE = 10.0
 
 def draw(data: FigureData) -> Drawing:
     """Draw the median and the 99th percentile of each latency against the rate of requests."""
-    cells = comparable_cells.at_given_rates(data.cells)
+    cells = comparable_cells.select_cells_with_request_rate(data.cells)
     if cells.empty:
         return nothing("no service was measured at a given rate of requests (option rate_per_s)")
-    rows = bars.rows_of(data, _QUANTITIES)
+    rows = bars.summarize_by_cell(data, _QUANTITIES)
     if len(rows):
         rows = rows.merge(cells[["cell_id", "rate_per_s"]], on="cell_id")
     if rows.empty:
         return nothing("no valid run has a median or 99th percentile of TTFT, TPOT or end-to-end latency")
     rows[["percentile", "latency"]] = rows["quantity"].str.split(" ", expand=True)
-    options = [name for name in comparable_cells.option_columns(rows) if name != comparable_cells.RATE]
+    options = [
+        name for name in comparable_cells.list_option_columns(rows) if name != comparable_cells.REQUEST_RATE_COLUMN
+    ]
     panel_columns = ["workload", "precision", *options]
-    panels = plot.panels(rows, ["latency", *panel_columns])
-    cut = next((words for panel in panels.shown if (words := plot.cut(panel.rows, plot.RATE))), "")
+    panels = plot.split_into_panels(rows, ["latency", *panel_columns])
+    cut = next((words for panel in panels.shown if (words := plot.describe_cut_intervals(panel.rows, plot.RATE))), "")
     caption = (
         "Latency against the rate of requests: median (dashed) and 99th percentile (solid) as the client reports them. "
         "TTFT: time to first token; TPOT: time per output token after it; E2E: time to the end of the answer. "
         f"{wording.format_run_counts(rows['n_ok'])} a point, "
-        f"{wording.describe_intervals(rows['interval_method'])}.{panels.sentence()}"
+        f"{wording.describe_intervals(rows['interval_method'])}.{panels.common_sentence()}"
     )
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_panels(panels),
         {
-            "Cell": columns.described(telling(rows, ["configuration", *panel_columns])),
-            "Requests/s": columns.number("rate_per_s"),
+            "Cell": columns.description_column(select_distinguishing_columns(rows, ["configuration", *panel_columns])),
+            "Requests/s": columns.number_column("rate_per_s"),
             "Latency": lambda row: f"{row['quantity']} (ms)",
-            "Mean": columns.number("mean"),
-            "95 % interval": columns.between("ci_low", "ci_high"),
-            **columns.RUNS,
+            "Mean": columns.number_column("mean"),
+            "95 % interval": columns.interval_column("ci_low", "ci_high"),
+            **columns.RUN_COLUMNS,
         },
         caption=caption,
-        limits=(*panels.limits(), cut),
-        findings=_describe_latency_ranges(rows, telling(rows, ["configuration", *panel_columns])),
-        coverage=coverage_of_cells(cells, rows["cell_id"].unique()),
+        limits=(*panels.list_limits(), cut),
+        findings=_describe_latency_ranges(rows, select_distinguishing_columns(rows, ["configuration", *panel_columns])),
+        coverage=describe_cell_coverage(cells, rows["cell_id"].unique()),
     )
 
 
@@ -88,7 +97,9 @@ def _describe_latency_ranges(rows: pd.DataFrame, label_columns: list[str]) -> tu
 
 def _draw_panels(panels: plot.Panels) -> str:
     """Draw one panel per latency and workload, with a line per configuration and percentile. Return SVG."""
-    looks = plot.looks(list(dict.fromkeys(plot.in_panels(panels, "configuration")))[: plot.MOST_SERIES])
+    looks = plot.assign_looks(
+        list(dict.fromkeys(plot.collect_panel_values(panels, "configuration")))[: plot.MAX_SERIES]
+    )
 
     def draw_panel(axes: Axes, rows: pd.DataFrame) -> None:
         """Draw a line per configuration and percentile of one latency."""
@@ -99,16 +110,18 @@ def _draw_panels(panels: plot.Panels) -> str:
                 axes.plot(
                     line_rows["rate_per_s"], line_rows["mean"], color=look.colour, linestyle=dashes, linewidth=1.2
                 )
-                plot.points(axes, line_rows, line_rows["rate_per_s"], plot.RATE, look)
-        low, high = plot.range_of(rows, plot.RATE)
+                plot.draw_points(axes, line_rows, line_rows["rate_per_s"], plot.RATE, look)
+        low, high = plot.compute_range(rows, plot.RATE)
         if rows["mean"].max() / rows["mean"].min() >= _DECADE:
             axes.set_yscale("log")
-            plot.logarithmic(axes, "y")
+            plot.set_logarithmic(axes, "y")
             axes.set_ylim(top=1.1 * high)
         else:
             axes.set_ylim(min(0.0, low), 1.05 * high)
         axes.set_xlim(left=0)
         axes.set_ylabel(f"{rows['latency'].iloc[0]} (ms)")
 
-    keys = [plot.ink_key(percentile, linestyle=dashes) for percentile, dashes in _DASHES.items()]
-    return plot.multiples(panels, draw_panel, [*plot.keys(looks), *keys], "offered requests/s", height_in=2.6)
+    keys = [plot.build_ink_key(percentile, linestyle=dashes) for percentile, dashes in _DASHES.items()]
+    return plot.draw_multiples(
+        panels, draw_panel, [*plot.build_legend_keys(looks), *keys], "offered requests/s", height_in=2.6
+    )

@@ -9,10 +9,10 @@ from matplotlib import colormaps
 from matplotlib.colors import LogNorm
 
 from campaign.common import wording
-from campaign.observe.links.document import KINDS, TELLING_BYTES
+from campaign.observe.links.document import KINDS, MIN_BANDWIDTH_BYTES
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing, only_in_table
-from campaign.report.link_selection import LinksOf, kinds_ratio, shown, size_words
+from campaign.report.figure import Drawing, FigureData, describe_lease_coverage, describe_undrawn, nothing
+from campaign.report.link_selection import LinkMeasurement, compare_link_kinds, format_size, select_shown_links
 
 TITLE = "Links between devices"
 SECTION = (
@@ -42,33 +42,33 @@ _ALARM_PCT = 10.0  # below the median of its type; such a link is the first find
 
 def draw(data: FigureData) -> Drawing:
     """Draw a matrix of bandwidths and a matrix of latencies between the devices of each composition."""
-    selected_links = [links for links in shown(data.links) if links.document["matrices"]]
+    selected_links = [links for links in select_shown_links(data.links) if links.document["matrices"]]
     if not selected_links:
         return nothing("no links between devices were measured")
     rows = _tabulate_pairs(selected_links)
-    drawn_links = selected_links[: plot.MOST_PANELS]
+    drawn_links = selected_links[: plot.MAX_PANELS]
     lease_ids = [links["lease_id"] for links in data.links if links["document"]["matrices"]]
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_matrices(drawn_links),
         {
-            "Configuration": columns.text("configuration"),
-            "From": columns.text("from"),
-            "To": columns.text("to"),
-            "Way": columns.text("kind"),
-            "One way, GB/s": columns.number("unidirectional_gb_per_s"),
-            "Both ways, sum, GB/s": columns.number("bidirectional_gb_per_s"),
-            "Latency, µs": columns.number("latency_us"),
+            "Configuration": columns.text_column("configuration"),
+            "From": columns.text_column("from"),
+            "To": columns.text_column("to"),
+            "Way": columns.text_column("kind"),
+            "One way, GB/s": columns.number_column("unidirectional_gb_per_s"),
+            "Both ways, sum, GB/s": columns.number_column("bidirectional_gb_per_s"),
+            "Latency, µs": columns.number_column("latency_us"),
             "Peer access": lambda row: wording.NO_VALUE if row["p2p"] is None else ("yes" if row["p2p"] else "no"),
         },
         caption=f"{_format_caption(selected_links, drawn_links)}",
         findings=_describe_link_types(rows, data.links),
-        coverage=coverage_of_leases(data.leases, lease_ids, "had their links measured"),
+        coverage=describe_lease_coverage(data.leases, lease_ids, "had their links measured"),
     )
 
 
-def _format_caption(selected_links: list[LinksOf], drawn_links: list[LinksOf]) -> str:
+def _format_caption(selected_links: list[LinkMeasurement], drawn_links: list[LinkMeasurement]) -> str:
     """Format the caption, which explains the matrices and the types of links, and reports problems of the measurement.
 
     Args:
@@ -81,9 +81,9 @@ def _format_caption(selected_links: list[LinksOf], drawn_links: list[LinksOf]) -
         if any(kind in row for links in drawn_links for row in links.document["kinds"])
     )
     sizes = sorted({links.document["matrix_size_bytes"] for links in selected_links})
-    size_text = " to ".join(dict.fromkeys(size_words(size) for size in (sizes[0], sizes[-1])))
+    size_text = " to ".join(dict.fromkeys(format_size(size) for size in (sizes[0], sizes[-1])))
     repeats = min(links.document["settings"]["repeats"] for links in selected_links)
-    remainder_text = only_in_table(len(selected_links) - len(drawn_links), "configuration", "table")
+    remainder_text = describe_undrawn(len(selected_links) - len(drawn_links), "configuration", "table")
     return (
         f"Above, bandwidth of one direction ({size_text}); below, half a round trip of the smallest message; medians "
         f"of {repeats} repeats or "
@@ -92,13 +92,15 @@ def _format_caption(selected_links: list[LinksOf], drawn_links: list[LinksOf]) -
     )
 
 
-def _describe_small_messages(selected_links: list[LinksOf]) -> str:
+def _describe_small_messages(selected_links: list[LinkMeasurement]) -> str:
     """Return a sentence on configurations without a bandwidth because their messages were too small, or an empty string."""
-    short = [links.configuration for links in selected_links if links.document["matrix_size_bytes"] < TELLING_BYTES]
+    short = [
+        links.configuration for links in selected_links if links.document["matrix_size_bytes"] < MIN_BANDWIDTH_BYTES
+    ]
     return f" No bandwidth of {', '.join(short)}: only messages under 64 KiB fitted into its time." if short else ""
 
 
-def _describe_problems(selected_links: list[LinksOf]) -> str:
+def _describe_problems(selected_links: list[LinkMeasurement]) -> str:
     """Return a sentence with the first problem of the measurement and the number of further ones, or an empty string."""
     problems = [
         f"{links.configuration}: {problem}" for links in selected_links for problem in links.document["problems"]
@@ -109,7 +111,7 @@ def _describe_problems(selected_links: list[LinksOf]) -> str:
     return f" Not all went well: {problems[0]}{remainder_text}."
 
 
-def _tabulate_pairs(selected_links: list[LinksOf]) -> pd.DataFrame:
+def _tabulate_pairs(selected_links: list[LinkMeasurement]) -> pd.DataFrame:
     """Build one row per pair of devices with its type of link, bandwidths, latency and peer access."""
     pairs = []
     for links in selected_links:
@@ -130,10 +132,10 @@ def _tabulate_pairs(selected_links: list[LinksOf]) -> pd.DataFrame:
     return rows.astype(dict.fromkeys(numbers, float)).astype({"p2p": object})
 
 
-def _select_matrix(links: LinksOf, name: str) -> Any:
+def _select_matrix(links: LinkMeasurement, name: str) -> Any:
     """Return a matrix of measured values. Bandwidths are None if no message was large enough to measure them."""
     matrix = links.document["matrices"][name]
-    if name.endswith("gb_per_s") and links.document["matrix_size_bytes"] < TELLING_BYTES:
+    if name.endswith("gb_per_s") and links.document["matrix_size_bytes"] < MIN_BANDWIDTH_BYTES:
         return [[None] * len(row) for row in matrix]
     return matrix
 
@@ -158,7 +160,7 @@ def _describe_link_types(rows: pd.DataFrame, links: Sequence[Mapping[str, Any]])
     for configuration, group in pairs.groupby("configuration", sort=False):
         medians = group.groupby("kind")[_BANDWIDTH].median()
         if {"local", "fabric"} <= set(medians.index):
-            times = kinds_ratio(links, str(configuration), ("local", "fabric"))
+            times = compare_link_kinds(links, str(configuration), ("local", "fabric"))
             sentences.append(f"{configuration}: local links have {times} the bandwidth of fabric links.")
             break
     spread = pairs[_BANDWIDTH] / pairs.groupby(["configuration", "kind"])[_BANDWIDTH].transform("median")
@@ -174,18 +176,20 @@ def _describe_link_types(rows: pd.DataFrame, links: Sequence[Mapping[str, Any]])
     return tuple(sentences)
 
 
-def _draw_matrices(drawn_links: list[LinksOf]) -> str:
+def _draw_matrices(drawn_links: list[LinkMeasurement]) -> str:
     """Draw a bandwidth matrix above a latency matrix for each configuration. Return SVG."""
     max_devices = max(len(links.document["devices"]) for links in drawn_links)
-    figure, panels = plot.grid(len(drawn_links), height_in=5.0 if max_devices > 4 else 4.4, heights=(1.0, 1.0))
+    figure, panels = plot.create_grid(len(drawn_links), height_in=5.0 if max_devices > 4 else 4.4, heights=(1.0, 1.0))
     for row, (name, unit) in enumerate(((_BANDWIDTH, "GB/s"), (_LATENCY, "µs"))):
         norm = _build_colour_norm(drawn_links, name)
         for position, (links, axes) in enumerate(zip(drawn_links, panels, strict=True)):
-            mesh = _draw_matrix(axes[row], links, name, norm, has_names=row == 1, is_leftmost=plot.is_left(position))
+            mesh = _draw_matrix(
+                axes[row], links, name, norm, has_names=row == 1, is_leftmost=plot.is_leftmost(position)
+            )
             # One colour bar per panel: a shared one would make the panel beside it smaller than the others.
             _format_colour_bar(figure.colorbar(mesh, ax=axes[row], aspect=25, pad=0.03), norm, unit)
     for links, axes in zip(drawn_links, panels, strict=True):
-        plot.title(axes[0], links.configuration, _MAX_TITLE_CHARS)
+        plot.set_panel_title(axes[0], links.configuration, _MAX_TITLE_CHARS)
     return plot.to_svg(figure)
 
 
@@ -202,7 +206,7 @@ def _format_colour_bar(colour_bar: Any, norm: LogNorm, unit: str) -> None:
     colour_bar.ax.set_title(unit, fontsize=7.5, fontweight="normal", loc="left")
 
 
-def _build_colour_norm(drawn_links: list[LinksOf], name: str) -> LogNorm:
+def _build_colour_norm(drawn_links: list[LinkMeasurement], name: str) -> LogNorm:
     """Build the logarithmic colour scale that all matrices of a quantity share."""
     values = [
         value for links in drawn_links for row in _select_matrix(links, name) for value in row if value is not None
@@ -212,7 +216,9 @@ def _build_colour_norm(drawn_links: list[LinksOf], name: str) -> LogNorm:
     return LogNorm(min(low, high / 2), high)
 
 
-def _draw_matrix(axes: Any, links: LinksOf, name: str, norm: LogNorm, *, has_names: bool, is_leftmost: bool) -> Any:
+def _draw_matrix(
+    axes: Any, links: LinkMeasurement, name: str, norm: LogNorm, *, has_names: bool, is_leftmost: bool
+) -> Any:
     """Draw one matrix as coloured cells, with lines between hosts. Return the mesh for its colour bar.
 
     Args:
@@ -250,7 +256,7 @@ def _draw_matrix(axes: Any, links: LinksOf, name: str, norm: LogNorm, *, has_nam
     return mesh
 
 
-def _annotate_cells(axes: Any, links: LinksOf, values: Any, mesh: Any) -> None:
+def _annotate_cells(axes: Any, links: LinkMeasurement, values: Any, mesh: Any) -> None:
     """Write the value and the type of link into each cell, in black or white by the brightness of the cell."""
     text_style = {"ha": "center", "va": "center", "fontsize": _NUMBER_PT}
     for sender, kinds in enumerate(links.document["kinds"]):
@@ -263,7 +269,7 @@ def _annotate_cells(axes: Any, links: LinksOf, values: Any, mesh: Any) -> None:
             axes.text(receiver + 0.5, sender + 0.5, words, color="#ffffff" if dark else "#000000", **text_style)
 
 
-def _label_axes(axes: Any, links: LinksOf, has_names: bool) -> None:
+def _label_axes(axes: Any, links: LinkMeasurement, has_names: bool) -> None:
     """Label rows, and optionally columns, with the devices. Matrices of many devices have no labels."""
     devices = links.document["devices"]
     if len(devices) > _MAX_DEVICES_WITH_LABELS:

@@ -9,7 +9,14 @@ import pandas as pd
 from campaign.analysis.statistics import comparable_cells
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, first_and_last, nothing, telling
+from campaign.report.figure import (
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    nothing,
+    select_distinguishing_columns,
+    select_first_and_last,
+)
 
 TITLE = "Memory"
 SECTION = (
@@ -38,34 +45,36 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no run ran out of memory")
     # Shapes are the rows of a panel. All other columns that differ make panels.
     shape = ["shape", "attached", "storage", "device", "precision"]
-    panels = plot.panels(rows, [column for column in frontier_columns if column not in shape])
+    panels = plot.split_into_panels(rows, [column for column in frontier_columns if column not in shape])
     caption = (
         "Every planned batch where one ran out of memory; the line joins the largest that ran with the smallest that did not."
-        f"{panels.sentence()}"
+        f"{panels.common_sentence()}"
     )
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_frontiers(panels, cells, frontier_columns, shape),
         {
-            "Workload and composition": columns.described(telling(rows, frontier_columns)),
+            "Workload and composition": columns.description_column(
+                select_distinguishing_columns(rows, frontier_columns)
+            ),
             "Largest batch that ran": lambda row: _format_batch(row["largest_ran"]),
             "Smallest that ran out": lambda row: _format_batch(row["smallest_out"]),
-            "Memory of": columns.text("memory"),
-            "Implied": columns.text("implied", wording.NO_VALUE),
-            "Evidence (cell.repetition)": columns.text("evidence", wording.NO_VALUE),
+            "Memory of": columns.text_column("memory"),
+            "Implied": columns.text_column("implied", wording.NO_VALUE),
+            "Evidence (cell.repetition)": columns.text_column("evidence", wording.NO_VALUE),
         },
         caption=caption,
-        limits=(*panels.limits(), _describe_hidden_rows(panels)),
+        limits=(*panels.list_limits(), _describe_hidden_rows(panels)),
         findings=_describe_frontiers(rows, cells, frontier_columns),
-        coverage=coverage_of_cells(data.cells),
+        coverage=describe_cell_coverage(data.cells),
     )
 
 
 def _list_frontier_columns(cells: pd.DataFrame) -> list[str]:
     """Return the columns that identify a frontier, which are all axes except the batch."""
     columns = ["workload", "precision", "shape", "attached", "storage", "device"]
-    return [*columns, *comparable_cells.option_columns(cells)]
+    return [*columns, *comparable_cells.list_option_columns(cells)]
 
 
 def _classify_outcomes(cells: pd.DataFrame) -> pd.DataFrame:
@@ -73,7 +82,7 @@ def _classify_outcomes(cells: pd.DataFrame) -> pd.DataFrame:
 
     A cell with both valid runs and runs that ran out of memory counts as out of memory.
     """
-    described_cells = comparable_cells.in_words(cells)
+    described_cells = comparable_cells.add_description_columns(cells)
     is_out = described_cells["failures"].str.contains("oom_", regex=False)
     outcome = pd.Series("failed", index=described_cells.index, dtype="str")
     outcome = (
@@ -124,11 +133,11 @@ def _find_frontiers(cells: pd.DataFrame, runs: pd.DataFrame, frontier_columns: l
 
 def _describe_frontiers(rows: pd.DataFrame, cells: pd.DataFrame, frontier_columns: list[str]) -> tuple[str, ...]:
     """Return sentences on the range of the frontiers, the number of implied cells, and contradictions between batches."""
-    label_columns = telling(rows, frontier_columns)
+    label_columns = select_distinguishing_columns(rows, frontier_columns)
     limits = rows[rows["smallest_out"].notna()].sort_values("smallest_out", kind="stable")
     sentences = []
     if len(limits):
-        ends = first_and_last(limits)
+        ends = select_first_and_last(limits)
         first, *last = [
             f"at batch {_format_batch(row['smallest_out'])} ({wording.format_axes(row, label_columns)})" for row in ends
         ]
@@ -173,7 +182,7 @@ def _draw_frontiers(panels: plot.Panels, cells: pd.DataFrame, frontier_columns: 
         shape: columns of which those that differ label the rows.
     """
     tallest = min(_MAX_ROWS_PER_PANEL, max(len(panel.rows) for panel in panels.shown))
-    label_columns = telling(pd.concat([panel.rows for panel in panels.shown]), shape, "shape")
+    label_columns = select_distinguishing_columns(pd.concat([panel.rows for panel in panels.shown]), shape, "shape")
     places = [
         panel.rows.head(_MAX_ROWS_PER_PANEL)[frontier_columns].assign(
             place=range(min(_MAX_ROWS_PER_PANEL, len(panel.rows)))
@@ -190,15 +199,17 @@ def _draw_frontiers(panels: plot.Panels, cells: pd.DataFrame, frontier_columns: 
         for outcome, group in marks.groupby("outcome", sort=True):
             axes.plot(group["batch"], group["place"], **_marker_style(outcome))
         labels = [wording.format_axes(row, label_columns) for row in visible_rows.to_dict("records")]
-        plot.label_lines(axes, labels, grid="y")
+        plot.label_panel_lines(axes, labels, grid="y")
         axes.set_xscale("log", base=2)
         batches = sorted(marks["batch"].unique())
         axes.set_xticks(_select_legible_batches(batches), [str(batch) for batch in _select_legible_batches(batches)])
         axes.minorticks_off()
         axes.set_xlim(batches[0] / 1.4, batches[-1] * 1.4)
 
-    handles = [plot.ink_key(_OUTCOME_TEXTS[name], **_marker_style(name)) for name in _MARKS if name in drawn_outcomes]
-    return plot.multiples(
+    handles = [
+        plot.build_ink_key(_OUTCOME_TEXTS[name], **_marker_style(name)) for name in _MARKS if name in drawn_outcomes
+    ]
+    return plot.draw_multiples(
         panels, draw_panel, handles, "batch per device (samples)", "cell", height_in=1.0 + 0.24 * tallest
     )
 

@@ -7,11 +7,24 @@ import pandas as pd
 
 from campaign.analysis.statistics import comparable_cells, verdict
 from campaign.analysis.statistics.experiment_design import Design
-from campaign.analysis.statistics.variance_components import COULD, MAY, NOT, SpreadSources, spread_sources
+from campaign.analysis.statistics.variance_components import (
+    EXPLAINED,
+    NOT_EXPLAINED,
+    POSSIBLY_EXPLAINED,
+    SpreadSources,
+    analyze_spread_sources,
+)
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.bars import BarGroups, Bars, grouped
-from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
+from campaign.report.bars import BarGroups, Bars, group_bars
+from campaign.report.figure import (
+    ANSWERS,
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    nothing,
+    select_distinguishing_columns,
+)
 
 TITLE = "Node spread"
 SECTION = (
@@ -33,25 +46,28 @@ _DROP_COLUMNS = ("drop_pct", "drop_low", "drop_high")
 
 def draw(data: FigureData) -> Drawing:
     """Draw the performance of equally many devices by number of hosts, with the drop against the fewest hosts."""
-    rows = comparable_cells.node_spread(data.cells, data.design)
+    rows = comparable_cells.compare_host_counts(data.cells, data.design)
     if rows.empty:
         return nothing("no number of devices was measured on two numbers of hosts that are otherwise equal")
-    panel_columns = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
-    panels = plot.panels(rows, panel_columns, series=("batch", "ranks"))
-    sources = spread_sources(data.runs, data.metric.higher)
-    answers = [sources.explains(str(name), ratio) for name, ratio in zip(rows["workload"], rows["ratio"], strict=True)]
+    panel_columns = [*comparable_cells.PANEL_COLUMNS, *comparable_cells.list_option_columns(rows)]
+    panels = plot.split_into_panels(rows, panel_columns, series=("batch", "ranks"))
+    sources = analyze_spread_sources(data.runs, data.metric.higher)
+    answers = [
+        sources.explain_ratio_by_hosts(str(name), ratio)
+        for name, ratio in zip(rows["workload"], rows["ratio"], strict=True)
+    ]
     rows = rows.assign(hosts_explain=pd.Series(answers, index=rows.index, dtype="str"))
     caption = (
         f"{data.metric.label.capitalize()} of equally many devices; {wording.format_run_counts(rows['n_ok'])} a bar, "
         f"{wording.describe_intervals(rows['interval_method'])}. Above a bar: its drop against the first of the group."
-        f"{panels.sentence()}"
+        f"{panels.common_sentence()}"
     )
-    hosts = sorted(set(plot.in_panels(panels, "hosts")))
-    equal = [*comparable_cells.KIND, *comparable_cells.option_columns(data.cells), "batch", "ranks"]
-    return plot.drawn(
+    hosts = sorted(set(plot.collect_panel_values(panels, "hosts")))
+    equal = [*comparable_cells.PANEL_COLUMNS, *comparable_cells.list_option_columns(data.cells), "batch", "ranks"]
+    return plot.build_drawing(
         data,
         rows,
-        lambda: Bars(hosts, _format_drop, lambda count: wording.format_axis_value("hosts", count)).multiples(
+        lambda: Bars(hosts, _format_drop, lambda count: wording.format_axis_value("hosts", count)).draw_multiples(
             panels,
             _group_bars,
             lambda cells: (
@@ -60,24 +76,24 @@ def draw(data: FigureData) -> Drawing:
             data.metric.axis,
         ),
         {
-            "Workload": columns.described(telling(rows, [*panel_columns, "batch"])),
-            "Devices": columns.count("ranks"),
-            "Hosts": columns.count("hosts"),
-            **columns.rate(data.metric.heading),
+            "Workload": columns.description_column(select_distinguishing_columns(rows, [*panel_columns, "batch"])),
+            "Devices": columns.count_column("ranks"),
+            "Hosts": columns.count_column("hosts"),
+            **columns.rate_columns(data.metric.heading),
             "Against": lambda row: (
                 wording.format_axis_value("hosts", row["against_hosts"]) if row["against_n"] > 0 else wording.NO_VALUE
             ),
-            "Drop": columns.percent("drop_pct"),
-            "95 % interval ": columns.between("drop_low", "drop_high", wording.format_percent),
-            **verdict.P,
+            "Drop": columns.percent_column("drop_pct"),
+            "95 % interval ": columns.interval_column("drop_low", "drop_high", wording.format_percent),
+            **verdict.P_COLUMN,
             **({"Host-to-host spread explains it": _format_host_explanation} if set(answers) != {_UNKNOWN} else {}),
-            **columns.RUNS_AND_FAILURES,
+            **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
         glance=lambda: _draw_overview(rows),
-        limits=(*panels.limits(), plot.cut(rows, plot.RATE)),
+        limits=(*panels.list_limits(), plot.describe_cut_intervals(rows, plot.RATE)),
         findings=_describe_drops(rows, panel_columns, sources, data.design, data.metric.performance),
-        coverage=coverage_of_cells(comparable_cells.varied(data.cells, equal, "hosts")),
+        coverage=describe_cell_coverage(comparable_cells.select_varied_cells(data.cells, equal, "hosts")),
     )
 
 
@@ -101,7 +117,7 @@ def _draw_overview(rows: pd.DataFrame) -> str:
         )
         for row in largest.to_dict("records")
     ]
-    return plot.glance_dots(dots, f"drop against {largest['against_hosts'].min():.0f} host, %", 0.0)
+    return plot.draw_glance_dots(dots, f"drop against {largest['against_hosts'].min():.0f} host, %", 0.0)
 
 
 def _describe_drops(
@@ -121,8 +137,8 @@ def _describe_drops(
     spread = rows[rows["drop_pct"].notna() & (rows["hosts"] > rows["against_hosts"])]
     if spread.empty:
         return ()
-    label_columns = telling(spread, [*panel_columns, "batch"])
-    is_known = any(sources.between_hosts(str(name)) for name in spread["workload"].unique())
+    label_columns = select_distinguishing_columns(spread, [*panel_columns, "batch"])
+    is_known = any(sources.find_host_component(str(name)) for name in spread["workload"].unique())
     unknown_note = () if is_known else ("Host-to-host variation is unknown: every cell ran on one set of hosts.",)
     if len(spread) > 1:
         label_columns = [*label_columns, *(name for name in ("ranks", "hosts") if name not in label_columns)]
@@ -134,10 +150,10 @@ def _describe_drops(
             *unknown_note,
         )
     row = spread.to_dict("records")[0]
-    drop_text = verdict.measured(
+    drop_text = verdict.format_estimate(
         row, tuple(row[name] for name in _DROP_COLUMNS), wording.format_percent, wording.format_axes(row, label_columns)
     )
-    doubt = verdict.doubt(row, row["drop_low"], row["drop_high"])
+    doubt = verdict.describe_uncertainty(row, row["drop_low"], row["drop_high"])
     sentence = (
         f"{wording.format_axis_value('ranks', row['ranks'])} on {wording.format_axis_value('hosts', row['hosts'])} instead of "
         f"{row['against_hosts']:.0f} lower {measure} by {drop_text}{doubt or _describe_host_variation(row, sources)}."
@@ -147,13 +163,13 @@ def _describe_drops(
 
 def _describe_unexplained_drops(spread: pd.DataFrame) -> str:
     """Return a clause with the number of drops that exceed host-to-host variation, or an empty string if there are none."""
-    larger = int((spread["hosts_explain"] == NOT).sum())
+    larger = int((spread["hosts_explain"] == NOT_EXPLAINED).sum())
     return f"; {larger:,} of {len(spread):,} are more than host-to-host variation could explain" if larger else ""
 
 
 def _describe_host_variation(row: Any, sources: SpreadSources) -> str:
     """Return a clause on whether host-to-host variation can explain a drop, or an empty string if it is unknown."""
-    part = sources.between_hosts(str(row["workload"]))
+    part = sources.find_host_component(str(row["workload"]))
     if part is None:
         return ""
     size = f"(standard deviation {wording.format_percent(part.sd_pct, 2)})"
@@ -162,9 +178,9 @@ def _describe_host_variation(row: Any, sources: SpreadSources) -> str:
         f"(standard deviation up to {wording.format_percent(part.high_pct, 2)})" if math.isfinite(part.high_pct) else ""
     )
     return {
-        COULD: f"; equal cells differ as much from host to host {size}",
-        MAY: f"; too few hosts were compared to say that they do not differ as much {upper_bound}".rstrip(),
-        NOT: f", more than host-to-host variation {size} could explain",
+        EXPLAINED: f"; equal cells differ as much from host to host {size}",
+        POSSIBLY_EXPLAINED: f"; too few hosts were compared to say that they do not differ as much {upper_bound}".rstrip(),
+        NOT_EXPLAINED: f", more than host-to-host variation {size} could explain",
     }.get(row["hosts_explain"], "")
 
 
@@ -177,7 +193,7 @@ def _group_bars(cells: pd.DataFrame) -> BarGroups:
     """Group the bars of a panel by number of devices and batch, with one bar per number of hosts."""
     has_batches = _has_several_batches(cells)
     sorted_cells = cells.sort_values(["ranks", "batch"], kind="stable")
-    return grouped(
+    return group_bars(
         sorted_cells, ["ranks", "batch"], "hosts", lambda key: f"{key[0]}\n{key[1]}" if has_batches else str(key[0])
     )
 

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch
 
-from campaign.analysis.tables.leases import by_operation
+from campaign.analysis.tables.leases import summarize_operation_times
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.figure import APPARATUS, Drawing, FigureData, coverage_of_leases, nothing
+from campaign.report.figure import APPARATUS, Drawing, FigureData, describe_lease_coverage, nothing
 
 TITLE = "Operations of the fabric"
 SECTION = "How long does the fabric take to attach and to detach a device, and how much does that vary?"
@@ -36,7 +36,7 @@ def draw(data: FigureData) -> Drawing:
     if data.operations.empty:
         return nothing("no lease has recorded what operations of its fabric took")
     recorded_times = (data.context.get("system") or {}).get("times") or {}
-    rows = by_operation(data.operations, recorded_times.get("operations", ()))
+    rows = summarize_operation_times(data.operations, recorded_times.get("operations", ()))
     source = (
         f" Grey, recorded elsewhere: {recorded_times['source']}." if rows["recorded_median_s"].notna().any() else ""
     )
@@ -44,17 +44,17 @@ def draw(data: FigureData) -> Drawing:
         "Each dot is one operation; the line spans 5 to 95 % of them, the tick is the median. The rest of composing is "
         f"what it took beside operations.{source}"
     )
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_operations(rows, data.operations),
         {
             "Operation": _format_operation,
-            "Operations": columns.count("operations"),
-            "Median": columns.seconds("median_s"),
-            "5 to 95 %": columns.between("low_s", "high_s", wording.format_seconds),
-            "Longest": columns.seconds("longest_s"),
-            "Recorded elsewhere: median": columns.seconds("recorded_median_s"),
+            "Operations": columns.count_column("operations"),
+            "Median": columns.duration_column("median_s"),
+            "5 to 95 %": columns.interval_column("low_s", "high_s", wording.format_seconds),
+            "Longest": columns.duration_column("longest_s"),
+            "Recorded elsewhere: median": columns.duration_column("recorded_median_s"),
             "Recorded elsewhere: 5 to 95 %": lambda row: (
                 wording.format_range(row["recorded_low_s"], row["recorded_high_s"], wording.format_seconds)
                 if row["recorded_median_s"] >= 0
@@ -63,7 +63,7 @@ def draw(data: FigureData) -> Drawing:
         },
         caption=caption,
         findings=_describe_device_operations(rows),
-        coverage=coverage_of_leases(data.leases, data.operations["lease_id"].unique(), "had recorded operations"),
+        coverage=describe_lease_coverage(data.leases, data.operations["lease_id"].unique(), "had recorded operations"),
     )
 
 
@@ -94,8 +94,8 @@ def _draw_operations(rows: pd.DataFrame, operations: pd.DataFrame) -> str:
         rows: summary of each operation, one row per line of the figure.
         operations: single operations with their duration in seconds.
     """
-    figure, [[axes]] = plot.grid(1, height_in=0.8 + 0.5 * max(2, len(rows)))
-    look = plot.look(0)
+    figure, [[axes]] = plot.create_grid(1, height_in=0.8 + 0.5 * max(2, len(rows)))
+    look = plot.series_look(0)
     tick: dict[str, Any] = {"color": plot.INK, "marker": "|", "markersize": 8, "linestyle": ""}
     for place, row in enumerate(rows.to_dict("records")):
         is_operation = (operations["operation"] == row["operation"]) & (operations["device"] == row["device"])
@@ -111,15 +111,17 @@ def _draw_operations(rows: pd.DataFrame, operations: pd.DataFrame) -> str:
             width = row["recorded_high_s"] - row["recorded_low_s"]
             axes.barh(place + 0.28, width, 0.13, left=row["recorded_low_s"], color="#999999", linewidth=0)
             axes.plot([row["recorded_median_s"]], [place + 0.28], **tick)
-    plot.label_lines(axes, [f"{_format_operation(row)} (n = {row['operations']:,})" for row in rows.to_dict("records")])
+    plot.label_panel_lines(
+        axes, [f"{_format_operation(row)} (n = {row['operations']:,})" for row in rows.to_dict("records")]
+    )
     axes.set_xlim(left=0.0)
     axes.set_xlabel("time (s)")
     axes.set_ylabel("operation")
     handles: list[Any] = [
-        plot.ink_key("one operation", color=look.colour, marker="o", markersize=3, linestyle=""),
-        plot.ink_key("5 to 95 %, median", marker="|", linewidth=1.2),
+        plot.build_ink_key("one operation", color=look.colour, marker="o", markersize=3, linestyle=""),
+        plot.build_ink_key("5 to 95 %, median", marker="|", linewidth=1.2),
     ]
     if rows["recorded_median_s"].notna().any():
         handles.append(Patch(color="#999999", linewidth=0, label="recorded elsewhere, 5 to 95 %"))
-    plot.legend(figure, handles)
+    plot.add_legend(figure, handles)
     return plot.to_svg(figure)

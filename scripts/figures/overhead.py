@@ -8,7 +8,14 @@ from campaign.analysis.statistics import comparable_cells, verdict
 from campaign.analysis.statistics.experiment_design import Design
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
+from campaign.report.figure import (
+    ANSWERS,
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    nothing,
+    select_distinguishing_columns,
+)
 
 TITLE = "Local, hybrid and fabric"
 SECTION = (
@@ -27,7 +34,7 @@ COUNTERPARTS = {
 
 # Maximum number of lines per panel. Readers do not follow more.
 _MAX_LINES = 30
-_OVERHEAD = plot.Columns("overhead_pct", "overhead_low", "overhead_high")
+_OVERHEAD = plot.IntervalColumns("overhead_pct", "overhead_low", "overhead_high")
 _LINE_COLUMNS = ("treatment", "state", "n_ok", "n_failed", "failures", "overhead_pct", "overhead_low", "overhead_high")
 
 
@@ -35,7 +42,9 @@ def draw(data: FigureData) -> Drawing:
     """Draw the overhead of each kind of attachment against the baseline, with a line per workload."""
     if not data.cells["configuration"].isin(data.baseline.split(", ")).any():
         return nothing(f"the baseline configuration {data.baseline!r} is not part of the plan")
-    rows = comparable_cells.in_words(comparable_cells.overhead(data.cells, data.baseline, data.design))
+    rows = comparable_cells.add_description_columns(
+        comparable_cells.compute_attachment_overhead(data.cells, data.baseline, data.design)
+    )
     if rows.empty:
         return nothing("every configuration is attached and stored as the baseline is")
     unpaired_count = int((rows["n_ok"] > 0).sum() - rows["overhead_pct"].notna().sum())
@@ -48,8 +57,8 @@ def draw(data: FigureData) -> Drawing:
             wording.describe_attachment_and_storage(row, has_several_storages) for row in paired_rows.to_dict("records")
         ]
     )
-    panel_columns = ["precision", "shape", "device", *comparable_cells.option_columns(rows)]
-    panels = plot.panels(paired_rows, panel_columns)
+    panel_columns = ["precision", "shape", "device", *comparable_cells.list_option_columns(rows)]
+    panels = plot.split_into_panels(paired_rows, panel_columns)
     unpaired_text = (
         f" {wording.pluralize(unpaired_count, 'measured cell')} without an equal cell at the baseline not shown."
         if unpaired_count
@@ -57,28 +66,29 @@ def draw(data: FigureData) -> Drawing:
     )
     caption = (
         f"Increase of time over {data.baseline}'s kind of attachment; {wording.format_run_counts(paired_rows['n_ok'])} a point, "
-        f"{wording.describe_intervals(paired_rows['method'], '95 % interval')}. Zero: as fast as the baseline.{panels.sentence()}"
+        f"{wording.describe_intervals(paired_rows['method'], '95 % interval')}. "
+        f"Zero: as fast as the baseline.{panels.common_sentence()}"
     )
     label_columns = ["workload", *_list_row_columns(paired_rows), *panel_columns]
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         paired_rows,
         lambda: _draw_overheads(panels, _list_row_columns(paired_rows)),
         {
-            "Workload": columns.described(telling(paired_rows, label_columns)),
-            "Attached": columns.text("treatment"),
+            "Workload": columns.description_column(select_distinguishing_columns(paired_rows, label_columns)),
+            "Attached": columns.text_column("treatment"),
             data.metric.heading: lambda row: wording.format_rate(row["mean"]),
             f"Baseline {data.metric.heading.lower()}": lambda row: wording.format_rate(row["against_mean"]),
-            "Overhead": columns.percent("overhead_pct"),
-            "95 % interval": columns.between("overhead_low", "overhead_high", wording.format_percent),
-            **verdict.P,
-            **columns.RUNS_AND_FAILURES,
+            "Overhead": columns.percent_column("overhead_pct"),
+            "95 % interval": columns.interval_column("overhead_low", "overhead_high", wording.format_percent),
+            **verdict.P_COLUMN,
+            **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
         glance=lambda: _draw_overview(paired_rows),
-        limits=(*panels.limits(), unpaired_text, plot.cut(paired_rows, _OVERHEAD)),
+        limits=(*panels.list_limits(), unpaired_text, plot.describe_cut_intervals(paired_rows, _OVERHEAD)),
         findings=_describe_overheads(paired_rows, panel_columns, data.design),
-        coverage=coverage_of_cells(rows, paired_rows.loc[paired_rows["overhead_pct"].notna(), "cell_id"]),
+        coverage=describe_cell_coverage(rows, paired_rows.loc[paired_rows["overhead_pct"].notna(), "cell_id"]),
     )
 
 
@@ -94,7 +104,7 @@ def _draw_overview(rows: pd.DataFrame) -> str:
         (f"{row['workload']}, {row['treatment']}", row["overhead_pct"], row["overhead_low"], row["overhead_high"])
         for row in first.to_dict("records")
     ]
-    return plot.glance_dots(dots, "overhead, % of baseline time", 0.0)
+    return plot.draw_glance_dots(dots, "overhead, % of baseline time", 0.0)
 
 
 def _describe_overheads(rows: pd.DataFrame, panel_columns: list[str], design: Design) -> tuple[str, ...]:
@@ -119,7 +129,7 @@ def _draw_overheads(panels: plot.Panels, row_columns: list[str]) -> str:
         panels: panels with the rows of overheads.
         row_columns: columns that distinguish lines, in addition to the workload.
     """
-    looks = plot.looks(plot.in_panels(panels, "treatment"))
+    looks = plot.assign_looks(plot.collect_panel_values(panels, "treatment"))
     lines = max(panel.rows.groupby(["workload", *row_columns], sort=False).ngroups for panel in panels.shown)
 
     def draw_panel(axes: Any, panel_rows: pd.DataFrame) -> None:
@@ -133,26 +143,26 @@ def _draw_overheads(panels: plot.Panels, row_columns: list[str]) -> str:
             labels.append(wording.format_axes(rows.iloc[0], ["workload", *row_columns]))
             _draw_line(axes, place, rows[list(_LINE_COLUMNS)].to_dict("records"), panel_looks)
         if panel_rows["overhead_pct"].notna().any():
-            low, high = plot.range_of(panel_rows, _OVERHEAD)
+            low, high = plot.compute_range(panel_rows, _OVERHEAD)
             low, high = min(low, 0.0), max(high, 0.0)
             room = 0.06 * (high - low) or 1.0
             axes.set_xlim(low - room, high + room + _compute_gap_width(panel_rows) * (high - low + 2 * room))
         axes.axvline(0, color=plot.INK, linewidth=0.9)
-        plot.label_lines(axes, labels, grid="both")
+        plot.label_panel_lines(axes, labels, grid="both")
 
     height_in = 1.0 + 0.3 * max(2, min(lines, _MAX_LINES))
-    handles = plot.keys(looks, linestyle="")
-    return plot.multiples(panels, draw_panel, handles, "overhead (%)", "cell", height_in)
+    handles = plot.build_legend_keys(looks, linestyle="")
+    return plot.draw_multiples(panels, draw_panel, handles, "overhead (%)", "cell", height_in)
 
 
 def _compute_gap_width(rows: pd.DataFrame) -> float:
     """Return the additional width of a panel, as a share of its width, for texts about cells without a value."""
-    longest = max((len(plot.why_not(row)) for row in rows[rows["n_ok"] == 0].to_dict("records")), default=0)
+    longest = max((len(plot.describe_gap(row)) for row in rows[rows["n_ok"] == 0].to_dict("records")), default=0)
     share = min(0.68, 0.08 + 0.025 * longest) if longest else 0.0
     return share / (1 - share)
 
 
-def _draw_line(axes: Any, place: int, rows: list[Any], looks: dict[str, plot.Look]) -> None:
+def _draw_line(axes: Any, place: int, rows: list[Any], looks: dict[str, plot.SeriesLook]) -> None:
     """Draw one line of a panel, with the overheads of its cells, or the reason for a missing value at the right edge.
 
     Args:
@@ -169,10 +179,16 @@ def _draw_line(axes: Any, place: int, rows: list[Any], looks: dict[str, plot.Loo
             transform = axes.get_yaxis_transform()
             axes.plot([0.97], [y], marker="x", color=look.colour, markersize=5, transform=transform, clip_on=False)
             axes.text(
-                0.93, y, plot.why_not(row), transform=transform, ha="right", va="center", fontsize=plot.small_pt()
+                0.93,
+                y,
+                plot.describe_gap(row),
+                transform=transform,
+                ha="right",
+                va="center",
+                fontsize=plot.small_font_pt(),
             )
             continue
-        error_low, error_high = plot.errors(row, "overhead_pct", "overhead_low", "overhead_high")
+        error_low, error_high = plot.interval_lengths(row, "overhead_pct", "overhead_low", "overhead_high")
         axes.errorbar(
             row["overhead_pct"],
             y,

@@ -8,7 +8,14 @@ import pandas as pd
 from campaign.analysis.statistics import comparable_cells, verdict
 from campaign.common import intervals, wording
 from campaign.report import columns, plot
-from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
+from campaign.report.figure import (
+    ANSWERS,
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    nothing,
+    select_distinguishing_columns,
+)
 
 TITLE = "Overhead by size"
 SECTION = (
@@ -37,7 +44,7 @@ _SIZES = (
 )
 _MIN_SIZES = 3
 _MAX_MARKS_PER_LINE = 200  # more would be a cloud of points, and a large page
-_OVERHEAD_COLUMNS = plot.Columns("overhead_pct", "overhead_low", "overhead_high")
+_OVERHEAD_COLUMNS = plot.IntervalColumns("overhead_pct", "overhead_low", "overhead_high")
 
 
 def draw(data: FigureData) -> Drawing:
@@ -52,7 +59,7 @@ def draw(data: FigureData) -> Drawing:
     rows, fits = _fit_lines(rows, panel_columns)
     if rows["slope"].isna().all():
         return nothing(f"no comparable workloads have a known overhead at {_MIN_SIZES} sizes")
-    panels = plot.panels(rows, panel_columns, of_axes=["size_kind"])
+    panels = plot.split_into_panels(rows, panel_columns, axis_columns=["size_kind"])
     is_thinned = bool(
         (rows.groupby([*panel_columns, "treatment"], sort=False, dropna=False).size() > _MAX_MARKS_PER_LINE).any()
     )
@@ -60,32 +67,34 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         f"{wording.format_run_counts(list(rows['n_ok']))} a mark, which is a cell, "
         f"{wording.describe_intervals(rows['method'], '95 % interval')}. The line goes through the mean of each workload; "
-        f"r: Pearson's correlation.{panels.sentence()}"
+        f"r: Pearson's correlation.{panels.common_sentence()}"
     )
-    options = [name for name in comparable_cells.option_columns(rows) if name not in panel_columns]
-    overheads = comparable_cells.overhead(data.cells, data.baseline, data.design)
-    return plot.drawn(
+    options = [name for name in comparable_cells.list_option_columns(rows) if name not in panel_columns]
+    overheads = comparable_cells.compute_attachment_overhead(data.cells, data.baseline, data.design)
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_overheads(panels, fits, panel_columns),
         {
-            "Against": columns.text("size_kind"),
-            "Size": columns.number("size"),
-            "Cell": columns.described(telling(rows, ["workload", "shape", "batch", *panel_columns[1:], *options])),
-            "Attached": columns.text("treatment"),
-            "Overhead": columns.percent("overhead_pct"),
-            "95 % interval": columns.between("overhead_low", "overhead_high", wording.format_percent),
+            "Against": columns.text_column("size_kind"),
+            "Size": columns.number_column("size"),
+            "Cell": columns.description_column(
+                select_distinguishing_columns(rows, ["workload", "shape", "batch", *panel_columns[1:], *options])
+            ),
+            "Attached": columns.text_column("treatment"),
+            "Overhead": columns.percent_column("overhead_pct"),
+            "95 % interval": columns.interval_column("overhead_low", "overhead_high", wording.format_percent),
             "Slope of the line": _format_slope,
-            "95 % interval ": columns.between("slope_low", "slope_high"),
-            "p (Holm)": lambda row: verdict.p_value(row["slope_p_holm"]),
-            "r": columns.number("correlation", 2),
-            **columns.RUNS,
+            "95 % interval ": columns.interval_column("slope_low", "slope_high"),
+            "p (Holm)": lambda row: verdict.format_p_value(row["slope_p_holm"]),
+            "r": columns.number_column("correlation", 2),
+            **columns.RUN_COLUMNS,
         },
         caption=caption,
-        limits=(*panels.limits(), thinning_text, plot.cut(rows, _OVERHEAD_COLUMNS)),
+        limits=(*panels.list_limits(), thinning_text, plot.describe_cut_intervals(rows, _OVERHEAD_COLUMNS)),
         findings=_describe_slopes(rows, fits, panel_columns),
         data=rows.rename(columns={"size_kind": "size_unit"}),
-        coverage=coverage_of_cells(overheads, rows["cell_id"]),
+        coverage=describe_cell_coverage(overheads, rows["cell_id"]),
     )
 
 
@@ -101,7 +110,7 @@ def _list_panel_columns(rows: pd.DataFrame) -> list[str]:
 
     Options that only some workloads have are left out, because they would separate these workloads from the others.
     """
-    common = [name for name in comparable_cells.option_columns(rows) if not (rows[name].astype(str) == "").any()]
+    common = [name for name in comparable_cells.list_option_columns(rows) if not (rows[name].astype(str) == "").any()]
     return ["precision", "device", *common]
 
 
@@ -109,8 +118,8 @@ def _tabulate_overheads(data: FigureData) -> pd.DataFrame:
     """Build one row per cell and known size, with the overhead in percent and the size in the unit of its axis."""
     if not data.cells["configuration"].isin(data.baseline.split(", ")).any():
         return pd.DataFrame()
-    rows = comparable_cells.overhead(data.cells, data.baseline, data.design)
-    rows = comparable_cells.in_words(rows[rows["overhead_pct"].notna()].reset_index(drop=True))
+    rows = comparable_cells.compute_attachment_overhead(data.cells, data.baseline, data.design)
+    rows = comparable_cells.add_description_columns(rows[rows["overhead_pct"].notna()].reset_index(drop=True))
     has_several_storages = data.cells["storage"].nunique() > 1
     words = [wording.describe_attachment_and_storage(row, has_several_storages) for row in rows.to_dict("records")]
     rows = rows.assign(treatment=pd.Series(words, index=rows.index, dtype="str"))
@@ -144,7 +153,7 @@ def _fit_lines(rows: pd.DataFrame, panel_columns: list[str]) -> tuple[pd.DataFra
     lines = []
     for key, group in rows.groupby([*panel_columns, "treatment"], sort=False, dropna=False):
         means = group.groupby("workload", sort=False)[["size", "overhead_pct"]].mean()
-        is_untested = any(verdict.untested(row) for row in group.to_dict("records"))
+        is_untested = any(verdict.is_untested(row) for row in group.to_dict("records"))
         per = next(factor for _, size_kind, _, _, factor in _SIZES if size_kind == group["size_kind"].iloc[0])
         ends = {"least": means["size"].min(), "most": means["size"].max(), "per": group["per"].iloc[0]}
         fit = {**fit_line(means, per), **({"slope_p": np.nan} if is_untested else {}), "untested": is_untested}
@@ -208,12 +217,12 @@ def _describe_slopes(rows: pd.DataFrame, fits: pd.DataFrame, panel_columns: list
         )
         slope = f"{wording.format_number(row['slope'])} percentage points for {row['per']}"
         if row["untested"]:
-            sentences.append(f"Overhead of {subject} by size: {slope} ({basis}); {verdict.ONE_EACH}.")
+            sentences.append(f"Overhead of {subject} by size: {slope} ({basis}); {verdict.NOT_TESTED_ONE_COMPOSITION}.")
         elif row["slope_p_holm"] < intervals.SIGNIFICANCE_LEVEL:
             sentences.append(f"Overhead of {subject} {'grows' if row['slope'] > 0 else 'falls'} by {size} ({basis}).")
         else:
             sentences.append(
-                f"Overhead of {subject} shows no sure trend: {slope} ({basis}; p = {verdict.p_value(row['slope_p_holm'])})."
+                f"Overhead of {subject} shows no sure trend: {slope} ({basis}; p = {verdict.format_p_value(row['slope_p_holm'])})."
             )
     if not sentences:
         first = rows[rows["size_kind"] == rows["size_kind"].iloc[0]]
@@ -236,7 +245,7 @@ def _draw_overheads(panels: plot.Panels, fits: pd.DataFrame, panel_columns: list
         fits: lines, one per row.
         panel_columns: columns that identify a panel.
     """
-    looks = plot.looks(plot.in_panels(panels, "treatment"))
+    looks = plot.assign_looks(plot.collect_panel_values(panels, "treatment"))
 
     def draw_panel(axes: Any, rows: pd.DataFrame) -> None:
         """Draw the overheads of one kind of size, with a fitted line per kind of attachment."""
@@ -245,12 +254,12 @@ def _draw_overheads(panels: plot.Panels, fits: pd.DataFrame, panel_columns: list
             look = looks[row["treatment"]]
             points = rows[rows["treatment"] == row["treatment"]]
             points = points.iloc[:: -(-len(points) // _MAX_MARKS_PER_LINE)]
-            plot.points(axes, points, points["size"], _OVERHEAD_COLUMNS, look)
+            plot.draw_points(axes, points, points["size"], _OVERHEAD_COLUMNS, look)
             if pd.notna(row["slope"]):
                 ends = np.array([row["least"], row["most"]])
                 line = row["intercept"] + row["slope"] / 100.0 * ends
                 axes.plot(ends, line, color=look.colour, linestyle=look.dashes, linewidth=1.1, zorder=1)
-        low, high = plot.range_of(rows, _OVERHEAD_COLUMNS)
+        low, high = plot.compute_range(rows, _OVERHEAD_COLUMNS)
         room = 0.06 * (max(high, 0.0) - min(low, 0.0)) or 1.0
         axes.set_ylim(min(low, 0.0) - room, max(high, 0.0) + room)
         axes.axhline(0, color=plot.INK, linewidth=0.9)
@@ -258,5 +267,7 @@ def _draw_overheads(panels: plot.Panels, fits: pd.DataFrame, panel_columns: list
         axes.set_xlabel(rows["size_kind"].iloc[0])
         axes.set_ylabel("overhead (% of baseline time)")
 
-    handles = [key for name, look in looks.items() for key in plot.keys({name: look}, linestyle=look.dashes)]
-    return plot.multiples(panels, draw_panel, handles, height_in=2.7)
+    handles = [
+        key for name, look in looks.items() for key in plot.build_legend_keys({name: look}, linestyle=look.dashes)
+    ]
+    return plot.draw_multiples(panels, draw_panel, handles, height_in=2.7)

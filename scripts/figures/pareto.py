@@ -9,7 +9,14 @@ import pandas as pd
 from campaign.analysis.statistics import comparable_cells, comparisons, verdict
 from campaign.common import intervals, wording
 from campaign.report import bars, columns, plot
-from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
+from campaign.report.figure import (
+    ANSWERS,
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    nothing,
+    select_distinguishing_columns,
+)
 from campaign.spec.metric import THROUGHPUT
 
 TITLE = "Throughput against cost"
@@ -24,7 +31,7 @@ UNITS = {"front": ""}
 
 _DEVICE_HOURS, _ENERGY = "device-hours for 1 M samples", "energy for 1 M samples (kWh)"
 _UNITS = {_DEVICE_HOURS: "device-hours for 1 M samples", _ENERGY: "kWh for 1 M samples"}
-_COST_COLUMNS = plot.Columns("cost", "cost_low", "cost_high")
+_COST_COLUMNS = plot.IntervalColumns("cost", "cost_low", "cost_high")
 _MAX_NUMBERS_PER_PANEL = 8  # more numbers in a panel would overlap
 _J_PER_KWH = 3.6e6
 _POINTS_WITH_BARS = 200
@@ -44,19 +51,19 @@ def draw(data: FigureData) -> Drawing:
     work_options = _list_work_options(rows)
     panel_columns = ["cost_kind", "workload", *work_options]
     rows = _mark_front(rows, panel_columns)
-    panels = plot.panels(rows, panel_columns, of_axes=["cost_kind"])
+    panels = plot.split_into_panels(rows, panel_columns, axis_columns=["cost_kind"])
     cell_columns = [
         "configuration",
         "batch",
         "precision",
-        *(o for o in comparable_cells.option_columns(rows) if o not in work_options),
+        *(o for o in comparable_cells.list_option_columns(rows) if o not in work_options),
     ]
     label_columns = [column for column in cell_columns if rows[column].nunique() > 1 or column == "configuration"]
-    cut = plot.cut(rows, plot.RATE) or next(
+    cut = plot.describe_cut_intervals(rows, plot.RATE) or next(
         (
             cut_text
             for _, group in rows.groupby("cost_kind", sort=False)
-            if (cut_text := plot.cut(group, _COST_COLUMNS))
+            if (cut_text := plot.describe_cut_intervals(group, _COST_COLUMNS))
         ),
         "",
     )
@@ -67,34 +74,36 @@ def draw(data: FigureData) -> Drawing:
     caption = (
         f"{wording.format_run_counts(list(rows['n_ok']))} a mark, which is a cell, "
         f"{wording.describe_intervals(rows['interval_method'])}. The line joins the front; "
-        f"hollow: surely behind it.{panels.sentence()}"
+        f"hollow: surely behind it.{panels.common_sentence()}"
     )
     value_columns = ["front", "near", "mean", "ci_low", "ci_high", "cost", "cost_low", "cost_high", "n_ok"]
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         rows[list(dict.fromkeys([*panel_columns, *label_columns, *value_columns]))],
         lambda: _draw_panels(panels),
         {
-            "Cost": columns.text("cost_kind"),
-            "Workload": columns.described(telling(rows, ["workload", *work_options])),
-            "Cell": columns.described(label_columns),
+            "Cost": columns.text_column("cost_kind"),
+            "Workload": columns.description_column(select_distinguishing_columns(rows, ["workload", *work_options])),
+            "Cell": columns.description_column(label_columns),
             "Front": lambda row: f"no. {row['front']}" if row["front"] else "within noise" if row["near"] else "behind",
-            **columns.rate("Samples/s"),
-            "Cost of 1 M samples": columns.number("cost"),
-            "95 % interval ": columns.between("cost_low", "cost_high"),
-            **columns.RUNS,
+            **columns.rate_columns("Samples/s"),
+            "Cost of 1 M samples": columns.number_column("cost"),
+            "95 % interval ": columns.interval_column("cost_low", "cost_high"),
+            **columns.RUN_COLUMNS,
         },
         data=rows,
         caption=caption,
-        limits=(*panels.limits(), thinning_text, cut),
+        limits=(*panels.list_limits(), thinning_text, cut),
         findings=_describe_fronts(rows, panel_columns, label_columns),
-        coverage=coverage_of_cells(data.cells, rows["cell_id"]),
+        coverage=describe_cell_coverage(data.cells, rows["cell_id"]),
     )
 
 
 def _list_work_options(rows: pd.DataFrame) -> list[str]:
     """Return the options that change what a sample is. Cells that differ in one of them do not compete."""
-    return [name for name in comparable_cells.option_columns(rows) if name.removeprefix("option_") in _WORK_OPTIONS]
+    return [
+        name for name in comparable_cells.list_option_columns(rows) if name.removeprefix("option_") in _WORK_OPTIONS
+    ]
 
 
 def _tabulate_costs(data: FigureData) -> pd.DataFrame:
@@ -145,8 +154,8 @@ def _tabulate_by_energy(cells: pd.DataFrame, ok: pd.DataFrame, protocol: Mapping
     table = pd.DataFrame(
         {"cell_id": groups.mean().index, "mean": groups.mean(), "sd": groups.std(), "n_ok": groups.count()}
     )
-    design = comparisons.design(ok, protocol, column="energy_per_sample_j", higher=False)
-    energy_costs = bars.with_interval(table[table["n_ok"] > 0].reset_index(drop=True), design)
+    design = comparisons.build_design(ok, protocol, column="energy_per_sample_j", higher_is_better=False)
+    energy_costs = bars.add_intervals(table[table["n_ok"] > 0].reset_index(drop=True), design)
     energy_costs = energy_costs.rename(columns={"mean": "cost", "ci_low": "cost_low", "ci_high": "cost_high"})
     costs = energy_costs[["cell_id", "cost", "cost_low", "cost_high"]]
     return cells.merge(costs, on="cell_id").assign(cost_kind=_ENERGY, cost_unit=_UNITS[_ENERGY])
@@ -227,15 +236,17 @@ def _describe_fronts(rows: pd.DataFrame, panel_columns: list[str], label_columns
         close = int((group["near"] & (group["front"] == 0)).sum())
         noise = f", {wording.pluralize(close, 'further cell')} perhaps" if close else ""
         noise += (
-            f"; not tested: {verdict.ONE_COMPOSITION}" if group["interval_method"].isin(_UNTESTED_METHODS).all() else ""
+            f"; not tested: {verdict.RUN_VARIATION_ONLY}"
+            if group["interval_method"].isin(_UNTESTED_METHODS).all()
+            else ""
         )
         sentences.append(f"{subject}, {unit}: {single_text if len(front) == 1 else ends_text}{noise}.")
-    return tuple(sentences[: plot.MOST_PANELS])
+    return tuple(sentences[: plot.MAX_PANELS])
 
 
 def _draw_panels(panels: plot.Panels) -> str:
     """Draw one panel per workload and kind of cost, with a marker per cell and the front as a line. Return SVG."""
-    looks = plot.looks(plot.in_panels(panels, "attach"))
+    looks = plot.assign_looks(plot.collect_panel_values(panels, "attach"))
 
     def draw_panel(axes: Any, panel_rows: pd.DataFrame) -> None:
         """Draw a marker per cell and the front of one workload and kind of cost."""
@@ -246,20 +257,22 @@ def _draw_panels(panels: plot.Panels) -> str:
                 _draw_marks(axes, marks[is_drawn], looks[name], is_filled=bool(near))
         front = panel_rows[panel_rows["front"] > 0].sort_values("front")
         axes.plot(front["cost"], front["mean"], color=plot.INK, linewidth=0.9, zorder=1)
-        text_style = {"textcoords": "offset points", "ha": "left", "fontsize": plot.small_pt()}
+        text_style = {"textcoords": "offset points", "ha": "left", "fontsize": plot.small_font_pt()}
         for row in front.iloc[:: -(-len(front) // _MAX_NUMBERS_PER_PANEL)].to_dict("records"):
             axes.annotate(str(row["front"]), (row["cost"], row["mean"]), xytext=(4, 3), **text_style)
         is_logarithmic = bool(panel_rows["mean"].max() > 12 * panel_rows["mean"].min())
         axes.set_xlim(_compute_axis_limits(panel_rows, _COST_COLUMNS, logarithmic=True))
         axes.set_ylim(_compute_axis_limits(panel_rows, plot.RATE, logarithmic=is_logarithmic))
-        plot.logarithmic(axes, "xy" if is_logarithmic else "x")
+        plot.set_logarithmic(axes, "xy" if is_logarithmic else "x")
         axes.set_xlabel(panel_rows["cost_kind"].iloc[0])
 
-    handles = [*plot.keys(looks, linestyle=""), plot.ink_key("front", linewidth=0.9)]
-    return plot.multiples(panels, draw_panel, handles, y="throughput (samples/s)", height_in=3.0)
+    handles = [*plot.build_legend_keys(looks, linestyle=""), plot.build_ink_key("front", linewidth=0.9)]
+    return plot.draw_multiples(panels, draw_panel, handles, y="throughput (samples/s)", height_in=3.0)
 
 
-def _compute_axis_limits(rows: pd.DataFrame, columns: plot.Columns, *, logarithmic: bool) -> tuple[float, float]:
+def _compute_axis_limits(
+    rows: pd.DataFrame, columns: plot.IntervalColumns, *, logarithmic: bool
+) -> tuple[float, float]:
     """Return the limits of an axis.
 
     They span all values and their intervals, except very long ones, with a margin for markers and numbers.
@@ -269,7 +282,7 @@ def _compute_axis_limits(rows: pd.DataFrame, columns: plot.Columns, *, logarithm
         columns: names of the columns of value and interval.
         logarithmic: whether the axis is logarithmic.
     """
-    low, high = plot.range_of(rows, columns)
+    low, high = plot.compute_range(rows, columns)
     if logarithmic:
         low = max(low, 0.5 * float(rows[columns.value].min()))
         room = max(1.1, (high / low) ** _MARGIN_SHARE)
@@ -278,7 +291,7 @@ def _compute_axis_limits(rows: pd.DataFrame, columns: plot.Columns, *, logarithm
     return max(low, 0.0) - (room if low > room else 0.0), high + room
 
 
-def _draw_marks(axes: Any, rows: pd.DataFrame, look: plot.Look, *, is_filled: bool) -> None:
+def _draw_marks(axes: Any, rows: pd.DataFrame, look: plot.SeriesLook, *, is_filled: bool) -> None:
     """Draw the markers of cells, with their intervals if there are few."""
     marker_style = {"color": look.colour, "marker": look.marker, "linestyle": "", "markersize": 4.5}
     marker_style["markerfacecolor"] = look.colour if is_filled else "none"

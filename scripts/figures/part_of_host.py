@@ -8,8 +8,15 @@ from campaign.analysis.statistics import comparable_cells, verdict
 from campaign.analysis.statistics.experiment_design import Design
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.bars import BarGroups, Bars, grouped
-from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
+from campaign.report.bars import BarGroups, Bars, group_bars
+from campaign.report.figure import (
+    ANSWERS,
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    nothing,
+    select_distinguishing_columns,
+)
 
 TITLE = "Part of a host"
 SECTION = "Does it affect a run that uses k devices how many devices (n) are composed onto its host?"
@@ -25,43 +32,50 @@ _MAX_LABELLED_GROUPS = 6  # more labelled groups in a panel would overlap
 
 def draw(data: FigureData) -> Drawing:
     """Draw the performance of runs that use k of n devices of a host, by n."""
-    rows = comparable_cells.part_of_host(data.cells, data.design)
+    rows = comparable_cells.compare_partial_hosts(data.cells, data.design)
     if rows.empty:
         return nothing("every measured run used all devices of its hosts")
-    panel_columns = [*comparable_cells.KIND, *comparable_cells.option_columns(rows), "hosts"]
-    panels = plot.panels(rows, panel_columns)
+    panel_columns = [*comparable_cells.PANEL_COLUMNS, *comparable_cells.list_option_columns(rows), "hosts"]
+    panels = plot.split_into_panels(rows, panel_columns)
     caption = (
         f"{data.metric.label.capitalize()} of k devices in use of n composed onto a host; "
         f"{wording.format_run_counts(rows['n_ok'])} a bar, "
-        f"{wording.describe_intervals(rows['interval_method'])}. CV: of the means of a group's compositions.{panels.sentence()}"
+        f"{wording.describe_intervals(rows['interval_method'])}. CV: of the "
+        f"means of a group's compositions.{panels.common_sentence()}"
     )
-    sizes = sorted(set(plot.in_panels(panels, "devices_per_host")))
-    return plot.drawn(
+    sizes = sorted(set(plot.collect_panel_values(panels, "devices_per_host")))
+    return plot.build_drawing(
         data,
         rows,
-        lambda: Bars(sizes, say="of {} composed".format).multiples(
+        lambda: Bars(sizes, format_series="of {} composed".format).draw_multiples(
             panels, _group_bars, _format_axis_label, data.metric.axis
         ),
         {
-            "Workload": columns.described(telling(rows, [*panel_columns, "batch"])),
+            "Workload": columns.description_column(select_distinguishing_columns(rows, [*panel_columns, "batch"])),
             "Used of composed": lambda row: f"{row['devices_used']} of {row['devices_per_host']}",
-            **columns.rate(data.metric.heading),
-            "CV of repetitions": columns.percent("cv_pct"),
-            "CV of the case": columns.percent("case_cv_pct"),
-            **columns.ratio("Against smallest host"),
-            **verdict.P,
-            **columns.RUNS_AND_FAILURES,
+            **columns.rate_columns(data.metric.heading),
+            "CV of repetitions": columns.percent_column("cv_pct"),
+            "CV of the case": columns.percent_column("case_cv_pct"),
+            **columns.ratio_columns("Against smallest host"),
+            **verdict.P_COLUMN,
+            **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
-        limits=(*panels.limits(), plot.cut(rows, plot.RATE)),
+        limits=(*panels.list_limits(), plot.describe_cut_intervals(rows, plot.RATE)),
         findings=_describe_variation(rows, panel_columns, data.design, data.metric.performance),
-        coverage=coverage_of_cells(_select_planned(data.cells)),
+        coverage=describe_cell_coverage(_select_planned(data.cells)),
     )
 
 
 def _select_planned(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the cells planned on a part of a host, and the cells planned for comparison with them."""
-    equal = [*comparable_cells.KIND, *comparable_cells.option_columns(cells), "batch", "hosts", "devices_used"]
+    equal = [
+        *comparable_cells.PANEL_COLUMNS,
+        *comparable_cells.list_option_columns(cells),
+        "batch",
+        "hosts",
+        "devices_used",
+    ]
     part = cells["devices_used"] < cells["devices_per_host"]
     return cells[part.groupby([cells[key] for key in equal], sort=False).transform("any").astype(bool)]
 
@@ -76,7 +90,7 @@ def _describe_variation(rows: pd.DataFrame, panel_columns: list[str], design: De
         )
     sentences = [_describe_change_from_smallest(rows, [*panel_columns, "batch"], design, measure)]
     row: Any = cases.loc[cases["case_cv_pct"].idxmax()]
-    label_columns = telling(cases, [*panel_columns, "batch"])
+    label_columns = select_distinguishing_columns(cases, [*panel_columns, "batch"])
     repeats = rows["cv_pct"].max()
     repetition_text = (
         f"; repetitions of one cell vary most by {wording.format_percent(repeats)}" if pd.notna(repeats) else ""
@@ -105,7 +119,7 @@ def _describe_change_from_smallest(rows: pd.DataFrame, panel_columns: list[str],
         return ""
     pairs = zip(tested_rows["devices_used"], tested_rows["devices_per_host"], strict=True)
     usage = [f"{usage} of {total} devices" for usage, total in pairs]
-    label_columns = ["used", *telling(tested_rows, panel_columns)]
+    label_columns = ["used", *select_distinguishing_columns(tested_rows, panel_columns)]
     effect = verdict.summarize_effects(
         tested_rows.assign(used=usage), design, label_columns, lambda ratio: 100 * (ratio - 1), wording.format_percent
     )
@@ -131,7 +145,7 @@ def _group_bars(rows: pd.DataFrame) -> BarGroups:
         )
         return (f"{key[0]}\n{key[1]}" if has_batches else str(key[0])) + variation_text
 
-    return grouped(rows, ["devices_used", "batch"], "devices_per_host", format_label, sort=True)
+    return group_bars(rows, ["devices_used", "batch"], "devices_per_host", format_label, sort=True)
 
 
 def _format_axis_label(rows: pd.DataFrame) -> str:

@@ -8,8 +8,15 @@ from campaign.analysis.statistics import comparable_cells, verdict
 from campaign.analysis.statistics.experiment_design import Design
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.bars import Bars, grouped
-from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
+from campaign.report.bars import Bars, group_bars
+from campaign.report.figure import (
+    ANSWERS,
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    nothing,
+    select_distinguishing_columns,
+)
 
 TITLE = "Precision"
 SECTION = "What do shorter number formats gain, and what do they make possible?"
@@ -24,42 +31,43 @@ COUNTERPARTS = {
 
 def draw(data: FigureData) -> Drawing:
     """Draw the performance by batch and precision, with the speed-up over the most precise format above each bar."""
-    rows = comparable_cells.in_words(comparable_cells.precision(data.cells, data.design))
+    rows = comparable_cells.add_description_columns(comparable_cells.compare_precisions(data.cells, data.design))
     if rows.empty:
         return nothing("no cell was planned in two precisions and measured in one")
-    panel_columns = ["workload", "shape", "attached", "storage", "device", *comparable_cells.option_columns(rows)]
-    panels = plot.panels(_order_panels(rows, panel_columns, data.baseline), panel_columns, series=("batch",))
+    panel_columns = ["workload", "shape", "attached", "storage", "device", *comparable_cells.list_option_columns(rows)]
+    panels = plot.split_into_panels(_order_panels(rows, panel_columns, data.baseline), panel_columns, series=("batch",))
     first = " Drawn: compositions like the baseline, then the largest." if panels.left_out else ""
     reference = rows["reference"].iloc[0]
     caption = (
         f"{data.metric.label.capitalize()} by batch and precision; {wording.format_run_counts(rows['n_ok'])} a bar, "
-        f"{wording.describe_intervals(rows['interval_method'])}. Above a bar: its speed-up over {reference}.{panels.sentence()}"
+        f"{wording.describe_intervals(rows['interval_method'])}. Above a bar: "
+        f"its speed-up over {reference}.{panels.common_sentence()}"
     )
-    names = sorted(set(plot.in_panels(panels, "precision")), key=comparable_cells.precision_rank)
-    equal = [*comparable_cells.SHAPE, *comparable_cells.option_columns(data.cells), "workload", "batch"]
-    return plot.drawn(
+    names = sorted(set(plot.collect_panel_values(panels, "precision")), key=comparable_cells.rank_precision)
+    equal = [*comparable_cells.HARDWARE_COLUMNS, *comparable_cells.list_option_columns(data.cells), "workload", "batch"]
+    return plot.build_drawing(
         data,
         rows,
-        lambda: Bars(names, _format_speedup).multiples(
+        lambda: Bars(names, _format_speedup).draw_multiples(
             panels,
-            lambda cells: grouped(cells, "batch", "precision", sort=True),
+            lambda cells: group_bars(cells, "batch", "precision", sort=True),
             "batch per device (samples)",
             data.metric.axis,
         ),
         {
-            "Workload": columns.described(telling(rows, panel_columns)),
-            "Batch": columns.count("batch"),
-            "Precision": columns.text("precision"),
-            **columns.rate(data.metric.heading),
-            **columns.ratio("Speed-up"),
-            **verdict.P,
-            **columns.RUNS_AND_FAILURES,
+            "Workload": columns.description_column(select_distinguishing_columns(rows, panel_columns)),
+            "Batch": columns.count_column("batch"),
+            "Precision": columns.text_column("precision"),
+            **columns.rate_columns(data.metric.heading),
+            **columns.ratio_columns("Speed-up"),
+            **verdict.P_COLUMN,
+            **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
         glance=lambda: _draw_overview(rows),
-        limits=(*panels.limits(), first, plot.cut(rows, plot.RATE)),
+        limits=(*panels.list_limits(), first, plot.describe_cut_intervals(rows, plot.RATE)),
         findings=_describe_speedups(rows, panel_columns, data.design),
-        coverage=coverage_of_cells(comparable_cells.varied(data.cells, equal, "precision")),
+        coverage=describe_cell_coverage(comparable_cells.select_varied_cells(data.cells, equal, "precision")),
     )
 
 
@@ -73,7 +81,7 @@ def _order_panels(rows: pd.DataFrame, panel_columns: list[str], baseline: str) -
         panel_columns: columns that identify a panel.
         baseline: names of the baseline configurations, separated by commas.
     """
-    if rows.groupby(panel_columns, sort=False, dropna=False).ngroups <= plot.MOST_PANELS:
+    if rows.groupby(panel_columns, sort=False, dropna=False).ngroups <= plot.MAX_PANELS:
         return rows
     shape = ["shape", "attached", "storage", "device"]
     shape_numbers = rows.groupby(shape, sort=False, dropna=False).ngroup()
@@ -90,15 +98,15 @@ def _draw_overview(rows: pd.DataFrame) -> str:
         (f"{row['workload']}, {row['precision']}", row["ratio"], row["ratio_low"], row["ratio_high"])
         for row in first.to_dict("records")
     ]
-    return plot.glance_dots(dots, f"speed-up over {rows['reference'].iloc[0]}", 1.0)
+    return plot.draw_glance_dots(dots, f"speed-up over {rows['reference'].iloc[0]}", 1.0)
 
 
 def _describe_speedups(rows: pd.DataFrame, panel_columns: list[str], design: Design) -> tuple[str, ...]:
     """Return a sentence per precision with the mean and the range of its speed-ups, and one on cells without a value."""
     sentences = []
     reference = rows["reference"].iloc[0]
-    label_columns = telling(rows, [*panel_columns, "batch"])
-    for name in sorted(set(rows["precision"]) - {reference}, key=comparable_cells.precision_rank):
+    label_columns = select_distinguishing_columns(rows, [*panel_columns, "batch"])
+    for name in sorted(set(rows["precision"]) - {reference}, key=comparable_cells.rank_precision):
         compared_rows = rows[(rows["precision"] == name) & rows["ratio"].notna()]
         if len(compared_rows):
             sentences.append(
@@ -109,7 +117,7 @@ def _describe_speedups(rows: pd.DataFrame, panel_columns: list[str], design: Des
         row: Any = gaps.iloc[0]
         classes = wording.format_axes(row, ["precision", *label_columns])
         sentences.append(
-            f"{wording.pluralize(len(gaps), 'cell')} without a value, the first {classes}: {plot.why_not(row)}."
+            f"{wording.pluralize(len(gaps), 'cell')} without a value, the first {classes}: {plot.describe_gap(row)}."
         )
     return tuple(sentences)
 

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 
 from campaign.analysis.statistics import verdict
-from campaign.analysis.statistics.drift import Drift, drift, is_adjusted
+from campaign.analysis.statistics.drift import Drift, estimate_drift, is_adjusted
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_leases, nothing
+from campaign.report.figure import Drawing, FigureData, describe_lease_coverage, nothing
 from campaign.spec.run_numbers import BLOCK_ORDERS
 
 TITLE = "Drift over the campaign"
@@ -25,7 +25,7 @@ def draw(data: FigureData) -> Drawing:
     reference = data.protocol.get("reference")
     if not reference:
         return nothing("the campaign measures no reference (protocol: reference)")
-    estimate = drift(data.reference, higher=data.metric.higher)
+    estimate = estimate_drift(data.reference, higher_is_better=data.metric.higher)
     rows = estimate.leases
     if rows.empty:
         return nothing("no run of the reference is valid")
@@ -37,22 +37,22 @@ def draw(data: FigureData) -> Drawing:
         f"{wording.pluralize(runs, 'run')} in {wording.pluralize(len(rows), 'composition')}, each against the middle of the "
         f"campaign{_format_kinds(kinds)}. Line: straight trend with its 95 % interval."
     )
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_drift(rows, estimate, data.reference),
         {
-            "Composition": columns.text("lease_id"),
-            "Attached": columns.text("attach"),
+            "Composition": columns.text_column("lease_id"),
+            "Attached": columns.text_column("attach"),
             "Hours after the first": lambda row: f"{row['time_h']:.2f}",
-            "Runs": columns.count("runs"),
+            "Runs": columns.count_column("runs"),
             "Against the middle of the campaign": lambda row: wording.format_percent(100 * (row["relative"] - 1), 2),
         },
         data=rows.assign(time_s=3600 * rows["time_h"]).drop(columns=["cost", "time_h"]),
         caption=caption,
         findings=(_describe_drift(estimate, data),),
-        coverage=coverage_of_leases(data.leases, rows["lease_id"], "measured the reference"),
-        alarm=estimate.found,
+        coverage=describe_lease_coverage(data.leases, rows["lease_id"], "measured the reference"),
+        alarm=estimate.is_significant,
     )
 
 
@@ -66,10 +66,10 @@ def _describe_drift(estimate: Drift, data: FigureData) -> str:
     number = (
         f"{wording.pluralize(len(estimate.leases), 'composition')} in {wording.format_seconds(3600 * estimate.span_h)}"
     )
-    if not estimate.known:
+    if not estimate.is_known:
         return f"Too few compositions measured the reference ({number}) to tell whether the system drifted."
     value, low, high = (wording.format_percent(change_pct, 1) for change_pct in estimate.change_pct)
-    if not estimate.found:
+    if not estimate.is_significant:
         return (
             f"No drift is seen: the speed of the reference changed by {value} [{low}, {high}] over {number}. A change of "
             f"{wording.format_percent(estimate.detectable_pct, 1)} would be found in 80 of 100 such campaigns."
@@ -87,7 +87,7 @@ def _describe_consequence(data: FigureData) -> str:
         return "Comparisons between compositions are adjusted for it."
     if data.protocol.get("lease_order") in BLOCK_ORDERS:
         return "Compositions came in random blocks, so that it widens intervals, and is not mistaken for an effect."
-    return f"{verdict.LEASES_IN_ORDER} 'protocol: reference: adjust' removes it."
+    return f"{verdict.FIXED_LEASE_ORDER_CAVEAT} 'protocol: reference: adjust' removes it."
 
 
 def _draw_drift(rows: pd.DataFrame, estimate: Drift, runs: pd.DataFrame) -> str:
@@ -100,7 +100,7 @@ def _draw_drift(rows: pd.DataFrame, estimate: Drift, runs: pd.DataFrame) -> str:
         estimate: estimate of the drift.
         runs: runs of the reference.
     """
-    figure, ((axes,),) = plot.grid(1, height_in=2.6)
+    figure, ((axes,),) = plot.create_grid(1, height_in=2.6)
     valid = runs[runs["status"] == "ok"]
     first = valid["started"].min()
     for place, (_, lease) in enumerate(valid.groupby("lease_id", sort=False)):
@@ -109,17 +109,17 @@ def _draw_drift(rows: pd.DataFrame, estimate: Drift, runs: pd.DataFrame) -> str:
         if place % 2 == 0:
             axes.axvspan(ends[0].min(), ends[1].max(), color=plot.INK, alpha=0.08, linewidth=0)
     for place, (attach, group) in enumerate(rows.groupby("attach", sort=True)):
-        look = plot.look(place)
+        look = plot.series_look(place)
         axes.plot(
             group["time_h"], 100 * (group["relative"] - 1), look.marker, color=look.colour, label=f"{attach} device"
         )
-    if estimate.known:
+    if estimate.is_known:
         time = np.linspace(rows["time_h"].min(), rows["time_h"].max(), 50)
-        middle, low, high = (100 * (values - 1) for values in estimate.line(time))
+        middle, low, high = (100 * (values - 1) for values in estimate.predict_trend(time))
         axes.plot(time, middle, color=plot.INK, linewidth=1.2, label="trend")
         axes.fill_between(time, low, high, color=plot.INK, alpha=0.15, linewidth=0)
     axes.axhline(0, color=plot.INK, linewidth=0.6, linestyle=":")
     axes.set_xlabel("time (h)")
     axes.set_ylabel("against the middle (%)")
-    plot.legend(figure, axes.get_legend_handles_labels()[0])
+    plot.add_legend(figure, axes.get_legend_handles_labels()[0])
     return plot.to_svg(figure)

@@ -7,10 +7,10 @@ import pandas as pd
 
 from campaign.analysis.statistics import comparable_cells, verdict
 from campaign.common import wording
-from campaign.observe.links.alpha_beta_model import allreduce_s
+from campaign.observe.links.alpha_beta_model import predict_allreduce_s
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
-from campaign.report.link_selection import shown
+from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, nothing
+from campaign.report.link_selection import select_shown_links
 from campaign.spec.metric import THROUGHPUT
 
 TITLE = "Bound by devices or by links"
@@ -23,7 +23,7 @@ METHOD = "the all-reduce of the bound is that of a step's gradients, by the ring
 PLACE = 145
 UNITS = {"allreduce": "s", "compute": "s", "intensity": ""}
 UNITS |= dict.fromkeys(("bound", "unoverlapped", "efficiency_low", "efficiency_high"), "pct")
-_EFFICIENCY = plot.Columns("efficiency_pct", "efficiency_low", "efficiency_high")
+_EFFICIENCY = plot.IntervalColumns("efficiency_pct", "efficiency_low", "efficiency_high")
 _CURVE_POINTS = 100
 
 
@@ -38,33 +38,33 @@ def draw(data: FigureData) -> Drawing:
     rows = _tabulate_efficiencies(data)
     if rows.empty:
         return nothing("no cell has both a measured all-reduce and an equal cell on one device")
-    panels = plot.panels(rows, ["workload", *comparable_cells.option_columns(rows)])
+    panels = plot.split_into_panels(rows, ["workload", *comparable_cells.list_option_columns(rows)])
     caption = (
         f"Efficiency against one device; {wording.format_run_counts(rows['n_ok'])} a point, "
         f"{wording.describe_intervals(rows['method'], '95 % interval')}. Across: the all-reduce of a "
         f"step's gradients over a device's computing. "
-        f"Solid: all of it hides behind computing; dashed: none does.{panels.sentence()}"
+        f"Solid: all of it hides behind computing; dashed: none does.{panels.common_sentence()}"
     )
-    label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
-    return plot.drawn(
+    label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.list_option_columns(rows)]
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_panels(panels),
         {
-            "Cell": columns.described(label_columns),
-            "Computing (ms)": columns.number("compute", factor=1e3),
-            "All-reduce (ms)": columns.number("allreduce", factor=1e3),
-            "Ratio": columns.number("intensity"),
-            "Bound by links": columns.percent("bound"),
-            "Without overlap": columns.percent("unoverlapped"),
-            "Efficiency": columns.percent("efficiency_pct"),
-            "95 % interval": columns.between("efficiency_low", "efficiency_high", wording.format_percent),
-            **columns.RUNS,
+            "Cell": columns.description_column(label_columns),
+            "Computing (ms)": columns.number_column("compute", factor=1e3),
+            "All-reduce (ms)": columns.number_column("allreduce", factor=1e3),
+            "Ratio": columns.number_column("intensity"),
+            "Bound by links": columns.percent_column("bound"),
+            "Without overlap": columns.percent_column("unoverlapped"),
+            "Efficiency": columns.percent_column("efficiency_pct"),
+            "95 % interval": columns.interval_column("efficiency_low", "efficiency_high", wording.format_percent),
+            **columns.RUN_COLUMNS,
         },
         caption=caption,
-        limits=panels.limits(),
+        limits=panels.list_limits(),
         findings=_describe_link_bounds(rows),
-        coverage=coverage_of_cells(data.cells, rows["cell_id"]),
+        coverage=describe_cell_coverage(data.cells, rows["cell_id"]),
     )
 
 
@@ -73,18 +73,21 @@ def _tabulate_efficiencies(data: FigureData) -> pd.DataFrame:
 
     The efficiency is against one local device. The bound follows from the measured links.
     """
-    equal = ["workload", "batch", "precision", "device", *comparable_cells.option_columns(data.cells)]
+    equal = ["workload", "batch", "precision", "device", *comparable_cells.list_option_columns(data.cells)]
     cells = data.cells[data.cells["n_ok"] > 0].reset_index(drop=True)
     single = (cells["ranks"] == 1) & (cells["attach"] == "local") & (cells["devices_per_host"] == 1)
-    rows = comparable_cells.against(cells, equal, single, data.design, scaled=True)
-    models = {links.configuration: (links.document["model"] or {}).get("allreduce") for links in shown(data.links)}
+    rows = comparable_cells.compare_with_reference(cells, equal, single, data.design, is_scaled_by_devices=True)
+    models = {
+        links.configuration: (links.document["model"] or {}).get("allreduce")
+        for links in select_shown_links(data.links)
+    }
     models = {name: model for name, model in models.items() if model}
     size = data.runs[data.runs["status"] == "ok"].groupby("cell_id")["allreduce_bytes_per_step"].first()
     rows = rows.assign(size_bytes=rows["cell_id"].map(size))
     rows = rows[(rows["ranks"] > 1) & rows["ratio"].notna() & (rows["size_bytes"] > 0)]
     rows = rows[rows["configuration"].isin(list(models))].reset_index(drop=True)
     seconds = [
-        float(allreduce_s(np.array([row["size_bytes"]]), row["ranks"], model["alpha_us"], model["gb_per_s"])[0])
+        float(predict_allreduce_s(np.array([row["size_bytes"]]), row["ranks"], model["alpha_us"], model["gb_per_s"])[0])
         for row in rows.to_dict("records")
         for model in [models[row["configuration"]]]
     ]
@@ -125,7 +128,7 @@ def _describe_link_bounds(rows: pd.DataFrame) -> tuple[str, ...]:
             f"{wording.pluralize(len(slow_rows), 'cell')} "
             f"{'is' if len(slow_rows) == 1 else 'are'} slower than computing and all-reduce one "
             f"after the other explain: most of all {wording.format_axes(case, label_columns)} "
-            f"({size}; {verdict.basis(case)}). "
+            f"({size}; {verdict.describe_basis(case)}). "
             "Shared cores, input or waiting for the slowest rank cost time beside the links."
         )
     return tuple(sentences)
@@ -133,7 +136,7 @@ def _describe_link_bounds(rows: pd.DataFrame) -> tuple[str, ...]:
 
 def _draw_panels(panels: plot.Panels) -> str:
     """Draw one panel per workload, with a marker per cell and the bounds as lines. Return SVG."""
-    looks = plot.looks(sorted(set(plot.in_panels(panels, "configuration"))))
+    looks = plot.assign_looks(sorted(set(plot.collect_panel_values(panels, "configuration"))))
 
     def draw_panel(axes: Any, panel_rows: pd.DataFrame) -> None:
         """Draw the cells of one workload, and the bounds with and without overlap."""
@@ -142,16 +145,16 @@ def _draw_panels(panels: plot.Panels) -> str:
         axes.plot(across, 100 / np.maximum(1.0, across), color=plot.INK, linewidth=1.1)
         axes.plot(across, 100 / (1.0 + across), color=plot.INK, linestyle="--", linewidth=0.9)
         for name, rows in panel_rows.groupby("configuration", sort=False):
-            plot.points(axes, rows, rows["intensity"], _EFFICIENCY, looks[name])
+            plot.draw_points(axes, rows, rows["intensity"], _EFFICIENCY, looks[name])
         axes.set_xlim(*ends)
-        plot.logarithmic(axes)
-        axes.set_ylim(0, max(110.0, 1.05 * plot.range_of(panel_rows, _EFFICIENCY)[1]))
+        plot.set_logarithmic(axes)
+        axes.set_ylim(0, max(110.0, 1.05 * plot.compute_range(panel_rows, _EFFICIENCY)[1]))
 
     handles = [
-        *plot.keys(looks, linestyle=""),
-        plot.ink_key("bound of the links", linewidth=1.1),
-        plot.ink_key("without overlap", linestyle="--", linewidth=0.9),
+        *plot.build_legend_keys(looks, linestyle=""),
+        plot.build_ink_key("bound of the links", linewidth=1.1),
+        plot.build_ink_key("without overlap", linestyle="--", linewidth=0.9),
     ]
-    return plot.multiples(
+    return plot.draw_multiples(
         panels, draw_panel, handles, "all-reduce time / compute time", "efficiency (%)", height_in=2.9
     )

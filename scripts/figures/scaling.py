@@ -8,10 +8,17 @@ import pandas as pd
 
 from campaign.analysis.statistics import comparable_cells, scaling_curves, verdict
 from campaign.analysis.statistics.experiment_design import Design
-from campaign.analysis.statistics.scaling_models import LEAST_DIP_PCT, MOST_RESIDUAL_PCT
+from campaign.analysis.statistics.scaling_models import MAX_RESIDUAL_PCT, MIN_DIP_PCT
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
+from campaign.report.figure import (
+    ANSWERS,
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    nothing,
+    select_distinguishing_columns,
+)
 from campaign.spec.metric import Metric
 
 TITLE = "Scaling"
@@ -23,7 +30,7 @@ RESTS_ON = ("devices",)
 PART = ANSWERS
 METHOD = (
     "the model of a scaling line has the smallest AICc of Amdahl, Gustafson and latency-bandwidth, and points on it (F test, 5 %) "
-    f"within {MOST_RESIDUAL_PCT:.0f} %; a dip is a point more than {LEAST_DIP_PCT:.0f} % below both neighbours (in 1/n; one-sided "
+    f"within {MAX_RESIDUAL_PCT:.0f} %; a dip is a point more than {MIN_DIP_PCT:.0f} % below both neighbours (in 1/n; one-sided "
     "t, Holm, 5 %)"
 )
 PLACE = 10
@@ -40,60 +47,62 @@ _MAX_LISTED_LINES = 3
 _MAX_LISTED_GAPS = 3
 _MAX_LABELLED_HOSTS = 6  # per line; numbers of hosts beside more markers would overlap
 _LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
-_EFFICIENCY = plot.Columns("efficiency_pct", "efficiency_low", "efficiency_high")
+_EFFICIENCY = plot.IntervalColumns("efficiency_pct", "efficiency_low", "efficiency_high")
 
 
 def draw(data: FigureData) -> Drawing:
     """Draw performance and efficiency against the number of devices, with ideal lines, fitted models and dips."""
     if data.metric.name.startswith(_LATENCIES):
         return nothing("a latency of requests does not scale with devices")
-    rows = comparable_cells.scaling(data.cells, data.design, data.metric)
+    rows = comparable_cells.compare_device_counts(data.cells, data.design, data.metric)
     # At a given rate of requests, the throughput of a server is that rate.
-    offered_rate_cells = comparable_cells.at_given_rates(data.cells)["cell_id"]
+    offered_rate_cells = comparable_cells.select_cells_with_request_rate(data.cells)["cell_id"]
     rows = rows[~rows["cell_id"].isin(offered_rate_cells)].reset_index(drop=True)
     if rows.empty and len(offered_rate_cells):
         return nothing("requests were sent at given rates, which do not scale with devices")
     if rows.empty:
         return nothing("no workload was measured with two numbers of devices that are otherwise equal")
-    panel_columns = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
-    rows = scaling_curves.with_models(rows, [*panel_columns, "batch"], data.design, data.runs)
+    panel_columns = [*comparable_cells.PANEL_COLUMNS, *comparable_cells.list_option_columns(rows)]
+    rows = scaling_curves.add_model_columns(rows, [*panel_columns, "batch"], data.design, data.runs)
     if data.metric.scaling != "total_rate":
-        rows = scaling_curves.without_models(rows)
-    panels = plot.panels(_select_panels_with_runs(rows, panel_columns), panel_columns, series=("batch",))
+        rows = scaling_curves.add_empty_model_columns(rows)
+    panels = plot.split_into_panels(_select_panels_with_runs(rows, panel_columns), panel_columns, series=("batch",))
     scales, name = data.metric.scales, data.metric.label.capitalize()
-    cut = plot.cut(rows, plot.RATE) or (plot.cut(_drop_references(rows), _EFFICIENCY) if scales else "")
+    cut = plot.describe_cut_intervals(rows, plot.RATE) or (
+        plot.describe_cut_intervals(_drop_references(rows), _EFFICIENCY) if scales else ""
+    )
     caption = (
         f"{f'{name} (top) and efficiency (bottom)' if scales else name} by devices in use; "
         f"{wording.format_run_counts(rows['n_ok'])} a point, "
         f"{wording.describe_intervals(rows['interval_method'])}. "
         f"{'Dotted: ideal. ' if scales else ''}Lines join the fewest hosts; open "
-        f"markers: more hosts.{panels.sentence()}{'' if scales else _explain_missing_ideal(data.metric)}"
+        f"markers: more hosts.{panels.common_sentence()}{'' if scales else _explain_missing_ideal(data.metric)}"
     )
     if scales:
         ratio_columns = {
-            **columns.ratio("Speed-up"),
-            "Efficiency": columns.percent("efficiency_pct", 0),
-            **verdict.P_AGAINST_IDEAL,
+            **columns.ratio_columns("Speed-up"),
+            "Efficiency": columns.percent_column("efficiency_pct", 0),
+            **verdict.P_AGAINST_IDEAL_COLUMN,
         }
     else:
-        ratio_columns = {**columns.ratio(f"Ratio of {data.metric.performance}"), **verdict.P}
-    return plot.drawn(
+        ratio_columns = {**columns.ratio_columns(f"Ratio of {data.metric.performance}"), **verdict.P_COLUMN}
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_scaling(panels, data.metric),
         {
-            "Workload": columns.described(telling(rows, [*panel_columns, "batch"])),
-            "Devices": columns.count("ranks"),
-            "Hosts": columns.count("hosts"),
-            **columns.rate(data.metric.heading),
+            "Workload": columns.description_column(select_distinguishing_columns(rows, [*panel_columns, "batch"])),
+            "Devices": columns.count_column("ranks"),
+            "Hosts": columns.count_column("hosts"),
+            **columns.rate_columns(data.metric.heading),
             **ratio_columns,
-            **columns.RUNS_AND_FAILURES,
+            **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
         glance=lambda: _draw_overview(rows, data.metric),
-        limits=(*panels.limits(), cut),
+        limits=(*panels.list_limits(), cut),
         findings=_describe_scaling(rows, panel_columns, data.design, data.metric),
-        coverage=coverage_of_cells(rows),
+        coverage=describe_cell_coverage(rows),
     )
 
 
@@ -113,7 +122,9 @@ def _draw_overview(rows: pd.DataFrame, metric: Metric) -> str:
     for workload, workload_rows in compact_rows.groupby("workload", sort=False):
         line = max((group for _, group in workload_rows.groupby(["precision", "batch"], sort=False)), key=len)
         lines.append((str(workload), line["ranks"].tolist(), line["ratio"].tolist()))
-    return plot.glance_lines(lines, "devices in use", "speed-up" if metric.scales else "ratio", ideal=metric.scales)
+    return plot.draw_glance_lines(
+        lines, "devices in use", "speed-up" if metric.scales else "ratio", draw_ideal=metric.scales
+    )
 
 
 def _select_panels_with_runs(rows: pd.DataFrame, panel_columns: list[str]) -> pd.DataFrame:
@@ -155,7 +166,7 @@ def _describe_scaling(rows: pd.DataFrame, panel_columns: list[str], design: Desi
     last = compared_rows.sort_values("ranks", kind="stable").drop_duplicates(series, keep="last")
     if last.empty:
         return ()
-    label_columns = telling(last, series)
+    label_columns = select_distinguishing_columns(last, series)
     if len(last) == 1:
         ends = _describe_speedup(last.to_dict("records")[0], label_columns, metric)
     else:
@@ -168,10 +179,10 @@ def _describe_scaling(rows: pd.DataFrame, panel_columns: list[str], design: Desi
 
 def _describe_speedup(row: Any, label_columns: list[str], metric: Metric) -> str:
     """Return a sentence on speed-up and efficiency at the end of the only line, or on its ratio for a metric without an ideal."""
-    pace = verdict.measured(
+    pace = verdict.format_estimate(
         row, tuple(row[name] for name in ("ratio", "ratio_low", "ratio_high")), wording.format_ratio
     )
-    caveat = f"; {verdict.not_tested(row)}" if verdict.untested(row) else ""
+    caveat = f"; {verdict.explain_missing_test(row)}" if verdict.is_untested(row) else ""
     efficiency = f", an efficiency of {wording.format_percent(row['efficiency_pct'], 0)}" if metric.scales else ""
     return (
         f"{wording.format_axes(row, label_columns)}: "
@@ -220,7 +231,7 @@ def _describe_fits(rows: pd.DataFrame) -> Iterable[str]:
         yield "No model describes the points of the line; the table has the nearest."
     else:
         row: Any = lines.to_dict("records")[0]
-        yield f"Model that fits best: {scaling_curves.said(row)}."
+        yield f"Model that fits best: {scaling_curves.describe_fit(row)}."
 
 
 def _describe_dips(rows: pd.DataFrame, label_columns: list[str]) -> Iterable[str]:
@@ -248,7 +259,7 @@ def _describe_absent_dips(rows: pd.DataFrame) -> Iterable[str]:
     if tested_count and not rows["dip"].any():
         yield f"No point dips below its neighbours ({wording.pluralize(tested_count, 'point')} tested)."
     if not tested_count and rows["dip_expected_per_s"].notna().any():
-        yield f"Dips are not tested: {verdict.ONE_COMPOSITION}."
+        yield f"Dips are not tested: {verdict.RUN_VARIATION_ONLY}."
 
 
 def _describe_failed_lines(rows: pd.DataFrame, series: list[str]) -> Iterable[str]:
@@ -258,8 +269,8 @@ def _describe_failed_lines(rows: pd.DataFrame, series: list[str]) -> Iterable[st
     failed_rows = rows[has_failed]
     if len(failed_rows):
         names = failed_rows.drop_duplicates(series)
-        reasons = "; ".join(dict.fromkeys(plot.why_not(row) for row in failed_rows.to_dict("records")))
-        label_columns = telling(rows, series)
+        reasons = "; ".join(dict.fromkeys(plot.describe_gap(row) for row in failed_rows.to_dict("records")))
+        label_columns = select_distinguishing_columns(rows, series)
         lines_text = "; ".join(
             wording.format_axes(row, label_columns) for row in names.head(_MAX_LISTED_LINES).to_dict("records")
         )
@@ -275,18 +286,18 @@ def _format_dip(row: Any) -> str:
         f"{wording.format_percent(row['dip_pct'])} "
         f"[{wording.format_range(row['dip_low'], row['dip_high'], wording.format_percent)}]"
     )
-    return f"{'dip: ' if row['dip'] else ''}{size}, p {verdict.p_value(row['dip_p_holm'])}"
+    return f"{'dip: ' if row['dip'] else ''}{size}, p {verdict.format_p_value(row['dip_p_holm'])}"
 
 
 def _draw_scaling(panels: plot.Panels, metric: Metric) -> str:
     """Draw one panel per workload, with performance on top and efficiency below it. Return SVG."""
-    batches = sorted(set(plot.in_panels(panels, "batch")))
-    looks = plot.looks(batches)
+    batches = sorted(set(plot.collect_panel_values(panels, "batch")))
+    looks = plot.assign_looks(batches)
     all_rows = pd.concat([panel.rows for panel in panels.shown])
     scales = metric.scales
-    figure, axes = plot.grid(len(panels.shown), height_in=3.3, heights=(2.2, 1) if scales else (1,))
+    figure, axes = plot.create_grid(len(panels.shown), height_in=3.3, heights=(2.2, 1) if scales else (1,))
     for position, (panel, (top, *efficiency_axes)) in enumerate(zip(panels.shown, axes, strict=True)):
-        plot.title(top, panel.label)
+        plot.set_panel_title(top, panel.label)
         host_labels: dict[tuple[int, str], tuple[float, float]] = {}
         multi_host_batches = sorted(panel.rows.loc[panel.rows["hosts"] > 1, "batch"].unique())
         for batch, rows in panel.rows.groupby("batch", sort=True):
@@ -297,12 +308,12 @@ def _draw_scaling(panels: plot.Panels, metric: Metric) -> str:
             host_labels |= _draw_line(top, efficiency_axes, rows, looks[batch], part, metric)
         # One label for all batches, beside the rightmost marker.
         for (_, words), point in host_labels.items():
-            top.annotate(words, point, (6, -3), textcoords="offset points", fontsize=plot.small_pt())
+            top.annotate(words, point, (6, -3), textcoords="offset points", fontsize=plot.small_font_pt())
         _draw_gaps(top, panel.rows, looks)
         if (panel.rows["n_ok"] > 0).any():
             growth = panel.rows["ideal"] if metric.scaling == "total_rate" else 1
             ideal = (panel.rows["against_mean"] * growth).max()
-            top.set_ylim(0, 1.05 * max(ideal, plot.range_of(panel.rows, plot.RATE)[1]))
+            top.set_ylim(0, 1.05 * max(ideal, plot.compute_range(panel.rows, plot.RATE)[1]))
         for axes_below in efficiency_axes:
             axes_below.axhline(100, color=plot.INK, linestyle=":", linewidth=0.9)
             axes_below.set_ylim(*_compute_efficiency_range(all_rows))
@@ -310,21 +321,29 @@ def _draw_scaling(panels: plot.Panels, metric: Metric) -> str:
         bottom.set_xticks(_select_ticks(sorted(panel.rows["ranks"].unique())))
         bottom.set_xlim(0, panel.rows["ranks"].max() * (1.36 if host_labels else 1.14))
         bottom.set_xlabel("devices in use")
-        if plot.is_left(position):
+        if plot.is_leftmost(position):
             top.set_ylabel(metric.axis)
             for axes_below in efficiency_axes:
                 axes_below.set_ylabel("efficiency (%)")
     hollow = {"linestyle": "", "markerfacecolor": "none"}
     handles = [
-        *plot.keys(looks, lambda batch: wording.format_axis_value("batch", batch)),
-        *([plot.ink_key("ideal", linestyle=":")] if scales else []),
-        *([plot.ink_key("model that fits best", linestyle="--", linewidth=0.9)] if all_rows["fit_holds"].any() else []),
-        *([plot.ink_key("dip", marker="o", markersize=11, **hollow)] if all_rows["dip"].any() else []),
-        *([plot.ink_key("several hosts (how many)", marker="o", **hollow)] if (all_rows["hosts"] > 1).any() else []),
+        *plot.build_legend_keys(looks, lambda batch: wording.format_axis_value("batch", batch)),
+        *([plot.build_ink_key("ideal", linestyle=":")] if scales else []),
+        *(
+            [plot.build_ink_key("model that fits best", linestyle="--", linewidth=0.9)]
+            if all_rows["fit_holds"].any()
+            else []
+        ),
+        *([plot.build_ink_key("dip", marker="o", markersize=11, **hollow)] if all_rows["dip"].any() else []),
+        *(
+            [plot.build_ink_key("several hosts (how many)", marker="o", **hollow)]
+            if (all_rows["hosts"] > 1).any()
+            else []
+        ),
     ]
     if (all_rows["compact"] & (all_rows["n_ok"] == 0)).any():
-        handles.append(plot.ink_key("no value", linestyle="", marker="x", markersize=5))
-    plot.legend(figure, handles)
+        handles.append(plot.build_ink_key("no value", linestyle="", marker="x", markersize=5))
+    plot.add_legend(figure, handles)
     return plot.to_svg(figure)
 
 
@@ -333,13 +352,13 @@ def _compute_efficiency_range(rows: pd.DataFrame) -> tuple[float, float]:
 
     It spans all values and 100 %, with a margin of 3 %.
     """
-    lowest, highest = plot.range_of(_drop_references(rows), _EFFICIENCY)
+    lowest, highest = plot.compute_range(_drop_references(rows), _EFFICIENCY)
     lowest, highest = min(lowest, 100.0), max(highest, 100.0)
     margin = 0.03 * max(highest - lowest, 10.0)
     return max(0.0, lowest - margin), highest + margin
 
 
-def _draw_gaps(axes: Any, rows: pd.DataFrame, looks: dict[Any, plot.Look]) -> None:
+def _draw_gaps(axes: Any, rows: pd.DataFrame, looks: dict[Any, plot.SeriesLook]) -> None:
     """Draw crosses where lines have no value, and the reasons in the lower right corner, below lines that rise.
 
     Args:
@@ -355,7 +374,7 @@ def _draw_gaps(axes: Any, rows: pd.DataFrame, looks: dict[Any, plot.Look]) -> No
         axes.plot(
             gap_rows["ranks"], [0.03] * len(gap_rows), transform=transform, clip_on=False, zorder=5, **marker_style
         )
-        reasons = gap_rows.assign(why=[plot.why_not(row) for row in gap_rows.to_dict("records")]).groupby(
+        reasons = gap_rows.assign(why=[plot.describe_gap(row) for row in gap_rows.to_dict("records")]).groupby(
             "why", sort=False
         )["ranks"]
         for reason, ranks in reasons:
@@ -368,7 +387,7 @@ def _draw_gaps(axes: Any, rows: pd.DataFrame, looks: dict[Any, plot.Look]) -> No
     remainder = [f"and {len(texts) - _MAX_LISTED_GAPS:,} more"] if len(texts) > _MAX_LISTED_GAPS else []
     words = "\n".join([*texts[:_MAX_LISTED_GAPS], *remainder])
     text_style = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
-    axes.text(0.99, 0.07, words, fontsize=plot.small_pt(), zorder=5, in_layout=False, **text_style)
+    axes.text(0.99, 0.07, words, fontsize=plot.small_font_pt(), zorder=5, in_layout=False, **text_style)
 
 
 def _shift_markers(rows: pd.DataFrame, part: float) -> pd.Series:
@@ -389,7 +408,7 @@ def _shift_markers(rows: pd.DataFrame, part: float) -> pd.Series:
 
 
 def _draw_line(
-    top: Any, efficiency_axes: list[Any], rows: pd.DataFrame, look: plot.Look, part: float, metric: Metric
+    top: Any, efficiency_axes: list[Any], rows: pd.DataFrame, look: plot.SeriesLook, part: float, metric: Metric
 ) -> dict[tuple[int, str], tuple[float, float]]:
     """Draw a line with its markers, ideal, model and dips.
 
@@ -420,7 +439,14 @@ def _draw_line(
     if start["fit_holds"]:
         devices = np.linspace(start["ranks"], line["ranks"].max(), 40)
         # Black and on top, because it lies on the line that it describes.
-        top.plot(devices, scaling_curves.line(start, devices), color=plot.INK, linestyle="--", linewidth=0.9, zorder=4)
+        top.plot(
+            devices,
+            scaling_curves.predict_throughput(start, devices),
+            color=plot.INK,
+            linestyle="--",
+            linewidth=0.9,
+            zorder=4,
+        )
     dips = rows[rows["dip"]]
     if len(dips):
         ring_style = {"marker": "o", "markersize": 11, "linestyle": "", "markerfacecolor": "none"}
@@ -431,9 +457,9 @@ def _draw_line(
     bounds = ["efficiency_low", "efficiency_high"]
     measured_rows = measured_rows.assign(**measured_rows[bounds].mask(is_reference), at=_shift_markers(rows, part))
     for hollow, marker_rows in measured_rows.groupby(measured_rows["hosts"] > 1, sort=True):
-        plot.points(top, marker_rows, marker_rows["at"], plot.RATE, look, bool(hollow))
+        plot.draw_points(top, marker_rows, marker_rows["at"], plot.RATE, look, bool(hollow))
         for bottom in efficiency_axes:
-            plot.points(bottom, marker_rows, marker_rows["at"], _EFFICIENCY, look, bool(hollow))
+            plot.draw_points(bottom, marker_rows, marker_rows["at"], _EFFICIENCY, look, bool(hollow))
         if hollow and len(marker_rows) <= _MAX_LABELLED_HOSTS:
             for ranks, group in marker_rows.sort_values("at").groupby("ranks"):
                 words = ", ".join(f"{count}" for count in group["hosts"])

@@ -8,8 +8,16 @@ from campaign.analysis.statistics import comparable_cells, software_options, ver
 from campaign.analysis.statistics.experiment_design import Design
 from campaign.common import wording
 from campaign.report import bars, columns, plot
-from campaign.report.bars import BarGroups, Bars, grouped, tall_enough
-from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, only_in_table, telling
+from campaign.report.bars import BarGroups, Bars, group_bars, panel_height_in
+from campaign.report.figure import (
+    ANSWERS,
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    describe_undrawn,
+    nothing,
+    select_distinguishing_columns,
+)
 
 TITLE = "Software optimisations"
 SECTION = (
@@ -26,54 +34,66 @@ COUNTERPARTS = {
 
 def draw(data: FigureData) -> Drawing:
     """Draw the performance by configuration and software option, with the speed-up over the plain variant above each bar."""
-    rows = software_options.software_options(data.cells, data.design)
+    rows = software_options.compare_software_options(data.cells, data.design)
     if rows.empty:
         return nothing("no cell was planned with two software options that are otherwise equal, and measured in one")
-    rows = comparable_cells.in_words(rows)
+    rows = comparable_cells.add_description_columns(rows)
     other_options = [
         name
-        for name in comparable_cells.option_columns(rows)
-        if name.removeprefix("option_") not in software_options.PLAIN
+        for name in comparable_cells.list_option_columns(rows)
+        if name.removeprefix("option_") not in software_options.PLAIN_OPTIONS
     ]
     panel_columns = ["workload", "batch", "device", *other_options]
-    shown_rows = bars.first_configurations(rows)
-    panels = plot.panels(shown_rows, panel_columns)
-    remainder_text = only_in_table(
+    shown_rows = bars.select_configurations(rows)
+    panels = plot.split_into_panels(shown_rows, panel_columns)
+    remainder_text = describe_undrawn(
         rows["configuration"].nunique() - shown_rows["configuration"].nunique(), "configuration"
     )
     caption = (
         f"{data.metric.label.capitalize()} by configuration and option; {wording.format_run_counts(list(rows['n_ok']))} a bar, "
-        f"{wording.describe_intervals(rows['interval_method'])}. Above a bar: its speed-up over the plain one.{panels.sentence()}"
+        f"{wording.describe_intervals(rows['interval_method'])}. Above a bar: "
+        f"its speed-up over the plain one.{panels.common_sentence()}"
     )
-    drawn_configurations = plot.in_panels(panels, "configuration")
-    places = dict(zip(plot.in_panels(panels, "variant"), plot.in_panels(panels, "variant_place"), strict=True))
-    return plot.drawn(
+    drawn_configurations = plot.collect_panel_values(panels, "configuration")
+    places = dict(
+        zip(
+            plot.collect_panel_values(panels, "variant"),
+            plot.collect_panel_values(panels, "variant_place"),
+            strict=True,
+        )
+    )
+    return plot.build_drawing(
         data,
         rows,
-        lambda: Bars(sorted(places, key=places.__getitem__), _format_speedup).multiples(
-            panels, _group_bars, "configuration", data.metric.axis, tall_enough(2.6, drawn_configurations), rotation=90
+        lambda: Bars(sorted(places, key=places.__getitem__), _format_speedup).draw_multiples(
+            panels,
+            _group_bars,
+            "configuration",
+            data.metric.axis,
+            panel_height_in(2.6, drawn_configurations),
+            rotation=90,
         ),
         {
-            "Workload": columns.described(telling(rows, panel_columns)),
-            "Configuration": columns.text("configuration"),
-            "Options": columns.text("variant"),
-            **columns.rate(data.metric.heading),
-            "Against": columns.text("against_variant", wording.NO_VALUE),
-            **columns.ratio("Speed-up"),
-            **verdict.P,
-            **columns.RUNS_AND_FAILURES,
+            "Workload": columns.description_column(select_distinguishing_columns(rows, panel_columns)),
+            "Configuration": columns.text_column("configuration"),
+            "Options": columns.text_column("variant"),
+            **columns.rate_columns(data.metric.heading),
+            "Against": columns.text_column("against_variant", wording.NO_VALUE),
+            **columns.ratio_columns("Speed-up"),
+            **verdict.P_COLUMN,
+            **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
-        limits=(*panels.limits(), remainder_text, plot.cut(shown_rows, plot.RATE)),
+        limits=(*panels.list_limits(), remainder_text, plot.describe_cut_intervals(shown_rows, plot.RATE)),
         findings=_describe_speedups(rows, panel_columns, data.design),
-        coverage=coverage_of_cells(software_options.planned(data.cells)[0]),
+        coverage=describe_cell_coverage(software_options.select_cells_with_options(data.cells)[0]),
     )
 
 
 def _describe_speedups(rows: pd.DataFrame, panel_columns: list[str], design: Design) -> tuple[str, ...]:
     """Return a sentence per variant with the mean and the range of its speed-ups over the plain variant."""
     sentences = []
-    label_columns = telling(rows, ["configuration", *panel_columns], "configuration")
+    label_columns = select_distinguishing_columns(rows, ["configuration", *panel_columns], "configuration")
     compared_rows = rows[rows["ratio"].notna() & (rows["variant"] != rows["against_variant"])]
     for (variant, against), cells in compared_rows.sort_values("variant_place", kind="stable").groupby(
         ["variant", "against_variant"], sort=False
@@ -84,7 +104,7 @@ def _describe_speedups(rows: pd.DataFrame, panel_columns: list[str], design: Des
 
 def _group_bars(cells: pd.DataFrame) -> BarGroups:
     """Group the bars of a panel by configuration, with one bar per variant."""
-    return grouped(cells.sort_values("variant_place", kind="stable"), "configuration", "variant")
+    return group_bars(cells.sort_values("variant_place", kind="stable"), "configuration", "variant")
 
 
 def _format_speedup(row: Any) -> str:

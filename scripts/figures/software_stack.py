@@ -7,7 +7,7 @@ import pandas as pd
 
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.figure import APPARATUS, Drawing, FigureData, coverage_of_hosts, nothing
+from campaign.report.figure import APPARATUS, Drawing, FigureData, describe_host_coverage, nothing
 
 TITLE = "Software stack"
 SECTION = "Which software and hardware did the runs use? Hosts that differ are named."
@@ -63,21 +63,21 @@ def draw(data: FigureData) -> Drawing:
     host_names = [
         document["host"] for document in environments if document.get("host") and "imported_by" not in document
     ]
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         page,
         None,
         {
-            "Where": columns.text("where"),
-            "Component": columns.text("component"),
+            "Where": columns.text_column("where"),
+            "Component": columns.text_column("component"),
             "Version": lambda row: _shorten_digest(row["version"]),
-            "On": columns.text("on"),
+            "On": columns.text_column("on"),
             "Differs": lambda row: "differs" if row["differs"] else "",
         },
         data=rows,
         caption=caption,
         findings=_describe_differences(rows),
-        coverage=coverage_of_hosts(data.runs, host_names, "reported their software"),
+        coverage=describe_host_coverage(data.runs, host_names, "reported their software"),
     )
 
 

@@ -8,7 +8,14 @@ from campaign.analysis.statistics import comparable_cells, verdict
 from campaign.analysis.statistics.experiment_design import Design
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
+from campaign.report.figure import (
+    ANSWERS,
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    nothing,
+    select_distinguishing_columns,
+)
 
 TITLE = "Speed-up by batch"
 SECTION = "Does a larger batch scale better? It computes longer between two exchanges of gradients."
@@ -22,42 +29,44 @@ COUNTERPARTS = {
 }
 
 
-_SPEEDUP = plot.Columns("ratio", "ratio_low", "ratio_high")
+_SPEEDUP = plot.IntervalColumns("ratio", "ratio_low", "ratio_high")
 
 
 def draw(data: FigureData) -> Drawing:
     """Draw the speed-up over the smallest number of devices, by batch, with a line per number of devices."""
     if not data.metric.scales:
         return nothing(f"{data.metric.label} has no ideal speed-up, or nothing tells it (`scaling` of the metric)")
-    rows = comparable_cells.speedup_by_batch(data.cells, data.design, data.metric)
+    rows = comparable_cells.compare_speedups_by_batch(data.cells, data.design, data.metric)
     if rows.empty:
         return nothing("no two batches were measured at the same two numbers of devices")
-    panel_columns = [*comparable_cells.KIND, *comparable_cells.option_columns(rows)]
-    panels = plot.panels(rows, panel_columns, series=("batch", "ranks"))
-    rows, effects = comparable_cells.one_family(rows, comparable_cells.batch_effect(rows, data.design))
+    panel_columns = [*comparable_cells.PANEL_COLUMNS, *comparable_cells.list_option_columns(rows)]
+    panels = plot.split_into_panels(rows, panel_columns, series=("batch", "ranks"))
+    rows, effects = comparable_cells.adjust_as_one_family(
+        rows, comparable_cells.estimate_batch_effect(rows, data.design)
+    )
     caption = (
         f"Speed-up over the smallest number of devices at the same batch; {wording.format_run_counts(rows['n_ok'])} a point, ratio "
-        f"of means{_format_interval(rows)}. Dotted: ideal.{panels.sentence()}"
+        f"of means{_format_interval(rows)}. Dotted: ideal.{panels.common_sentence()}"
     )
-    series = comparable_cells.scaling(data.cells, data.design, data.metric)
-    return plot.drawn(
+    series = comparable_cells.compare_device_counts(data.cells, data.design, data.metric)
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_panels(panels),
         {
-            "Workload": columns.described(telling(rows, panel_columns)),
-            "Batch": columns.count("batch"),
-            "Devices": columns.count("ranks"),
-            "Against": columns.number("against_ranks"),
-            **columns.ratio("Speed-up", "95 % interval"),
-            **verdict.P_AGAINST_IDEAL,
-            **columns.RUNS_AND_FAILURES,
+            "Workload": columns.description_column(select_distinguishing_columns(rows, panel_columns)),
+            "Batch": columns.count_column("batch"),
+            "Devices": columns.count_column("ranks"),
+            "Against": columns.number_column("against_ranks"),
+            **columns.ratio_columns("Speed-up", "95 % interval"),
+            **verdict.P_AGAINST_IDEAL_COLUMN,
+            **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
-        limits=(*panels.limits(), plot.cut(rows, _SPEEDUP)),
+        limits=(*panels.list_limits(), plot.describe_cut_intervals(rows, _SPEEDUP)),
         findings=_describe_batch_effect(effects, panel_columns, data.design),
-        coverage=coverage_of_cells(
-            comparable_cells.varied(series[series["compact"]], [*panel_columns, "ranks"], "batch")
+        coverage=describe_cell_coverage(
+            comparable_cells.select_varied_cells(series[series["compact"]], [*panel_columns, "ranks"], "batch")
         ),
     )
 
@@ -86,7 +95,7 @@ def _describe_batch_effect(effects: pd.DataFrame, panel_columns: list[str], desi
 
 def _draw_panels(panels: plot.Panels) -> str:
     """Draw one panel per workload, with a line per number of devices and its ideal. Return SVG."""
-    looks = plot.looks(sorted(set(plot.in_panels(panels, "ranks"))))
+    looks = plot.assign_looks(sorted(set(plot.collect_panel_values(panels, "ranks"))))
 
     def draw_panel(axes: Any, rows: pd.DataFrame) -> None:
         """Draw a line per number of devices over the batches, and its ideal."""
@@ -98,17 +107,19 @@ def _draw_panels(panels: plot.Panels) -> str:
             line = sorted_rows[sorted_rows["ratio"].notna()]
             axes.axhline(sorted_rows["ideal"].iloc[0], color=look.colour, linestyle=":", linewidth=0.9)
             axes.plot(line["batch"].map(place), line["ratio"], color=look.colour)
-            plot.points(axes, line, line["batch"].map(place), _SPEEDUP, look)
+            plot.draw_points(axes, line, line["batch"].map(place), _SPEEDUP, look)
         for batch, gap_rows in rows[rows["n_ok"] == 0].groupby("batch", sort=True):
-            plot.gap(
-                axes, place[batch], ", ".join(dict.fromkeys(plot.why_not(row) for row in gap_rows.to_dict("records")))
+            plot.mark_gap(
+                axes,
+                place[batch],
+                ", ".join(dict.fromkeys(plot.describe_gap(row) for row in gap_rows.to_dict("records"))),
             )
         axes.set_xticks(range(len(batches)), [str(batch) for batch in batches])
         axes.set_xlim(-0.4, len(batches) - 0.6)
-        axes.set_ylim(0, 1.05 * max(rows["ideal"].max(), plot.range_of(rows, _SPEEDUP)[1]))
+        axes.set_ylim(0, 1.05 * max(rows["ideal"].max(), plot.compute_range(rows, _SPEEDUP)[1]))
 
     handles = [
-        *plot.keys(looks, lambda count: wording.format_axis_value("ranks", count)),
-        plot.ink_key("ideal", linestyle=":"),
+        *plot.build_legend_keys(looks, lambda count: wording.format_axis_value("ranks", count)),
+        plot.build_ink_key("ideal", linestyle=":"),
     ]
-    return plot.multiples(panels, draw_panel, handles, "batch per device (samples)", "speed-up (×)")
+    return plot.draw_multiples(panels, draw_panel, handles, "batch per device (samples)", "speed-up (×)")

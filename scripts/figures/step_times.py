@@ -6,10 +6,17 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from campaign.analysis.statistics import comparable_cells
-from campaign.analysis.statistics.step_times import COARSE, PERCENTILES, SHORT, UNSTEADY_PCT, percentiles, windows
+from campaign.analysis.statistics.step_times import (
+    COARSE_CLOCK,
+    MIN_TREND_PCT,
+    PERCENTILES,
+    TOO_SHORT,
+    estimate_percentiles,
+    summarize_windows,
+)
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
+from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, nothing
 
 TITLE = "Step times"
 SECTION = "How are the times of single steps distributed, and was the measured window steady?"
@@ -33,7 +40,7 @@ def draw(data: FigureData) -> Drawing:
     runs["cluster"] = pd.factorize(runs["lease_id"].where(has_several_leases, runs["repetition"].astype("str")))[0]
     steps = data.steps.merge(runs.drop(columns="lease_id"), on=keys)
     rows = _tabulate_percentiles(data, steps)
-    drawn_rows = rows.sort_values("tail", ascending=False, kind="stable").head(plot.MOST_PANELS)
+    drawn_rows = rows.sort_values("tail", ascending=False, kind="stable").head(plot.MAX_PANELS)
     drawn_rows = rows[rows["cell_id"].isin(drawn_rows["cell_id"])]
     hidden_count = len(rows) - len(drawn_rows)
     left_out = f" Drawn: the {len(drawn_rows)} cells with the longest tails." if hidden_count else ""
@@ -42,23 +49,23 @@ def draw(data: FigureData) -> Drawing:
         "Share of steps of the slowest rank that take at most so long; a line a run, a colour a composition; "
         f"{wording.format_run_counts(rows['n_ok'])} a cell, {interval}.{left_out}"
     )
-    label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
-    return plot.drawn(
+    label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.list_option_columns(rows)]
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_distributions(drawn_rows, steps[steps["cell_id"].isin(drawn_rows["cell_id"])]),
         {
-            "Cell": columns.described(label_columns),
+            "Cell": columns.description_column(label_columns),
             **{f"{name} (ms)": _build_percentile_column(name) for name in _NAMES},
             "p99 over p50": lambda row: wording.format_ratio(row["tail"]),
             "Trend in the window": _format_trend,
-            "Error of a window": columns.percent("error_pct", 2),
-            "Steps": columns.count("n_steps"),
-            **columns.RUNS,
+            "Error of a window": columns.percent_column("error_pct", 2),
+            "Steps": columns.count_column("n_steps"),
+            **columns.RUN_COLUMNS,
         },
         caption=caption,
         findings=(*_describe_unsteady_windows(rows), *_describe_short_windows(rows), _describe_longest_tail(rows)),
-        coverage=coverage_of_cells(data.cells, rows["cell_id"]),
+        coverage=describe_cell_coverage(data.cells, rows["cell_id"]),
     )
 
 
@@ -71,7 +78,7 @@ def _tabulate_percentiles(data: FigureData, steps: pd.DataFrame) -> pd.DataFrame
         data: data of the figure.
         steps: times of single steps, with the lease or run that each belongs to.
     """
-    quantiles = percentiles(steps)
+    quantiles = estimate_percentiles(steps)
     wide_table = quantiles.pivot(index="cell_id", columns="percent", values=["time_s", "low_s", "high_s"])
     wide_table.columns = pd.Index(
         [f"p{percent:g}_{name}".replace("_time_", "_") for name, percent in wide_table.columns]
@@ -83,14 +90,14 @@ def _tabulate_percentiles(data: FigureData, steps: pd.DataFrame) -> pd.DataFrame
         "workload",
         "batch",
         "precision",
-        *comparable_cells.option_columns(data.cells),
+        *comparable_cells.list_option_columns(data.cells),
     ]
     rows = data.cells[[*cell_columns, "n_ok", "state", "failures"]].merge(wide_table.reset_index(), on="cell_id")
     ids = rows["cell_id"]
     return rows.assign(
         tail=rows["p99_s"] / rows["p50_s"],
         n_steps=ids.map(counts),
-    ).join(windows(data.runs), on="cell_id")
+    ).join(summarize_windows(data.runs), on="cell_id")
 
 
 def _build_percentile_column(name: str) -> Any:
@@ -117,7 +124,7 @@ def _format_trend(row: Any) -> str:
 
 def _describe_cell(row: Any, rows: pd.DataFrame) -> str:
     """Describe a cell by its configuration and by the axes in which the rows differ."""
-    label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.option_columns(rows)]
+    label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.list_option_columns(rows)]
     return wording.format_axes(
         row, [name for name in label_columns if name == "configuration" or rows[name].nunique() > 1]
     )
@@ -144,8 +151,8 @@ def _describe_unsteady_windows(rows: pd.DataFrame) -> tuple[str, ...]:
 
 def _describe_short_windows(rows: pd.DataFrame) -> tuple[str, ...]:
     """Return sentences on cells with too few steps for their noise, and on cells with steps too short for the clock."""
-    noisy_rows = rows[rows["window"].str.contains(SHORT)]
-    coarse_rows = rows[rows["window"].str.contains(COARSE)]
+    noisy_rows = rows[rows["window"].str.contains(TOO_SHORT)]
+    coarse_rows = rows[rows["window"].str.contains(COARSE_CLOCK)]
     sentences = []
     if len(noisy_rows):
         worst = noisy_rows.loc[noisy_rows["error_pct"].idxmax()]
@@ -167,7 +174,9 @@ def _describe_longest_tail(rows: pd.DataFrame) -> str:
     """Return a sentence on the cell with the largest ratio of 99th percentile to median."""
     row = rows.loc[rows["tail"].idxmax()]
     steady = (
-        "" if rows["trend_low_pct"].notna().any() else f" No measured window has a trend of {UNSTEADY_PCT:g} % or more."
+        ""
+        if rows["trend_low_pct"].notna().any()
+        else f" No measured window has a trend of {MIN_TREND_PCT:g} % or more."
     )
     return (
         "Longest tail: the 99th percentile of "
@@ -178,19 +187,19 @@ def _describe_longest_tail(rows: pd.DataFrame) -> str:
 
 def _draw_distributions(rows: pd.DataFrame, steps: pd.DataFrame) -> str:
     """Draw one panel per cell, with the cumulative distribution of the step times of each run. Return SVG."""
-    looks = plot.looks(sorted(steps["composition"].unique()))
+    looks = plot.assign_looks(sorted(steps["composition"].unique()))
     steps_by_cell = dict(list(steps.groupby("cell_id")))
     panels = [plot.Panel(_describe_cell(row, rows), steps_by_cell[row["cell_id"]]) for row in rows.to_dict("records")]
 
     def draw_panel(axes: Any, panel_steps: pd.DataFrame) -> None:
         """Draw one curve per run of a cell, in the look of its composition."""
         for (composition, _), times_s in panel_steps.groupby(["composition", "repetition"])["time_s"]:
-            plot.shares(axes, 1e3 * times_s, looks[composition], linewidth=1.0)
+            plot.draw_cumulative_shares(axes, 1e3 * times_s, looks[composition], linewidth=1.0)
         low, high = 1e3 * float(panel_steps["time_s"].min()), 1e3 * float(panel_steps["time_s"].max())
         room = max(0.05 * (high - low), _MIN_MARGIN_SHARE * high)
         axes.set_xlim(max(0.0, low - room), high + room)
         axes.xaxis.set_major_locator(MaxNLocator(4))  # times that differ little have many digits
 
-    handles = plot.dashed_keys(looks, "composition {}".format)
+    handles = plot.build_dashed_keys(looks, "composition {}".format)
     panel_set = plot.Panels(tuple(panels), "", 0)
-    return plot.multiples(panel_set, draw_panel, handles, "time of a step (ms)", "share of steps", height_in=2.3)
+    return plot.draw_multiples(panel_set, draw_panel, handles, "time of a step (ms)", "share of steps", height_in=2.3)

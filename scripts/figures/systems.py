@@ -8,7 +8,14 @@ from campaign.analysis.statistics import comparable_cells, verdict
 from campaign.analysis.statistics.experiment_design import Design
 from campaign.common import wording
 from campaign.report import columns, plot
-from campaign.report.figure import ANSWERS, Drawing, FigureData, coverage_of_cells, nothing, telling
+from campaign.report.figure import (
+    ANSWERS,
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    nothing,
+    select_distinguishing_columns,
+)
 
 TITLE = "Systems"
 SECTION = "How do equally many devices of two systems compare? A difference may be that of the hosts that were used."
@@ -22,9 +29,9 @@ def draw(data: FigureData) -> Drawing:
     """Draw the scaling of several systems in common panels, and list the ratios to the first system."""
     if data.cells["system"].nunique() < 2:
         return nothing("the campaign has cells on one system only")
-    options = comparable_cells.option_columns(data.cells)
+    options = comparable_cells.list_option_columns(data.cells)
     panel_columns = ["workload", "precision", "storage", *options, "batch"]
-    rows = comparable_cells.across_systems(data.cells, data.design)
+    rows = comparable_cells.compare_systems(data.cells, data.design)
     if rows.empty or not rows["ratio"].notna().any():
         return nothing("no number of devices was measured on two systems that is otherwise equal")
     is_matched = (
@@ -34,35 +41,35 @@ def draw(data: FigureData) -> Drawing:
     lines = data.cells[is_matched].sort_values(["ranks", "hosts", "devices_per_host"], kind="stable")
     lines = lines.drop_duplicates(["system", "attach", "ranks", "hosts", *panel_columns]).reset_index(drop=True)
     first = str(rows["against_system"].iloc[0])
-    panels = plot.panels(lines, panel_columns)
+    panels = plot.split_into_panels(lines, panel_columns)
     caption = (
         f"{data.metric.label.capitalize()} against devices in use; {wording.format_run_counts(lines['n_ok'])} a point, "
         f"{wording.describe_intervals(lines['interval_method'])}. Lines join "
         f"compositions on the fewest hosts. Ratios are to {first}."
-        f"{panels.sentence()}"
+        f"{panels.common_sentence()}"
     )
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_panels(panels, data.metric.axis),
         {
-            "Cell": columns.described(telling(rows, panel_columns)),
-            "Devices": columns.count("ranks"),
-            "Composition": columns.text("configuration"),
-            "Against": columns.text("against_configuration"),
+            "Cell": columns.description_column(select_distinguishing_columns(rows, panel_columns)),
+            "Devices": columns.count_column("ranks"),
+            "Composition": columns.text_column("configuration"),
+            "Against": columns.text_column("against_configuration"),
             "Hosts": lambda row: (
                 "as many" if row["same_hosts"] else f"{row['hosts']:.0f} against {row['against_hosts']:.0f}"
             ),
             data.metric.heading: lambda row: wording.format_rate(row["mean"]),
             f"{data.metric.heading} of {first}": lambda row: wording.format_rate(row["against_mean"]),
-            **columns.ratio("Ratio", "95 % interval"),
-            **verdict.P,
-            **columns.RUNS_AND_FAILURES,
+            **columns.ratio_columns("Ratio", "95 % interval"),
+            **verdict.P_COLUMN,
+            **columns.RUN_AND_FAILURE_COLUMNS,
         },
         caption=caption,
-        limits=(*panels.limits(), plot.cut(lines, plot.RATE)),
-        findings=_describe_ratios(rows, telling(rows, [*panel_columns, "ranks"]), data.design),
-        coverage=coverage_of_cells(rows, rows.loc[rows["ratio"].notna(), "cell_id"]),
+        limits=(*panels.list_limits(), plot.describe_cut_intervals(lines, plot.RATE)),
+        findings=_describe_ratios(rows, select_distinguishing_columns(rows, [*panel_columns, "ranks"]), data.design),
+        coverage=describe_cell_coverage(rows, rows.loc[rows["ratio"].notna(), "cell_id"]),
     )
 
 
@@ -94,7 +101,7 @@ def _draw_panels(panels: plot.Panels, y_label: str) -> str:
         (system, attach): f"{system}, {attach}" if has_several_attachments[system] else str(system)
         for system, attach in names
     }
-    looks = plot.looks(names)
+    looks = plot.assign_looks(names)
 
     def draw_panel(axes: Any, panel_rows: pd.DataFrame) -> None:
         """Draw a line per system and attachment. Compositions on more than the fewest hosts are hollow markers."""
@@ -103,8 +110,8 @@ def _draw_panels(panels: plot.Panels, y_label: str) -> str:
             compact = ~measured_rows.duplicated("ranks")
             line: Any = measured_rows[compact]
             axes.plot(line["ranks"], line["mean"], color=looks[name].colour, linewidth=1.2)
-            plot.points(axes, line, line["ranks"], plot.RATE, looks[name])
-            plot.points(
+            plot.draw_points(axes, line, line["ranks"], plot.RATE, looks[name])
+            plot.draw_points(
                 axes, measured_rows[~compact], measured_rows.loc[~compact, "ranks"], plot.RATE, looks[name], hollow=True
             )
         axes.set_xscale("log", base=2)
@@ -113,6 +120,6 @@ def _draw_panels(panels: plot.Panels, y_label: str) -> str:
         axes.minorticks_off()
         axes.set_ylim(bottom=0)
 
-    return plot.multiples(
-        panels, draw_panel, plot.keys(looks, labels.__getitem__), "devices in use", y_label, height_in=2.7
+    return plot.draw_multiples(
+        panels, draw_panel, plot.build_legend_keys(looks, labels.__getitem__), "devices in use", y_label, height_in=2.7
     )

@@ -8,7 +8,7 @@ import pandas as pd
 from campaign.analysis.statistics import comparable_cells
 from campaign.common import wording
 from campaign.report import bars, columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
+from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, nothing
 
 TITLE = "Over the time of a run"
 SECTION = "What happens during a run? One run of each cell is shown, from its start."
@@ -50,8 +50,8 @@ def draw(data: FigureData) -> Drawing:
         return nothing("no run has telemetry over time")
     drawn_rows = _select_drawn(rows)
     changing_rows = drawn_rows[drawn_rows.groupby(["quantity", "workload"], sort=False)["most"].transform("max") > 0]
-    panels = plot.panels(drawn_rows if changing_rows.empty else changing_rows, ["quantity", "workload"])
-    options = comparable_cells.option_columns(rows)
+    panels = plot.split_into_panels(drawn_rows if changing_rows.empty else changing_rows, ["quantity", "workload"])
+    options = comparable_cells.list_option_columns(rows)
     axes = ["workload", "batch", "precision", *options]
     series = _summarise_series(rows)
     workload_texts = sorted(
@@ -61,29 +61,29 @@ def draw(data: FigureData) -> Drawing:
     hidden_text = f" {wording.pluralize(hidden_count, 'further cell')} in the data only." if hidden_count else ""
     caption = (
         f"One run of each cell, the first valid one. The line is the mean of its devices or hosts, the band spans them. Drawn: "
-        f"{'; '.join(workload_texts)}.{panels.sentence()}"
+        f"{'; '.join(workload_texts)}.{panels.common_sentence()}"
     )
     value_columns = {"Mean over the run": "mean", "Least": "least", "Most": "most"}
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         series,
         lambda: _draw_panels(panels),
         {
             "What": lambda row: f"{row['quantity']} ({row['unit']})",
-            "Configuration": columns.text("configuration"),
-            "Workload": columns.described(axes),
+            "Configuration": columns.text_column("configuration"),
+            "Workload": columns.description_column(axes),
             **{
-                heading: lambda row, name=name: bars.told_beside(row[name], row["unit"])
+                heading: lambda row, name=name: bars.format_value(row[name], row["unit"])
                 for heading, name in value_columns.items()
             },
-            "Parts": columns.count("parts"),
+            "Parts": columns.count_column("parts"),
             "Run": lambda row: f"{row['cell_id']}.{row['repetition']}",
         },
         data=rows,
         caption=caption,
-        limits=(*panels.limits(), hidden_text),
+        limits=(*panels.list_limits(), hidden_text),
         findings=_describe_ranges(series, drawn_rows),
-        coverage=coverage_of_cells(data.cells, rows["cell_id"]),
+        coverage=describe_cell_coverage(data.cells, rows["cell_id"]),
     )
 
 
@@ -107,7 +107,9 @@ def _bin_telemetry(data: FigureData) -> pd.DataFrame:
     rows = groups["value"].agg(["mean", "min", "max", "count"]).assign(time_s=groups["time_s"].mean()).reset_index()
     rows = rows.rename(columns={"min": "least", "max": "most", "count": "parts"})
     largest = rows.groupby("quantity", sort=False)["most"].max()
-    unit_scales = {name: bars.told_in(units[name][1], float(largest_value)) for name, largest_value in largest.items()}
+    unit_scales = {
+        name: bars.choose_unit(units[name][1], float(largest_value)) for name, largest_value in largest.items()
+    }
     factor = rows["quantity"].map({name: entry[1] / units[name][2] for name, entry in unit_scales.items()})
     rows = rows.assign(**{name: rows[name] * factor for name in ("mean", "least", "most")})
     rows = rows.assign(
@@ -115,7 +117,9 @@ def _bin_telemetry(data: FigureData) -> pd.DataFrame:
         unit=rows["quantity"].map({name: entry[0] for name, entry in unit_scales.items()}),
         quantity=rows["quantity"].map({name: entry[0] for name, entry in units.items()}),
     )
-    cells = data.cells[[*_CELL_COLUMNS, *comparable_cells.option_columns(data.cells)]].reset_index(names="plan_place")
+    cells = data.cells[[*_CELL_COLUMNS, *comparable_cells.list_option_columns(data.cells)]].reset_index(
+        names="plan_place"
+    )
     cell_rows = cells.merge(rows, on="cell_id").sort_values(
         ["place", "plan_place", "bin"], kind="stable", ignore_index=True
     )
@@ -128,7 +132,7 @@ def _select_drawn(rows: pd.DataFrame) -> pd.DataFrame:
     They are of the workloads sampled on the most configurations, each with one batch, precision and set of options.
     """
     cells = rows.drop_duplicates("cell_id")
-    axes = ["batch", "precision", *comparable_cells.option_columns(rows)]
+    axes = ["batch", "precision", *comparable_cells.list_option_columns(rows)]
     spread = (
         cells.groupby("workload", sort=False)["configuration"].nunique().sort_values(ascending=False, kind="stable")
     )
@@ -161,14 +165,14 @@ def _describe_ranges(series: pd.DataFrame, drawn_rows: pd.DataFrame) -> tuple[st
     for quantity, group in shown_series.groupby("quantity", sort=False):
         widest: Any = group.loc[(group["most"] - group["least"]).idxmax()]
         name = f"{str(quantity)[0].upper()}{str(quantity)[1:]}"
-        low_text, high_text = (bars.told(widest[end], widest["unit"]) for end in ("least", "most"))
+        low_text, high_text = (bars.format_with_unit(widest[end], widest["unit"]) for end in ("least", "most"))
         if low_text == high_text:
             sentences.append(f"{name} stays at {high_text} in every run drawn.")
             continue
         run_text = ", ".join([str(widest["configuration"]), str(widest["workload"])])
         sentences.append(
             f"{name} varies most in the run of {run_text}: between {low_text} and "
-            f"{high_text}, {bars.told(widest['mean'], widest['unit'])} "
+            f"{high_text}, {bars.format_with_unit(widest['mean'], widest['unit'])} "
             "on average."
         )
     return tuple(sentences)
@@ -176,14 +180,14 @@ def _describe_ranges(series: pd.DataFrame, drawn_rows: pd.DataFrame) -> tuple[st
 
 def _draw_panels(panels: plot.Panels) -> str:
     """Draw one panel per quantity and workload, with a line per configuration and a band over its devices. Return SVG."""
-    looks = plot.looks(plot.in_panels(panels, "configuration"))
+    looks = plot.assign_looks(plot.collect_panel_values(panels, "configuration"))
     dashes = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
     lines: dict[str, dict[str, Any]] = {
         name: {"color": look.colour, "linestyle": dashes[position % len(dashes)], "linewidth": 1.2}
         for position, (name, look) in enumerate(looks.items())
     }
 
-    has_several_quantities = len(set(plot.in_panels(panels, "quantity"))) > 1
+    has_several_quantities = len(set(plot.collect_panel_values(panels, "quantity"))) > 1
 
     def draw_panel(axes: Any, panel_rows: pd.DataFrame) -> None:
         """Draw a line per configuration, and a band over its devices or hosts if it has several."""
@@ -199,5 +203,5 @@ def _draw_panels(panels: plot.Panels) -> str:
             f"{'mean' if has_several_quantities else panel_rows['quantity'].iloc[0]} ({panel_rows['unit'].iloc[0]})"
         )
 
-    handles = [plot.ink_key(name, **line_style) for name, line_style in lines.items()]
-    return plot.multiples(panels, draw_panel, handles, "time (s)", height_in=2.1)
+    handles = [plot.build_ink_key(name, **line_style) for name, line_style in lines.items()]
+    return plot.draw_multiples(panels, draw_panel, handles, "time (s)", height_in=2.1)

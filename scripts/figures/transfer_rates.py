@@ -45,7 +45,7 @@ def draw(data: FigureData) -> Drawing:
     }
     total = (sums["pcie_rx_mean_gb_per_s"] + sums["pcie_tx_mean_gb_per_s"]) * runs["ranks"]
     runs = runs.assign(pcie_all_gb_per_s=total)
-    rows = bars.rows_of(replace(data, runs=runs), QUANTITIES)
+    rows = bars.summarize_by_cell(replace(data, runs=runs), QUANTITIES)
     if rows.empty:
         return nothing("no run was sampled with a counter of PCIe, NVLink, network or storage")
     has_short_samples = bool(runs["flags"].str.contains(_SHORT_SAMPLE_FLAG, regex=False).any())
@@ -54,8 +54,8 @@ def draw(data: FigureData) -> Drawing:
         if has_short_samples
         else ""
     )
-    design = comparisons.design(runs, data.protocol, column="pcie_all_gb_per_s")
-    return bars.drawing(data, rows, _DESCRIPTION, remarks, _describe_traffic_ratio(rows, design))
+    design = comparisons.build_design(runs, data.protocol, column="pcie_all_gb_per_s")
+    return bars.build_bar_drawing(data, rows, _DESCRIPTION, remarks, _describe_traffic_ratio(rows, design))
 
 
 def _describe_traffic_ratio(rows: pd.DataFrame, design: Design) -> tuple[str, ...]:
@@ -67,8 +67,8 @@ def _describe_traffic_ratio(rows: pd.DataFrame, design: Design) -> tuple[str, ..
         rows: rates with their intervals.
         design: design of the experiment for ratios of PCIe traffic.
     """
-    chosen_rows = bars.chosen(rows)
-    pcie_rows = chosen_rows[chosen_rows["quantity"] == QUANTITIES[0].says]
+    chosen_rows = bars.select_most_sampled(rows)
+    pcie_rows = chosen_rows[chosen_rows["quantity"] == QUANTITIES[0].label]
     if pcie_rows.empty:
         return ()
     busiest = pcie_rows.loc[pcie_rows["mean"].idxmax(), "configuration"]
@@ -76,6 +76,6 @@ def _describe_traffic_ratio(rows: pd.DataFrame, design: Design) -> tuple[str, ..
     if group["workload"].nunique() < 2:
         return ()
     highest, lowest = group.loc[group["mean"].idxmax()], group.loc[group["mean"].idxmin()]
-    comparison = comparisons.ratios(pd.Series([highest["cell_id"]]), pd.Series([lowest["cell_id"]]), design)
-    ratio = verdict.extremes(comparison, len(group))
+    comparison = comparisons.compute_ratios(pd.Series([highest["cell_id"]]), pd.Series([lowest["cell_id"]]), design)
+    ratio = verdict.describe_extreme_ratio(comparison, len(group))
     return (f"On {busiest}, {highest['workload']} moves {ratio} as much over PCIe as {lowest['workload']}.",)

@@ -32,7 +32,7 @@ _DESCRIPTION = "Of one device or one host, over the time that was measured."
 
 def draw(data: FigureData) -> Drawing:
     """Draw utilisation, memory, power and temperature of devices and hosts, by configuration and workload."""
-    rows = bars.rows_of(data, QUANTITIES)
+    rows = bars.summarize_by_cell(data, QUANTITIES)
     if rows.empty:
         return nothing("no run was sampled for long enough")
-    return bars.drawing(data, rows, _DESCRIPTION)
+    return bars.build_bar_drawing(data, rows, _DESCRIPTION)

@@ -6,21 +6,21 @@ from typing import Any
 import pandas as pd
 
 from campaign.analysis.statistics import verdict
-from campaign.analysis.statistics.slow_hosts import WITH_LEASES, HostResult
+from campaign.analysis.statistics.slow_hosts import ERROR_FROM_LEASES, HostResult
 from campaign.analysis.statistics.variance_components import (
     HOST,
     LEASE,
+    LEASE_AND_HOST,
     RUN,
-    TOGETHER,
-    Component,
     SpreadSources,
-    spread_sources,
+    VarianceComponent,
+    analyze_spread_sources,
 )
 from campaign.analysis.statistics.variance_components import METHOD as METHOD_OF_PARTS
 from campaign.common import intervals, wording
 from campaign.report import columns, plot
-from campaign.report.bars import BarGroups, Bars, grouped
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing
+from campaign.report.bars import BarGroups, Bars, group_bars
+from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, nothing
 from campaign.spec.metric import Metric
 
 TITLE = "Variance and slow hosts"
@@ -39,8 +39,8 @@ COUNTERPARTS = {
     "FASTER: Fig. 5 (hosts)": "how hosts differ by themselves",
 }
 
-_COMPONENTS = (RUN, LEASE, HOST, TOGETHER)
-_DIFFERENCE = plot.Columns("value_pct", "low_pct", "high_pct")
+_COMPONENTS = (RUN, LEASE, HOST, LEASE_AND_HOST)
+_DIFFERENCE = plot.IntervalColumns("value_pct", "low_pct", "high_pct")
 _MAX_HOSTS = 40
 _MAX_LISTED_CELLS = 4
 _MAX_AXIS_RATIO = 5.0  # longest axis, in multiples of the largest value; longer intervals are cut
@@ -49,7 +49,7 @@ _MAX_LABELLED_BARS = 24  # texts beside more bars would overlap
 
 def draw(data: FigureData) -> Drawing:
     """Draw the components of variation of equal cells, and each host in comparison with the others."""
-    sources = spread_sources(data.runs, data.metric.higher)
+    sources = analyze_spread_sources(data.runs, data.metric.higher)
     parts = _tabulate_components(sources)
     if not parts["value_pct"].notna().any():
         return nothing("no cell has two valid runs on one lease, so the run-to-run spread is unknown")
@@ -65,27 +65,29 @@ def draw(data: FigureData) -> Drawing:
         f"Left: standard deviation of {data.metric.label} inside of cells; {wording.format_run_counts(list(counts))} a cell, 95 % "
         f"interval. A cross: unknown. {_format_host_caption(sources)}"
     )
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         rows,
         lambda: _draw_spreads_and_hosts(parts, hosts, data.metric),
         {
-            "What": columns.text("what"),
-            "Of": columns.text("of"),
-            f"Spread, or less {data.metric.performance}": columns.percent("value_pct", 2),
-            "95 % interval": columns.between("low_pct", "high_pct", lambda value: wording.format_percent(value, 2)),
-            "p (Holm)": lambda row: verdict.p_value(row["p_holm"]),
-            "Cells": columns.count("n_cells"),
-            "Runs": columns.count("n_runs"),
+            "What": columns.text_column("what"),
+            "Of": columns.text_column("of"),
+            f"Spread, or less {data.metric.performance}": columns.percent_column("value_pct", 2),
+            "95 % interval": columns.interval_column(
+                "low_pct", "high_pct", lambda value: wording.format_percent(value, 2)
+            ),
+            "p (Holm)": lambda row: verdict.format_p_value(row["p_holm"]),
+            "Cells": columns.count_column("n_cells"),
+            "Runs": columns.count_column("n_runs"),
             "Independent differences": lambda row: (
                 wording.format_count(row["freedom"]) if row["freedom"] else wording.NO_VALUE
             ),
-            "Remark": columns.text("remark"),
+            "Remark": columns.text_column("remark"),
         },
         caption=caption,
         limits=(_describe_cut_intervals(parts),),
         findings=findings,
-        coverage=coverage_of_cells(data.cells),
+        coverage=describe_cell_coverage(data.cells),
     )
 
 
@@ -96,7 +98,9 @@ def _tabulate_components(sources: SpreadSources) -> pd.DataFrame:
     """
     rows = []
     for workload, parts in sources.by_workload.items():
-        components = (parts.run, parts.together) if parts.together.known else (parts.run, parts.lease, parts.host)
+        components = (
+            (parts.run, parts.lease_and_host) if parts.lease_and_host.is_known else (parts.run, parts.lease, parts.host)
+        )
         rows += [_build_component_row(workload, part, parts.runs, parts.cells) for part in components]
     return pd.DataFrame(rows, columns=_TABLE_COLUMNS)
 
@@ -116,7 +120,7 @@ _TABLE_COLUMNS = [
 ]
 
 
-def _build_component_row(workload: str, part: Component, runs: int, cells: int) -> list[Any]:
+def _build_component_row(workload: str, part: VarianceComponent, runs: int, cells: int) -> list[Any]:
     """Build the table row of a component of variation.
 
     Args:
@@ -125,7 +129,7 @@ def _build_component_row(workload: str, part: Component, runs: int, cells: int) 
         runs: number of runs.
         cells: number of cells.
     """
-    remark = "every lease of a cell was on other hosts" if part.known and part.name == TOGETHER else ""
+    remark = "every lease of a cell was on other hosts" if part.is_known and part.name == LEASE_AND_HOST else ""
     nan = float("nan")
     numbers = [part.sd_pct, part.low_pct, part.high_pct, nan, nan]
     return [part.name, workload, *numbers, cells, runs, part.freedom, part.why or remark]
@@ -143,7 +147,7 @@ def _tabulate_hosts(sources: SpreadSources, cells: pd.DataFrame) -> pd.DataFrame
 
 def _describe_host_result(result: HostResult, cells: pd.DataFrame) -> str:
     """Return the remark of a host, either its cells if it is slow, or why it could not be compared."""
-    if not result.slow:
+    if not result.is_slow:
         return result.why
     return f"slow, in {_describe_cells(result, cells)}{_describe_other_causes(result)}"
 
@@ -153,7 +157,7 @@ def _describe_other_causes(result: HostResult) -> str:
     together_text = (
         f"; always used together with {', '.join(result.together)}: either may be the cause" if result.together else ""
     )
-    if result.error_of == WITH_LEASES:
+    if result.error_of == ERROR_FROM_LEASES:
         return together_text
     return (
         f"{together_text}; it was compared in "
@@ -183,7 +187,7 @@ def _describe_spreads(parts: pd.DataFrame, measure: str) -> Iterable[str]:
         if known_rows.empty:
             continue
         row = known_rows.sort_values("value_pct", kind="stable").iloc[-1]
-        label = "With another lease on other hosts" if name == TOGETHER else name.capitalize()
+        label = "With another lease on other hosts" if name == LEASE_AND_HOST else name.capitalize()
         numbers = (row["value_pct"], row["low_pct"], row["high_pct"])
         spread_text = wording.format_with_interval(*numbers, lambda value: wording.format_percent(value, 2))
         # An estimate: the true value is bounded by the interval, not by the number.
@@ -197,7 +201,7 @@ def _describe_spreads(parts: pd.DataFrame, measure: str) -> Iterable[str]:
 
 def _describe_slow_hosts(sources: SpreadSources, cells: pd.DataFrame, measure: str) -> Iterable[str]:
     """Yield a sentence per slow host, with its slowdown, and the command that repeats its runs."""
-    for result in sources.slow:
+    for result in sources.slow_hosts:
         size = wording.format_with_interval(
             result.slowdown_pct, result.low_pct, result.high_pct, wording.format_percent
         )
@@ -211,7 +215,7 @@ def _describe_slow_hosts(sources: SpreadSources, cells: pd.DataFrame, measure: s
 def _describe_equal_hosts(sources: SpreadSources) -> Iterable[str]:
     """Yield a sentence that no host is slow, with the largest difference that is compatible with the data."""
     compared_hosts = [host for host in sources.hosts if not host.why]
-    if compared_hosts and not sources.slow:
+    if compared_hosts and not sources.slow_hosts:
         widest = max(max(abs(result.low_pct), abs(result.high_pct)) for result in compared_hosts)
         yield (
             f"None of {wording.pluralize(len(compared_hosts), 'host')} is slower "
@@ -222,7 +226,7 @@ def _describe_equal_hosts(sources: SpreadSources) -> Iterable[str]:
 
 def _format_p_value(value: float) -> str:
     """Format a p-value with its relation, as in '= 0.03'."""
-    text = verdict.p_value(value)
+    text = verdict.format_p_value(value)
     return text if text.startswith("<") else f"= {text}"
 
 
@@ -244,7 +248,7 @@ def _draw_spreads_and_hosts(parts: pd.DataFrame, hosts: pd.DataFrame, metric: Me
         metric: metric of the campaign.
     """
     host_rows = hosts[hosts["value_pct"].notna()].sort_values("value_pct", ascending=False, kind="stable")
-    figure, axes = plot.grid(2 if len(host_rows) else 1, height_in=3.0)
+    figure, axes = plot.create_grid(2 if len(host_rows) else 1, height_in=3.0)
     ((spread_axes,), *host_panels) = axes
     series = [name for name in _COMPONENTS if (parts["what"] == name).any()]
     bar_chart = Bars(series)
@@ -252,13 +256,13 @@ def _draw_spreads_and_hosts(parts: pd.DataFrame, hosts: pd.DataFrame, metric: Me
     cells = parts.assign(
         mean=parts["value_pct"], ci_low=parts["low_pct"], ci_high=parts["high_pct"], n_ok=is_known.astype(int)
     )
-    groups = grouped(cells.assign(failures="unknown", state="missing"), "of", "what")
+    groups = group_bars(cells.assign(failures="unknown", state="missing"), "of", "what")
     bar_chart.draw(spread_axes, groups)
     _annotate_bars(spread_axes, groups, _compute_axis_top(parts))
     spread_axes.set_ylabel(f"standard deviation (% of {metric.label})")
     spread_axes.set_xlabel("workload")
-    plot.title(spread_axes, "Spread of equal cells")
-    plot.legend(figure, bar_chart.handles())
+    plot.set_panel_title(spread_axes, "Spread of equal cells")
+    plot.add_legend(figure, bar_chart.legend_handles())
     for (host_axes,) in host_panels:
         _draw_hosts(host_axes, host_rows.head(_MAX_HOSTS).reset_index(drop=True), metric.performance)
     return plot.to_svg(figure)
@@ -292,7 +296,7 @@ def _annotate_bars(axes: Any, groups: BarGroups, highest: float) -> None:
             if row["ci_high"] > highest:
                 axes.plot([x], [1.09 * highest], marker="^", markersize=4, color=plot.INK, linestyle="", zorder=5)
             if is_legible and pd.notna(row["mean"]):
-                text_style = {"rotation": 90, "ha": "left", "va": "bottom", "fontsize": plot.small_pt()}
+                text_style = {"rotation": 90, "ha": "left", "va": "bottom", "fontsize": plot.small_font_pt()}
                 words = wording.format_percent(row["mean"], 2)
                 axes.annotate(words, (x, row["mean"]), xytext=(4, 2), textcoords="offset points", **text_style)
 
@@ -301,14 +305,14 @@ def _draw_hosts(axes: Any, rows: pd.DataFrame, measure: str) -> None:
     """Draw the slowdown of each host with its interval. Slow hosts are filled, others hollow."""
     slow = rows["p_holm"] < intervals.SIGNIFICANCE_LEVEL
     axes.axhline(0, color=plot.INK, linestyle=":", linewidth=0.9)
-    for look, hollow, mask in ((plot.look(5), False, slow), (plot.look(0), True, ~slow)):
+    for look, hollow, mask in ((plot.series_look(5), False, slow), (plot.series_look(0), True, ~slow)):
         marker_rows = rows[mask]
-        plot.points(axes, marker_rows, marker_rows.index.to_numpy(), _DIFFERENCE, look, hollow)
-    low, high = plot.range_of(rows, _DIFFERENCE)
+        plot.draw_points(axes, marker_rows, marker_rows.index.to_numpy(), _DIFFERENCE, look, hollow)
+    low, high = plot.compute_range(rows, _DIFFERENCE)
     room = 0.12 * (high - low or 1.0)
     axes.set_ylim(low - room, high + room)
     axes.set_xlim(-0.6, len(rows) - 0.4)
     axes.set_xticks(range(len(rows)), rows["of"], rotation=90 if len(rows) > 6 else 0)
     axes.set_ylabel(f"less {measure} than other hosts (%)")
     axes.set_xlabel("host")
-    plot.title(axes, "Hosts against each other")
+    plot.set_panel_title(axes, "Hosts against each other")

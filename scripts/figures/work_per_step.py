@@ -7,8 +7,8 @@ import pandas as pd
 from campaign.analysis.statistics import comparable_cells, comparisons
 from campaign.common import wording
 from campaign.report import bars, columns, plot
-from campaign.report.bars import BarGroups, Bars, grouped
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, telling
+from campaign.report.bars import BarGroups, Bars, group_bars
+from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, nothing, select_distinguishing_columns
 
 TITLE = "Work and bytes of a step"
 SECTION = "How much does a step compute and communicate, and which share of a device's peak is reached?"
@@ -26,44 +26,44 @@ def draw(data: FigureData) -> Drawing:
     """Draw the arithmetic rate that each device reaches at the largest batch, with its share of the dense peak."""
     if "achieved_tflops" not in data.runs or not data.runs["achieved_tflops"].notna().any():
         return nothing("no workload reported the arithmetic of its steps")
-    rows = comparable_cells.in_words(_tabulate_arithmetic(data))
-    panel_columns = ["workload", *comparable_cells.option_columns(rows)]
-    panels = plot.panels(rows, panel_columns)
+    rows = comparable_cells.add_description_columns(_tabulate_arithmetic(data))
+    panel_columns = ["workload", *comparable_cells.list_option_columns(rows)]
+    panels = plot.split_into_panels(rows, panel_columns)
     caption = (
         f"Arithmetic that each device reaches at the largest batch; {wording.format_run_counts(rows['n_ok'])} a bar, "
         f"{wording.describe_intervals(rows['interval_method'])}. Above a bar: the share "
-        f"of the device's dense peak, where that is known.{panels.sentence()}"
+        f"of the device's dense peak, where that is known.{panels.common_sentence()}"
     )
-    names = sorted(set(plot.in_panels(panels, "precision")), key=comparable_cells.precision_rank)
-    return plot.drawn(
+    names = sorted(set(plot.collect_panel_values(panels, "precision")), key=comparable_cells.rank_precision)
+    return plot.build_drawing(
         data,
         rows,
-        lambda: Bars(names, _format_peak_share).multiples(
+        lambda: Bars(names, _format_peak_share).draw_multiples(
             panels,
             _group_bars,
             lambda cells: f"configuration (batch {cells['batch'].max()})",
             "GFLOP/s a device",
-            bars.tall_enough(2.4, set(plot.in_panels(panels, "configuration"))),
+            bars.panel_height_in(2.4, set(plot.collect_panel_values(panels, "configuration"))),
             rotation=60,
         ),
         {
-            "Workload": columns.described(telling(rows, panel_columns)),
-            "Configuration": columns.text("configuration"),
-            "Batch": columns.count("batch"),
-            "Precision": columns.text("precision"),
+            "Workload": columns.description_column(select_distinguishing_columns(rows, panel_columns)),
+            "Configuration": columns.text_column("configuration"),
+            "Batch": columns.count_column("batch"),
+            "Precision": columns.text_column("precision"),
             "Parameters": lambda row: wording.format_number(row["parameters"] / 1e6) + " M",
-            "GFLOP a step": columns.number("flops_per_step", factor=1e-9),
+            "GFLOP a step": columns.number_column("flops_per_step", factor=1e-9),
             "All-reduced a step": lambda row: _format_megabytes(row["allreduce_bytes_per_step"]),
-            "FLOP a byte": columns.number("flops_per_allreduce_byte"),
-            "GFLOP/s a device": columns.number("mean"),
-            "95 % interval": columns.between("ci_low", "ci_high"),
-            "Of the peak": columns.percent("mfu_pct"),
-            **columns.RUNS,
+            "FLOP a byte": columns.number_column("flops_per_allreduce_byte"),
+            "GFLOP/s a device": columns.number_column("mean"),
+            "95 % interval": columns.interval_column("ci_low", "ci_high"),
+            "Of the peak": columns.percent_column("mfu_pct"),
+            **columns.RUN_COLUMNS,
         },
         caption=caption,
-        limits=(*panels.limits(), plot.cut(rows, plot.RATE)),
+        limits=(*panels.list_limits(), plot.describe_cut_intervals(rows, plot.RATE)),
         findings=_describe_arithmetic(rows, panel_columns),
-        coverage=coverage_of_cells(data.cells, rows["cell_id"]),
+        coverage=describe_cell_coverage(data.cells, rows["cell_id"]),
     )
 
 
@@ -75,9 +75,9 @@ def _tabulate_arithmetic(data: FigureData) -> pd.DataFrame:
     cells = data.cells[data.cells["cell_id"].isin(rate.index)].drop(columns=["mean", "sd", "ci_low", "ci_high"])
     ids = cells["cell_id"]
     cells = cells.assign(mean=ids.map(rate), sd=ids.map(_GFLOP_PER_TFLOP * groups["achieved_tflops"].std()))
-    design = comparisons.design(ok, data.protocol, column="achieved_tflops", higher=False)
+    design = comparisons.build_design(ok, data.protocol, column="achieved_tflops", higher_is_better=False)
     counts = {name: ids.map(groups[name].first()) if name in ok else float("nan") for name in (*_COUNTS, "mfu_pct")}
-    return bars.with_interval(cells.assign(unit="GFLOP/s", **counts).reset_index(drop=True), design)
+    return bars.add_intervals(cells.assign(unit="GFLOP/s", **counts).reset_index(drop=True), design)
 
 
 def _describe_arithmetic(rows: pd.DataFrame, panel_columns: list[str]) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def _describe_arithmetic(rows: pd.DataFrame, panel_columns: list[str]) -> tuple[
 
 def _group_bars(cells: pd.DataFrame) -> BarGroups:
     """Group the bars of the largest batch by configuration, with one bar per precision."""
-    return grouped(cells[cells["batch"] == cells["batch"].max()], "configuration", "precision")
+    return group_bars(cells[cells["batch"] == cells["batch"].max()], "configuration", "precision")
 
 
 def _format_peak_share(row: Any) -> str:

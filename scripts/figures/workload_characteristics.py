@@ -10,8 +10,15 @@ from campaign.analysis.statistics import comparable_cells
 from campaign.common import wording
 from campaign.common.errors import ConfigError
 from campaign.report import columns, plot
-from campaign.report.figure import APPARATUS, Drawing, FigureData, coverage_of_cells, first_and_last, nothing
-from campaign.workloads.trainer.model_catalog import MODELS, model_info
+from campaign.report.figure import (
+    APPARATUS,
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    nothing,
+    select_first_and_last,
+)
+from campaign.workloads.trainer.model_catalog import MODELS, find_model_info
 
 TITLE = "Workloads"
 SECTION = "Which workloads were measured? What an external program does not report is left open."
@@ -63,29 +70,29 @@ def draw(data: FigureData) -> Drawing:
         "Parameters, arithmetic and bytes are exact counts. GFLOP for each MB: a device's arithmetic in a step over what it "
         "all-reduces, at the largest batch. Layers: as their authors count them."
     )
-    return plot.drawn(
+    return plot.build_drawing(
         data,
         rows,
         None,
         {
-            "Workload": columns.text("workload"),
-            "Domain": columns.text("domain", wording.NO_VALUE),
+            "Workload": columns.text_column("workload"),
+            "Domain": columns.text_column("domain", wording.NO_VALUE),
             "Parameters": lambda row: _format_millions(row["parameters"]),
             "Layers": lambda row: (
                 wording.NO_VALUE if pd.isna(row["depth_layers"]) else wording.format_count(row["depth_layers"])
             ),
-            "Training GFLOP a sample": columns.number("train_gflop_per_sample"),
-            "All-reduced a step (MB)": columns.number("allreduce_mb_per_step"),
-            "GFLOP for each MB": columns.number("gflop_per_allreduce_mb"),
-            "A sample": columns.text("sample", wording.NO_VALUE),
-            "Batch per device": columns.text("batches"),
-            "Precision": columns.text("precisions"),
-            "Valid runs": columns.count("n_ok"),
-            "What it is": columns.text("description", wording.NO_VALUE),
+            "Training GFLOP a sample": columns.number_column("train_gflop_per_sample"),
+            "All-reduced a step (MB)": columns.number_column("allreduce_mb_per_step"),
+            "GFLOP for each MB": columns.number_column("gflop_per_allreduce_mb"),
+            "A sample": columns.text_column("sample", wording.NO_VALUE),
+            "Batch per device": columns.text_column("batches"),
+            "Precision": columns.text_column("precisions"),
+            "Valid runs": columns.count_column("n_ok"),
+            "What it is": columns.text_column("description", wording.NO_VALUE),
         },
         caption=caption,
         findings=_describe_sizes(rows),
-        coverage=coverage_of_cells(data.cells),
+        coverage=describe_cell_coverage(data.cells),
     )
 
 
@@ -101,7 +108,7 @@ def _tabulate_workloads(data: FigureData) -> pd.DataFrame:
     rows = []
     for name, cells in data.cells.groupby("workload", sort=False):
         runs = ok[ok["workload"] == name]
-        precisions = sorted(cells["precision"].unique(), key=comparable_cells.precision_rank)
+        precisions = sorted(cells["precision"].unique(), key=comparable_cells.rank_precision)
         rows.append(
             {
                 "workload": str(name),
@@ -143,7 +150,7 @@ def _derive_characteristics(file: Mapping[str, Any]) -> dict[str, Any]:
     if not model:
         return characteristics
     try:
-        info = model_info(model)
+        info = find_model_info(model)
     except ConfigError:  # a model of another version
         return characteristics
     options = file.get("options") or {}
@@ -194,7 +201,7 @@ def _describe_sizes(rows: pd.DataFrame) -> tuple[str, ...]:
     sized_rows = rows.dropna(subset=["parameters"]).sort_values("parameters", kind="stable")
     if len(sized_rows):
         words = " to ".join(
-            f"{_format_millions(row['parameters'])} ({row['workload']})" for row in first_and_last(sized_rows)
+            f"{_format_millions(row['parameters'])} ({row['workload']})" for row in select_first_and_last(sized_rows)
         )
         unknown = [str(name) for name in rows.loc[rows["parameters"].isna(), "workload"]]
         names_text = f"{', '.join(unknown[:_MAX_LISTED_WORKLOADS])}{' and others' if len(unknown) > _MAX_LISTED_WORKLOADS else ''}"

@@ -41,12 +41,12 @@ class Bare:
     ) -> Bare:
         """From a specification; `lap` is called with the name of what has just been done."""
         torch.manual_seed(spec.seed)
-        trainable = models.build(spec.model, spec.resolved_options())
+        trainable = models.build_model(spec.model, spec.resolve_options())
         trainable.train()
         lap("model")
         batch = make_feed(spec, trainable, rank, world_size, torch.device("cpu"))[0]()
         lap("input")
-        kind, settings = trainable.optimizer_of(float(spec.resolved_options()["learning_rate"]))
+        kind, settings = trainable.choose_optimizer(float(spec.resolve_options()["learning_rate"]))
         optimizer = kind(trainable.parameters(), **settings)
         model = DistributedDataParallel(trainable) if world_size > 1 else trainable
         lap("wrap")

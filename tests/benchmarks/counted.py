@@ -51,7 +51,7 @@ def main(campaign_path: Path, root: Path) -> None:
 
     os.fsync = fsync
     sys.addaudithook(count)
-    error = DriverResult.of(driver()).error
+    error = DriverResult.from_document(driver()).error
     sys.stdout.write(json.dumps({"error": str(error or ""), "counts": counts, "loaded": loaded()}) + "\n")
 
 

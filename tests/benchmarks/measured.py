@@ -7,11 +7,11 @@ from random import Random
 
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.dag import open_dag
-from campaign.plan.matrix import specification
+from campaign.plan.matrix import build_specification
 from campaign.plan.request import PlanRequest
 from campaign.spec.cell import Cell
-from campaign.spec.record import Record, RecordedCell, Store
-from campaign.spec.run_numbers import runs_of
+from campaign.spec.record import Record, RecordedCell, RecordStore
+from campaign.spec.run_numbers import list_run_numbers
 from tests.campaign_records import write_manifests
 
 _STARTED_S = 1_700_000_000.0
@@ -22,17 +22,17 @@ _TIME = {"fp32": 1.0, "tf32": 0.6, "bf16": 0.42, "fp16": 0.4}
 def pretend_measured(campaign_path: Path, results: Path) -> int:
     """Write a record for every run of a campaign and a manifest for every lease; gives the number of records."""
     dag = open_dag(PlanRequest(campaign_path, results))
-    store = Store(dag.results.directory)
+    store = RecordStore(dag.results.directory)
     names = {
-        "campaign": store.share(dag.campaign.document()),
-        "environment": store.share({"schema_version": "environment/1", "host": "host1", "packages": {}}),
-        "composition": store.share({"schema_version": "composition/1", "hosts": []}),
+        "campaign": store.share_document(dag.campaign.to_document()),
+        "environment": store.share_document({"schema_version": "environment/1", "host": "host1", "packages": {}}),
+        "composition": store.share_document({"schema_version": "composition/1", "hosts": []}),
     }
     for shard in range(256):
         (store.records / f"{shard:02x}").mkdir(parents=True, exist_ok=True)
     number = 0
     for lease, cell in dag.plan.cells:
-        for repetition in runs_of(cell.settings):
+        for repetition in list_run_numbers(cell.settings):
             number += 1
             record = _record(dag.campaign, lease.name, cell, repetition, number, names)
             # Not `Store.write`: forcing every file to disk is what `measure` takes its time for, and not what is timed here.
@@ -52,8 +52,8 @@ def _record(campaign: Campaign, lease: str, cell: Cell, repetition: int, number:
     return Record(
         cell_id=cell.id,
         repetition=repetition,
-        cell=RecordedCell.of(cell),
-        specification=specification(campaign, cell),
+        cell=RecordedCell.from_cell(cell),
+        specification=build_specification(campaign, cell),
         status="ok",
         started=_STARTED_S + number,
         ended=_STARTED_S + number + 1,

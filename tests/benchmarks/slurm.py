@@ -18,8 +18,8 @@ from pathlib import Path
 from campaign.common.errors import LaunchError
 from campaign.common.processes.marked import measure_memory_mib
 from campaign.emulators.hosts.cluster_spec import ClusterSpec
-from campaign.emulators.slurm.cluster import down, up
-from campaign.emulators.slurm.daemons import check
+from campaign.emulators.slurm.cluster import start_cluster, stop_cluster
+from campaign.emulators.slurm.daemons import check_requirements
 from campaign.spec.record import Record
 from tests.benchmarks import floors
 from tests.benchmarks.figure import Figure, Skipped
@@ -59,17 +59,17 @@ def calls_in_a_minute(times_s: Iterable[float]) -> int:
 def _project(project: Project) -> Iterator[ClusterProject]:
     """A project on a cluster; Skipped: there can be none here."""
     try:
-        check()
+        check_requirements()
     except LaunchError as error:
         raise Skipped(str(error)) from error
     directory = project.directory / "slurmd"
     try:
-        cluster = up(directory, ClusterSpec(hosts=equal_hosts(_HOSTS, _DEVICES)))
+        cluster = start_cluster(directory, ClusterSpec(hosts=equal_hosts(_HOSTS, _DEVICES)))
         here = ClusterProject(project.directory / "through-slurm", cluster)
         here.system(hosts=_HOSTS, devices=_DEVICES, slurm=_DEFAULTS)
         yield here
     finally:
-        down(directory)
+        stop_cluster(directory)
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------------

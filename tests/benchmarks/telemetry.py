@@ -62,5 +62,5 @@ def _keep_ms(directory: Path) -> float:
         started = time.perf_counter()
         for _ in range(_KEPT):
             now = time.time()
-            kept.keep(now - 0.02, now, None, None, directory / "none.parquet")
+            kept.store_run(now - 0.02, now, None, None, directory / "none.parquet")
         return (time.perf_counter() - started) / _KEPT * 1e3

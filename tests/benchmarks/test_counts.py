@@ -106,7 +106,7 @@ def test_where_there_is_no_slurm_its_figures_are_skipped_with_the_reason(
     def check() -> None:
         raise LaunchError("not installed: slurmd")
 
-    monkeypatch.setattr(slurm, "check", check)
+    monkeypatch.setattr(slurm, "check_requirements", check)
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--strict", "slurm"])
     assert main() == 0
     assert "slurm: skipped: not installed: slurmd" in capsys.readouterr().err
@@ -184,7 +184,7 @@ def test_a_plan_hashes_each_cell_once_and_opens_no_file_a_cell(
         campaign = load_campaign(path)
         with monkeypatch.context() as patch:
             calls = counted(patch, matrix, "content_hash")
-            matrix.expand(campaign)
+            matrix.expand_matrix(campaign)
             hashed[cells] = len(calls)
         with monkeypatch.context() as patch:
             reads = counted(patch, Path, "read_text")

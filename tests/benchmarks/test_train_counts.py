@@ -56,13 +56,13 @@ def window(
 ) -> list[Any]:
     """What `look` makes of a session's window, which it is given the function and the arguments of."""
     found: list[Any] = []
-    original = training_session.measure
+    original = training_session.measure_steps
 
     def measure(step: Callable[[], torch.Tensor], steps: int, clock: Any, barrier: Callable[[], None]) -> Any:
         found.extend(look(original, step, steps, barrier))
         raise Stop
 
-    monkeypatch.setattr(training_session, "measure", measure)
+    monkeypatch.setattr(training_session, "measure_steps", measure)
     place = RankEnvironment(0, 1, 0, directory / "spec.json", directory, 1)
     threads = torch.get_num_threads()
     try:

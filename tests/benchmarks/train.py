@@ -15,9 +15,9 @@ from pathlib import Path
 from campaign.run.local_launcher import LocalLauncher
 from campaign.spec.hardware import ComposedHost, Composition, Device
 from campaign.spec.system_file import SystemFile
-from campaign.workloads.launcher import Launcher, Limits
+from campaign.workloads.launcher import Launcher, StepLimits
 from campaign.workloads.protocol import Step
-from campaign.workloads.rank_launchers import free_port
+from campaign.workloads.rank_launchers import find_free_port
 from campaign.workloads.trainer.rank_interface import read_results
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.project import ROOT, Project
@@ -81,7 +81,7 @@ def run(
     spec.write_text(json.dumps(specification))
     environment = {"CAMPAIGN_SPEC": str(spec), "CAMPAIGN_OUT": str(directory), **more}
     step = Step((sys.executable, "-m", "campaign.workloads.trainer.rank"), environment, {"host1": ranks}, True, parent)
-    ended = launcher.run(step, f"bench/{directory.name}", log, directory, Limits(600.0))
+    ended = launcher.run(step, f"bench/{directory.name}", log, directory, StepLimits(600.0))
     if ended.codes != (0,) * ranks:
         raise RuntimeError(f"{directory}: exit codes {ended.codes}\n{log.read_text(errors='replace')[-3000:]}")
     return ended.started
@@ -120,7 +120,7 @@ def launches(directory: Path) -> Iterator[Figure]:
             for number in range(_LAUNCHES):
                 place = directory / f"launch-{ranks}-{number}"
                 ours.append(phases_s(launcher, ranks, place))
-                program.stdin.write(f"{place / 'spec.json'} {ranks} {free_port()}\n")
+                program.stdin.write(f"{place / 'spec.json'} {ranks} {find_free_port()}\n")
                 program.stdin.flush()
                 bare.append(json.loads(program.stdout.readline()))
             yield from _phases(ranks, ours, bare)

@@ -15,9 +15,9 @@ import pytest
 
 from campaign.common import files
 from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec
-from campaign.emulators.hosts.network import availability
-from campaign.emulators.slurm.cluster import down, up
-from campaign.emulators.slurm.daemons import PACKAGES, missing_programs
+from campaign.emulators.hosts.network import check_availability
+from campaign.emulators.slurm.cluster import start_cluster, stop_cluster
+from campaign.emulators.slurm.daemons import PACKAGES, list_missing_programs
 from tests.cluster.cluster_project import equal_hosts
 from tests.cluster.clusters_end_with_tests import clusters_end_with_this_process
 from tests.cluster.fault_site import FaultSite, impatient_cluster
@@ -35,7 +35,7 @@ def clusters_end_with_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="session")
 def hosts_can_be_emulated() -> None:
-    if reason := availability().reason:
+    if reason := check_availability().reason:
         pytest.skip(reason)
 
 
@@ -65,16 +65,16 @@ def slurm_installed() -> None:
     """Installs what is missing where a machine is made for tests (CI is set, root); skips elsewhere."""
     if os.geteuid() != 0:
         pytest.skip("a Slurm of one's own needs root")
-    if missing := missing_programs():
+    if missing := list_missing_programs():
         if not (os.environ.get("CI") and shutil.which("apt-get")):
             pytest.skip(
                 f"not installed: {', '.join(missing)} (apt-get install {' '.join(PACKAGES)}; done here when CI is set)"
             )
         # Each worker of pytest asks.
         with files.hold_lock(Path(tempfile.gettempdir()) / "campaign-tests-install.lock"):
-            if missing_programs():
+            if list_missing_programs():
                 _install()
-    if reason := availability().reason:
+    if reason := check_availability().reason:
         pytest.skip(reason)
 
 
@@ -106,9 +106,9 @@ def cluster(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> 
     directory = tmp_path_factory.mktemp("slurm")
     dynamic = ClusterHost(name="dynamic1", devices=2, devices_max=8, registration="dynamic", fabric_ports=2)
     try:
-        yield up(directory, ClusterSpec(hosts=(*equal_hosts(4, 4), dynamic)), print)
+        yield start_cluster(directory, ClusterSpec(hosts=(*equal_hosts(4, 4), dynamic)), print)
     finally:
-        down(directory)
+        stop_cluster(directory)
 
 
 @pytest.fixture(scope="module")

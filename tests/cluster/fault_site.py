@@ -17,7 +17,7 @@ import yaml
 
 from campaign.emulators.hosts.cluster_spec import Cluster, ClusterSpec
 from campaign.emulators.slurm import daemons
-from campaign.emulators.slurm.cluster import down, up
+from campaign.emulators.slurm.cluster import start_cluster, stop_cluster
 from campaign.emulators.slurm.daemons import Daemon
 from campaign.lease.journal import Journal, list_journaled_leases
 from tests.cluster.cluster_project import ClusterProject, equal_hosts
@@ -41,9 +41,9 @@ def impatient_cluster(directory: Path, *, accounting: bool, more: tuple[str, ...
     """more: further lines of slurm.conf."""
     spec = ClusterSpec(hosts=equal_hosts(HOSTS, DEVICES), accounting=accounting, slurm_conf=(*IMPATIENT, *more))
     try:
-        yield up(directory, spec, print)
+        yield start_cluster(directory, spec, print)
     finally:
-        down(directory)
+        stop_cluster(directory)
 
 
 class FaultSite(ClusterProject):
@@ -155,24 +155,24 @@ class FaultSite(ClusterProject):
 
     def power_off(self, host: str) -> None:
         """The end of everything that runs on a host, from one moment to the next."""
-        space = Path(f"/proc/{daemons.of(self.cluster, 'slurmd', host)[0].pid}/ns/net").stat().st_ino
+        space = Path(f"/proc/{daemons.find_processes(self.cluster, 'slurmd', host)[0].pid}/ns/net").stat().st_ino
         while inhabitants := _inhabitants(space):
             for pid in inhabitants:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
     def stop(self, daemon: Daemon, number: int = signal.SIGTERM) -> None:
-        daemons.stop(self.cluster, daemon, number=number)
+        daemons.stop_daemon(self.cluster, daemon, signal_number=number)
 
     def repair(self) -> None:
         """Whatever a test has left: no jobs, all daemons, all hosts in order."""
         self.kill()
         for daemon in ("slurmdbd", "slurmctld") if self.cluster.spec.accounting else ("slurmctld",):
-            if not daemons.of(self.cluster, daemon):
-                daemons.start(self.cluster, daemon)
+            if not daemons.find_processes(self.cluster, daemon):
+                daemons.start_daemon(self.cluster, daemon)
         for host in self.cluster.spec.hosts:
-            if not daemons.of(self.cluster, "slurmd", host.name):
-                daemons.start(self.cluster, "slurmd", host.name)
+            if not daemons.find_processes(self.cluster, "slurmd", host.name):
+                daemons.start_daemon(self.cluster, "slurmd", host.name)
         names = ",".join(host.name for host in self.cluster.spec.hosts)
         self.until(lambda: self._cleared(names))
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from campaign.common.errors import CampaignError
-from campaign.emulators.hosts.cluster_spec import Cluster, environment
-from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
+from campaign.emulators.hosts.cluster_spec import Cluster, slurm_environment
+from campaign.observe.telemetry.run_telemetry import Telemetry, TelemetrySummary
 from campaign.spec.hardware import ComposedHost, Composition, Device
 from campaign.spec.system_file import SystemFile
-from campaign.workloads.launcher import Limits
-from campaign.workloads.protocol import Ended, Step
+from campaign.workloads.launcher import StepLimits
+from campaign.workloads.protocol import Step, StepEnd
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -35,7 +35,7 @@ class Run:
 
     name: str
     step: Step
-    limits: Limits
+    limits: StepLimits
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Work:
 class Done:
     """results: of each run what it gave or the error that it raised; links: the launcher's; kept: by telemetry, of each run."""
 
-    results: Mapping[str, Ended | CampaignError]
+    results: Mapping[str, StepEnd | CampaignError]
     verified: Any = None
     links: Mapping[str, Any] | None = None
     mark: str = ""
-    kept: Mapping[str, Summary] = field(default_factory=dict)
+    kept: Mapping[str, TelemetrySummary] = field(default_factory=dict)
 
 
 @dataclass
@@ -114,7 +114,7 @@ def until(ready: Callable[[], bool], patience_s: float, complaint: Callable[[], 
 
 
 def slurm(cluster: Cluster, *argv: str) -> str:
-    surroundings = {**os.environ, **environment(cluster)}
+    surroundings = {**os.environ, **slurm_environment(cluster)}
     return subprocess.run(argv, capture_output=True, text=True, env=surroundings, timeout=60, check=False).stdout
 
 
@@ -157,28 +157,28 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _kept(telemetry: Telemetry, ended: Ended, log: Path) -> Summary:
+def _kept(telemetry: Telemetry, ended: StepEnd, log: Path) -> TelemetrySummary:
     """Of the window that the program names in its last line, where it does."""
     try:
         window = json.loads(log.read_text(errors="replace").splitlines()[-1])["window"]
     except (IndexError, ValueError, TypeError, KeyError):
-        return Summary()
-    return telemetry.keep(ended.started, ended.ended, tuple(window), None, log.with_suffix(".parquet"))
+        return TelemetrySummary()
+    return telemetry.store_run(ended.started, ended.ended, tuple(window), None, log.with_suffix(".parquet"))
 
 
 def main(file: Path) -> None:
     """Do the work. USR1 interrupts the run under way, as a driver is told to stop; the next one follows."""
     from campaign.run.launchers import open_launcher
-    from campaign.slurm.verify_devices import verify
+    from campaign.slurm.verify_devices import verify_devices_of_hosts
 
     work: Work = pickle.loads(file.read_bytes())
-    results: dict[str, Ended | CampaignError] = {}
+    results: dict[str, StepEnd | CampaignError] = {}
     verified = None
     signal.signal(signal.SIGUSR1, _interrupt)
     mark = file.parent.name
     if work.verify:
         try:
-            verified = verify(work.system, work.composition, work.directory / "verified")
+            verified = verify_devices_of_hosts(work.system, work.composition, work.directory / "verified")
         except CampaignError as error:
             verified = error
     launcher = open_launcher("slurm", work.system, work.composition)

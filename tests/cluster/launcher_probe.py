@@ -19,12 +19,12 @@ from campaign.common.errors import LaunchError
 from campaign.common.processes.marked import find_marked_processes
 from campaign.run.local_launcher import LocalLauncher
 from campaign.spec.hardware import Composition
-from campaign.workloads.launcher import Limits
-from campaign.workloads.protocol import Ended, Step
+from campaign.workloads.launcher import StepLimits
+from campaign.workloads.protocol import Step, StepEnd
 from tests.unit.run.launch.compositions import composition, emulated_system
 
 _MARK = f"launcher-probe-{os.getpid()}/"
-_LIMITS = Limits(60.0)
+_LIMITS = StepLimits(60.0)
 _SHOW = """
 import json, os
 print(json.dumps([int(os.environ["RANK"]), os.stat("/proc/self/ns/net").st_ino, os.getpid()]), flush=True)
@@ -64,15 +64,17 @@ class Bench:
         self.composition: Composition = composition(*shape)
         self.launcher: LocalLauncher = LocalLauncher(emulated_system(), self.composition)
 
-    def run(self, argv: tuple[str, ...], limits: Limits = _LIMITS, preload: str | None = None, **env: str) -> Ended:
+    def run(
+        self, argv: tuple[str, ...], limits: StepLimits = _LIMITS, preload: str | None = None, **env: str
+    ) -> StepEnd:
         ranks = {host.name: len(host.devices) for host in self.composition.hosts}
         step = Step(argv, env, ranks, preload=preload)
         return self.launcher.run(step, f"{_MARK}run", self.log, self.directory, limits)
 
-    def python(self, code: str, **keys: Any) -> Ended:
+    def python(self, code: str, **keys: Any) -> StepEnd:
         return self.run((sys.executable, "-S", "-c", code), **keys)
 
-    def train(self, **keys: Any) -> Ended:
+    def train(self, **keys: Any) -> StepEnd:
         spec = {"model": "bert-nano", "batch": 1, "warmup_steps": 1, "measured_steps": keys.pop("steps", 3)}
         (self.directory / "spec.json").write_text(json.dumps({**spec, "options": {"seq_len": 4}}))
         files = {"CAMPAIGN_SPEC": str(self.directory / "spec.json"), "CAMPAIGN_OUT": str(self.directory)}
@@ -116,8 +118,8 @@ def training(directory: Path) -> dict[str, Any]:
     bench = Bench(directory, (1, 1), (1, 0))
     ended = bench.train()
     statuses = [json.loads((directory / f"rank{rank}.json").read_text())["status"] for rank in range(3)]
-    stopped = bench.train(steps=1_000_000, limits=Limits(3.0))
-    hungry = bench.train(steps=1_000_000, limits=Limits(30.0, memory_limit_mib=20))
+    stopped = bench.train(steps=1_000_000, limits=StepLimits(3.0))
+    hungry = bench.train(steps=1_000_000, limits=StepLimits(30.0, memory_limit_mib=20))
     bench.launcher.close()
     left = list(find_marked_processes(_MARK))
     return {
@@ -133,8 +135,8 @@ def failing(directory: Path) -> dict[str, Any]:
     """Programs that cannot be started, one that is stopped at its limit, and hosts that go away."""
     bench = Bench(directory, (1, 0), (1, 0))
     absent, forbidden = bench.errors("no-such-program"), bench.errors("/etc/passwd")
-    stopped = bench.python("import time; time.sleep(60)", limits=Limits(0.5))
-    keeper = int(bench.launcher._places.of(Step((), {}, {"host1": 1}))[0].namespaces[-1].split("/")[2])
+    stopped = bench.python("import time; time.sleep(60)", limits=StepLimits(0.5))
+    keeper = int(bench.launcher._places.place_processes(Step((), {}, {"host1": 1}))[0].namespaces[-1].split("/")[2])
     os.kill(keeper, signal.SIGKILL)
     os.waitpid(keeper, 0)
     gone = bench.errors("true")

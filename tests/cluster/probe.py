@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.common.processes.marked import adopt_orphans
-from campaign.emulators.hosts.network import EmulatedHosts, emulated
+from campaign.emulators.hosts.network import EmulatedHosts, emulate_hosts
 from campaign.emulators.hosts.topology import EmulationSpec
 
 _PORT = 29511
@@ -50,7 +50,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 5) as stream:
 
 
 def stream_gbit_per_s(emulation: EmulatedHosts, sender: int, receiver: int, size: int) -> float:
-    words = [emulation.address(receiver), str(_PORT), str(size)]
+    words = [emulation.rank_address(receiver), str(_PORT), str(size)]
     receiving = subprocess.Popen(
         [*prefix(emulation, receiver), sys.executable, "-c", _RECEIVE, *words], stdout=subprocess.PIPE, text=True
     )
@@ -63,7 +63,7 @@ def stream_gbit_per_s(emulation: EmulatedHosts, sender: int, receiver: int, size
 
 def prefix(emulation: EmulatedHosts, rank: int) -> tuple[str, ...]:
     """The argv to put before a command that is to run where a rank does."""
-    return emulation.held.prefix(emulation.places[rank])
+    return emulation.held_namespaces.command_prefix(emulation.rank_namespaces[rank])
 
 
 def sent_bytes(emulation: EmulatedHosts, rank: int) -> int:
@@ -105,7 +105,7 @@ class Ranks:
     def train(self, emulation: EmulatedHosts, directory: Path, spec: dict[str, Any]) -> dict[str, Any]:
         """The result of rank 0."""
         (directory / "spec.json").write_text(json.dumps(spec))
-        world = len(emulation.places)
+        world = len(emulation.rank_namespaces)
         log = directory / "log"
         shared = {
             **os.environ,
@@ -137,11 +137,11 @@ class Ranks:
 
 
 def _environment(emulation: EmulatedHosts, rank: int) -> dict[str, str]:
-    alone = len(set(emulation.places)) == 1
-    host = emulation.places[rank].partition("-fabric")[0]
+    alone = len(set(emulation.rank_namespaces)) == 1
+    host = emulation.rank_namespaces[rank].partition("-fabric")[0]
     return {
-        "LOCAL_RANK": str(sum(place.partition("-fabric")[0] == host for place in emulation.places[:rank])),
-        "MASTER_ADDR": "127.0.0.1" if alone else emulation.address(0),
+        "LOCAL_RANK": str(sum(place.partition("-fabric")[0] == host for place in emulation.rank_namespaces[:rank])),
+        "MASTER_ADDR": "127.0.0.1" if alone else emulation.rank_address(0),
         "GLOO_SOCKET_IFNAME": "lo" if alone else "eth0",
     }
 
@@ -151,18 +151,18 @@ def main(what: str, file: str, *words: str) -> None:
     answer: dict[str, object] = {"user": os.getuid(), "host": socket.gethostname()}
     if what == "stream":
         (spec,) = specs
-        with emulated(spec) as emulation:
+        with emulate_hosts(spec) as emulation:
             answer["mode"] = emulation.mode
             streams = [[int(word) for word in words[first : first + 3]] for first in range(0, len(words), 3)]
             answer["gbit_per_s"] = [stream_gbit_per_s(emulation, *stream) for stream in streams]
     elif what == "bytes":
         (spec,) = specs
-        with emulated(spec) as emulation, tempfile.TemporaryDirectory() as directory:
+        with emulate_hosts(spec) as emulation, tempfile.TemporaryDirectory() as directory:
             answer["bytes"] = Ranks().step_bytes(emulation, Path(directory))
     else:
         ranks, times = Ranks(), []
         for spec in specs:
-            with emulated(spec) as emulation, tempfile.TemporaryDirectory() as directory:
+            with emulate_hosts(spec) as emulation, tempfile.TemporaryDirectory() as directory:
                 answer["mode"] = emulation.mode
                 times.append(ranks.step_times_s(emulation, Path(directory)))
         answer["step_times_s"] = times

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from campaign.emulators.hosts.cluster_spec import Cluster
-from campaign.emulators.slurm.cluster import down, up
-from campaign.emulators.slurm.spec_from_system import cluster_of
+from campaign.emulators.slurm.cluster import start_cluster, stop_cluster
+from campaign.emulators.slurm.spec_from_system import build_cluster_spec
 from campaign.plan.campaign.load import read_system
 from tests.cluster.cluster_project import SLURM, ClusterProject
 
@@ -51,9 +51,9 @@ def site(
     (tmp_path / "systems").mkdir()
     (tmp_path / "systems" / "bench.yaml").write_text(yaml.safe_dump(document))
     try:
-        yield up(directory, cluster_of(read_system("bench", tmp_path / "campaign.yaml"))), document
+        yield start_cluster(directory, build_cluster_spec(read_system("bench", tmp_path / "campaign.yaml"))), document
     finally:
-        down(directory)
+        stop_cluster(directory)
 
 
 @pytest.mark.parametrize("site", ["reservation", "dynamic", "resume"], indirect=True)

@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from campaign.cli.main import main
 from campaign.common.errors import ConfigError, LaunchError
 from campaign.emulators.hosts import cluster_spec
-from campaign.emulators.hosts.cluster_spec import Cluster, environment
-from campaign.emulators.hosts.topology import namespaces
-from campaign.emulators.slurm.cluster import down
-from campaign.emulators.slurm.cluster_directory import granted
-from campaign.emulators.slurm.spec_from_system import cluster_of
+from campaign.emulators.hosts.cluster_spec import Cluster, slurm_environment
+from campaign.emulators.hosts.topology import list_namespaces
+from campaign.emulators.slurm.cluster import stop_cluster
+from campaign.emulators.slurm.cluster_directory import list_granted_devices
+from campaign.emulators.slurm.spec_from_system import build_cluster_spec
 from campaign.plan.campaign.load import read_system
 from campaign.spec.system_file import SystemFile
 from tests import campaign_files
@@ -58,7 +58,7 @@ def up(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
         assert done.returncode == 0, done.stderr
         yield directory, done.stdout
     finally:
-        down(directory)
+        stop_cluster(directory)
 
 
 @pytest.fixture
@@ -167,19 +167,19 @@ def test_a_system_that_is_not_there() -> None:
 
 def test_the_environment_finds_a_cluster_and_no_other_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_CONF", raising=False)
-    assert cluster_spec.find_from_environment() is None
+    assert cluster_spec.find_cluster_in_environment() is None
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "etc" / "slurm.conf"))
-    assert cluster_spec.find_from_environment() is None
+    assert cluster_spec.find_cluster_in_environment() is None
 
 
 def test_the_environment_finds_the_cluster(
     up: tuple[Path, str], shell: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", shell["SLURM_CONF"])
-    found = cluster_spec.find_from_environment()
+    found = cluster_spec.find_cluster_in_environment()
     assert found is not None
     assert found.directory == up[0]
-    assert environment(found) == shell
+    assert slurm_environment(found) == shell
 
 
 # What of a system file the cluster is made of --------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_the_environment_finds_the_cluster(
     [("static", "static", 6), ("reservation", "static", 6), ("resume", "cloud", 6), ("dynamic", "dynamic", 2)],
 )
 def test_hosts_offer_what_slurm_is_to_know(tmp_path: Path, strategy: str, registration: str, devices: int) -> None:
-    spec = cluster_of(system(tmp_path, slurm={"strategy": strategy}))
+    spec = build_cluster_spec(system(tmp_path, slurm={"strategy": strategy}))
     assert [(host.name, host.registration, host.devices, host.slots, host.fabric_ports) for host in spec.hosts] == [
         (name, registration, devices, 6, 4) for name in ("host1", "host2")
     ]
@@ -200,34 +200,34 @@ def test_hosts_offer_what_slurm_is_to_know(tmp_path: Path, strategy: str, regist
 def test_a_port_for_every_device_that_the_chassis_lets_a_host_have(tmp_path: Path) -> None:
     chassis = [{"name": "falcon1", "drawers": [{"name": "drawer1", "mode": "standard_two_hosts"}]}]
     pool = [{"model": "cpu-rank", "count": 6, "drawer": "falcon1/drawer1"}, {"kind": "nvme", "model": "n", "count": 1}]
-    spec = cluster_of(system(tmp_path, fabric={"kind": "simulated", "chassis": chassis}, pool=pool))
+    spec = build_cluster_spec(system(tmp_path, fabric={"kind": "simulated", "chassis": chassis}, pool=pool))
     assert [host.fabric_ports for host in spec.hosts] == [4, 2]
 
 
 def test_links_are_as_slow_as_the_system_file_says(tmp_path: Path) -> None:
     links = {"fabric": {"gb_per_s": 12.0}, "network": {"gb_per_s": 25.0}}
-    emulated = cluster_of(system(tmp_path, links=links, emulation={"scale": 0.01})).rates
+    emulated = build_cluster_spec(system(tmp_path, links=links, emulation={"scale": 0.01})).rates
     assert emulated.gbit_per_s("fabric") == pytest.approx(0.96)
     assert emulated.gbit_per_s("network") == pytest.approx(2.0)
-    assert cluster_of(system(tmp_path, links=links)).rates.gbit_per_s("network") is None
+    assert build_cluster_spec(system(tmp_path, links=links)).rates.gbit_per_s("network") is None
 
 
 @pytest.mark.parametrize("strategy", ["static", "dynamic"])
 def test_devices_of_a_host_have_ports_where_local_links_are_emulated(tmp_path: Path, strategy: str) -> None:
     links = {name: {"gb_per_s": 12.0} for name in ("local", "fabric", "network")}
     emulated = {"emulation": {"scale": 0.01}, "slurm": {"strategy": strategy}}
-    spec = cluster_of(system(tmp_path, links=links, **emulated))
-    assert [name for name in namespaces(spec.emulation()) if name.startswith("host1")] == [
+    spec = build_cluster_spec(system(tmp_path, links=links, **emulated))
+    assert [name for name in list_namespaces(spec.emulation_spec()) if name.startswith("host1")] == [
         "host1", "host1-local0", "host1-local1", *(f"host1-fabric{n}" for n in range(4)),
     ]  # fmt: skip
     links.pop("local")
-    without = cluster_of(system(tmp_path, links=links, **emulated))
+    without = build_cluster_spec(system(tmp_path, links=links, **emulated))
     assert [host.local_ports for host in without.hosts] == [0, 0]
 
 
 def test_partitions_and_gres_are_the_systems(tmp_path: Path) -> None:
     slurm = {"gres": "gpu:a100", "partition": "short", "overrides": [{"when": "hosts > 1", "partition": "wide"}]}
-    spec = cluster_of(system(tmp_path, slurm=slurm), slurm_conf=("MaxArraySize=7",))
+    spec = build_cluster_spec(system(tmp_path, slurm=slurm), slurm_conf=("MaxArraySize=7",))
     assert spec.partition == "short"
     assert spec.gres(2) == "gpu:a100:2"
     assert spec.slurm_conf == ("PartitionName=wide MaxTime=INFINITE State=UP Nodes=ALL", "MaxArraySize=7")
@@ -243,15 +243,15 @@ def test_partitions_and_gres_are_the_systems(tmp_path: Path) -> None:
 )
 def test_a_system_that_one_machine_cannot_stand_for(tmp_path: Path, changes: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        cluster_of(system(tmp_path, **changes))
+        build_cluster_spec(system(tmp_path, **changes))
 
 
 def test_devices_that_slurm_was_only_told_of_are_no_devices(up: tuple[Path, str], shell: dict[str, str]) -> None:
     cluster = Cluster.model_validate_json((up[0] / "cluster.json").read_text())
     step = {"SLURMD_NODENAME": "host1", "CUDA_VISIBLE_DEVICES": "0,3"}
-    assert [device.identity for device in granted(cluster, step)] == ["host1/gpu0", "host1/gpu3"]
-    assert granted(cluster, step | {"CUDA_VISIBLE_DEVICES": ""}) == ()
+    assert [device.identity for device in list_granted_devices(cluster, step)] == ["host1/gpu0", "host1/gpu3"]
+    assert list_granted_devices(cluster, step | {"CUDA_VISIBLE_DEVICES": ""}) == ()
     with pytest.raises(LaunchError, match="device 9"):
-        granted(cluster, step | {"CUDA_VISIBLE_DEVICES": "0,9"})
+        list_granted_devices(cluster, step | {"CUDA_VISIBLE_DEVICES": "0,9"})
     with pytest.raises(LaunchError, match="in a job"):
-        granted(cluster, step | {"SLURMD_NODENAME": "elsewhere"})
+        list_granted_devices(cluster, step | {"SLURMD_NODENAME": "elsewhere"})

@@ -17,8 +17,8 @@ from campaign.emulators.catalog import open_emulator
 from campaign.emulators.control_planes.hardware import Rack, build_rack
 from campaign.emulators.control_planes.server import ControlPlaneServer
 from campaign.emulators.serve_control_plane import build_system_document
-from campaign.emulators.slurm.cluster import down, up
-from campaign.emulators.slurm.spec_from_system import cluster_of
+from campaign.emulators.slurm.cluster import start_cluster, stop_cluster
+from campaign.emulators.slurm.spec_from_system import build_cluster_spec
 from campaign.plan.campaign.load import read_system
 from tests.cluster.cluster_project import SLURM, ClusterProject
 from tests.workflow.checkout_twin import ROOT
@@ -73,14 +73,14 @@ def day(
         (tmp_path / "systems").mkdir()
         (tmp_path / "systems" / "lab.yaml").write_text(yaml.safe_dump(right))
         try:
-            cluster = up(directory, cluster_of(read_system("lab", tmp_path / "campaign.yaml")))
+            cluster = start_cluster(directory, build_cluster_spec(read_system("lab", tmp_path / "campaign.yaml")))
             project = ClusterProject(tmp_path / "project", cluster)
             project.campaign("lab", system="lab", devices=(2, 1), attach=("fabric",))
             project.campaign("wide", system="lab", devices=(1,), attach=("fabric",), hosts=(1, 3))
             yield project, hardware, right
             project.kill()
         finally:
-            down(directory)
+            stop_cluster(directory)
 
 
 def page_commands() -> list[list[str]]:

@@ -15,9 +15,9 @@ from campaign.emulators.hosts.cluster_spec import Cluster
 from campaign.spec.cell import Cell, Configuration, Settings
 from campaign.spec.system_file import SystemFile
 from campaign.workloads.command import CommandWorkload
-from campaign.workloads.launcher import Limits
-from campaign.workloads.protocol import Ended, Step
+from campaign.workloads.launcher import StepLimits
 from campaign.workloads.protocol import Run as MeasuredRun
+from campaign.workloads.protocol import Step, StepEnd
 from tests.cluster.in_job import Job, Run, Work, composition, submitted
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")
@@ -59,7 +59,9 @@ def job(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     before = os.environ["PATH"]
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{before}"
     runs = tuple(
-        Run(name, step(directory, **keys), Limits(60.0)) for name, keys in wanted.items() if shutil.which(NAMES[name])
+        Run(name, step(directory, **keys), StepLimits(60.0))
+        for name, keys in wanted.items()
+        if shutil.which(NAMES[name])
     )
     try:
         job = submitted(cluster, Work(SystemFile.model_validate(SITE), HOSTS, directory, runs), 2)
@@ -76,6 +78,6 @@ def test_all_ranks_run_on_their_hosts_and_are_of_the_run(name: str, job: Job) ->
         pytest.skip(f"{NAMES[name]} is not installed")
     ended = job.done().results[name]
     said = sorted(line for line in job.log(name).splitlines() if line.startswith("rank "))
-    assert isinstance(ended, Ended), job.log(name)
+    assert isinstance(ended, StepEnd), job.log(name)
     assert set(ended.codes) == {0}, job.log(name)
     assert said == [f"rank {rank} of 4 on host{1 + rank // 2} 7 {name}" for rank in range(4)]

@@ -9,9 +9,9 @@ from statistics import median
 import pytest
 
 from campaign.observe.links.document import LinksDocument
-from campaign.observe.links.external_tools import LinkBench
+from campaign.observe.links.external_tools import LinkTestSetup
 from campaign.observe.links.lease_links import measure_links
-from campaign.observe.links.slow_links import flags
+from campaign.observe.links.slow_links import flag_slow_links
 from campaign.run.local_launcher import LocalLauncher
 from campaign.spec.campaign_file import LinkMeasurement
 from tests.unit.run.launch.compositions import composition, emulated_system
@@ -28,7 +28,7 @@ def test_the_matrix_shows_the_rates_that_links_were_given(tmp_path: Path) -> Non
     given = LinkMeasurement(sizes_bytes=(8, 4096, 2**18), repeats=3, warmup=1)
     launcher = LocalLauncher(system, at)
     try:
-        measured = measure_links(LinkBench(launcher, at, tmp_path, "links-cluster", tmp_path / "log"), "cpu", given)
+        measured = measure_links(LinkTestSetup(launcher, at, tmp_path, "links-cluster", tmp_path / "log"), "cpu", given)
     finally:
         launcher.close()
     found = LinksDocument.model_validate(measured)
@@ -46,4 +46,4 @@ def test_the_matrix_shows_the_rates_that_links_were_given(tmp_path: Path) -> Non
     assert max(rates["network"]) == pytest.approx(0.02, rel=0.25)
     assert max(rates["local"]) > 2 * 0.02
     # Held against links twice as fast, all three kinds that are shaped are too slow.
-    assert len(flags(measured, system.links, 2 * 0.001, 25)) == 3
+    assert len(flag_slow_links(measured, system.links, 2 * 0.001, 25)) == 3

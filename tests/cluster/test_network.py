@@ -17,7 +17,7 @@ import pytest
 
 from campaign.common.errors import LaunchError
 from campaign.emulators.hosts import network
-from campaign.emulators.hosts.network import EmulatedHost, EmulationSpec, LinkRates, availability, emulated
+from campaign.emulators.hosts.network import EmulatedHost, EmulationSpec, LinkRates, check_availability, emulate_hosts
 from tests.cluster.probe import prefix
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -134,7 +134,7 @@ def test_training_slows_with_every_link_on_its_way(person: Person, tmp_path: Pat
 
 
 def test_a_rank_has_the_address_under_which_others_reach_it() -> None:
-    with emulated(MIXED) as emulation:
+    with emulate_hosts(MIXED) as emulation:
         seen = [
             json.loads(
                 subprocess.run(
@@ -144,9 +144,9 @@ def test_a_rank_has_the_address_under_which_others_reach_it() -> None:
             for rank in (0, 2, 4)
         ]
         addresses = [interface[0]["addr_info"][0]["local"] for interface in seen]
-        assert addresses == [emulation.address(rank) for rank in (0, 2, 4)]
+        assert addresses == [emulation.rank_address(rank) for rank in (0, 2, 4)]
         with pytest.raises(LaunchError, match="6 devices"):
-            emulation.address(6)
+            emulation.rank_address(6)
 
 
 def outside() -> tuple[list[str], str, list[str]]:
@@ -172,7 +172,7 @@ def gone(pid: int, patience_s: float = 5.0) -> bool:
 
 def test_nothing_is_seen_outside_and_nothing_is_left() -> None:
     before = outside()
-    with emulated(MIXED) as emulation:
+    with emulate_hosts(MIXED) as emulation:
         assert outside() == before
         keeper = int(prefix(emulation, 0)[-2].split("/")[2])
         left = subprocess.Popen(
@@ -187,7 +187,7 @@ def test_nothing_is_seen_outside_and_nothing_is_left() -> None:
 
 def test_an_error_inside_the_block_ends_it_too() -> None:
     def fails() -> None:
-        with emulated(MIXED) as emulation:
+        with emulate_hosts(MIXED) as emulation:
             started.append(subprocess.Popen([*prefix(emulation, 0), "sleep", "1000"]))
             raise RuntimeError("on the way")
 
@@ -200,10 +200,10 @@ def test_an_error_inside_the_block_ends_it_too() -> None:
 
 _OWNER = """
 import subprocess, sys, time
-from campaign.emulators.hosts.network import emulated
+from campaign.emulators.hosts.network import emulate_hosts
 from campaign.emulators.hosts.topology import EmulationSpec
 from tests.cluster.probe import prefix
-with emulated(EmulationSpec.model_validate_json(sys.argv[1])) as emulation:
+with emulate_hosts(EmulationSpec.model_validate_json(sys.argv[1])) as emulation:
     rank = subprocess.Popen([*prefix(emulation, 2), "sleep", "1000"])
     print(prefix(emulation, 0)[-2].split("/")[2], rank.pid, flush=True)
     time.sleep(1000)
@@ -224,29 +224,29 @@ def test_an_owner_that_is_killed_leaves_nothing() -> None:
 
 def test_a_setup_that_fails_halfway_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = outside()
-    good = network.tool
+    good = network.find_program
     # The links are made, and then nothing shapes them.
-    monkeypatch.setattr(network, "tool", lambda name: "/bin/false" if name == "tc" else good(name))
-    with pytest.raises(network.EmulationUnavailable, match="/bin/false"), emulated(MIXED):
+    monkeypatch.setattr(network, "find_program", lambda name: "/bin/false" if name == "tc" else good(name))
+    with pytest.raises(network.EmulationUnavailable, match="/bin/false"), emulate_hosts(MIXED):
         pytest.fail("not reached")
     assert outside() == before
 
 
 def test_a_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(network, "_SEARCH", ())
-    with pytest.raises(network.EmulationUnavailable, match="`ip`, which is not installed"), emulated(MIXED):
+    monkeypatch.setattr(network, "_ADMIN_PATHS", ())
+    with pytest.raises(network.EmulationUnavailable, match="`ip`, which is not installed"), emulate_hosts(MIXED):
         pytest.fail("not reached")
 
 
 def test_a_kernel_that_refuses_is_quoted_with_its_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     switch = tmp_path / "unprivileged_userns_clone"
     switch.write_text("0\n")
-    monkeypatch.setattr(network, "_SWITCHES", {str(switch): ("0", "sysctl kernel.unprivileged_userns_clone=1")})
-    said = network.refusal("a user namespace: Operation not permitted", "kernel")
+    monkeypatch.setattr(network, "_KERNEL_SWITCHES", {str(switch): ("0", "sysctl kernel.unprivileged_userns_clone=1")})
+    said = network.format_refusal("a user namespace: Operation not permitted", "kernel")
     assert "Operation not permitted" in said
     assert "sysctl kernel.unprivileged_userns_clone=1" in said
 
 
 def test_availability_says_how() -> None:
-    assert availability().mode == ("root" if os.geteuid() == 0 else "user namespace")
+    assert check_availability().mode == ("root" if os.geteuid() == 0 else "user namespace")

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.emulators.hosts.cluster_spec import Cluster, environment
-from campaign.emulators.slurm.cluster import down, status, up
-from campaign.emulators.slurm.spec_from_system import cluster_of
+from campaign.emulators.hosts.cluster_spec import Cluster, slurm_environment
+from campaign.emulators.slurm.cluster import query_status, start_cluster, stop_cluster
+from campaign.emulators.slurm.spec_from_system import build_cluster_spec
 from campaign.lease.manual import verify_compositions
 from campaign.plan.campaign.load import read_system
 from tests import campaign_files
@@ -48,7 +48,7 @@ class Site:
         self.work = results.parent
 
     def slurm(self, *argv: str) -> str:
-        surroundings = {**os.environ, **environment(self.cluster)}
+        surroundings = {**os.environ, **slurm_environment(self.cluster)}
         done = subprocess.run(argv, capture_output=True, text=True, env=surroundings, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -89,10 +89,10 @@ class Site:
 
     def down(self) -> set[str]:
         """Hosts that are powered down, and can be had."""
-        return {host.name for host in status(self.cluster.directory).hosts if host.state == "idle~"}
+        return {host.name for host in query_status(self.cluster.directory).hosts if host.state == "idle~"}
 
     def log(self) -> str:
-        log = self.cluster.log("power")
+        log = self.cluster.log_path("power")
         return log.read_text() if log.exists() else ""
 
 
@@ -111,11 +111,11 @@ def site(slurm_installed: None) -> Iterator[Site]:
     work = Path(tempfile.mkdtemp(prefix="a site "))
     work.chmod(0o755)
     campaign = campaign_files.write_files(work / "config", CHANGES)
-    spec = cluster_of(read_system("bench", campaign), accounting=False, slurm_conf=IMPATIENT)
+    spec = build_cluster_spec(read_system("bench", campaign), accounting=False, slurm_conf=IMPATIENT)
     try:
-        yield Site(up(directory, spec, print), campaign, work / "results")
+        yield Site(start_cluster(directory, spec, print), campaign, work / "results")
     finally:
-        down(directory)
+        stop_cluster(directory)
         for left in (directory, work):
             shutil.rmtree(left)
 

@@ -18,9 +18,17 @@ import pytest
 from campaign.common import files
 from campaign.common.errors import LaunchError
 from campaign.common.files import is_locked
-from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
+from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec, slurm_environment
 from campaign.emulators.slurm import daemons
-from campaign.emulators.slurm.cluster import HostStatus, down, find, parse_sinfo, register, status, up
+from campaign.emulators.slurm.cluster import (
+    HostStatus,
+    find_running_cluster,
+    parse_sinfo,
+    query_status,
+    register_devices,
+    start_cluster,
+    stop_cluster,
+)
 from tests.cluster.cluster_project import equal_hosts
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")
@@ -29,7 +37,7 @@ SMALL = ClusterSpec(hosts=equal_hosts(1, 1), accounting=False)
 
 def run(cluster: Cluster, *argv: str) -> str:
     done = subprocess.run(
-        argv, capture_output=True, text=True, env={**os.environ, **environment(cluster)}, timeout=60, check=False
+        argv, capture_output=True, text=True, env={**os.environ, **slurm_environment(cluster)}, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -41,11 +49,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     # Not named after the test: local sockets leave little room for the path.
     directory = tmp_path_factory.mktemp("own")
     yield directory
-    down(directory)
+    stop_cluster(directory)
 
 
 def states(cluster: Cluster) -> set[str]:
-    return {host.state for host in status(cluster.directory).hosts}
+    return {host.state for host in query_status(cluster.directory).hosts}
 
 
 def about(directory: Path) -> list[str]:
@@ -87,8 +95,8 @@ def inside(cluster: Cluster) -> int:
 
 
 def test_every_host_is_there_with_its_devices(cluster: Cluster) -> None:
-    found = status(cluster.directory)
-    assert found.cluster == cluster == find(cluster.directory)
+    found = query_status(cluster.directory)
+    assert found.cluster == cluster == find_running_cluster(cluster.directory)
     assert found.missing == ()
     expected = {**{f"host{number}": "gpu:4" for number in range(1, 5)}, "dynamic1": "gpu:2"}
     assert {host.name: host.gres for host in found.hosts} == expected
@@ -122,7 +130,7 @@ def test_every_host_has_a_munged_of_its_own(cluster: Cluster, tmp_path: Path) ->
 
 def test_jobs_beside_each_other_get_different_devices(cluster: Cluster) -> None:
     argv = ["srun", "-w", "host1", "--gres=gpu:2", "--mem=100", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 2"]
-    surroundings = {**os.environ, **environment(cluster)}
+    surroundings = {**os.environ, **slurm_environment(cluster)}
     pair = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=surroundings) for _ in range(2)]
     assert {process.communicate(timeout=60)[0].strip() for process in pair} == {"0,1", "2,3"}
 
@@ -130,7 +138,7 @@ def test_jobs_beside_each_other_get_different_devices(cluster: Cluster) -> None:
 def test_jobs_go_round_through_submitit(cluster: Cluster, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import submitit
 
-    for name, value in environment(cluster).items():
+    for name, value in slurm_environment(cluster).items():
         monkeypatch.setenv(name, value)
     executor = submitit.AutoExecutor(directory, cluster="slurm")
     executor.update_parameters(nodes=2, tasks_per_node=2, gpus_per_node=2, timeout_min=5, slurm_nodelist="host[1-2]")
@@ -153,7 +161,7 @@ def test_jobs_go_round_through_submitit(cluster: Cluster, directory: Path, monke
 
 def test_a_dynamic_host_comes_back_with_other_devices(cluster: Cluster) -> None:
     for devices in (6, 1, 2):
-        register(cluster, "dynamic1", devices)
+        register_devices(cluster, "dynamic1", devices)
         shown = run(
             cluster, "srun", "-w", "dynamic1", f"--gres=gpu:{devices}", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"
         )
@@ -162,7 +170,7 @@ def test_a_dynamic_host_comes_back_with_other_devices(cluster: Cluster) -> None:
             ["srun", "-w", "dynamic1", f"--gres=gpu:{devices + 1}", "true"],
             capture_output=True,
             text=True,
-            env={**os.environ, **environment(cluster)},
+            env={**os.environ, **slurm_environment(cluster)},
             timeout=60,
             check=False,
         )
@@ -174,18 +182,18 @@ def test_a_dynamic_host_comes_back_with_other_devices(cluster: Cluster) -> None:
 )
 def test_a_registration_that_cannot_be_is_refused(cluster: Cluster, host: str, devices: int, complaint: str) -> None:
     with pytest.raises(LaunchError, match=complaint):
-        register(cluster, host, devices)
+        register_devices(cluster, host, devices)
 
 
 def test_a_host_with_jobs_is_not_taken_away(cluster: Cluster) -> None:
     argv = ["srun", "-w", "dynamic1", "sh", "-c", "echo here; sleep 1000"]
-    job = subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, **environment(cluster)}, text=True)
+    job = subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, **slurm_environment(cluster)}, text=True)
     try:
         assert job.stdout is not None
         assert job.stdout.readline() == "here\n"
         with pytest.raises(LaunchError, match="has jobs"):
-            register(cluster, "dynamic1", 4)
-        assert not status(cluster.directory).missing
+            register_devices(cluster, "dynamic1", 4)
+        assert not query_status(cluster.directory).missing
     finally:
         run(cluster, "scancel", "--state=RUNNING", "-w", "dynamic1")
         job.wait(30)
@@ -197,7 +205,7 @@ def test_a_step_over_its_memory_is_ended(cluster: Cluster) -> None:
         ["srun", "-w", "host3", "--mem=100", sys.executable, "-c", greedy],
         capture_output=True,
         text=True,
-        env={**os.environ, **environment(cluster)},
+        env={**os.environ, **slurm_environment(cluster)},
         timeout=60,
         check=False,
     )
@@ -236,21 +244,21 @@ def test_a_program_of_slurm_can_reach_any_host(cluster: Cluster) -> None:
 def test_a_daemon_can_be_stopped_and_comes_back(
     cluster: Cluster, daemon: daemons.Daemon, host: str | None, number: int
 ) -> None:
-    daemons.stop(cluster, daemon, host, number)
-    assert status(cluster.directory).missing == (f"slurmd of {host}" if host else daemon,)
-    daemons.start(cluster, daemon, host)
+    daemons.stop_daemon(cluster, daemon, host, number)
+    assert query_status(cluster.directory).missing == (f"slurmd of {host}" if host else daemon,)
+    daemons.start_daemon(cluster, daemon, host)
     deadline_s = time.monotonic() + 40
     while states(cluster) != {"idle"} and time.monotonic() < deadline_s:
         time.sleep(0.2)
     assert run(cluster, "srun", "-w", "host4", "hostname").strip() == "host4"
-    assert status(cluster.directory).missing == ()
+    assert query_status(cluster.directory).missing == ()
 
 
 def test_down_leaves_nothing_but_logs(directory: Path) -> None:
     before = outside()
-    cluster = up(directory, SMALL)
+    cluster = start_cluster(directory, SMALL)
     running = subprocess.Popen(
-        ["srun", "sleep", "1000"], env={**os.environ, **environment(cluster)}, stderr=subprocess.PIPE
+        ["srun", "sleep", "1000"], env={**os.environ, **slurm_environment(cluster)}, stderr=subprocess.PIPE
     )
     deadline_s = time.monotonic() + 20
     while (
@@ -258,28 +266,28 @@ def test_down_leaves_nothing_but_logs(directory: Path) -> None:
     ):
         time.sleep(0.1)
     assert inside(cluster) > 3
-    assert down(directory)
+    assert stop_cluster(directory)
     # srun is a client outside; it learns soon that its step is gone, but that is its own affair.
     running.kill()
     running.wait()
     assert about(directory) == []
     assert outside() == before
     assert sorted(path.name for path in directory.iterdir()) == ["keeper.lock", "log"]
-    assert not down(directory)
-    assert status(directory).cluster is None
+    assert not stop_cluster(directory)
+    assert query_status(directory).cluster is None
 
 
 def test_without_accounting_there_is_no_database(directory: Path) -> None:
-    cluster = up(directory, SMALL)
+    cluster = start_cluster(directory, SMALL)
     try:
-        assert {process.daemon for process in status(directory).running} == {"munged", "slurmctld", "slurmd"}
+        assert {process.daemon for process in query_status(directory).running} == {"munged", "slurmctld", "slurmd"}
         assert run(cluster, "srun", "--gres=gpu:1", "hostname").strip() == "host1"
         sacct = subprocess.run(
-            ["sacct"], capture_output=True, text=True, env={**os.environ, **environment(cluster)}, check=False
+            ["sacct"], capture_output=True, text=True, env={**os.environ, **slurm_environment(cluster)}, check=False
         )
         assert "accounting storage is disabled" in sacct.stderr
     finally:
-        down(directory)
+        stop_cluster(directory)
 
 
 def test_a_cloud_host_is_resumed_by_the_sites_program(directory: Path) -> None:
@@ -293,25 +301,25 @@ def test_a_cloud_host_is_resumed_by_the_sites_program(directory: Path) -> None:
     resume.chmod(0o755)
     lines = (f"ResumeProgram={resume}", "SuspendProgram=/bin/true", "SuspendTime=600", "ResumeTimeout=30")
     hosts = (ClusterHost(name="host1"), ClusterHost(name="cloud1", devices=2, registration="cloud"))
-    cluster = up(directory, ClusterSpec(hosts=hosts, accounting=False, slurm_conf=lines))
-    assert status(directory).missing == ()
-    assert not daemons.of(cluster, "slurmd", "cloud1")
+    cluster = start_cluster(directory, ClusterSpec(hosts=hosts, accounting=False, slurm_conf=lines))
+    assert query_status(directory).missing == ()
+    assert not daemons.find_processes(cluster, "slurmd", "cloud1")
     shown = run(cluster, "srun", "-w", "cloud1", "--gres=gpu:2", "sh", "-c", "echo $(hostname) $CUDA_VISIBLE_DEVICES")
     assert shown.strip() == "cloud1 0,1"
-    assert daemons.of(cluster, "slurmd", "cloud1")
+    assert daemons.find_processes(cluster, "slurmd", "cloud1")
 
 
 def test_two_clusters_do_not_meet(cluster: Cluster, directory: Path) -> None:
-    other = up(directory, SMALL)
+    other = start_cluster(directory, SMALL)
     try:
         assert other.control_address != cluster.control_address
         assert run(other, "sinfo", "-h", "-N", "-o", "%N").split() == ["host1"]
         assert "host4" in run(cluster, "sinfo", "-h", "-N", "-o", "%N")
         with pytest.raises(LaunchError, match="already"):
-            up(directory, SMALL)
+            start_cluster(directory, SMALL)
     finally:
-        down(directory)
-    assert status(cluster.directory).missing == ()
+        stop_cluster(directory)
+    assert query_status(cluster.directory).missing == ()
 
 
 @pytest.mark.parametrize(
@@ -328,7 +336,7 @@ def test_a_cluster_that_cannot_come_up_says_why_and_leaves_nothing(
 ) -> None:
     before = outside()
     with pytest.raises(LaunchError, match=said):
-        up(directory, SMALL.model_copy(update={"slurm_conf": (line,), "accounting": accounting}))
+        start_cluster(directory, SMALL.model_copy(update={"slurm_conf": (line,), "accounting": accounting}))
     assert about(directory) == []
     assert outside() == before
     assert sorted(path.name for path in directory.iterdir()) == ["keeper.lock", "log"]
@@ -337,13 +345,13 @@ def test_a_cluster_that_cannot_come_up_says_why_and_leaves_nothing(
 _CALLER = """
 import sys, time
 from pathlib import Path
-from campaign.emulators.slurm.cluster import up
+from campaign.emulators.slurm.cluster import start_cluster
 from campaign.emulators.hosts.cluster_spec import ClusterSpec
 def say(line):
     print(line, flush=True)
     if line.startswith(sys.argv[3]):
         time.sleep(1000)
-up(Path(sys.argv[1]), ClusterSpec.model_validate_json(sys.argv[2]), say)
+start_cluster(Path(sys.argv[1]), ClusterSpec.model_validate_json(sys.argv[2]), say)
 """
 
 
@@ -362,15 +370,15 @@ def test_a_caller_that_is_killed(directory: Path, when: str) -> None:
     caller.kill()
     caller.wait()
     if when == "up;":
-        assert status(directory).missing == ()
-        assert down(directory)
+        assert query_status(directory).missing == ()
+        assert stop_cluster(directory)
     deadline_s = time.monotonic() + 5
     lock = directory / "keeper.lock"
     while (about(directory) or is_locked(lock) or outside() != before) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     assert about(directory) == []
     assert outside() == before
-    assert not down(directory)
+    assert not stop_cluster(directory)
     assert sorted(path.name for path in directory.iterdir()) == ["keeper.lock", "log"]
 
 
@@ -400,7 +408,7 @@ with clusters_end_with_this_process(Path(sys.argv[1])):
 
 def test_a_cluster_whose_directory_is_removed_ends(directory: Path) -> None:
     before = outside()
-    cluster = up(directory, SMALL)
+    cluster = start_cluster(directory, SMALL)
     shutil.rmtree(directory)
     deadline_s = time.monotonic() + 40
     keeper = Path(f"/proc/{cluster.held.pid}/ns/pid")
@@ -416,28 +424,28 @@ def test_a_cluster_whose_directory_is_removed_ends(directory: Path) -> None:
 def test_a_directory_of_somebody_else_is_refused(directory: Path) -> None:
     (directory / "thesis.tex").write_text("years of work")
     with pytest.raises(LaunchError, match="not empty"):
-        up(directory, SMALL)
-    assert not down(directory)
+        start_cluster(directory, SMALL)
+    assert not stop_cluster(directory)
     assert [path.name for path in directory.iterdir()] == ["thesis.tex"]
 
 
 def test_a_directory_that_somebody_else_made_is_refused(directory: Path) -> None:
     os.chown(directory, 65534, 65534)
     with pytest.raises(LaunchError, match="belongs to another user"):
-        up(directory, SMALL)
+        start_cluster(directory, SMALL)
     assert list(directory.iterdir()) == []
     # Its owner has a process of somebody else hold the lock, and wants it killed.
     with (
         files.hold_lock(directory / "keeper.lock", holder="1"),
         pytest.raises(LaunchError, match="belongs to another user"),
     ):
-        down(directory)
+        stop_cluster(directory)
     os.chown(directory, 0, 0)
     with (
         files.hold_lock(directory / "keeper.lock", holder="1"),
         pytest.raises(LaunchError, match="in another container"),
     ):
-        down(directory)
+        stop_cluster(directory)
 
 
 def test_a_machine_with_a_slurm_of_its_own_is_left_alone(directory: Path) -> None:
@@ -446,8 +454,8 @@ def test_a_machine_with_a_slurm_of_its_own_is_left_alone(directory: Path) -> Non
         taken.bind(("127.0.0.1", 6817))
         taken.listen()
         with pytest.raises(LaunchError, match=r"not touched"):
-            up(directory, SMALL)
-    assert daemons.slurm_of_this_machine() is None
+            start_cluster(directory, SMALL)
+    assert daemons.find_real_slurm() is None
     assert list(directory.iterdir()) == []
 
 
@@ -458,7 +466,7 @@ def test_a_daemon_with_our_process_ids_is_a_real_one(directory: Path) -> None:
     real = subprocess.Popen([str(program), "1000"])
     try:
         deadline_s = time.monotonic() + 5
-        while (found := daemons.slurm_of_this_machine()) is None and time.monotonic() < deadline_s:
+        while (found := daemons.find_real_slurm()) is None and time.monotonic() < deadline_s:
             time.sleep(0.01)
         assert found is not None
         assert f"slurmctld, process {real.pid}" in found

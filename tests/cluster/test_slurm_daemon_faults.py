@@ -68,7 +68,7 @@ def test_the_controller_is_away_for_ten_seconds(site: FaultSite) -> None:
     site.until_said("Slurm does not answer")
     site.until_said("Slurm did not answer")
     site.until(lambda: time.monotonic() > gone_s + 10)
-    daemons.start(site.cluster, "slurmctld")
+    daemons.start_daemon(site.cluster, "slurmctld")
     site.open()
     site.ends(process)
     site.ends(other)
@@ -84,7 +84,7 @@ def test_the_controller_is_killed_and_starts_again(site: FaultSite) -> None:
     saved = site.cluster.directory / "state" / "job_state"
     site.until(lambda: saved.exists() and saved.stat().st_mtime > site.starts()[0].time_s)
     site.stop("slurmctld", signal.SIGKILL)
-    daemons.start(site.cluster, "slurmctld")
+    daemons.start_daemon(site.cluster, "slurmctld")
     site.finish(process, runs=4, accepted=1)
 
 
@@ -95,7 +95,7 @@ def test_accounting_is_away(site: FaultSite) -> None:
     site.slurm("scancel", min(site.jobs()))
     site.open()
     site.ends(process)
-    daemons.start(site.cluster, "slurmdbd")
+    daemons.start_daemon(site.cluster, "slurmdbd")
     site.assert_whole(runs=2, again=1)
 
 
@@ -106,7 +106,7 @@ def test_a_controller_that_has_just_started_knows_no_host(site: FaultSite, strat
     site.open()
     for round_number in range(2):
         site.stop("slurmctld")
-        daemons.start(site.cluster, "slurmctld")
+        daemons.start_daemon(site.cluster, "slurmctld")
         site.until(lambda: "unk" in states(site) or "idle" in states(site))
         site.change_system(slurm={"latency_s": 5 + round_number})
         site.campaign(batch=[1, 2][: round_number + 1])
@@ -122,12 +122,12 @@ def test_all_hosts_are_away_for_a_while(site: FaultSite) -> None:
     site.open()
     hosts = [host.name for host in site.cluster.spec.hosts]
     for host in hosts:
-        daemons.stop(site.cluster, "slurmd", host)
+        daemons.stop_daemon(site.cluster, "slurmd", host)
     site.until(lambda: states(site).split() == ["down*"] * len(hosts))
     process = site.start()
     site.until_said("nothing is composed until 1 fitting hosts are free")
     for host in hosts:
-        daemons.start(site.cluster, "slurmd", host)
+        daemons.start_daemon(site.cluster, "slurmd", host)
     site.ends(process)
     assert not excluded(site)
     site.assert_whole(runs=1)
@@ -300,7 +300,7 @@ def untold(lonely: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Begun:
         if site.records():
             site.until(lambda: "Unable to contact" in site.run_log("2"))
     finally:
-        daemons.start(site.cluster, "slurmctld")
+        daemons.start_daemon(site.cluster, "slurmctld")
     return site, process
 
 
@@ -371,7 +371,7 @@ def states(site: FaultSite) -> str:
 
 
 def excluded(site: FaultSite) -> set[str]:
-    return set(ExcludedHosts(site.results().slurm_state).current())
+    return set(ExcludedHosts(site.results().slurm_state).read_current())
 
 
 SERVER = """trap '' TERM; setsid sleep 4711 & sleep 4711 & env -i setsid sleep 4711 &
@@ -405,7 +405,7 @@ def test_results_that_no_host_sees_are_said_before_the_first_lease(site: FaultSi
     site.gated()
     site.results_root.mkdir(exist_ok=True)
     for host in site.cluster.spec.hosts:
-        number = daemons.of(site.cluster, "slurmd", host.name)[0].pid
+        number = daemons.find_processes(site.cluster, "slurmd", host.name)[0].pid
         mount = ["mount", "-t", "tmpfs", "disk", str(site.results_root)]
         subprocess.run(["nsenter", f"--mount=/proc/{number}/ns/mnt", *mount], check=True)
     try:
@@ -413,7 +413,7 @@ def test_results_that_no_host_sees_are_said_before_the_first_lease(site: FaultSi
         site.ends(process, code=1)
     finally:
         for host in site.cluster.spec.hosts:  # its mounts end with it
-            daemons.stop(site.cluster, "slurmd", host.name)
+            daemons.stop_daemon(site.cluster, "slurmd", host.name)
         site.repair()
     assert f"does not see {site.results_root.resolve()} of this machine" in site.said()
     assert site.accepted() == 0

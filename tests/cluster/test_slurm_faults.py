@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.analysis.tables.collect import collect, gather_planned
+from campaign.analysis.tables.collect import read_planned_results, write_campaign_tables
 from tests.cluster.fault_site import DEVICES, HOSTS, SNAKEMAKE, FaultSite
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")
@@ -164,5 +164,5 @@ def wrapped(site: FaultSite, program: str, lines: str) -> Path:
 
 def report_context(site: FaultSite) -> str:
     tables = site.results().tables
-    collect(gather_planned(site.results().plan_file), tables)
+    write_campaign_tables(read_planned_results(site.results().plan_file), tables)
     return (tables / "context.json").read_text()

@@ -16,15 +16,15 @@ from campaign.common.processes.marked import find_marked_processes, list_pids, r
 from campaign.emulators.hosts.cluster_spec import Cluster
 from campaign.emulators.slurm import daemons
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE
-from campaign.slurm.verify_devices import DevicesDiffer, Verified
+from campaign.slurm.verify_devices import DeviceMismatchError, DeviceVerification
 from campaign.spec.system_file import SystemFile
-from campaign.workloads.failures import classify
-from campaign.workloads.launcher import Limits
-from campaign.workloads.protocol import Ended, Step
+from campaign.workloads.failures import classify_failure
+from campaign.workloads.launcher import StepLimits
+from campaign.workloads.protocol import Step, StepEnd
 from tests.cluster.in_job import Done, Job, Run, Work, composition, slurm, submitted, until
 
 pytestmark = pytest.mark.usefixtures("slurm_installed")
-LIMITS = Limits(60.0)
+LIMITS = StepLimits(60.0)
 BOTH = {"host1": 2, "host2": 2}
 SHOW = "print(*(os.environ.get(name, '-') for name in {names}), flush=True)"
 PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CAMPAIGN_HOST", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES")
@@ -80,8 +80,8 @@ DEVICES = {f"host{host}/{device}": {"power_w": POWER_W} for host in (1, 2) for d
 # A program of the host's: what it publishes is seen by the sampler beside it, and its power is known.
 KNOWN = f"""
 import json, time
-from campaign.workloads.synthetic_program import published
-with published({DEVICES!r}):
+from campaign.workloads.synthetic_program import publish_gauges
+with publish_gauges({DEVICES!r}):
     started = time.time()
     time.sleep(1.5)
     print(json.dumps({{'window': [started, time.time()]}}), flush=True)
@@ -91,16 +91,18 @@ RUNS = (
     Run("surroundings", python(show("GIVEN", "SITE", "OMP_NUM_THREADS", "SUBMITIT_X", "SLURM_JOB_ID")), LIMITS),
     Run("exits", python("sys.exit(3 * (os.environ['RANK'] == '2'))"), LIMITS),
     Run("killed", python("os.environ['RANK'] == '1' and os.kill(os.getpid(), 9)"), LIMITS),
-    Run("time", python(MANY), Limits(0.5)),
+    Run("time", python(MANY), StepLimits(0.5)),
     Run("daemon", python(DAEMON), LIMITS),
     Run("escaped", python(ESCAPED), LIMITS),
-    Run("stopped", python("os.environ['RANK'] == '3' and os.kill(os.getpid(), 19)"), Limits(1.0)),
-    Run("memory", python(GREEDY), Limits(60.0, 100)),
+    Run("stopped", python("os.environ['RANK'] == '3' and os.kill(os.getpid(), 19)"), StepLimits(1.0)),
+    Run("memory", python(GREEDY), StepLimits(60.0, 100)),
     Run("missing", Step(("no-such-program",), {}, BOTH), LIMITS),
-    Run("too much memory", python(""), Limits(60.0, 10**7)),
+    Run("too much memory", python(""), StepLimits(60.0, 10**7)),
     Run("too many ranks", python("", {"host1": 5, "host2": 5}), LIMITS),
     Run("one", python(INNER, per_rank=False), LIMITS),
-    Run("inner", python("import subprocess; subprocess.run(['srun', 'sleep', '1000'])", per_rank=False), Limits(1.0)),
+    Run(
+        "inner", python("import subprocess; subprocess.run(['srun', 'sleep', '1000'])", per_rank=False), StepLimits(1.0)
+    ),
     Run("hangs", python("if os.environ['RANK'] == '1':\n    sys.exit(4)\ntime.sleep(1000)"), LIMITS),
     Run("after", python(show("RANK")), LIMITS),
     Run("known", Step((sys.executable, "-c", KNOWN), {}, BOTH, per_rank=False), LIMITS),
@@ -141,9 +143,9 @@ def start(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Job]]:
         job.end()
 
 
-def ended(done: Done, name: str) -> Ended:
+def ended(done: Done, name: str) -> StepEnd:
     result = done.results[name]
-    assert isinstance(result, Ended), result
+    assert isinstance(result, StepEnd), result
     return result
 
 
@@ -200,13 +202,13 @@ def test_a_daemon_that_cleans_its_environment_is_ended_with_its_run(job: Job) ->
 
 
 def test_a_rank_that_is_stopped_disturbs_its_run(job: Job) -> None:
-    assert ended(job.done(), "stopped").disturbed == "rank 3 was stopped on host2"
+    assert ended(job.done(), "stopped").disturbance == "rank 3 was stopped on host2"
 
 
 def test_a_step_over_its_memory_is_out_of_memory(job: Job) -> None:
     result = ended(job.done(), "memory")
     assert result.memory_limit_hit
-    verdict = classify(
+    verdict = classify_failure(
         job.log("memory"), result.codes, timed_out=False, killed_by_us=True, memory_limit_hit=result.memory_limit_hit
     )
     assert verdict is not None
@@ -274,10 +276,10 @@ def test_a_run_whose_job_is_suspended_is_disturbed(cluster: Cluster, start: Call
     time.sleep(1)
     slurm(cluster, "scontrol", "resume", job.id)
     result = ended(job.done(), "suspended")
-    assert result.disturbed
+    assert result.disturbance
     assert not result.timed_out
     after = ended(job.done(), "after")
-    assert (after.codes, after.disturbed) == ((0, 0), "")
+    assert (after.codes, after.disturbance) == ((0, 0), "")
     assert list(find_marked_processes(job.done().mark)) == []
 
 
@@ -306,7 +308,7 @@ def test_a_job_that_is_cancelled_leaves_nothing(cluster: Cluster, start: Callabl
 
 def back(cluster: Cluster, host: str) -> None:
     """Start a host's slurmd again, and wait until the controller has heard of it."""
-    daemons.start(cluster, "slurmd", host)
+    daemons.start_daemon(cluster, "slurmd", host)
     good = {"idle", "mixed", "allocated", "completing"}
     until(
         lambda: slurm(cluster, "sinfo", "-h", "-n", host, "-o", "%T").strip() in good,
@@ -322,7 +324,7 @@ def test_a_run_outlives_the_slurmd_of_its_host_and_the_next_one_names_the_host(
     here = {"host3": 1, "host4": 1}
     job = start(Run("run", python("time.sleep(3)", here), LIMITS), Run("next", python("", here), LIMITS))
     job.step("run", 1)
-    daemons.stop(cluster, "slurmd", "host4", signal.SIGKILL)
+    daemons.stop_daemon(cluster, "slurmd", "host4", signal.SIGKILL)
     try:
         assert ended(job.done(), "run").codes == (0, 0)
         found = error(job.done(), "next")
@@ -335,9 +337,9 @@ def test_a_run_outlives_the_slurmd_of_its_host_and_the_next_one_names_the_host(
 @pytest.mark.slow
 def test_a_host_that_dies_under_a_run_is_not_the_runs_failure(cluster: Cluster, start: Callable[..., Job]) -> None:
     here = {"host3": 1, "host4": 1}
-    job = start(Run("run", python("time.sleep(1000)", here), Limits(3.0)), options=("--no-requeue",))
+    job = start(Run("run", python("time.sleep(1000)", here), StepLimits(3.0)), options=("--no-requeue",))
     job.step("run", 1)
-    daemons.stop(cluster, "slurmd", "host4", signal.SIGKILL)
+    daemons.stop_daemon(cluster, "slurmd", "host4", signal.SIGKILL)
     try:
         network = os.stat(f"/proc/{cluster.held.pid}/fd/{cluster.held.descriptors['host4']['net']}").st_ino  # noqa: PTH116
         for entry in Path("/proc").iterdir():
@@ -366,7 +368,7 @@ def test_a_controller_that_restarts_is_waited_for(cluster: Cluster, start: Calla
     here = {"host3": 1, "host4": 1}
     job = start(Run("run", python("time.sleep(2)", here), LIMITS), Run("next", python("", here), LIMITS))
     job.step("run")
-    daemons.stop(cluster, "slurmctld")
+    daemons.stop_daemon(cluster, "slurmctld")
     try:
         ends = [job.work.directory / "run" / f"rank.{rank}" for rank in (0, 1)]
         until(
@@ -375,7 +377,7 @@ def test_a_controller_that_restarts_is_waited_for(cluster: Cluster, start: Calla
             lambda: "ranks do not end without the controller",
         )
     finally:
-        daemons.start(cluster, "slurmctld")
+        daemons.start_daemon(cluster, "slurmctld")
     # A newer srun waits until the controller has heard of the end of its step, which it is told again once a minute.
     assert ended(job.done(150), "run").codes == (0, 0)
     assert ended(job.done(), "next").codes == (0, 0)
@@ -400,14 +402,14 @@ def test_ranks_behind_the_fabric_stand_behind_their_ports(cluster: Cluster, star
 
 def test_the_devices_of_every_host_are_counted(start: Callable[..., Job]) -> None:
     verified = start(verify=True).done().verified
-    assert isinstance(verified, Verified)
+    assert isinstance(verified, DeviceVerification)
     assert {host: len(seen) for host, seen in verified.hosts.items()} == {"host3": 2, "host4": 2}
 
 
 def test_a_host_without_the_composed_devices_stops_the_lease(start: Callable[..., Job]) -> None:
     command = ["sh", "-c", "echo GPU-1, core; test $SLURMD_NODENAME = host4 || echo GPU-2, core"]
     found = start(verify=True, system=system(devices_command=command)).done().verified
-    assert isinstance(found, DevicesDiffer)
+    assert isinstance(found, DeviceMismatchError)
     assert found.hosts == {"host4": "1 devices found, 2 composed"}
 
 

@@ -20,17 +20,17 @@ import pytest
 
 from campaign.common.errors import HostFailed, LaunchError
 from campaign.common.processes.command import CompletedCommand
-from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec, environment
+from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec, slurm_environment
 from campaign.emulators.slurm import daemons
-from campaign.emulators.slurm.cluster import down, up
-from campaign.emulators.slurm.spec_from_system import cluster_of
+from campaign.emulators.slurm.cluster import start_cluster, stop_cluster
+from campaign.emulators.slurm.spec_from_system import build_cluster_spec
 from campaign.lease.fabric_calls import MAX_ATTEMPTS
 from campaign.lease.manual import verify_compositions
 from campaign.plan.campaign.load import read_system
-from campaign.slurm.commands import Slurm
+from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.strategies import SlurmStrategy, open_strategy
-from campaign.slurm.strategies.controller import Controller, reservation_name
-from campaign.slurm.strategies.dynamic import Dynamic
+from campaign.slurm.strategies.controller import Controller, make_reservation_name
+from campaign.slurm.strategies.dynamic import DynamicStrategy
 from campaign.spec.hardware import ComposedHost, Composition, Device
 from campaign.spec.system_file import SystemFile
 from tests import campaign_files
@@ -48,9 +48,9 @@ def cluster_up(spec: ClusterSpec) -> Iterator[Cluster]:
     directory = Path(tempfile.mkdtemp(prefix="strategies-"))
     directory.chmod(0o755)
     try:
-        yield up(directory, spec)
+        yield start_cluster(directory, spec)
     finally:
-        down(directory)
+        stop_cluster(directory)
         shutil.rmtree(directory)
 
 
@@ -60,7 +60,8 @@ def light_slurmd(cluster: Cluster) -> None:
     That command in its place: test_campaign, test_cluster_commands.
     """
     on = "\n".join(
-        f"{host.name}) on={shlex.quote(shlex.join(cluster.prefix(host.name)))} ;;" for host in cluster.spec.hosts
+        f"{host.name}) on={shlex.quote(shlex.join(cluster.command_prefix(host.name)))} ;;"
+        for host in cluster.spec.hosts
     )
     shape = f"CPUs={cluster.spec.cpus} RealMemory={cluster.spec.memory_mib} Feature=composed Gres=gpu:$2"
     wait = "while kill -0 $pid 2>&-; do sleep 0.02; done"
@@ -91,7 +92,7 @@ def cluster(slurm_installed: None) -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def here(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Slurm's commands mean the cluster; afterwards its hosts are as the next test expects them."""
-    for name, value in environment(cluster).items():
+    for name, value in slurm_environment(cluster).items():
         monkeypatch.setenv(name, value)
     yield
     slurm("scancel", "--user=root")
@@ -142,8 +143,8 @@ class Case:
             }
         )
 
-    def open(self, commands: Slurm | None = None, **settings: object) -> SlurmStrategy:
-        strategy = open_strategy(self.system(**settings), commands or Slurm(), self.said.append)
+    def open(self, commands: SlurmCommands | None = None, **settings: object) -> SlurmStrategy:
+        strategy = open_strategy(self.system(**settings), commands or SlurmCommands(), self.said.append)
         if controller := getattr(strategy, "controller", None):
             assert isinstance(controller, Controller)
             controller.grace_s = 1.0
@@ -220,7 +221,7 @@ def run(host: str, count: int, options: Mapping[str, str]) -> tuple[int, str]:
 
 
 def pids(cluster: Cluster) -> set[int]:
-    return {found.pid for found in daemons.of(cluster, "slurmd")}
+    return {found.pid for found in daemons.find_processes(cluster, "slurmd")}
 
 
 @pytest.mark.parametrize("strategy", ["static", "reservation", "dynamic"])
@@ -338,7 +339,7 @@ def test_a_kill_at_any_moment_is_repaired_by_the_same_calls(strategy: str, clust
             where = f"{call.__name__} killed before step {step}, then {repair.__name__}"
             assert {host: devices()[host] for host in case.hosts} == expected, where
             assert {nodes()[host][0] for host in case.hosts} == {"idle"}, where
-            assert len(daemons.of(cluster, "slurmd")) == len(nodes()), where
+            assert len(daemons.find_processes(cluster, "slurmd")) == len(nodes()), where
             assert ("No reservations" in reservations()) == (repair is release), where
         step += 1
     assert step > (5 if strategy == "dynamic" else 1)
@@ -382,7 +383,7 @@ def test_a_host_that_an_administrator_drained_is_named_and_stays_drained(strateg
     assert list(failed.value.hosts) == [case.hosts[0]]
 
 
-class Nobody(Slurm):
+class Nobody(SlurmCommands):
     """Slurm's commands in the name of a user without rights."""
 
     def __call__(self, *argv: str, timeout_s: float = 60.0) -> CompletedCommand:
@@ -412,7 +413,7 @@ def test_a_later_reservation_of_others_bounds_ours_and_one_that_has_begun_is_wai
     )
     start = reservations().split("StartTime=")[1].split()[0]
     case.open().begin(case.hosts, LEASE)
-    mine = slurm("scontrol", "show", "reservation", reservation_name(LEASE), "--oneliner")
+    mine = slurm("scontrol", "show", "reservation", make_reservation_name(LEASE), "--oneliner")
     assert f"EndTime={start}" in mine
     case.open().end(case.hosts, LEASE)
     slurm("scontrol", "delete", "reservationname=course")
@@ -423,14 +424,14 @@ def test_a_later_reservation_of_others_bounds_ours_and_one_that_has_begun_is_wai
     assert begun.is_alive()
     slurm("scontrol", "delete", "reservationname=course")
     begun.join(30)
-    assert reservation_name(LEASE) in reservations()
+    assert make_reservation_name(LEASE) in reservations()
 
 
 def test_a_host_that_registers_with_less_is_named() -> None:
     case = Case("dynamic")
     opened = case.open(slurmd=slurmd_commands("3"))
-    assert isinstance(opened, Dynamic)
-    opened.registers_s = 2.0
+    assert isinstance(opened, DynamicStrategy)
+    opened.registration_timeout_s = 2.0
     opened.begin(case.hosts, LEASE)
     with pytest.raises(HostFailed, match=r"dyn1: registered as .*gpu:3.*not with gpu:5") as failed:
         opened.announce(case.composition(), LEASE)
@@ -450,11 +451,11 @@ def test_a_restart_of_the_controller_is_waited_out(cluster: Cluster) -> None:
     case = Case("dynamic")
     opened = case.open()
     opened.begin(case.hosts, LEASE)
-    daemons.stop(cluster, "slurmctld")
+    daemons.stop_daemon(cluster, "slurmctld")
     announced = threading.Thread(target=opened.announce, args=(case.composition(), LEASE))
     announced.start()
     time.sleep(1)
-    daemons.start(cluster, "slurmctld")
+    daemons.start_daemon(cluster, "slurmctld")
     announced.join(60)
     assert {host: devices()[host] for host in case.hosts} == case.offered
 
@@ -473,13 +474,16 @@ def test_a_failing_fabric_under_resume_puts_the_job_back_and_leaves_nothing(
     }
     campaign, results = campaign_files.write_files(tmp_path / "config", changes), tmp_path / "results"
     system = read_system("bench", campaign)
-    opened = open_strategy(system, Slurm())
+    opened = open_strategy(system, SlurmCommands())
     assert (opened.composed_by_slurm, opened.options(LEASE)) == (True, {})
-    with cluster_up(cluster_of(system, accounting=False, slurm_conf=())) as cloud, monkeypatch.context() as there:
+    with (
+        cluster_up(build_cluster_spec(system, accounting=False, slurm_conf=())) as cloud,
+        monkeypatch.context() as there,
+    ):
         there.setenv("SLURM_CONF", str(cloud.slurm_conf))
         names = f"campaign={campaign} results={results} configuration=1x2-fabric python={sys.executable}"
         job = submit("host1", "sleep 1000", "--exclusive", "--gres=gpu:2", "--comment", names)
-        power = cloud.log("power")
+        power = cloud.log_path("power")
         until(lambda: power.exists() and "attempt 1 of" in power.read_text(), "the fabric did not fail")
         assert verify_compositions(campaign, results) == []
         # slurmctld looks twice a minute at jobs that wait for their hosts.

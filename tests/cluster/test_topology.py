@@ -11,10 +11,10 @@ from campaign.emulators.hosts.topology import (
     EmulatedHost,
     EmulationSpec,
     LinkRates,
-    layout,
-    namespaces,
-    places,
-    shaping,
+    device_namespaces,
+    format_shaping,
+    list_namespaces,
+    plan_layout,
 )
 
 RATES = LinkRates(fabric_gb_per_s=12.0, network_gb_per_s=25.0, scale=0.01)
@@ -27,7 +27,7 @@ def shaped(spec: EmulationSpec) -> dict[tuple[str, str], str]:
     """The rate of each end of a link, by namespace and interface."""
     return {
         (batch.namespace, line.split()[3]): line.split()[7]
-        for batch in layout(spec).batches
+        for batch in plan_layout(spec).batches
         if batch.program == "tc"
         for line in batch.lines
     }
@@ -39,8 +39,8 @@ def host(name: str, local: int, fabric: int = 0) -> EmulatedHost:
 
 def test_ranks_go_host_by_host_local_devices_first() -> None:
     spec = EmulationSpec(hosts=(host("a", 2, 1), host("b", 0, 2)), rates=RATES)
-    assert places(spec) == ("a", "a", "a-fabric0", "b-fabric0", "b-fabric1")
-    assert places(spec.model_copy(update={"rates": LOCAL})) == (
+    assert device_namespaces(spec) == ("a", "a", "a-fabric0", "b-fabric0", "b-fabric1")
+    assert device_namespaces(spec.model_copy(update={"rates": LOCAL})) == (
         "a-local0", "a-local1", "a-fabric0", "b-fabric0", "b-fabric1",
     )  # fmt: skip
 
@@ -74,12 +74,12 @@ def test_local_devices_have_links_where_these_have_a_rate_and_nothing_else_chang
 def test_large_compositions_have_a_link_for_every_device(hosts: tuple[EmulatedHost, ...]) -> None:
     spec = EmulationSpec(hosts=hosts, rates=LOCAL)
     devices = sum(each.local_devices + each.fabric_devices for each in hosts)
-    assert len(set(places(spec))) == devices
+    assert len(set(device_namespaces(spec))) == devices
     assert len(shaped(spec)) == 2 * (devices + len(hosts))
 
 
 def test_without_rates_nothing_is_shaped() -> None:
-    plan = layout(EmulationSpec(hosts=(host("a", 1, 1), host("b", 1))))
+    plan = plan_layout(EmulationSpec(hosts=(host("a", 1, 1), host("b", 1))))
     assert {batch.program for batch in plan.batches} == {"ip"}
 
 
@@ -87,12 +87,12 @@ def test_without_rates_nothing_is_shaped() -> None:
 def test_every_namespace_has_one_address_and_every_device_a_place(shape: list[tuple[int, int]], local: bool) -> None:
     hosts = tuple(host(f"h{index}", *each) for index, each in enumerate(shape))
     spec = EmulationSpec(hosts=hosts, rates=LOCAL if local else RATES)
-    plan = layout(spec)
-    assert list(plan.addresses) == namespaces(spec)
+    plan = plan_layout(spec)
+    assert list(plan.addresses) == list_namespaces(spec)
     assert len(set(plan.addresses.values())) == len(plan.addresses)
     assert all(address in plan.network for address in plan.addresses.values())
-    assert len(places(spec)) == sum(sum(each) for each in shape)
-    assert set(places(spec)) <= set(plan.addresses)
+    assert len(device_namespaces(spec)) == sum(sum(each) for each in shape)
+    assert set(device_namespaces(spec)) <= set(plan.addresses)
     # The kernel takes no longer names.
     words = [
         line.split()
@@ -114,12 +114,12 @@ def test_a_network_too_small_says_so() -> None:
     from ipaddress import IPv4Network
 
     with pytest.raises(ValueError, match="do not fit"):
-        layout(EmulationSpec(hosts=(host("a", 0, 8),)), IPv4Network("198.18.0.0/29"))
+        plan_layout(EmulationSpec(hosts=(host("a", 0, 8),)), IPv4Network("198.18.0.0/29"))
 
 
 @given(rate=st.floats(0.001, 400))
 def test_the_bucket_never_limits_the_rate(rate: float) -> None:
-    words = shaping("eth0", rate).split()
+    words = format_shaping("eth0", rate).split()
     burst_bytes = int(words[9].removesuffix("b"))
     assert burst_bytes * 8 / 0.001 >= rate * 1e9 * 0.999
     # What passes at once after a pause is little beside a bucket of gradients, also of thinned ones.

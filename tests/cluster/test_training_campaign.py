@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from campaign.emulators.slurm.cluster import down, up
-from campaign.emulators.slurm.spec_from_system import cluster_of
+from campaign.emulators.slurm.cluster import start_cluster, stop_cluster
+from campaign.emulators.slurm.spec_from_system import build_cluster_spec
 from campaign.plan.campaign.load import read_system
-from campaign.spec.record import Record, Store
+from campaign.spec.record import Record, RecordStore
 from tests.cluster.cluster_project import SLURM, ClusterProject
 from tests.workflow.checkout_twin import ROOT
 
@@ -59,7 +59,9 @@ def demo(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         "isolation": "machine",
     }
     try:
-        cluster = up(directory / "cluster", cluster_of(read_system("falcon-demo", ROOT / "config" / "campaign.yaml")))
+        cluster = start_cluster(
+            directory / "cluster", build_cluster_spec(read_system("falcon-demo", ROOT / "config" / "campaign.yaml"))
+        )
         project = ClusterProject(directory / "project", cluster)
         # The emulated cluster answers at once; patience is for real ones.
         system = yaml.safe_load((ROOT / "config" / "systems" / "falcon-demo.yaml").read_text())
@@ -72,7 +74,7 @@ def demo(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         finally:
             project.kill()
     finally:
-        down(directory / "cluster")
+        stop_cluster(directory / "cluster")
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +91,8 @@ def test_the_demo_is_measured_on_emulated_hosts(demo: ClusterProject, records: d
     assert "one process" in refused.failure.reason
     measured = [record for record in records.values() if record is not refused]
     assert {record.status for record in measured} == {"ok"}, [record.failure for record in measured if record.failure]
-    store = Store(demo.results().directory)
-    compositions = {name: store.shared_document(record.composition) for (name, _), record in records.items()}
+    store = RecordStore(demo.results().directory)
+    compositions = {name: store.read_shared_document(record.composition) for (name, _), record in records.items()}
     assert {document["links"]["emulated"] for document in compositions.values()} == {"root"}
     assert {name: len(document["hosts"]) for name, document in compositions.items()} == HOSTS
     assert not [flag for record in measured for flag in record.flags if flag.startswith("composition")]
@@ -120,9 +122,9 @@ def test_links_cost_what_they_cost_in_the_local_demo_too(records: dict[tuple[str
 def test_links_of_every_composition_are_measured_and_judged(
     demo: ClusterProject, records: dict[tuple[str, str], Record]
 ) -> None:
-    store = Store(demo.results().directory)
+    store = RecordStore(demo.results().directory)
     for configuration in HOSTS:
-        document = store.shared_document(records[configuration, "ddp"].links)
+        document = store.read_shared_document(records[configuration, "ddp"].links)
         count = 2 * HOSTS[configuration]  # also those that no rank uses
         assert len(document["devices"]) == count
         rates = document["matrices"]["unidirectional_gb_per_s"]

@@ -79,7 +79,7 @@ def test_what_was_obtained_is_read_back_from_both_ends(fabric: Fabric, system: S
     fabric.compose(selection)
     composition = fabric.read_back("one")
     assert composition is not None
-    assert composition.mismatches(system.fits_once) == ()
+    assert composition.list_mismatches(system.fits_once) == ()
     assert {device.fabric_id for device in composition.devices} == set(selection.fabric_ids)
     assert fabric.find_visible_devices(composition) == set(selection.fabric_ids)
     assert {(device.holder, device.state) for device in composition.devices} == {("one", "in_use")}
@@ -91,8 +91,10 @@ def test_a_composition_differs_from_another_configuration(fabric: Fabric, system
     composition = fabric.read_back("one")
     assert composition is not None
     wrong = configuration(devices_per_host=3, device="h100", storage="local")
-    assert any("2 devices obtained, 3 requested" in found for found in composition.mismatches(wrong))
-    assert any(f"'{system.fits_once.device}', 'h100' requested" in found for found in composition.mismatches(wrong))
+    assert any("2 devices obtained, 3 requested" in found for found in composition.list_mismatches(wrong))
+    assert any(
+        f"'{system.fits_once.device}', 'h100' requested" in found for found in composition.list_mismatches(wrong)
+    )
 
 
 def test_composition_document_is_the_same_for_two_leases_of_the_same_hardware(fabric: Fabric, system: System) -> None:
@@ -293,7 +295,7 @@ def test_an_unknown_outcome_is_told_by_reading_back(name: str, kind: str, happen
     fabric.compose(selection)
     composition = fabric.read_back("one")
     assert composition is not None
-    assert composition.mismatches(system.fits_once) == ()
+    assert composition.list_mismatches(system.fits_once) == ()
 
 
 @pytest.mark.parametrize("name", COMPOSING)
@@ -310,7 +312,7 @@ def test_a_lost_answer_is_told_by_reading_back(name: str, kind: HttpFaultKind, t
     fabric.compose(selection)
     composition = fabric.read_back("one")
     assert composition is not None
-    assert composition.mismatches(system.fits_once) == ()
+    assert composition.list_mismatches(system.fits_once) == ()
     assert {device.fabric_id for device in composition.devices} == set(selection.fabric_ids)
     assert sum(device.attached_to is not None for device in server.emulator.rack.devices.values()) == len(
         selection.fabric_ids

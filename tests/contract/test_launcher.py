@@ -16,12 +16,12 @@ import pytest
 from campaign.common.errors import ConfigError, LaunchError
 from campaign.common.processes.marked import find_marked_processes
 from campaign.run.launchers import LAUNCHERS, open_launcher
-from campaign.workloads.launcher import Launcher, Limits
+from campaign.workloads.launcher import Launcher, StepLimits
 from campaign.workloads.protocol import Step
 from tests.unit.run.launch.compositions import composition, system
 
 HERE = [name for name in LAUNCHERS if name == "local"]
-LIMITS = Limits(30.0)
+LIMITS = StepLimits(30.0)
 
 
 @pytest.fixture(params=HERE)
@@ -65,7 +65,7 @@ if os.fork() == 0:
     os.setsid()
 time.sleep(60)
 """
-    ended = launcher.run(step(code), mark, tmp_path / "log", tmp_path, Limits(0.5))
+    ended = launcher.run(step(code), mark, tmp_path / "log", tmp_path, StepLimits(0.5))
     assert ended.timed_out
     assert ended.codes == (-signal.SIGKILL,) * 2
     assert list(find_marked_processes(mark)) == []

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from campaign.cli.main import main
 from campaign.common.errors import ConfigError
 from campaign.common.paths import ROOT
-from campaign.plan.campaign.json_schemas import schema_of
+from campaign.plan.campaign.json_schemas import build_schema
 from campaign.run.launchers import open_launcher
-from campaign.workloads import WORKLOADS, workload_class
+from campaign.workloads import WORKLOADS, load_workload_class
 from campaign.workloads.launcher import Launcher
 from docs import generate
 from tests.campaign_files import one_cell
@@ -55,7 +55,7 @@ def test_it_keeps_the_contract(launcher: Launcher, tmp_path: Path) -> None:
 
 def test_the_command_line_shows_and_tries_it(tmp_path: Path) -> None:
     file = tmp_path / "nap.yaml"
-    file.write_text(workload_class("sleep").example)
+    file.write_text(load_workload_class("sleep").example)
     shown = CliRunner().invoke(main, ["workload", "show", str(file)])
     assert shown.exit_code == 0, shown.output
     assert yaml.safe_load(shown.output)["sleep_ms"] == 5
@@ -66,7 +66,7 @@ def test_the_command_line_shows_and_tries_it(tmp_path: Path) -> None:
 
 def test_its_own_check_names_file_and_key(tmp_path: Path) -> None:
     file = tmp_path / "nap.yaml"
-    file.write_text(workload_class("sleep").example.replace("5}", "5000}"))
+    file.write_text(load_workload_class("sleep").example.replace("5}", "5000}"))
     tried = CliRunner().invoke(main, ["workload", "try", str(file)])
     assert tried.exit_code != 0
     assert f"{file}:1: sleep_ms: 5000.0 is too sleepy" in tried.output
@@ -78,13 +78,13 @@ def test_the_reference_the_schema_and_the_status_table_have_it() -> None:
     assert "Sleeps `sleep_ms` in each step." in text
     assert "| `sleep_ms` | number > 0 | **required** | Time of a step. |" in text
     assert "`sleep`" in generate.with_parts(generate.REFERENCE / "workloads.md")
-    schema = jsonschema.Draft202012Validator(schema_of("workload"))
-    schema.validate(yaml.safe_load(workload_class("sleep").example))
+    schema = jsonschema.Draft202012Validator(build_schema("workload"))
+    schema.validate(yaml.safe_load(load_workload_class("sleep").example))
     assert not schema.is_valid({"name": "nap", "kind": "sleep", "precisions": ["fp32"]})
 
 
 def test_the_reference_refuses_a_kind_without_introduction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workload_class("sleep"), "introduction", "")
+    monkeypatch.setattr(load_workload_class("sleep"), "introduction", "")
     with pytest.raises(ConfigError, match="give the class an 'introduction'"):
         generate.with_parts(generate.REFERENCE / "workload-file.md")
 

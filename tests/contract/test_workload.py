@@ -20,15 +20,15 @@ import yaml
 
 from campaign.common.processes.marked import find_marked_processes
 from campaign.plan.campaign.load import validate
-from campaign.run.launched_run import until_undisturbed
+from campaign.run.launched_run import repeat_until_undisturbed
 from campaign.run.launchers import open_launcher
 from campaign.spec.cell import Cell
 from campaign.spec.record import Failure
 from campaign.spec.yaml_file import YamlFile
-from campaign.workloads import WORKLOADS, workload_class
-from campaign.workloads.launcher import Launcher, Limits
+from campaign.workloads import WORKLOADS, load_workload_class
+from campaign.workloads.launcher import Launcher, StepLimits
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, Workload
+from campaign.workloads.protocol import Outcome, StepEnd, Workload
 from tests.campaign_files import one_cell, one_run
 from tests.unit.run.launch.compositions import composition, system
 
@@ -76,24 +76,24 @@ def measured(
     launcher: Launcher, workload: Workload, cell: Cell, directory: Path, time_limit_s: float = 120.0
 ) -> Outcome:
     """The outcome of one run, after which none of its processes is left."""
-    if missing := workload.missing():
+    if missing := workload.missing_requirements():
         pytest.skip(missing)
-    assert workload.objection(cell, "cpu") is None
+    assert workload.unsupported_reason(cell, "cpu") is None
     mark = f"test-{uuid.uuid4().hex}"
     run, log = one_run(directory / "run", cell), directory / "log"
 
-    def launch() -> tuple[Ended, Outcome]:
+    def launch() -> tuple[StepEnd, Outcome]:
         log.unlink(missing_ok=True)
-        ended = launcher.run(workload.step(run), mark, log, run.directory, Limits(time_limit_s))
+        ended = launcher.run(workload.step(run), mark, log, run.directory, StepLimits(time_limit_s))
         return ended, workload.read(run, ended, Log(log))
 
-    _, outcome = until_undisturbed(cell.workload, launch)
+    _, outcome = repeat_until_undisturbed(cell.workload, launch)
     assert list(find_marked_processes(mark)) == []
     return outcome
 
 
 def example_of(kind: str) -> Workload:
-    return _validated(yaml.safe_load(workload_class(kind).example))
+    return _validated(yaml.safe_load(load_workload_class(kind).example))
 
 
 def timed(kind: str, **changes: Any) -> Workload:
@@ -110,7 +110,7 @@ def _validated(document: dict[str, Any]) -> Workload:
 
 @pytest.mark.parametrize("kind", WORKLOADS)
 def test_the_class_documents_itself(kind: str) -> None:
-    described = workload_class(kind)
+    described = load_workload_class(kind)
     for attribute in ("__doc__", "introduction", "example"):
         assert getattr(described, attribute), (
             f"give {described.__name__} a value for {attribute}; the reference shows it"
@@ -126,16 +126,16 @@ def test_its_file_survives_being_written_and_read(kind: str) -> None:
 
 
 ENDS = {
-    "time limit": (Ended((None,), 0.0, 1.0, timed_out=True), "time_limit"),
-    "memory limit": (Ended((None,), 0.0, 1.0, memory_limit_hit=True), "oom_host"),
-    "exit code": (Ended((1,), 0.0, 1.0), "crashed"),
+    "time limit": (StepEnd((None,), 0.0, 1.0, timed_out=True), "time_limit"),
+    "memory limit": (StepEnd((None,), 0.0, 1.0, memory_limit_hit=True), "oom_host"),
+    "exit code": (StepEnd((1,), 0.0, 1.0), "crashed"),
 }
 
 
 @pytest.mark.parametrize("kind", WORKLOADS)
 @pytest.mark.parametrize(("ended", "status"), ENDS.values(), ids=ENDS)
-def test_a_run_that_was_ended_or_crashed_says_so(kind: str, ended: Ended, status: str, tmp_path: Path) -> None:
-    found = example_of(kind).read(one_run(tmp_path / "run", one_cell(devices=1)), ended, Log.of(""))
+def test_a_run_that_was_ended_or_crashed_says_so(kind: str, ended: StepEnd, status: str, tmp_path: Path) -> None:
+    found = example_of(kind).read(one_run(tmp_path / "run", one_cell(devices=1)), ended, Log.from_text(""))
     assert found.status == status, f"{kind}: read() has to return ended.failure(log) where that is not None"
     assert found.failure is not None
 
@@ -146,7 +146,7 @@ def test_its_example_runs(kind: str, measure: Callable[..., Outcome]) -> None:
     found = measure(example_of(kind), cell)
     assert (found.status, found.failure) == ("ok", None)
     assert (found.throughput_per_s or 0) > 0
-    if workload_class(kind).serves_requests:
+    if load_workload_class(kind).serves_requests:
         check_requests(found)
 
 
@@ -156,7 +156,7 @@ def check_requests(found: Outcome) -> None:
     assert found.window_s == pytest.approx((found.steady[1] - found.steady[0],))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in WORKLOADS if not workload_class(kind).serves_requests])
+@pytest.mark.parametrize("kind", [kind for kind in WORKLOADS if not load_workload_class(kind).serves_requests])
 def test_a_run_gives_the_rate_that_its_window_says(kind: str, measure: Callable[..., Outcome]) -> None:
     cell = one_cell(devices=2, batch=2)
     cell = replace(cell, settings=replace(cell.settings, measured_steps=4))

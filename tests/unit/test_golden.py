@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from campaign.analysis.tables.cells import CellPlan, cells_table
-from campaign.analysis.tables.io import write_tables
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.tables.cells import CellPlan, build_cells_table
+from campaign.analysis.tables.io import write_runs_and_cells
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.spec.cell import Cell, Configuration
 from campaign.spec.record import Failure, Record, RecordedCell
 
@@ -60,10 +60,10 @@ def made() -> dict[str, str]:
     """Name of each golden file and what it holds today."""
     records = [record(1, 96.0), record(2, 100.0), record(3, None)]
     cell = Cell("0123456789abcdef0123", CONFIGURATION, "bert-large", 6, "fp16", {"seq_len": 384})
-    runs = runs_table(records)
+    runs = build_runs_table(records)
     with tempfile.TemporaryDirectory() as directory:
         planned = [CellPlan(cell, 4, "2x2-hybrid", {4: "host2 was not visible"})]
-        write_tables(Path(directory), runs, cells_table(planned, runs))
+        write_runs_and_cells(Path(directory), runs, build_cells_table(planned, runs))
         tables = {name: (Path(directory) / name).read_text() for name in ("runs.csv", "cells.csv")}
     return {"record.json": records[0].model_dump_json(indent=1) + "\n", **tables}
 

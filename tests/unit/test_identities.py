@@ -14,8 +14,8 @@ import pytest
 from campaign.common.files import hash_document
 from campaign.common.paths import CONFIG_DIRECTORY
 from campaign.plan.campaign.resolve import load_campaign
-from campaign.plan.lease_plans import campaign_of
-from campaign.plan.matrix import expand, run_set_digest
+from campaign.plan.lease_plans import campaign_part_from_lease_plan
+from campaign.plan.matrix import expand_matrix, hash_run_set
 from campaign.spec.lease_plan import read_lease_plan
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -30,11 +30,11 @@ CAMPAIGNS = {
 
 def compute_identities(name: str) -> dict[str, Any]:
     """Return the number of cells of a shipped campaign, a hash of all their ids, and the ids of its first five cells."""
-    cells = expand(load_campaign(CAMPAIGNS[name])).cells
+    cells = expand_matrix(load_campaign(CAMPAIGNS[name])).cells
     return {
         "cells": len(cells),
         "cell_ids": hash_document(sorted(cell.id for cell in cells)),
-        "run_set": run_set_digest(cells),
+        "run_set": hash_run_set(cells),
         "first": {cell.label(): cell.id for cell in cells[:5]},
     }
 
@@ -48,11 +48,11 @@ def test_identities_of_cells_and_run_sets_stay(name: str) -> None:
 def test_lease_document_written_before_is_accepted() -> None:
     """A lease document of the demo, written by commit 4516c968, is read, and names the cells that the campaign has today."""
     document = read_lease_plan(GOLDEN / "lease-plan.json")
-    today = {cell.id for cell in expand(load_campaign(CAMPAIGNS["demo"])).cells}
+    today = {cell.id for cell in expand_matrix(load_campaign(CAMPAIGNS["demo"])).cells}
     assert document.lease == "1x4-local.c1"
     assert len(document.cells) == 5
     assert {cell.id for cell in document.cells} <= today
-    assert campaign_of(document).name == "demo"
+    assert campaign_part_from_lease_plan(document).name == "demo"
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ import yaml
 
 from campaign.common.paths import Results
 from campaign.report.write import draw_figures, render_report
-from campaign.run.local_submitter import NAME as DRIVER
-from campaign.spec.record import Record, Store
+from campaign.run.local_submitter import PROCESS_NAME as DRIVER
+from campaign.spec.record import Record, RecordStore
 from tests.warm_start import Started, run, start
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -189,7 +189,7 @@ class Project:
         return Results(self.results_root, campaign)
 
     def records(self, campaign: str = "c") -> list[Record]:
-        return list(Store(self.results(campaign).directory))
+        return list(RecordStore(self.results(campaign).directory))
 
     def record_files(self, campaign: str = "c") -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in self.results(campaign).directory.glob("records/*/[0-9a-f]*.json")}

@@ -16,7 +16,7 @@ from campaign.emulators.control_planes.hardware import build_rack
 from campaign.emulators.control_planes.server import ControlPlaneServer, WireFault
 from campaign.emulators.serve_control_plane import PASSWORD, USER, build_system_document
 from campaign.plan.campaign.resolve import load_campaign
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import expand_matrix
 from tests.workflow.checkout_twin import ROOT, Project
 
 HOSTS = "host[1-4]"
@@ -68,7 +68,7 @@ def test_the_demo_is_measured_over_every_control_plane(site: tuple[Project, Cont
     before = {device.name: device.attached_to for device in server.emulator.rack.devices.values()}
     whole = campaign.system.fabric["kind"] == "redfish"
     said = project.run("--until", "tables" if whole else "measure", time_out_s=900)
-    cells = {cell.id for cell in expand(campaign).cells}
+    cells = {cell.id for cell in expand_matrix(campaign).cells}
     records = project.records()
     assert len(cells) == (29 if whole else 4)
     assert {record.cell_id for record in records} == cells

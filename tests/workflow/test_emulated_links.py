@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from campaign.emulators.hosts.emulation_plan import NOT_EMULATED
-from campaign.emulators.hosts.network import availability
-from campaign.spec.record import Store
+from campaign.emulators.hosts.network import check_availability
+from campaign.spec.record import RecordStore
 from tests.workflow.checkout_twin import Project
 
 # Sums what one TCP stream from the last rank to the first moves.
@@ -79,7 +79,7 @@ def gbit_per_s(project: Project) -> dict[str, float]:
 
 
 def test_runs_meet_the_links_of_their_composition_and_the_report_says_how(project: Project) -> None:
-    if reason := availability().reason:
+    if reason := check_availability().reason:
         pytest.skip(reason)
     emulated_campaign(project)
     project.run("tables")
@@ -89,9 +89,9 @@ def test_runs_meet_the_links_of_their_composition_and_the_report_says_how(projec
     assert rates["1x2-fabric"] == pytest.approx(0.08, rel=0.4)
     (said,) = notes(project)
     assert "0.08 Gbit/s for 10 GB/s" in said
-    store = Store(project.results().directory)
+    store = RecordStore(project.results().directory)
     for record in store:
-        assert store.shared_document(record.composition)["links"]["emulated"] == availability().mode
+        assert store.read_shared_document(record.composition)["links"]["emulated"] == check_availability().mode
         assert NOT_EMULATED not in record.flags
     project.await_quiet()
 

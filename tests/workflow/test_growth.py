@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from campaign.plan.dag import open_dag
-from campaign.plan.request import request_of
+from campaign.plan.request import request_from_config
 from tests.workflow.checkout_twin import Project
 
 
@@ -137,7 +137,7 @@ def test_a_subset_is_measured_first_and_not_again(project: Project) -> None:
 def test_lease_per_says_how_many_leases_there_are(project: Project, lease_per: str, leases: int) -> None:
     project.workload("other")
     path = project.campaign(attach=["local", "fabric"], workload=["logged", "other"], batch=[1, 2], lease_per=lease_per)
-    dag = open_dag(request_of({"campaign": str(path), "results": str(project.results_root)}))
+    dag = open_dag(request_from_config({"campaign": str(path), "results": str(project.results_root)}))
     assert len(set(dag.manifests)) == leases
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from campaign.analysis.tables.collect import collect, gather
+from campaign.analysis.tables.collect import read_campaign_results, write_campaign_tables
 from campaign.plan.dag import read_plan
-from campaign.plan.repetitions import Stops
-from campaign.plan.request import PlanRequest, request_of
+from campaign.plan.repetitions import StopFiles
+from campaign.plan.request import PlanRequest, request_from_config
 from tests.planned_leases import measured_here
 from tests.workflow.checkout_twin import Project
 
@@ -39,7 +39,7 @@ def measure_here(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
 
 def asked_of(project: Project, **config: str) -> PlanRequest:
-    return request_of({"campaign": project.campaigns / "c.yaml", "results": project.results_root, **config})
+    return request_from_config({"campaign": project.campaigns / "c.yaml", "results": project.results_root, **config})
 
 
 def statuses(project: Project) -> dict[int, list[str]]:
@@ -77,7 +77,7 @@ def test_what_is_implied_is_recorded_without_a_start_and_run_when_asked_for(
 
     # Who asks for the runs themselves gets them, once.
     anyway = asked_of(project, skip_implied="no")
-    assert anyway.arguments()[-1] == "--run-implied"
+    assert anyway.to_arguments()[-1] == "--run-implied"
     assert read_plan(anyway).missing == 6
     measure_here(skip_implied="no")
     assert statuses(project) == {2: ["ok"] * 2, **{batch: ["oom_host"] * 2 for batch in (4, 8, 16, 32)}}
@@ -92,7 +92,7 @@ def test_repetitions_end_where_the_target_is_reached(
     asked = {"repetitions": 9, "target_half_width_pct": 1.5, "telemetry_s": None}
     project.campaign(**asked)
     plan = read_plan(asked_of(project))
-    assert (plan.runs, plan.missing, plan.missing_least) == (9, 9, 3)
+    assert (plan.runs, plan.missing, plan.min_missing_runs) == (9, 9, 3)
     assert "1 cell, 3 to 9 runs" in plan.leases[0].describe(1)
     measure_here()
     *before, last = sorted(project.records(), key=lambda record: record.repetition)
@@ -102,7 +102,9 @@ def test_repetitions_end_where_the_target_is_reached(
     plan = read_plan(asked_of(project))
     assert (plan.runs, plan.missing) == (6, 0)
     assert "all 6 runs have a record" in plan.leases[0].describe(1)
-    collect(gather(asked_of(project).load(), project.results().directory), tmp_path / "tables")
+    write_campaign_tables(
+        read_campaign_results(asked_of(project).load_campaign(), project.results().directory), tmp_path / "tables"
+    )
     notes = json.loads((tmp_path / "tables" / "context.json").read_text())["notes"]
     assert any(note.startswith("Cells with 3 to 9 repetitions ended once the 95 % interval") for note in notes)
     cell = pd.read_csv(tmp_path / "tables" / "cells.csv").loc[0]
@@ -113,7 +115,7 @@ def test_repetitions_end_where_the_target_is_reached(
     assert (line["repetition"], line["left_out"]) == (6, 3)
 
     # What was noted is lost with a crash: the same records say the same, and nothing is started for it.
-    (noted,) = Stops(project.results().directory).directory.rglob("*.json")
+    (noted,) = StopFiles(project.results().directory).directory.rglob("*.json")
     noted.unlink()
     assert read_plan(asked_of(project)).missing == 3
     measure_here()

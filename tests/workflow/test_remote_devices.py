@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from typing import Any
 
-from campaign.spec.record import Store
+from campaign.spec.record import RecordStore
 from tests.launch_client import LEND, asked, install
 from tests.workflow.checkout_twin import Project
 
@@ -89,9 +89,9 @@ def test_local_remote_and_partial_devices_are_configurations_like_any_other(proj
     assert starts == {"L1R1.c1": [whole] * 2, "5of20.c1": [quarter] * 2}
 
     # A record says what was used, and how.
-    store = Store(project.results().directory)
+    store = RecordStore(project.results().directory)
     used = {
-        record.cell.configuration: store.shared_document(record.composition)["hosts"][0]["devices"]
+        record.cell.configuration: store.read_shared_document(record.composition)["hosts"][0]["devices"]
         for record in records
     }
     assert [[device.get("launch", {}).get("device") for device in used[name]] for name in ("N2", "L1R1")] == [

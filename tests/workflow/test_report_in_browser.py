@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 
 from campaign.analysis.tables import io as tableset
-from campaign.analysis.tables.cells import cells_table
+from campaign.analysis.tables.cells import build_cells_table
 from campaign.analysis.tables.io import Tables
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.common.paths import Results
 from campaign.report import write as outputs
 from tests.unit.report import report_data as synthetic
@@ -28,10 +28,10 @@ pytestmark = pytest.mark.browser
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page alone, without the results that it was made in."""
     plan = [entry for entry in synthetic.planned() if entry.cell.batch != 16 and entry.cell.workload == "bert"]
-    runs = runs_table(synthetic.records(plan))
-    of = Tables(runs, cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document())
+    runs = build_runs_table(synthetic.records(plan))
+    of = Tables(runs, build_cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document())
     results = Results.from_directory(tmp_path_factory.mktemp("results"))
-    tableset.write(of, results.tables)
+    tableset.write_all_tables(of, results.tables)
     outputs.draw_figures(results.tables, results.figures)
     outputs.write_recommendation(results.tables, results.recommendation)
     outputs.render_report(results.tables, results.figures, results.report_file)

@@ -23,7 +23,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root, demo = tmp_path_factory.mktemp("site"), default_campaign()
     for number in range(3):
         results(measured(demo, number, 0.06 if number == 2 else 0, "fabric"), root / "results" / f"demo{number}")
-    write_site(campaigns.sources([root / "results"]), root / "site", pytest.fail)
+    write_site(campaigns.find_sources([root / "results"]), root / "site", pytest.fail)
     return root / "site"
 
 

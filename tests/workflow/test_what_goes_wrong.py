@@ -24,7 +24,7 @@ from campaign.run import measure_lease as measuring
 from campaign.run.driver import Driver
 from campaign.run.submitters import DriverStatus
 from campaign.spec.driver_messages import DriverResult
-from campaign.spec.record import Store
+from campaign.spec.record import RecordStore
 from tests.campaign_records import write
 from tests.planned_leases import measured_here
 from tests.unit.fabrics.raw_server import RawServer, reply, says
@@ -100,16 +100,16 @@ def test_a_job_that_a_restarted_controller_has_lost_costs_no_attempt(
 ) -> None:
     """These words a real slurmctld leaves that is killed before it has saved a job. One that loses all jobs is given up."""
     monkeypatch.setenv("STARTS", project.environment["STARTS"])
-    monkeypatch.setattr(measuring, "_RETRY_S", 0.0)
-    attempt, calls = measuring._Measuring.attempt, []
+    monkeypatch.setattr(measuring, "_RETRY_INTERVAL_S", 0.0)
+    attempt, calls = measuring._LeaseMeasurement.measure_once, []
 
-    def lose_job(self: measuring._Measuring) -> None:
+    def lose_job(self: measuring._LeaseMeasurement) -> None:
         calls.append(1)
         if len(calls) <= times:
             raise LaunchError(_LOSSES[len(calls) % 2])
         attempt(self)
 
-    monkeypatch.setattr(measuring._Measuring, "attempt", lose_job)
+    monkeypatch.setattr(measuring._LeaseMeasurement, "measure_once", lose_job)
     project.campaign(attempts=2)
     assert len(measure_here(project, "1x1-local.c1")["missing"]) == missing
     assert len(calls) == (3 if not missing else 4)
@@ -255,10 +255,10 @@ def test_a_record_that_cannot_be_written_stops_the_lease_with_its_name(
     """Without a disk of its own: the driver runs in this process, and its second record meets a full disk."""
     project.campaign(repetitions=3)
     monkeypatch.setenv("STARTS", project.environment["STARTS"])
-    real = Store.write
+    real = RecordStore.write
     written: list[Any] = []
 
-    def write(store: Store, record: Any) -> None:
+    def write(store: RecordStore, record: Any) -> None:
         if len(written) == 1:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(store.path(*record.key)))
         real(store, record)
@@ -269,9 +269,9 @@ def test_a_record_that_cannot_be_written_stops_the_lease_with_its_name(
 
         def __init__(self, driver: Any) -> None:
             with monkeypatch.context() as patch:
-                patch.setattr("campaign.run.driver._leave_terminal", lambda: None)
-                patch.setattr(Store, "write", write)
-                self.driven = DriverResult.of(Driver(driver)())
+                patch.setattr("campaign.run.driver._detach_from_terminal", lambda: None)
+                patch.setattr(RecordStore, "write", write)
+                self.driven = DriverResult.from_document(Driver(driver)())
             self.lease = driver.lease
 
         def result(self) -> Any:

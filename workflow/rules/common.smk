@@ -12,7 +12,7 @@ try:
     from campaign.spec.snakemake_config import complete_config, exit_on_error
     from campaign.common.files import share_directories, apply_sharing_umask
     from campaign.common.paths import REPORTS, SCRIPTS
-    from campaign.plan.request import DEFAULT_RESULTS, request_of
+    from campaign.plan.request import DEFAULT_RESULTS, request_from_config
     from campaign.report.source_hash import source_hash
 except ModuleNotFoundError as error:
     sys.exit(
@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
     )
 
 with exit_on_error():
-    REQUEST = request_of(complete_config(workflow, config, DEFAULT_RESULTS))
+    REQUEST = request_from_config(complete_config(workflow, config, DEFAULT_RESULTS))
     # Where several users work in one directory, each must be able to write to what the others, and Snakemake, make there.
     share_directories(Path(".snakemake").resolve())
     apply_sharing_umask(REQUEST.results.resolve())

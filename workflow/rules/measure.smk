@@ -6,7 +6,7 @@ Records are no outputs, so Snakemake never deletes them. The only output is the 
 MEASURED = f"{RESULTS}/manifests/measured.txt"
 
 with exit_on_error():
-    CAMPAIGN_DAG.require(snakemake_config.set_limits(workflow, CAMPAIGN_DAG.limits))
+    CAMPAIGN_DAG.check_limits(snakemake_config.set_limits(workflow, CAMPAIGN_DAG.limits))
 
 
 rule measure:
@@ -21,17 +21,17 @@ rule measure:
     wildcard_constraints:
         **CAMPAIGN_DAG.wildcards,
     # The order of the plan, which --scheduler campaign keeps.
-    priority: lambda wildcards: CAMPAIGN_DAG.priority(wildcards)
+    priority: lambda wildcards: CAMPAIGN_DAG.job_priority(wildcards)
     conda:
         "../../envs/campaign.yaml"
-    threads: lambda wildcards: CAMPAIGN_DAG.threads(wildcards, workflow.resource_settings.cores or 1)
+    threads: lambda wildcards: CAMPAIGN_DAG.count_job_threads(wildcards, workflow.resource_settings.cores or 1)
     resources:
         **{
-            name: lambda wildcards, name=name: CAMPAIGN_DAG.needs(wildcards)[name]
+            name: lambda wildcards, name=name: CAMPAIGN_DAG.job_needs(wildcards)[name]
             for name in CAMPAIGN_DAG.limits
         },
     params:
-        lease=lambda wildcards: CAMPAIGN_DAG.named(wildcards),
+        lease=lambda wildcards: CAMPAIGN_DAG.lease_parameter(wildcards),
     message:
         "{params.lease.words}"
     shell:

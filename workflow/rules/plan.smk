@@ -32,7 +32,7 @@ def plan_file(wildcards):
 
 
 def lease_file(wildcards):
-    lease = CAMPAIGN_DAG.lease(wildcards)
-    path = plan_files().lease(lease)
+    lease = CAMPAIGN_DAG.find_lease(wildcards)
+    path = plan_files().lease_path(lease)
     # A lease without missing runs has a job only if its manifest does not exist.
-    return ancient(path) if plan_files().is_whole(lease) else path
+    return ancient(path) if plan_files().is_measured(lease) else path

@@ -60,7 +60,7 @@ def main() -> int:
     """See `campaign.workloads.trainer.forkserver`."""
     from campaign.workloads.trainer import training_session
 
-    training_session.measure = by_turns(training_session.measure)  # type: ignore[assignment]
+    training_session.measure_steps = by_turns(training_session.measure_steps)  # type: ignore[assignment]
     return forkserver.main()
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.cells import CellPlan, build_cells_table
 from campaign.analysis.tables.io import Tables
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.spec.cell import Configuration
 from tests.unit.report import report_data
 
@@ -86,8 +86,8 @@ def tables(
                 "lease_id": lease,
             }
             records.append(report_data.record(cell, repetition, rate, **bare))
-    runs = runs_table(records)
+    runs = build_runs_table(records)
     context = report_data.context_document()
     if system is not None:
         context["campaign_yaml"] = yaml.safe_dump({"system": system})
-    return Tables(runs, cells_table(plan, runs), [], [], context)
+    return Tables(runs, build_cells_table(plan, runs), [], [], context)

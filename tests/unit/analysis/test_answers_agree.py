@@ -11,14 +11,14 @@ import pandas as pd
 import pytest
 import yaml
 
-from campaign.analysis.recommend.advise import advise
+from campaign.analysis.recommend.advise import build_recommendation
 from campaign.analysis.recommend.choice import TIE_PCT
 from campaign.analysis.recommend.document import RecommendationAnswer, RecommendedChoice
 from campaign.analysis.recommend.objectives import parse_request
-from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.cells import CellPlan, build_cells_table
 from campaign.analysis.tables.io import Tables
-from campaign.analysis.tables.runs import runs_table
-from campaign.spec.run_numbers import run_number
+from campaign.analysis.tables.runs import build_runs_table
+from campaign.spec.run_numbers import compute_run_number
 from tests.unit.analysis import planted_shapes
 from tests.unit.report import report_data
 
@@ -39,7 +39,7 @@ def planted(seed: int, leases: int = LEASES) -> Tables:
         of_lease = spread * random.standard_normal(leases)
         for workload, batch, precision in itertools.product(("big", "small"), (8, 16), ("fp32", "fp16")):
             cell = report_data.cell(at, workload, batch, precision)
-            numbers = [run_number(lease, n) for lease in range(1, leases + 1) for n in range(1, RUNS + 1)]
+            numbers = [compute_run_number(lease, n) for lease in range(1, leases + 1) for n in range(1, RUNS + 1)]
             missing = random.random() < 0.15
             never = dict.fromkeys(numbers, "left out by --where") if missing else {}
             plan.append(CellPlan(cell, len(numbers), at.name, never))
@@ -54,11 +54,11 @@ def planted(seed: int, leases: int = LEASES) -> Tables:
                 rate = cell.batch_global / seconds * float(np.exp(log)) if failed == "ok" else None
                 bare = {"step_times_s": (), "window_s": (), "lease_id": f"{at.name}.c{lease}"}
                 records.append(report_data.record(cell, number, rate, failed, metrics={}, **bare))
-    runs = runs_table(records)
+    runs = build_runs_table(records)
     context = report_data.context_document()
     context["campaign_yaml"] = yaml.safe_dump({"system": planted_shapes.SYSTEM})
     context["campaign"] = {**context["campaign"], "protocol": {"order": "blocks", "lease_order": "blocks"}}
-    return Tables(runs, cells_table(plan, runs), [], [], context)
+    return Tables(runs, build_cells_table(plan, runs), [], [], context)
 
 
 def shown(choice: RecommendedChoice) -> str:
@@ -67,7 +67,7 @@ def shown(choice: RecommendedChoice) -> str:
 
 def contradictions(tables: Tables) -> Iterator[str]:
     """What two answers of a page, or an answer and the tables, say against each other."""
-    answers = advise(tables, parse_request(OBJECTIVES, [], [], ["big", "small"], [])).answers
+    answers = build_recommendation(tables, parse_request(OBJECTIVES, [], [], ["big", "small"], [])).answers
     by_objective = {
         name: [each for each in answers if each.objective.startswith(name)] for name in ("throughput", "mix")
     }
@@ -92,8 +92,8 @@ def _ties(answer: RecommendationAnswer) -> Iterator[str]:
     for each in answer.tied:
         if abs(np.log(each.value / best)) > -np.log1p(-TIE_PCT / 100):
             yield f"a tie with a difference of more than {TIE_PCT} %: {shown(each)}"
-    if any(each.configuration not in answer.beside() for each in answer.alternatives):
-        yield f"not all of what is beside it is named: {answer.beside()}"
+    if any(each.configuration not in answer.describe_alternatives() for each in answer.alternatives):
+        yield f"not all of what is beside it is named: {answer.describe_alternatives()}"
 
 
 def _cells(answer: RecommendationAnswer, cells: pd.DataFrame) -> Iterator[str]:

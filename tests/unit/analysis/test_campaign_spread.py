@@ -9,7 +9,7 @@ import pytest
 from campaign.analysis.compare import compare
 from campaign.analysis.compare.campaign_spread import CampaignSpread, estimate_campaign_spread
 from campaign.common.intervals import BETWEEN_CAMPAIGNS, CAMPAIGNS_UNKNOWN
-from campaign.report.compare_page import findings
+from campaign.report.compare_page import describe_findings
 from tests import planted_campaigns as planted
 from tests.planted_campaigns import Truth
 from tests.statements_under_truth import changed_between_campaigns, compared_in_site
@@ -48,7 +48,7 @@ def test_an_unknown_spread_is_said_and_a_known_one_is_named(two: tuple[planted.T
     assert set(unknown.rows["says"]) == {"not tested: the spread between campaigns is unknown"}
     assert set(unknown.rows["method"]) == {CAMPAIGNS_UNKNOWN}
     assert unknown.means["low"].isna().all()
-    said = " ".join(findings(unknown))
+    said = " ".join(describe_findings(unknown))
     assert "unknown before 3 earlier ones" in said
     assert "4 cells not tested: the spread between campaigns is unknown." in said
     known = compare(*two, spread=CampaignSpread(0.05**2, 4))
@@ -56,7 +56,7 @@ def test_an_unknown_spread_is_said_and_a_known_one_is_named(two: tuple[planted.T
     assert set(known.rows["method"]) == {BETWEEN_CAMPAIGNS}
     assert (known.rows["low"] < alone.rows["low"]).all()
     assert known.means["p"].iloc[0] > 0.05
-    assert "The 4 earlier campaigns on this system differ by 5.0\u202f%" in " ".join(findings(known))
+    assert "The 4 earlier campaigns on this system differ by 5.0\u202f%" in " ".join(describe_findings(known))
     quiet = compare(*two, spread=CampaignSpread(1e-8, 9))
     assert quiet.rows["ratio"].equals(alone.rows["ratio"])
     assert set(quiet.rows["says"]) == {"slower"}

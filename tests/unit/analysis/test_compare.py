@@ -19,20 +19,20 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.analysis.compare import Comparison, compare, document, parse_rule
-from campaign.analysis.compare.comparison import _both, _means
-from campaign.analysis.published import NOT_HERE
-from campaign.analysis.published.claims import held_against
+from campaign.analysis.compare import CampaignComparison, build_document, compare, parse_rule
+from campaign.analysis.compare.comparison import _average_ratios, _combine_runs
+from campaign.analysis.published import NOT_MEASURED
+from campaign.analysis.published.claims import evaluate_claims
 from campaign.analysis.tables import io
-from campaign.analysis.tables.cells import cells_table
+from campaign.analysis.tables.cells import build_cells_table
 from campaign.analysis.tables.io import Tables
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.cli.compare import _check_claim_rule, _rename_workloads
 from campaign.cli.main import main
 from campaign.common.errors import ConfigError
-from campaign.report.compare_page import claims_page, compare_page, findings
+from campaign.report.compare_page import describe_findings, render_claims_page, render_compare_page
 from campaign.spec.cell import Cell
-from campaign.spec.published_file import load
+from campaign.spec.published_file import load_set
 from tests.unit.report import report_data as synthetic
 
 
@@ -50,10 +50,10 @@ def tables(
         )
         for record, cell in _with_cells(plan, seed, noise)
     ]
-    runs = runs_table(records)
+    runs = build_runs_table(records)
     context = synthetic.context_document()
     context["campaign"]["name"] = name
-    return Tables(runs, cells_table(plan, runs), [], [], context)
+    return Tables(runs, build_cells_table(plan, runs), [], [], context)
 
 
 def _with_cells(plan: Any, seed: int, noise: float) -> Any:
@@ -76,11 +76,11 @@ def after() -> Tables:
 
 
 @pytest.fixture(scope="module")
-def compared(before: Tables, after: Tables) -> Comparison:
+def compared(before: Tables, after: Tables) -> CampaignComparison:
     return compare(before, after, [parse_rule("throughput < -5%"), parse_rule("state")])
 
 
-def test_a_planted_change_is_found_and_nothing_else(compared: Comparison) -> None:
+def test_a_planted_change_is_found_and_nothing_else(compared: CampaignComparison) -> None:
     rows = compared.rows[compared.rows["ratio"].notna()]
     planted = (rows["workload"] == "bert") & (rows["precision"] == "fp16")
     assert (rows.loc[planted, "says"] == "slower").mean() > 0.9
@@ -89,13 +89,13 @@ def test_a_planted_change_is_found_and_nothing_else(compared: Comparison) -> Non
     assert rows.loc[~planted, "says"].str.startswith("no difference larger than").any()
 
 
-def test_what_stands_in_one_alone_is_listed(compared: Comparison, before: Tables) -> None:
+def test_what_stands_in_one_alone_is_listed(compared: CampaignComparison, before: Tables) -> None:
     assert len(compared.only_base) == 2
     assert compared.only_other.empty
     assert len(compared.rows) == len(before.cells) - 2
 
 
-def test_means_count_each_cell_once(compared: Comparison) -> None:
+def test_means_count_each_cell_once(compared: CampaignComparison) -> None:
     rows = compared.rows[compared.rows["workload"] == "bert"]
     mean = compared.means.set_index("workload").loc["bert"]
     logs = np.log(rows["ratio"].dropna())
@@ -104,8 +104,8 @@ def test_means_count_each_cell_once(compared: Comparison) -> None:
     assert set(compared.means["workload"]) == {"bert", "resnet", "all cells"}
 
 
-def test_significant_changes_are_said_as_a_range_of_estimates_without_intervals(compared: Comparison) -> None:
-    (said,) = (each for each in findings(compared) if each.startswith("Significant changes: "))
+def test_significant_changes_are_said_as_a_range_of_estimates_without_intervals(compared: CampaignComparison) -> None:
+    (said,) = (each for each in describe_findings(compared) if each.startswith("Significant changes: "))
     count = int(compared.rows["says"].isin(["slower", "faster"]).sum())
     tested = int(compared.rows["p"].notna().sum())
     ends = r"estimated as −1\S+ % \(.*bert.*\) to −9\S+ % \(.*bert.*\)"
@@ -114,7 +114,7 @@ def test_significant_changes_are_said_as_a_range_of_estimates_without_intervals(
     assert "[" not in said
 
 
-def test_the_other_way_round_gives_the_inverse(before: Tables, after: Tables, compared: Comparison) -> None:
+def test_the_other_way_round_gives_the_inverse(before: Tables, after: Tables, compared: CampaignComparison) -> None:
     back = compare(after, before).rows.set_index("cell")
     there = compared.rows.set_index("cell").loc[back.index]
     assert (there["ratio"] * back["ratio"]).dropna().to_numpy() == pytest.approx(1)
@@ -133,7 +133,7 @@ def test_names_are_the_last_resort_and_it_is_said(before: Tables) -> None:
     found = compare(before, elsewhere)
     assert set(found.rows["by"]) == {"names"}
     assert set(found.rows["differs"]) == {"device A100 / H100"}
-    assert "matched by names alone" in compare_page(found)
+    assert "matched by names alone" in render_compare_page(found)
 
 
 def test_equal_shapes_match_whatever_sites_call_configurations_and_devices(before: Tables) -> None:
@@ -144,7 +144,7 @@ def test_equal_shapes_match_whatever_sites_call_configurations_and_devices(befor
     assert len(found.rows) == len(before.cells)
     assert set(found.rows["by"]) == {"shape"}
     assert set(found.rows["differs"]) == {"device A100 / H100"}
-    assert "matched by shape alone" in compare_page(found)
+    assert "matched by shape alone" in render_compare_page(found)
 
 
 def test_an_option_is_part_of_what_a_cell_is(before: Tables) -> None:
@@ -186,7 +186,7 @@ def test_what_changed_the_reference_of_both_campaigns_as_well_is_no_change(befor
     known = found.rows[found.rows["ratio"].notna()]
     assert known["ratio"].to_numpy() == pytest.approx(1.0, abs=0.01)
     assert known["adjusted"].all()
-    assert any("relative to the reference" in said for said in findings(found))
+    assert any("relative to the reference" in said for said in describe_findings(found))
     # A reference on another kind of device, or one in a single campaign, says nothing of both.
     for other in (adjusted_by_a_reference(after, 0.9, "y"), after):
         plain = compare(one, other).rows
@@ -211,16 +211,16 @@ def test_states_that_changed_are_named_and_break_the_gate(before: Tables) -> Non
     lost = cells.index[(cells["state"] == "measured")][0]
     cells.loc[lost, ["state", "failures", "n_ok", "mean"]] = ["failed", "oom_device x4", 0, np.nan]
     found = compare(before, replace(before, cells=cells), [parse_rule("state")])
-    assert found.changed[["base_outcome", "outcome"]].to_numpy().tolist() == [["ok", "oom_device"]]
-    assert [each.change for each in found.broken] == ["measured → oom_device"]
+    assert found.changed_outcomes[["base_outcome", "outcome"]].to_numpy().tolist() == [["ok", "oom_device"]]
+    assert [each.change for each in found.violations] == ["measured → oom_device"]
 
 
-def test_the_gate_fails_for_what_changed_and_passes_what_did_not(before: Tables, compared: Comparison) -> None:
-    assert {each.rule for each in compared.broken} == {"throughput < -5%"}
-    assert all("bert" in each.where for each in compared.broken)
-    assert any(each.where.startswith("mean over") for each in compared.broken)
+def test_the_gate_fails_for_what_changed_and_passes_what_did_not(before: Tables, compared: CampaignComparison) -> None:
+    assert {each.rule for each in compared.violations} == {"throughput < -5%"}
+    assert all("bert" in each.where for each in compared.violations)
+    assert any(each.where.startswith("mean over") for each in compared.violations)
     again = compare(before, tables("again", 5), [parse_rule("throughput < -1%"), parse_rule("throughput > 1%")])
-    assert len(again.broken) <= 1
+    assert len(again.violations) <= 1
 
 
 def test_a_change_by_chance_breaks_nothing() -> None:
@@ -228,7 +228,7 @@ def test_a_change_by_chance_breaks_nothing() -> None:
     found = compare(noisy[0], noisy[1], [parse_rule("throughput < -5%")])
     beyond = found.rows["ratio"] < 0.95
     assert beyond.sum() > 10
-    assert len(found.broken) <= 1
+    assert len(found.violations) <= 1
 
 
 def test_one_composition_each_breaks_no_rule_unless_others_tell_its_spread(before: Tables) -> None:
@@ -237,23 +237,23 @@ def test_one_composition_each_breaks_no_rule_unless_others_tell_its_spread(befor
     slow = once.runs.assign(value=once.runs["value"] / 2, lease_id=once.runs["lease_id"] + " again")
     found = compare(once, replace(once, runs=slow), [parse_rule("throughput < -5%")])
     # The changes of many configurations tell how much one deviates; those of two do not.
-    assert {each.change for each in found.broken} == {"−50.0\u202f%"}
+    assert {each.change for each in found.violations} == {"−50.0\u202f%"}
     few = [
         replace(each, cells=each.cells[each.cells["configuration"].isin(["local-4", "fabric-4"])])
         for each in (once, replace(once, runs=slow))
     ]
     found = compare(*few, [parse_rule("throughput < -5%")])
-    assert not found.broken
-    assert {each.change for each in found.untested} == {"−50.0\u202f%"}
+    assert not found.violations
+    assert {each.change for each in found.untested_violations} == {"−50.0\u202f%"}
     assert set(found.rows.loc[found.rows["ratio"].notna(), "says"]) == {"one run, no interval"}
 
 
 def test_metrics_have_gates_too(before: Tables) -> None:
     hungry = replace(before, runs=before.runs.assign(energy_per_sample_j=before.runs["energy_per_sample_j"] * 1.3))
-    assert not compare(before, hungry, [parse_rule("energy_per_sample_j < -10%")]).broken
+    assert not compare(before, hungry, [parse_rule("energy_per_sample_j < -10%")]).violations
     found = compare(before, hungry, [parse_rule("energy_per_sample_j > 10%")])
     measured = int(before.cells["n_ok"].gt(0).sum())
-    assert len(found.broken) == measured
+    assert len(found.violations) == measured
     with pytest.raises(ConfigError, match="did you mean 'energy_per_sample_j'"):
         compare(before, hungry, [parse_rule("energy_per_sample > 10%")])
     with pytest.raises(ConfigError, match="there are: throughput, state, throughput_per_s,") as told:
@@ -283,7 +283,8 @@ def test_what_differs_around_the_numbers_is_listed(before: Tables) -> None:
     context["software"][1]["version"] = "2.14.0"
     context["environments"] = {"f" * 20: {"cpu": "another processor", "torch": "2.13.0", "host": "elsewhere"}}
     found = {
-        each.what: (each.base, each.other) for each in compare(before, replace(before, context=context)).surroundings
+        each.what: (each.base, each.other)
+        for each in compare(before, replace(before, context=context)).context_differences
     }
     assert found == {"software: torch": ("2.13.0", "2.14.0"), "cpu": ("a processor", "another processor")}
 
@@ -313,10 +314,10 @@ def test_another_program_of_the_same_name_is_named(
 ) -> None:
     same = {"command": ["python", "train.py"]}
     found = compare(with_program(before, **same), with_program(before, **{**same, **changes}))
-    assert [each.what for each in found.surroundings] == [f"workload bert: {what}"]
-    told = [each for each in findings(found) if "another program" in each]
+    assert [each.what for each in found.context_differences] == [f"workload bert: {what}"]
+    told = [each for each in describe_findings(found) if "another program" in each]
     assert [each.partition(". ")[0] for each in told] == ([f"bert {named}".rstrip(".")] if named else [])
-    assert "No recorded software" not in compare_page(found)
+    assert "No recorded software" not in render_compare_page(found)
 
 
 def test_programs_under_two_names_are_compared_where_they_are_matched(before: Tables) -> None:
@@ -328,7 +329,9 @@ def test_programs_under_two_names_are_compared_where_they_are_matched(before: Ta
         cells=other.cells.assign(workload=other.cells["workload"].replace("bert", "own-bert")),
     )
     base = with_program(before, ["python", "train.py"])
-    assert compare(base, _rename_workloads(base, renamed, ["bert=own-bert"])).programs == {"bert": ("input train.py",)}
+    assert compare(base, _rename_workloads(base, renamed, ["bert=own-bert"])).program_differences == {
+        "bert": ("input train.py",)
+    }
 
 
 def test_a_mean_over_cells_that_are_not_tested_is_not_tested(before: Tables) -> None:
@@ -341,47 +344,47 @@ def test_a_mean_over_cells_that_are_not_tested_is_not_tested(before: Tables) -> 
     slow = once.runs.assign(value=once.runs["value"] / 2, lease_id=once.runs["lease_id"] + " again")
     found = compare(once, replace(once, runs=slow), [parse_rule("throughput < -5%")])
     assert not found.rows["tested"].any()
-    assert not found.broken
-    assert {each.where for each in found.untested if "mean over" in each.where} == {
+    assert not found.violations
+    assert {each.where for each in found.untested_violations if "mean over" in each.where} == {
         f"mean over {row['cells']} cells of {row['workload']}"
         for row in found.means.to_dict("records")
         if row["cells"] > 1
     }
     assert found.means[["low", "high", "p"]].isna().all(axis=None)
-    assert "not tested, as none of these cells is" in " ".join(findings(found))
+    assert "not tested, as none of these cells is" in " ".join(describe_findings(found))
 
 
-def test_a_mean_is_over_the_cells_that_are_tested(before: Tables, after: Tables, compared: Comparison) -> None:
+def test_a_mean_is_over_the_cells_that_are_tested(before: Tables, after: Tables, compared: CampaignComparison) -> None:
     known = compared.rows[compared.rows["ratio"].notna()]
     lost = known.index[known["workload"] == "bert"][0]
     rows = compared.rows.assign(tested=compared.rows["tested"] & (compared.rows.index != lost))
     rows.loc[lost, "ratio"] = 0.01
-    mean = _means(rows).set_index("workload").loc["bert"]
+    mean = _average_ratios(rows).set_index("workload").loc["bert"]
     rest = known[(known["workload"] == "bert") & (known.index != lost)]["ratio"]
     assert (mean["cells"], mean["ratio"]) == (len(rest), pytest.approx(np.exp(np.log(rest).mean())))
 
 
 def test_gpus_differ_by_what_they_are_not_by_which() -> None:
-    from campaign.analysis.compare.comparison import differences
+    from campaign.analysis.compare.comparison import compare_contexts
 
     def with_gpu(line: str) -> dict[str, Any]:
         return {"environments": {"a": {"gpus": [line]}}}
 
     one = with_gpu("0, GPU-aaaa, NVIDIA A100, 40960 MiB, 550.1, 4, 16")
-    assert not list(differences(one, with_gpu("1, GPU-bbbb, NVIDIA A100, 40960 MiB, 550.1, 4, 16")))
-    assert [each.what for each in differences(one, with_gpu("0, GPU-aaaa, NVIDIA A100, 40960 MiB, 560.0, 4, 16"))] == [
-        "gpus"
-    ]
+    assert not list(compare_contexts(one, with_gpu("1, GPU-bbbb, NVIDIA A100, 40960 MiB, 550.1, 4, 16")))
+    assert [
+        each.what for each in compare_contexts(one, with_gpu("0, GPU-aaaa, NVIDIA A100, 40960 MiB, 560.0, 4, 16"))
+    ] == ["gpus"]
 
 
 def test_settings_of_devices_differ_by_what_they_are() -> None:
-    from campaign.analysis.compare.comparison import differences
+    from campaign.analysis.compare.comparison import compare_contexts
 
     def with_device(**settings: Any) -> dict[str, Any]:
         return {"environments": {"a": {"devices": [{"uuid": "GPU-a", "power_limit_w": 700.0, **settings}]}}}
 
-    assert not list(differences(with_device(), with_device(uuid="GPU-b", address="0000:17:00.0")))
-    (found,) = differences(with_device(), with_device(power_limit_w=500.0))
+    assert not list(compare_contexts(with_device(), with_device(uuid="GPU-b", address="0000:17:00.0")))
+    (found,) = compare_contexts(with_device(), with_device(power_limit_w=500.0))
     assert (found.what, found.base, found.other) == ("devices: power limit w", "700.0", "500.0")
 
 
@@ -397,7 +400,7 @@ def test_empty_campaigns_compare_to_nothing(before: Tables) -> None:
     assert found.rows.empty
     assert len(found.only_base) == len(before.cells)
     assert found.means.empty
-    assert "No cell was measured in both" in compare_page(found)
+    assert "No cell was measured in both" in render_compare_page(found)
 
 
 class _Reader(HTMLParser):
@@ -411,19 +414,19 @@ class _Reader(HTMLParser):
         self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
-def test_the_page_is_whole_and_escapes_what_campaigns_say(compared: Comparison) -> None:
+def test_the_page_is_whole_and_escapes_what_campaigns_say(compared: CampaignComparison) -> None:
     hostile = replace(compared, base=synthetic.HOSTILE)
-    page = compare_page(hostile)
+    page = render_compare_page(hostile)
     reader = _Reader()
     reader.feed(page)
     assert "script" not in reader.tags
     assert all(address.startswith(("#", "data:")) for address in reader.addresses)
-    assert page == compare_page(hostile)
+    assert page == render_compare_page(hostile)
     assert re.search(r"42 breaches|\d+ breaches", page)
 
 
-def test_the_document_is_json_without_nan(compared: Comparison) -> None:
-    text = json.dumps(document(compared), allow_nan=False)
+def test_the_document_is_json_without_nan(compared: CampaignComparison) -> None:
+    text = json.dumps(build_document(compared), allow_nan=False)
     again = json.loads(text)
     assert again["schema_version"] == "comparison/1"
     assert len(again["cells"]) == len(compared.rows)
@@ -435,7 +438,7 @@ def directories(before: Tables, after: Tables, tmp_path_factory: pytest.TempPath
     root = tmp_path_factory.mktemp("compare")
     for name, each in (("A", before), ("B", after)):
         (root / name / "tables").mkdir(parents=True)
-        io.write(each, root / name / "tables")
+        io.write_all_tables(each, root / name / "tables")
     return str(root / "A"), str(root / "B")
 
 
@@ -489,7 +492,7 @@ def test_a_gate_that_compares_nothing_does_not_pass(
 ) -> None:
     (tmp_path / "tables").mkdir()
     nothing = before.cells.assign(workload="another")
-    io.write(replace(before, cells=nothing), tmp_path / "tables")
+    io.write_all_tables(replace(before, cells=nothing), tmp_path / "tables")
     empty = run(directories[0], str(tmp_path), "--fail-on", "throughput < -5%")
     assert empty.exit_code == 2
     assert "nothing that could pass" in empty.stderr
@@ -502,22 +505,22 @@ def test_a_campaign_that_was_never_run_agrees_with_nothing(
 ) -> None:
     (tmp_path / "tables").mkdir()
     never = before.cells.assign(n_ok=0, state="missing", n_missing=before.cells["n_planned"], mean=np.nan)
-    io.write(replace(before, runs=before.runs.head(0), cells=never), tmp_path / "tables")
+    io.write_all_tables(replace(before, runs=before.runs.head(0), cells=never), tmp_path / "tables")
     for claims in ("faster", "falcon", "bitfusion"):
         said = json.loads(run(str(tmp_path), claims, "--format", "json").stdout)
-        assert {claim["verdict"] for claim in said["claims"]} == {NOT_HERE}
+        assert {claim["verdict"] for claim in said["claims"]} == {NOT_MEASURED}
     gate = run(str(tmp_path), "faster", "--fail-on", "differs")
     assert gate.exit_code == 2
     assert "nothing that could pass" in gate.stderr
 
 
 def test_the_page_of_claims_says_them(before: Tables) -> None:
-    page = claims_page(before.name, held_against([load("faster")], before))
+    page = render_claims_page(before.name, evaluate_claims([load_set("faster")], before))
     assert "Published and measured here" in page
     assert "were not measured here" in page
 
 
-def test_frames_keep_their_order(compared: Comparison, before: Tables) -> None:
+def test_frames_keep_their_order(compared: CampaignComparison, before: Tables) -> None:
     expected = before.cells["cell_id"].iloc[2:].reset_index(drop=True)
     pd.testing.assert_series_equal(compared.rows["cell_id"], expected, check_names=False)
 
@@ -527,25 +530,25 @@ def test_leases_of_equal_names_are_other_leases_unless_they_hold_the_same_run() 
         "cell_id": ["a", "b"], "repetition": 1, "started": [1.0, 2.0], "lease_id": ["c.x.1", ""], "configuration": "x",
     })  # fmt: skip
     again = runs.assign(started=runs["started"] + 1000)
-    assert set(_both(runs, again)["lease_id"]) == {"base c.x.1", "other c.x.1", ""}
-    assert set(_both(runs, again)["configuration"]) == {"base x", "other x"}
-    assert set(_both(runs, runs)["lease_id"]) == {"c.x.1", ""}
+    assert set(_combine_runs(runs, again)["lease_id"]) == {"base c.x.1", "other c.x.1", ""}
+    assert set(_combine_runs(runs, again)["configuration"]) == {"base x", "other x"}
+    assert set(_combine_runs(runs, runs)["lease_id"]) == {"c.x.1", ""}
 
 
 def test_the_page_says_how_both_sides_were_measured_and_what_stood_for_hardware(before: Tables, after: Tables) -> None:
     emulated = {**after.context, "conditions": ["the fabric is simulated"]}
     longer = replace(after, context=emulated, runs=after.runs.assign(warmup_steps=9, warmup_steps_max=9))
     found = compare(before, longer)
-    page = compare_page(found)
-    assert "5 warm-up and 20 measured steps a run" in found.measured[0]
-    assert found.measured[1].startswith(f"{after.name}: Protocol: 9 warm-up and 20 measured steps a run")
+    page = render_compare_page(found)
+    assert "5 warm-up and 20 measured steps a run" in found.protocols[0]
+    assert found.protocols[1].startswith(f"{after.name}: Protocol: 9 warm-up and 20 measured steps a run")
     assert "The fabric is simulated." in page
     assert "between cells that were measured unlike (such as 9 warm-up steps against 5)" in page
     assert "Each cell was measured on 2 compositions." in page
     assert "at different times" in page
     alike = compare(before, after)
-    assert len(alike.measured) == 1
-    assert "unlike" not in compare_page(alike)
+    assert len(alike.protocols) == 1
+    assert "unlike" not in render_compare_page(alike)
 
 
 def test_workloads_with_different_names_are_matched_on_request(before: Tables, after: Tables) -> None:

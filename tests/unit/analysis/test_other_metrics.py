@@ -10,13 +10,13 @@ import pytest
 
 from campaign.analysis.compare import compare
 from campaign.analysis.compare.gate import parse_rule
-from campaign.analysis.published.quantities import _throughput
-from campaign.analysis.published.selection import NotHere
-from campaign.analysis.recommend.advise import advise
+from campaign.analysis.published.quantities import _throughput_design
+from campaign.analysis.published.selection import NotMeasuredError
+from campaign.analysis.recommend.advise import build_recommendation
 from campaign.analysis.recommend.objectives import parse_request
-from campaign.analysis.tables.cells import cells_table
+from campaign.analysis.tables.cells import build_cells_table
 from campaign.analysis.tables.io import Tables
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.common.errors import ConfigError
 from campaign.report import figure
 from campaign.spec.metric import Metric
@@ -38,10 +38,10 @@ def tables(name: str, seed: int, factor: float = 1.0, metric: Metric = LATENCY) 
         )
         for record in synthetic.records(plan, seed)
     ]
-    runs = runs_table(records, metric=metric)
+    runs = build_runs_table(records, metric=metric)
     context = synthetic.context_document()
     context["campaign"] |= {"name": name, "metric": metric.document()}
-    return Tables(runs, cells_table(plan, runs, metric), [], [], context)
+    return Tables(runs, build_cells_table(plan, runs, metric), [], [], context)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_more_latency_is_slower_and_breaks_its_rule(before: Tables) -> None:
     found = compare(before, tables("after", 2, 1.3), rules)
     assert found.metric == LATENCY
     assert found.rows["ratio"].dropna().between(0.7, 0.85).all()
-    broken = {each.rule for each in (*found.broken, *found.untested)}
+    broken = {each.rule for each in (*found.violations, *found.untested_violations)}
     assert broken == {"latency_us > 5%", "latency > 5%"}
 
 
@@ -75,7 +75,7 @@ def test_different_metrics_are_not_compared_in_silence(before: Tables) -> None:
 
 
 def test_advice_is_about_the_lowest_latency(before: Tables) -> None:
-    document = advise(before, parse_request([], [], [], [], []))
+    document = build_recommendation(before, parse_request([], [], [], [], []))
     assert {(answer.objective, answer.meaning) for answer in document.answers} == {("latency_us", "the lowest latency")}
     measured = before.cells[before.cells["n_ok"] > 0]
     for answer in document.answers:
@@ -83,14 +83,16 @@ def test_advice_is_about_the_lowest_latency(before: Tables) -> None:
         assert measured["mean"].min() * 0.99 < answer.choice.value < measured["mean"].max() * 1.01
     workloads = sorted(measured["workload"].unique())
     with pytest.raises(ConfigError, match="needs throughput, and the campaign's metric is latency_us"):
-        advise(before, parse_request(["time"], [], [], workloads, []))
+        build_recommendation(before, parse_request(["time"], [], [], workloads, []))
 
 
 def test_a_claim_of_throughput_is_not_judged_by_another_metric(before: Tables) -> None:
-    with pytest.raises(NotHere, match="the campaign measures latency_us; 'metric_ratio' compares such a number"):
-        _throughput(before)
+    with pytest.raises(
+        NotMeasuredError, match="the campaign measures latency_us; 'metric_ratio' compares such a number"
+    ):
+        _throughput_design(before)
     rates = before.runs.assign(throughput_per_s=1e6 / before.runs["latency_us"])
-    assert _throughput(replace(before, runs=rates)).higher
+    assert _throughput_design(replace(before, runs=rates)).higher_is_better
 
 
 @pytest.mark.parametrize("name", ["step_median_s", "step_p95_s", "wall_s", "throughput_per_device_per_s"])
@@ -100,11 +102,11 @@ def test_every_figure_is_drawn_of_a_campaign_that_a_measured_column_leads(name: 
         name, "s" if name.endswith("_s") and "per" not in name else "1/s", "higher" if "per" in name else "lower"
     )
     plan = synthetic.planned()
-    runs = runs_table(list(synthetic.records(plan)), metric=metric)
+    runs = build_runs_table(list(synthetic.records(plan)), metric=metric)
     context = synthetic.context_document()
     context["campaign"] |= {"metric": metric.document()}
-    data = figure.data_of(Tables(runs, cells_table(plan, runs, metric), [], [], context))
+    data = figure.build_figure_data(Tables(runs, build_cells_table(plan, runs, metric), [], [], context))
     for drawn in ("scaling", "node_spread", "precision", "overhead", "pareto"):
-        figure.write(figure.load_figure(drawn), data, tmp_path)
+        figure.write_figure(figure.load_figure(drawn), data, tmp_path)
         assert (tmp_path / f"{drawn}.json").is_file()
     assert (tmp_path / "scaling.svg").is_file()

@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
-from campaign.analysis.published.judgement import confident, judge, off_pct, others
-from campaign.analysis.published.quantities import ClaimValues, Trend, Value
-from campaign.spec.published_file import Claim, Here
+from campaign.analysis.published.judgement import (
+    compute_distance_pct,
+    differs_confidently,
+    judge_claim,
+    list_condition_differences,
+)
+from campaign.analysis.published.quantities import ClaimValue, ClaimValues, Trend
+from campaign.spec.published_file import CampaignMapping, Claim
 
 
 def claim(kind: str, accept: tuple[float | None, float | None], **here: Any) -> Claim:
@@ -24,13 +29,15 @@ def claim(kind: str, accept: tuple[float | None, float | None], **here: Any) -> 
         kind=kind,  # type: ignore[arg-type]
         basis="rounding",
         says="it is so",
-        here=Here(**{"compute": "throughput_drop_pct", **here}),
+        here=CampaignMapping(**{"compute": "throughput_drop_pct", **here}),
     )
 
 
 def verdict(of: Claim, *values: tuple[float, float, float], exact: bool = False) -> str:
     assert of.here is not None
-    return judge(of, of.here, ClaimValues(tuple(Value(*value, "a cell", exact=exact) for value in values)))[0]
+    return judge_claim(of, of.here, ClaimValues(tuple(ClaimValue(*value, "a cell", exact=exact) for value in values)))[
+        0
+    ]
 
 
 PRINTED = claim("ratio", (8.05, 8.15))
@@ -87,15 +94,15 @@ def test_all_values_have_to_agree() -> None:
 def test_an_order_is_judged_by_its_pairs(trend: Trend, expected: str) -> None:
     rising = claim("direction", (None, None), along="batch")
     assert rising.here is not None
-    values = (Value(1.0, 0.9, 1.1, "a cell"),)
-    assert judge(rising, rising.here, ClaimValues(values, (), trend))[0] == expected
+    values = (ClaimValue(1.0, 0.9, 1.1, "a cell"),)
+    assert judge_claim(rising, rising.here, ClaimValues(values, (), trend))[0] == expected
 
 
 def test_an_order_without_intervals_is_undecided() -> None:
     rising = claim("direction", (None, None), along="batch")
     assert rising.here is not None
-    values = (Value(1.0, 0.9, 1.1, "a cell", tested=False),)
-    assert judge(rising, rising.here, ClaimValues(values, (), Trend(3, 3, 0)))[0] == "undecided"
+    values = (ClaimValue(1.0, 0.9, 1.1, "a cell", tested=False),)
+    assert judge_claim(rising, rising.here, ClaimValues(values, (), Trend(3, 3, 0)))[0] == "undecided"
 
 
 RATIO = claim("ratio", (1.785, 1.795), compute="throughput_ratio")
@@ -122,8 +129,8 @@ FASTER = claim("bound", (50.0, None), compute="throughput_gain_pct")
 )
 def test_distances_are_those_of_throughput(of: Claim, value: float, off: float) -> None:
     assert of.here is not None
-    found = ClaimValues((Value(value, value - 1, value + 1, "a cell"),))
-    assert off_pct(of, of.here, found) == pytest.approx(off, abs=0.06)
+    found = ClaimValues((ClaimValue(value, value - 1, value + 1, "a cell"),))
+    assert compute_distance_pct(of, of.here, found) == pytest.approx(off, abs=0.06)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +148,17 @@ def test_only_a_whole_interval_outside_is_confident(
     of: Claim, value: tuple[float, float, float], expected: bool
 ) -> None:
     assert of.here is not None
-    assert confident(of, of.here, ClaimValues((Value(*value, "a cell"),))) == expected
+    assert differs_confidently(of, of.here, ClaimValues((ClaimValue(*value, "a cell"),))) == expected
 
 
 def test_an_absolute_number_of_an_unnamed_device_is_of_other_conditions() -> None:
     absolute = claim("measured", (5.0, 6.0), compute="link_one_way_gb_per_s", ends=("local", "local"))
     assert absolute.here is not None
-    assert others(absolute, absolute.here, ClaimValues(())) == ("the document does not name the device",)
+    assert list_condition_differences(absolute, absolute.here, ClaimValues(())) == (
+        "the document does not name the device",
+    )
     named = claim("measured", (5.0, 6.0), compute="link_one_way_gb_per_s", under={"device": ("a100",)})
     assert named.here is not None
-    assert others(named, named.here, ClaimValues((), ("device b instead of a100",))) == ("device b instead of a100",)
+    assert list_condition_differences(named, named.here, ClaimValues((), ("device b instead of a100",))) == (
+        "device b instead of a100",
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from campaign.analysis.tables.io import write
+from campaign.analysis.tables.io import write_all_tables
 from campaign.cli.main import main
 from campaign.common.errors import RecordError
 from campaign.report import page as report
@@ -46,7 +46,7 @@ FIGURE = {
 
 def page(context: dict[str, Any], name: str = "faster") -> str:
     of = reference.tables(name)
-    return report.assemble(of.runs, of.cells, of.leases, context, {"node_spread": FIGURE})
+    return report.render_report_page(of.runs, of.cells, of.leases, context, {"node_spread": FIGURE})
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_a_damaged_part_is_named(context: dict[str, Any]) -> None:
 
 
 def test_the_command_shows_campaigns_beside_their_claims_and_counts_them(tmp_path: Path) -> None:
-    write(reference.tables("bitfusion"), tmp_path / "tables")
+    write_all_tables(reference.tables("bitfusion"), tmp_path / "tables")
     done = CliRunner().invoke(
         main, ["published", str(tmp_path), "--output", str(tmp_path / "page.html")], terminal_width=200
     )

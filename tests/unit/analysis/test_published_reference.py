@@ -10,14 +10,14 @@ from unittest import mock
 import pandas as pd
 import pytest
 
-from campaign.analysis.published.claims import held_against
+from campaign.analysis.published.claims import evaluate_claims
 from campaign.analysis.tables.io import Tables
-from campaign.analysis.tables.leases import leases_table
+from campaign.analysis.tables.leases import build_leases_table
 from campaign.common.errors import ConfigError
-from campaign.plan.campaign.resolve import Campaign, from_document
+from campaign.plan.campaign.resolve import Campaign, campaign_from_document
 from campaign.report import plot
 from campaign.report.figure import Drawing, FigureData, load_figure
-from campaign.spec.published_file import load
+from campaign.spec.published_file import load_set
 from tests import reference_campaign as reference
 from tests.unit.report.figure_columns import UNPAINTED
 
@@ -40,7 +40,7 @@ def drawn(name: str, figure: str, cells: str) -> Drawing:
     """A figure of the cells for which an expression holds; the others would only cost time."""
     of = tables(name)
     campaign = of.context["campaign"]
-    kept, leases = of.cells.query(cells).reset_index(drop=True), leases_table(of.leases)
+    kept, leases = of.cells.query(cells).reset_index(drop=True), build_leases_table(of.leases)
     protocol, links = campaign["protocol"], tuple(of.links)
     data = FigureData(of.runs, kept, leases, campaign["baseline"], protocol, links, context=of.context)
     with mock.patch.object(plot, "to_svg", return_value=UNPAINTED):
@@ -49,7 +49,7 @@ def drawn(name: str, figure: str, cells: str) -> Drawing:
 
 
 def accepted(name: str, claim: str) -> tuple[float, float]:
-    low, high = next(each.accept for each in load(name).claims if each.id == claim)
+    low, high = next(each.accept for each in load_set(name).claims if each.id == claim)
     return float("-inf") if low is None else low, float("inf") if high is None else high
 
 
@@ -60,7 +60,7 @@ def only(rows: pd.DataFrame, column: str) -> float:
 
 @pytest.mark.parametrize("name", reference.SETS)
 def test_every_claim_that_the_study_can_show_agrees(name: str) -> None:
-    unmeasurable = {claim.id for claim in load(name).claims if claim.here is None}
+    unmeasurable = {claim.id for claim in load_set(name).claims if claim.here is None}
     said = claims(name)
     verdicts = {of: claim["verdict"] for of, claim in said.items() if of not in unmeasurable}
     assert {of for of, verdict in verdicts.items() if verdict in ("differs", "undecided")} == OPEN & set(verdicts)
@@ -119,9 +119,9 @@ def test_link_matrices_hold_the_published_table() -> None:
 
 def held(of: Tables, *wanted: str) -> dict[str, dict[str, Any]]:
     """Some claims held against other tables than the study's own."""
-    whole = load(wanted[0].partition(".")[0])
+    whole = load_set(wanted[0].partition(".")[0])
     some = whole.model_copy(update={"claims": tuple(claim for claim in whole.claims if claim.id in wanted)})
-    return {claim["id"]: claim for claim in held_against([some], of)["claims"]}
+    return {claim["id"]: claim for claim in evaluate_claims([some], of)["claims"]}
 
 
 def _with_cells(of: Tables, **changes: Any) -> Tables:
@@ -169,14 +169,16 @@ def test_without_intervals_nothing_is_decided() -> None:
 def test_a_campaign_without_cells_measures_nothing() -> None:
     of = tables("faster")
     empty = replace(of, cells=of.cells.iloc[:0], runs=of.runs.iloc[:0], links=[])
-    verdicts = {claim["verdict"] for name in reference.SETS for claim in held_against([load(name)], empty)["claims"]}
+    verdicts = {
+        claim["verdict"] for name in reference.SETS for claim in evaluate_claims([load_set(name)], empty)["claims"]
+    }
     assert verdicts == {"not measured here"}
 
 
 def test_claims_are_part_of_the_campaign_as_used() -> None:
     of = reference.campaign("bitfusion")
-    again: Campaign = from_document(of.document())
-    assert again.references == of.references == (load("bitfusion"),)
+    again: Campaign = campaign_from_document(of.to_document())
+    assert again.references == of.references == (load_set("bitfusion"),)
 
 
 def test_a_reference_that_is_not_there_is_an_error_of_the_campaign(tmp_path: Any) -> None:

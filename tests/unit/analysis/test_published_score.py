@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from campaign.analysis.published.claims import held_against
-from campaign.analysis.published.judgement import nearness, score
+from campaign.analysis.published.claims import evaluate_claims
+from campaign.analysis.published.judgement import classify_nearness, score_claims
 from campaign.analysis.tables.io import Tables
-from campaign.spec.published_file import load
+from campaign.spec.published_file import load_set
 from tests import reference_campaign as reference
 
 
@@ -39,14 +39,14 @@ def planted(column: str, ways: dict[str, float], only: str = "True") -> Tables:
 
 
 def held(of: Tables, claim: str) -> dict[str, Any]:
-    whole = load("falcon")
+    whole = load_set("falcon")
     some = whole.model_copy(update={"claims": tuple(each for each in whole.claims if each.id == claim)})
-    return dict(held_against([some], of)["claims"][0])
+    return dict(evaluate_claims([some], of)["claims"][0])
 
 
 def test_runs_that_were_made_as_the_document_says_go_before_others() -> None:
     overlapped = held(planted("option_overlap", {"True": 1.0, "False": 0.8}), "falcon.f11.small_vision")
-    assert (overlapped["verdict"], overlapped["other"], nearness(overlapped)) == ("agrees", [], "inside")
+    assert (overlapped["verdict"], overlapped["other"], classify_nearness(overlapped)) == ("agrees", [], "inside")
 
 
 @pytest.mark.parametrize(("column", "other"), [("option_overlap", "False"), ("precision", "fp16")])
@@ -75,8 +75,8 @@ def test_the_score_counts_what_is_reached() -> None:
         claim(6, "agrees", 0.0, scored=False),
         claim(7, "not measured here", None),
     ]
-    assert [nearness(each) for each in claims] == ["inside", "near", "off", "off", "off", None, None]
-    found = score(claims)
+    assert [classify_nearness(each) for each in claims] == ["inside", "near", "off", "off", "off", None, None]
+    found = score_claims(claims)
     assert (found.claims, found.reached, found.inside, found.near, found.confident) == (7, 5, 1, 1, 1)
     assert str(found).startswith("5 of 7 claims can be reached: 1 inside the stated range, 1 within 10 % of it")
     assert str(found).endswith("1 direction reversed with confidence")
@@ -84,5 +84,5 @@ def test_the_score_counts_what_is_reached() -> None:
 
 def test_a_claim_that_several_campaigns_reach_counts_once() -> None:
     twice = [claim(1, "not measured here", None), claim(1, "agrees", 0.0), claim(1, "differs", 50.0)]
-    found = score(twice)
+    found = score_claims(twice)
     assert (found.claims, found.reached, found.inside) == (1, 1, 1)

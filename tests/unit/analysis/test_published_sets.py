@@ -12,7 +12,7 @@ import yaml
 from campaign.analysis.published import claims
 from campaign.common.errors import ConfigError
 from campaign.spec import published_file
-from campaign.spec.published_file import Claim, holds, load, names
+from campaign.spec.published_file import Claim, is_check_satisfied, list_set_names, load_set
 
 # Every number and every checkable statement that the three documents print.
 CLAIMS = {"bitfusion": 11, "falcon": 48, "faster": 29}
@@ -20,12 +20,12 @@ MEASURABLE = {"bitfusion": 5, "falcon": 34, "faster": 27}
 
 
 def test_there_is_a_set_for_each_document() -> None:
-    assert names() == sorted(CLAIMS)
+    assert list_set_names() == sorted(CLAIMS)
 
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_no_claim_is_lost(name: str) -> None:
-    reference = load(name)
+    reference = load_set(name)
     assert len(reference.claims) == CLAIMS[name]
     assert sum(claim.here is not None for claim in reference.claims) == MEASURABLE[name]
     assert all(claim.id.startswith(f"{name}.") for claim in reference.claims)
@@ -33,7 +33,7 @@ def test_no_claim_is_lost(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_printed_number_is_accepted_by_its_own_interval(name: str) -> None:
-    for claim in load(name).claims:
+    for claim in load_set(name).claims:
         low, high = claim.accept
         for value in claim.value if isinstance(claim.value, tuple) else (claim.value,):
             if isinstance(value, float):
@@ -42,19 +42,19 @@ def test_a_printed_number_is_accepted_by_its_own_interval(name: str) -> None:
 
 
 def test_arithmetic_inside_the_documents_holds() -> None:
-    claims = {claim.id: claim for claim in load("falcon").claims}
-    checks = load("falcon").checks
+    claims = {claim.id: claim for claim in load_set("falcon").claims}
+    checks = load_set("falcon").checks
     assert len(checks) == 5
-    assert all(holds(check, claims) for check in checks)
+    assert all(is_check_satisfied(check, claims) for check in checks)
     wrong = claims["falcon.t4.bw.LL"].model_copy(update={"value": 60.0})
-    assert not holds(checks[0], {**claims, wrong.id: wrong})
+    assert not is_check_satisfied(checks[0], {**claims, wrong.id: wrong})
 
 
 def test_figures_that_claims_name_are_those_of_a_report() -> None:
-    from campaign.report.figure import figure_names
+    from campaign.report.figure import list_figure_names
 
-    anchors = {name.replace("_", "-") for name in figure_names()}
-    named = {claim.figure for name in CLAIMS for claim in load(name).claims} - {""}
+    anchors = {name.replace("_", "-") for name in list_figure_names()}
+    named = {claim.figure for name in CLAIMS for claim in load_set(name).claims} - {""}
     assert named <= anchors
 
 
@@ -78,7 +78,7 @@ def _set(**changes: Any) -> dict[str, Any]:
 
 def test_a_set_of_ones_own_is_read_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(_set()))
-    assert load("own.yaml", tmp_path).claims[0].value == 5
+    assert load_set("own.yaml", tmp_path).claims[0].value == 5
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_what_is_wrong_in_a_set_is_named(changes: dict[str, Any], words: str) ->
 
 
 def test_sets_in_results_may_have_keys_of_predictions_and_files_may_not() -> None:
-    now = load("falcon").model_dump(mode="json")
+    now = load_set("falcon").model_dump(mode="json")
     before = {
         **now,
         "claims": [{**each, "by_construction": ""} for each in now["claims"]],
         "models": {name: {**each, "replayed": ["x"]} for name, each in now["models"].items()},
     }
-    assert published_file.from_document(before, "references of the campaign") == load("falcon")
+    assert published_file.from_document(before, "references of the campaign") == load_set("falcon")
     with pytest.raises(ConfigError, match="by_construction"):
         published_file.from_document(before, "claims.yaml", lambda *keys, name: ".".join(map(str, keys)))
 
@@ -124,7 +124,7 @@ def test_claims_that_stand_twice_are_named() -> None:
 
 def test_an_unknown_set_names_those_there_are() -> None:
     with pytest.raises(ConfigError, match="bitfusion, falcon, faster, or give the path"):
-        load("falcn")
+        load_set("falcn")
 
 
 @pytest.mark.parametrize(
@@ -163,18 +163,20 @@ def test_an_unknown_set_names_those_there_are() -> None:
     ],
 )
 def test_claims_and_their_conditions_are_told_in_words(name: str, told: str, conditions: str) -> None:
-    claim = next(each for each in load(name.partition(".")[0]).claims if each.id == name)
-    assert claims.told(claim) == told
-    assert claims.conditions(claim.conditions) == conditions
+    claim = next(each for each in load_set(name.partition(".")[0]).claims if each.id == name)
+    assert claims.describe_claim(claim) == told
+    assert claims.describe_conditions(claim.conditions) == conditions
 
 
 def test_no_key_of_a_set_shows_in_its_conditions() -> None:
-    known = [claims.conditions(claim.conditions) for name in CLAIMS for claim in load(name).claims if claim.here]
+    known = [
+        claims.describe_conditions(claim.conditions) for name in CLAIMS for claim in load_set(name).claims if claim.here
+    ]
     assert not [each for each in known if re.search(r"_|\bnodes?\b|\bgpus?\b|falcon|num |den |[a-z](GPUs|NVMe)", each)]
 
 
 def test_every_claim_says_itself_in_words() -> None:
-    known: list[Claim] = [claim for name in CLAIMS for claim in load(name).claims]
+    known: list[Claim] = [claim for name in CLAIMS for claim in load_set(name).claims]
     assert all(len(claim.says) > 8 for claim in known)
 
 
@@ -182,4 +184,4 @@ def test_a_mistake_in_a_set_of_ones_own_is_named_with_its_line(tmp_path: Path) -
     text = "schema_version: published/1\nname: own\ndocument: {title: T, authors: A}\nclaims:\n  - id: own.one\n    says: 3\n"
     (tmp_path / "own.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"own.yaml:6: claims.0.says: "):
-        load("own.yaml", tmp_path)
+        load_set("own.yaml", tmp_path)

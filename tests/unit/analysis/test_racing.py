@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from campaign.analysis.racing import race_configurations
-from campaign.report.sections.race import race_lines
+from campaign.analysis.racing import evaluate_races
+from campaign.report.sections.race import format_race_lines
 from campaign.spec.race import RaceDocument, read_race, write_race
 from tests.benchmarks.racing import measure_races
 from tests.planted_races import SURFACES, WITHIN_PCT, PlantedRace, plant_race
@@ -19,7 +19,7 @@ CAMPAIGNS = 8
 def race_until(planted: PlantedRace, block: int) -> RaceDocument:
     """Return the race with the records of the first blocks alone."""
     runs = planted.runs[planted.runs["composition"] <= block]
-    return race_configurations(
+    return evaluate_races(
         planted.cells, replace(planted, runs=runs).tables, lambda _, composition: composition <= block, WITHIN_PCT
     )
 
@@ -77,7 +77,7 @@ def test_nothing_is_dropped_before_the_second_composition() -> None:
     }
     tables = planted.tables
     tables = replace(tables, context={"campaign": {**tables.context["campaign"], "earlier_spread": [earlier]}})
-    race = race_configurations(planted.cells, tables, lambda _, composition: composition == 1, WITHIN_PCT)
+    race = evaluate_races(planted.cells, tables, lambda _, composition: composition == 1, WITHIN_PCT)
     assert race.compositions == {f"c{n:02d}": 2 for n in range(6)}
     assert not race.dropped
 
@@ -118,7 +118,7 @@ def test_the_least_is_the_best_of_a_metric_of_which_less_is_better() -> None:
     metric = {"name": "time_s", "label": "time", "unit": "s", "better": "lower"}
     tables = replace(planted, runs=runs).tables
     tables = replace(tables, context={"campaign": {**tables.context["campaign"], "metric": metric}})
-    race = race_configurations(planted.cells, tables, lambda *_: True, WITHIN_PCT)
+    race = evaluate_races(planted.cells, tables, lambda *_: True, WITHIN_PCT)
     assert race.workloads[0].best == best
     values = [each.value for each in race.workloads[0].candidates]
     assert values == sorted(values)
@@ -130,7 +130,7 @@ def test_configurations_on_hosts_of_their_own_are_not_told_apart() -> None:
     race = own.race()
     assert (race.ended, race.decided, race.dropped) == (True, False, ())
     assert set(race.compositions.values()) == {5}
-    assert "Some ran on hosts that no other one used" in "\n".join(race_lines(race))
+    assert "Some ran on hosts that no other one used" in "\n".join(format_race_lines(race))
 
 
 def test_a_race_whose_runs_all_fail_ends_without_an_answer() -> None:
@@ -139,13 +139,13 @@ def test_a_race_whose_runs_all_fail_ends_without_an_answer() -> None:
     race = failed.race()
     assert (race.ended, race.decided) == (True, False)
     assert race.compositions == {"c00": 2, "c01": 2, "c02": 2}
-    assert "w0, fp32: every configuration failed." in "\n".join(race_lines(race))
+    assert "w0, fp32: every configuration failed." in "\n".join(format_race_lines(race))
 
 
 def test_the_end_is_told_with_the_interval_of_each_candidate_and_why_others_were_dropped() -> None:
     planted = plant_race("ties", 4, 12, batches=1)
     race = planted.race()
-    text = "\n".join(race_lines(race))
+    text = "\n".join(format_race_lines(race))
     measured = sum(race.compositions.values())
     assert f"{measured} of 60 compositions ({100 * measured / 60:.0f}\u202f%)" in text
     for candidate in race.workloads[0].candidates:

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from campaign.analysis.recommend.advise import advise
+from campaign.analysis.recommend.advise import build_recommendation
 from campaign.analysis.recommend.document import RecommendationAnswer, RecommendationDocument
 from campaign.analysis.recommend.objectives import parse_request
-from campaign.analysis.recommend.unmeasured_shapes import Pool, allowed_shapes, pool_of
+from campaign.analysis.recommend.unmeasured_shapes import DeviceModelPool, build_device_pool, generate_allowed_shapes
 from campaign.analysis.tables import io as tableset
 from campaign.analysis.tables.io import Tables
 from campaign.cli.main import main
 from campaign.common.errors import ConfigError, RecordError
 from campaign.common.paths import Results
 from campaign.report import page as report
-from campaign.report.sections.recommendation import read_recommendation, recommendation_section
+from campaign.report.sections.recommendation import build_recommendation_section, read_recommendation
 from campaign.report.write import render_report, write_recommendation
 from campaign.spec.cell import Configuration
 from campaign.spec.system_file import SystemFile
@@ -35,7 +35,7 @@ def recommend(
     tables: Tables, *objectives: str, where: Sequence[str] = (), workloads: Sequence[str] = ()
 ) -> RecommendationDocument:
     known = sorted(set(tables.cells["workload"]))
-    return advise(tables, parse_request(objectives, where, workloads, known, []))
+    return build_recommendation(tables, parse_request(objectives, where, workloads, known, []))
 
 
 def answer(tables: Tables, objective: str, *where: str) -> RecommendationAnswer:
@@ -257,9 +257,13 @@ def test_a_mix_of_single_runs_has_no_interval_and_its_ties_are_not_known() -> No
     runs = whole.runs[whole.runs["repetition"] == 1]
     once = replace(whole, runs=runs, cells=whole.cells.assign(n_ok=1, sd=np.nan, ci_low=np.nan, ci_high=np.nan))
     (mix,) = recommend(once, "mix:big=0.5,small=0.5").answers
-    assert (mix.choice.low, mix.comparable, mix.beside()) == (None, False, "not known: one composition each")
+    assert (mix.choice.low, mix.comparable, mix.describe_alternatives()) == (
+        None,
+        False,
+        "not known: one composition each",
+    )
     single = recommend(once, "throughput")
-    said = recommendation_section(single)
+    said = build_recommendation_section(single)
     summary = said["objectives"][0]["summary"]
     assert summary.endswith("; ties not known: one composition each.")
     assert summary.startswith(("for big, ", "for small, "))
@@ -312,16 +316,18 @@ def test_without_the_system_no_shape_is_named_and_the_reason_is() -> None:
 
 def test_the_pool_is_what_the_system_says_and_may_be_used() -> None:
     system = SystemFile.model_validate(planted_shapes.SYSTEM)
-    assert pool_of(system, "A100") == Pool((8, 8, 8, 8), 32)
-    assert pool_of(system, "T4") == Pool((0, 0, 0, 0), 0)
+    assert build_device_pool(system, "A100") == DeviceModelPool((8, 8, 8, 8), 32)
+    assert build_device_pool(system, "T4") == DeviceModelPool((0, 0, 0, 0), 0)
     less = {"allowed_hosts": ["host[1-2]"], "quota": {"A100": 3}}
-    assert pool_of(SystemFile.model_validate({**planted_shapes.SYSTEM, "tenancy": less}), "A100") == Pool((8, 8), 3)
+    assert build_device_pool(
+        SystemFile.model_validate({**planted_shapes.SYSTEM, "tenancy": less}), "A100"
+    ) == DeviceModelPool((8, 8), 3)
     static = {**planted_shapes.SYSTEM, "fabric": {"kind": "static"}, "pool": []}
-    assert pool_of(SystemFile.model_validate(static), "A100").pooled == 0
+    assert build_device_pool(SystemFile.model_validate(static), "A100").pooled_count == 0
 
 
 def test_every_shape_that_the_numbers_allow_is_listed_and_no_other(planted: Tables) -> None:
-    shapes = allowed_shapes(Pool((2, 1), 3), "A100", planted.cells)
+    shapes = generate_allowed_shapes(DeviceModelPool((2, 1), 3), "A100", planted.cells)
     found = {(each.hosts, each.devices_per_host, each.attach) for each in shapes}
     assert found == {
         *((1, n, "local") for n in (1, 2)),
@@ -359,7 +365,7 @@ def test_what_is_not_understood_is_said_with_what_is_allowed(
 def written(planted: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("recommended")
     (directory / "tables").mkdir()
-    tableset.write(planted, directory / "tables")
+    tableset.write_all_tables(planted, directory / "tables")
     write_recommendation(directory / "tables", directory / "recommendation")
     return directory
 
@@ -375,7 +381,7 @@ def test_a_section_of_the_report_says_what_to_build_and_names_what_nobody_measur
     written: Path, planted: Tables
 ) -> None:
     given = read_recommendation(written / "recommendation")
-    page = report.assemble(planted.runs, planted.cells, [], planted.context, {}, given)
+    page = report.render_report_page(planted.runs, planted.cells, [], planted.context, {}, given)
     assert re.findall(r'<section id="([^"]+)"', page)[:3] == ["answer", "answers", "recommendations"]
     section = page[page.index('<section id="recommendations"') :].partition("</section>")[0]
     assert "local-4, batch 32" in section
@@ -393,7 +399,7 @@ def test_what_may_be_as_good_stands_below_with_its_interval_on_one_scale(written
     other = first.choice.model_copy(update={"configuration": "other", **ends})
     beside = {"tied": (), "tied_total": 0, "not_told_apart": (other,), "not_told_apart_total": 3}
     said, alone = (
-        recommendation_section(document.model_copy(update={"answers": (first.model_copy(update=update),)}))
+        build_recommendation_section(document.model_copy(update={"answers": (first.model_copy(update=update),)}))
         for update in (beside, {})
     )
     ((_, below),) = (each["rows"] for each in said["objectives"][0]["answers"])
@@ -409,13 +415,13 @@ def test_names_cannot_break_the_section(written: Path, planted: Tables) -> None:
     hostile = report_data.HOSTILE.replace('"', "'")
     text = text.replace("local-4", hostile).replace("1x8-local", hostile)
     given = RecommendationDocument.model_validate_json(text)
-    page = report.assemble(planted.runs, planted.cells, [], planted.context, {}, given)
+    page = report.render_report_page(planted.runs, planted.cells, [], planted.context, {}, given)
     assert report_data.HOSTILE not in page
 
 
 def test_a_report_without_a_recommendation_has_no_such_section(planted: Tables, tmp_path: Path) -> None:
     assert read_recommendation(tmp_path) is None
-    page = report.assemble(planted.runs, planted.cells, [], planted.context, {})
+    page = report.render_report_page(planted.runs, planted.cells, [], planted.context, {})
     assert "recommendations" not in page.split("<body")[1]
 
 
@@ -438,12 +444,12 @@ def test_a_document_of_an_earlier_version_is_made_anew_from_the_tables(written: 
 
 def test_nothing_measured_is_nothing_recommended(tmp_path: Path, planted: Tables) -> None:
     empty = replace(planted, runs=planted.runs.iloc[:0], cells=planted.cells.iloc[:0])
-    tableset.write(empty, tmp_path)
+    tableset.write_all_tables(empty, tmp_path)
     write_recommendation(tmp_path, tmp_path / "recommendation")
     document = json.loads((tmp_path / "recommendation" / "recommendation.json").read_bytes())
     assert document["answers"] == []
     assert "nothing to recommend" in document["basis"][0]
-    page = report.assemble(
+    page = report.render_report_page(
         empty.runs, empty.cells, [], empty.context, {}, read_recommendation(tmp_path / "recommendation")
     )
     assert "nothing to recommend" in page

@@ -14,11 +14,11 @@ from campaign.analysis.sample_size import (
     SampleSize,
     SampleSizes,
     Spread,
-    cheapest_by_compositions,
-    measured_spread,
+    compute_sample_size,
+    compute_sample_sizes,
+    estimate_spread,
+    list_cheapest_sizes,
     parse_spread,
-    sample_size,
-    sample_sizes,
 )
 from campaign.analysis.simulated_power import PlannedComparisons
 from campaign.cli.detect import order_choices
@@ -54,7 +54,7 @@ def test_all_cells_of_a_plan_are_tested_together(tmp_path: Path) -> None:
 
 
 def test_one_composition_finds_nothing() -> None:
-    assert sample_size(Spread(1.0, 1.0, 1.0, ""), FOUR, 1, 50, 1000, 1.0).detectable_pct == np.inf
+    assert compute_sample_size(Spread(1.0, 1.0, 1.0, ""), FOUR, 1, 50, 1000, 1.0).detectable_pct == np.inf
 
 
 def hours(compose_s: float, run_s: float, step_s: float):  # type: ignore[no-untyped-def]
@@ -62,7 +62,7 @@ def hours(compose_s: float, run_s: float, step_s: float):  # type: ignore[no-unt
 
 
 def cheapest(spread: Spread, pct: float, of_hours) -> SampleSize | None:  # type: ignore[no-untyped-def]
-    found = list(cheapest_by_compositions(spread, pct, FOUR, 20, of_hours))
+    found = list(list_cheapest_sizes(spread, pct, FOUR, 20, of_hours))
     assert [each.compositions for each in found] == sorted({each.compositions for each in found})
     assert all(each.detectable_pct <= pct for each in found)
     return min(found, key=lambda each: each.device_hours, default=None)
@@ -92,17 +92,17 @@ def planted(composition_pct: float, run_pct: float, compositions: int, runs: int
 
 
 def test_the_spread_is_that_of_the_runs() -> None:
-    found = measured_spread([("earlier", planted(2.0, 1.0, 4, 3))])
+    found = estimate_spread([("earlier", planted(2.0, 1.0, 4, 3))])
     assert found.composition_pct == pytest.approx(2.0, rel=0.25)
     assert found.run_pct == pytest.approx(1.0, rel=0.2)
     assert "earlier" in found.source
 
 
 def test_where_everything_was_composed_once_the_spread_of_compositions_is_assumed_and_that_is_said() -> None:
-    found = measured_spread([("single", planted(2.0, 1.0, 1, 4))])
+    found = estimate_spread([("single", planted(2.0, 1.0, 1, 4))])
     assert found.composition_pct == ASSUMED_PCT["composition"]
     assert "assumed" in found.source
-    assert measured_spread([("one run", planted(2.0, 1.0, 1, 1))]) is None
+    assert estimate_spread([("one run", planted(2.0, 1.0, 1, 1))]) is None
 
 
 def test_a_spread_is_read_from_words_and_an_error_says_how_to_write_it() -> None:
@@ -117,12 +117,12 @@ def test_a_spread_is_read_from_words_and_an_error_says_how_to_write_it() -> None
 def test_more_is_found_for_more_and_the_campaign_as_it_is_stands_beside(tmp_path: Path) -> None:
     asked = PlanRequest(write_files(tmp_path, {"campaign.protocol.compositions": 1}), tmp_path / "results")
     plan = read_plan(asked)
-    coarse, fine = (sample_sizes(plan, asked, pct, "composition 1 %, run 1 %") for pct in (5.0, 2.0))
+    coarse, fine = (compute_sample_sizes(plan, asked, pct, "composition 1 %, run 1 %") for pct in (5.0, 2.0))
     assert coarse.now.detectable_pct == np.inf
     assert coarse.cheapest.device_hours < fine.cheapest.device_hours
     assert coarse.cheapest.detectable_pct <= 5.0
     assert coarse.cheapest.device_hours == min(each.device_hours for each in coarse.alternatives)
-    assert sample_sizes(plan, asked, 0.01, "composition 9 %").cheapest is None
+    assert compute_sample_sizes(plan, asked, 0.01, "composition 9 %").cheapest is None
     assert [each.compositions for each in coarse.usual] == [1, 2, 3, 5]
     found = [each.detectable_pct for each in coarse.usual]
     assert found == sorted(found, reverse=True)
@@ -132,7 +132,7 @@ def test_runs_in_each_composition_are_those_of_the_campaign(tmp_path: Path) -> N
     asked = PlanRequest(
         write_files(tmp_path, {"campaign.protocol.compositions": 3, "campaign.protocol.repetitions": 6}), tmp_path
     )
-    now = sample_sizes(read_plan(asked), asked, 5.0).now
+    now = compute_sample_sizes(read_plan(asked), asked, 5.0).now
     assert (now.compositions, now.runs) == (3, 2)
 
 

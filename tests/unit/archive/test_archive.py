@@ -19,7 +19,7 @@ from campaign.plan.campaign.resolve import Campaign
 from campaign.report import figure
 from campaign.report.sources import find_planned_campaign, write_archive_report, write_report
 from campaign.spec.plan import PLAN_SCHEMA
-from campaign.spec.record import Store
+from campaign.spec.record import RecordStore
 from tests import campaign_files
 from tests.unit.archive.archive_data import contents
 
@@ -39,7 +39,7 @@ def test_the_report_from_the_archive_alone_is_the_same_bytes(
 ) -> None:
     # That every figure draws the same from the same tables is tested with the figures.
     some = ["composition_times", "precision"]
-    monkeypatch.setattr(figure, "figure_names", lambda *arguments: some)
+    monkeypatch.setattr(figure, "list_figure_names", lambda *arguments: some)
     write_report(campaign, results, None, tmp_path / "live", tmp_path / "live.html")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -58,8 +58,8 @@ def test_the_same_results_give_the_same_archive(campaign: Campaign, results: Pat
 
 def test_it_holds_config_records_and_checksums(there: Path, campaign: Campaign) -> None:
     with open_archive(there) as content:
-        assert content.campaign.document() == campaign.document()
-        assert len(Store(content.directory).index()) == 31
+        assert content.campaign.to_document() == campaign.to_document()
+        assert len(RecordStore(content.directory).list_keys()) == 31
         assert [path.name for path in (content.directory / "slurm").rglob("*.json*")] == ["host2.json"]
     with zipfile.ZipFile(there) as members:
         index = json.loads(members.read("archive.json"))
@@ -170,11 +170,11 @@ def test_what_a_profile_said_when_it_was_planned_is_in_the_archive(tmp_path: Pat
     assert find_planned_campaign(campaign, directory) is campaign
     plan = {
         "schema_version": PLAN_SCHEMA,
-        "campaign_hash": Store(directory).share(by_profile.document()),
+        "campaign_hash": RecordStore(directory).share_document(by_profile.to_document()),
         "where": None,
     }
     (directory / "plan").mkdir()
     (directory / "plan" / "plan.json").write_text(json.dumps(plan))
-    assert find_planned_campaign(campaign, directory).document() == by_profile.document()
+    assert find_planned_campaign(campaign, directory).to_document() == by_profile.to_document()
     edited = campaign_files.load(tmp_path, {"campaign.title": "Another"})
     assert find_planned_campaign(edited, directory) is edited

@@ -13,7 +13,7 @@ from campaign.archive.read import open_archive
 from campaign.archive.write import ArchiveOptions, write_archive
 from campaign.common.errors import ArchiveError
 from campaign.plan.campaign.resolve import Campaign
-from campaign.spec.record import Store
+from campaign.spec.record import RecordStore
 from tests import campaign_records
 from tests.unit.archive import archive_data
 from tests.unit.archive.archive_data import contents
@@ -35,7 +35,7 @@ def test_what_only_the_archive_has_stays(campaign: Campaign, results: Path, ther
     assert any(name.startswith("telemetry/") for name in written.kept_members)
     assert set(contents(there)) == before
     with open_archive(there) as archive:
-        assert len(Store(archive.directory).index()) == 31
+        assert len(RecordStore(archive.directory).list_keys()) == 31
     runs = contents(there)["tables/runs.csv"].decode().splitlines()
     assert len(runs) == 1 + 31, "tables are of all records"
 
@@ -116,11 +116,13 @@ def two_manifests(results: Path) -> tuple[Path, Path]:
 def test_the_newest_manifest_still_says_why(
     campaign: Campaign, results: Path, two_manifests: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    from campaign.analysis.tables.collect import gather
+    from campaign.analysis.tables.collect import read_campaign_results
 
     write_archive(campaign, results, tmp_path / "a.zip")
     with open_archive(tmp_path / "a.zip") as archive:
-        assert gather(campaign, archive.directory).reasons == {"1x1-local": "the fabric did not answer"}
+        assert read_campaign_results(campaign, archive.directory).missing_reasons == {
+            "1x1-local": "the fabric did not answer"
+        }
 
 
 def test_a_plan_stays_until_there_is_another(campaign: Campaign, results: Path, there: Path) -> None:

@@ -173,7 +173,7 @@ def test_it_goes_on_as_a_results_directory_with_its_config(made: tuple[Campaign,
     directory = extract_to_directory(path, tmp_path / "results").directory
     assert directory == tmp_path / "results" / "small"
     again = load_campaign(directory / "config" / "campaign.yaml")
-    assert again.document() == campaign.document()
+    assert again.to_document() == campaign.to_document()
     write_archive(again, directory, tmp_path / "b.zip", options=ArchiveOptions("CC-BY-4.0", "Ada Lovelace"))
     assert (tmp_path / "b.zip").read_bytes() == path.read_bytes()
     with pytest.raises(ArchiveError, match="already exists and is not replaced"):

@@ -29,8 +29,8 @@ from campaign.common.errors import ArchiveError, RecordError
 from campaign.common.paths import Results
 from campaign.plan.campaign.resolve import Campaign
 from campaign.report.sources import load_tables
-from campaign.run.check_results import problems
-from campaign.spec.record import Store
+from campaign.run.check_results import find_problems
+from campaign.spec.record import RecordStore
 from tests.unit.archive.archive_data import contents
 
 
@@ -49,7 +49,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing(
     (tmp_path / "x.zip").write_bytes(content)
     # What is left unchecked of a zip file are times, comments and the like: of every member, every byte counts.
     with suppress(ArchiveError), open_archive(tmp_path / "x.zip") as archive:
-        assert len(Store(archive.directory).index()) == 31
+        assert len(RecordStore(archive.directory).list_keys()) == 31
         assert (archive.directory / "ro-crate-metadata.json").read_bytes() == crate_of(whole[1])
 
 
@@ -378,7 +378,7 @@ def test_manifests_that_readers_read_are_those_that_are_packed(results: Path, tm
     packed = {name for name in collect_members(results) if name.startswith("manifests/")}
     assert {path.relative_to(results).as_posix() for path in read} == packed
     (tmp_path / "elsewhere" / "torn.json").write_text("{")
-    assert any("torn.json" in problem for problem in problems(Results.from_directory(results)))
+    assert any("torn.json" in problem for problem in find_problems(Results.from_directory(results)))
     (tmp_path / "elsewhere" / "torn.json").unlink()
     (tmp_path / "elsewhere" / "round").symlink_to(results / "manifests")
     assert Results.from_directory(results).list_manifests() == read

@@ -22,7 +22,7 @@ from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 from campaign.report import figure
-from campaign.run.preflight import missing_inputs, preflight
+from campaign.run.preflight import check_campaign_can_run, find_missing_inputs
 from tests import campaign_files
 from tests.unit.archive import archive_data
 
@@ -69,7 +69,7 @@ def run(*words: object) -> str:
 def test_an_extracted_archive_says_what_the_archive_says(
     there: Path, tmp_path: Path, inputs_mib: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figure, "figure_names", lambda *arguments: ["memory_frontier"])
+    monkeypatch.setattr(figure, "list_figure_names", lambda *arguments: ["memory_frontier"])
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "a.zip"
     written = packed(there, out, inputs_mib=inputs_mib)
@@ -98,18 +98,18 @@ def test_an_extracted_archive_says_what_the_archive_says(
     status = json.loads(run("status", campaign, "--results", "here", "--format", "json"))
     assert (status["runs_done"], len(status["missing_inputs"])) == (before.runs - 1, 0 if inputs_mib else 1)
     if inputs_mib:
-        preflight(after.campaign)
+        check_campaign_can_run(after.campaign)
         assert f"{campaign}: valid" in run("validate", campaign)
     else:
         with pytest.raises(CampaignError, match=r"input file 'bench.py' is missing"):
-            preflight(after.campaign)
+            check_campaign_can_run(after.campaign)
         assert CliRunner().invoke(main, ["validate", str(campaign)]).exit_code == 1
 
 
 def test_an_edited_program_is_not_what_was_measured(
     there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figure, "figure_names", lambda *arguments: ["memory_frontier"])
+    monkeypatch.setattr(figure, "list_figure_names", lambda *arguments: ["memory_frontier"])
     campaign = there / "config" / "campaign.yaml"
     given = ("report", campaign, "--results", there / "results", "--output")
     assert "was edited" not in run(*given, tmp_path / "before.html")
@@ -135,7 +135,7 @@ def test_programs_go_from_archive_to_archive(tmp_path: Path, absolute: bool) -> 
     assert os.access(directory / place, os.X_OK)
     again = load_campaign(directory / "config" / "campaign.yaml", results=tmp_path / "here")
     assert [file.path for file in again.inputs["program"].values()] == [str(directory / place)]
-    assert not missing_inputs(again)
+    assert not find_missing_inputs(again)
     with open_archive(tmp_path / "a.zip") as archive:
         as_used = archive.campaign
     write_archive(as_used, directory, tmp_path / "b.zip")
@@ -196,7 +196,7 @@ def test_a_program_that_was_not_measured_is_refused(there: Path, name: str) -> N
 def test_results_that_may_only_be_read_give_a_report(
     there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figure, "figure_names", lambda *arguments: ["memory_frontier"])
+    monkeypatch.setattr(figure, "list_figure_names", lambda *arguments: ["memory_frontier"])
     results = there / "results" / "small"
     given = ("report", there / "config" / "campaign.yaml", "--results", there / "results", "--output")
     run(*given, tmp_path / "a.html")

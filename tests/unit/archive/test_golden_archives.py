@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 
 from campaign.archive.read import check_archive, extract_to_directory
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import expand_matrix
 from campaign.report import figure
 from campaign.report.sources import load_tables, write_archive_report
 from tests.unit.archive.archive_data import ARCHIVES
@@ -130,7 +130,7 @@ def test_the_report_of_a_golden_archive_has_the_numbers_of_then(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # All figures together are drawn elsewhere.
-    monkeypatch.setattr(figure, "figure_names", lambda *arguments: ["scaling", "overhead", "memory_frontier"])
+    monkeypatch.setattr(figure, "list_figure_names", lambda *arguments: ["scaling", "overhead", "memory_frontier"])
     write_archive_report(path_of(name), tmp_path / "page.html")
     words = html.unescape(re.sub(r"<[^>]+>", " ", (tmp_path / "page.html").read_text()))
     page = re.sub(r"\s+", " ", words)
@@ -142,5 +142,5 @@ def test_the_report_of_a_golden_archive_has_the_numbers_of_then(
 def test_a_golden_archive_is_unpacked_with_its_samples(name: str, tmp_path: Path) -> None:
     archive = extract_to_directory(path_of(name), tmp_path)
     recorded = {record.name.split(".")[0] for record in (archive.directory / "records").rglob("*.json")}
-    assert recorded == {cell.id for cell in expand(archive.campaign).cells}
+    assert recorded == {cell.id for cell in expand_matrix(archive.campaign).cells}
     assert list((archive.directory / "telemetry").rglob("*.parquet"))

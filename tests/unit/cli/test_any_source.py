@@ -73,7 +73,7 @@ def test_a_command_takes_any_of_the_three(source: str, command: str, code: int, 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["config/campaign.yaml", "small.zip"])
 def test_a_summary_names_what_failed_and_its_log(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figure, "figure_names", lambda *arguments: ["memory_frontier"])
+    monkeypatch.setattr(figure, "list_figure_names", lambda *arguments: ["memory_frontier"])
     output = run("summary", source).output
     assert "Failed runs\n" in output
     assert f"'campaign logs {'small.zip' if source == 'small.zip' else 'results/small'}'" in output

@@ -56,7 +56,7 @@ def test_a_place_that_cannot_be_used_is_one_message(
     command: str, places: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        figure, "figure_names", lambda *arguments: ["scaling"]
+        figure, "list_figure_names", lambda *arguments: ["scaling"]
     )  # drawing all takes longer than all else
     words = [word.format(**places) for word in command.split(" ")]
     result = CliRunner().invoke(main, words)

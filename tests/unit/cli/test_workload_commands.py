@@ -264,7 +264,9 @@ def test_parse_says_why_a_program_failed_where_its_log_does(here: Path) -> None:
 
 
 def test_hints_end_even_where_there_is_nothing_to_say() -> None:
-    assert collect_hints(Log.of(""), "hpl", ()) == ["the log is empty: did the program write to a file of its own?"]
-    assert collect_hints(Log.of("hello\n"), "hpl", ()) == [
+    assert collect_hints(Log.from_text(""), "hpl", ()) == [
+        "the log is empty: did the program write to a file of its own?"
+    ]
+    assert collect_hints(Log.from_text("hello\n"), "hpl", ()) == [
         "no line of the log has a number that looks like a rate, a time or a bandwidth"
     ]

@@ -284,6 +284,6 @@ def test_a_server_that_says_yes_and_does_nothing_is_not_believed(
     fabric.compose(fabric.select_devices(request, fabric.read_inventory()))
     composition = fabric.read_back("one")
     assert composition is not None
-    assert composition.shortfall(request.configuration) == ("host1: 0 devices obtained, 1 requested",)
+    assert composition.list_shortfalls(request.configuration) == ("host1: 0 devices obtained, 1 requested",)
     assert fabric.release("one") == ()
     fabric.close()

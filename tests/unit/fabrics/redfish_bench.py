@@ -56,7 +56,7 @@ class RedfishBench(Bench):
     def verified(self, lease_id: str, selection: Selection) -> bool:
         """Whether the fabric reads back all of it."""
         found = self.fabric.read_back(lease_id)
-        return found is not None and found.mismatches(selection.request.configuration) == ()
+        return found is not None and found.list_mismatches(selection.request.configuration) == ()
 
 
 @contextmanager

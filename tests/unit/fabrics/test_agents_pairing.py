@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from campaign.fabrics.host_agents.protocol import HostDevice, match_devices
-from campaign.spec.hardware import Device, normal
+from campaign.spec.hardware import Device, normalize_identity
 
 
 def device(name: str, host_id: str | None = None, kind: str = "gpu") -> Device:
@@ -28,13 +28,13 @@ def named(found: dict[str, HostDevice]) -> dict[str, str]:
     ],
 )
 def test_the_same_identity_in_other_words(fabric: str, host: str) -> None:
-    assert normal(fabric) == normal(host)
+    assert normalize_identity(fabric) == normalize_identity(host)
     assert named(match_devices([device("a", fabric)], [HostDevice("other"), HostDevice(host)])) == {"a": host}
 
 
 def test_other_identities_are_others() -> None:
     assert match_devices([device("a", "GPU-1")], [HostDevice("GPU-11"), HostDevice("GPU-2")]) == {}
-    assert normal("0001:3b:00.0") != normal("0000:3b:00.0")
+    assert normalize_identity("0001:3b:00.0") != normalize_identity("0000:3b:00.0")
 
 
 def test_a_pci_address_is_an_identity_as_well() -> None:

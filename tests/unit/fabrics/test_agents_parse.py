@@ -68,7 +68,7 @@ def test_devices_of_a_host() -> None:
     drive = found["0000:5e:00.0"]
     assert (drive.kind, drive.identity, drive.model) == ("nvme", "S64ANE0R500123", "SAMSUNG MZQL23T8HCLS-00A07")
     assert drive.link == Link(4, 3, 4, 4)
-    assert drive.link.degraded
+    assert drive.link.is_degraded
     assert found["0000:86:00.0"].link == Link(16, 3, 16, 3)
     assert (found["0000:86:00.0"].kind, found["0000:86:00.0"].identity) == ("nic", "0c:42:a1:00:00:01")
     assert found["0000:00:03.0"].link is None

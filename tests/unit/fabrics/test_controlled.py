@@ -240,10 +240,10 @@ def test_what_several_have_is_no_lease(tmp_path: Path) -> None:
     plane.doubled = "gpu1"
     found = obtained(fabric)
     words = "gpu1: also held by somebody, on host9"
-    assert found.shortfall(asked().configuration) == ("host1: 1 devices obtained, 2 requested", words)
+    assert found.list_shortfalls(asked().configuration) == ("host1: 1 devices obtained, 2 requested", words)
     plane.doubled, plane.hosts = None, {"host1": ("theirs",), "host2": ("others",)}
     found = obtained(fabric)
-    assert found.shortfall(asked().configuration) == ("host1: also held by theirs",)
+    assert found.list_shortfalls(asked().configuration) == ("host1: also held by theirs",)
     assert fabric.release("one") == ()
 
 
@@ -363,7 +363,7 @@ def test_a_fabric_that_chooses_may_swap_devices_between_hosts_of_a_lease(
         plane.rack.detach(name)
         plane.rack.attach(name, host)
     found = obtained(fabric)
-    assert found.mismatches(request.configuration) == ()
+    assert found.list_mismatches(request.configuration) == ()
     assert {d.fabric_id for host in found.hosts if host.name == "host2" for d in host.devices} >= {first}
     assert fabric.release("one") == ()
     assert len(plane.rack.list_free_devices()) == 5

@@ -154,7 +154,7 @@ def _tried(action: Callable[[], Any]) -> Any:
 
 def _believed(fabric: Fabric, request: LeaseRequest, composition: Composition | None) -> bool:
     """What makes a lease ready: all that was asked for, and seen by the hosts."""
-    if composition is None or composition.shortfall(request.configuration):
+    if composition is None or composition.list_shortfalls(request.configuration):
         return False
     seen = _tried(lambda: fabric.find_visible_devices(composition)) or frozenset()
     return {device.fabric_id for device in composition.devices} <= seen

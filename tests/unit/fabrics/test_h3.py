@@ -284,7 +284,7 @@ def test_an_order_without_an_answer_is_read_back_and_given_once_more_if_need_be(
     once = 1 if works else 2
     assert [method for method, _ in site.asked] == ["DELETE"] * once + ["POST"] * once
     composition = obtained(fabric)
-    assert composition.mismatches(asked().configuration) == ()
+    assert composition.list_mismatches(asked().configuration) == ()
 
 
 def test_a_state_counts_when_two_readings_in_a_row_agree(site: Site) -> None:
@@ -346,7 +346,7 @@ def test_a_process_that_dies_between_detach_and_attach_loses_no_device(site: Sit
     assert heir.list_lease_tags()["one"].devices == selection.fabric_ids
     heir.compose(selection)
     composition = obtained(heir)
-    assert composition.mismatches(selection.request.configuration) == ()
+    assert composition.list_mismatches(selection.request.configuration) == ()
     assert heir.release("one") == ()
     assert site.places() == before
 

@@ -222,7 +222,7 @@ def test_peer_to_peer_is_set_once_and_read_back(serve: Callable[..., Site]) -> N
     liqid_sdk.read(told.body, liqid_sdk.shapes_of("POST", "machine/p2p")[0], "machine/p2p")
     assert told.body["p2p"] == "on"
     composition = obtained(fabric, LEASE)
-    assert composition.mismatches(selection.request.configuration) == ()
+    assert composition.list_mismatches(selection.request.configuration) == ()
     assert composition.document()["hosts"][0]["p2p"] is True
     fabric.compose(selection)
     assert site.changes()[-1] is told
@@ -237,11 +237,11 @@ def test_peer_to_peer_that_is_not_as_asked_for_is_told(serve: Callable[..., Site
     fabric.compose(selected(fabric, attach="fabric-p2p"))
     site.emulator.matrix.find_machine(1).p2p = "off"
     composition = obtained(fabric, LEASE)
-    assert composition.shortfall(asked) == ("host1: peer-to-peer through the fabric is not on",)
+    assert composition.list_shortfalls(asked) == ("host1: peer-to-peer through the fabric is not on",)
     site.emulator.matrix.find_machine(1).p2p = "on"
     composition = obtained(fabric, LEASE)
-    assert composition.shortfall(plain) == ()
-    assert composition.mismatches(plain) == ("host1: peer-to-peer is on, not requested",)
+    assert composition.list_shortfalls(plain) == ()
+    assert composition.list_mismatches(plain) == ("host1: peer-to-peer is on, not requested",)
     assert fabric.release(LEASE) == ()
 
 
@@ -311,7 +311,7 @@ def test_what_is_composed_is_there_at_both_ends_and_gone_after_release(
     selection = selected(fabric, storage="fabric-nvme")
     fabric.compose(selection)
     composition = obtained(fabric, LEASE)
-    assert composition.mismatches(wanted) == ()
+    assert composition.list_mismatches(wanted) == ()
     assert fabric.find_visible_devices(composition) == set(selection.fabric_ids)
     assert {device.name for device in site.emulator.rack.list_attached_devices("host1")} == set(selection.fabric_ids)
     assert fabric.list_lease_tags()[LEASE].campaign == "demo"
@@ -533,7 +533,7 @@ def test_a_device_that_was_moved_away_loses_our_mark_and_nothing_else(site: Site
         matrix.change_pool_member(1, name, add=False)
     matrix.finish_pool_edit(1, keep=True)
     foreign_machine(site, "host1", "gpu1")
-    moved = fabric.read_inventory().device("gpu1")
+    moved = fabric.read_inventory().find_device("gpu1")
     assert moved is not None
     assert moved.holder == "machine production"
     assert fabric.list_lease_tags()[LEASE].devices == ("gpu2",)
@@ -551,7 +551,7 @@ def test_ends_that_disagree_are_unknown_and_never_a_verified_lease(site: Site) -
     site.server.faults.add_fault(WireFault("lie", "GET", "*/machine/details/1", times=-1, body=details))
     assert {device.state for device in fabric.read_inventory().devices[:2]} == {"unknown"}
     composition = obtained(fabric, LEASE)
-    assert composition.shortfall(configuration(devices_per_host=2)) == ("host1: 0 devices obtained, 2 requested",)
+    assert composition.list_shortfalls(configuration(devices_per_host=2)) == ("host1: 0 devices obtained, 2 requested",)
     assert site.given_back(fabric)
 
 
@@ -718,7 +718,7 @@ def test_a_composition_that_was_killed_is_gone_on_with_or_released(
         if goes_on:
             heir.compose(selection)
             composition = obtained(heir, LEASE)
-            assert composition.mismatches(configuration(devices_per_host=2)) == ()
+            assert composition.list_mismatches(configuration(devices_per_host=2)) == ()
             assert len(site.emulator.rack.list_attached_devices("host1")) == 2
             assert site.emulator.matrix.is_idle
         assert site.given_back(heir)
@@ -765,7 +765,7 @@ def test_a_fault_while_composing_never_makes_a_false_lease_and_leaks_nothing(
         outcome = error
     composition = fabric.read_back(LEASE)
     attached = {device.name for device in site.emulator.rack.list_attached_devices("host1")}
-    if composition is not None and composition.mismatches(configuration(devices_per_host=2)) == ():
+    if composition is not None and composition.list_mismatches(configuration(devices_per_host=2)) == ():
         assert attached == set(selection.fabric_ids)
     if isinstance(outcome, Busy | Conflict):
         assert fabric.list_lease_tags() == {}

@@ -194,7 +194,7 @@ class Bench:
             try:
                 fabric.compose(fabric.select_devices(request, fabric.read_inventory()))
                 composition = fabric.read_back(OURS)
-                if composition is None or composition.shortfall(request.configuration):
+                if composition is None or composition.list_shortfalls(request.configuration):
                     return "incomplete"
                 wanted = {device.fabric_id for device in composition.devices}
                 if not wanted <= (fabric.find_visible_devices(composition) or frozenset()):

@@ -1,10 +1,10 @@
 """Operations of composing, counted before anything is touched."""
 
 from campaign.fabrics.operations import OperationSteps, count_operations
-from campaign.spec.hardware import pool_devices
+from campaign.spec.hardware import list_pool_devices
 from campaign.spec.site_hardware import PoolSpec
 
-ONE, TWO, THREE, DRIVE = pool_devices(
+ONE, TWO, THREE, DRIVE = list_pool_devices(
     [
         PoolSpec(kind="gpu", model="a100", count=3, drawer="box1"),
         PoolSpec(kind="nvme", model="ssd", count=1, drawer="box2"),

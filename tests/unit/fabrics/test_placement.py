@@ -174,7 +174,7 @@ def test_broken_devices_are_passed_over_or_named(tmp_path: Path) -> None:
 def test_what_could_ever_fit_is_told_by_the_freed_inventory(tmp_path: Path) -> None:
     fabric = system(tmp_path, 1, PoolSpec(kind="gpu", model="a100", count=1))
     held = changed(fabric.read_inventory(), "falcon1/drawer1/slot1", holder="x", state="in_use", attached_to="host1")
-    assert select(fabric, configuration(), held.freed()).fabric_ids == ("falcon1/drawer1/slot1",)
+    assert select(fabric, configuration(), held.release_all()).fabric_ids == ("falcon1/drawer1/slot1",)
 
 
 def test_a_large_system_is_refused_quickly(tmp_path: Path) -> None:

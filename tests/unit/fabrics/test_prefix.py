@@ -20,7 +20,13 @@ from campaign.fabrics.prefix import RULE
 from campaign.fabrics.protocol import Fabric, LeaseRequest
 from campaign.spec.cell import Configuration
 from campaign.spec.hardware import Composition, Device
-from campaign.spec.launch_prefix import Given, Launch, decimal, exact, given
+from campaign.spec.launch_prefix import (
+    DeviceEnvironment,
+    Launch,
+    build_device_environment,
+    format_decimal,
+    parse_fraction,
+)
 from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 from tests.contract.fabric_fixtures import configuration
 from tests.unit.fabrics.bench import obtained
@@ -76,7 +82,7 @@ def shape(name: str, local: int, remote: int, model: str = "virtual", hosts: int
 def composed(fabric: Fabric, lease: str, wanted: Configuration, **more: Any) -> Composition:
     fabric.compose(fabric.select_devices(LeaseRequest(lease, "demo", "me", wanted, **more), fabric.read_inventory()))
     composition = obtained(fabric, lease)
-    assert composition.mismatches(wanted) == ()
+    assert composition.list_mismatches(wanted) == ()
     return composition
 
 
@@ -241,25 +247,27 @@ def launch(number: int = 0, **changes: Any) -> Launch:
 
 
 def test_a_process_is_given_what_its_devices_need() -> None:
-    assert given([launch()], "host1") == Given(
+    assert build_device_environment([launch()], "host1") == DeviceEnvironment(
         ("lend", "-n", "1", "-p", "0.25", "-l", "server1", "--"), {"VISIBLE": "host1:0", "PERCENT": "25%{}"}
     )
-    several = given([launch(0), launch(0), launch(1, server="server2")], "host1")
+    several = build_device_environment([launch(0), launch(0), launch(1, server="server2")], "host1")
     assert several.prefix[2::2] == ("3", "0.25", "server1,server2")
     assert several.environment["VISIBLE"] == "host1:0,1"
-    assert given([None, None], "host1") == given([], "host1") == Given()
+    assert (
+        build_device_environment([None, None], "host1") == build_device_environment([], "host1") == DeviceEnvironment()
+    )
 
 
 @pytest.mark.parametrize("other", [None, launch(prefix=("other",)), launch(fraction="1/2"), launch(environment={})])
 def test_one_process_cannot_use_devices_in_two_ways(other: Launch | None) -> None:
     with pytest.raises(ValueError, match="different ways"):
-        given([launch(), other], "host1")
+        build_device_environment([launch(), other], "host1")
 
 
 @any_of(st.fractions(min_value=Fraction(1, 1000), max_value=1, max_denominator=1000))
 def test_a_part_as_a_decimal_number_is_never_more_than_it_is(part: Fraction) -> None:
-    assert exact(str(part)) == part
-    written = Fraction(decimal(str(part)))
+    assert parse_fraction(str(part)) == part
+    written = Fraction(format_decimal(str(part)))
     assert part - Fraction(1, 10**6) < written <= part
 
 

@@ -14,7 +14,7 @@ from campaign.fabrics.placement.quotas import QuotaFabric, limit_request
 from campaign.fabrics.protocol import LeaseRequest
 from campaign.lease.campaign_leases import make_request
 from campaign.plan.campaign.load import read_system
-from campaign.plan.campaign.open_fabric import fabric_of
+from campaign.plan.campaign.open_fabric import open_system_fabric
 from campaign.plan.campaign.resolve import load_campaign
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 from tests.campaign_files import write_files
@@ -82,7 +82,7 @@ def test_a_system_file_says_who_may_have_what(campaign: Path, tmp_path: Path) ->
     assert (mine.owner, mine.allowed_hosts, mine.links) == ("team-a", ("host2", "host3"), {"a100": (16, 4)})
     with pytest.raises(Incompatible, match="8 pooled 'a100' are more than the 4"):
         make_request(loaded, results, "lease", large)
-    with fabric_of(loaded.system, tmp_path / "state") as fabric:
+    with open_system_fabric(loaded.system, tmp_path / "state") as fabric:
         selection = fabric.select_devices(mine, fabric.read_inventory())
         assert {host.host for host in selection.hosts} <= {"host2", "host3"}
         fabric.compose(selection)

@@ -210,7 +210,7 @@ def test_success_that_is_none_is_never_verified(quirk: str, names: str, tmp_path
     with bench(tmp_path, quirks=[quirk], names=names, creates="object") as b:
         selection = b.compose()
         assert not b.verified("one", selection)
-        assert {b.fabric.read_inventory().device(name).state for name in selection.fabric_ids} == {"unknown"}  # type: ignore[union-attr]
+        assert {b.fabric.read_inventory().find_device(name).state for name in selection.fabric_ids} == {"unknown"}  # type: ignore[union-attr]
         assert b.gave_back()
         assert b.emulator.composition.systems == {}
 
@@ -218,7 +218,7 @@ def test_success_that_is_none_is_never_verified(quirk: str, names: str, tmp_path
 def test_a_device_that_only_the_hardware_knows_to_be_attached_is_unknown(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
         b.rack.attach("gpu1", "host2")
-        device = b.fabric.read_inventory().device("gpu1")
+        device = b.fabric.read_inventory().find_device("gpu1")
         assert device is not None
         assert device.state == "unknown"
         assert "gpu1" not in b.selection("one", 7).fabric_ids
@@ -434,7 +434,7 @@ def test_what_somebody_takes_later_ends_the_lease(blocks: tuple[str, ...], tmp_p
         assert any("also held by system theirs" in problem for problem in check_lease(b.fabric, lease))
         composition = b.obtained()
         shared = "gpu1" if "gpu1" in blocks else "host1"
-        assert f"{shared}: also held by system theirs" in composition.mismatches(wanted())
+        assert f"{shared}: also held by system theirs" in composition.list_mismatches(wanted())
         assert release_lease(b.fabric, lease, poll_s=0)["state"] == "RELEASED"
         assert [made.name for made in b.emulator.composition.systems.values()] == ["theirs"]
 

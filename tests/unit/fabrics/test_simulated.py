@@ -69,14 +69,14 @@ def test_faults_are_counted_across_processes(tmp_path: Path) -> None:
 def test_a_short_attachment_reports_success_and_reads_back_short(tmp_path: Path) -> None:
     composition = compose(simulated(tmp_path, "short_attach"))
     assert ids(composition) == [SLOT2]
-    assert composition.shortfall(TWO) == ("host1: 1 devices obtained, 2 requested",)
+    assert composition.list_shortfalls(TWO) == ("host1: 1 devices obtained, 2 requested",)
 
 
 def test_a_substituted_device_is_reported_as_what_it_is(tmp_path: Path) -> None:
     fabric = simulated(tmp_path, "substituted_device")
     composition = compose(fabric)
-    assert composition.shortfall(TWO) == ()
-    assert composition.mismatches(TWO) == ("host1: falcon1/drawer1/slot5 is 'h100', 'a100' requested",)
+    assert composition.list_shortfalls(TWO) == ()
+    assert composition.list_mismatches(TWO) == ("host1: falcon1/drawer1/slot5 is 'h100', 'a100' requested",)
     assert set(fabric.list_lease_tags()["one"].devices) == {"falcon1/drawer1/slot5", SLOT2}
     assert fabric.release("one") == ()
     assert {device.state for device in fabric.read_inventory().devices} == {"free"}
@@ -84,9 +84,9 @@ def test_a_substituted_device_is_reported_as_what_it_is(tmp_path: Path) -> None:
 
 def test_a_degraded_link_is_reported_until_release(tmp_path: Path) -> None:
     fabric = simulated(tmp_path, "degraded_link")
-    assert compose(fabric).mismatches(TWO) == (f"{SLOT1}: link x8 gen 4, x16 gen 4 possible",)
+    assert compose(fabric).list_mismatches(TWO) == (f"{SLOT1}: link x8 gen 4, x16 gen 4 possible",)
     fabric.release("one")
-    assert compose(fabric).mismatches(TWO) == ()
+    assert compose(fabric).list_mismatches(TWO) == ()
 
 
 def test_a_device_that_is_never_visible_stays_so_after_a_rescan(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_failed_device_stays_failed_after_release(tmp_path: Path) -> None:
     assert [device.health for device in composition.devices] == ["critical", "ok"]
     assert fabric.find_visible_devices(composition) == {SLOT2}
     assert fabric.release("one") == ()
-    broken = fabric.read_inventory().device(SLOT1)
+    broken = fabric.read_inventory().find_device(SLOT1)
     assert broken is not None
     assert (broken.state, broken.health, broken.holder) == ("failed", "critical", None)
     assert ids(compose(fabric)) == [SLOT2, SLOT3]
@@ -119,7 +119,7 @@ def test_a_failed_device_stays_failed_after_release(tmp_path: Path) -> None:
 
 def test_a_failure_to_come_is_not_there_yet(tmp_path: Path) -> None:
     composition = compose(simulated(tmp_path, {"kind": "device_fails", "after_s": 3600}))
-    assert composition.mismatches(TWO) == ()
+    assert composition.list_mismatches(TWO) == ()
 
 
 def test_a_leaked_device_and_its_host_stay_with_the_lease(tmp_path: Path) -> None:

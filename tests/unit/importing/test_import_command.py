@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from campaign.analysis.tables.collect import gather, tables_of
+from campaign.analysis.tables.collect import build_tables, read_campaign_results
 from campaign.analysis.tables.io import Tables
 from campaign.cli.main import main
 from campaign.common.errors import ConfigError
 from campaign.plan.campaign.resolve import load_campaign
-from campaign.run.preflight import preflight
+from campaign.run.preflight import check_campaign_can_run
 from campaign.run.try_workload import find_workload
-from campaign.spec.record import Record, Store
+from campaign.spec.record import Record, RecordStore
 from tests.unit.importing.logs_of_old import LOGS, MAP, OOM, four_ranks, put, timed, write_logs, write_map
 
 
@@ -49,12 +49,14 @@ def refused(*words: str) -> str:
 
 
 def records() -> dict[tuple[str, int, str, int], Record]:
-    found = Store(Path("results/old"))
+    found = RecordStore(Path("results/old"))
     return {(r.cell.configuration, r.cell.batch, r.cell.precision, r.repetition): r for r in found}
 
 
 def tables() -> Tables:
-    return tables_of(gather(load_campaign(Path("results/old/config/campaign.yaml")), Path("results/old")))
+    return build_tables(
+        read_campaign_results(load_campaign(Path("results/old/config/campaign.yaml")), Path("results/old"))
+    )
 
 
 def why(document: Any, log: str) -> str:
@@ -357,7 +359,7 @@ def test_what_was_measured_is_not_mixed_with_what_was_imported() -> None:
 def test_nothing_of_an_imported_campaign_is_measured() -> None:
     told()
     with pytest.raises(ConfigError, match="its records were imported from logs"):
-        preflight(load_campaign(Path("results/old/config/campaign.yaml")))
+        check_campaign_can_run(load_campaign(Path("results/old/config/campaign.yaml")))
 
 
 @pytest.mark.parametrize(

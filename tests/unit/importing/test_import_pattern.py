@@ -12,7 +12,7 @@ from campaign.common.errors import ConfigError
 from campaign.importing.campaign_files import find_absent_combinations
 from campaign.importing.log_facts import LogImportError
 from campaign.importing.map_file import compile_pattern, compile_plain_pattern
-from campaign.spec.expression import parse
+from campaign.spec.expression import parse_expression
 
 NAMES = ("configuration", "workload", "batch", "precision", "repetition")
 
@@ -86,7 +86,7 @@ _CELLS = st.sets(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.sam
 def test_rules_hold_for_exactly_the_cells_that_were_not_found(cells: set[tuple[str, str, int]]) -> None:
     names = ("configuration", "workload", "batch")
     values = [sorted({cell[level] for cell in cells}) for level in range(3)]
-    rules = [parse(rule, names) for rule in find_absent_combinations(names, values, cells)]
+    rules = [parse_expression(rule, names) for rule in find_absent_combinations(names, values, cells)]
     for cell in itertools.product(*values):
         excluded = [rule for rule in rules if rule(dict(zip(names, cell, strict=True)))]
         assert len(excluded) == (cell not in cells)

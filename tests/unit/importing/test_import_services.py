@@ -12,11 +12,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from campaign.analysis.tables.collect import gather, tables_of
+from campaign.analysis.tables.collect import build_tables, read_campaign_results
 from campaign.analysis.tables.io import Tables
 from campaign.cli.main import main
 from campaign.plan.campaign.resolve import load_campaign
-from campaign.report.figure import data_of, load_figure
+from campaign.report.figure import build_figure_data, load_figure
 from tests.unit.report.service_data import latency_ms
 
 LOG = Path(__file__).parents[2] / "data/logs/vllm/file.log"
@@ -71,7 +71,9 @@ def imported(workload: dict[str, Any], name: str = "llm", **more: Any) -> Any:
 
 
 def tables() -> Tables:
-    return tables_of(gather(load_campaign(Path("results/served/config/campaign.yaml")), Path("results/served")))
+    return build_tables(
+        read_campaign_results(load_campaign(Path("results/served/config/campaign.yaml")), Path("results/served"))
+    )
 
 
 OWN = {"parser": "vllm", "options": {"rate_per_s": 1}}
@@ -88,7 +90,7 @@ def test_rates_and_latencies_are_those_of_a_service(own: bool) -> None:
     assert set(found.runs["status"]) == {"ok"}
     assert found.cells["batch"].unique().tolist() == [1]
     assert found.context["campaign"]["metric"]["name"] == "ttft_ms_p50"
-    data = data_of(found)
+    data = build_figure_data(found)
     drawn = load_figure("latencies").draw(data).data
     assert len(drawn) == 2 * len(RATES) * 6
     for row in drawn.to_dict("records"):
@@ -99,7 +101,7 @@ def test_rates_and_latencies_are_those_of_a_service(own: bool) -> None:
 
 def test_a_rate_at_which_requests_were_sent_has_no_efficiency() -> None:
     assert imported(OWN, metric={"name": "throughput_per_s"}).exit_code == 0
-    assert "sent at given rates" in load_figure("scaling").draw(data_of(tables())).empty_reason
+    assert "sent at given rates" in load_figure("scaling").draw(build_figure_data(tables())).empty_reason
 
 
 def test_several_results_in_one_file_are_runs_where_the_map_says_so() -> None:

@@ -15,7 +15,7 @@ TEN = datetime.datetime(2022, 5, 3, 10, tzinfo=datetime.UTC).timestamp()
 
 
 def found(text: str, **times: Any) -> LogFacts:
-    return read_log_facts(LogPattern.model_validate({"path": "x", "times": times}), Log.of(text))
+    return read_log_facts(LogPattern.model_validate({"path": "x", "times": times}), Log.from_text(text))
 
 
 @pytest.mark.parametrize(
@@ -73,5 +73,5 @@ def test_a_time_that_cannot_be_read_is_told(text: str, words: str) -> None:
 
 def test_names_are_looked_for_in_every_line() -> None:
     pattern = LogPattern(path="x", read={"host": r"on (\w+)"}, exit_code=r"code (\d+)", timed_out="too long")
-    said = read_log_facts(pattern, Log.of("on a\non b\non a\ncode 3\rcode 4\n\x1b[1mtoo long\x1b[0m"))
+    said = read_log_facts(pattern, Log.from_text("on a\non b\non a\ncode 3\rcode 4\n\x1b[1mtoo long\x1b[0m"))
     assert (said.values, said.exit_code, said.timed_out) == ({"host": "a,b"}, 4, True)

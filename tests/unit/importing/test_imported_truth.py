@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from campaign.analysis.statistics import comparisons, verdict
-from campaign.analysis.tables.collect import collect, gather
+from campaign.analysis.tables.collect import read_campaign_results, write_campaign_tables
 from campaign.analysis.tables.io import Tables
 from campaign.archive.write import write_archive
 from campaign.common import intervals
@@ -28,7 +28,9 @@ def test_equal_imports_are_equal_and_a_slower_one_is_slower() -> None:
 
 def against_the_first(found: Tables) -> pd.DataFrame:
     ids = found.cells["cell_id"]
-    return pd.DataFrame(comparisons.ratios(ids[1:], pd.Series([ids[0]] * 3), found.design).basis(ids[1:].index))
+    return pd.DataFrame(
+        comparisons.compute_ratios(ids[1:], pd.Series([ids[0]] * 3), found.design).build_basis_columns(ids[1:].index)
+    )
 
 
 def test_a_campaign_composed_once_borrows_from_an_earlier_one_and_its_archive_says_the_same(tmp_path: Path) -> None:
@@ -37,13 +39,16 @@ def test_a_campaign_composed_once_borrows_from_an_earlier_one_and_its_archive_sa
     results = tmp_path / "results"
     assert not against_the_first(load_tables(alone, results))["tested"].any()
     pilot = load_campaign(imported_under_truth.imported(Truth(), random, "pilot", tmp_path))
-    collect(gather(pilot, results / "pilot"), results / "pilot" / "tables")
+    write_campaign_tables(read_campaign_results(pilot, results / "pilot"), results / "pilot" / "tables")
     file = imported_under_truth.imported(Truth(compositions=1, runs=2), random, "probe", tmp_path)
     found = load_tables(file, results)
     rows = against_the_first(found)
     assert rows["tested"].all()
     assert set(rows["lent_by"]) == {"pilot"}
-    assert "borrowed from earlier campaigns on this system (pilot) (8.0 degrees of freedom)" in verdict.rests_on(rows)
+    assert (
+        "borrowed from earlier campaigns on this system (pilot) (8.0 degrees of freedom)"
+        in verdict.describe_evidence(rows)
+    )
     assert set(found.cells["interval_method"]) == {intervals.T_BORROWED_EARLIER_SPREAD}
     # What the archive says follows from the archive alone.
     probe = load_campaign(file)
@@ -59,5 +64,5 @@ def test_what_imported_compositions_say_is_marked_where_their_order_is_not_known
     found = load_tables(imported_under_truth.imported(Truth(), random, "some", tmp_path), tmp_path / "results")
     rows = against_the_first(found)
     assert rows["in_order"].all()
-    said = verdict.basis({**rows.iloc[0], "p": 0.01})
+    said = verdict.describe_basis({**rows.iloc[0], "p": 0.01})
     assert said == "3 compositions each; order not random or not known, so that drift can pose as an effect"

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from campaign.cli.main import main
 from campaign.importing.stated_settings import SETTINGS
-from campaign.spec.record import Store
+from campaign.spec.record import RecordStore
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, RunContext, read_tests
 from tests.unit.importing.logs_of_old import LOGS, put, write_map
@@ -53,7 +53,7 @@ def test_an_offered_rate_that_the_label_contradicts_is_not_imported(parser: str)
     found = import_logs({"parser": parser, "options": {"rate_per_s": 1}}, {}, "rate{rate_per_s}.log")
     assert "rate_per_s is 30 by its label, and the log states a request rate of 10" in found
     assert "rate20.log" not in found
-    assert [record.cell.options["rate_per_s"] for record in Store(Path("results/old"))] == [20]
+    assert [record.cell.options["rate_per_s"] for record in RecordStore(Path("results/old"))] == [20]
 
 
 def test_a_default_is_held_against_the_log_too() -> None:
@@ -82,7 +82,7 @@ def test_a_cell_beside_one_with_several_rates_is_imported() -> None:
         put(Path("logs"), f"{name}.log", serving(rate, date=name))
     found = import_logs({"parser": "vllm", "options": {"kind": "a"}}, {}, "{kind}-*.log")
     assert "10: a-1.log; 20: a-2.log" in found
-    assert {record.cell.options["kind"] for record in Store(Path("results/old"))} == {"b"}
+    assert {record.cell.options["kind"] for record in RecordStore(Path("results/old"))} == {"b"}
 
 
 def test_all_requests_at_once_may_be_labelled_as_no_rate_or_an_infinite_one() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from campaign.analysis.tables.collect import gather, tables_of
+from campaign.analysis.tables.collect import build_tables, read_campaign_results
 from campaign.cli.main import main
 from campaign.plan.campaign.resolve import load_campaign
-from campaign.spec.record import Record, Store
+from campaign.spec.record import Record, RecordStore
 from campaign.workloads.parsers.reading import NO_END_MARK
 from tests.unit.importing.logs_of_old import LOGS, put, write_map
 
@@ -35,12 +35,14 @@ def imported(workload: dict[str, Any], *, path: str = "{workload}-*.log", **patt
 
 def records() -> list[Record]:
     return sorted(
-        Store(Path("results/old")), key=lambda record: (sorted(record.cell.options.items()), record.repetition)
+        RecordStore(Path("results/old")), key=lambda record: (sorted(record.cell.options.items()), record.repetition)
     )
 
 
 def n_planned() -> list[int]:
-    tables = tables_of(gather(load_campaign(Path("results/old/config/campaign.yaml")), Path("results/old")))
+    tables = build_tables(
+        read_campaign_results(load_campaign(Path("results/old/config/campaign.yaml")), Path("results/old"))
+    )
     assert set(tables.cells["n_missing"]) == {0}
     return [int(count) for count in tables.cells["n_planned"]]
 

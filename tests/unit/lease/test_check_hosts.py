@@ -9,7 +9,7 @@ import pytest
 
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_hosts import check_against_slurm, check_before_leases
-from campaign.slurm.commands import Slurm
+from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.listed_hosts import parse_listing
 from campaign.spec.system_file import SlurmOptions, SystemFile
 from tests.fake_slurm import FakeSlurm
@@ -93,5 +93,5 @@ def test_results_in_a_directory_with_a_line_break_stop_leases_of_slurm(
     system = SystemFile.model_validate(
         {"name": "lab", "launcher": "slurm", "fabric": {"kind": "static"}, "hosts": [{"name": "host1"}]}
     )
-    found = check_before_leases(Site(system, tmp_path / directory), SlurmOptions(), Slurm())
+    found = check_before_leases(Site(system, tmp_path / directory), SlurmOptions(), SlurmCommands())
     assert [finding.what for finding in found if finding.verdict == "stop"] == stops

@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from campaign.observe import device_state
-from campaign.observe.device_state import devices_here, settings_here
+from campaign.observe.device_state import list_local_devices, read_local_settings
 from tests.unit.observe.telemetry.fake_nvml import LOST, FakeNvml, Gpu
 
 WHOLE, PART = "GPU-3a1b0c7e-0000-4000-8000-00000000000a", "MIG-11111111-0000-4000-8000-00000000000b"
@@ -16,8 +16,8 @@ WHOLE, PART = "GPU-3a1b0c7e-0000-4000-8000-00000000000a", "MIG-11111111-0000-400
 
 def test_what_changes_a_devices_numbers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_state, "find_pci_node", lambda address: 1 if address == "0000:17:00.0" else None)
-    (found,) = settings_here(FakeNvml([Gpu(WHOLE)]))
-    assert found.document() == {
+    (found,) = read_local_settings(FakeNvml([Gpu(WHOLE)]))
+    assert found.to_dict() == {
         "uuid": WHOLE,
         "model": "NVIDIA H200",
         "driver": "580.65.06",
@@ -41,8 +41,8 @@ def test_what_changes_a_devices_numbers_is_told(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_parts_of_a_divided_device_have_identities_of_their_own() -> None:
-    found = devices_here(FakeNvml([Gpu("GPU-a"), Gpu(WHOLE, parts=[Gpu(PART)])]))
-    assert {uuid: each.whole for uuid, each in found.items()} == {"GPU-a": "", WHOLE: "", PART: WHOLE}
+    found = list_local_devices(FakeNvml([Gpu("GPU-a"), Gpu(WHOLE, parts=[Gpu(PART)])]))
+    assert {uuid: each.parent_uuid for uuid, each in found.items()} == {"GPU-a": "", WHOLE: "", PART: WHOLE}
 
 
 def test_a_device_that_is_gone_hides_no_other_and_what_is_not_told_is_absent() -> None:
@@ -56,14 +56,14 @@ def test_a_device_that_is_gone_hides_no_other_and_what_is_not_told_is_absent() -
         return by_index(index)
 
     nvml.nvmlDeviceGetHandleByIndex = gone  # type: ignore[method-assign]
-    (found,) = settings_here(nvml)
+    (found,) = read_local_settings(nvml)
     assert found.uuid == "GPU-b"
     assert (found.power_limit_w, found.memory_mib, found.mig) == (None, None, None)
-    assert "power_limit_w" not in found.document()
+    assert "power_limit_w" not in found.to_dict()
 
 
 def test_no_driver_is_no_state() -> None:
-    assert settings_here(FakeNvml([], init_fails=9)) == []
+    assert read_local_settings(FakeNvml([], init_fails=9)) == []
 
 
 def test_the_package_has_what_the_stand_in_has() -> None:
@@ -79,7 +79,7 @@ def test_the_package_has_what_the_stand_in_has() -> None:
 
 
 def test_the_union_of_a_field_value_is_read_by_its_type() -> None:
-    from campaign.observe.nvml import field_value
+    from campaign.observe.nvml import convert_field_value
 
     value = pynvml.c_nvmlFieldValue_t()
     module: Any = pynvml
@@ -90,7 +90,7 @@ def test_the_union_of_a_field_value_is_read_by_its_type() -> None:
     ):
         value.valueType = kind
         setattr(value.value, name, number)
-        assert field_value(module, value) == (number, bits)
+        assert convert_field_value(module, value) == (number, bits)
     value.valueType = 99
     with pytest.raises(ValueError, match="type 99"):
-        field_value(module, value)
+        convert_field_value(module, value)

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from campaign.analysis.tables.collect import gather, tables_of
+from campaign.analysis.tables.collect import build_tables, read_campaign_results
 from campaign.common.paths import Results
 from campaign.plan import analysis
-from campaign.plan.campaign.resolve import Campaign, from_document
+from campaign.plan.campaign.resolve import Campaign, campaign_from_document
 from campaign.plan.dag import read_plan
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import expand_matrix
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.report.context_schema import AnalysisSaid
-from campaign.report.page import analysis_said, assemble
+from campaign.report.page import describe_analysis_versions, render_report_page
 from tests import campaign_files
 
 
@@ -41,26 +41,28 @@ def record(results: Results) -> None:
 
 
 def sentences(results: Results, campaign: Campaign) -> list[str]:
-    found = analysis.said(analysis.kept(results.analysis_file), campaign)
-    return analysis_said([AnalysisSaid.model_validate(each) for each in found])
+    found = analysis.describe_versions(analysis.read_versions(results.analysis_file), campaign)
+    return describe_analysis_versions([AnalysisSaid.model_validate(each) for each in found])
 
 
 def test_a_change_before_the_first_run_replaces_and_a_later_one_is_told(tmp_path: Path, results: Results) -> None:
-    analysis.keep(results, changed(tmp_path / "a"))
+    analysis.record_analysis(results, changed(tmp_path / "a"))
     first = changed(tmp_path / "b", axes__batch=[1])
-    analysis.keep(results, first)
-    assert [each.hash for each in analysis.kept(results.analysis_file)] == [analysis.version(first).hash]
+    analysis.record_analysis(results, first)
+    assert [each.hash for each in analysis.read_versions(results.analysis_file)] == [
+        analysis.current_version(first).hash
+    ]
     told = sentences(results, first)
     assert "written before the first run" in told[0]
     assert told[1:] == ["Unchanged since."]
     record(results)
-    analysis.keep(results, first)
+    analysis.record_analysis(results, first)
     assert sentences(results, first) == told
     later = changed(
         tmp_path / "c", axes__batch=[1], exclude=[{"when": "batch == 2", "why": "slow"}], protocol__repetitions=4
     )
     assert "since the last plan, in exclude, protocol.repetitions" in sentences(results, later)[1]
-    analysis.keep(results, later)
+    analysis.record_analysis(results, later)
     told = sentences(results, later)
     assert len(told) == 2
     assert "with 1 run measured, in exclude, protocol.repetitions" in told[1]
@@ -68,19 +70,19 @@ def test_a_change_before_the_first_run_replaces_and_a_later_one_is_told(tmp_path
 
 
 def test_what_was_measured_and_moved_aside_does_not_make_a_change_early(tmp_path: Path, results: Results) -> None:
-    analysis.keep(results, changed(tmp_path / "a"))
+    analysis.record_analysis(results, changed(tmp_path / "a"))
     aside = results.superseded_records / "20260101T0000" / "records" / "00" / "0.1.json"
     aside.parent.mkdir(parents=True)
     aside.write_text("{}")
-    analysis.keep(results, changed(tmp_path / "b", axes__batch=[1]))
-    assert len(analysis.kept(results.analysis_file)) == 2
+    analysis.record_analysis(results, changed(tmp_path / "b", axes__batch=[1]))
+    assert len(analysis.read_versions(results.analysis_file)) == 2
 
 
 def test_what_was_first_written_after_runs_says_so(tmp_path: Path, results: Results) -> None:
     record(results)
     campaign = changed(tmp_path / "a")
     assert sentences(results, campaign) == []
-    analysis.keep(results, campaign)
+    analysis.record_analysis(results, campaign)
     assert "written after 1 run," in sentences(results, campaign)[0]
 
 
@@ -90,7 +92,7 @@ def test_what_was_first_written_after_runs_says_so(tmp_path: Path, results: Resu
 )
 def test_words_and_operations_are_no_part_of_it(tmp_path: Path, changes: dict[str, Any]) -> None:
     one, two = changed(tmp_path / "a"), changed(tmp_path / "b", **changes)
-    assert analysis.version(one).hash == analysis.version(two).hash
+    assert analysis.current_version(one).hash == analysis.current_version(two).hash
 
 
 @pytest.mark.parametrize(
@@ -102,15 +104,15 @@ def test_words_and_operations_are_no_part_of_it(tmp_path: Path, changes: dict[st
 )  # fmt: skip
 def test_choices_are_part_of_it_and_of_no_cell(tmp_path: Path, changes: dict[str, Any]) -> None:
     one, two = changed(tmp_path / "a"), changed(tmp_path / "b", **changes)
-    assert analysis.version(one).hash != analysis.version(two).hash
+    assert analysis.current_version(one).hash != analysis.current_version(two).hash
     if "protocol__seed" not in changes:
-        assert {cell.id for cell in expand(one).cells} == {cell.id for cell in expand(two).cells}
+        assert {cell.id for cell in expand_matrix(one).cells} == {cell.id for cell in expand_matrix(two).cells}
 
 
 def test_it_is_the_same_of_the_campaign_as_used(tmp_path: Path) -> None:
     campaign = changed(tmp_path, references=["falcon"], report={"open": ["scaling"]})
-    stored = from_document(json.loads(json.dumps(campaign.document())))
-    assert analysis.version(stored) == analysis.version(campaign)
+    stored = campaign_from_document(json.loads(json.dumps(campaign.to_document())))
+    assert analysis.current_version(stored) == analysis.current_version(campaign)
 
 
 def test_the_plan_writes_it_and_the_page_shows_it(tmp_path: Path) -> None:
@@ -118,11 +120,11 @@ def test_the_plan_writes_it_and_the_page_shows_it(tmp_path: Path) -> None:
     plan = read_plan(PlanRequest(path, tmp_path / "results"))
     results = Results(tmp_path / "results", "small")
     write_plan(plan, results)
-    (only,) = analysis.kept(results.analysis_file)
-    assert (only.hash, only.runs) == (analysis.version(plan.campaign).hash, 0)
-    tables = tables_of(gather(plan.campaign, results.directory))
+    (only,) = analysis.read_versions(results.analysis_file)
+    assert (only.hash, only.runs) == (analysis.current_version(plan.campaign).hash, 0)
+    tables = build_tables(read_campaign_results(plan.campaign, results.directory))
     assert [each["hash"] for each in tables.context["campaign"]["analysis"]] == [only.hash]
-    page = assemble(tables.runs, tables.cells, tables.leases, tables.context, {})
+    page = render_report_page(tables.runs, tables.cells, tables.leases, tables.context, {})
     provenance = page.partition('id="provenance"')[2]
     assert f"<dt>Analysis</dt><dd>Hash {only.hash} of figures" in provenance
     assert "Unchanged since." in provenance
@@ -135,8 +137,8 @@ def test_the_plan_writes_it_and_the_page_shows_it(tmp_path: Path) -> None:
     later = read_plan(PlanRequest(campaign_files.write_files(tmp_path / "later", changes), tmp_path / "results"))
     write_plan(later, results)
     (results.records / "00" / "0.1.json").unlink()  # it is none
-    tables = tables_of(gather(later.campaign, results.directory))
-    page = assemble(tables.runs, tables.cells, tables.leases, tables.context, {})
+    tables = build_tables(read_campaign_results(later.campaign, results.directory))
+    page = render_report_page(tables.runs, tables.cells, tables.leases, tables.context, {})
     told = "with 1 run measured, in claims.falcon, exclude, report.hide (hash "
     for part in ('class="basis"', 'id="provenance"'):
         assert told in page.partition(part)[2].partition("</details>")[0]

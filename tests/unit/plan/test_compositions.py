@@ -12,23 +12,23 @@ from hypothesis import strategies as st
 
 from campaign.common.errors import ConfigError
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.lease_plans import lease_plans
-from campaign.plan.matrix import expand
-from campaign.plan.missing_runs import KnownRuns
+from campaign.plan.lease_plans import build_lease_plans
+from campaign.plan.matrix import expand_matrix
+from campaign.plan.missing_runs import RecordedRuns
 from campaign.plan.plan import Plan, build_plan
-from campaign.plan.write import plan_document
-from campaign.spec.run_numbers import composition_of, runs_of
+from campaign.plan.write import build_plan_document
+from campaign.spec.run_numbers import composition_of, list_run_numbers
 from tests.campaign_files import load
 
 K, N = "campaign.protocol.compositions", "campaign.protocol.repetitions"
 
 
 def planned(campaign: Campaign, measured: Any = ()) -> Plan:
-    return build_plan(campaign, expand(campaign), KnownRuns(measured))
+    return build_plan(campaign, expand_matrix(campaign), RecordedRuns(measured))
 
 
 def runs(plan: Plan) -> set[tuple[str, int]]:
-    return {(cell.id, run) for _, cell in plan.cells for run in runs_of(cell.settings)}
+    return {(cell.id, run) for _, cell in plan.cells for run in list_run_numbers(cell.settings)}
 
 
 def test_every_composition_is_a_lease_with_its_own_runs(tmp_path: Path) -> None:
@@ -40,13 +40,13 @@ def test_every_composition_is_a_lease_with_its_own_runs(tmp_path: Path) -> None:
         ("1x1-local", "1x2-local", "1x1-fabric", "1x2-fabric"), 3
     )
     assert (plan.cell_count, plan.runs) == (16, 80)
-    for document in lease_plans(plan):
+    for document in build_lease_plans(plan):
         count = {1: 2, 2: 2, 3: 1}[document.composition]
         for cell, work in zip(document.cells, document.work, strict=True):
-            assert cell.runs == runs_of(work.settings)
+            assert cell.runs == list_run_numbers(work.settings)
             assert len(cell.runs) == count
             assert {composition_of(run) for run in cell.runs} == {document.composition}
-    said = plan_document(plan)
+    said = build_plan_document(plan)
     assert (said["totals"]["cells"], said["totals"]["cells_without_record"], said["totals"]["runs"]) == (16, 16, 80)
     assert said["axes"]["batch"]["1"] == {"cells": 8, "runs": 40}
     assert said["totals"]["recompositions"] == said["totals"]["recompositions_least"] == 6

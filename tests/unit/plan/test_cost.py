@@ -17,25 +17,25 @@ from campaign.cli.cost_table import build_cost_table
 from campaign.common.errors import ConfigError
 from campaign.fabrics.operations import OperationCounts, OperationSteps
 from campaign.plan.campaign.open_fabric import PlannedPlacement
-from campaign.plan.concurrency import limits, needs, wall_s
+from campaign.plan.concurrency import estimate_wall_s, resource_limits, resource_needs
 from campaign.plan.cost import (
     DEFAULT_FACTOR,
-    MIN_OFFS,
+    MIN_FORECAST_RATIOS,
     PARTS,
-    Charges,
+    ChargeCalculator,
     CostModel,
-    Expected,
-    Work,
-    interval_factors,
-    release_of,
+    LeaseForecastParts,
+    LeaseWork,
+    compute_interval_factors,
+    derive_release,
 )
 from campaign.plan.dag import read_plan
-from campaign.plan.lease_plans import lease_plans
-from campaign.plan.past_costs import CellCost, Costs, LeaseCost
+from campaign.plan.lease_plans import build_lease_plans
+from campaign.plan.past_costs import CampaignCosts, CellCost, LeaseCost
 from campaign.plan.request import PlanRequest
-from campaign.plan.write import plan_document
+from campaign.plan.write import build_plan_document
 from campaign.spec.cell import Cell, Configuration, Settings
-from campaign.spec.operation_times import published_times
+from campaign.spec.operation_times import read_published_times
 from tests.campaign_files import load, write_files
 from tests.forecasts_held import hold_demo, hold_planted, hold_recordings, summarize
 
@@ -60,27 +60,29 @@ def lease(name: str, configuration: Configuration, *seconds: float | None, off: 
 
 
 def model(*cells: CellCost, leases: tuple[LeaseCost, ...] = (), **others: Any) -> CostModel:
-    return CostModel({"s": "h3"}, [Costs("a", "x", cells, leases, fabric="h3")], **others)
+    return CostModel({"s": "h3"}, [CampaignCosts("a", "x", cells, leases, fabric="h3")], **others)
 
 
 def test_a_run_takes_the_median_of_what_is_most_like_it() -> None:
     known = model(
         ran("a", 1.0, 2.0, 9.0), ran("b", 4.0), ran("c", 8.0, 8.0, configuration=WIDE), priors={"w": 50.0, "v": 60.0}
     )
-    assert known.run_s(cell("a")) == (2.0, "earlier runs of these cells")
-    assert known.run_s(cell("new")) == (3.0, "earlier runs of the workload on as many devices")
+    assert known.estimate_run_s(cell("a")) == (2.0, "earlier runs of these cells")
+    assert known.estimate_run_s(cell("new")) == (3.0, "earlier runs of the workload on as many devices")
     one = replace(LOCAL, name="1x1", devices_per_host=1, local_devices_per_host=1, devices_used=1)
-    assert known.run_s(cell("new", one)) == (6.0, "earlier runs of the workload")
-    assert known.run_s(cell("new", replace(LOCAL, device="other"))) == (50.0, "the workload's file")
-    assert known.run_s(cell("new", workload="v")) == (60.0, "the workload's file")
-    assert known.run_s(cell("new", workload="u")) == (None, "no run of u yet")
-    assert known.run_s(cell("a", limit_s=1)) == (1.0, "earlier runs of these cells"), "no run outlasts its limit"
+    assert known.estimate_run_s(cell("new", one)) == (6.0, "earlier runs of the workload")
+    assert known.estimate_run_s(cell("new", replace(LOCAL, device="other"))) == (50.0, "the workload's file")
+    assert known.estimate_run_s(cell("new", workload="v")) == (60.0, "the workload's file")
+    assert known.estimate_run_s(cell("new", workload="u")) == (None, "no run of u yet")
+    assert known.estimate_run_s(cell("a", limit_s=1)) == (1.0, "earlier runs of these cells"), (
+        "no run outlasts its limit"
+    )
 
 
 def test_a_cell_that_failed_tells_of_nothing_but_itself() -> None:
     known = model(ran("a", 0.1, believed=False))
-    assert known.run_s(cell("a"))[0] == 0.1
-    assert known.run_s(cell("b"))[0] is None
+    assert known.estimate_run_s(cell("a"))[0] == 0.1
+    assert known.estimate_run_s(cell("b"))[0] is None
 
 
 def test_a_lease_takes_the_median_of_leases_with_as_many_devices_of_the_fabric() -> None:
@@ -91,37 +93,40 @@ def test_a_lease_takes_the_median_of_leases_with_as_many_devices_of_the_fabric()
         lease("5", LOCAL, 0.5, None, 0.1, None, 0.2),
     )  # fmt: skip
     known = model(ran("a", 7.0), leases=leases)
-    assert known.forecast(Work(FABRIC, [(cell("a"), 3)])).parts == {
+    assert known.forecast(LeaseWork(FABRIC, [(cell("a"), 3)])).parts == {
         "composing": 20.0, "queue": 1.0, "start": 4.0, "runs": 3 * 7.0 + 2 * 0.5, "release": 5.0,
     }  # fmt: skip
-    local = known.forecast(Work(LOCAL, [(cell("a"), 1)]))
+    local = known.forecast(LeaseWork(LOCAL, [(cell("a"), 1)]))
     assert (local.parts["composing"], local.parts["start"], local.parts["runs"]) == (0.5, 0.1, 7.0)
     assert local.expected_s == pytest.approx(0.5 + 1.0 + 0.1 + 7.0 + 0.2)
     three = replace(FABRIC, devices_per_host=3, devices_used=3)
-    assert known.forecast(Work(three, [(cell("a"), 1)])).parts["composing"] is None, (
+    assert known.forecast(LeaseWork(three, [(cell("a"), 1)])).parts["composing"] is None, (
         "two and four tell nothing of three"
     )
-    assert known.forecast(Work(LOCAL, [])).expected_s == 0.0
+    assert known.forecast(LeaseWork(LOCAL, [])).expected_s == 0.0
 
 
 def test_where_nothing_was_composed_recorded_times_of_the_fabric_tell() -> None:
-    times = published_times("h3")
+    times = read_published_times("h3")
     counts = {("detach", "gpu", "b"): 2, ("attach", "gpu", "b"): 2, ("inventory", "", ""): 1, ("rest", "", ""): 1}
     known = model(ran("a", 1.0), recorded=lambda _: times)
-    expected = known.forecast(Work(FABRIC, [(cell("a"), 1)], OperationCounts(counts)))  # type: ignore[arg-type]
-    seconds = {name: median(times.seconds(name)) for name in ("detach", "attach", "inventory", "read_back")}  # type: ignore[arg-type]
+    expected = known.forecast(LeaseWork(FABRIC, [(cell("a"), 1)], OperationCounts(counts)))  # type: ignore[arg-type]
+    seconds = {name: median(times.select_seconds(name)) for name in ("detach", "attach", "inventory", "read_back")}  # type: ignore[arg-type]
     assert expected.parts["composing"] == pytest.approx(
         2 * seconds["detach"] + 2 * seconds["attach"] + seconds["inventory"]
     )
     assert expected.parts["release"] == pytest.approx(2 * (seconds["detach"] + seconds["read_back"]))
-    assert list(known.composing_from) == [times.source]
+    assert list(known.time_sources) == [times.source]
     steps = OperationSteps(detach=("detach", "request", "request"))
-    assert release_of(OperationCounts(counts), steps).counts == {("detach", "gpu", "b"): 2, ("request", "gpu", "b"): 4}  # type: ignore[arg-type]
+    assert derive_release(OperationCounts(counts), steps).counts == {
+        ("detach", "gpu", "b"): 2,
+        ("request", "gpu", "b"): 4,
+    }  # type: ignore[arg-type]
     never = OperationCounts({("request", "", ""): 1})
-    assert known.forecast(Work(FABRIC, [(cell("a"), 1)], never)).parts["composing"] is None
-    assert known.forecast(Work(FABRIC, [(cell("a"), 1)])).expected_s is None
+    assert known.forecast(LeaseWork(FABRIC, [(cell("a"), 1)], never)).parts["composing"] is None
+    assert known.forecast(LeaseWork(FABRIC, [(cell("a"), 1)])).expected_s is None
     own = model(ran("a", 1.0), leases=(lease("1", FABRIC, 3.0, 0.0, 0.0, 0.0, 1.0),), recorded=lambda _: times)
-    assert own.forecast(Work(FABRIC, [(cell("a"), 1)], OperationCounts(counts))).parts["composing"] == 3.0  # type: ignore[arg-type]
+    assert own.forecast(LeaseWork(FABRIC, [(cell("a"), 1)], OperationCounts(counts))).parts["composing"] == 3.0  # type: ignore[arg-type]
 
 
 @given(
@@ -136,11 +141,11 @@ def test_what_is_unknown_is_never_a_number(
     cells = [replace(ran(name, seconds), workload=name) for name, seconds in known]
     costs = model(*cells)
     configuration = FABRIC if is_composed else LOCAL
-    work = Work(configuration, [(cell(name, configuration, name), count) for name, count in planned])
-    expected, unknown = costs.forecast(work), costs.unknown([work])
+    work = LeaseWork(configuration, [(cell(name, configuration, name), count) for name, count in planned])
+    expected, unknown = costs.forecast(work), costs.count_unknown([work])
     names = {name for name, _ in known}
     assert unknown.run_count == sum(count for name, count in planned if name not in names)
-    assert unknown.composed == is_composed
+    assert unknown.leases == is_composed
     assert (expected.expected_s is None) == bool(unknown) == (expected.low_s is None) == (expected.high_s is None)
     if expected.expected_s is not None:
         assert math.isfinite(expected.expected_s)
@@ -150,9 +155,9 @@ def test_what_is_unknown_is_never_a_number(
 
 @given(st.lists(st.floats(0.01, 100)))
 def test_the_interval_holds_the_median_and_what_forecasts_were_off(offs: list[float]) -> None:
-    low, high = interval_factors(offs)
+    low, high = compute_interval_factors(offs)
     assert low <= 1 <= high
-    if len(offs) < MIN_OFFS:
+    if len(offs) < MIN_FORECAST_RATIOS:
         assert (low, high) == (1 / DEFAULT_FACTOR, DEFAULT_FACTOR)
     else:
         assert sum(low <= off <= high for off in offs) >= 0.95 * len(offs) - 2
@@ -161,11 +166,11 @@ def test_the_interval_holds_the_median_and_what_forecasts_were_off(offs: list[fl
 def test_the_interval_follows_from_the_leases_that_ended() -> None:
     offs = (0.8, 0.9, 1.0, 1.2, 1.5)
     leases = tuple(lease(str(n), LOCAL, 0.0, 0.0, 0.0, 0.0, 0.0, off=off) for n, off in enumerate(offs))
-    expected = model(ran("a", 10.0), leases=leases).forecast(Work(LOCAL, [(cell("a"), 1)]))
+    expected = model(ran("a", 10.0), leases=leases).forecast(LeaseWork(LOCAL, [(cell("a"), 1)]))
     assert (expected.low_s, expected.expected_s, expected.high_s) == pytest.approx((8.0, 10.0, 15.0))
-    few = model(ran("a", 10.0), leases=leases[:4]).forecast(Work(LOCAL, [(cell("a"), 1)]))
+    few = model(ran("a", 10.0), leases=leases[:4]).forecast(LeaseWork(LOCAL, [(cell("a"), 1)]))
     assert (few.low_s, few.high_s) == (5.0, 20.0)
-    elsewhere = CostModel({"s": "static"}, [Costs("a", "x", (), leases, fabric="h3")])
+    elsewhere = CostModel({"s": "static"}, [CampaignCosts("a", "x", (), leases, fabric="h3")])
     assert elsewhere.factors == (0.5, 2.0), "leases of another kind of fabric tell nothing"
 
 
@@ -188,11 +193,11 @@ def test_a_schedule_is_no_shorter_than_its_work_and_its_longest_lease(
 ) -> None:
     configurations = {each.name: each for each in campaign.configurations}
     leases = [(configurations[name], seconds) for name, seconds in planned]
-    whole_s = wall_s(campaign, leases, cores=64)
+    whole_s = estimate_wall_s(campaign, leases, cores=64)
     total_s, longest_s = sum(seconds for _, seconds in planned), max((seconds for _, seconds in planned), default=0.0)
     assert longest_s - 1e-6 <= whole_s <= total_s + 1e-6
-    for resource, amount in limits(campaign).items():
-        work_s = sum(seconds * needs(campaign, configuration)[resource] for configuration, seconds in leases)
+    for resource, amount in resource_limits(campaign).items():
+        work_s = sum(seconds * resource_needs(campaign, configuration)[resource] for configuration, seconds in leases)
         assert whole_s >= work_s / amount - 1e-6
 
 
@@ -207,13 +212,13 @@ SLURM: dict[str, Any] = {
     "system.slurm": {"partition": "gpu", "gres": "gpu:a100", "exclusive": True},
     "system.hosts": [{"name": "host[1-2]", "cores": 4, "devices": [{"model": "cpu-rank", "count": 8}]}],
 }
-TOOK = Expected(1750.0, parts=dict(zip(PARTS, (60.0, 600.0, 40.0, 1020.0, 30.0), strict=True)))
+TOOK = LeaseForecastParts(1750.0, parts=dict(zip(PARTS, (60.0, 600.0, 40.0, 1020.0, 30.0), strict=True)))
 JOB_S, WHOLE_S = 1060.0, 1750.0
 
 
 def charge(directory: Path, changes: dict[str, Any], configuration: Configuration, *hosts: str) -> Any:
-    charges = Charges(load(directory, changes), {configuration.name: PlannedPlacement(hosts=hosts)})
-    return charges(Work(configuration, [(cell("c", configuration, "steps", 600), 4)]), TOOK)
+    charges = ChargeCalculator(load(directory, changes), {configuration.name: PlannedPlacement(hosts=hosts)})
+    return charges(LeaseWork(configuration, [(cell("c", configuration, "steps", 600), 4)]), TOOK)
 
 
 @pytest.mark.parametrize(
@@ -258,8 +263,8 @@ def test_without_slurm_a_lease_holds_what_it_names(tmp_path: Path) -> None:
 
 
 def test_what_is_unknown_has_no_cost_and_the_longest_time_limit(tmp_path: Path) -> None:
-    charges = Charges(load(tmp_path, SLURM), {})
-    found = charges(Work(HYBRID, [(cell("c", HYBRID, "steps", 600), 4)]), Expected(None))
+    charges = ChargeCalculator(load(tmp_path, SLURM), {})
+    found = charges(LeaseWork(HYBRID, [(cell("c", HYBRID, "steps", 600), 4)]), LeaseForecastParts(None))
     assert (found.device_hours, found.host_hours, found.price, found.time_limit_min) == (None, None, None, 50)
 
 
@@ -277,9 +282,9 @@ def test_the_plan_the_table_and_the_lease_plans_say_the_same(
         "campaign.protocol.compositions": 2,
     }
     plan = read_plan(PlanRequest(write_files(tmp_path, changes), tmp_path / "results"))
-    document, table = plan_document(plan), build_cost_table(plan)
+    document, table = build_plan_document(plan), build_cost_table(plan)
     charges = [each["charge"] for each in document["leases"]]
-    assert charges == [each.charge and each.charge.model_dump() for each in lease_plans(plan)]
+    assert charges == [each.charge and each.charge.model_dump() for each in build_lease_plans(plan)]
     totals = document["totals"]
     # 8 runs of 10 minutes on one device, and 8 on two, which are the host's own.
     assert (totals["device_hours"], totals["host_hours"]) == pytest.approx((4.0, 2.6667))
@@ -294,7 +299,7 @@ def test_the_plan_the_table_and_the_lease_plans_say_the_same(
 def test_a_plan_forecasts_composing_from_recordings(tmp_path: Path) -> None:
     changes = {"system.fabric": {"kind": "simulated", "times": "h3", "times_factor": 0.1}, "workloads.steps.run_s": 1.0}
     plan = read_plan(PlanRequest(write_files(tmp_path, changes), tmp_path / "results"))
-    document = plan_document(plan)
+    document = build_plan_document(plan)
     assert document["totals"]["composing_from"].endswith("times 0.1")
     assert document["totals"]["attached"] == sum(each["attached"] for each in document["leases"]) == 3
     composing = {each["lease"]: each["composing_s"] for each in document["leases"]}
@@ -304,7 +309,7 @@ def test_a_plan_forecasts_composing_from_recordings(tmp_path: Path) -> None:
 
 def test_a_system_file_names_a_file_of_times(tmp_path: Path) -> None:
     (tmp_path / "systems").mkdir(parents=True)
-    (tmp_path / "systems" / "own.json").write_text(json.dumps(published_times("h3").scaled(3).document()))
+    (tmp_path / "systems" / "own.json").write_text(json.dumps(read_published_times("h3").scale_times(3).document()))
     changes = {"system.times": "own.json", "system.times_factor": 2.0, "workloads.steps.run_s": 1.0}
     plan = read_plan(PlanRequest(write_files(tmp_path, changes), tmp_path / "results"))
     assert plan.composing_from.endswith("times 3, times 2")

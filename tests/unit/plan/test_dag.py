@@ -9,7 +9,7 @@ import pytest
 
 from campaign.common.errors import ConfigError
 from campaign.common.paths import Results
-from campaign.plan.concurrency import limits
+from campaign.plan.concurrency import resource_limits
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
@@ -30,7 +30,7 @@ def test_what_no_longer_fits_is_left_out_by_name(tmp_path: Path) -> None:
     assert "exceeds the system" in removed.why
     kept = {cell.id for _, cell in whole.cells if cell.configuration.name == "1x1-fabric"}
     assert {cell.id for _, cell in some.cells} == kept  # leaving hosts out changes no cell
-    assert limits(some.campaign)["hosts"] == 1
+    assert resource_limits(some.campaign)["hosts"] == 1
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.analysis.tables.collect import collect, gather
+from campaign.analysis.tables.collect import read_campaign_results, write_campaign_tables
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.matrix import Specifications, expand, specification
-from campaign.plan.missing_runs import read_known
-from campaign.plan.oom_frontier import campaign_frontier, implied_by, implied_record
-from campaign.plan.order import ascending, ordered
-from campaign.run.adaptive_repetitions import record_implied
+from campaign.plan.matrix import Specifications, build_specification, expand_matrix
+from campaign.plan.missing_runs import read_recorded_runs
+from campaign.plan.oom_frontier import build_campaign_frontier, build_implied_record, smallest_implying_batch
+from campaign.plan.order import order_runs, sort_batches
+from campaign.run.adaptive_repetitions import record_implied_runs
 from campaign.spec.cell import Cell
-from campaign.spec.record import Record, Store
+from campaign.spec.record import Record, RecordStore
 from scripts.figures import memory_frontier
 from tests.campaign_files import load
 from tests.unit.report import report_data as synthetic
@@ -30,8 +30,8 @@ BATCHES = {"campaign.axes.batch": [8, 1, 4, 2], "campaign.protocol.repetitions":
 def small(directory: Path, **changes: Any) -> tuple[Campaign, dict[int, Cell]]:
     """A campaign, and its cells of one frontier by batch."""
     campaign = load(directory, BATCHES | {name.replace("__", "."): value for name, value in changes.items()})
-    key = Specifications(campaign).memory_key
-    cells = expand(campaign).cells
+    key = Specifications(campaign).hash_memory_use
+    cells = expand_matrix(campaign).cells
     return campaign, {cell.batch: cell for cell in cells if key(cell) == key(cells[0])}
 
 
@@ -39,28 +39,28 @@ def ran(cell: Cell, status: str, repetition: int = 1) -> Record:
     return synthetic.record(cell, repetition, 10.0 if status == "ok" else None, status)
 
 
-def write(campaign: Campaign, store: Store, cell: Cell, status: str, repetition: int = 1) -> None:
+def write(campaign: Campaign, store: RecordStore, cell: Cell, status: str, repetition: int = 1) -> None:
     """As the driver does: first what it implies, then the record."""
     record = ran(cell, status, repetition)
-    campaign_frontier(campaign, store).note(cell, record)
+    build_campaign_frontier(campaign, store).add_record(cell, record)
     store.write(record)
 
 
-def record_all_implied(campaign: Campaign, store: Store, missing: list[tuple[Cell, int]]) -> None:
-    frontier, as_used = campaign_frontier(campaign, store), store.share(campaign.document())
-    record_implied(frontier, missing, lambda cell: specification(campaign, cell), as_used, lambda *_: None)
+def record_all_implied(campaign: Campaign, store: RecordStore, missing: list[tuple[Cell, int]]) -> None:
+    frontier, as_used = build_campaign_frontier(campaign, store), store.share_document(campaign.to_document())
+    record_implied_runs(frontier, missing, lambda cell: build_specification(campaign, cell), as_used, lambda *_: None)
 
 
-def implied(campaign: Campaign, store: Store, cells: dict[int, Cell]) -> set[int]:
-    frontier = campaign_frontier(campaign, store)
-    return {batch for batch, cell in cells.items() if frontier.evidence(cell)}
+def implied(campaign: Campaign, store: RecordStore, cells: dict[int, Cell]) -> set[int]:
+    frontier = build_campaign_frontier(campaign, store)
+    return {batch for batch, cell in cells.items() if frontier.read_evidence(cell)}
 
 
 @given(st.sets(st.integers(1, 50)), st.sets(st.integers(1, 50)), st.integers(1, 50))
 def test_a_batch_is_implied_by_a_smaller_one_that_no_run_contradicts(
     ran_out: set[int], fits: set[int], batch: int
 ) -> None:
-    by = implied_by(batch, ran_out, fits)
+    by = smallest_implying_batch(batch, ran_out, fits)
     if by is None:
         assert all(out >= batch or any(fit >= out for fit in fits) for out in ran_out)
     else:
@@ -71,21 +71,21 @@ def test_a_batch_is_implied_by_a_smaller_one_that_no_run_contradicts(
 @pytest.mark.parametrize("status", ["oom_device", "oom_host"])
 def test_larger_batches_are_implied_and_nothing_else(tmp_path: Path, status: str) -> None:
     campaign, cells = small(tmp_path)
-    store = Store(tmp_path / "results")
+    store = RecordStore(tmp_path / "results")
     assert implied(campaign, store, cells) == set()
     write(campaign, store, cells[2], status)
     assert implied(campaign, store, cells) == {4, 8}
     mine = {cell.id for cell in cells.values()}
-    others = [cell for cell in expand(campaign).cells if cell.id not in mine]
-    frontier = campaign_frontier(campaign, store)
+    others = [cell for cell in expand_matrix(campaign).cells if cell.id not in mine]
+    frontier = build_campaign_frontier(campaign, store)
     assert len(others) == 28
-    assert not any(frontier.evidence(cell) for cell in others)
+    assert not any(frontier.read_evidence(cell) for cell in others)
 
 
 @pytest.mark.parametrize("status", ["time_limit", "crashed", "nan", "comm_timeout"])
 def test_other_failures_imply_nothing(tmp_path: Path, status: str) -> None:
     campaign, cells = small(tmp_path)
-    store = Store(tmp_path / "results")
+    store = RecordStore(tmp_path / "results")
     write(campaign, store, cells[2], status)
     assert implied(campaign, store, cells) == set()
     assert not (tmp_path / "results" / "limits").exists()
@@ -105,23 +105,23 @@ def test_other_failures_imply_nothing(tmp_path: Path, status: str) -> None:
 )
 def test_what_is_known_holds_for_equal_cells_alone(tmp_path: Path, changes: dict[str, Any], kept: set[int]) -> None:
     campaign, cells = small(tmp_path)
-    store = Store(tmp_path / "results")
+    store = RecordStore(tmp_path / "results")
     write(campaign, store, cells[2], "oom_device")
     assert implied(*_at(store, small(tmp_path, **changes))) == kept
 
 
-def _at(store: Store, known: tuple[Campaign, dict[int, Cell]]) -> tuple[Campaign, Store, dict[int, Cell]]:
+def _at(store: RecordStore, known: tuple[Campaign, dict[int, Cell]]) -> tuple[Campaign, RecordStore, dict[int, Cell]]:
     return known[0], store, known[1]
 
 
 def test_a_larger_batch_that_ran_outweighs_a_smaller_one_that_did_not(tmp_path: Path) -> None:
     campaign, cells = small(tmp_path)
-    before, after = Store(tmp_path / "before"), Store(tmp_path / "after")
+    before, after = RecordStore(tmp_path / "before"), RecordStore(tmp_path / "after")
     write(campaign, before, cells[4], "ok")
     write(campaign, before, cells[2], "oom_device")
     write(campaign, after, cells[2], "oom_device")
-    assert not campaign_frontier(campaign, after).contradicts(cells[1])
-    assert campaign_frontier(campaign, after).contradicts(cells[4])
+    assert not build_campaign_frontier(campaign, after).contradicts_limit(cells[1])
+    assert build_campaign_frontier(campaign, after).contradicts_limit(cells[4])
     write(campaign, after, cells[4], "ok")
     for store in (before, after):
         assert implied(campaign, store, cells) == set()
@@ -135,54 +135,54 @@ def test_a_larger_batch_that_ran_outweighs_a_smaller_one_that_did_not(tmp_path: 
 def test_a_limit_without_its_record_counts_for_nothing(tmp_path: Path) -> None:
     """The driver was killed between the two, or somebody moved the record away."""
     campaign, cells = small(tmp_path)
-    store = Store(tmp_path / "results")
-    campaign_frontier(campaign, store).note(cells[2], ran(cells[2], "oom_device"))
+    store = RecordStore(tmp_path / "results")
+    build_campaign_frontier(campaign, store).add_record(cells[2], ran(cells[2], "oom_device"))
     assert implied(campaign, store, cells) == set()
     store.write(ran(cells[2], "oom_device"))
     assert implied(campaign, store, cells) == {4, 8}
     record_all_implied(campaign, store, [(cells[4], 1), (cells[8], 2), (cells[1], 1)])
-    assert store.index() == {(cells[2].id, 1), (cells[4].id, 1), (cells[8].id, 2)}
+    assert store.list_keys() == {(cells[2].id, 1), (cells[4].id, 1), (cells[8].id, 2)}
 
     store.path(cells[2].id, 1).unlink()
-    assert store.index() == set()
+    assert store.list_keys() == set()
     assert implied(campaign, store, cells) == set()
     write(campaign, store, cells[2], "ok")  # measured again, and this time it fits
-    assert store.index() == {(cells[2].id, 1)}
+    assert store.list_keys() == {(cells[2].id, 1)}
     assert implied(campaign, store, cells) == set()
 
 
 def test_an_implied_record_names_its_evidence_and_gives_way_to_the_run_itself(tmp_path: Path) -> None:
     campaign, cells = small(tmp_path)
-    store = Store(tmp_path / "results")
+    store = RecordStore(tmp_path / "results")
     write(campaign, store, cells[2], "oom_host")
-    evidence = campaign_frontier(campaign, store).evidence(cells[8])
+    evidence = build_campaign_frontier(campaign, store).read_evidence(cells[8])
     assert evidence is not None
-    store.write(implied_record(specification(campaign, cells[8]), "a" * 20, cells[8], 1, evidence))
-    record = store.read(cells[8].id, 1)
+    store.write(build_implied_record(build_specification(campaign, cells[8]), "a" * 20, cells[8], 1, evidence))
+    record = store.read_latest(cells[8].id, 1)
     assert (record.status, record.implied_by, record.log) == ("implied", f"{cells[2].id}.1", "")
     assert record.failure is not None
     assert record.failure.reason == "batch 2 already ran out of host memory"
     assert record.failure.evidence.startswith(f"{cells[2].id}.1: oom_host at step 1")
-    assert [each.key for each in store] == sorted(store.index())
+    assert [each.key for each in store] == sorted(store.list_keys())
 
-    assert (cells[8].id, 1) in read_known(store, skip_implied=True).measured
-    assert (cells[8].id, 1) not in read_known(store, skip_implied=False).measured
+    assert (cells[8].id, 1) in read_recorded_runs(store, skip_implied=True).measured
+    assert (cells[8].id, 1) not in read_recorded_runs(store, skip_implied=False).measured
     store.write(ran(cells[8], "oom_host"))
-    assert store.read(cells[8].id, 1).status == "oom_host"
-    assert len(store.index()) == 2
+    assert store.read_latest(cells[8].id, 1).status == "oom_host"
+    assert len(store.list_keys()) == 2
 
 
 def test_tables_and_figure_tell_what_is_implied(tmp_path: Path) -> None:
     campaign, cells = small(tmp_path)
-    store = Store(tmp_path / "results")
-    environment = store.share({"packages": {}})
-    as_used = store.share(campaign.document())
+    store = RecordStore(tmp_path / "results")
+    environment = store.share_document({"packages": {}})
+    as_used = store.share_document(campaign.to_document())
     for batch, status in ((1, "ok"), (2, "oom_device")):
         record = ran(cells[batch], status).model_copy(update={"environment": environment, "campaign": as_used})
-        campaign_frontier(campaign, store).note(cells[batch], record)
+        build_campaign_frontier(campaign, store).add_record(cells[batch], record)
         store.write(record)
     record_all_implied(campaign, store, [(cells[b], r) for b in (4, 8) for r in (1, 2)])
-    collect(gather(campaign, store.results), tmp_path / "tables")
+    write_campaign_tables(read_campaign_results(campaign, store.results), tmp_path / "tables")
     table = pd.read_parquet(tmp_path / "tables" / "cells.parquet").set_index("cell_id")
     mine = table.loc[[cells[batch].id for batch in (1, 2, 4, 8)]]
     assert list(mine["state"]) == ["measured", "failed", "implied", "implied"]
@@ -219,10 +219,10 @@ def test_the_figure_shows_the_frontier_and_tells_a_contradiction() -> None:
 
 def test_alike_cells_run_from_small_to_large_in_the_first_block_alone(tmp_path: Path) -> None:
     campaign, _ = small(tmp_path, campaign__axes__batch=[8, 1, 4, 2, 16, 32])
-    cells = [cell for cell in expand(campaign).cells if cell.configuration.name == "1x1-local"]
+    cells = [cell for cell in expand_matrix(campaign).cells if cell.configuration.name == "1x1-local"]
     runs = [(cell, repetition) for cell in cells for repetition in (1, 3)]
-    order = ordered(runs, campaign.protocol, "1x1-local")
-    assert order == ordered(runs[::-1], campaign.protocol, "1x1-local")
+    order = order_runs(runs, campaign.protocol, "1x1-local")
+    assert order == order_runs(runs[::-1], campaign.protocol, "1x1-local")
     assert set(map(str, order)) == set(map(str, runs))
     blocks = [[cell for cell, repetition in order if repetition == number] for number in (1, 3)]
     assert [repetition for _, repetition in order] == [1] * len(cells) + [3] * len(cells)
@@ -233,4 +233,4 @@ def test_alike_cells_run_from_small_to_large_in_the_first_block_alone(tmp_path: 
     # Only alike cells change places: what stands where by everything but the batch stays random.
     precisions = [cell.precision for cell in blocks[0]]
     assert precisions != sorted(precisions)
-    assert [cell.precision for cell in ascending(blocks[1])] == [cell.precision for cell in blocks[1]]
+    assert [cell.precision for cell in sort_batches(blocks[1])] == [cell.precision for cell in blocks[1]]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from campaign.common.errors import ConfigError
 from campaign.plan import matrix
 from campaign.plan.campaign import expand_shapes as combinations
-from campaign.plan.campaign.resolve import from_document
-from campaign.plan.matrix import cell_id, expand, run_set_digest, specification
+from campaign.plan.campaign.resolve import campaign_from_document
+from campaign.plan.matrix import build_specification, expand_matrix, hash_run_set, hash_specification
 from tests.campaign_files import CAMPAIGN, ids, load
 
 BATCHES = st.lists(st.integers(1, 64), min_size=1, max_size=4, unique=True)
@@ -39,9 +39,9 @@ def test_size_is_the_product_of_the_axes_less_what_is_excluded(
     campaign = load(home, changes)
     if not kept:
         with pytest.raises(ConfigError, match=f"removed by 'batch > {limit}' \\(too large\\)"):
-            expand(campaign)
+            expand_matrix(campaign)
         return
-    made = expand(campaign)
+    made = expand_matrix(campaign)
     product = len(batches) * len(precisions) * len(devices)
     assert len(made.cells) == len(kept) * len(precisions) * len(devices)
     assert len(made.cells) + sum(removed.cells for removed in made.removed) == product
@@ -105,14 +105,14 @@ LABELS = st.text("abz09.", max_size=9).map("v{}".format)  # numbers are refused:
 @given(LABELS, LABELS)
 def test_a_label_is_all_that_sets_its_cells_apart(home: Path, one: str, two: str) -> None:
     plain = load(home)
-    first, second = (plain.labelled(label) for label in (one, two))
-    cells = [{cell.id for cell in expand(each).cells} for each in (plain, first, second)]
+    first, second = (plain.with_version(label) for label in (one, two))
+    cells = [{cell.id for cell in expand_matrix(each).cells} for each in (plain, first, second)]
     assert cells[0].isdisjoint(cells[1])
     assert (cells[1] == cells[2]) == (one == two)
-    assert expand(first.labelled("none")).cells == expand(plain).cells
-    labelled, bare = (specification(each, expand(each).cells[0]) for each in (first, plain))
+    assert expand_matrix(first.with_version("none")).cells == expand_matrix(plain).cells
+    labelled, bare = (build_specification(each, expand_matrix(each).cells[0]) for each in (first, plain))
     assert labelled == {**bare, "version": one}
-    assert expand(from_document(first.document())).cells == expand(first).cells
+    assert expand_matrix(campaign_from_document(first.to_document())).cells == expand_matrix(first).cells
 
 
 @pytest.mark.parametrize("changes", SAME.values(), ids=SAME)
@@ -139,46 +139,48 @@ def test_emulated_links_are_identity_by_their_rates_alone(tmp_path: Path) -> Non
 
 
 def test_a_new_axis_keeps_the_cells_of_the_default_value(tmp_path: Path) -> None:
-    wide = expand(load(tmp_path / "b", {"campaign.axes.options": {"size": [4, 8, 16]}})).cells
+    wide = expand_matrix(load(tmp_path / "b", {"campaign.axes.options": {"size": [4, 8, 16]}})).cells
     assert {cell.id for cell in wide if cell.options["size"] == 8} == ids(tmp_path / "a")
     assert len(wide) == 3 * len(ids(tmp_path / "a"))
 
 
 def test_id_is_the_hash_of_the_specification_that_records_keep(tmp_path: Path) -> None:
     campaign = load(tmp_path, {"campaign.axes.options": {"size": [4, 8]}})
-    cells = expand(campaign).cells
-    assert [cell_id(specification(campaign, cell)) for cell in cells] == [cell.id for cell in cells]
+    cells = expand_matrix(campaign).cells
+    assert [hash_specification(build_specification(campaign, cell)) for cell in cells] == [cell.id for cell in cells]
 
 
 def test_the_campaign_as_used_has_the_same_cells(tmp_path: Path) -> None:
     campaign = load(tmp_path)
-    assert expand(from_document(campaign.document())).cells == expand(campaign).cells
+    assert expand_matrix(campaign_from_document(campaign.to_document())).cells == expand_matrix(campaign).cells
 
 
 def test_a_subset_of_configurations_gives_exactly_their_cells(tmp_path: Path) -> None:
     campaign = load(tmp_path)
-    by_parts = [expand(campaign, configurations=[c.name]).cells for c in campaign.configurations]
-    assert sorted(cell.id for cells in by_parts for cell in cells) == sorted(cell.id for cell in expand(campaign).cells)
+    by_parts = [expand_matrix(campaign, configurations=[c.name]).cells for c in campaign.configurations]
+    assert sorted(cell.id for cells in by_parts for cell in cells) == sorted(
+        cell.id for cell in expand_matrix(campaign).cells
+    )
 
 
 @pytest.mark.parametrize(
     ("where", "expected"), [("batch == 2", 8), ("ranks == 2 and attach == 'fabric'", 4), ("batch_global >= 4", 4)]
 )
 def test_where_selects(tmp_path: Path, where: str, expected: int) -> None:
-    assert len(expand(load(tmp_path), where).cells) == expected
+    assert len(expand_matrix(load(tmp_path), where).cells) == expected
 
 
 def test_zipped_axes_go_together(tmp_path: Path) -> None:
     campaign = load(tmp_path, {"campaign.zip": [["batch", "precision"]]})
-    assert {(cell.batch, cell.precision) for cell in expand(campaign).cells} == {(1, "fp32"), (2, "bf16")}
+    assert {(cell.batch, cell.precision) for cell in expand_matrix(campaign).cells} == {(1, "fp32"), (2, "bf16")}
 
 
 def test_zip_with_configurations_survives_taking_one_lease(tmp_path: Path) -> None:
     campaign = load(tmp_path, {"campaign.zip": [["configuration", "batch"]], "campaign.axes.batch": [1, 2, 3, 4]})
-    whole = expand(campaign).cells
+    whole = expand_matrix(campaign).cells
     assert [cell.batch for cell in whole if cell.precision == "fp32"] == [1, 2, 3, 4]
     last = campaign.configurations[-1].name
-    assert [c.id for c in expand(campaign, configurations=[last]).cells] == [
+    assert [c.id for c in expand_matrix(campaign, configurations=[last]).cells] == [
         c.id for c in whole if c.configuration.name == last
     ]
 
@@ -189,7 +191,7 @@ def test_overrides_change_settings_and_axes_of_the_selected_cells(tmp_path: Path
         {"when": "batch == 2 and precision == 'bf16'", "repetitions": 1},
         {"when": "attach == 'fabric'", "axes": {"precision": "fp32"}},
     ]
-    cells = expand(load(tmp_path, {"campaign.overrides": overrides})).cells
+    cells = expand_matrix(load(tmp_path, {"campaign.overrides": overrides})).cells
     settings_of = {
         (c.configuration.attach, c.batch, c.precision): (c.settings.repetitions, c.settings.time_limit_s) for c in cells
     }
@@ -206,8 +208,8 @@ def test_overrides_change_settings_and_axes_of_the_selected_cells(tmp_path: Path
 def test_only_the_cells_whose_warm_up_is_lengthened_become_others(tmp_path: Path) -> None:
     """A program makes its own warm-up, so that the key changes nothing of its cells, and the matrix says so."""
     both = {"campaign.axes.workload": ["steps", "program"]}
-    plain = {cell.id: cell for cell in expand(load(tmp_path / "a", both)).cells}
-    lengthened = expand(load(tmp_path / "b", {**both, "campaign.protocol.warmup_steps_max": 40}))
+    plain = {cell.id: cell for cell in expand_matrix(load(tmp_path / "a", both)).cells}
+    lengthened = expand_matrix(load(tmp_path / "b", {**both, "campaign.protocol.warmup_steps_max": 40}))
     kept = [cell for cell in lengthened.cells if cell.id in plain]
     assert {(cell.workload, cell.settings.warmup_steps_max) for cell in kept} == {("program", None)}
     others = [cell for cell in lengthened.cells if cell.id not in plain]
@@ -215,7 +217,7 @@ def test_only_the_cells_whose_warm_up_is_lengthened_become_others(tmp_path: Path
     (note,) = lengthened.notes
     assert "warmup_steps_max does not apply to workload 'program'" in note
     only = [{"when": "workload == 'steps'", "warmup_steps_max": 40}]
-    assert expand(load(tmp_path / "c", {**both, "campaign.overrides": only})).notes == ()
+    assert expand_matrix(load(tmp_path / "c", {**both, "campaign.overrides": only})).notes == ()
 
 
 NANO = {"campaign.axes.workload": ["steps", "program", "nano"]}
@@ -225,7 +227,7 @@ ON_GPUS = {**NANO, "system.devices.cpu-rank.runs_on": "cuda"}
 def seconds(path: Path, changes: dict[str, Any]) -> dict[str, set[tuple[Any, Any]]]:
     """(warmup_min_s, measured_min_s) of the cells of each workload."""
     found: dict[str, set[tuple[Any, Any]]] = {}
-    for cell in expand(load(path, changes)).cells:
+    for cell in expand_matrix(load(path, changes)).cells:
         found.setdefault(cell.workload, set()).add((cell.settings.warmup_min_s, cell.settings.measured_min_s))
     return found
 
@@ -246,7 +248,7 @@ def test_a_least_time_makes_other_cells_and_none_leaves_them(tmp_path: Path) -> 
     none = dict.fromkeys(asked, 0)
     plain = ids(tmp_path / "a", NANO)
     assert ids(tmp_path / "b", {**NANO, **none}) == plain
-    made = expand(load(tmp_path / "c", {**NANO, **asked}))
+    made = expand_matrix(load(tmp_path / "c", {**NANO, **asked}))
     assert {cell.workload for cell in made.cells if cell.id not in plain} == {"nano"}
     assert sorted(note.split(" applies")[0].split(":")[0] for note in made.notes) == [
         f"{key} does not apply to workload '{name}'"
@@ -254,19 +256,23 @@ def test_a_least_time_makes_other_cells_and_none_leaves_them(tmp_path: Path) -> 
         for name in ("program", "steps")
     ]
     campaign = load(tmp_path / "d", ON_GPUS)
-    (cell, *_) = (cell for cell in expand(campaign).cells if cell.workload == "nano")
-    assert specification(campaign, cell)["measured_min_s"] == specification(campaign, cell)["warmup_min_s"] == 5.0
+    (cell, *_) = (cell for cell in expand_matrix(campaign).cells if cell.workload == "nano")
+    assert (
+        build_specification(campaign, cell)["measured_min_s"]
+        == build_specification(campaign, cell)["warmup_min_s"]
+        == 5.0
+    )
 
 
 def test_a_longest_warm_up_that_is_too_short_to_see_a_trend_is_refused(tmp_path: Path) -> None:
     protocol = {"campaign.protocol.warmup_steps": 9, "campaign.protocol.warmup_steps_max": 44}
     with pytest.raises(ConfigError, match=r"warmup_steps_max is 44; .* after 45 at the earliest"):
-        expand(load(tmp_path, protocol))
+        expand_matrix(load(tmp_path, protocol))
 
 
 def test_cells_that_a_workload_does_not_support_are_told(tmp_path: Path) -> None:
     changes = {"campaign.axes.workload": ["steps", "program"], "workloads.program.precisions": ["fp32"]}
-    made = expand(load(tmp_path, changes))
+    made = expand_matrix(load(tmp_path, changes))
     assert [(r.rule, r.cells) for r in made.removed] == [("program with bf16", 8)]
     assert {c.precision for c in made.cells if c.workload == "program"} == {"fp32"}
 
@@ -274,7 +280,9 @@ def test_cells_that_a_workload_does_not_support_are_told(tmp_path: Path) -> None
 @pytest.mark.parametrize("key", ["exclude", "where"])
 def test_the_first_rule_that_removes_a_cell_is_the_one_that_is_told(tmp_path: Path, key: str) -> None:
     exclude = [{"when": "batch == 2", "why": "first"}, {"when": "batch == 2 and precision == 'fp32'", "why": "second"}]
-    made = expand(load(tmp_path, {"campaign.exclude": exclude}), "precision == 'fp32'" if key == "where" else None)
+    made = expand_matrix(
+        load(tmp_path, {"campaign.exclude": exclude}), "precision == 'fp32'" if key == "where" else None
+    )
     told = {removed.why: removed.cells for removed in made.removed}
     assert told["first"] == 8
     assert "second" not in told
@@ -284,20 +292,20 @@ def test_more_cells_than_a_plan_can_hold_are_refused(tmp_path: Path, monkeypatch
     campaign = load(tmp_path)
     monkeypatch.setattr(matrix, "MAX_COMBINATIONS", 15)
     with pytest.raises(ConfigError, match="more than 15 cells"):
-        expand(campaign)
+        expand_matrix(campaign)
 
 
 def test_lists_that_multiply_beyond_reason_are_refused_before_they_are_made() -> None:
     axes = {str(number): range(1000) for number in range(5)}
     with pytest.raises(ConfigError, match=f"at most {combinations.MAX_COMBINATIONS}"):
-        next(combinations.product(axes, [], "campaign.yaml:3: axes"))
+        next(combinations.combine_values(axes, [], "campaign.yaml:3: axes"))
 
 
 @given(
     st.dictionaries(st.sampled_from("abcde"), st.lists(st.integers(), min_size=1, max_size=3), min_size=1), st.data()
 )
 def test_product_has_every_combination_once(axes: dict[str, list[int]], data: st.DataObject) -> None:
-    made = [tuple(values[name] for name in axes) for values in combinations.product(axes, [], "x")]
+    made = [tuple(values[name] for name in axes) for values in combinations.combine_values(axes, [], "x")]
     assert made == list(itertools.product(*axes.values()))
 
 
@@ -312,22 +320,22 @@ def test_product_has_every_combination_once(axes: dict[str, list[int]], data: st
 def test_zip_that_cannot_be(zips: list[list[str]], message: str) -> None:
     axes = {"a": [1, 2], "b": [1, 2, 3], "c": [1, 2], "d": [1, 2]}
     with pytest.raises(ConfigError, match=message):
-        next(combinations.product(axes, zips, "x"))
+        next(combinations.combine_values(axes, zips, "x"))
 
 
 def test_run_set_changes_exactly_with_cells_and_repetitions(tmp_path: Path) -> None:
-    cells = expand(load(tmp_path)).cells
-    again = expand(load(tmp_path, {"campaign.protocol.time_limit_s": 3})).cells
-    more = expand(load(tmp_path, {"campaign.protocol.repetitions": 3})).cells
-    assert run_set_digest(cells) == run_set_digest(tuple(reversed(again)))
-    assert run_set_digest(cells) != run_set_digest(more)
-    assert run_set_digest(cells) != run_set_digest(cells[1:])
+    cells = expand_matrix(load(tmp_path)).cells
+    again = expand_matrix(load(tmp_path, {"campaign.protocol.time_limit_s": 3})).cells
+    more = expand_matrix(load(tmp_path, {"campaign.protocol.repetitions": 3})).cells
+    assert hash_run_set(cells) == hash_run_set(tuple(reversed(again)))
+    assert hash_run_set(cells) != hash_run_set(more)
+    assert hash_run_set(cells) != hash_run_set(cells[1:])
     digests = set()
     for target in ({}, {"target_half_width_pct": 2.0}, {"target_half_width_pct": 1.0}):
         for fewest in (2, 3):
             protocol = {"repetitions": 5, "repetitions_min": fewest, **target}
             changes = {f"campaign.protocol.{name}": value for name, value in protocol.items()}
-            digests.add(run_set_digest(expand(load(tmp_path, changes)).cells))
+            digests.add(hash_run_set(expand_matrix(load(tmp_path, changes)).cells))
     assert len(digests) == 5  # without a target, the fewest say nothing
 
 
@@ -339,7 +347,7 @@ def test_hashing_is_linear_in_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def cost(batches: int) -> tuple[int, int]:
         campaign = load(tmp_path, {"campaign.axes.batch": list(range(1, batches + 1))})
         hashed.clear()
-        return len(expand(campaign).cells), sum(hashed)
+        return len(expand_matrix(campaign).cells), sum(hashed)
 
     (few, small), (many, large) = cost(10), cost(100)
     assert many == 10 * few
@@ -353,7 +361,7 @@ def test_the_base_campaign_is_what_these_tests_assume(tmp_path: Path) -> None:
 def test_a_key_at_its_default_is_no_part_of_identity(tmp_path: Path) -> None:
     """So that a key that a later version adds measures nothing again."""
     campaign = load(tmp_path, {"workloads.steps.noise_pct": 2.0})
-    workload = specification(campaign, expand(campaign).cells[0])["workload"]
+    workload = build_specification(campaign, expand_matrix(campaign).cells[0])["workload"]
     assert workload == {"name": "steps", "kind": "synthetic", "noise_pct": 2.0, "real_time": False}
 
 

@@ -10,30 +10,30 @@ from typing import Any
 
 import pytest
 
-from campaign.analysis.tables.collect import collect, gather, gather_planned
+from campaign.analysis.tables.collect import read_campaign_results, read_planned_results, write_campaign_tables
 from campaign.common.errors import ConfigError
 from campaign.common.paths import ROOT, Results
 from campaign.plan.dag import read_plan
 from campaign.plan.past_costs import (
     COSTS,
+    CampaignCosts,
     CellCost,
-    Costs,
     LeaseCost,
-    Span,
+    RunSpan,
     begin_forecast,
+    compute_forecast_ratios,
     end_forecast,
-    forecast_offs,
     measure_costs,
-    measured_forecasts,
     merge_costs,
     parse_costs,
     read_costs,
+    read_measured_forecasts,
 )
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.report.context_schema import ForecastSaid
 from campaign.spec.cell import Configuration
-from campaign.spec.earlier_spread import EarlierSpread, kept
+from campaign.spec.earlier_spread import EarlierSpread, read_spreads
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill
 
@@ -42,17 +42,17 @@ SHAPE = {
     "attach": "fabric", "storage": "local",
 }  # fmt: skip
 CONFIGURATION = Configuration("", **SHAPE)  # type: ignore[arg-type]
-EMPTY = Costs("small", "bench", fabric="simulated")
+EMPTY = CampaignCosts("small", "bench", fabric="simulated")
 FORECAST = {"runs": 4, "expected_s": 50.0, "low_s": 40.0, "high_s": 60.0, "runs_s": 45.0, "basis": "b"}
 
 
-def some(campaign: str = "a", system: str = "bench", runs: int = 2, cell_id: str = "c1") -> Costs:
+def some(campaign: str = "a", system: str = "bench", runs: int = 2, cell_id: str = "c1") -> CampaignCosts:
     cell = CellCost(cell_id, SHAPE, "steps", runs, True, (2.0,) * runs)
-    return Costs(campaign, system, (cell,), (LeaseCost("l.1", SHAPE, runs, 3.0, 1.0, 8.0, 0.5, off=1.5),))
+    return CampaignCosts(campaign, system, (cell,), (LeaseCost("l.1", SHAPE, runs, 3.0, 1.0, 8.0, 0.5, off=1.5),))
 
 
 def test_costs_survive_being_written_down() -> None:
-    assert parse_costs(json.loads(json.dumps(some().document()))) == [some()]
+    assert parse_costs(json.loads(json.dumps(some().to_document()))) == [some()]
 
 
 def test_costs_of_earlier_versions_tell_the_mean_of_the_logarithm() -> None:
@@ -60,7 +60,7 @@ def test_costs_of_earlier_versions_tell_the_mean_of_the_logarithm() -> None:
         "cell_id": "c1", "shape": SHAPE, "workload": "steps", "batch": 4, "precision": "fp32", "options": {}, "steps": 4,
         "runs": 2, "believed": True, "mean_log_s": 0.6931471805599453, "sd_log_s": 0.1, "flops": 1.0,
     }  # fmt: skip
-    use = {**some().document()["leases"][0], "timed": [{"of": "composing", "seconds": 1.0, "rows": []}]}
+    use = {**some().to_document()["leases"][0], "timed": [{"of": "composing", "seconds": 1.0, "rows": []}]}
     (costs,) = parse_costs(
         {"campaign": "a", "system": "s", "cells": [cell], "leases": [use], "schema_version": "costs/1"}
     )
@@ -74,14 +74,14 @@ def test_costs_of_earlier_versions_tell_the_mean_of_the_logarithm() -> None:
         {"schema_version": "costs/0"},
         {"cells": [{}]},
         {"leases": 3},
-        {"cells": [{**some().document()["cells"][0], "run_s": [0.0]}]},
-        {"cells": [{**some().document()["cells"][0], "mean_log_s": None}]},
-        {"leases": [{**some().document()["leases"][0], "compose_s": "x"}]},
-        {"leases": [{**some().document()["leases"][0], "off": -1}]},
+        {"cells": [{**some().to_document()["cells"][0], "run_s": [0.0]}]},
+        {"cells": [{**some().to_document()["cells"][0], "mean_log_s": None}]},
+        {"leases": [{**some().to_document()["leases"][0], "compose_s": "x"}]},
+        {"leases": [{**some().to_document()["leases"][0], "off": -1}]},
     ],
 )
 def test_damaged_costs_are_left_out(change: dict[str, Any], tmp_path: Path) -> None:
-    document = {**some().document(), **change}
+    document = {**some().to_document(), **change}
     assert parse_costs(document) == []
     results = Results(tmp_path, "small")
     for path in (results.tables / COSTS, results.manifests / "l" / "x.1.json"):
@@ -93,7 +93,7 @@ def test_damaged_costs_are_left_out(change: dict[str, Any], tmp_path: Path) -> N
 @pytest.mark.parametrize("odd", [{}, [], None, 5, "x"])
 @pytest.mark.parametrize("place", [("leases", "lease_id"), ("cells", "cell_id"), ("cells", "shape")])
 def test_costs_of_another_form_are_left_out(place: tuple[str, str], odd: object) -> None:
-    document = json.loads(json.dumps(some().document()))
+    document = json.loads(json.dumps(some().to_document()))
     assert parse_costs(document)
     many, key = place
     document[many][0][key] = odd
@@ -104,7 +104,7 @@ def test_costs_of_another_form_are_left_out(place: tuple[str, str], odd: object)
 USE = {
     "lease_id": "l.1", "requested": {"name": "x", **SHAPE}, "requested_s": 100.0, "ready_s": 107.0, "released_s": 140.0,
 }  # fmt: skip
-SPANS = [Span("a", 110.0, 115.0, True), Span("b", 117.0, 127.0, False), Span("a", 131.0, 138.0, True)]
+SPANS = [RunSpan("a", 110.0, 115.0, True), RunSpan("b", 117.0, 127.0, False), RunSpan("a", 131.0, 138.0, True)]
 CELLS = {"a": ("steps", CONFIGURATION), "b": ("other", CONFIGURATION), "never": ("steps", CONFIGURATION)}
 
 
@@ -128,7 +128,7 @@ def test_what_was_just_measured_is_told_apart_by_use_of_the_lease() -> None:
         {"lease_id": f"l.{n}", "requested": SHAPE, "requested_s": t, "ready_s": t + 1, "released_s": t + 50}
         for n, t in ((1, 0.0), (2, 100.0))
     ]
-    spans = [Span("a", 2.0, 4.0, True), Span("a", 103.0, 105.0, True), Span("unknown", 106.0, 107.0, True)]
+    spans = [RunSpan("a", 2.0, 4.0, True), RunSpan("a", 103.0, 105.0, True), RunSpan("unknown", 106.0, 107.0, True)]
     found = measure_costs(EMPTY, CELLS, spans, uses)
     assert [(each.lease_id, each.runs, each.start_s) for each in found.leases] == [("l.1", 1, 1.0), ("l.2", 2, 2.0)]
 
@@ -136,12 +136,12 @@ def test_what_was_just_measured_is_told_apart_by_use_of_the_lease() -> None:
 def test_costs_beside_a_campaign_file_count_until_a_cell_is_measured_here(tmp_path: Path) -> None:
     campaign = tmp_path / "small.yaml"
     shipped = replace(some(), campaign="small, as shipped", leases=())
-    campaign.with_suffix(".costs.json").write_text(json.dumps(shipped.document()))
+    campaign.with_suffix(".costs.json").write_text(json.dumps(shipped.to_document()))
     results = Results(tmp_path / "results", "small")
     assert read_costs(results, campaign=campaign) == [shipped]
     here = replace(some(), leases=())
     (results.tables / COSTS).parent.mkdir(parents=True)
-    (results.tables / COSTS).write_text(json.dumps(here.document()))
+    (results.tables / COSTS).write_text(json.dumps(here.to_document()))
     assert read_costs(results, campaign=campaign) == [here]
 
 
@@ -168,29 +168,29 @@ def test_what_other_campaigns_on_the_system_tell_of_compositions_is_kept_with_th
     for name, system in (("pilot", "bench"), ("copy-of-pilot", "bench"), ("small", "bench"), ("elsewhere", "other")):
         costs = replace(some(name, system), spread=(replace(told, campaign=name.removeprefix("copy-of-")),))
         Results(tmp_path, name).tables.mkdir(parents=True)
-        (Results(tmp_path, name).tables / COSTS).write_text(json.dumps(costs.document()))
+        (Results(tmp_path, name).tables / COSTS).write_text(json.dumps(costs.to_document()))
     plan = read_plan(PlanRequest(write_files(tmp_path / "files"), tmp_path))
     assert plan.earlier == (told,)
     results = Results(tmp_path, "small")
     write_plan(plan, results)
-    assert kept(results.earlier_spread_file) == (told,)
+    assert read_spreads(results.earlier_spread_file) == (told,)
     write_plan(replace(plan, earlier=()), results)
     assert not results.earlier_spread_file.exists()
     results.earlier_spread_file.write_text('{"schema_version": "earlier-spread/1", "spreads": [{"campaign": 3}]}')
-    assert kept(results.earlier_spread_file) == ()
+    assert read_spreads(results.earlier_spread_file) == ()
 
 
 def test_costs_are_gathered_below_the_root_and_from_what_is_named(tmp_path: Path) -> None:
     campaign = load(tmp_path)
     results = Results(tmp_path / "results", "small")
     fill(campaign, results.directory)
-    collect(gather(campaign, results.directory), results.tables)
+    write_campaign_tables(read_campaign_results(campaign, results.directory), results.tables)
     (own,) = read_costs(results)
     assert sum(cell.runs for cell in own.cells) == 32
     # Of another campaign, whose tables were never made, the manifests tell.
     other = Results(tmp_path / "results", "other")
     (other.manifests / "l").mkdir(parents=True)
-    manifest = {"lease": "l", "costs": some("other", runs=3, cell_id="c9").document()}
+    manifest = {"lease": "l", "costs": some("other", runs=3, cell_id="c9").to_document()}
     (other.manifests / "l" / "x.1.json").write_text(json.dumps(manifest))
     assert [costs.campaign for costs in read_costs(results)] == ["small", "other"]
     elsewhere = Results(tmp_path / "elsewhere", "new")
@@ -214,9 +214,9 @@ def test_a_place_without_runs_is_refused(tmp_path: Path) -> None:
 def test_logs_that_do_not_say_how_long_they_took_cost_nothing(tmp_path: Path) -> None:
     campaign = load(tmp_path)
     results = Results(tmp_path / "results", "small")
-    collected = gather(campaign, fill(campaign, results.directory).results)
+    collected = read_campaign_results(campaign, fill(campaign, results.directory).results)
     records = tuple(record.model_copy(update={"ended": record.started}) for record in collected.records)
-    collect(replace(collected, records=records), results.tables)
+    write_campaign_tables(replace(collected, records=records), results.tables)
     (costs,) = parse_costs(json.loads((results.tables / COSTS).read_text()))
     assert costs.cells == ()
 
@@ -240,10 +240,14 @@ def manifest(**changes: Any) -> dict[str, Any]:
 def test_a_manifest_tells_forecast_and_actual(tmp_path: Path) -> None:
     results = Results(tmp_path, "small")
     never = manifest(lease="never", actual={"runs": 0, "uses": 0, "wall_s": None})
-    for name, document in {"a": manifest(costs=some().document()), "never": never, "older": {"lease": "older"}}.items():
+    for name, document in {
+        "a": manifest(costs=some().to_document()),
+        "never": never,
+        "older": {"lease": "older"},
+    }.items():
         (results.manifests / name).mkdir(parents=True)
         (results.manifests / name / "x.1.json").write_text(json.dumps(document))
-    (row,) = measured_forecasts(results.directory)
+    (row,) = read_measured_forecasts(results.directory)
     assert (row["lease"], row["expected_s"], row["actual_s"], row["runs"]) == ("a", 50.0, 55.0, 4)
     assert ForecastSaid.model_validate({**row, "parts": []}).actual_s == 55.0
     (costs,) = read_costs(results)
@@ -263,8 +267,8 @@ def test_a_manifest_tells_forecast_and_actual(tmp_path: Path) -> None:
     ],
 )
 def test_only_what_was_forecast_by_medians_and_measured_in_one_go_tells_how_far_forecasts_are_off(change: Any) -> None:
-    assert forecast_offs([manifest()]) == {"l.1": 1.1}
-    assert forecast_offs([manifest(**change)]) == {}
+    assert compute_forecast_ratios([manifest()]) == {"l.1": 1.1}
+    assert compute_forecast_ratios([manifest(**change)]) == {}
 
 
 def test_results_of_versions_with_questions_and_budgets_still_open(tmp_path: Path) -> None:
@@ -277,5 +281,8 @@ def test_results_of_versions_with_questions_and_budgets_still_open(tmp_path: Pat
     chosen = {"budget": None, "question": {"key": "1", "left_out": []}, "leases": whole["leases"][1:]}
     totals = {**whole["totals"], "parts": [], "assumed": ""}
     results.plan_file.write_text(json.dumps({**whole, **chosen, "totals": totals}))
-    assert gather_planned(results.plan_file).matrix.cells == gather(campaign, results.directory).matrix.cells
+    assert (
+        read_planned_results(results.plan_file).matrix.cells
+        == read_campaign_results(campaign, results.directory).matrix.cells
+    )
     read_plan(PlanRequest(tmp_path / "campaign.yaml", results.root))

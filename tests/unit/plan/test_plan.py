@@ -11,18 +11,18 @@ import jsonschema
 import pytest
 
 from campaign.common.errors import ConfigError
-from campaign.plan.campaign.json_schemas import schema_of
+from campaign.plan.campaign.json_schemas import build_schema
 from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.cost import CostModel
 from campaign.plan.dag import Dag, count_unplanned, read_plan
-from campaign.plan.lease_plans import lease_plans
-from campaign.plan.matrix import expand
-from campaign.plan.missing_runs import KnownRuns, missing_runs
-from campaign.plan.past_costs import CellCost, Costs, LeaseCost
+from campaign.plan.lease_plans import build_lease_plans
+from campaign.plan.matrix import expand_matrix
+from campaign.plan.missing_runs import RecordedRuns, list_missing_runs
+from campaign.plan.past_costs import CampaignCosts, CellCost, LeaseCost
 from campaign.plan.plan import build_plan
-from campaign.plan.repetitions import Reached
+from campaign.plan.repetitions import CellProgress
 from campaign.plan.request import PlanRequest
-from campaign.plan.write import plan_document, plan_rows
+from campaign.plan.write import build_plan_document, format_plan_rows
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill
 
@@ -31,42 +31,42 @@ def plan_of(
     directory: Path, changes: dict[str, Any] | None = None, measured: Any = (), costs: CostModel | None = None
 ) -> Any:
     campaign = load(directory, changes)
-    return build_plan(campaign, expand(campaign), KnownRuns(measured), costs)
+    return build_plan(campaign, expand_matrix(campaign), RecordedRuns(measured), costs)
 
 
-def costs_of(cells: Any, seconds: Any, compose_s: Any = None) -> Costs:
+def costs_of(cells: Any, seconds: Any, compose_s: Any = None) -> CampaignCosts:
     """Each cell ran three times, and took as long as a function of it says; so did composing each configuration."""
     known = [CellCost(c.id, c.configuration.shape(), c.workload, 3, True, (seconds(c),) * 3) for c in cells]
     shapes = {c.configuration.name: c.configuration for c in cells} if compose_s else {}
     leases = [LeaseCost(n, shape.shape(), 3, compose_s(shape), 1.0, 0.5, 0.25) for n, shape in shapes.items()]
-    return Costs("earlier", "bench", tuple(known), tuple(leases), fabric="simulated")
+    return CampaignCosts("earlier", "bench", tuple(known), tuple(leases), fabric="simulated")
 
 
-def knowing(costs: Costs, fabric: str = "simulated") -> CostModel:
+def knowing(costs: CampaignCosts, fabric: str = "simulated") -> CostModel:
     return CostModel({"bench": fabric}, [costs])
 
 
 def test_missing_runs_are_those_without_a_record(tmp_path: Path) -> None:
-    cells = expand(load(tmp_path)).cells
-    everything = missing_runs(cells, set())
+    cells = expand_matrix(load(tmp_path)).cells
+    everything = list_missing_runs(cells, set())
     assert len(everything) == len({(cell.id, repetition) for cell, repetition in everything}) == 2 * len(cells)
     measured = {(cell.id, repetition) for cell, repetition in everything[::3]}
-    left = missing_runs(cells, measured)
+    left = list_missing_runs(cells, measured)
     assert {(cell.id, repetition) for cell, repetition in left} | measured == {(c.id, r) for c, r in everything}
     assert not {(cell.id, repetition) for cell, repetition in left} & measured
 
 
 def test_records_of_other_cells_and_of_more_repetitions_count_for_nothing(tmp_path: Path) -> None:
-    cells = expand(load(tmp_path)).cells
-    assert len(missing_runs(cells, {("f" * 20, 1), (cells[0].id, 3)})) == 2 * len(cells)
+    cells = expand_matrix(load(tmp_path)).cells
+    assert len(list_missing_runs(cells, {("f" * 20, 1), (cells[0].id, 3)})) == 2 * len(cells)
 
 
 def test_the_plan_counts_cells_with_records_that_the_campaign_does_not_have(tmp_path: Path) -> None:
     campaign = load(tmp_path)
-    matrix = expand(campaign)
+    matrix = expand_matrix(campaign)
     records = {("f" * 20, 1), ("f" * 20, 2), (matrix.cells[0].id, 3)}
-    assert count_unplanned(campaign, matrix, KnownRuns(records)) == 1
-    assert build_plan(campaign, expand(campaign, "batch == 1"), KnownRuns(records)).unplanned == 0
+    assert count_unplanned(campaign, matrix, RecordedRuns(records)) == 1
+    assert build_plan(campaign, expand_matrix(campaign, "batch == 1"), RecordedRuns(records)).unplanned == 0
 
 
 ADAPTIVE = {
@@ -80,17 +80,17 @@ ADAPTIVE = {
 
 def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
     campaign = load(tmp_path, ADAPTIVE)
-    cells = [cell for cell in expand(campaign).cells if cell.configuration.name == "1x1-local"]
+    cells = [cell for cell in expand_matrix(campaign).cells if cell.configuration.name == "1x1-local"]
     small, large = ([cell for cell in cells if cell.batch == batch] for batch in (1, 2))
 
     prior = CostModel({"bench": "simulated"}, priors={"steps": 10.0})
 
     def lease(measured: Any = (), stops: Any = None, implied: Any = ()) -> Any:
-        plan = build_plan(campaign, expand(campaign), KnownRuns(measured, stops or {}, implied), prior)
-        document = plan_document(plan)
+        plan = build_plan(campaign, expand_matrix(campaign), RecordedRuns(measured, stops or {}, implied), prior)
+        document = build_plan_document(plan)
         found = next(lease for lease in plan.leases if lease.name == "1x1-local.c1")
         (told,) = (lease for lease in document["leases"] if lease["lease"] == "1x1-local.c1")
-        assert told["runs_without_record_least"] == found.missing_least
+        assert told["runs_without_record_least"] == found.min_missing_runs
         assert sum(value["runs"] for value in document["axes"]["batch"].values()) == document["totals"]["runs"]
         return found
 
@@ -103,9 +103,9 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
     )
 
     ends = {
-        (small[0].id, 1): Reached(3, 0, 15_000),
-        (small[1].id, 1): Reached(3, 0, 25_000),
-        (large[0].id, 1): Reached(3, 0, 25_000),
+        (small[0].id, 1): CellProgress(3, 0, 15_000),
+        (small[1].id, 1): CellProgress(3, 0, 25_000),
+        (large[0].id, 1): CellProgress(3, 0, 25_000),
     }
     measured = {(id, n) for id, _ in ends for n in (1, 2, 3)}
     begun = lease(measured, ends)
@@ -134,7 +134,7 @@ def test_leases_partition_the_matrix(tmp_path: Path, lease_per: str, leases: int
     changes = {"campaign.protocol.lease_per": lease_per, "campaign.axes.workload": ["steps", "program"]}
     plan = plan_of(tmp_path, changes)
     assert len(plan.leases) == leases
-    assert Counter(cell.id for _, cell in plan.cells) == Counter(c.id for c in expand(plan.campaign).cells)
+    assert Counter(cell.id for _, cell in plan.cells) == Counter(c.id for c in expand_matrix(plan.campaign).cells)
     assert all({cell.configuration for cell in lease.cells} == {lease.configuration} for lease in plan.leases)
 
 
@@ -147,7 +147,7 @@ def test_with_least_recomposition_leases_come_in_the_order_of_the_file(tmp_path:
 
 
 def test_costs_rest_on_what_is_known(tmp_path: Path) -> None:
-    cells = expand(load(tmp_path)).cells
+    cells = expand_matrix(load(tmp_path)).cells
     local = [cell for cell in cells if cell.configuration.attach == "local"]
     costs = costs_of(local, lambda cell: 2.0 * cell.configuration.devices, lambda shape: 7.0)
     leases = {lease.name: lease for lease in plan_of(tmp_path, costs=knowing(costs)).leases}
@@ -157,7 +157,7 @@ def test_costs_rest_on_what_is_known(tmp_path: Path) -> None:
     assert leases["1x2-fabric.c1"].basis == "earlier runs of the workload on as many devices"
     assert leases["1x2-fabric.c1"].expected_s is None, "nothing is known of composing"
     plan = plan_of(tmp_path, costs=knowing(costs_of(cells, lambda _: 2.0, lambda _: 7.0)))
-    totals = plan_document(plan)["totals"]
+    totals = build_plan_document(plan)["totals"]
     assert totals["learned_from"] == "48 runs and 4 leases of the campaign earlier"
     assert [totals["wall_low_s"], totals["wall_high_s"]] == pytest.approx(
         [totals["wall_s"] / 2, 2 * totals["wall_s"]], abs=0.1
@@ -170,10 +170,10 @@ def test_without_history_costs_are_unknown(tmp_path: Path) -> None:
     assert (plan.device_hours, plan.wall_s, plan.interval(plan.wall_s)) == (None, None, (None, None))
     assert (dict(plan.unknown.runs), plan.unknown.composed) == ({("steps", "cpu-rank"): 32}, 2)
     assert plan.leases[0].describe(1).endswith(", 8 runs, for an unknown time")
-    document = json.loads(json.dumps(plan_document(plan)))
-    jsonschema.Draft202012Validator(schema_of("plan")).validate(document)
+    document = json.loads(json.dumps(build_plan_document(plan)))
+    jsonschema.Draft202012Validator(build_schema("plan")).validate(document)
     assert (document["totals"]["device_hours"], document["totals"]["runs_unknown"]) == (None, 32)
-    for written in lease_plans(plan):
+    for written in build_lease_plans(plan):
         assert written.forecast is not None
         assert (written.forecast.expected_s, written.forecast.runs_s) == (None, None)
 
@@ -191,7 +191,7 @@ def test_a_workload_file_says_what_a_run_takes_while_nothing_else_does(tmp_path:
 
 def test_a_toy_campaign_tells_nothing_of_other_workloads_devices_and_fabrics(tmp_path: Path) -> None:
     changes = {"campaign.axes.workload": ["steps", "program"]}
-    cells = expand(load(tmp_path, changes)).cells
+    cells = expand_matrix(load(tmp_path, changes)).cells
     toy = costs_of([cell for cell in cells if cell.workload == "program"], lambda _: 0.1, lambda _: 1.0)
     plan = plan_of(tmp_path, changes, costs=knowing(toy))
     assert {lease.expected_s for lease in plan.leases} == {None}
@@ -205,7 +205,7 @@ def test_a_toy_campaign_tells_nothing_of_other_workloads_devices_and_fabrics(tmp
 
 
 def test_what_is_measured_costs_nothing(tmp_path: Path) -> None:
-    cells = expand(load(tmp_path)).cells
+    cells = expand_matrix(load(tmp_path)).cells
     measured = {(c.id, r) for c in cells if c.configuration.name == "1x1-fabric" for r in (1, 2)}
     plan = plan_of(tmp_path, measured=measured)
     done = next(lease for lease in plan.leases if lease.name == "1x1-fabric.c1")
@@ -246,9 +246,9 @@ def test_the_cost_of_planning_is_linear_in_cells(tmp_path: Path) -> None:
     def cost(batches: int) -> tuple[int, int]:
         changes = {"campaign.axes.batch": list(range(1, batches + 1)), "campaign.protocol.lease_per": "cell"}
         campaign = load(tmp_path, changes)
-        matrix = expand(campaign)
+        matrix = expand_matrix(campaign)
         measured: Any = _Counted({(cell.id, 1): None for cell in matrix.cells})
-        build_plan(campaign, matrix, KnownRuns(measured), knowing(costs_of(matrix.cells, lambda _: 1.0)))
+        build_plan(campaign, matrix, RecordedRuns(measured), knowing(costs_of(matrix.cells, lambda _: 1.0)))
         return len(matrix.cells), measured.asked
 
     (few, small), (many, large) = cost(5), cost(50)
@@ -261,8 +261,8 @@ def test_the_document_is_what_its_schema_says(tmp_path: Path) -> None:
         "campaign.exclude": [{"when": "batch == 2 and precision == 'bf16'", "why": "a reason"}],
         "campaign.configurations": [{"devices_per_host": [1, 2], "attach": ["local", "hybrid"]}],
     }
-    document = json.loads(json.dumps(plan_document(plan_of(tmp_path, changes))))
-    jsonschema.Draft202012Validator(schema_of("plan")).validate(document)
+    document = json.loads(json.dumps(build_plan_document(plan_of(tmp_path, changes))))
+    jsonschema.Draft202012Validator(build_schema("plan")).validate(document)
     assert document["totals"]["runs"] == sum(lease["runs"] for lease in document["leases"]) == 18
     assert [row["cells"] for row in document["removed"]] == [3]
     assert document["impossible"][0]["shape"] == "1x1-hybrid0"
@@ -273,7 +273,7 @@ def test_the_document_is_what_its_schema_says(tmp_path: Path) -> None:
 
 def test_rows_hold_every_cell_under_a_header(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, {"campaign.axes.options": {"size": [8, 9]}})
-    header, *rows = plan_rows(plan)
+    header, *rows = format_plan_rows(plan)
     assert {len(row) for row in rows} == {len(header)}
     assert len({row[header.index("cell_id")] for row in rows}) == 32
     assert {row[header.index("size")] for row in rows} == {"8", "9"}
@@ -307,9 +307,9 @@ def test_a_manifest_that_misses_runs_or_is_damaged_is_not_taken_for_a_whole_one(
 
     def is_whole() -> bool:
         dag = Dag(asked, read_plan(asked))
-        return dag.is_whole(dag.leases[lease.name])
+        return dag.is_measured(dag.leases[lease.name])
 
-    path = Path(Dag(asked, read_plan(asked)).manifest_of(lease))
+    path = Path(Dag(asked, read_plan(asked)).manifest_path(lease))
     assert not is_whole()  # not there
     path.parent.mkdir(parents=True)
     for text, whole in (

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from campaign.cli.options import request_options
 from campaign.common.errors import ConfigError
-from campaign.plan.request import DEFAULT_CAMPAIGN, OPTIONS, PlanRequest, key_meanings, request_of
+from campaign.plan.request import DEFAULT_CAMPAIGN, OPTIONS, PlanRequest, list_key_meanings, request_from_config
 from campaign.spec.system_file import SlurmOptions
 
 REQUESTS = [
@@ -22,13 +22,13 @@ REQUESTS = [
 
 @pytest.mark.parametrize("request_", REQUESTS)
 def test_a_request_survives_the_command_line_and_the_keys_of_config(request_: PlanRequest) -> None:
-    keys = dict(text.split("=", 1) for text in request_.snakemake_config())
-    found = request_of(keys)
+    keys = dict(text.split("=", 1) for text in request_.to_snakemake_config())
+    found = request_from_config(keys)
     where = request_.where and f"({request_.where})"  # Snakemake takes quotes away from the ends of a value
     assert found == PlanRequest(**{**vars(request_), "where": where})
     asked = []
     command = click.command()(request_options("selection", "costs", "allocations")(asked.append))
-    run = CliRunner().invoke(command, request_.arguments())
+    run = CliRunner().invoke(command, request_.to_arguments())
     assert run.exit_code == 0, run.output
     assert asked == [request_]
 
@@ -53,12 +53,15 @@ def test_a_request_survives_the_command_line_and_the_keys_of_config(request_: Pl
 )
 def test_what_snakemake_is_given_is_typed_at_the_door(key: str, value: object, words: str) -> None:
     with pytest.raises(ConfigError) as told:
-        request_of({key: value})
+        request_from_config({key: value})
     assert words in str(told.value)
 
 
 def test_nothing_and_yes_leave_it_to_the_campaign() -> None:
     nothing = PlanRequest(Path(DEFAULT_CAMPAIGN), Path("results"))
-    assert request_of({key: None for key, _ in key_meanings()} | {"skip_implied": "yes", "where": ""}) == nothing
-    assert request_of({"learn_from": ["a", "b"]}).learn_from == (Path("a"), Path("b"))
+    assert (
+        request_from_config({key: None for key, _ in list_key_meanings()} | {"skip_implied": "yes", "where": ""})
+        == nothing
+    )
+    assert request_from_config({"learn_from": ["a", "b"]}).learn_from == (Path("a"), Path("b"))
     assert all(option.meaning.endswith(".") for option in OPTIONS.values())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from campaign.plan.requirements import required, shortfall
+from campaign.plan.requirements import describe_shortfall, list_required_cells
 from campaign.spec.campaign_file import Requirement
 from campaign.spec.record import Failure
 from campaign.workloads.protocol import Outcome
@@ -25,14 +25,14 @@ def test_all_cells_of_the_workload_on_the_configuration_are_tried(tmp_path: Path
     ]
     campaign = load(tmp_path, {"campaign.axes.workload": ["steps", "program"], "campaign.protocol.require": limits})
     found = {
-        name: [(each.at_least, cell.batch, cell.precision) for each, cell in required(campaign, name)]
+        name: [(each.at_least, cell.batch, cell.precision) for each, cell in list_required_cells(campaign, name)]
         for name in ("1x1-local", "1x2-local")
     }
     assert found["1x1-local"] == [(None, 1, "fp32")]
     assert sorted(map(str, found["1x2-local"])) == sorted(
         map(str, [(1.0, 1, "fp32"), (None, 1, "fp32"), (1.0, 1, "bf16"), (1.0, 2, "fp32"), (1.0, 2, "bf16")])
     )
-    assert required(load(tmp_path / "none"), "1x1-local") == []
+    assert list_required_cells(load(tmp_path / "none"), "1x1-local") == []
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_all_cells_of_the_workload_on_the_configuration_are_tried(tmp_path: Path
     ],
 )
 def test_a_value_reaches_its_limit_or_falls_short(keys: dict[str, Any], value: float, words: str) -> None:
-    found = shortfall(require(**keys), one_cell(workload="program"), Outcome("ok", metrics={"gflops": value}))
+    found = describe_shortfall(require(**keys), one_cell(workload="program"), Outcome("ok", metrics={"gflops": value}))
     assert found.endswith(words)
     assert bool(found) == bool(words)
     assert not found or found.startswith("protocol.require: c · program · batch 4 · fp32")
@@ -57,15 +57,15 @@ def test_a_value_reaches_its_limit_or_falls_short(keys: dict[str, Any], value: f
 
 def test_the_rate_counts_where_no_metric_is_named() -> None:
     rate = Requirement(workload="program", at_least=10)
-    assert shortfall(rate, one_cell(), Outcome("ok", throughput_per_s=11.0)) == ""
-    assert "throughput_per_s is 9" in shortfall(rate, one_cell(), Outcome("ok", throughput_per_s=9.0))
+    assert describe_shortfall(rate, one_cell(), Outcome("ok", throughput_per_s=11.0)) == ""
+    assert "throughput_per_s is 9" in describe_shortfall(rate, one_cell(), Outcome("ok", throughput_per_s=9.0))
 
 
 def test_a_run_without_the_number_or_that_failed_falls_short() -> None:
-    assert "gave no gflops; it gave loss" in shortfall(
+    assert "gave no gflops; it gave loss" in describe_shortfall(
         require(at_least=0), one_cell(), Outcome("ok", metrics={"loss": 1})
     )
     failed = Outcome("oom_device", Failure(reason="the device's memory was not enough"))
-    assert "ended with oom_device (the device's memory was not enough)" in shortfall(
+    assert "ended with oom_device (the device's memory was not enough)" in describe_shortfall(
         require(at_most=1), one_cell(), failed
     )

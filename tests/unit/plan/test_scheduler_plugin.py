@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from snakemake_interface_scheduler_plugins.registry import SchedulerPluginRegistry
 
-from campaign.plan.concurrency import limits, starts
+from campaign.plan.concurrency import resource_limits, schedule_starts
 from snakemake_scheduler_plugin_campaign import is_host_resource, select_in_order
 from tests import campaign_files, two_systems
 from tests.planted_campaigns import greedy_starts
@@ -69,12 +69,12 @@ def test_none_passes_one_that_waits_and_the_forecast_is_the_scheduler_s(seed: in
     assert greedy == pytest.approx(list(greedy_starts(leases, LIMITS)))
     assert greedy != sorted(greedy)
     found = list(scheduled("campaign", leases))
-    assert found == sorted(found) == pytest.approx(list(starts(leases, LIMITS)))
+    assert found == sorted(found) == pytest.approx(list(schedule_starts(leases, LIMITS)))
 
 
 def test_the_name_of_a_resource_tells_that_it_counts_the_hosts_of_a_system(tmp_path: Path) -> None:
     for number, campaign in enumerate((campaign_files.load(tmp_path / "1"), two_systems.load(tmp_path / "2")), 1):
-        names = [name for name in limits(campaign) if is_host_resource(name)]
+        names = [name for name in resource_limits(campaign) if is_host_resource(name)]
         assert len(names) == len(campaign.systems) == number
 
 
@@ -93,4 +93,4 @@ def test_only_leases_that_wait_for_the_same_hosts_wait_for_each_other() -> None:
 
 
 def test_a_lease_that_fits_nowhere_ends_the_forecast() -> None:
-    assert list(starts([({"hosts": 8}, 2.0), ({"hosts": 9}, 1.0), ({"hosts": 1}, 1.0)], LIMITS)) == [0.0]
+    assert list(schedule_starts([({"hosts": 8}, 2.0), ({"hosts": 9}, 1.0), ({"hosts": 1}, 1.0)], LIMITS)) == [0.0]

@@ -11,13 +11,13 @@ import pytest
 
 from campaign.common.errors import ConfigError
 from campaign.common.paths import Results
-from campaign.plan.campaign.resolve import from_document, load_campaign
+from campaign.plan.campaign.resolve import campaign_from_document, load_campaign
 from campaign.plan.dag import read_plan
-from campaign.plan.lease_plans import campaign_of, lease_plans
-from campaign.plan.matrix import expand
-from campaign.plan.past_costs import Costs, costs_document, parse_costs
+from campaign.plan.lease_plans import build_lease_plans, campaign_part_from_lease_plan
+from campaign.plan.matrix import expand_matrix
+from campaign.plan.past_costs import CampaignCosts, dump_costs, parse_costs
 from campaign.plan.request import PlanRequest
-from campaign.plan.write import plan_document, write_plan
+from campaign.plan.write import build_plan_document, write_plan
 from tests import campaign_files, two_systems
 
 
@@ -79,29 +79,29 @@ def test_a_name_keeps_where_it_is_of_one_system(tmp_path: Path) -> None:
     shapes = [{"name": "both"}, {"name": "mine", "devices_per_host": 2, "system": "bench"}]
     campaign = two_systems.load(tmp_path, {"campaign.configurations": shapes})
     assert [c.name for c in campaign.configurations] == ["plain-both", "bench-both", "mine"]
-    assert [campaign.shape_of(c.name) for c in campaign.configurations] == [0, 0, 1]
+    assert [campaign.find_shape(c.name) for c in campaign.configurations] == [0, 0, 1]
 
 
 def test_the_campaign_as_used_is_the_same_campaign_and_a_lease_is_of_its_part(tmp_path: Path) -> None:
     path = two_systems.write_files(tmp_path)
     campaign = load_campaign(path)
-    again = from_document(json.loads(json.dumps(campaign.document(), sort_keys=True)))
+    again = campaign_from_document(json.loads(json.dumps(campaign.to_document(), sort_keys=True)))
     assert list(again.systems) == ["plain", "bench"]
-    assert (again.configurations, again.systems, again.document()) == (
-        campaign.configurations, campaign.systems, campaign.document(),
+    assert (again.configurations, again.systems, again.to_document()) == (
+        campaign.configurations, campaign.systems, campaign.to_document(),
     )  # fmt: skip
     with pytest.raises(ValueError, match="has several systems: plain, bench"):
         _ = campaign.system
-    for document in lease_plans(read_plan(PlanRequest(path, tmp_path / "results"))):
-        part = campaign_of(document)
+    for document in build_lease_plans(read_plan(PlanRequest(path, tmp_path / "results"))):
+        part = campaign_part_from_lease_plan(document)
         assert part.system.name == document.configuration.system
         assert {c.system for c in part.configurations} == {part.part}
-        assert part.document() == campaign.document()
+        assert part.to_document() == campaign.to_document()
 
 
 def test_cells_are_those_of_campaigns_on_each_system_alone(tmp_path: Path) -> None:
     """So that what was measured for one of them is measured for both."""
-    both = {(cell.configuration.system, cell.id) for cell in expand(two_systems.load(tmp_path / "two")).cells}
+    both = {(cell.configuration.system, cell.id) for cell in expand_matrix(two_systems.load(tmp_path / "two")).cells}
     shapes = two_systems.TWO["campaign.configurations"]
     changes = {"campaign.axes.precision": ["fp32"], "campaign.configurations": [*shapes[:1], *shapes[1:]]}
     changes["campaign.configurations"] = [
@@ -138,16 +138,16 @@ def test_leases_of_both_systems_take_turns_in_every_block(tmp_path: Path) -> Non
         orders.append([c.system for c in here])
     assert len({tuple(order) for order in orders}) > 1
     assert any(order != sorted(order) and order != sorted(order, reverse=True) for order in orders)
-    assert plan.attached
+    assert plan.attached_devices
     write_plan(plan, results)
     again = read_plan(PlanRequest(path, results.root))
     assert [lease.name for lease in again.leases] == [lease.name for lease in plan.leases]
-    document = plan_document(plan)
+    document = build_plan_document(plan)
     assert document["system"] == "plain, bench"
     assert document["axes"]["system"]["plain"]["cells"] == 6
 
 
 def test_costs_of_both_systems_are_one_file() -> None:
-    found = [Costs("small", "plain", fabric="static"), Costs("small", "bench", fabric="simulated")]
-    assert parse_costs(json.loads(json.dumps(costs_document(found)))) == found
-    assert parse_costs(json.loads(json.dumps(costs_document(found[:1])))) == found[:1]
+    found = [CampaignCosts("small", "plain", fabric="static"), CampaignCosts("small", "bench", fabric="simulated")]
+    assert parse_costs(json.loads(json.dumps(dump_costs(found)))) == found
+    assert parse_costs(json.loads(json.dumps(dump_costs(found[:1])))) == found[:1]

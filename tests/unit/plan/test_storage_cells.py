@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from campaign.common.errors import ConfigError
-from campaign.plan.matrix import cell_id, expand, specification
+from campaign.plan.matrix import build_specification, expand_matrix, hash_specification
 from tests.campaign_files import ids, load
 
 NVME = {
@@ -32,21 +32,21 @@ def test_a_campaign_that_reads_where_nothing_is_names_what_to_add(tmp_path: Path
     with pytest.raises(
         ConfigError, match=r"'nano'.*storage 'nvme'.*system 'bench'.*add `storage: \{nvme: \{path:"
     ) as caught:
-        expand(load(tmp_path, {**READ, "system.storage": {"local": {"path": "/scratch"}}}))
+        expand_matrix(load(tmp_path, {**READ, "system.storage": {"local": {"path": "/scratch"}}}))
     assert "campaign.yaml" in str(caught.value)
-    assert len(expand(load(tmp_path, {**READ, "system.storage": SLOW})).cells) == 4
+    assert len(expand_matrix(load(tmp_path, {**READ, "system.storage": SLOW})).cells) == 4
 
 
 def test_cells_that_are_left_out_need_no_storage(tmp_path: Path) -> None:
     rule = [{"when": 'input == "storage"', "why": "none here"}]
-    assert len(expand(load(tmp_path, {**READ, "campaign.exclude": rule})).cells) == 2
+    assert len(expand_matrix(load(tmp_path, {**READ, "campaign.exclude": rule})).cells) == 2
 
 
 def test_the_axis_stands_over_the_workload_s_own_value(tmp_path: Path) -> None:
     own = {**NVME, "workloads.nano.options": {"seq_len": 16, "input": "storage"}}
     with pytest.raises(ConfigError, match="input: storage"):
-        expand(load(tmp_path, own))
-    assert len(expand(load(tmp_path, {**own, "campaign.axes.options": {"input": ["resident"]}})).cells) == 2
+        expand_matrix(load(tmp_path, own))
+    assert len(expand_matrix(load(tmp_path, {**own, "campaign.axes.options": {"input": ["resident"]}})).cells) == 2
 
 
 def test_an_emulated_rate_makes_new_cells_of_those_that_read_and_of_no_others(tmp_path: Path) -> None:
@@ -91,5 +91,5 @@ def test_a_real_rate_limits_emulated_storage_by_the_scale_and_nothing_else(tmp_p
 
 def test_a_cell_s_id_is_the_hash_of_its_specification(tmp_path: Path) -> None:
     campaign = load(tmp_path, {**READ, "system.storage": SLOW})
-    for cell in expand(campaign).cells:
-        assert cell_id(specification(campaign, cell)) == cell.id
+    for cell in expand_matrix(campaign).cells:
+        assert hash_specification(build_specification(campaign, cell)) == cell.id

@@ -17,5 +17,5 @@ def drawn_once(request: pytest.FixtureRequest) -> Iterator[None]:
     """Drawing again takes as long as drawing."""
     with pytest.MonkeyPatch.context() as patch:
         if request.path.stem not in DRAWN_AGAIN:
-            patch.setattr(plot, "AGAIN_CELLS", 0)
+            patch.setattr(plot, "MAX_CELLS_TO_REDRAW", 0)
         yield

@@ -35,7 +35,7 @@ _BESIDE = {"unit": r"mean|sd|ci_low|ci_high|least|most", "cost_unit": r"cost(_lo
 def without_unit(figure: Figure, drawing: Drawing) -> list[str]:
     """Names of numeric columns, as they are written, without a unit."""
     rows = drawing.data
-    written = dict(zip(rows.columns, next(csv.reader([figure.csv(drawing).partition("\n")[0]])), strict=True))
+    written = dict(zip(rows.columns, next(csv.reader([figure.to_csv(drawing).partition("\n")[0]])), strict=True))
     beside = [pattern for column, pattern in _BESIDE.items() if column in rows]
     return [
         name

@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from campaign.analysis.tables.cells import CellPlan, cells_table
-from campaign.analysis.tables.leases import leases_table
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.tables.cells import CellPlan, build_cells_table
+from campaign.analysis.tables.leases import build_leases_table
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.report.figure import FigureData
 from campaign.spec.cell import Cell
 from campaign.spec.record import Record
@@ -154,14 +154,14 @@ def context() -> dict[str, Any]:
 def study(repetitions: int = 4, models: Iterable[str] = MODELS) -> FigureData:
     """Everything together."""
     planned = plan(repetitions, models)
-    runs = runs_table(records(planned))
+    runs = build_runs_table(records(planned))
     cells = [
         entry.cell for entry in planned if entry.cell.options["parallel"] == "ddp" and entry.cell.precision == "fp16"
     ]
     return FigureData(
         runs=runs,
-        cells=cells_table(planned, runs),
-        leases=leases_table([]),
+        cells=build_cells_table(planned, runs),
+        leases=build_leases_table([]),
         baseline=BASELINE,
         protocol=synthetic.context_document()["campaign"]["protocol"],
         telemetry=series(cells),

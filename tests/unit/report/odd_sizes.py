@@ -13,9 +13,9 @@ from unittest import mock
 
 import pandas as pd
 
-from campaign.analysis.tables.cells import CellPlan, cells_table
-from campaign.analysis.tables.leases import leases_table, operations_table
-from campaign.analysis.tables.runs import runs_table, step_times_table
+from campaign.analysis.tables.cells import CellPlan, build_cells_table
+from campaign.analysis.tables.leases import build_leases_table, build_operations_table
+from campaign.analysis.tables.runs import build_runs_table, build_step_times_table
 from campaign.report.context_schema import ForecastSaid
 from campaign.report.figure import FigureData
 from campaign.spec.cell import Cell
@@ -37,8 +37,8 @@ def data(kind: str) -> FigureData:
     plan = _plan(kind)
     with _long_workloads():
         records = [_counted(each) for each in (_failed(plan) if kind == "all failed" else synthetic.records(plan))]
-    runs = runs_table(records)
-    cells = cells_table(plan, runs)
+    runs = build_runs_table(records)
+    cells = build_cells_table(plan, runs)
     named = long if kind == "long names" else str
     there = set(cells["configuration"])
     leases, links = (
@@ -54,14 +54,14 @@ def data(kind: str) -> FigureData:
     return FigureData(
         runs,
         cells,
-        leases_table(leases),
+        build_leases_table(leases),
         baseline,
         synthetic.context_document()["campaign"]["protocol"],
         tuple(links),
         telemetry=_series(measured) if measured else pd.DataFrame(),
-        steps=step_times_table(records),
+        steps=build_step_times_table(records),
         context={**metrics_data.context(), "forecast": [_forecast(each) for each in leases if each["ready_s"]]},
-        operations=operations_table(leases),
+        operations=build_operations_table(leases),
     )
 
 

@@ -96,7 +96,7 @@ def record(of: Cell, repetition: int, rate: float | None, status: str = "ok", **
     document = {
         "cell_id": of.id,
         "repetition": repetition,
-        "cell": RecordedCell.of(of),
+        "cell": RecordedCell.from_cell(of),
         "specification": {"warmup_steps": 5},
         "status": status,
         "failure": None if status == "ok" else Failure(reason=f"{status} at step 1 {HOSTILE}"),

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from campaign.analysis.tables.cells import CellPlan, cells_table
-from campaign.analysis.tables.leases import leases_table
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.tables.cells import CellPlan, build_cells_table
+from campaign.analysis.tables.leases import build_leases_table
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.report.figure import FigureData
-from campaign.spec.run_numbers import run_number
+from campaign.spec.run_numbers import compute_run_number
 from tests.unit.report import report_data
 
 SERVED_PER_S = 50.0
@@ -54,7 +54,9 @@ def figure_data(
                         "step_times_s": (),
                         "metrics": metrics,
                     }
-                    records.append(report_data.record(cell, run_number(composition, run), rate, status, **changes))
-    table = runs_table(records)
+                    records.append(
+                        report_data.record(cell, compute_run_number(composition, run), rate, status, **changes)
+                    )
+    table = build_runs_table(records)
     protocol = {"lease_order": "blocks", "order": "blocks", "compositions": compositions}
-    return FigureData(table, cells_table(plan, table), leases_table([]), next(iter(speeds)), protocol)
+    return FigureData(table, build_cells_table(plan, table), build_leases_table([]), next(iter(speeds)), protocol)

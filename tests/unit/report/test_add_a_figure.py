@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from campaign.analysis.tables import io
-from campaign.analysis.tables.cells import cells_table
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.tables.cells import build_cells_table
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.common.errors import RecordError
 from campaign.common.paths import REPORTS, SCRIPTS
 from campaign.report import bars, figure, write
@@ -48,9 +48,9 @@ def test_the_template_has_ten_lines() -> None:
 
 def test_a_new_file_is_drawn_and_on_the_page(scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = synthetic.planned(2)[:4]
-    runs = runs_table(synthetic.records(plan))
-    tables = io.Tables(runs, cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document())
-    io.write(tables, tmp_path / "tables")
+    runs = build_runs_table(synthetic.records(plan))
+    tables = io.Tables(runs, build_cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document())
+    io.write_all_tables(tables, tmp_path / "tables")
     figures = tmp_path / "figures"
     write.draw_figures(tmp_path / "tables", figures, scripts)
     document = json.loads((figures / "held_time.json").read_text())
@@ -72,10 +72,12 @@ def test_a_new_file_is_drawn_and_on_the_page(scripts: Path, tmp_path: Path, monk
 
 def test_bars_of_a_column_that_no_run_has_are_left_out_with_the_reason() -> None:
     plan = synthetic.planned(2)[:4]
-    runs = runs_table(synthetic.records(plan))
-    data = figure.data_of(io.Tables(runs, cells_table(plan, runs), [], [], synthetic.context_document()))
-    rows = bars.rows_of(data, [bars.Quantity("no_such_column_w", "power", "W")])
-    drawn = bars.drawing(data, rows, "Power is that of the whole run.")
+    runs = build_runs_table(synthetic.records(plan))
+    data = figure.build_figure_data(
+        io.Tables(runs, build_cells_table(plan, runs), [], [], synthetic.context_document())
+    )
+    rows = bars.summarize_by_cell(data, [bars.Quantity("no_such_column_w", "power", "W")])
+    drawn = bars.build_bar_drawing(data, rows, "Power is that of the whole run.")
     assert drawn.svg is None
     assert drawn.empty_reason == "no valid run has a value of it"
 
@@ -93,13 +95,13 @@ def test_bars_of_a_column_that_no_run_has_are_left_out_with_the_reason() -> None
 )
 def test_damaged_tables_are_one_message(tmp_path: Path, name: str, change: Callable[[Any], Any]) -> None:
     plan = synthetic.planned(2)[:4]
-    runs = runs_table(synthetic.records(plan))
-    tables = io.Tables(runs, cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document())
-    io.write(tables, tmp_path)
+    runs = build_runs_table(synthetic.records(plan))
+    tables = io.Tables(runs, build_cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document())
+    io.write_all_tables(tables, tmp_path)
     path = tmp_path / name
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     with pytest.raises(RecordError, match="its tables are damaged; delete them and run again"):
-        io.read(tmp_path)
+        io.read_tables(tmp_path)
 
 
 def test_tables_look_for_the_kinds_that_the_page_has_a_form_for() -> None:
@@ -111,7 +113,7 @@ def test_tables_look_for_the_kinds_that_the_page_has_a_form_for() -> None:
             return [kind(said["items"], schema)]
         return said["type"]
 
-    ours, page = io.Context.model_json_schema(), ContextDocument.model_json_schema()
+    ours, page = io.ReportContext.model_json_schema(), ContextDocument.model_json_schema()
     assert set(page["properties"]) - set(ours["properties"]) == {"published", "race"}, (
         "claims are made for the page, and a race is read as its own document"
     )
@@ -122,7 +124,7 @@ def test_tables_look_for_the_kinds_that_the_page_has_a_form_for() -> None:
 def test_a_file_that_is_no_figure_is_one_error(scripts: Path) -> None:
     (scripts / "figures" / "held_time.py").write_text('TITLE = "Held time"\n')
     with pytest.raises(RecordError, match=r"held_time\.py: a figure declares .*; missing: SECTION, draw"):
-        figure.all_figures(scripts)
+        figure.load_all_figures(scripts)
 
 
 def test_the_readme_of_reports_lists_what_figures_declare() -> None:

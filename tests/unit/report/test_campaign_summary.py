@@ -58,14 +58,14 @@ def results(
     [
         ({"a": 3, "b": 3}, "2 configurations measured, 6 compositions, 3 of each cell\n"),
         ({"a": 3, "b": 1}, "2 configurations measured, 4 compositions, 1 to 3 of each cell\n"),
-        ({"a": 1, "b": 1}, f"2 configurations measured, each composed once. {campaign_summary.ALONE}\n"),
+        ({"a": 1, "b": 1}, f"2 configurations measured, each composed once. {campaign_summary.UNTESTED_NOTE}\n"),
         ({"a": 1}, "1 configuration measured, each composed once\n"),
     ],
 )
 def test_the_first_lines_say_how_often_configurations_were_composed(
     tmp_path: Path, leases: dict[str, int], words: str
 ) -> None:
-    said = campaign_summary.summary(results(tmp_path / "r", leases))
+    said = campaign_summary.summarize_campaign(results(tmp_path / "r", leases))
     assert words in said
     assert said.index(words) < said.index("What to build")
 
@@ -75,24 +75,24 @@ def test_compositions_are_those_of_a_cell_however_workloads_share_leases(
     tmp_path: Path, per_workload: bool, total: int
 ) -> None:
     shared = results(tmp_path / "r", {"a": 3, "b": 3, "c": 3}, "1", ("bert", "lm", "resnet"), per_workload)
-    said = campaign_summary.summary(shared)
+    said = campaign_summary.summarize_campaign(shared)
     assert f"3 configurations measured, {total} compositions, 3 of each cell\n" in said
 
 
 def test_ties_are_part_of_what_to_build(tmp_path: Path) -> None:
-    said = campaign_summary.summary(results(tmp_path / "a", {"a": 3}, sentences=[BUILD, TIE]))
+    said = campaign_summary.summarize_campaign(results(tmp_path / "a", {"a": 3}, sentences=[BUILD, TIE]))
     assert f"  {BUILD} {TIE}" in said
 
 
 def test_valid_runs_without_the_primary_metric_are_counted(tmp_path: Path) -> None:
-    assert "without the primary metric" not in campaign_summary.summary(results(tmp_path / "a", {"a": 3}))
-    said = campaign_summary.summary(results(tmp_path / "b", {"a": 3}, value=""))
+    assert "without the primary metric" not in campaign_summary.summarize_campaign(results(tmp_path / "a", {"a": 3}))
+    said = campaign_summary.summarize_campaign(results(tmp_path / "b", {"a": 3}, value=""))
     assert "3 measured runs without the primary metric, in no figure of it\n" in said
 
 
 def test_runs_without_the_primary_metric_say_which_metrics_they_have(tmp_path: Path) -> None:
     others = {"busbw_peak_gb_per_s": "230.1", "device_power_w": "300"}
-    said = campaign_summary.summary(results(tmp_path / "r", {"a": 3}, value="", metrics=others))
+    said = campaign_summary.summarize_campaign(results(tmp_path / "r", {"a": 3}, value="", metrics=others))
     assert "; they gave busbw_peak_gb_per_s: name one as `metric` in the campaign file\n" in said
 
 
@@ -102,7 +102,7 @@ def test_damaged_tables_are_one_message(tmp_path: Path, name: str, content: str)
     directory = results(tmp_path / "results", {"a": 3})
     (directory / "tables" / f"{name}.csv").write_text(content)
     with pytest.raises(RecordError, match=r"cannot be read .*delete it and run again"):
-        campaign_summary.summary(directory)
+        campaign_summary.summarize_campaign(directory)
 
 
 @pytest.mark.parametrize(("records", "why"), [(False, "not measured yet"), (True, "there is no plan that says why")])
@@ -114,4 +114,4 @@ def test_without_a_plan_missing_runs_are_of_nothing_measured_or_of_merged_parts(
     (paths.tables / "cells.csv").write_text("cell_id,n_missing\na,2.0\nb,1.0\n")
     if records:
         paths.records.mkdir()
-    assert campaign_summary.missing_reasons(paths.directory) == [f"3 runs: {why}"]
+    assert campaign_summary.list_missing_reasons(paths.directory) == [f"3 runs: {why}"]

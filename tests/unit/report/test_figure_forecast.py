@@ -5,9 +5,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from campaign.analysis.tables.leases import leases_table
+from campaign.analysis.tables.leases import build_leases_table
 from campaign.report.context_schema import ForecastSaid
-from campaign.report.figure import FigureData, load_figure, page_document
+from campaign.report.figure import FigureData, build_page_document, load_figure
 from tests.unit.report.figure_columns import check
 
 FIGURE = load_figure("forecast")
@@ -23,7 +23,9 @@ def row(number: int, actual_s: float, **changes: Any) -> dict[str, Any]:
 
 
 def drawn(rows: list[dict[str, Any]]) -> Any:
-    return FIGURE.draw(FigureData(pd.DataFrame(), pd.DataFrame(), leases_table([]), "", {}, context={"forecast": rows}))
+    return FIGURE.draw(
+        FigureData(pd.DataFrame(), pd.DataFrame(), build_leases_table([]), "", {}, context={"forecast": rows})
+    )
 
 
 def test_forecasts_are_judged_where_a_lease_was_measured_in_one_go() -> None:
@@ -64,7 +66,7 @@ def test_without_a_forecast_the_figure_is_left_out() -> None:
 @pytest.mark.parametrize("count", [1, 60])
 def test_the_picture_stays_readable(count: int) -> None:
     drawing = drawn([row(n, 90.0 + n) for n in range(count)])
-    document = page_document(FIGURE, drawing)
+    document = build_page_document(FIGURE, drawing)
     assert len(drawing.rows) == count
     assert document["picture"]
     assert ("20 more in the table" in drawing.caption) == (count == 60)

@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 from campaign.analysis.statistics import comparisons, verdict
-from campaign.analysis.tables.cells import cells_table
-from campaign.analysis.tables.leases import leases_table
-from campaign.analysis.tables.runs import reference_table, runs_table
-from campaign.report.campaign_summary import summary
-from campaign.report.figure import Drawing, FigureData, all_figures, load_figure, page_document
+from campaign.analysis.tables.cells import build_cells_table
+from campaign.analysis.tables.leases import build_leases_table
+from campaign.analysis.tables.runs import build_reference_table, build_runs_table
+from campaign.report.campaign_summary import summarize_campaign
+from campaign.report.figure import Drawing, FigureData, build_page_document, load_all_figures, load_figure
 from campaign.report.page import build_context
 from tests.unit.report import report_data
 from tests.unit.report.figure_columns import check
@@ -51,9 +51,14 @@ def data(
         "compositions": leases // 3,
         "reference": {**ASKED, "adjust": adjust},
     }
-    table = reference_table(reference)
+    table = build_reference_table(reference)
     return FigureData(
-        runs_table(runs), pd.DataFrame(columns=["cell_id", "window"]), leases_table([]), "", protocol, reference=table
+        build_runs_table(runs),
+        pd.DataFrame(columns=["cell_id", "window"]),
+        build_leases_table([]),
+        "",
+        protocol,
+        reference=table,
     )
 
 
@@ -72,7 +77,7 @@ def test_drift_is_an_alarm_with_its_size_and_what_it_means() -> None:
         in finding
     )
     assert "over 12 compositions in 11" in finding
-    assert verdict.LEASES_IN_ORDER in drawn(change=0.05, order="least-recomposition").findings[0]
+    assert verdict.FIXED_LEASE_ORDER_CAVEAT in drawn(change=0.05, order="least-recomposition").findings[0]
     adjusted = drawn(change=0.05, order="least-recomposition", adjust=True).findings[0]
     assert adjusted.endswith("Comparisons between compositions are adjusted for it.")
     assert drawing.alarm
@@ -100,20 +105,20 @@ def test_without_a_reference_the_figure_is_left_out() -> None:
 
 @pytest.mark.parametrize(("change", "first"), [(0.05, True), (0.0, False)])
 def test_drift_comes_first_on_the_page_and_in_the_summary(tmp_path: Path, change: float, first: bool) -> None:
-    drawing, scaling = drawn(change=change), all_figures()["scaling"]
+    drawing, scaling = drawn(change=change), load_all_figures()["scaling"]
     documents = {
-        "scaling": page_document(scaling, replace(drawing, findings=("Something scales.",), alarm=False)),
-        "reference": page_document(FIGURE, drawing),
+        "scaling": build_page_document(scaling, replace(drawing, findings=("Something scales.",), alarm=False)),
+        "reference": build_page_document(FIGURE, drawing),
     }
     directory = results(tmp_path / "r", {"a": 3})
     for name, document in documents.items():
         (directory / "figures" / f"{name}.json").write_text(json.dumps(document))
-    said = summary(directory)
+    said = summarize_campaign(directory)
     assert (said.index("The system drifted" if first else "No drift") < said.index("Something scales")) == first
     plan = report_data.planned()
-    runs = runs_table(report_data.records(plan))
+    runs = build_runs_table(report_data.records(plan))
     shown = {name: {**document, "svg": "<svg></svg>", "csv": "", "pdf": ""} for name, document in documents.items()}
-    context = build_context(runs, cells_table(plan, runs), [], report_data.context_document(), shown)
+    context = build_context(runs, build_cells_table(plan, runs), [], report_data.context_document(), shown)
     assert [each["anchor"] for each in context["alarms"]] == (["reference"] if first else [])
 
 
@@ -121,11 +126,13 @@ def test_adjusted_comparisons_say_so_in_captions_and_sentences() -> None:
     raw, saved = (data(0.05, order="least-recomposition", adjust=adjust) for adjust in (False, True))
     a, b = (pd.Series([raw.design.cells[place]]) for place in (0, 1))
     for campaign, word in ((raw, "order not random or not known"), (saved, "adjusted by the reference")):
-        found = comparisons.ratios(a, b, campaign.design)
-        value, low, high = (float(each[0]) for each in found.of.bounds())
-        row = {name: values[0] for name, values in found.basis(pd.RangeIndex(1)).items()}
-        row |= {"ratio": value, "p": float(found.p()[0])}
-        assert word in verdict.measured(row, (value, low, high), str)
-        assert (verdict.ADJUSTED in verdict.order(campaign.protocol)) == campaign.protocol["reference"]["adjust"]
-    assert verdict.LEASES_IN_ORDER in verdict.order(raw.protocol)
-    assert verdict.LEASES_IN_ORDER not in verdict.order(saved.protocol)
+        found = comparisons.compute_ratios(a, b, campaign.design)
+        value, low, high = (float(each[0]) for each in found.estimate.compute_bounds())
+        row = {name: values[0] for name, values in found.build_basis_columns(pd.RangeIndex(1)).items()}
+        row |= {"ratio": value, "p": float(found.compute_p_values()[0])}
+        assert word in verdict.format_estimate(row, (value, low, high), str)
+        assert (
+            verdict.DRIFT_ADJUSTMENT_NOTE in verdict.describe_order_effects(campaign.protocol)
+        ) == campaign.protocol["reference"]["adjust"]
+    assert verdict.FIXED_LEASE_ORDER_CAVEAT in verdict.describe_order_effects(raw.protocol)
+    assert verdict.FIXED_LEASE_ORDER_CAVEAT not in verdict.describe_order_effects(saved.protocol)

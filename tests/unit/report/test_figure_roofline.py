@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from matplotlib.figure import Figure as MplFigure
 
-from campaign.observe.links.alpha_beta_model import allreduce_s
+from campaign.observe.links.alpha_beta_model import predict_allreduce_s
 from campaign.report import plot
 from campaign.report.figure import load_figure
 from tests.unit.observe.links import links_data
@@ -30,7 +30,7 @@ def test_the_bound_is_that_of_the_measured_links_and_of_one_device() -> None:
     links = next(each for each in links_data.links() if each["configuration"] == "fabric-4")["document"]
     model = links["model"]["allreduce"]
     assert row["allreduce"] == pytest.approx(
-        allreduce_s(row["size_bytes"], 4, model["alpha_us"], model["gb_per_s"]), rel=1e-9
+        predict_allreduce_s(row["size_bytes"], 4, model["alpha_us"], model["gb_per_s"]), rel=1e-9
     )
     assert row["bound"] == pytest.approx(100 * min(1.0, row["compute"] / row["allreduce"]))
     assert drawing.findings[0].startswith("Links bound ")

@@ -17,22 +17,22 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as MplFigure
 from matplotlib.text import Text
 
-from campaign.analysis.statistics.step_times import NOT_STEADY, SHORT
+from campaign.analysis.statistics.step_times import NOT_STEADY, TOO_SHORT
 from campaign.analysis.tables import io as tableset
-from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.cells import CellPlan, build_cells_table
 from campaign.analysis.tables.io import Tables
-from campaign.analysis.tables.leases import leases_table, operations_table
-from campaign.analysis.tables.runs import runs_table, step_times_table
+from campaign.analysis.tables.leases import build_leases_table, build_operations_table
+from campaign.analysis.tables.runs import build_runs_table, build_step_times_table
 from campaign.common.errors import RecordError
 from campaign.common.paths import SCRIPTS
 from campaign.report import figure, plot
 from campaign.report import write as outputs
-from campaign.report.figure import Drawing, Figure, FigureData, all_figures
+from campaign.report.figure import Drawing, Figure, FigureData, load_all_figures
 from tests.unit.observe.links import links_data
 from tests.unit.report import report_data as synthetic
 from tests.unit.report.figure_columns import UNPAINTED, check, with_pictures
 
-FIGURES = all_figures()
+FIGURES = load_all_figures()
 # Figures whose numbers are no throughput: they have no interval of one.
 OF_NO_RATE = ("composition_times", "memory_frontier", "link_matrices", "allreduce", "operation_times")
 # Figures of what this campaign has none of: options, sizes, a reference ..; they are drawn in tests of their own.
@@ -52,13 +52,13 @@ SHOWN = [name for name in FIGURES if name not in OF_OTHER_DATA]
 
 
 def data(plan: list[CellPlan], records: list, leases: list | None = None, links: Any = ()) -> FigureData:
-    runs = runs_table(records)
+    runs = build_runs_table(records)
     protocol = synthetic.context_document()["campaign"]["protocol"]
-    cells = cells_table(plan, runs)
-    steps = step_times_table(records)
+    cells = build_cells_table(plan, runs)
+    steps = build_step_times_table(records)
     return FigureData(
-        runs, cells, leases_table(leases or []), synthetic.BASELINE, protocol, tuple(links),
-        steps=steps, operations=operations_table(leases or []),
+        runs, cells, build_leases_table(leases or []), synthetic.BASELINE, protocol, tuple(links),
+        steps=steps, operations=build_operations_table(leases or []),
     )  # fmt: skip
 
 
@@ -140,13 +140,13 @@ def test_a_caption_and_a_table_show_what_measured_windows_suffer_from(name: str,
     def drawn_with(mark: str) -> Drawing:
         return FIGURES[name].draw(replace(small, cells=small.cells.assign(window=mark)))
 
-    marked, plain = drawn_with(f"{NOT_STEADY}, {SHORT}"), drawn_with("")
+    marked, plain = drawn_with(f"{NOT_STEADY}, {TOO_SHORT}"), drawn_with("")
     assert f"Measured window: {NOT_STEADY} in " in marked.limits[-1]
-    assert f", {SHORT} in " in marked.limits[-1]
+    assert f", {TOO_SHORT} in " in marked.limits[-1]
     assert "Measured window:" not in " ".join(plain.limits)
     if name != "step_times":  # its rows say it of the runs themselves
         assert marked.headings == (*plain.headings, "Measured window")
-        assert {row[-1] for row in marked.rows} == {f"{NOT_STEADY}, {SHORT}"}
+        assert {row[-1] for row in marked.rows} == {f"{NOT_STEADY}, {TOO_SHORT}"}
 
 
 def test_hosts_that_nobody_looks_at_are_said_not_to_be_looked_at(campaign: FigureData) -> None:
@@ -331,32 +331,32 @@ def test_hostile_names_are_text(name: str) -> None:
 @pytest.mark.usefixtures("unpainted")
 def test_panels_beyond_what_is_readable_are_left_to_the_table() -> None:
     shapes = (synthetic.configuration(each=2), synthetic.configuration(hosts=2, each=1))
-    plan = [CellPlan(synthetic.cell(at, seed=n), 2, "l") for at in shapes for n in range(plot.MOST_PANELS + 3)]
+    plan = [CellPlan(synthetic.cell(at, seed=n), 2, "l") for at in shapes for n in range(plot.MAX_PANELS + 3)]
     drawing = FIGURES["node_spread"].draw(data(plan, list(synthetic.records(plan))))
     assert "3 further panels in the data only." in drawing.limits
-    assert len(drawing.rows) == 2 * (plot.MOST_PANELS + 3)
+    assert len(drawing.rows) == 2 * (plot.MAX_PANELS + 3)
 
 
 @pytest.mark.parametrize(
     ("column", "noun", "most"),
-    [("batch", "values of batch", plot.MOST_SERIES), ("ranks", "numbers of devices", 2 * plot.MOST_SERIES)],
+    [("batch", "values of batch", plot.MAX_SERIES), ("ranks", "numbers of devices", 2 * plot.MAX_SERIES)],
 )
 def test_of_very_many_series_some_are_drawn_from_the_smallest_to_the_largest(column: str, noun: str, most: int) -> None:
     rows = pd.DataFrame({"workload": "w", column: [n for n in range(1, 101) for _ in range(2)]})
-    panels = plot.panels(rows, ["workload"], series=[column])
+    panels = plot.split_into_panels(rows, ["workload"], series=[column])
     drawn = sorted(panels.shown[0].rows[column].unique())
-    assert len(drawn) == plot.MOST_SERIES
+    assert len(drawn) == plot.MAX_SERIES
     assert (drawn[0], drawn[-1]) == (1, 100)
-    assert len(panels.shown[0].rows) == 2 * plot.MOST_SERIES
-    assert panels.limits()[1].startswith(f"Drawn: {plot.MOST_SERIES} of 100 {noun};")
-    assert not any(plot.panels(rows[rows[column] <= most], ["workload"], series=[column]).limits())
+    assert len(panels.shown[0].rows) == 2 * plot.MAX_SERIES
+    assert panels.list_limits()[1].startswith(f"Drawn: {plot.MAX_SERIES} of 100 {noun};")
+    assert not any(plot.split_into_panels(rows[rows[column] <= most], ["workload"], series=[column]).list_limits())
 
 
 @pytest.mark.parametrize(("most", "power"), [(5e7, "1e7"), (50.0, "")])
 def test_a_title_stands_above_the_power_of_ten_of_its_axis(most: float, power: str) -> None:
-    with plot.style(figure.REPORTS / "style.mplstyle"):
-        drawn, ((axes,),) = plot.grid(1)
-        plot.title(axes, "a panel")
+    with plot.use_style(figure.REPORTS / "style.mplstyle"):
+        drawn, ((axes,),) = plot.create_grid(1)
+        plot.set_panel_title(axes, "a panel")
         axes.plot([1, 2], [0.0, most])
         plot.to_svg(drawn)
         FigureCanvasAgg(drawn).draw()
@@ -367,7 +367,7 @@ def test_a_title_stands_above_the_power_of_ten_of_its_axis(most: float, power: s
 
 
 def test_series_differ_without_colour() -> None:
-    looks = [plot.look(position) for position in range(36)]
+    looks = [plot.series_look(position) for position in range(36)]
     assert len({(each.colour, each.marker) for each in looks}) == 36
     assert len({(each.colour, each.dashes) for each in looks[:24]}) == 24
     assert len({each.hatch for each in looks[:6]}) == len({each.marker for each in looks[:6]}) == 6
@@ -392,15 +392,17 @@ def test_a_figure_with_nothing_to_show_is_a_document_that_says_why(tmp_path: Pat
 
 
 def write(tmp_path: Path, given: FigureData, shown: Figure) -> dict[str, Path]:
-    figure.write(shown, given, tmp_path)
+    figure.write_figure(shown, given, tmp_path)
     return {kind: tmp_path / f"{shown.name}.{kind}" for kind in ("svg", "csv", "json")}
 
 
 def test_figures_are_drawn_from_the_tables_of_a_directory(tmp_path: Path) -> None:
     plan = [entry for entry in synthetic.planned(2) if entry.cell.workload == "bert"][:6]
-    runs = runs_table(synthetic.records(plan))
+    runs = build_runs_table(synthetic.records(plan))
     context = synthetic.context_document()
-    tableset.write(Tables(runs, cells_table(plan, runs), synthetic.leases(), [], context), tmp_path / "tables")
+    tableset.write_all_tables(
+        Tables(runs, build_cells_table(plan, runs), synthetic.leases(), [], context), tmp_path / "tables"
+    )
     outputs.draw_figures(tmp_path / "tables", tmp_path / "figures")
     for name in FIGURES:
         assert json.loads((tmp_path / "figures" / f"{name}.json").read_text())["anchor"] == FIGURES[name].anchor
@@ -413,16 +415,17 @@ def test_a_figure_has_a_pdf_beside_unless_there_are_very_many_cells(
     most_cells: int, kinds: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = [entry for entry in synthetic.planned(2) if entry.cell.workload == "bert"][:6]
-    runs = runs_table(synthetic.records(plan))
-    tableset.write(
-        Tables(runs, cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document()), tmp_path / "tables"
+    runs = build_runs_table(synthetic.records(plan))
+    tableset.write_all_tables(
+        Tables(runs, build_cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document()),
+        tmp_path / "tables",
     )
     scripts, figures = tmp_path / "scripts", tmp_path / "figures"
     (scripts / "figures").mkdir(parents=True)
     shutil.copy(SCRIPTS / "figures" / "composition_times.py", scripts / "figures")
     figures.mkdir()
     (figures / "composition_times.pdf").write_text("of fewer cells")
-    monkeypatch.setattr(plot, "AGAIN_CELLS", most_cells)
+    monkeypatch.setattr(plot, "MAX_CELLS_TO_REDRAW", most_cells)
     outputs.draw_figures(tmp_path / "tables", figures, scripts)
     assert {path.suffix[1:] for path in figures.iterdir()} == kinds
     if "pdf" in kinds:
@@ -448,9 +451,9 @@ def test_huge_intervals_of_two_noisy_runs_do_not_flatten_the_values(name: str, t
 
 def test_the_range_drawn_holds_all_values_and_intervals_that_are_not_huge() -> None:
     rows = pd.DataFrame({"mean": [10.0, 20.0], "ci_low": [9.0, -500.0], "ci_high": [11.0, 540.0]})
-    assert plot.range_of(rows, plot.RATE) == (-2.0, 32.0)
-    assert plot.range_of(rows.iloc[:1], plot.RATE) == (9.0, 11.0)
-    assert plot.range_of(rows.assign(ci_low=float("nan"), ci_high=float("nan")), plot.RATE) == (10.0, 20.0)
+    assert plot.compute_range(rows, plot.RATE) == (-2.0, 32.0)
+    assert plot.compute_range(rows.iloc[:1], plot.RATE) == (9.0, 11.0)
+    assert plot.compute_range(rows.assign(ci_low=float("nan"), ci_high=float("nan")), plot.RATE) == (10.0, 20.0)
 
 
 def test_work_per_step_is_what_the_runs_counted(campaign: FigureData, drawn: dict[str, Drawing]) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure as MplFigure
 
 from campaign.analysis.statistics import verdict
-from campaign.analysis.tables.cells import cells_table
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.tables.cells import build_cells_table
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.common import intervals
 from campaign.report import bars, plot
 from campaign.report.figure import Drawing, FigureData, load_figure
@@ -59,9 +59,9 @@ def test_a_figure_says_what_stands_behind_it(name: str, painted: dict[str, tuple
 def test_nothing_is_shown_of_what_nobody_counted(name: str) -> None:
     only = [replace(each, repetitions=2) for each in study.plan(2, ["resnet50"])[:1]]
     records = [synthetic.record(entry.cell, n, 100.0 + n, metrics={}) for entry in only for n in (1, 2)]
-    runs = runs_table(records)
+    runs = build_runs_table(records)
     protocol = {"repetitions": 2}
-    bare = FigureData(runs, cells_table(only, runs), pd.DataFrame(), study.BASELINE, protocol)
+    bare = FigureData(runs, build_cells_table(only, runs), pd.DataFrame(), study.BASELINE, protocol)
     drawing = MODULES[name].draw(bare)
     assert drawing.svg is None
     assert not drawing.rows
@@ -85,8 +85,8 @@ def test_a_way_to_share_work_that_failed_is_a_gap_with_its_class() -> None:
         gone = entry.cell.options["parallel"] == "dp"
         done = study.records([entry])
         records += [synthetic.record(entry.cell, n, None, "oom_device") for n in (1, 2)] if gone else done
-    runs = runs_table(records)
-    data = replace(study.study(2, ["bert-large"]), runs=runs, cells=cells_table(planned, runs))
+    runs = build_runs_table(records)
+    data = replace(study.study(2, ["bert-large"]), runs=runs, cells=build_cells_table(planned, runs))
     drawing = MODULES["software_options"].draw(data)
     assert "out of memory, 2 runs" in drawing.svg
     assert any("oom_device x2" in row for row in drawing.rows)
@@ -273,13 +273,13 @@ def test_workloads_of_unknown_size_are_named() -> None:
 
 
 def test_rates_far_below_their_unit_are_told_in_a_smaller_one() -> None:
-    assert bars.told(4.12e-5, "GB/s") == "41.2 kB/s"
-    assert bars.told(4.12e-5, "MB/s") == "0.0412 kB/s"
-    assert bars.told(3.1, "GB/s") == "3.10 GB/s"
-    assert bars.told(0.0, "GB/s") == "0.00 GB/s"
-    assert bars.told(0.03, "%") == "0.0300 %"
-    assert bars.told_beside(4.12e-5, "GB/s") == "41.2 kB/s"
-    assert bars.told_beside(0.5, "GB/s") == "0.500"
+    assert bars.format_with_unit(4.12e-5, "GB/s") == "41.2 kB/s"
+    assert bars.format_with_unit(4.12e-5, "MB/s") == "0.0412 kB/s"
+    assert bars.format_with_unit(3.1, "GB/s") == "3.10 GB/s"
+    assert bars.format_with_unit(0.0, "GB/s") == "0.00 GB/s"
+    assert bars.format_with_unit(0.03, "%") == "0.0300 %"
+    assert bars.format_value(4.12e-5, "GB/s") == "41.2 kB/s"
+    assert bars.format_value(0.5, "GB/s") == "0.500"
 
 
 def test_hosts_that_differ_are_named(data: FigureData, drawn: dict[str, Drawing]) -> None:
@@ -352,4 +352,4 @@ def test_no_cell_is_behind_the_front_where_everything_was_composed_once(data: Fi
     cells = data.cells.assign(interval_method=intervals.T_OVER_RUNS_OF_COMPOSITION)
     drawing = MODULES["pareto"].draw(replace(data, cells=cells))
     assert drawing.data["near"].all()
-    assert f"not tested: {verdict.ONE_COMPOSITION}" in drawing.findings[0]
+    assert f"not tested: {verdict.RUN_VARIATION_ONLY}" in drawing.findings[0]

@@ -15,11 +15,11 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from campaign.report import plot
-from campaign.report.figure import FigureData, all_figures
+from campaign.report.figure import FigureData, load_all_figures
 from tests.unit.report import odd_sizes
 from tests.unit.report.figure_columns import UNPAINTED
 
-FIGURES = all_figures()
+FIGURES = load_all_figures()
 SLACK_PT = 1.0
 SPACE_PT = 3.0
 LEVEL = (0.0, 90.0)

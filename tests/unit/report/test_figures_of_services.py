@@ -61,7 +61,7 @@ def test_a_finding_names_both_ends_at_the_highest_rate(data: FigureData) -> None
 
 
 def test_without_a_rate_or_a_latency_there_is_no_figure(data: FigureData) -> None:
-    closed = replace(data, cells=data.cells.drop(columns=comparable_cells.RATE))
+    closed = replace(data, cells=data.cells.drop(columns=comparable_cells.REQUEST_RATE_COLUMN))
     assert "no service was measured at a given rate" in FIGURE.draw(closed).empty_reason
     assert "no valid run has a median" in FIGURE.draw(figure_data(SPEEDS, percentiles=(90,))).empty_reason
     assert "no valid run has a median" in FIGURE.draw(figure_data(SPEEDS, status="crashed")).empty_reason

@@ -9,12 +9,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from campaign.analysis.statistics.variance_components import COULD, MAY, NOT, UNKNOWN, spread_sources
-from campaign.analysis.tables.cells import CellPlan, cells_table
-from campaign.analysis.tables.leases import leases_table
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.statistics.variance_components import (
+    EXPLAINED,
+    EXPLANATION_UNKNOWN,
+    NOT_EXPLAINED,
+    POSSIBLY_EXPLAINED,
+    analyze_spread_sources,
+)
+from campaign.analysis.tables.cells import CellPlan, build_cells_table
+from campaign.analysis.tables.leases import build_leases_table
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.report import plot
-from campaign.report.figure import Drawing, FigureData, data_of, load_figure
+from campaign.report.figure import Drawing, FigureData, build_figure_data, load_figure
 from tests import reference_campaign
 from tests.unit.report import report_data as synthetic
 from tests.unit.report import spread_data
@@ -24,9 +30,9 @@ FIGURES = {name: load_figure(name) for name in ("variance", "scaling", "node_spr
 
 
 def data(plan: list[CellPlan], records: list) -> FigureData:
-    runs = runs_table(records)
+    runs = build_runs_table(records)
     protocol = synthetic.context_document()["campaign"]["protocol"]
-    return FigureData(runs, cells_table(plan, runs), leases_table([]), synthetic.BASELINE, protocol)
+    return FigureData(runs, build_cells_table(plan, runs), build_leases_table([]), synthetic.BASELINE, protocol)
 
 
 def drawn(name: str, plan: list[CellPlan], records: list, *, painted: bool = False) -> Drawing:
@@ -62,11 +68,11 @@ def test_in_the_summary_alarms_come_first() -> None:
 def test_spread_and_slow_hosts_are_those_of_the_primary_metric() -> None:
     """Here a latency: the slow host takes longer, and throughput tells nothing."""
     plan = spread_data.plan(repetitions=16)
-    runs = runs_table(spread_data.records(plan, slow=0.06, seed=0))
-    by_rate = spread_sources(runs)
+    runs = build_runs_table(spread_data.records(plan, slow=0.06, seed=0))
+    by_rate = analyze_spread_sources(runs)
     latency = runs.assign(value=1e6 / runs["throughput_per_s"], throughput_per_s=float("nan"))
-    found = spread_sources(latency, higher=False)
-    assert [host.host for host in found.slow] == ["host2"] == [host.host for host in by_rate.slow]
+    found = analyze_spread_sources(latency, higher_is_better=False)
+    assert [host.host for host in found.slow_hosts] == ["host2"] == [host.host for host in by_rate.slow_hosts]
     assert found.by_workload["bert"].lease.sd_pct == pytest.approx(by_rate.by_workload["bert"].lease.sd_pct)
 
 
@@ -74,7 +80,12 @@ def test_hosts_are_named_by_chance_as_seldom_as_the_caption_says() -> None:
     plan = spread_data.plan(repetitions=12)
     draws = 24
     named = [
-        {host.host for host in spread_sources(runs_table(spread_data.records(plan, slow=slow, seed=seed))).slow}
+        {
+            host.host
+            for host in analyze_spread_sources(
+                build_runs_table(spread_data.records(plan, slow=slow, seed=seed))
+            ).slow_hosts
+        }
         for seed in range(draws)
         for slow in (0.06, 1e-9)
     ]
@@ -158,7 +169,7 @@ def test_what_is_less_than_a_percent_is_no_dip_however_certain(dip: float, named
 
 def test_of_the_published_study_only_the_published_dips_are_named() -> None:
     tables = reference_campaign.tables("faster")
-    drawing = FIGURES["scaling"].draw(data_of(tables))
+    drawing = FIGURES["scaling"].draw(build_figure_data(tables))
     assert set(drawing.data.loc[drawing.data["dip"], "ranks"]) == {14}
     assert drawing.findings[0].startswith("Dip: 14 devices give 15.0")
 
@@ -209,7 +220,7 @@ def spread_over_hosts(drop: float) -> tuple[list[CellPlan], list]:
     return plan, [r.model_copy(update={"throughput_per_s": r.throughput_per_s * scale[r.cell_id]}) for r in records]
 
 
-@pytest.mark.parametrize(("drop", "expected"), [(0.01, {COULD}), (0.4, {NOT})])
+@pytest.mark.parametrize(("drop", "expected"), [(0.01, {EXPLAINED}), (0.4, {NOT_EXPLAINED})])
 def test_node_spread_says_whether_hosts_could_explain_it(drop: float, expected: set[str]) -> None:
     drawing = drawn("node_spread", *spread_over_hosts(drop))
     compared = drawing.data[drawing.data["hosts"] == 2]
@@ -232,34 +243,36 @@ def test_part_of_a_host_says_nothing_of_repetitions_that_were_not_made() -> None
 def test_node_spread_says_when_hosts_were_never_compared() -> None:
     plan = [entry for entry in synthetic.planned() if entry.cell.workload == "bert"]
     drawing = drawn("node_spread", plan, list(synthetic.records(plan)))
-    assert set(drawing.data["hosts_explain"]) == {UNKNOWN}
+    assert set(drawing.data["hosts_explain"]) == {EXPLANATION_UNKNOWN}
     assert any("Host-to-host variation is unknown" in said for said in drawing.findings)
 
 
 def test_few_hosts_leave_it_open() -> None:
     plan = spread_data.plan(repetitions=8)
-    found = spread_sources(runs_table(spread_data.records(plan, hosts=2)))
-    part = found.between_hosts("bert")
+    found = analyze_spread_sources(build_runs_table(spread_data.records(plan, hosts=2)))
+    part = found.find_host_component("bert")
     assert part.freedom == 1
     between = (part.sd_pct + part.high_pct) / 2 / 100 * 1.96 * 2**0.5
-    assert found.explains("bert", float(np.exp(-between))) == MAY
-    assert found.explains("bert", float("nan")) == UNKNOWN
-    assert found.explains("no such workload", 0.9) == UNKNOWN
+    assert found.explain_ratio_by_hosts("bert", float(np.exp(-between))) == POSSIBLY_EXPLAINED
+    assert found.explain_ratio_by_hosts("bert", float("nan")) == EXPLANATION_UNKNOWN
+    assert found.explain_ratio_by_hosts("no such workload", 0.9) == EXPLANATION_UNKNOWN
 
 
 def test_no_runs_at_all_are_no_error() -> None:
-    empty = runs_table([])
-    found = spread_sources(empty)
+    empty = build_runs_table([])
+    found = analyze_spread_sources(empty)
     assert found.hosts == ()
     for name, figure in FIGURES.items():
-        assert figure.draw(FigureData(empty, cells_table([], empty), leases_table([]), "", {})).svg is None, name
+        assert (
+            figure.draw(FigureData(empty, build_cells_table([], empty), build_leases_table([]), "", {})).svg is None
+        ), name
 
 
 def test_a_run_without_a_host_takes_part_in_spread_but_not_in_comparing_hosts() -> None:
     plan = spread_data.plan(repetitions=16)
-    runs = runs_table(spread_data.records(plan))
-    found = spread_sources(runs.assign(host_names=pd.Series("", index=runs.index, dtype="str")))
-    assert found.by_workload["bert"].run.known
+    runs = build_runs_table(spread_data.records(plan))
+    found = analyze_spread_sources(runs.assign(host_names=pd.Series("", index=runs.index, dtype="str")))
+    assert found.by_workload["bert"].run.is_known
     assert found.hosts == ()
 
 

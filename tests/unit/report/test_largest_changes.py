@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from campaign.common.intervals import student_quantile
-from campaign.report.compare_page import largest_changes
+from campaign.report.compare_page import select_largest_changes
 
 FREEDOM = 20.0
 
@@ -27,7 +27,7 @@ def test_of_the_intervals_that_are_shown_95_of_100_hold(cells: int, count: int, 
     random = np.random.default_rng(2)
     held = []
     for _ in range(300):
-        shown = largest_changes(changes(random, spread * random.standard_normal(cells)), count)
+        shown = select_largest_changes(changes(random, spread * random.standard_normal(cells)), count)
         assert len(shown) == min(cells, count)
         held.append(float(((shown["low"] <= shown["true"]) & (shown["true"] <= shown["high"])).mean()))
     assert np.mean(held) >= 0.925
@@ -35,10 +35,10 @@ def test_of_the_intervals_that_are_shown_95_of_100_hold(cells: int, count: int, 
 
 def test_intervals_are_those_of_the_cells_where_all_are_shown() -> None:
     rows = changes(np.random.default_rng(1), np.zeros(8))
-    shown = largest_changes(rows, 8)
+    shown = select_largest_changes(rows, 8)
     assert shown[["low", "high"]].sort_index().to_numpy() == pytest.approx(rows[["low", "high"]].to_numpy())
     assert np.abs(np.log(shown["ratio"])).is_monotonic_decreasing
     # What is not tested keeps its interval, and a cell without a ratio is no change.
-    untested = largest_changes(rows.assign(freedom=np.nan), 1)
+    untested = select_largest_changes(rows.assign(freedom=np.nan), 1)
     assert untested["low"].iloc[0] == pytest.approx(rows.loc[untested.index, "low"].iloc[0])
-    assert len(largest_changes(rows.assign(ratio=np.nan), 8)) == 0
+    assert len(select_largest_changes(rows.assign(ratio=np.nan), 8)) == 0

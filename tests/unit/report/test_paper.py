@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.analysis.tables import io
-from campaign.analysis.tables.cells import cells_table
+from campaign.analysis.tables.cells import build_cells_table
 from campaign.analysis.tables.io import Tables
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.cli.main import main
 from campaign.common.errors import ConfigError
 from campaign.report import plot
-from campaign.report.figure import all_figures, data_of
+from campaign.report.figure import build_figure_data, load_all_figures
 from campaign.report.paper import figures as paper
-from campaign.report.paper.latex import CAPTION_WORDS, LINES, caption, escaped, table
+from campaign.report.paper.latex import MAX_CAPTION_WORDS, MAX_TABLE_LINES, escape_latex, format_table, split_caption
 from tests.unit.report import report_data as synthetic
 
 
@@ -31,15 +31,15 @@ def tables() -> Tables:
     plan = [
         each for each in synthetic.planned(2) if (each.cell.workload, each.cell.batch, each.cell.precision) == shown
     ]
-    runs = runs_table(synthetic.records(plan))
-    return Tables(runs, cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document())
+    runs = build_runs_table(synthetic.records(plan))
+    return Tables(runs, build_cells_table(plan, runs), synthetic.leases(), [], synthetic.context_document())
 
 
 ONLY = ["scaling", "composition_times"]
 
 
 def test_a_paper_gets_pdf_and_svg_of_its_columns_with_fonts_inside(tables: Tables, tmp_path: Path) -> None:
-    drawn = paper.draw(tables, tmp_path, for_paper=True, only=ONLY)
+    drawn = paper.draw_figure_files(tables, tmp_path, for_paper=True, selection=ONLY)
     assert {path.name for path in drawn.files} == {
         "figures.tex",
         *(f"{n}.{k}" for n in ONLY for k in ("pdf", "svg", "csv")),
@@ -50,11 +50,11 @@ def test_a_paper_gets_pdf_and_svg_of_its_columns_with_fonts_inside(tables: Table
         width_in = (
             float(str(ElementTree.parse(tmp_path / f"{name}.svg").getroot().get("width")).removesuffix("pt")) / 72
         )
-        assert any(width_in == pytest.approx(each) for each in (plot.COLUMN_IN, plot.BOTH_COLUMNS_IN))
+        assert any(width_in == pytest.approx(each) for each in (plot.COLUMN_WIDTH_IN, plot.PAGE_WIDTH_IN))
         assert "<text" not in (tmp_path / f"{name}.svg").read_text(), "letters are outlines"
         assert b"/FontFile2" in (tmp_path / f"{name}.pdf").read_bytes(), "TrueType fonts are in the file"
     again = tmp_path / "again"
-    paper.draw(tables, again, for_paper=True, only=ONLY)
+    paper.draw_figure_files(tables, again, for_paper=True, selection=ONLY)
     for path in again.iterdir():
         # Not compared by `==` in the assertion: pytest would take a minute to say how pictures differ.
         same = path.read_bytes() == (tmp_path / path.name).read_bytes()
@@ -64,9 +64,9 @@ def test_a_paper_gets_pdf_and_svg_of_its_columns_with_fonts_inside(tables: Table
 def test_captions_are_latex_and_what_is_drawn_for_paper_leaves_the_page_as_it_was(
     tables: Tables, tmp_path: Path
 ) -> None:
-    before = all_figures()["composition_times"].draw(data_of(tables)).svg
-    paper.draw(tables, tmp_path, for_paper=True, only=["composition-times"])
-    assert all_figures()["composition_times"].draw(data_of(tables)).svg == before
+    before = load_all_figures()["composition_times"].draw(build_figure_data(tables)).svg
+    paper.draw_figure_files(tables, tmp_path, for_paper=True, selection=["composition-times"])
+    assert load_all_figures()["composition_times"].draw(build_figure_data(tables)).svg == before
     text = (tmp_path / "figures.tex").read_text()
     assert re.search(r"\\includegraphics\[width=.linewidth,[^]]*]\{composition_times.pdf}", text)
     assert "\\label{fig:composition-times}" in text
@@ -75,7 +75,7 @@ def test_captions_are_latex_and_what_is_drawn_for_paper_leaves_the_page_as_it_wa
 
 def test_captions_have_coverage_and_tables_are_latex_tables(tables: Tables, tmp_path: Path) -> None:
     only = ["software-stack", "workload-characteristics", "scaling"]
-    files = paper.draw(tables, tmp_path, for_paper=True, only=only).files
+    files = paper.draw_figure_files(tables, tmp_path, for_paper=True, selection=only).files
     assert {path.suffix for path in files} == {".csv", ".pdf", ".svg", ".tex"}
     text = (tmp_path / "figures.tex").read_text()
     assert "Coverage: " in text.partition("\\label{fig:scaling}")[2].partition("\\end{figure")[0]
@@ -89,17 +89,17 @@ def test_captions_have_coverage_and_tables_are_latex_tables(tables: Tables, tmp_
 
 
 def test_every_character_that_means_something_to_latex_is_escaped() -> None:
-    assert escaped("5 % of a_b & {c} #1 $x^2 ~ \\") == (
+    assert escape_latex("5 % of a_b & {c} #1 $x^2 ~ \\") == (
         r"5 \% of a\_b \& \{c\} \#1 \$x\textasciicircum{}2 \textasciitilde{} \textbackslash{}"
     )
-    assert escaped("−2.5× ±1–3") == r"$-$2.5$\times$ $\pm$1--3"
-    assert escaped("2(n−1)α at 40 °C") == r"2(n$-$1)$\alpha$ at 40 $^\circ$C"
-    assert escaped("[a] *\n<b>|é ő 中") == r"{[}a{]} {*} \textless{}b\textgreater{}\textbar{}é o ?"
+    assert escape_latex("−2.5× ±1–3") == r"$-$2.5$\times$ $\pm$1--3"
+    assert escape_latex("2(n−1)α at 40 °C") == r"2(n$-$1)$\alpha$ at 40 $^\circ$C"
+    assert escape_latex("[a] *\n<b>|é ő 中") == r"{[}a{]} {*} \textless{}b\textgreater{}\textbar{}é o ?"
 
 
 @given(st.text())
 def test_any_text_becomes_one_line_of_letters_that_pdflatex_has(text: str) -> None:
-    said = escaped(text)
+    said = escape_latex(text)
     assert all(
         " " <= each <= "~" or each in "áàâãäéèêëíìîïóòôõöúùûüñ" or each.lower() in "áàâãäéèêëíìîïóòôõöúùûüñĩũẽ"
         for each in said
@@ -111,25 +111,25 @@ def test_any_text_becomes_one_line_of_letters_that_pdflatex_has(text: str) -> No
 @given(st.lists(st.text("ab ", min_size=1, max_size=60).map(lambda each: f"A{each}."), min_size=1, max_size=9))
 def test_a_caption_has_few_words_and_loses_none(sentences: list[str]) -> None:
     text = " ".join(" ".join(sentences).split())
-    kept, rest = caption(text)
+    kept, rest = split_caption(text)
     assert f"{kept} {rest}".strip() == text
-    assert len(kept.split()) <= CAPTION_WORDS or kept.count(". A") == 0
+    assert len(kept.split()) <= MAX_CAPTION_WORDS or kept.count(". A") == 0
 
 
 def test_a_table_ends_with_its_page_whether_rows_take_one_line_or_several() -> None:
-    short = table("t", "T.", ("a", "b"), [("x", "1")] * 90, "t.csv")
-    assert short.count("x & 1") == LINES
-    assert f"{90 - LINES} further rows in t.csv." in short
+    short = format_table("t", "T.", ("a", "b"), [("x", "1")] * 90, "t.csv")
+    assert short.count("x & 1") == MAX_TABLE_LINES
+    assert f"{90 - MAX_TABLE_LINES} further rows in t.csv." in short
     sentence = "words " * 40  # of 240 characters; a line of the page has 100
-    long = table("t", "T.", ("a", "b"), [(sentence, "1")] * 90, "t.csv", total=100)
-    assert long.count("& 1") == LINES // 3
-    assert f"{100 - LINES // 3} further rows in t.csv." in long
-    endless = table("t", "T.", ("a",), [("words " * 9999,)], "t.csv")
+    long = format_table("t", "T.", ("a", "b"), [(sentence, "1")] * 90, "t.csv", total=100)
+    assert long.count("& 1") == MAX_TABLE_LINES // 3
+    assert f"{100 - MAX_TABLE_LINES // 3} further rows in t.csv." in long
+    endless = format_table("t", "T.", ("a",), [("words " * 9999,)], "t.csv")
     assert "further" not in endless
 
 
 def test_a_page_gets_svg_and_what_has_no_data_says_why(tables: Tables, tmp_path: Path) -> None:
-    drawn = paper.draw(tables, tmp_path, for_paper=False, only=["link_matrices", "scaling"])
+    drawn = paper.draw_figure_files(tables, tmp_path, for_paper=False, selection=["link_matrices", "scaling"])
     assert [path.name for path in drawn.files] == ["scaling.svg", "scaling.csv"]
     assert "currentColor" in drawn.files[0].read_text()
     assert "no links" in next(iter(drawn.left_out.values()))
@@ -137,18 +137,18 @@ def test_a_page_gets_svg_and_what_has_no_data_says_why(tables: Tables, tmp_path:
 
 def test_a_figure_that_does_not_exist_is_named_with_those_that_do(tables: Tables, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--only scalling: there is no such figure; there are .*scaling, "):
-        paper.draw(tables, tmp_path, for_paper=True, only=["scalling"])
+        paper.draw_figure_files(tables, tmp_path, for_paper=True, selection=["scalling"])
 
 
 def test_every_caption_has_at_most_so_many_words(tables: Tables, tmp_path: Path) -> None:
-    paper.draw(tables, tmp_path, for_paper=True)
+    paper.draw_figure_files(tables, tmp_path, for_paper=True)
     captions = re.findall(r"\\caption\{(.*)\}\n", (tmp_path / "figures.tex").read_text())
     assert len(captions) > 5
-    assert [each for each in captions if len(each.split()) > CAPTION_WORDS] == []
+    assert [each for each in captions if len(each.split()) > MAX_CAPTION_WORDS] == []
 
 
 def test_the_command_draws_from_a_directory_of_results(tables: Tables, tmp_path: Path) -> None:
-    io.write(tables, tmp_path / "tables")
+    io.write_all_tables(tables, tmp_path / "tables")
     out = tmp_path / "out"
     done = CliRunner().invoke(
         main, ["figures", str(tmp_path), "--for", "paper", "--only", "scaling", "--output", str(out)]

@@ -16,7 +16,7 @@ import pytest
 from campaign.analysis.statistics import comparable_cells
 from campaign.analysis.tables.io import Tables
 from campaign.common import intervals
-from campaign.report.paper.numbers import compare_cells, numbers_latex
+from campaign.report.paper.numbers import compare_cells, format_numbers
 from tests import planted_campaigns as planted
 from tests.planted_campaigns import Truth
 
@@ -37,7 +37,7 @@ def hostile() -> Tables:
 
 
 def text_of(tables: Tables) -> str:
-    return numbers_latex(tables, compare_cells(tables))
+    return format_numbers(tables, compare_cells(tables))
 
 
 def test_names_of_any_kind_leave_the_environments_balanced() -> None:
@@ -74,8 +74,8 @@ def test_every_comparison_and_cell_is_there_once_with_the_numbers_of_its_figure(
     assert (compared["method"] != intervals.NO_INTERVAL_REFERENCE).all()
     assert compared["ratio"].between(compared["ratio_low"], compared["ratio_high"]).all()
     for title, rows in (
-        ("Scaling", comparable_cells.scaling(tables.cells, tables.design)),
-        ("Node spread", comparable_cells.node_spread(tables.cells, tables.design)),
+        ("Scaling", comparable_cells.compare_device_counts(tables.cells, tables.design)),
+        ("Node spread", comparable_cells.compare_host_counts(tables.cells, tables.design)),
     ):
         own = compared[compared["figure"] == title]
         both = own.merge(rows, on=["cell_id", "against_cell"], suffixes=("", "_figure"))

@@ -18,16 +18,16 @@ import pandas as pd
 import pytest
 from jinja2 import UndefinedError
 
-from campaign.analysis.tables.cells import CellPlan, cells_table
-from campaign.analysis.tables.leases import leases_table
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.tables.cells import CellPlan, build_cells_table
+from campaign.analysis.tables.leases import build_leases_table
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.common.errors import RecordError
 from campaign.report import figure
 from campaign.report import page as report
 from campaign.report.figure import FigureData
 from campaign.spec.cell import Cell, Configuration
 from campaign.spec.record import Record
-from campaign.spec.run_numbers import run_number
+from campaign.spec.run_numbers import compute_run_number
 from tests.unit.report import report_data as synthetic
 from tests.unit.report import spread_data
 
@@ -57,14 +57,14 @@ def read(page: str) -> Reader:
 
 
 def tables(plan: list[CellPlan]) -> Tables:
-    runs = runs_table(synthetic.records(plan))
-    return runs, cells_table(plan, runs)
+    runs = build_runs_table(synthetic.records(plan))
+    return runs, build_cells_table(plan, runs)
 
 
 def of_records(records: Iterable[Record], cell: Cell, repetitions: int) -> Tables:
     """Tables of a campaign of one cell."""
-    runs = runs_table(records)
-    return runs, cells_table([CellPlan(cell, repetitions, "l")], runs)
+    runs = build_runs_table(records)
+    return runs, build_cells_table([CellPlan(cell, repetitions, "l")], runs)
 
 
 def context_of(
@@ -75,16 +75,16 @@ def context_of(
 
 
 def page_of(of: Tables, leases: Sequence[dict] = (), drawings: Mapping[str, dict] | None = None, **changes: Any) -> str:
-    return report.assemble(*of, leases, synthetic.context_document() | changes, drawings or {})
+    return report.render_report_page(*of, leases, synthetic.context_document() | changes, drawings or {})
 
 
 def draw(runs: pd.DataFrame, cells: pd.DataFrame, names: tuple[str, ...] = SHOWN) -> dict:
-    data = FigureData(runs, cells, leases_table(synthetic.leases()), synthetic.BASELINE, {})
+    data = FigureData(runs, cells, build_leases_table(synthetic.leases()), synthetic.BASELINE, {})
     documents = {}
     for name in names:
         shown = figure.load_figure(name)
         drawing = shown.draw(data)
-        words = figure.page_document(shown, drawing)
+        words = figure.build_page_document(shown, drawing)
         documents[name] = {**words, "svg": f'<?xml version="1.0"?>\n{drawing.svg}', "csv": "H4sI", "pdf": "JVBE"}
     return documents
 
@@ -181,8 +181,8 @@ def test_summary_counts_what_was_asked_and_what_came(measured: Tables, drawings:
 
 def test_a_folded_section_has_its_finding_in_its_line() -> None:
     plan = spread_data.plan(repetitions=16)
-    runs = runs_table(spread_data.records(plan, slow=0.06, seed=0))
-    cells = cells_table(plan, runs)
+    runs = build_runs_table(spread_data.records(plan, slow=0.06, seed=0))
+    cells = build_cells_table(plan, runs)
     page = page_of((runs, cells), drawings=draw(runs, cells, ("variance",)))
     line = re.search(r'<h3 id="variance-heading">.*?</summary>', page, re.DOTALL)
     assert line
@@ -209,7 +209,7 @@ def test_very_many_cells_are_grouped_and_still_add_up() -> None:
         for n in range(40)
     ]
     runs, _ = tables(plan[:200])
-    coverage = context_of((runs, cells_table(plan, runs)))["coverage"]
+    coverage = context_of((runs, build_cells_table(plan, runs)))["coverage"]
     assert len(coverage["rows"]) == 6
     assert sum(int(row[2]) for row in coverage["rows"]) == 240
     assert sum(int(row[5]) for row in coverage["rows"]) == 40
@@ -237,9 +237,9 @@ def test_a_cell_with_one_run_and_a_borrowed_interval_is_not_called_without_one()
         plan.append(CellPlan(cell, 3, f"lease-{at.name}"))
         for n in range(1, 4 if place < 3 else 2):
             rate = 10 * float(random.normal(1, 0.01))
-            records.append(synthetic.record(cell, run_number(n, 1), rate, lease_id=f"{at.name}.c{n}"))
-    runs = runs_table(records)
-    cells = cells_table(plan, runs)
+            records.append(synthetic.record(cell, compute_run_number(n, 1), rate, lease_id=f"{at.name}.c{n}"))
+    runs = build_runs_table(records)
+    cells = build_cells_table(plan, runs)
     assert cells["ci_low"].notna().all()
     remarks = context_of((runs, cells))["remarks"]
     assert not any("without an interval" in each for each in remarks)
@@ -391,14 +391,14 @@ def test_a_name_the_template_does_not_get_is_an_error(measured: Tables) -> None:
     context = context_of(measured)
     del context["remarks"]
     with pytest.raises(UndefinedError, match="remarks"):
-        report.render(context)
+        report.render_context(context)
 
 
 def test_figures_are_read_by_name_and_the_page_is_written(tmp_path: Path) -> None:
     (tmp_path / "scaling.svg").write_text("<svg/>")
     (tmp_path / "scaling.csv").write_text("1,2")
     (tmp_path / "scaling.pdf").write_bytes(b"%PDF")
-    words = figure.page_document(
+    words = figure.build_page_document(
         figure.Figure("scaling", "Scaling", "How?", lambda data: figure.nothing("no data")),
         figure.Drawing(svg="<svg/>"),
     )

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from campaign.analysis.tables import io
-from campaign.analysis.tables.cells import CellPlan, cells_table
+from campaign.analysis.tables.cells import CellPlan, build_cells_table
 from campaign.analysis.tables.io import Tables
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.report import figure
-from campaign.report.paper.numbers import compare_cells, numbers_latex
+from campaign.report.paper.numbers import compare_cells, format_numbers
 from campaign.report.write import draw_figures, render_report
-from campaign.spec.metric import MEASURED_BY_CAMPAIGN, Metric, Scaling, metric
+from campaign.spec.metric import MEASURED_BY_CAMPAIGN, Metric, Scaling, find_metric
 from tests.unit.report import report_data as synthetic
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,10 +43,10 @@ def measure(leading: Metric, values: dict[int, float]) -> Tables:
         for ranks in (entry.cell.configuration.ranks,)
         for repetition, noise in enumerate(NOISE, 1)
     ]
-    runs = runs_table(records, metric=leading)
+    runs = build_runs_table(records, metric=leading)
     context = synthetic.context_document()
     context["campaign"] |= {"metric": leading.document()}
-    return Tables(runs, cells_table(plan, runs, leading), [], [], context)
+    return Tables(runs, build_cells_table(plan, runs, leading), [], [], context)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def measure(leading: Metric, values: dict[int, float]) -> Tables:
 def test_efficiency_is_that_of_the_work_of_all_devices(
     name: str, scaling: Scaling | None, values: dict[int, float], speedup: float, efficiency_pct: float
 ) -> None:
-    leading = metric(name, scaling=scaling)
+    leading = find_metric(name, scaling=scaling)
     assert leading is not None
-    drawing = figure.load_figure("scaling").draw(figure.data_of(measure(leading, values)))
+    drawing = figure.load_figure("scaling").draw(figure.build_figure_data(measure(leading, values)))
     last = drawing.data.sort_values("ranks").iloc[-1]
     assert last["ratio"] == pytest.approx(speedup, rel=0.01)
     assert last["efficiency_pct"] == pytest.approx(efficiency_pct, abs=1)
@@ -79,11 +79,11 @@ def test_efficiency_is_that_of_the_work_of_all_devices(
     [("latency_us", {1: 2.0, 2: 3.0, 4: 4.4}), ("pairs_per_s", {1: 10.0, 2: 12.0, 4: 15.0})],
 )
 def test_nothing_is_said_of_the_efficiency_of_what_has_none(name: str, values: dict[int, float]) -> None:
-    leading = metric(name)
+    leading = find_metric(name)
     assert leading is not None
     assert not leading.scales
     tables = measure(leading, values)
-    data = figure.data_of(tables)
+    data = figure.build_figure_data(tables)
     drawing = figure.load_figure("scaling").draw(data)
     assert drawing.svg
     rows = drawing.data.sort_values("ranks")
@@ -94,16 +94,16 @@ def test_nothing_is_said_of_the_efficiency_of_what_has_none(name: str, values: d
     assert not re.search("efficien|Amdahl|serial", " ".join(drawing.findings), re.IGNORECASE)
     assert ("give 0.45×" if name == "latency_us" else "give 1.50×") in drawing.findings[0].replace("\u202f", "")
     assert figure.load_figure("speedup_by_batch").draw(data).svg is None
-    assert "ideal speed-up" not in numbers_latex(tables, compare_cells(tables))
+    assert "ideal speed-up" not in format_numbers(tables, compare_cells(tables))
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_campaign_of_every_metric_that_the_docs_name_has_a_report(name: str, tmp_path: Path) -> None:
-    leading = metric(name) or metric(name, better="higher")
+    leading = find_metric(name) or find_metric(name, better="higher")
     assert leading is not None
     results = tmp_path / "tables", tmp_path / "figures", tmp_path / "report.html"
     results[0].mkdir()
-    io.write(measure(leading, {1: 10.0, 2: 19.0, 4: 36.0}), results[0])
+    io.write_all_tables(measure(leading, {1: 10.0, 2: 19.0, 4: 36.0}), results[0])
     draw_figures(results[0], results[1], ROOT / "scripts")
     render_report(*results, ROOT / "scripts")
     drawn = json.loads((results[1] / "scaling.json").read_text())

@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from campaign.common.paths import SCRIPTS
-from campaign.report.source_hash import source_hash
+from campaign.report.source_hash import compute_source_hash
 
 
 def test_content_names_and_new_files_count_and_times_do_not(tmp_path: Path) -> None:
     figure = tmp_path / "figure.py"
     figure.write_text("a = 1\n")
-    before = source_hash(tmp_path)
+    before = compute_source_hash(tmp_path)
     figure.touch()
     (tmp_path / "figure.pyc").write_text("compiled")
-    assert source_hash(tmp_path) == before
+    assert compute_source_hash(tmp_path) == before
     (tmp_path / "other.py").write_text("")
-    assert source_hash(tmp_path) != before
-    assert source_hash() != source_hash(SCRIPTS / "figures")
+    assert compute_source_hash(tmp_path) != before
+    assert compute_source_hash() != compute_source_hash(SCRIPTS / "figures")
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        source_hash(tmp_path / "none.css")
+        compute_source_hash(tmp_path / "none.css")

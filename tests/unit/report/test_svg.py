@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from campaign.report.svg import adapted
+from campaign.report.svg import adapt_svg
 
 _CIRCLE = (
     "M 0 3 \nC 0.8 3 1.6 2.7 2.1 2.1 \nC 2.7 1.6 3 0.8 3 0 \nC 3 -0.8 2.7 -1.6 2.1 -2.1 \nC 1.6 -2.7 0.8 -3 0 -3 \n"
@@ -21,7 +21,7 @@ def _marks(outline: str, style: str = _BLUE, own: str = "stroke: #0072b2") -> st
 
 
 def _group(picture: str) -> str:
-    return " ".join(re.findall(r"<g>(.*)</g>", adapted(picture, "scaling", "Scaling", "alt"), re.DOTALL)[0].split())
+    return " ".join(re.findall(r"<g>(.*)</g>", adapt_svg(picture, "scaling", "Scaling", "alt"), re.DOTALL)[0].split())
 
 
 def test_marks_of_one_kind_are_one_path_where_each_of_them_was() -> None:

@@ -17,14 +17,14 @@ from campaign.common.errors import ConfigError
 from campaign.common.paths import Results, lease_id
 from campaign.lease.journal import Journal
 from campaign.plan.dag import read_plan
-from campaign.plan.lease_plans import lease_plans
-from campaign.plan.missing_runs import read_known, without_damaged
+from campaign.plan.lease_plans import build_lease_plans
+from campaign.plan.missing_runs import drop_damaged_records, read_recorded_runs
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
-from campaign.run.check_results import problems
-from campaign.run.measure_lease import _Measuring
-from campaign.spec.record import Store
-from campaign.spec.superseded import all_set_aside
+from campaign.run.check_results import find_problems
+from campaign.run.measure_lease import _LeaseMeasurement
+from campaign.spec.record import RecordStore
+from campaign.spec.superseded import list_set_aside
 from tests import measured_campaign
 
 
@@ -81,9 +81,9 @@ def renamed(results: Results) -> str:
 
 def of_another_time(results: Results) -> str:
     """The run of a driver whose lease had been given back."""
-    store = Store(results.directory)
+    store = RecordStore(results.directory)
     path = record_of(results)
-    record = store.read(*path.name.split(".")[:1], int(path.name.split(".")[1]))
+    record = store.read_latest(*path.name.split(".")[:1], int(path.name.split(".")[1]))
     path.unlink()
     store.write(record.model_copy(update={"started": record.started + 5000.0, "ended": record.ended + 5000.0}))
     return "was not within its lease"
@@ -139,7 +139,7 @@ def journal_short(results: Results) -> str:
 
 def test_a_whole_campaign_has_no_problem(results: Results) -> None:
     journal_of(results)
-    assert list(problems(results)) == []
+    assert list(find_problems(results)) == []
     said = CliRunner().invoke(main, ["verify", str(results.directory)])
     assert (said.exit_code, "is whole" in said.output) == (0, True)
 
@@ -151,7 +151,7 @@ def test_a_whole_campaign_has_no_problem(results: Results) -> None:
 )  # fmt: skip
 def test_what_is_damaged_is_named(results: Results, damage: Callable[[Results], str]) -> None:
     words = damage(results)
-    assert any(words in problem for problem in problems(results)), list(problems(results))
+    assert any(words in problem for problem in find_problems(results)), list(find_problems(results))
     said = CliRunner().invoke(main, ["verify", str(results.directory)])
     assert said.exit_code == 1
     assert words in said.output
@@ -159,7 +159,7 @@ def test_what_is_damaged_is_named(results: Results, damage: Callable[[Results], 
 
 def test_a_directory_without_results_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds neither records nor a plan"):
-        list(problems(Results.from_directory(tmp_path)))
+        list(find_problems(Results.from_directory(tmp_path)))
 
 
 @pytest.mark.parametrize("damage", [cut, emptied, another_digit])
@@ -178,30 +178,32 @@ def test_a_damaged_record_of_a_finished_campaign_is_measured_again(
     plan = read_plan(asked)
     assert plan.missing == 1
     (lease,) = (
-        each for each in lease_plans(plan) if any(lease.missing and lease.name == each.lease for lease in plan.leases)
+        each
+        for each in build_lease_plans(plan)
+        if any(lease.missing and lease.name == each.lease for lease in plan.leases)
     )
     said: list[str] = []
-    measuring = _Measuring(lease, results, said.append, "")
-    assert measuring.missing() == []
-    measuring.set_damaged_aside()
-    assert len(measuring.missing()) == 1
+    measuring = _LeaseMeasurement(lease, results, said.append, "")
+    assert measuring.list_missing_runs() == []
+    measuring.move_damaged_records()
+    assert len(measuring.list_missing_runs()) == 1
     assert "1 record cannot be read and went to" in said[0]
-    (aside,) = all_set_aside(results.directory)
+    (aside,) = list_set_aside(results.directory)
     assert aside.why.startswith("damaged: ")
 
 
 def test_records_that_tables_were_made_of_are_not_read_again(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     (results.tables).mkdir()
     (results.tables / "runs.parquet").touch()
-    monkeypatch.setattr(Store, "read", lambda *_: pytest.fail("a record was read"))
-    store = Store(results.directory)
-    assert without_damaged(read_known(store, skip_implied=True), store).measured == store.index()
+    monkeypatch.setattr(RecordStore, "read_latest", lambda *_: pytest.fail("a record was read"))
+    store = RecordStore(results.directory)
+    assert drop_damaged_records(read_recorded_runs(store, skip_implied=True), store).measured == store.list_keys()
 
 
 def test_what_records_share_is_written_again_when_it_is_damaged(results: Results) -> None:
-    store = Store(results.directory)
+    store = RecordStore(results.directory)
     path = min(results.shared_documents.glob("*.json"))
     document = json.loads(path.read_text())
     path.write_text("{}")
-    assert store.share(document) == path.stem
-    assert store.shared_document(path.stem) == document
+    assert store.share_document(document) == path.stem
+    assert store.read_shared_document(path.stem) == document

@@ -7,10 +7,10 @@ import pytest
 
 from campaign.common.errors import HostFailed
 from campaign.common.paths import Results
-from campaign.run.driver_supervisor import Supervisor
-from campaign.slurm.submitter import DriverStatus, StillQueued
+from campaign.run.driver_supervisor import DriverSupervisor
+from campaign.slurm.submitter import DriverStatus, StillQueuedError
 from campaign.spec.driver_messages import DriverResult
-from campaign.spec.record import Store
+from campaign.spec.record import RecordStore
 
 
 class Queue:
@@ -30,16 +30,18 @@ class Queue:
         return None if self.looks else DriverResult(use="lease.1")
 
 
-def supervisor(directory: Path, queue: Any, **more: float) -> Supervisor:
+def supervisor(directory: Path, queue: Any, **more: float) -> DriverSupervisor:
     results = Results(directory, "c")
     campaign: Any = None
-    return Supervisor(campaign, results, Store(directory), "lease", Path(), queue, print, lambda _: None, **more)
+    return DriverSupervisor(
+        campaign, results, RecordStore(directory), "lease", Path(), queue, print, lambda _: None, **more
+    )
 
 
 def test_devices_are_not_held_for_a_job_whose_hosts_were_taken(tmp_path: Path) -> None:
     queue: Any = Queue(queued=1000)
-    with pytest.raises(StillQueued, match=r"job 7: waits in the queue \(Resources\)"):
-        supervisor(tmp_path, queue, queue_s=0.1).wait(queue, 0, 1)
+    with pytest.raises(StillQueuedError, match=r"job 7: waits in the queue \(Resources\)"):
+        supervisor(tmp_path, queue, queue_s=0.1).wait_for_result(queue, 0, 1)
     assert 3 <= 1001 - len(queue.looks) < 20
 
 
@@ -48,7 +50,7 @@ def test_a_job_may_wait_for_a_moment_and_where_nothing_is_held_as_long_as_it_tak
     tmp_path: Path, queue_s: dict[str, float]
 ) -> None:
     queue: Any = Queue(queued=20)
-    assert supervisor(tmp_path, queue, **queue_s).wait(queue, 0, 1).use == "lease.1"
+    assert supervisor(tmp_path, queue, **queue_s).wait_for_result(queue, 0, 1).use == "lease.1"
 
 
 class GoneJob:
@@ -73,7 +75,7 @@ def test_a_driver_that_leaves_not_even_a_log_points_to_results_that_its_host_doe
     with pytest.raises(
         HostFailed, match=rf"and without a log, as on a host that does not see {tmp_path}; all hosts must"
     ):
-        supervisor(tmp_path, job).wait(job, 0, 1)
+        supervisor(tmp_path, job).wait_for_result(job, 0, 1)
     job.log_file.touch()
     with pytest.raises(HostFailed, match=rf"left no result\) \(log: {job.log_file}\)$"):
-        supervisor(tmp_path, job).wait(job, 0, 1)
+        supervisor(tmp_path, job).wait_for_result(job, 0, 1)

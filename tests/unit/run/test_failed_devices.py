@@ -11,12 +11,12 @@ import pytest
 from campaign.common.errors import LaunchError
 from campaign.lease.fenced_devices import FencedDevices
 from campaign.run import failed_devices
-from campaign.run.failed_devices import FailedDevices
-from campaign.slurm.verify_devices import DevicesDiffer
+from campaign.run.failed_devices import DeviceFaultHandler
+from campaign.slurm.verify_devices import DeviceMismatchError
 from campaign.spec.hardware import ComposedHost, Composition, Device
 from campaign.spec.record import Failure, Status
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, Step
+from campaign.workloads.protocol import Outcome, Step, StepEnd
 from tests.campaign_files import one_cell, one_run
 from tests.unit.run.launch.compositions import system
 
@@ -47,13 +47,13 @@ class Driver:
     ) -> Outcome:
         run = one_run(self.directory / "run", one_cell(devices=len(names), workload="w"))
         run = replace(run, composition=composed(*names), runs_on="cuda", repetition=repetition)
-        devices = FailedDevices(
+        devices = DeviceFaultHandler(
             system(devices={"a100": {"runs_on": "cuda"}}), run.composition, self.fenced, "c", self.directory
         )
         step = replace(Step(("true",), {}, {"host1": len(names)}), **changes)
-        ended = Ended((1,) * step.processes, 0.0, 1.0)
+        ended = StepEnd((1,) * step.process_count, 0.0, 1.0)
         outcome = Outcome(status, Failure(reason="as it was"))
-        return devices.judged(run, step, ended, outcome, Log.of(log))
+        return devices.judge_outcome(run, step, ended, outcome, Log.from_text(log))
 
     @property
     def fenced(self) -> FencedDevices:
@@ -70,7 +70,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
     def look(*_: object) -> None:
         made.looked += 1
 
-    monkeypatch.setattr(failed_devices, "verify_here", look)
+    monkeypatch.setattr(failed_devices, "verify_local_devices", look)
     return made
 
 
@@ -149,10 +149,10 @@ def test_after_a_crash_without_a_word_the_devices_are_listed_again(
     assert driver.looked == 1
 
     def lost(*_: object) -> None:
-        raise DevicesDiffer("devices differ", lost=composed("b").devices)
+        raise DeviceMismatchError("devices differ", missing_devices=composed("b").devices)
 
-    monkeypatch.setattr(failed_devices, "verify_here", lost)
-    with pytest.raises(DevicesDiffer):
+    monkeypatch.setattr(failed_devices, "verify_local_devices", lost)
+    with pytest.raises(DeviceMismatchError):
         driver.judge("Segmentation fault")
     assert driver.names() == ["b"]
     assert driver.fenced.read_active()[0].why == "its host does not list it any more"

@@ -14,8 +14,8 @@ import pytest
 from campaign.common.errors import LaunchError
 from campaign.run.launched_run import LaunchedRun
 from campaign.workloads.command import CommandWorkload
-from campaign.workloads.launcher import Launcher, Limits
-from campaign.workloads.protocol import Ended, Step
+from campaign.workloads.launcher import Launcher, StepLimits
+from campaign.workloads.protocol import Step, StepEnd
 from tests.campaign_files import one_cell, one_run
 
 
@@ -29,15 +29,15 @@ class HereLauncher:
     def links(self) -> Mapping[str, Any] | None:
         return None
 
-    def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
+    def run(self, step: Step, marker: str, log: Path, directory: Path, limits: StepLimits) -> StepEnd:
         self.marks.append(marker.partition(".")[2])
         if "lost" in step.argv:
             raise LaunchError("the host was lost")
         if "stop" in step.argv:
-            return Ended((-9,), 0.0, limits.time_limit_s, timed_out=True)
+            return StepEnd((-9,), 0.0, limits.time_limit_s, timed_out=True)
         with log.open("ab") as output:
             code = subprocess.run(step.argv, cwd=directory, stdout=output, stderr=output, check=False).returncode
-        return Ended((code,), 1.0, 2.0)
+        return StepEnd((code,), 1.0, 2.0)
 
     def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
         raise NotImplementedError
@@ -45,7 +45,7 @@ class HereLauncher:
     def close(self) -> None: ...
 
 
-def launched(tmp_path: Path, **keys: Any) -> tuple[Ended, str, HereLauncher]:
+def launched(tmp_path: Path, **keys: Any) -> tuple[StepEnd, str, HereLauncher]:
     document = {"name": "p", "kind": "command", "precisions": ["fp32"], "command": ["cat", "input"], **keys}
     workload = CommandWorkload.model_validate(document)
     run = replace(one_run(tmp_path / "run", one_cell()), workload_dir=str(tmp_path))
@@ -53,9 +53,9 @@ def launched(tmp_path: Path, **keys: Any) -> tuple[Ended, str, HereLauncher]:
     launcher: Launcher = (here := HereLauncher())
     log = tmp_path / "cell.1.log"
     try:
-        ended = LaunchedRun(launcher, workload, run, "mark", log, Limits(7.0)).ended(workload.step(run))
+        ended = LaunchedRun(launcher, workload, run, "mark", log, StepLimits(7.0)).execute(workload.step(run))
     except LaunchError as error:
-        return Ended((None,), 0.0, 0.0, flags=(str(error),)), "", here
+        return StepEnd((None,), 0.0, 0.0, flags=(str(error),)), "", here
     return ended, log.read_text() if log.exists() else "", here
 
 

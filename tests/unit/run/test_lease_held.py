@@ -15,7 +15,7 @@ from campaign.run.driver import Driver
 from campaign.run.launchers import open_launcher
 from campaign.spec.driver_messages import DriverRequest, DriverResult
 from campaign.spec.hardware import ComposedHost, Composition
-from campaign.spec.record import Store
+from campaign.spec.record import RecordStore
 from tests.campaign_files import load
 from tests.planned_leases import written_plan
 
@@ -39,7 +39,7 @@ class Site:
         campaign = load(directory / "files", CHANGES)
         self.results = Results(directory / "results", campaign.name)
         self.results.directory.mkdir(parents=True)
-        self.store = Store(self.results.directory)
+        self.store = RecordStore(self.results.directory)
         self.plan = written_plan(campaign, self.results, "one.c1")
         self.journals = self.results.journals_directory(campaign.system.name)
         self.advance("PLANNED", *COMPOSE)
@@ -60,7 +60,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr("campaign.run.driver._leave_terminal", lambda: None)
+    monkeypatch.setattr("campaign.run.driver._detach_from_terminal", lambda: None)
     return Site(tmp_path)
 
 
@@ -71,7 +71,7 @@ def test_a_driver_whose_lease_was_given_back_starts_no_run(
     request = site.request()
     site.advance(*states)
     monkeypatch.setattr(run_loop, "open_launcher", _that(lambda: pytest.fail("a run was started")))
-    ended = DriverResult.of(Driver(request)())
+    ended = DriverResult.from_document(Driver(request)())
     assert isinstance(ended.error, LaunchError)
     assert "l.1: is not held any more" in str(ended.error)
     assert list(site.store) == []
@@ -82,14 +82,14 @@ def test_a_run_during_which_its_lease_was_given_back_has_no_record(
     site: Site, states: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_loop, "open_launcher", _that(lambda: site.advance(*states)))
-    ended = DriverResult.of(Driver(site.request())())
+    ended = DriverResult.from_document(Driver(site.request())())
     assert "l.1: is not held any more" in str(ended.error)
     assert list(site.store) == []
 
 
 def test_a_lease_that_is_taken_over_meanwhile_stays_held(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_loop, "open_launcher", _that(lambda: site.advance(*ADOPT)))
-    ended = DriverResult.of(Driver(site.request())())
+    ended = DriverResult.from_document(Driver(site.request())())
     assert ended.error is None
     assert [record.status for record in site.store] == ["ok", "ok"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from campaign.common.errors import ConfigError
 from campaign.run import locks
-from campaign.run.locks import alone_on_the_machine
+from campaign.run.locks import hold_machine_locks
 from campaign.spec.system_file import SystemFile
 
 HELD = (
@@ -52,7 +52,7 @@ def test_waiting_names_the_process_that_really_holds_it_and_the_way_out(
     path = tmp_path / "x.lock"
     monkeypatch.setattr(locks, "MACHINE_LOCK", path)
     systems = [system(machine_lock=str(path)) if named else system()]
-    with alone_on_the_machine(systems, refuse):
+    with hold_machine_locks(systems, refuse):
         pass
     assert path.stat().st_mode & 0o777 == 0o444  # every user may lock it, and nobody write to it
     with subprocess.Popen([sys.executable, "-c", HELD, path], stdin=-1, stdout=-1, text=True) as holder:
@@ -64,7 +64,7 @@ def test_waiting_names_the_process_that_really_holds_it_and_the_way_out(
             told.append(message)
             holder.kill()
 
-        with alone_on_the_machine(systems, end), path.open() as other, pytest.raises(BlockingIOError):
+        with hold_machine_locks(systems, end), path.open() as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     (message,) = told
     assert message.startswith(f"waiting for process {holder.pid} (python")
@@ -78,7 +78,7 @@ def test_who_locks_the_directory_of_temporary_files_is_not_waited_for(
     monkeypatch.setattr(locks, "MACHINE_LOCK", tmp_path / "x.lock")
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    with alone_on_the_machine([system()], refuse):
+    with hold_machine_locks([system()], refuse):
         os.close(descriptor)
 
 
@@ -93,7 +93,7 @@ def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_the_lock_any_mor
         os.close(held)
 
     with (
-        alone_on_the_machine([system(machine_lock=str(path))], remove),
+        hold_machine_locks([system(machine_lock=str(path))], remove),
         path.open() as other,
         pytest.raises(BlockingIOError),
     ):
@@ -113,7 +113,7 @@ def test_a_lock_that_cannot_be_opened_is_named_with_the_remedy(take: Callable[[P
         if (child := os.fork()) == 0:
             os.seteuid(NOBODY)
             try:
-                with alone_on_the_machine([system(machine_lock=str(path))], refuse):
+                with hold_machine_locks([system(machine_lock=str(path))], refuse):
                     os._exit(1)
             except ConfigError as error:
                 right = f"{path}: cannot be locked" in str(error) and "in the system file: machine_lock" in str(error)

@@ -12,7 +12,7 @@ from campaign.common.errors import LaunchError
 from campaign.run.launched_run import LaunchedRun
 from campaign.run.launchers import open_launcher
 from campaign.workloads.command import CommandWorkload
-from campaign.workloads.launcher import Limits
+from campaign.workloads.launcher import StepLimits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Outcome
 from tests.campaign_files import one_cell, one_run
@@ -53,8 +53,8 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
         run = one_run(tmp_path / "run", one_cell(hosts=1, devices=2))
         launcher = open_launcher("local", system(), composition((2, 0)))
         try:
-            launched = LaunchedRun(launcher, file, run, f"test-{tmp_path}", tmp_path / "log", Limits(60.0))
-            ended = launched.ended(file.step(run))
+            launched = LaunchedRun(launcher, file, run, f"test-{tmp_path}", tmp_path / "log", StepLimits(60.0))
+            ended = launched.execute(file.step(run))
         finally:
             launcher.close()
         return file.read(run, ended, Log(tmp_path / "log"))

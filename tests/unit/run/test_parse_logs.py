@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from campaign.analysis.tables.collect import gather, tables_of
+from campaign.analysis.tables.collect import build_tables, read_campaign_results
 from campaign.common.errors import ConfigError, RecordError
 from campaign.common.paths import Results
 from campaign.plan.campaign.resolve import Campaign, load_campaign
 from campaign.plan.dag import read_plan
-from campaign.plan.matrix import expand, specification
+from campaign.plan.matrix import build_specification, expand_matrix
 from campaign.plan.request import PlanRequest
 from campaign.run import environment
-from campaign.run.check_results import problems
-from campaign.run.parse_logs import LogsRead, parse_logs
-from campaign.run.since_measured import since_measured
+from campaign.run.check_results import find_problems
+from campaign.run.parse_logs import ParseSummary, parse_logs
+from campaign.run.since_measured import find_changes
 from campaign.spec.readings import READ_AGAIN, all_readings
-from campaign.spec.record import Failure, Record, RecordedCell, Store, read_record
+from campaign.spec.record import Failure, Record, RecordedCell, RecordStore, read_record
 from tests.campaign_files import write_files
 
 BASE: dict[str, Any] = {
@@ -43,7 +43,7 @@ class Measured:
     def __init__(self, directory: Path) -> None:
         self.directory, self.root = directory, directory / "results"
         self.place = Results(self.root, "small")
-        self.store = Store(self.place.directory)
+        self.store = RecordStore(self.place.directory)
 
     def campaign(self, **keys: Any) -> Campaign:
         """As its files are now, with these keys of the workload."""
@@ -52,15 +52,15 @@ class Measured:
 
     def record(self, campaign: Campaign, *, started: float = 10.0, host: str = "", **changes: Any) -> Record:
         """Write the record of the run, as its parser reads the log."""
-        cell = expand(campaign).cells[0]
+        cell = expand_matrix(campaign).cells[0]
         log = self.place.directory / "logs" / "program.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(LOG)
         installed = {"schema_version": "environment/1", "host": host, "drivers": {"nvidia": "570.86"}}
         record = Record(
-            cell_id=cell.id, repetition=1, cell=RecordedCell.of(cell), specification=specification(campaign, cell),
+            cell_id=cell.id, repetition=1, cell=RecordedCell.from_cell(cell), specification=build_specification(campaign, cell),
             started=started, ended=started + 1, lease_id="l.1", composition="c", log="logs/program.log",
-            environment=self.store.share(installed), campaign=self.store.share(campaign.document()),
+            environment=self.store.share_document(installed), campaign=self.store.share_document(campaign.to_document()),
             **{
                 "status": "ok", "throughput_per_s": 12.0, "flags": ("composition: lacks one",),
                 "metrics": {"power_w": 5.0, "energy_per_sample_j": 2.0}, **changes,
@@ -69,13 +69,13 @@ class Measured:
         self.store.write(record)
         return record
 
-    def read(self, campaign: Campaign) -> LogsRead:
-        return parse_logs(campaign, Store(self.place.directory))
+    def read(self, campaign: Campaign) -> ParseSummary:
+        return parse_logs(campaign, RecordStore(self.place.directory))
 
     @property
     def now(self) -> Record:
         """What the run says now, to whoever comes anew."""
-        (record,) = Store(self.place.directory)
+        (record,) = RecordStore(self.place.directory)
         return record
 
 
@@ -89,7 +89,7 @@ def test_a_reading_takes_the_place_of_what_was_read_and_of_nothing_else(measured
     path = measured.store.path(*before.key)
     content = path.read_bytes()
     parsed = measured.read(measured.campaign(parsers=SWAPPED))
-    assert (parsed.runs, parsed.changed, parsed.left) == (1, 1, {})
+    assert (parsed.runs, parsed.changed, parsed.skipped) == (1, 1, {})
     now = measured.now
     assert (now.throughput_per_s, now.metrics["latency_us"], now.metrics["power_w"]) == (15.0, 3.0, 5.0)
     assert now.metrics["energy_per_sample_j"] == pytest.approx(2.0 * 12 / 15)
@@ -112,11 +112,13 @@ def test_tables_have_the_reading_and_the_report_says_so(measured: Measured) -> N
     measured.record(measured.campaign())
     campaign = measured.campaign(parsers=SWAPPED)
     (note,) = [
-        each for each in tables_of(gather(campaign, measured.place.directory)).context["notes"] if "parser" in each
+        each
+        for each in build_tables(read_campaign_results(campaign, measured.place.directory)).context["notes"]
+        if "parser" in each
     ]
     assert note.startswith("1 run of workload program was read by another parser than it has now")
     measured.read(campaign)
-    tables = tables_of(gather(campaign, measured.place.directory))
+    tables = build_tables(read_campaign_results(campaign, measured.place.directory))
     assert not any("another parser" in note for note in tables.context["notes"])
     assert list(tables.runs["throughput_per_s"]) == list(tables.cells["mean"]) == [15.0]
     assert READ_AGAIN in tables.runs["flags"][0]
@@ -144,7 +146,7 @@ def test_a_run_that_a_parser_has_no_part_in_is_left(
         before = before.model_copy(update=changes)
         measured.store.write(before)
     parsed = measured.read(measured.campaign(parsers=SWAPPED, **keys))
-    assert [why for why in parsed.left if why.startswith(left)]
+    assert [why for why in parsed.skipped if why.startswith(left)]
     assert (parsed.path, parsed.runs) == (None, 0)
     assert measured.now.model_dump(exclude={"checksum"}) == before.model_dump(exclude={"checksum"})
 
@@ -161,7 +163,7 @@ def test_a_log_that_was_cut_makes_no_good_run_a_bad_one(measured: Measured, left
     measured.record(measured.campaign())
     (measured.place.directory / "logs" / "program.log").write_text(left)
     parsed = measured.read(measured.campaign(parsers=SWAPPED))
-    assert (parsed.path, parsed.left) == (None, {"whose log is not whole any more": 1})
+    assert (parsed.path, parsed.skipped) == (None, {"whose log is not whole any more": 1})
     assert measured.now.throughput_per_s == 12.0
 
 
@@ -179,7 +181,7 @@ def test_a_reading_that_does_not_say_how_it_was_made_still_counts(measured: Meas
     path = measured.read(measured.campaign(parsers=SWAPPED)).path
     assert path is not None
     path.write_text(json.dumps({**json.loads(path.read_text()), "workloads": {}}))
-    tables = tables_of(gather(campaign, measured.place.directory))
+    tables = build_tables(read_campaign_results(campaign, measured.place.directory))
     assert list(tables.runs["throughput_per_s"]) == [15.0]
     assert any("were read again at" in note for note in tables.context["notes"])
 
@@ -191,18 +193,18 @@ def test_a_damaged_reading_is_named_and_no_record_is_measured_again_for_it(measu
     assert path is not None
     edits = {"made": (r'"made":[^,]+', '"made":1e30'), "status": ('"status":"ok"', '"status":"fine"')}
     path.write_text(re.sub(*edits[text], path.read_text()) if text in edits else text)
-    store = Store(measured.place.directory)
+    store = RecordStore(measured.place.directory)
     with pytest.raises(ConfigError, match=r"readings.*'campaign parse'"):
-        store.read(*before.key)
-    assert store.damaged([before.key]) == {}
+        store.read_latest(*before.key)
+    assert store.find_damaged([before.key]) == {}
     if text != "status":
-        assert any(str(path) in told for told in problems(measured.place))
+        assert any(str(path) in told for told in find_problems(measured.place))
 
 
 def test_what_reads_no_log_is_refused(tmp_path: Path) -> None:
     steps = load_campaign(write_files(tmp_path))
     with pytest.raises(ConfigError, match="none of steps has a parser"):
-        parse_logs(steps, Store(tmp_path / "results"))
+        parse_logs(steps, RecordStore(tmp_path / "results"))
 
 
 def test_the_plan_says_what_has_changed_since_runs_were_measured(
@@ -215,7 +217,7 @@ def test_the_plan_says_what_has_changed_since_runs_were_measured(
     def told(driver: str, label: str | None = None) -> list[str]:
         version.write_text(f"{driver}\n")
         request = PlanRequest(measured.directory / "campaign.yaml", measured.root, version=label)
-        return since_measured(read_plan(request), measured.place)
+        return find_changes(read_plan(request), measured.place)
 
     campaign = measured.campaign()
     assert told("580.159") == []

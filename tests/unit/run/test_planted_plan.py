@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from campaign.common.paths import Results
-from campaign.run.measure_lease import _Measuring
+from campaign.run.measure_lease import _LeaseMeasurement
 from tests.campaign_files import load
 from tests.planned_leases import plans_of
 
@@ -17,5 +17,5 @@ def test_a_driver_reads_the_plan_that_is_measured_whatever_lies_in_its_place(tmp
     path = results.work_directory(plan.lease) / f"plan.{plan.digest}.json"
     path.parent.mkdir(parents=True)
     path.write_text("planted")
-    _Measuring(plan, results, print, "")
+    _LeaseMeasurement(plan, results, print, "")
     assert path.read_text() == plan.text()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from campaign.common.errors import ConfigError
-from campaign.emulators.hosts.network import Availability
+from campaign.emulators.hosts.network import EmulationAvailability
 from campaign.run import preflight as preflight_module
-from campaign.run.preflight import missing_software, not_emulated, preflight
-from campaign.workloads.trainer_runs import torch_missing
+from campaign.run.preflight import check_campaign_can_run, describe_missing_emulation, find_missing_software
+from campaign.workloads.trainer_runs import missing_torch_requirement
 from tests.campaign_files import load
 from tests.fake_slurm import FakeSlurm
 
@@ -21,12 +21,12 @@ PROGRAM = {"campaign.axes.workload": ["program", "steps"]}
 
 @pytest.mark.parametrize("program", ["echo", "/bin/sh", "{size}"])
 def test_what_is_there_passes(tmp_path: Path, program: str) -> None:
-    assert missing_software(load(tmp_path, {**PROGRAM, "workloads.program.command": [program]})) == []
+    assert find_missing_software(load(tmp_path, {**PROGRAM, "workloads.program.command": [program]})) == []
 
 
 @pytest.mark.parametrize("program", ["no-such-program", "/no/such/program", "/etc/passwd"])
 def test_a_missing_program_is_told_before_anything_is_composed(tmp_path: Path, program: str) -> None:
-    (told,) = missing_software(load(tmp_path, {**PROGRAM, "workloads.program.command": [program]}))
+    (told,) = find_missing_software(load(tmp_path, {**PROGRAM, "workloads.program.command": [program]}))
     assert f"workloads/program.yaml:1: command: '{program}' was not found on this machine" in told
 
 
@@ -37,7 +37,9 @@ def test_everything_that_lacks_is_told_at_once(tmp_path: Path, monkeypatch: pyte
     }
     campaign = load(tmp_path, changes)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert ["no-such-program" in line or "PyTorch is not installed" in line for line in missing_software(campaign)] == [
+    assert [
+        "no-such-program" in line or "PyTorch is not installed" in line for line in find_missing_software(campaign)
+    ] == [
         True,
         True,
     ]
@@ -46,7 +48,7 @@ def test_everything_that_lacks_is_told_at_once(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("kind", ["cuda", "rocm", "xpu"])
 def test_a_build_of_torch_for_the_cpu_and_a_missing_tool_are_told_of_devices(tmp_path: Path, kind: str) -> None:
     changes = {"campaign.axes.workload": "nano", "system.devices": {"cpu-rank": {"runs_on": kind}}}
-    build, tool = missing_software(load(tmp_path, changes))
+    build, tool = find_missing_software(load(tmp_path, changes))
     assert re.search(rf"nano\.yaml:1: PyTorch \S+ is no build for \w+ GPUs \(`runs_on: {kind}`\); install", build)
     assert "which lists the devices" in tool
     assert f"`runs_on: {kind}`" in tool
@@ -58,14 +60,14 @@ def test_a_build_of_torch_for_the_device_passes(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "torch" / "__init__.py").write_text("raise AssertionError('torch is not to be loaded')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    assert torch_missing(["cuda", "cpu"]) is None
-    assert "no build for AMD GPUs" in str(torch_missing(["rocm"]))
+    assert missing_torch_requirement(["cuda", "cpu"]) is None
+    assert "no build for AMD GPUs" in str(missing_torch_requirement(["rocm"]))
 
 
 def test_packages_of_fabric_and_launcher_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "submitit" else find(name))
-    (told,) = missing_software(load(tmp_path, {**PROGRAM, "system.launcher": "slurm"}))
+    (told,) = find_missing_software(load(tmp_path, {**PROGRAM, "system.launcher": "slurm"}))
     assert "need the package submitit; run: " in told
     assert "pip install submitit" in told
 
@@ -73,8 +75,8 @@ def test_packages_of_fabric_and_launcher_are_told(tmp_path: Path, monkeypatch: p
 @pytest.mark.usefixtures("fake_slurm")
 def test_another_machine_may_have_what_this_one_lacks(tmp_path: Path) -> None:
     changes = {**PROGRAM, "workloads.program.command": ["no-such-program"], "system.launcher": "slurm"}
-    preflight(campaign := load(tmp_path, changes))
-    assert missing_software(campaign) == []
+    check_campaign_can_run(campaign := load(tmp_path, changes))
+    assert find_missing_software(campaign) == []
 
 
 EMULATED = {"system.links": {"fabric": {"gb_per_s": 10.0}}, "system.emulation": {"scale": 0.01}}
@@ -83,17 +85,17 @@ EMULATED = {"system.links": {"fabric": {"gb_per_s": 10.0}}, "system.emulation": 
 def test_a_machine_that_cannot_emulate_hosts_is_told_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight_module, "availability", lambda: Availability(None, "no `tc` here"))
-    said = not_emulated(load(tmp_path / "a", EMULATED))
+    monkeypatch.setattr(preflight_module, "check_availability", lambda: EmulationAvailability(None, "no `tc` here"))
+    said = describe_missing_emulation(load(tmp_path / "a", EMULATED))
     assert said.startswith("links are not emulated")
     assert said.endswith("no `tc` here")
-    assert not_emulated(load(tmp_path / "b")) == ""
-    assert not_emulated(load(tmp_path / "c", {**EMULATED, "system.launcher": "slurm"})) == ""
+    assert describe_missing_emulation(load(tmp_path / "b")) == ""
+    assert describe_missing_emulation(load(tmp_path / "c", {**EMULATED, "system.launcher": "slurm"})) == ""
 
 
 def test_a_machine_that_can_emulate_hosts_needs_no_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight_module, "availability", lambda: Availability("root"))
-    assert not_emulated(load(tmp_path, EMULATED)) == ""
+    monkeypatch.setattr(preflight_module, "check_availability", lambda: EmulationAvailability("root"))
+    assert describe_missing_emulation(load(tmp_path, EMULATED)) == ""
 
 
 @pytest.mark.parametrize(
@@ -111,5 +113,5 @@ def test_what_means_nothing_to_slurm_is_told_before_anything_is_composed(
     slurm: dict[str, Any], words: str, tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        preflight(load(tmp_path, {"system.launcher": "slurm", "system.slurm": slurm}))
+        check_campaign_can_run(load(tmp_path, {"system.launcher": "slurm", "system.slurm": slurm}))
     assert fake_slurm.calls("sbatch") == []

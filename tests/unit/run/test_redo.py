@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from campaign.analysis.tables.collect import gather
-from campaign.analysis.tables.report_context import context_document
+from campaign.analysis.tables.collect import read_campaign_results
+from campaign.analysis.tables.report_context import build_context_document
 from campaign.cli import run as run_command
 from campaign.cli.main import main
 from campaign.common import files
@@ -20,12 +20,12 @@ from campaign.common.errors import ConfigError, RecordError
 from campaign.common.paths import Results
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.dag import read_plan
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import expand_matrix
 from campaign.plan.request import PlanRequest
-from campaign.run.redo import matching_runs
-from campaign.run.redo import redo as move
-from campaign.spec.record import Store
-from campaign.spec.superseded import RecordedHosts, all_set_aside, set_aside
+from campaign.run.redo import find_matching_runs
+from campaign.run.redo import move_records_for_redo as move
+from campaign.spec.record import RecordStore
+from campaign.spec.superseded import RecordedHosts, list_set_aside, set_aside
 from tests.campaign_files import load
 from tests.campaign_records import fill
 
@@ -37,8 +37,8 @@ def campaign(tmp_path: Path) -> Campaign:
     """Every run on host1, but the second repetition of the cells with batch 2, which was on host2."""
     campaign = load(tmp_path)
     store = fill(campaign, results_of(campaign, tmp_path).directory)
-    batches = {cell.id: cell.batch for cell in expand(campaign).cells}
-    for cell_id, repetition in store.index():
+    batches = {cell.id: cell.batch for cell in expand_matrix(campaign).cells}
+    for cell_id, repetition in store.list_keys():
         put(store, (cell_id, repetition), "host2" if (batches[cell_id], repetition) == (2, 2) else "host1")
     return campaign
 
@@ -53,53 +53,55 @@ def results(campaign: Campaign, tmp_path: Path) -> Results:
 
 
 @pytest.fixture
-def store(results: Results) -> Store:
-    return Store(results.directory)
+def store(results: Results) -> RecordStore:
+    return RecordStore(results.directory)
 
 
 def redo(campaign: Campaign, results: Results, where: str) -> None:
     """`campaign redo`, without the question."""
-    move(results, where, matching_runs(campaign, results, where))
+    move(results, where, find_matching_runs(campaign, results, where))
 
 
-def put(store: Store, run: tuple[str, int], *hosts: str) -> None:
+def put(store: RecordStore, run: tuple[str, int], *hosts: str) -> None:
     """The record of a run, moved to other hosts."""
-    record = store.read(*run).model_copy(update={"hosts": hosts})
+    record = store.read_latest(*run).model_copy(update={"hosts": hosts})
     store.path(*run).unlink()
     store.write(record)
 
 
-def again(store: Store, results: Results, *hosts: str) -> None:
+def again(store: RecordStore, results: Results, *hosts: str) -> None:
     """Measure on these hosts what was set aside last."""
-    last = all_set_aside(results.directory)[-1]
+    last = list_set_aside(results.directory)[-1]
     for run in last.runs:
-        record = Store(last.directory).read(*run)
+        record = RecordStore(last.directory).read_latest(*run)
         store.write(record.model_copy(update={"hosts": hosts}))
 
 
 def batch_2(campaign: Campaign) -> set[str]:
-    return {cell.id for cell in expand(campaign).cells if cell.batch == 2}
+    return {cell.id for cell in expand_matrix(campaign).cells if cell.batch == 2}
 
 
 def test_host_selects_the_cells_that_ran_on_it(campaign: Campaign, tmp_path: Path) -> None:
-    hosts = RecordedHosts(Store(results_of(campaign, tmp_path).directory))
-    assert {cell.id for cell in expand(campaign, ON_2, hosts=hosts).cells} == batch_2(campaign)
-    assert len(expand(campaign, "host == 'host1'", hosts=hosts).cells) == len(expand(campaign).cells)
-    both = expand(campaign, f"{ON_2} and precision == 'bf16'", hosts=hosts).cells
+    hosts = RecordedHosts(RecordStore(results_of(campaign, tmp_path).directory))
+    assert {cell.id for cell in expand_matrix(campaign, ON_2, hosts=hosts).cells} == batch_2(campaign)
+    assert len(expand_matrix(campaign, "host == 'host1'", hosts=hosts).cells) == len(expand_matrix(campaign).cells)
+    both = expand_matrix(campaign, f"{ON_2} and precision == 'bf16'", hosts=hosts).cells
     assert {(cell.batch, cell.precision) for cell in both} == {(2, "bf16")}
 
 
 def test_everything_that_reads_records_knows_hosts(campaign: Campaign, results: Results) -> None:
     plan = read_plan(PlanRequest(campaign.path, results.root, ON_2))
     assert {cell.id for _, cell in plan.cells} == batch_2(campaign)
-    assert {record.cell_id for record in gather(campaign, results.directory, ON_2).records} == batch_2(campaign)
+    assert {record.cell_id for record in read_campaign_results(campaign, results.directory, ON_2).records} == batch_2(
+        campaign
+    )
 
 
 def test_a_cell_without_a_run_is_selected_by_no_host(tmp_path: Path) -> None:
     campaign = load(tmp_path)
     store = fill(campaign, tmp_path / "results", share=0.0)
     with pytest.raises(ConfigError, match="no cell is left"):
-        expand(campaign, "host != 'host9'", hosts=RecordedHosts(store))
+        expand_matrix(campaign, "host != 'host9'", hosts=RecordedHosts(store))
 
 
 def test_an_unknown_host_is_an_error_that_names_those_that_there_are(campaign: Campaign, tmp_path: Path) -> None:
@@ -107,12 +109,12 @@ def test_an_unknown_host_is_an_error_that_names_those_that_there_are(campaign: C
         redo(campaign, results_of(campaign, tmp_path), "host == 'host7'")
 
 
-def test_exactly_the_runs_of_the_host_are_set_aside(campaign: Campaign, results: Results, store: Store) -> None:
+def test_exactly_the_runs_of_the_host_are_set_aside(campaign: Campaign, results: Results, store: RecordStore) -> None:
     gone = {(cell_id, 2) for cell_id in batch_2(campaign)}
-    before = {run: store.path(*run).read_bytes() for run in store.index()}
+    before = {run: store.path(*run).read_bytes() for run in store.list_keys()}
     redo(campaign, results, ON_2)
-    assert store.index() == set(before) - gone
-    (kept,) = all_set_aside(results.directory)
+    assert store.list_keys() == set(before) - gone
+    (kept,) = list_set_aside(results.directory)
     assert {run: kept.path(run).read_bytes() for run in kept.runs} == {run: before[run] for run in gone}
     plan = read_plan(PlanRequest(campaign.path, results.root, ON_2))
     assert plan.missing == len(gone)
@@ -120,43 +122,45 @@ def test_exactly_the_runs_of_the_host_are_set_aside(campaign: Campaign, results:
 
 
 def test_the_command_says_what_it_moves_and_asks_first(campaign: Campaign, results: Results) -> None:
-    before = Store(results.directory).index()
+    before = RecordStore(results.directory).list_keys()
     count = len(batch_2(campaign))
     call = ["redo", str(campaign.path), "--results", str(results.root), "--where", ON_2]
     dry = CliRunner().invoke(main, [*call, "--dry-run"])
     assert dry.output == f"would move {count} records of {count} cells to {results.superseded_records}\n"
     refused = CliRunner().invoke(main, call, input="n\n")
-    assert (refused.exit_code, Store(results.directory).index()) == (1, before)
+    assert (refused.exit_code, RecordStore(results.directory).list_keys()) == (1, before)
     assert not results.superseded_records.exists()
     done = CliRunner().invoke(main, [*call, "--yes"])
     assert done.output.startswith(
         f"moved {count} records of {count} cells to {results.superseded_records}; 'campaign run "
     )
-    assert len(Store(results.directory).index()) == len(before) - count
+    assert len(RecordStore(results.directory).list_keys()) == len(before) - count
 
 
-def test_what_was_moved_and_not_measured_yet_is_no_record(campaign: Campaign, results: Results, store: Store) -> None:
+def test_what_was_moved_and_not_measured_yet_is_no_record(
+    campaign: Campaign, results: Results, store: RecordStore
+) -> None:
     redo(campaign, results, ON_2)
-    left = store.index()
+    left = store.list_keys()
     with pytest.raises(ConfigError, match="has a record; 'campaign run' measures"):
         redo(campaign, results, ON_2)
-    assert store.index() == left
+    assert store.list_keys() == left
     again(store, results, "host1")
     with pytest.raises(ConfigError, match="has a record"):
         redo(campaign, results, ON_2)
-    assert len(all_set_aside(results.directory)) == 1
+    assert len(list_set_aside(results.directory)) == 1
 
 
 def test_runs_that_came_to_the_host_again_are_set_aside_again(campaign: Campaign, results: Results) -> None:
     redo(campaign, results, ON_2)
-    again(Store(results.directory), results, "host2")
+    again(RecordStore(results.directory), results, "host2")
     redo(campaign, results, ON_2)
-    first, second = all_set_aside(results.directory)
+    first, second = list_set_aside(results.directory)
     assert set(first.runs) == set(second.runs)
 
 
 def test_a_crash_while_moving_is_made_good(
-    campaign: Campaign, results: Results, store: Store, monkeypatch: pytest.MonkeyPatch
+    campaign: Campaign, results: Results, store: RecordStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved: list[Path] = []
     rename = Path.rename
@@ -172,42 +176,46 @@ def test_a_crash_while_moving_is_made_good(
         with pytest.raises(KeyboardInterrupt):
             redo(campaign, results, ON_2)
     gone = {(cell_id, 2) for cell_id in batch_2(campaign)}
-    assert len(store.index() & gone) == len(gone) - 3
+    assert len(store.list_keys() & gone) == len(gone) - 3
     redo(campaign, results, ON_2)
-    assert not store.index() & gone
+    assert not store.list_keys() & gone
 
 
 def test_nothing_is_set_aside_under_a_running_lease(campaign: Campaign, results: Results) -> None:
-    before = Store(results.directory).index()
-    lease = f"{expand(campaign).cells[0].configuration.name}.c1"
+    before = RecordStore(results.directory).list_keys()
+    lease = f"{expand_matrix(campaign).cells[0].configuration.name}.c1"
     with (
         files.hold_lock(results.work_directory(lease) / "driver.lock"),
         pytest.raises(ConfigError, match="is being measured now"),
     ):
         redo(campaign, results, ON_2)
-    assert Store(results.directory).index() == before
+    assert RecordStore(results.directory).list_keys() == before
 
 
 def test_an_expression_over_axes_selects_all_runs_of_the_cells(campaign: Campaign, results: Results) -> None:
     redo(campaign, results, "batch == 2")
-    (kept,) = all_set_aside(results.directory)
+    (kept,) = list_set_aside(results.directory)
     assert {cell for cell, _ in kept.runs} == batch_2(campaign)
-    assert not batch_2(campaign) & {cell for cell, _ in Store(results.directory).index()}
+    assert not batch_2(campaign) & {cell for cell, _ in RecordStore(results.directory).list_keys()}
 
 
 def test_an_option_called_host_stays_an_axis(tmp_path: Path) -> None:
     changes = {"campaign.axes.options": {"host": [1, 2]}, "workloads.steps.options": {"size": 8, "host": 1}}
     campaign = load(tmp_path, changes)
     store = fill(campaign, tmp_path / "results")
-    cells = expand(campaign, "host == 2", hosts=RecordedHosts(store)).cells
+    cells = expand_matrix(campaign, "host == 2", hosts=RecordedHosts(store)).cells
     assert {cell.options["host"] for cell in cells} == {2}
     results = Results(tmp_path, "results")
-    assert {cell for cell, _ in matching_runs(campaign, results, "host == 2")} == {cell.id for cell in cells}
+    assert {cell for cell, _ in find_matching_runs(campaign, results, "host == 2")} == {cell.id for cell in cells}
 
 
 def test_the_report_says_what_was_set_aside(campaign: Campaign, results: Results) -> None:
     redo(campaign, results, ON_2)
-    (note,) = [n for n in context_document(gather(campaign, results.directory))["notes"] if "superseded/" in n]
+    (note,) = [
+        n
+        for n in build_context_document(read_campaign_results(campaign, results.directory))["notes"]
+        if "superseded/" in n
+    ]
     assert note.startswith(f"{len(batch_2(campaign))} records were set aside (runs with {ON_2})")
 
 
@@ -224,15 +232,15 @@ def test_run_moves_nothing_and_names_the_command_that_does(
     assert not results_of(campaign, tmp_path).superseded_records.exists()
 
 
-def test_damaged_files_are_named(campaign: Campaign, results: Results, store: Store) -> None:
-    made = set_aside(store, [min(store.index())], where=ON_2)
+def test_damaged_files_are_named(campaign: Campaign, results: Results, store: RecordStore) -> None:
+    made = set_aside(store, [min(store.list_keys())], where=ON_2)
     (made.directory / "why.json").write_text("{")
     with pytest.raises(RecordError, match=r"why\.json"):
-        all_set_aside(results.directory)
-    path = store.path(*min(store.index()))
+        list_set_aside(results.directory)
+    path = store.path(*min(store.list_keys()))
     path.write_text(json.dumps({"hosts": 3}))
     with pytest.raises(RecordError, match=path.name):
-        expand(campaign, ON_2, hosts=RecordedHosts(store))
+        expand_matrix(campaign, ON_2, hosts=RecordedHosts(store))
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -244,7 +252,7 @@ def test_no_record_is_ever_lost_or_doubled(
     campaign = load(directory, {"campaign.configurations": [{"devices_per_host": [1]}], "campaign.axes.batch": [1]})
     results = results_of(campaign, directory)
     store = fill(campaign, results.directory)
-    runs = sorted(store.index())
+    runs = sorted(store.list_keys())
     for run, hosts in zip(runs, placed, strict=True):
         put(store, run, *sorted(hosts))
     touched = {run for run, hosts in zip(runs, placed, strict=True) if host in hosts}
@@ -253,7 +261,7 @@ def test_no_record_is_ever_lost_or_doubled(
             redo(campaign, results, f"host == '{host}'")
         return
     redo(campaign, results, f"host == '{host}'")
-    (aside,) = all_set_aside(results.directory)
+    (aside,) = list_set_aside(results.directory)
     assert set(aside.runs) == touched
-    assert store.index() == set(runs) - touched
-    assert Store(aside.directory).index() == touched
+    assert store.list_keys() == set(runs) - touched
+    assert RecordStore(aside.directory).list_keys() == touched

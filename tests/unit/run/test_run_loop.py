@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.observe.telemetry.run_telemetry import Summary
-from campaign.run.run_loop import worked_on_devices
+from campaign.observe.telemetry.run_telemetry import TelemetrySummary
+from campaign.run.run_loop import invalidate_if_devices_idle
 from campaign.spec.record import Status
 from campaign.workloads.protocol import Outcome
 
@@ -15,7 +15,7 @@ from campaign.workloads.protocol import Outcome
     [("ok", ("gpu:1 on h was never busy",), "invalid"), ("ok", (), "ok"), ("crashed", ("gpu:1",), "crashed")],
 )
 def test_a_run_whose_devices_did_nothing_is_invalid(status: Status, unused: tuple[str, ...], expected: Status) -> None:
-    found = worked_on_devices(Outcome(status, throughput_per_s=5.0), Summary(unused=unused))
+    found = invalidate_if_devices_idle(Outcome(status, throughput_per_s=5.0), TelemetrySummary(unused=unused))
     assert found.status == expected
     if expected == "invalid":
         assert found.failure is not None

@@ -42,7 +42,7 @@ def test_a_driver_that_cannot_work_leaves_its_reason(here: Login) -> None:
     request = replace(here.request(lease), lease_plan=str(here.directory / "gone.json"))
     submission = submitter.submit(request)
     until(submission.result_file.exists)
-    result = submission.result()
+    result = submission.read_result()
     assert result is not None
     assert isinstance(result.error, ConfigError)
     assert "gone.json: cannot be read" in str(result.error)
@@ -105,7 +105,7 @@ def test_a_stopped_driver_says_so_and_is_not_found_again(here: Login) -> None:
         submitter.stop(lease)
         assert submitter.find(lease) is None
         assert submitter.find(other) == another
-    driven = submission.result()
+    driven = submission.read_result()
     # A driver that was stopped while it started left nothing.
     assert driven is None or isinstance(driven.error, LaunchError)
 

@@ -8,9 +8,9 @@ import pytest
 
 from campaign.common import files
 from campaign.common.errors import RecordError
-from campaign.run.locks import working_locks
+from campaign.run.locks import hold_process_lock
 
-HOLD = "import sys, pathlib; from campaign.run.locks import working_locks\n"
+HOLD = "import sys, pathlib; from campaign.run.locks import hold_process_lock\n"
 HOLD += "with working_locks(pathlib.Path(sys.argv[1]), of_hosts=False): print('held', flush=True); input()"
 
 
@@ -26,7 +26,7 @@ def other(tmp_path: Path) -> subprocess.Popen[str]:
 def test_processes_that_see_each_others_locks_measure_and_leave_nothing(
     tmp_path: Path, other: subprocess.Popen[str]
 ) -> None:
-    with working_locks(tmp_path, of_hosts=True):
+    with hold_process_lock(tmp_path, across_hosts=True):
         assert len(list(tmp_path.iterdir())) == 2
     assert other.communicate("\n") == ("", None)
     assert list(tmp_path.iterdir()) == []
@@ -36,7 +36,7 @@ def test_what_a_dead_process_left_is_removed(tmp_path: Path, other: subprocess.P
     other.kill()
     other.communicate()
     assert len(list(tmp_path.iterdir())) == 1
-    with working_locks(tmp_path, of_hosts=False):
+    with hold_process_lock(tmp_path, across_hosts=False):
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -47,7 +47,7 @@ def test_locks_that_nobody_keeps_are_found_by_two_processes(tmp_path: Path, monk
     with pytest.raises(
         RecordError, match=rf"its file system \({kind}\) lets two processes hold one lock; use --results on"
     ):
-        working_locks(tmp_path, of_hosts=False).__enter__()
+        hold_process_lock(tmp_path, across_hosts=False).__enter__()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -62,7 +62,7 @@ def test_the_lock_of_a_live_process_that_is_not_seen_is_another_mounts(
     with pytest.raises(
         RecordError, match=f"does not show the lock that process {other.pid} holds, as through another mount"
     ):
-        working_locks(tmp_path, of_hosts=False).__enter__()
+        hold_process_lock(tmp_path, across_hosts=False).__enter__()
     other.communicate("\n")
 
 
@@ -79,10 +79,10 @@ def test_locks_of_one_host_are_refused_where_hosts_share_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, option: str, refused: bool
 ) -> None:
     monkeypatch.setattr(files, "find_file_system", lambda _: (kind, frozenset({"rw", option})))
-    with working_locks(tmp_path, of_hosts=False):
+    with hold_process_lock(tmp_path, across_hosts=False):
         pass
     if not refused:
-        with working_locks(tmp_path, of_hosts=True):
+        with hold_process_lock(tmp_path, across_hosts=True):
             return
     with pytest.raises(RecordError, match=rf"\({kind}\) is mounted with {option}, so that hosts do not see"):
-        working_locks(tmp_path, of_hosts=True).__enter__()
+        hold_process_lock(tmp_path, across_hosts=True).__enter__()

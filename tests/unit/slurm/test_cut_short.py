@@ -9,7 +9,7 @@ import pytest
 
 from campaign.common.processes.command import CompletedCommand
 from campaign.slurm import cut_short
-from campaign.slurm.cut_short import FirstRun
+from campaign.slurm.cut_short import FirstRunFile
 
 
 class Job:
@@ -19,7 +19,9 @@ class Job:
         self.said = "0:50|10:00"
         monkeypatch.setenv("SLURM_JOB_ID", "7")
         monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
-        monkeypatch.setattr(cut_short, "call", lambda argv, timeout_s: CompletedCommand(0, f"{self.said}\n", ""))
+        monkeypatch.setattr(
+            cut_short, "run_slurm_command", lambda argv, timeout_s: CompletedCommand(0, f"{self.said}\n", "")
+        )
 
 
 @pytest.fixture
@@ -27,9 +29,9 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
     return Job(monkeypatch)
 
 
-def begun(directory: Path, ran_s: float) -> FirstRun:
-    first = FirstRun(directory)
-    first.begin("cell.1")
+def begun(directory: Path, ran_s: float) -> FirstRunFile:
+    first = FirstRunFile(directory)
+    first.record_start("cell.1")
     document = json.loads(first.path.read_text())
     first.path.write_text(json.dumps({**document, "began_s": document["began_s"] - ran_s}))
     return first
@@ -49,9 +51,9 @@ def begun(directory: Path, ran_s: float) -> FirstRun:
 )
 def test_a_time_limit_is_told_from_a_preemption(tmp_path: Path, job: Job, said: str, ran_s: float, cut: bool) -> None:
     first, job.said = begun(tmp_path, ran_s), said
-    assert first.cut_short() is first.was_cut_short() is cut
+    assert first.record_if_cut_short() is first.was_cut_short() is cut
     job.said = "10:00|10:00"
-    assert bool(first.why("cell.1")) is cut
+    assert bool(first.explain_no_retry("cell.1")) is cut
 
 
 def test_what_an_earlier_job_or_a_finished_run_left_counts_for_nothing(
@@ -59,17 +61,17 @@ def test_what_an_earlier_job_or_a_finished_run_left_counts_for_nothing(
 ) -> None:
     first = begun(tmp_path, 540.0)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert not first.cut_short()
-    first.begin("cell.2")
-    first.end()
-    assert not first.cut_short()
-    assert first.why("cell.2") == ""
+    assert not first.record_if_cut_short()
+    first.record_start("cell.2")
+    first.remove()
+    assert not first.record_if_cut_short()
+    assert first.explain_no_retry("cell.2") == ""
 
 
 def test_it_is_started_again_in_a_longer_job_only(tmp_path: Path, job: Job) -> None:
     first = begun(tmp_path, 540.0)
-    assert first.cut_short()
-    assert "10 min (`slurm.time_min`)" in first.why("cell.1")
-    assert first.why("cell.2") == ""
+    assert first.record_if_cut_short()
+    assert "10 min (`slurm.time_min`)" in first.explain_no_retry("cell.1")
+    assert first.explain_no_retry("cell.2") == ""
     job.said = "20:00|20:00"
-    assert first.why("cell.1") == ""
+    assert first.explain_no_retry("cell.1") == ""

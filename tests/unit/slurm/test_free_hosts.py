@@ -11,14 +11,14 @@ import pytest
 from campaign.common.errors import HostFailed, LaunchError
 from campaign.common.processes.command import CompletedCommand
 from campaign.slurm import free_hosts
-from campaign.slurm.commands import Slurm
+from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.free_hosts import FreeHosts
 from campaign.slurm.strategies.controller import Controller
 from campaign.spec.system_file import SystemFile
 from tests.unit.slurm.strategies.test_controller_state import line
 
 
-class Sinfo(Slurm):
+class Sinfo(SlurmCommands):
     """Answers with the states of hosts, from one answer to the next."""
 
     def __init__(self, *states: Sequence[str]) -> None:
@@ -43,14 +43,14 @@ def site(fabric: str = "simulated", launcher: str = "slurm", **slurm: Any) -> Sy
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free_hosts, "_LOOK_S", 0.01)
+    monkeypatch.setattr(free_hosts, "_POLL_INTERVAL_S", 0.01)
 
 
 def hosts(directory: Path, slurm: Sinfo, count: int = 1, among: Sequence[str] = (), **settings: Any) -> tuple[str, ...]:
     said: list[str] = []
     found = FreeHosts(site(**settings), slurm, directory, said.append)
     try:
-        return found.wait(among, count)
+        return found.wait_until_free(among, count)
     finally:
         directory.joinpath("said").write_text("\n".join(said))
 
@@ -98,10 +98,10 @@ def test_it_waits_for_hosts_that_would_do(tmp_path: Path) -> None:
         return "host1" in names
 
     found = FreeHosts(site(), slurm, tmp_path, print)
-    assert found.wait((), 1, able) == ("host1", "host2", "host3")
+    assert found.wait_until_free((), 1, able) == ("host1", "host2", "host3")
     assert asked == [("host2", "host3")]
     with pytest.raises(HostFailed):  # the only one that would do is down
-        FreeHosts(site(), Sinfo(("down", "idle", "idle")), tmp_path / "down", print).wait((), 1, able)
+        FreeHosts(site(), Sinfo(("down", "idle", "idle")), tmp_path / "down", print).wait_until_free((), 1, able)
 
 
 def test_the_processes_of_a_campaign_ask_once_an_interval(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_the_processes_of_a_campaign_ask_once_an_interval(tmp_path: Path) -> Non
 def test_hosts_of_which_a_controller_that_just_started_knows_nothing_are_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Controller, "nodes_heard", Controller.nodes)
+    monkeypatch.setattr(Controller, "query_settled_nodes", Controller.query_nodes)
     assert hosts(tmp_path, Sinfo(("unknown", "unknown", "unknown"), ("idle", "unknown", "down"))) == ("host1",)
     assert "host1 (unknown), host2 (unknown), host3 (unknown)" in (tmp_path / "said").read_text()
 
@@ -123,10 +123,10 @@ def test_hosts_of_which_a_controller_that_just_started_knows_nothing_are_waited_
 def test_what_befalls_all_hosts_is_waited_for_and_blames_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    monkeypatch.setattr(Controller, "nodes_heard", Controller.nodes)  # its patience is that of a host
+    monkeypatch.setattr(Controller, "query_settled_nodes", Controller.query_nodes)  # its patience is that of a host
     assert hosts(tmp_path, Sinfo((state,) * 3, (state, "idle", state))) == ("host2",)
     assert "until 1 fitting hosts are free; not free: host1 (" in (tmp_path / "said").read_text()
-    monkeypatch.setattr(free_hosts, "_OUTAGE_S", 0.05)
+    monkeypatch.setattr(free_hosts, "_OUTAGE_TIMEOUT_S", 0.05)
     with pytest.raises(LaunchError, match="on any host of site") as failed:
         hosts(tmp_path / "long", Sinfo((state,) * 3))
     assert not isinstance(failed.value, HostFailed)
@@ -155,4 +155,4 @@ def test_hosts_that_cannot_come_back_are_named(tmp_path: Path) -> None:
 def test_it_matters_where_nothing_else_keeps_hosts_for_the_job(
     tmp_path: Path, settings: dict[str, Any], matter: bool
 ) -> None:
-    assert FreeHosts(site(**settings), Sinfo(()), tmp_path, print).matter is matter
+    assert FreeHosts(site(**settings), Sinfo(()), tmp_path, print).is_needed is matter

@@ -10,8 +10,8 @@ from campaign.common.errors import LaunchError
 from campaign.common.paths import Results
 from campaign.run.driver import Driver
 from campaign.slurm import submitted_jobs
-from campaign.slurm.submitted_jobs import Submitted
-from campaign.slurm.submitter import Reporting
+from campaign.slurm.submitted_jobs import SubmittedJob
+from campaign.slurm.submitter import ReportingDriver
 from campaign.spec.driver_messages import DriverRequest
 
 
@@ -19,8 +19,8 @@ def request(token: str = "a1") -> DriverRequest:
     return DriverRequest("p.json", "/results", "study", "one", "study.one.1", None, (), token)
 
 
-def submitted(token: str) -> Submitted:
-    return Submitted(request(token), "7", "f", 1.0, "study/one")
+def submitted(token: str) -> SubmittedJob:
+    return SubmittedJob(request(token), "7", "f", 1.0, "study/one")
 
 
 @pytest.fixture
@@ -37,11 +37,11 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
 def test_a_first_start_is_always_wanted_though_its_job_is_not_written_down_yet(results: Results) -> None:
     submitted_jobs.remove(results, "one")
     submitted_jobs.check_restart(results, request())
-    assert submitted_jobs.restart_count() == 0
+    assert submitted_jobs.count_restarts() == 0
 
 
 @pytest.mark.parametrize(
-    ("count", "wanted"), [(1, True), (submitted_jobs.RESTARTS_MAX, True), (submitted_jobs.RESTARTS_MAX + 1, False)]
+    ("count", "wanted"), [(1, True), (submitted_jobs.MAX_RESTARTS, True), (submitted_jobs.MAX_RESTARTS + 1, False)]
 )
 def test_a_job_is_not_started_again_for_ever(
     results: Results, monkeypatch: pytest.MonkeyPatch, count: int, wanted: bool
@@ -49,20 +49,20 @@ def test_a_job_is_not_started_again_for_ever(
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(count))
     if wanted:
         submitted_jobs.check_restart(results, request())
-        assert submitted_jobs.restart_count() == count
+        assert submitted_jobs.count_restarts() == count
     else:
         with pytest.raises(LaunchError, match=f"{count} times"):
             submitted_jobs.check_restart(results, request())
 
 
 @pytest.mark.parametrize(
-    ("count", "another"), [(0, True), (submitted_jobs.RESTARTS_MAX - 1, True), (submitted_jobs.RESTARTS_MAX, False)]
+    ("count", "another"), [(0, True), (submitted_jobs.MAX_RESTARTS - 1, True), (submitted_jobs.MAX_RESTARTS, False)]
 )
 def test_a_driver_asks_for_another_start_only_where_it_will_be_wanted(
     results: Results, monkeypatch: pytest.MonkeyPatch, count: int, another: bool
 ) -> None:
     monkeypatch.setenv("SLURM_RESTART_COUNT", str(count))
-    driver = Reporting(Driver(request()), results.root)
+    driver = ReportingDriver(Driver(request()), results.root)
     if another:
         assert driver.checkpoint().function == driver
     else:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from campaign.slurm.job_state import DONE, LOST, SUBMITTED, JobState, judge
-from campaign.slurm.parse import ENDED, SlurmJob, parse_sacct, parse_squeue
+from campaign.slurm.job_state import DONE, LOST, SUBMITTED, JobState, judge_job_state
+from campaign.slurm.parse import FINAL_STATES, SlurmJob, parse_sacct, parse_squeue
 from campaign.slurm.poll import QueueSnapshot
 from tests.unit.slurm.saved import saved
 
@@ -26,14 +26,14 @@ def verdict(
     submitted_s: float = SUBMITTED_S,
     job_id: str = "7",
 ) -> JobState:
-    return judge(
+    return judge_job_state(
         job_id,
         QueueSnapshot(
             asked_s, reachable, True, "" if reachable else "connect failure", {job.job_id: job for job in jobs}
         ),
         result_there=result,
         submitted_s=submitted_s,
-        now=now,
+        now_s=now,
         latency_s=latency_s,
         first_missing_s=missing,
     )
@@ -46,7 +46,7 @@ def job(
 
 
 STATES = st.sampled_from(
-    [*sorted(ENDED), "RUNNING", "PENDING", "COMPLETING", "UNKNOWN", "REQUEUED", "SUSPENDED", "EXPEDITING"]
+    [*sorted(FINAL_STATES), "RUNNING", "PENDING", "COMPLETING", "UNKNOWN", "REQUEUED", "SUSPENDED", "EXPEDITING"]
 )
 JOBS = st.builds(job, STATES, st.sampled_from(["", "Priority", "JobHeldUser"]), queued=st.booleans())
 TIMES = st.floats(0, 5000)
@@ -86,7 +86,7 @@ def test_nothing_is_given_up_before_it_was_missing_for_the_latency(
             assert situation["asked_s"] > situation["missing"]
         else:
             assert known is not None
-            assert known.state in ENDED
+            assert known.state in FINAL_STATES
 
 
 @given(JOBS, TIMES, st.none() | TIMES)
@@ -94,7 +94,7 @@ def test_what_the_queue_shows_as_not_ended_is_always_waited_for(
     known: SlurmJob, now: float, missing: float | None
 ) -> None:
     told = verdict(known, now=now, missing=missing, latency_s=0.0)
-    if known.active and known.queued:
+    if known.is_active and known.queued:
         assert told.alive
         assert told.missing_since_s is None
 
@@ -113,7 +113,7 @@ def test_whatever_happens_a_job_that_stays_over_is_given_up_in_the_end(
     assert not told.alive
 
 
-@pytest.mark.parametrize("state", sorted(ENDED))
+@pytest.mark.parametrize("state", sorted(FINAL_STATES))
 def test_an_end_without_a_result_counts_after_the_latency(state: str) -> None:
     first = verdict(job(state, hosts=("host1",)), now=3000.0)
     assert (first.alive, first.state, first.missing_since_s) == (True, state, 3000.0)
@@ -314,7 +314,7 @@ def test_the_pending_jobs_of_a_real_slurm() -> None:
 
 
 def test_the_accounting_of_a_real_slurm() -> None:
-    ended = [each for each in parse_sacct(saved("sacct")) if not each.active]
+    ended = [each for each in parse_sacct(saved("sacct")) if not each.is_active]
     assert len(ended) > 5
     for each in ended:
         told = verdict(each, job_id=each.job_id, now=ASKED_S, missing=ASKED_S - 60)

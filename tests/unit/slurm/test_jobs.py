@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from campaign.common import files
 from campaign.common.paths import Results
 from campaign.slurm import submitted_jobs
-from campaign.slurm.submitted_jobs import Submitted
+from campaign.slurm.submitted_jobs import SubmittedJob
 from campaign.spec.driver_messages import DriverRequest
 from tests.fake_slurm import FakeSlurm
 
 
-def submitted(lease: str, job_id: str, folder: str, submitted_s: float, name: str = "study/one") -> Submitted:
+def submitted(lease: str, job_id: str, folder: str, submitted_s: float, name: str = "study/one") -> SubmittedJob:
     request = DriverRequest("p.json", "/results", "study", lease, f"study.{lease}.1", None, (), "0" * 16)
-    return Submitted(request, job_id, folder, submitted_s, name)
+    return SubmittedJob(request, job_id, folder, submitted_s, name)
 
 
 @pytest.fixture

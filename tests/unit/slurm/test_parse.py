@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.slurm.parse import (
-    ENDED,
+    FINAL_STATES,
     SlurmJob,
-    duration_s,
     expand_hosts,
-    hosts_in,
+    parse_duration_s,
+    parse_hosts_or_empty,
     parse_sacct,
     parse_squeue,
 )
@@ -38,7 +38,7 @@ def test_hosts_are_expanded(text: str, hosts: list[str]) -> None:
 def test_what_is_no_list_of_hosts_is_an_error_or_no_hosts(text: str) -> None:
     with pytest.raises(ValueError, match="not a"):
         expand_hosts(text)
-    assert hosts_in(text) == ()
+    assert parse_hosts_or_empty(text) == ()
 
 
 @given(
@@ -53,7 +53,7 @@ def test_expanding_gives_back_what_was_listed(parts: list[tuple[str, int, int]])
 
 @given(st.text(alphabet="ab1[],-: %", max_size=30))
 def test_expanding_ends_in_names_without_brackets_or_in_an_error(text: str) -> None:
-    for name in hosts_in(text):
+    for name in parse_hosts_or_empty(text):
         assert name
         assert not set(name) & set("[], ")
 
@@ -65,7 +65,7 @@ def test_the_queue_of_a_real_slurm() -> None:
     assert "4_2" not in jobs, "tasks of arrays are none of a campaign's jobs"
     assert jobs["2"].state == "FAILED"
     assert jobs["9"].reason == "ReqNodeNotAvail, UnavailableNodes:host3"
-    assert {name for name, job in jobs.items() if not job.active} == {"11", "1", "2"}
+    assert {name for name, job in jobs.items() if not job.is_active} == {"11", "1", "2"}
 
 
 def test_a_name_with_the_separator_does_not_hide_a_job() -> None:
@@ -73,7 +73,7 @@ def test_a_name_with_the_separator_does_not_hide_a_job() -> None:
 
 
 def test_ended_jobs_of_a_real_slurm() -> None:
-    states = {job.job_id: (job.state, job.active) for job in parse_squeue(saved("squeue-ended"))}
+    states = {job.job_id: (job.state, job.is_active) for job in parse_squeue(saved("squeue-ended"))}
     assert states["21"] == ("NODE_FAIL", False)
     assert states["22"] == ("PENDING", True)
 
@@ -103,7 +103,7 @@ def test_no_text_breaks_the_parsers(text: str) -> None:
 
 @given(
     st.integers(1, 10**8),
-    st.sampled_from(sorted(ENDED)),
+    st.sampled_from(sorted(FINAL_STATES)),
     st.text(alphabet=st.characters(exclude_categories=["C", "Z"]), max_size=30),
 )
 def test_any_job_of_the_queue_is_found_whatever_its_name(number: int, state: str, name: str) -> None:
@@ -163,4 +163,4 @@ def test_states_of_the_accounting(text: str, state: str, code: int | None) -> No
     ],
 )
 def test_durations(text: str, seconds: float | None) -> None:
-    assert duration_s(text) == seconds
+    assert parse_duration_s(text) == seconds

@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.common.errors import ConfigError
-from campaign.plan.campaign.resolve_slurm_options import devices_asked, given_options, options_of, time_limit_min
-from campaign.slurm.sbatch_options import sbatch_parameters
+from campaign.plan.campaign.resolve_slurm_options import (
+    compute_time_limit_min,
+    count_requested_devices,
+    merge_slurm_options,
+    parse_slurm_options,
+)
+from campaign.slurm.sbatch_options import build_sbatch_parameters
 from campaign.spec.cell import Configuration
 from campaign.spec.system_file import SlurmOptions, SystemFile
 from tests.campaign_files import load
@@ -31,7 +36,7 @@ def system(fabric: str = "simulated", hosts: Any = None, **slurm: Any) -> System
 
 def parameters(options: SlurmOptions | None = None, of: SystemFile | None = None, **changes: Any) -> dict[str, Any]:
     given: dict[str, Any] = {"time_min": 30, **changes}
-    return sbatch_parameters("study", of or system(), LOCAL, options or SlurmOptions(), **given)
+    return build_sbatch_parameters("study", of or system(), LOCAL, options or SlurmOptions(), **given)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +57,8 @@ def test_who_chooses_the_hosts(fabric: str, slurm: dict[str, Any], pinned: bool)
 
 
 def test_devices_that_come_on_top_of_a_hosts_own_are_asked_for_with_them() -> None:
-    assert devices_asked(system(), LOCAL) == 2
-    assert devices_asked(system(), HYBRID) == 2 + 3
+    assert count_requested_devices(system(), LOCAL) == 2
+    assert count_requested_devices(system(), HYBRID) == 2 + 3
 
 
 def test_the_own_devices_of_hosts_that_are_not_used_do_not_count() -> None:
@@ -61,9 +66,9 @@ def test_the_own_devices_of_hosts_that_are_not_used_do_not_count() -> None:
         {"name": "small", "devices": [{"model": "a100", "count": 1}]},
         {"name": "large[1-2]", "devices": [{"model": "a100", "count": 8}]},
     ]
-    assert devices_asked(system(hosts=two), HYBRID) == 8 + 3
-    assert devices_asked(system(hosts=two), HYBRID, ["small"]) == 1 + 3
-    assert devices_asked(system(hosts=two), HYBRID, ["large2"]) == 8 + 3
+    assert count_requested_devices(system(hosts=two), HYBRID) == 8 + 3
+    assert count_requested_devices(system(hosts=two), HYBRID, ["small"]) == 1 + 3
+    assert count_requested_devices(system(hosts=two), HYBRID, ["large2"]) == 8 + 3
 
 
 def test_the_last_word_counts() -> None:
@@ -78,11 +83,11 @@ def test_the_last_word_counts() -> None:
             {"when": "attach == 'local' and ranks == 4", "qos": "high"},
         ],
     )
-    chosen = options_of(of, LOCAL, SlurmOptions(account="yours", additional={"licenses": "b"}))
+    chosen = merge_slurm_options(of, LOCAL, SlurmOptions(account="yours", additional={"licenses": "b"}))
     assert chosen == SlurmOptions(
         partition="wide", account="yours", qos="high", additional={"licenses": "b", "nice": 20}
     )
-    assert options_of(of, HYBRID, SlurmOptions()) == SlurmOptions(
+    assert merge_slurm_options(of, HYBRID, SlurmOptions()) == SlurmOptions(
         partition="gpu", account="mine", qos="normal", additional={"licenses": "a", "nice": 10}
     )
 
@@ -98,17 +103,17 @@ options = st.builds(
 
 @given(options, options)
 def test_what_a_person_says_wins_and_what_they_leave_out_stays(site: SlurmOptions, asked: SlurmOptions) -> None:
-    chosen = options_of(system(**site.model_dump(exclude_none=True)), LOCAL, asked)
+    chosen = merge_slurm_options(system(**site.model_dump(exclude_none=True)), LOCAL, asked)
     for name in ("partition", "time_min", "memory_gib"):
         said = getattr(asked, name)
         assert getattr(chosen, name) == (getattr(site, name) if said is None else said)
     assert chosen.additional == {**site.additional, **asked.additional}
-    assert options_of(system(**site.model_dump(exclude_none=True)), LOCAL, SlurmOptions()) == site
+    assert merge_slurm_options(system(**site.model_dump(exclude_none=True)), LOCAL, SlurmOptions()) == site
 
 
 def test_an_override_that_means_nothing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"slurm\.overrides\.0\.when.*hots"):
-        options_of(
+        merge_slurm_options(
             load(tmp_path, {"system.slurm": {"overrides": [{"when": "hots > 1"}]}}).system, LOCAL, SlurmOptions()
         )
 
@@ -117,7 +122,7 @@ def test_an_override_that_means_nothing_is_named(tmp_path: Path) -> None:
 def test_a_time_limit_has_head_room_and_is_never_more_than_the_runs_may_take(
     expected_s: float, longest_s: float
 ) -> None:
-    minutes = time_limit_min(expected_s, longest_s)
+    minutes = compute_time_limit_min(expected_s, longest_s)
     assert minutes >= 10
     assert minutes <= longest_s / 60 + 11
     # Enough for what is expected, or for all that the runs are allowed.
@@ -125,9 +130,9 @@ def test_a_time_limit_has_head_room_and_is_never_more_than_the_runs_may_take(
 
 
 def test_a_time_limit_that_the_person_gives_is_taken() -> None:
-    assert time_limit_min(3600, 1e9) == 130
-    assert time_limit_min(0, 1e9) == 15
-    assert (time_limit_min(None, 1800), time_limit_min(None, 1e9)) == (40, 1440)
+    assert compute_time_limit_min(3600, 1e9) == 130
+    assert compute_time_limit_min(0, 1e9) == 15
+    assert (compute_time_limit_min(None, 1800), compute_time_limit_min(None, 1e9)) == (40, 1440)
     assert parameters(SlurmOptions(time_min=7))["time"] == 7
     assert parameters()["time"] == 30
 
@@ -159,12 +164,12 @@ def test_a_further_option_replaces_ours_under_either_spelling() -> None:
 @pytest.mark.parametrize("name", ["comment", "array", "output", "job-name", "open-mode", "signal", "parsable"])
 def test_what_a_driver_is_found_by_cannot_be_replaced(name: str) -> None:
     with pytest.raises(ConfigError, match=f"additional: {name}: is set by the campaign"):
-        given_options({"additional": {name: "x"}})
+        parse_slurm_options({"additional": {name: "x"}})
 
 
 def test_a_key_of_the_system_file_is_named_where_it_is_given_elsewhere() -> None:
     with pytest.raises(ConfigError, match=r"gres is given in the system file only \(`slurm\.gres`\)"):
-        given_options({"gres": "gpu:a100"})
+        parse_slurm_options({"gres": "gpu:a100"})
 
 
 def test_hosts_are_named_or_left_out() -> None:
@@ -182,7 +187,7 @@ def test_equal_compositions_have_equal_parameters() -> None:
 
 @pytest.mark.parametrize("given", [None, {}, {"partition": "gpu", "time_min": 30}])
 def test_what_a_person_may_say(given: Any) -> None:
-    assert given_options(given) == SlurmOptions(**(given or {}))
+    assert parse_slurm_options(given) == SlurmOptions(**(given or {}))
 
 
 @pytest.mark.parametrize(
@@ -195,4 +200,4 @@ def test_what_a_person_may_say(given: Any) -> None:
 )
 def test_what_a_person_may_not_say(given: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=f"--config slurm: {words}"):
-        given_options(given)
+        parse_slurm_options(given)

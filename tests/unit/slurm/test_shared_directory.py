@@ -8,7 +8,7 @@ import pytest
 
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_hosts import check_before_leases, check_shared_results
-from campaign.slurm.commands import Slurm
+from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.listed_hosts import parse_listing
 from campaign.slurm.shared_directory import choose_free_host
 from campaign.spec.system_file import SlurmOptions, SystemFile
@@ -42,7 +42,7 @@ def test_results_that_no_host_sees_stop_the_first_lease(site: Site, fake_slurm: 
         fake_slurm,
         f'script=$3; token=$6; set -- /bin/sh -c "$script" sh {tmp_path}/disk_of_the_host "$token" "$7" "$8"\n',
     )
-    (found,) = check_before_leases(site, SlurmOptions(), Slurm())
+    (found,) = check_before_leases(site, SlurmOptions(), SlurmCommands())
     assert (found.what, found.verdict) == ("results", "stop")
     assert found.words == (
         f"host2 (partition gpu) does not see {site.root} of this machine; "
@@ -69,7 +69,7 @@ def test_each_answer_of_a_host_has_a_verdict(
     site: Site, fake_slurm: FakeSlurm, before: str, verdict: str, words: str
 ) -> None:
     put_srun(fake_slurm, before)
-    (found,) = check_shared_results(site, SlurmOptions(), Slurm())
+    (found,) = check_shared_results(site, SlurmOptions(), SlurmCommands())
     assert (found.verdict, found.words.startswith(words.format(site.root))) == (verdict, True), found
     assert not list(site.root.iterdir())
 
@@ -80,7 +80,7 @@ def test_a_host_that_may_only_read_is_no_place_for_results(site: Site, fake_slur
         fake_slurm,
         'exec unshare --mount sh -c \'mount --bind -o ro "$5" "$5" && mount -o remount,bind,ro "$5" && exec "$@"\' sh "$@"\n',
     )
-    (found,) = check_shared_results(site, SlurmOptions(), Slurm())
+    (found,) = check_shared_results(site, SlurmOptions(), SlurmCommands())
     if found.verdict == "note":
         pytest.skip(f"nothing can be mounted here: {found.words}")
     assert (found.verdict, found.words.partition(";")[0]) == (
@@ -91,7 +91,7 @@ def test_a_host_that_may_only_read_is_no_place_for_results(site: Site, fake_slur
 
 def test_no_host_is_woken_up_or_waited_for(site: Site, fake_slurm: FakeSlurm) -> None:
     fake_slurm.put(hosts=["host1|ALLOCATED|gpu:4|none", "host2|IDLE~|gpu:4|none"])
-    (found,) = check_shared_results(site, SlurmOptions(), Slurm())
+    (found,) = check_shared_results(site, SlurmOptions(), SlurmCommands())
     assert (found.verdict, fake_slurm.calls("srun")) == ("note", [])
 
 

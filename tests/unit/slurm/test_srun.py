@@ -24,24 +24,24 @@ from campaign.common.processes.marked import find_marked_processes
 from campaign.emulators.hosts.cluster_spec import Cluster, ClusterHost, ClusterSpec
 from campaign.emulators.hosts.emulation_plan import NOT_CROSSED
 from campaign.emulators.hosts.network import HeldNamespaces
-from campaign.emulators.hosts.topology import LinkRates, namespaces
+from campaign.emulators.hosts.topology import LinkRates, list_namespaces
 from campaign.slurm.rank_placement import SlurmPlacement
 from campaign.slurm.srun import SrunLauncher
 from campaign.slurm.srun_step import (
     RankEnd,
     StepPlacement,
-    codes_of,
-    memory_of_host_mib,
-    objection,
-    parse_end,
-    rank_script,
-    read_ends,
-    some_rank_failed,
-    step_argv,
+    build_rank_script,
+    build_step_argv,
+    find_launch_error,
+    has_failed_rank,
+    list_exit_codes,
+    parse_host_memory_mib,
+    parse_rank_end,
+    read_rank_ends,
 )
 from campaign.spec.hardware import ComposedHost, Composition, Device
 from campaign.spec.system_file import SystemFile
-from campaign.workloads.launcher import Limits
+from campaign.workloads.launcher import StepLimits
 from campaign.workloads.protocol import Step
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -75,10 +75,10 @@ CASES: Mapping[str, tuple[Step, StepPlacement, bool, dict[str, object]]] = {
 def made(case: str) -> str:
     """The command as a comment, and the script that it starts."""
     step, placement, sweeps, options = CASES[case]
-    limits = Limits(600.0, 4096 if case == "ranks" else None)
+    limits = StepLimits(600.0, 4096 if case == "ranks" else None)
     log = Path("/shared/results/logs/2x2/cell.1.log")
-    argv = step_argv(step, limits, DIRECTORY / "rank.sh", log, name="cell.1", **options)  # type: ignore[arg-type]
-    return f"# {shlex.join(argv)}\n" + rank_script(
+    argv = build_step_argv(step, limits, DIRECTORY / "rank.sh", log, name="cell.1", **options)  # type: ignore[arg-type]
+    return f"# {shlex.join(argv)}\n" + build_rank_script(
         step, placement, "0123/2x2/cell.1", DIRECTORY, reaper=REAPER if sweeps else ()
     )
 
@@ -101,7 +101,7 @@ class Task:
         self.directory, self.step = directory, step
         self.mark = f"test-{os.getpid()}/{directory.name}"
         reaper = (sys.executable, "-I", *REAPER[1:]) if sweeps else ()
-        (directory / "rank.sh").write_text(rank_script(step, placement, self.mark, directory, reaper=reaper))
+        (directory / "rank.sh").write_text(build_rank_script(step, placement, self.mark, directory, reaper=reaper))
 
     def run(self, host: str, local: int = 0) -> subprocess.CompletedProcess[str]:
         slurm = {"SLURMD_NODENAME": host, "SLURM_LOCALID": str(local), "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3"}
@@ -124,7 +124,7 @@ def test_each_task_is_the_rank_of_its_host_and_number(tmp_path: Path) -> None:
     task = Task(tmp_path, step)
     shown = [task.run(host, local).stdout.strip() for host, local in (("a", 0), ("b", 0), ("b", 2))]
     assert shown == ["0 4 0 1 a", "1 4 0 3 b", "3 4 2 3 b"]
-    assert [end.host for end in read_ends(tmp_path, 4)] == ["a", "b", None, "b"]
+    assert [end.host for end in read_rank_ends(tmp_path, 4)] == ["a", "b", None, "b"]
     assert task.run("c").returncode == 125
 
 
@@ -139,7 +139,7 @@ def test_each_task_is_the_rank_of_its_host_and_number(tmp_path: Path) -> None:
 )
 def test_tasks_of_unequal_hosts_ask_for_their_own_devices(per_rank: bool, gres: str, asked: list[str]) -> None:
     step = sh("true", {"a": 1, "b": 3}, per_rank)
-    argv = step_argv(step, Limits(1.0), Path("s"), Path("l"), name="n", gres=gres, cpus_per_task=None)
+    argv = build_step_argv(step, StepLimits(1.0), Path("s"), Path("l"), name="n", gres=gres, cpus_per_task=None)
     assert set(asked) <= set(argv)
     assert not any(word.startswith("--gres=gpu") for word in argv)
 
@@ -178,22 +178,24 @@ def test_arguments_and_marks_arrive_unharmed(tmp_path: Path) -> None:
 )
 def test_how_a_rank_ended_is_in_its_file(tmp_path: Path, code: str, end: int) -> None:
     Task(tmp_path, sh(code)).run("host1", 1)
-    assert read_ends(tmp_path, 2) == (RankEnd(), RankEnd("host1", "7.3", end))
+    assert read_rank_ends(tmp_path, 2) == (RankEnd(), RankEnd("host1", "7.3", end))
 
 
 def test_clocks_and_kills_are_compared_from_the_start_of_a_rank_to_its_end() -> None:
     looks = "before 1000.5 50.25 2\nended 137\nafter {} {} 3\n"
-    assert parse_end(looks.format(1010.5, 60.25)) == RankEnd(code=-9, memory_kills=1)
-    assert parse_end(looks.format(-6189.5, 60.25)) == RankEnd(code=-9, memory_kills=1, clock_set_s=-7200.0)
-    assert parse_end("before 1000.%N 50.25 2\nafter 1010.%N 60.25 3\n") == RankEnd()
-    assert parse_end("before 1000.5 50.25 2\nstopped\nstopped\n") == RankEnd(stopped=True)  # killed with its script
+    assert parse_rank_end(looks.format(1010.5, 60.25)) == RankEnd(code=-9, memory_kills=1)
+    assert parse_rank_end(looks.format(-6189.5, 60.25)) == RankEnd(code=-9, memory_kills=1, clock_set_s=-7200.0)
+    assert parse_rank_end("before 1000.%N 50.25 2\nafter 1010.%N 60.25 3\n") == RankEnd()
+    assert parse_rank_end("before 1000.5 50.25 2\nstopped\nstopped\n") == RankEnd(
+        stopped=True
+    )  # killed with its script
 
 
 def test_a_program_that_is_not_there_is_told_from_one_that_fails(tmp_path: Path) -> None:
     Task(tmp_path, Step(("no-such-program",), {}, TWO)).run("host1")
-    assert read_ends(tmp_path, 1)[0].missing
+    assert read_rank_ends(tmp_path, 1)[0].missing
     Task(tmp_path, sh("exit 127")).run("host1")
-    assert read_ends(tmp_path, 1)[0] == RankEnd("host1", "7.3", 127)
+    assert read_rank_ends(tmp_path, 1)[0] == RankEnd("host1", "7.3", 127)
 
 
 def test_what_a_rank_leaves_behind_is_ended_and_its_neighbours_are_not(tmp_path: Path) -> None:
@@ -214,20 +216,20 @@ def test_a_daemon_that_cleans_its_environment_is_ended_with_its_rank(tmp_path: P
     daemon = f"env -i setsid sh -c 'sleep 60 & echo $$ $! >{pid_file}; wait' >/dev/null 2>&1 &"
     daemon += f" while ! test -s {pid_file}; do sleep 0.01; done; kill -9 $$"
     Task(tmp_path, sh(daemon)).run("host1")
-    assert read_ends(tmp_path, 1)[0].code == -signal.SIGKILL
+    assert read_rank_ends(tmp_path, 1)[0].code == -signal.SIGKILL
     assert not [pid for pid in pid_file.read_text().split() if Path(f"/proc/{pid}").exists()]
 
 
 def test_a_rank_that_is_stopped_for_a_while_says_so(tmp_path: Path) -> None:
     code = "(sleep 0.2; kill -CONT $$) & kill -STOP $$; echo went on"
     assert Task(tmp_path, sh(code)).run("host1").stdout == "went on\n"
-    assert read_ends(tmp_path, 1)[0] == RankEnd("host1", "7.3", 0, stopped=True)
+    assert read_rank_ends(tmp_path, 1)[0] == RankEnd("host1", "7.3", 0, stopped=True)
 
 
 def test_one_program_for_all_sees_hosts_and_ranks_of_the_run(tmp_path: Path) -> None:
     step = sh("echo $CAMPAIGN_HOSTS $CAMPAIGN_RANKS $SLURM_NODELIST $SLURM_NTASKS ${SLURM_PROCID-none}", per_rank=False)
     assert Task(tmp_path, step).run("host1").stdout.strip() == "host1,host2 4 host1,host2 4 none"
-    assert read_ends(tmp_path, 1)[0].code == 0
+    assert read_rank_ends(tmp_path, 1)[0].code == 0
 
 
 def test_ranks_behind_something_are_started_through_it(tmp_path: Path) -> None:
@@ -238,10 +240,10 @@ def test_ranks_behind_something_are_started_through_it(tmp_path: Path) -> None:
 
 @given(st.text(alphabet="started 7.1host\nendmig0-", max_size=60))
 def test_a_torn_file_of_a_rank_is_understood_as_far_as_it_goes(text: str) -> None:
-    end = parse_end(text)
+    end = parse_rank_end(text)
     whole = "started 7.1 host1\nended 0\n"
     assert end.code is None or "ended" in text
-    assert [parse_end(whole[:size]).code for size in range(len(whole))] == [None] * len(whole)
+    assert [parse_rank_end(whole[:size]).code for size in range(len(whole))] == [None] * len(whole)
 
 
 RAN = (RankEnd("host1", "7.3", 0), RankEnd("host2", "7.3", 0))
@@ -254,7 +256,7 @@ KILLED = "srun: error: host1: task 0: Killed\nsrun: error: host2: task 1: Killed
 
 
 def objected(words: str, tail: str, ends: tuple[RankEnd, ...], by_us: bool = False) -> LaunchError | None:
-    return objection(1, words, tail, ends, ended_by_us=by_us, program="p")
+    return find_launch_error(1, words, tail, ends, ended_by_us=by_us, program="p")
 
 
 @pytest.mark.parametrize(
@@ -315,8 +317,8 @@ LAUNCH_TIMEOUT = "srun: error: timeout waiting for task launch, started 0 of 1 t
 
 
 def test_a_step_whose_ranks_ended_well_did_so_whatever_srun_printed() -> None:
-    assert objection(0, KILLED, CANCELLED, RAN, ended_by_us=True, program="p") is None
-    assert codes_of(RAN, ended_by_us=True) == (0, 0)
+    assert find_launch_error(0, KILLED, CANCELLED, RAN, ended_by_us=True, program="p") is None
+    assert list_exit_codes(RAN, ended_by_us=True) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +332,7 @@ def test_a_step_whose_ranks_ended_well_did_so_whatever_srun_printed() -> None:
     ],
 )
 def test_exit_code_0_of_srun_does_not_prove_that_ranks_ran(words: str, ends: tuple[RankEnd, ...], message: str) -> None:
-    error = objection(0, words, "", ends, ended_by_us=False, program="p")
+    error = find_launch_error(0, words, "", ends, ended_by_us=False, program="p")
     assert error is not None
     assert message in str(error)
 
@@ -340,26 +342,26 @@ def test_exit_code_0_of_srun_does_not_prove_that_ranks_ran(words: str, ends: tup
     [("srun: error: Node failure on host2\n", "host2 failed"), (LAUNCH_TIMEOUT, "did not start all ranks")],
 )
 def test_exit_code_0_of_an_srun_inside_the_program_does_not_prove_that_ranks_ran(tail: str, message: str) -> None:
-    error = objection(0, "", tail, (RAN[0],), ended_by_us=False, program="p")
+    error = find_launch_error(0, "", tail, (RAN[0],), ended_by_us=False, program="p")
     assert error is not None
     assert message in str(error)
 
 
 def test_a_rank_that_was_ended_at_the_time_limit_has_no_exit_code_although_srun_ends_with_0() -> None:
-    assert objection(0, KILLED, "", GONE, ended_by_us=True, program="p") is None
-    assert codes_of(GONE, ended_by_us=True) == (None, None)
+    assert find_launch_error(0, KILLED, "", GONE, ended_by_us=True, program="p") is None
+    assert list_exit_codes(GONE, ended_by_us=True) == (None, None)
 
 
 def test_ranks_that_were_ended_did_not_end_by_themselves() -> None:
     ends = (RankEnd("host1", "7.3", -9), RankEnd("host1", "7.3", 4), RankEnd("host1", "7.3"))
-    assert codes_of(ends, ended_by_us=True) == (None, 4, None)
-    assert codes_of(ends, ended_by_us=False) == (-9, 4, None)
+    assert list_exit_codes(ends, ended_by_us=True) == (None, 4, None)
+    assert list_exit_codes(ends, ended_by_us=False) == (-9, 4, None)
 
 
 def test_the_first_failed_rank_is_noticed_while_the_others_run() -> None:
-    assert some_rank_failed("srun: error: host2: task 2: Exited with exit code 3\n")
-    assert some_rank_failed("srun: error: host2: tasks 2-3: Killed\n")
-    assert not some_rank_failed("srun: warning: something\nsrun: Job step creation temporarily disabled, retrying\n")
+    assert has_failed_rank("srun: error: host2: task 2: Exited with exit code 3\n")
+    assert has_failed_rank("srun: error: host2: tasks 2-3: Killed\n")
+    assert not has_failed_rank("srun: warning: something\nsrun: Job step creation temporarily disabled, retrying\n")
 
 
 def device(host: str, number: int, local: bool = True, **more: object) -> Device:
@@ -386,7 +388,7 @@ def cluster(ports: int = 2, local_gb_per_s: float | None = None) -> Cluster:
         for i in (1, 2)
     )
     spec = ClusterSpec(hosts=hosts, rates=LinkRates(local_gb_per_s=local_gb_per_s))
-    names = namespaces(spec.emulation())
+    names = list_namespaces(spec.emulation_spec())
     held = HeldNamespaces(
         pid=1, user=False, isolated=True, descriptors={name: {"net": 10 + i} for i, name in enumerate(names)}
     )
@@ -397,13 +399,13 @@ def cluster(ports: int = 2, local_gb_per_s: float | None = None) -> Cluster:
 
 
 def test_real_hosts_meet_at_the_first_one_by_name() -> None:
-    placement = SlurmPlacement(system(), composed(True, False), None).of(TRAIN, 1234)
+    placement = SlurmPlacement(system(), composed(True, False), None).place_step(TRAIN, 1234)
     assert placement == StepPlacement("host1", 1234)
 
 
 def test_one_host_meets_on_its_loopback() -> None:
     step = Step(("p",), {}, {"host1": 2})
-    assert SlurmPlacement(system(), composed(True, True), None).of(step, 1).address == "127.0.0.1"
+    assert SlurmPlacement(system(), composed(True, True), None).place_step(step, 1).address == "127.0.0.1"
 
 
 def test_a_run_is_given_its_own_devices_where_they_have_names() -> None:
@@ -417,17 +419,19 @@ def test_a_run_is_given_its_own_devices_where_they_have_names() -> None:
         for name in ("host1", "host2")
     )
     step = Step(("p",), {}, {"host1": 1, "host2": 1})
-    assert SlurmPlacement(system(), Composition(hosts), None).of(step, 1).devices == {
+    assert SlurmPlacement(system(), Composition(hosts), None).place_step(step, 1).devices == {
         "host1": "GPU-1a",
         "host2": "GPU-2a",
     }
-    amd = SlurmPlacement(system(devices={"a100": {"runs_on": "rocm"}}), numbered(hosts, "GPU-a{}"), None).of(step, 1)
+    amd = SlurmPlacement(system(devices={"a100": {"runs_on": "rocm"}}), numbered(hosts, "GPU-a{}"), None).place_step(
+        step, 1
+    )
     assert amd.devices == {"host1": "GPU-a1", "host2": "GPU-a1"}
-    script = rank_script(step, amd, "m", Path("/d"))
+    script = build_rank_script(step, amd, "m", Path("/d"))
     assert "export ROCR_VISIBLE_DEVICES=$devices" in script
     assert "unset HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES" in script, "they would number what the other mask leaves"
     on_cpu = system(devices={"a100": {"runs_on": "cpu"}})
-    assert SlurmPlacement(on_cpu, Composition(hosts), None).of(step, 1).devices == {}
+    assert SlurmPlacement(on_cpu, Composition(hosts), None).place_step(step, 1).devices == {}
 
 
 def numbered(hosts: Sequence[ComposedHost], name: str) -> Composition:
@@ -443,20 +447,24 @@ def numbered(hosts: Sequence[ComposedHost], name: str) -> Composition:
 def test_each_rank_sees_its_own_tile_of_an_intel_gpu_alone(name: str, hierarchy: str) -> None:
     site = system(devices={"a100": {"runs_on": "xpu"}})
     tiles = numbered(composed(True, True, hosts=1).hosts, name)
-    placement = SlurmPlacement(site, tiles, None).of(Step(("p",), {}, {"host1": 2}), 1)
+    placement = SlurmPlacement(site, tiles, None).place_step(Step(("p",), {}, {"host1": 2}), 1)
     assert placement.devices == {}
-    assert [dict(placement.given[rank].environment) for rank in (0, 1)] == [
+    assert [dict(placement.device_environments[rank].environment) for rank in (0, 1)] == [
         {"ZE_AFFINITY_MASK": name.format(rank), "ZE_FLAT_DEVICE_HIERARCHY": hierarchy} for rank in (0, 1)
     ]
-    one = SlurmPlacement(site, tiles, None).of(Step(("p",), {}, {"host1": 2}, per_rank=False), 1)
-    assert one.given[0].environment["ZE_AFFINITY_MASK"] == f"{name.format(0)},{name.format(1)}"
-    unnamed = SlurmPlacement(site, numbered(tiles.hosts, "00000000-{}"), None).of(Step(("p",), {}, {"host1": 2}), 1)
-    assert (unnamed.devices, unnamed.given) == ({}, {}), "a mask knows numbers only, so that Slurm chooses"
+    one = SlurmPlacement(site, tiles, None).place_step(Step(("p",), {}, {"host1": 2}, per_rank=False), 1)
+    assert one.device_environments[0].environment["ZE_AFFINITY_MASK"] == f"{name.format(0)},{name.format(1)}"
+    unnamed = SlurmPlacement(site, numbered(tiles.hosts, "00000000-{}"), None).place_step(
+        Step(("p",), {}, {"host1": 2}), 1
+    )
+    assert (unnamed.devices, unnamed.device_environments) == ({}, {}), (
+        "a mask knows numbers only, so that Slurm chooses"
+    )
 
 
 def test_emulated_ranks_stand_behind_the_ports_of_their_devices() -> None:
     hosts = SlurmPlacement(system(emulation={"scale": 0.01}), composed(True, False), cluster())
-    placement = hosts.of(TRAIN, 1)
+    placement = hosts.place_step(TRAIN, 1)
     assert placement.address == "198.18.0.1"
     assert {rank: argv[1] for rank, argv in placement.prefixes.items()} == {
         1: "--net=/proc/1/fd/11",
@@ -466,13 +474,13 @@ def test_emulated_ranks_stand_behind_the_ports_of_their_devices() -> None:
     assert hosts.links is not None
     assert hosts.links["emulated"] == "root"
     first_behind = SlurmPlacement(system(emulation={"scale": 0.01}), composed(False, False), cluster())
-    assert first_behind.of(TRAIN, 1).address == "198.18.0.2"
+    assert first_behind.place_step(TRAIN, 1).address == "198.18.0.2"
 
 
 def test_emulated_ranks_on_local_devices_stand_behind_ports_of_their_own() -> None:
     """Descriptors: 10 is host1, 11 and 12 its own devices, 13 and 14 its fabric ports, 15 is host2."""
     emulated = system(emulation={"scale": 0.01})
-    placement = SlurmPlacement(emulated, composed(True, False), cluster(local_gb_per_s=36.0)).of(TRAIN, 1)
+    placement = SlurmPlacement(emulated, composed(True, False), cluster(local_gb_per_s=36.0)).place_step(TRAIN, 1)
     assert placement.address == "198.18.0.2"
     assert {rank: argv[1].rpartition("/")[2] for rank, argv in placement.prefixes.items()} == {
         0: "11", 1: "13", 2: "16", 3: "18",
@@ -481,9 +489,9 @@ def test_emulated_ranks_on_local_devices_stand_behind_ports_of_their_own() -> No
 
 def test_one_program_cannot_stand_behind_several_ports_and_says_so() -> None:
     hosts = SlurmPlacement(system(emulation={"scale": 0.01}), composed(True, False), cluster())
-    assert hosts.flags(MPI) == (NOT_CROSSED,)
-    assert hosts.flags(TRAIN) == ()
-    assert hosts.of(MPI, 1).prefixes == {}
+    assert hosts.record_flags(MPI) == (NOT_CROSSED,)
+    assert hosts.record_flags(TRAIN) == ()
+    assert hosts.place_step(MPI, 1).prefixes == {}
 
 
 def test_a_system_that_shall_be_emulated_on_real_hosts_says_that_it_is_not() -> None:
@@ -500,13 +508,13 @@ def test_a_system_that_shall_be_emulated_on_real_hosts_says_that_it_is_not() -> 
 )
 def test_a_rank_without_a_device_is_a_launch_error(composition: Composition, said: str) -> None:
     with pytest.raises(LaunchError, match=said):
-        SlurmPlacement(system(), composition, None).of(TRAIN, 1)
+        SlurmPlacement(system(), composition, None).place_step(TRAIN, 1)
 
 
 def test_a_port_that_the_cluster_lacks_is_a_launch_error() -> None:
     hosts = SlurmPlacement(system(emulation={"scale": 0.01}), composed(False, False), cluster(ports=1))
     with pytest.raises(LaunchError, match="no port host1-fabric1"):
-        hosts.of(TRAIN, 1)
+        hosts.place_step(TRAIN, 1)
 
 
 def test_outside_of_a_job_there_is_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -519,8 +527,8 @@ def test_numbers_of_devices_are_in_the_order_of_their_addresses(monkeypatch: pyt
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     # A machine without Slurm has no scontrol to ask.
-    monkeypatch.setattr("campaign.slurm.srun.call", lambda *_: (0, "", ""))
-    assert SrunLauncher(system(), composed(True))._environment()["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    monkeypatch.setattr("campaign.slurm.srun.run_slurm_command", lambda *_: (0, "", ""))
+    assert SrunLauncher(system(), composed(True))._build_environment()["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 if __name__ == "__main__":
@@ -539,4 +547,4 @@ if __name__ == "__main__":
     ],
 )
 def test_the_memory_of_a_job_on_each_host(job: str, mib: float) -> None:
-    assert memory_of_host_mib(job) == mib
+    assert parse_host_memory_mib(job) == mib

@@ -11,12 +11,12 @@ import pytest
 
 from campaign.common.errors import ConfigError
 from campaign.slurm.run_on_hosts import (
-    Patience,
-    ask_hosts,
-    over,
+    RetryBudget,
+    build_srun_prefix,
+    limit_retry_s,
+    parse_answers,
+    run_script_on_hosts,
     step_environment,
-    understood,
-    worth_waiting_s,
 )
 
 HOSTS = ("host1", "host2")
@@ -30,62 +30,60 @@ NO_MEMORY = "srun: error: Unable to create step for job 8: Memory required by ta
 
 
 def test_lines_are_by_host_and_only_those_of_the_script() -> None:
-    answers = understood(HOSTS, 0, WHOLE, "")
+    answers = parse_answers(HOSTS, 0, WHOLE, "")
     assert answers.lines == {"host1": ("", "one"), "host2": ("two: words",)}
     assert not answers.problem
     assert not answers.failed
 
 
 def test_a_host_that_does_not_come_to_the_end_has_failed() -> None:
-    answers = understood(HOSTS, 1, WHOLE.replace("campaign:host1.\n", ""), "srun: error: host1: task 0: Killed\n")
+    answers = parse_answers(HOSTS, 1, WHOLE.replace("campaign:host1.\n", ""), "srun: error: host1: task 0: Killed\n")
     assert list(answers.lines) == ["host2"]
     assert answers.failed == {"host1": "did not answer (srun: error: host1: task 0: Killed)"}
 
 
 def test_a_host_that_slurm_names_is_blamed_and_no_other() -> None:
-    answers = understood(HOSTS, 1, "", LAUNCH_FAILED)
+    answers = parse_answers(HOSTS, 1, "", LAUNCH_FAILED)
     assert answers.failed == {"host2": "Communication connection failure"}
     assert answers.problem
 
 
 @pytest.mark.parametrize("words", [NO_CONTROLLER, NO_MEMORY, ""])
 def test_a_step_that_slurm_refuses_is_no_hosts_fault(words: str) -> None:
-    answers = understood(HOSTS, 1, "", words)
+    answers = parse_answers(HOSTS, 1, "", words)
     assert answers.problem == (words.strip() or "srun ended with exit code 1 and no message")
     assert not answers.failed
 
 
 def test_a_controller_that_is_away_is_waited_for_longest_and_a_dead_host_or_job_not_at_all() -> None:
-    assert worth_waiting_s(NO_CONTROLLER) > worth_waiting_s(NO_MEMORY) > 0
-    assert worth_waiting_s(LAUNCH_FAILED) == 0
-    assert (
-        worth_waiting_s("srun: error: Unable to create step for job 5: Job/step already completing or completed") == 0
-    )
-    assert worth_waiting_s("srun: error: host1: task 0: Exited with exit code 1") == 0
+    assert limit_retry_s(NO_CONTROLLER) > limit_retry_s(NO_MEMORY) > 0
+    assert limit_retry_s(LAUNCH_FAILED) == 0
+    assert limit_retry_s("srun: error: Unable to create step for job 5: Job/step already completing or completed") == 0
+    assert limit_retry_s("srun: error: host1: task 0: Exited with exit code 1") == 0
 
 
 def test_a_controller_may_refuse_a_step_for_as_long_after_it_was_away_as_before() -> None:
     now = [0.0]
-    patience = Patience(clock=lambda: now[0])
+    patience = RetryBudget(clock=lambda: now[0])
     refused = "srun: error: Unable to create step for job 5: Requested node configuration is not available"
-    assert patience.lasts(refused, 1.0)
+    assert patience.allows_retry(refused, 1.0)
     now[0] = 20.0
-    assert not patience.lasts(refused, 1.0)
-    assert patience.lasts(NO_CONTROLLER, 1.0)
+    assert not patience.allows_retry(refused, 1.0)
+    assert patience.allows_retry(NO_CONTROLLER, 1.0)
     now[0] = 25.0
-    assert patience.lasts(refused, 1.0)
+    assert patience.allows_retry(refused, 1.0)
     now[0] = 90.0
     # What a step has still whose end the controller was not told.
-    assert patience.lasts(NO_MEMORY, 1.0)
-    assert not patience.lasts(LAUNCH_FAILED, 1.0)
+    assert patience.allows_retry(NO_MEMORY, 1.0)
+    assert not patience.allows_retry(LAUNCH_FAILED, 1.0)
 
 
 def test_patience_ends_whatever_the_controller_says() -> None:
     now = [0.0]
-    patience = Patience(30.0, clock=lambda: now[0])
-    assert patience.lasts(NO_CONTROLLER, 1.0)
+    patience = RetryBudget(30.0, clock=lambda: now[0])
+    assert patience.allows_retry(NO_CONTROLLER, 1.0)
     now[0] = 29.5
-    assert not patience.lasts(NO_CONTROLLER, 1.0)
+    assert not patience.allows_retry(NO_CONTROLLER, 1.0)
 
 
 def test_what_shapes_a_job_does_not_shape_its_steps() -> None:
@@ -110,7 +108,7 @@ def test_what_shapes_a_job_does_not_shape_its_steps() -> None:
 
 
 def test_a_step_says_its_whole_shape() -> None:
-    argv = over({"a": 3, "b": 3})
+    argv = build_srun_prefix({"a": 3, "b": 3})
     assert {"--nodes=2", "--nodelist=a,b", "--ntasks=6", "--ntasks-per-node=3", "--overlap"} <= set(argv)
 
 
@@ -133,24 +131,24 @@ def test_the_script_is_run_and_all_that_it_prints_is_marked(
     program(tmp_path, monkeypatch, AS_SRUN)
     said = subprocess.run(["sh", "-c", script], input="", capture_output=True, text=True, check=False)
     expected = tuple((said.stdout.removesuffix("c") + said.stderr).split()) + (("c",) if "printf" in script else ())
-    assert ask_hosts(HOSTS, script).lines == dict.fromkeys(HOSTS, expected)
+    assert run_script_on_hosts(HOSTS, script).lines == dict.fromkeys(HOSTS, expected)
 
 
 def test_a_controller_that_comes_back_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     away = shlex.quote(NO_CONTROLLER)
     once = f"test -e {tmp_path}/asked || {{ touch {tmp_path}/asked; echo {away} >&2; exit 1; }}\n"
     program(tmp_path, monkeypatch, once + AS_SRUN)
-    assert list(ask_hosts(HOSTS, "true").lines) == list(HOSTS)
+    assert list(run_script_on_hosts(HOSTS, "true").lines) == list(HOSTS)
     (tmp_path / "asked").unlink()
-    assert ask_hosts(HOSTS, "true", patience_s=0).problem == NO_CONTROLLER.strip()
+    assert run_script_on_hosts(HOSTS, "true", max_retry_s=0).problem == NO_CONTROLLER.strip()
 
 
 def test_a_step_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, monkeypatch, "exec sleep 60\n")
-    assert "no answer for 0.2 s" in ask_hosts(HOSTS, "true", timeout_s=0.2, patience_s=0).problem
+    assert "no answer for 0.2 s" in run_script_on_hosts(HOSTS, "true", timeout_s=0.2, max_retry_s=0).problem
 
 
 def test_without_slurm_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ConfigError, match="no Slurm on this machine"):
-        ask_hosts(HOSTS, "true")
+        run_script_on_hosts(HOSTS, "true")

@@ -13,12 +13,12 @@ from campaign.common.accelerators import DetectedDevice
 from campaign.common.accelerators.nvidia import CUDA
 from campaign.common.errors import HostFailed, LaunchError
 from campaign.slurm import verify_devices
-from campaign.slurm.run_on_hosts import Answers
+from campaign.slurm.run_on_hosts import HostAnswers
 from campaign.slurm.verify_devices import (
-    DevicesDiffer,
-    checked,
-    devices_script,
-    verify,
+    DeviceMismatchError,
+    build_devices_script,
+    compare_devices,
+    verify_devices_of_hosts,
 )
 from campaign.spec.hardware import ComposedHost, Composition, Device
 from campaign.spec.system_file import SystemFile
@@ -45,7 +45,7 @@ def composed(count: int = 2, model: str = "a100", known: bool = True) -> Composi
 
 
 def problem(said: tuple[str, ...], composition: Composition, identified: bool = True, **more: object) -> str | None:
-    found = checked(system(**more), composition, {"host1": said}, identified=identified)
+    found = compare_devices(system(**more), composition, {"host1": said}, is_identified=identified)
     return found.problems.get("host1")
 
 
@@ -108,10 +108,10 @@ def test_emulated_devices_are_not_known_by_the_fabrics_names() -> None:
 
 
 def test_who_is_asked_follows_from_the_devices() -> None:
-    assert " ".join(CUDA.list_command) in devices_script(system(), composed())[0]
-    assert devices_script(system(), composed(model="core"))[1] is False
+    assert " ".join(CUDA.list_command) in build_devices_script(system(), composed())[0]
+    assert build_devices_script(system(), composed(model="core"))[1] is False
     own = system(slurm={"devices_command": ["list devices", "--all"]})
-    assert "'list devices' --all" in devices_script(own, composed(model="core"))[0]
+    assert "'list devices' --all" in build_devices_script(own, composed(model="core"))[0]
 
 
 def shell(script: str, **environment: str) -> list[str]:
@@ -127,7 +127,7 @@ def shell(script: str, **environment: str) -> list[str]:
                            ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, 0), ({"ROCR_VISIBLE_DEVICES": "4"}, 1)],
 )  # fmt: skip
 def test_what_slurm_granted_is_counted(granted: dict[str, str], count: int) -> None:
-    script, identified = devices_script(system(), composed(model="core"))
+    script, identified = build_devices_script(system(), composed(model="core"))
     assert not identified
     assert len(shell(script, **granted)) == count + 1
 
@@ -135,45 +135,48 @@ def test_what_slurm_granted_is_counted(granted: dict[str, str], count: int) -> N
 @pytest.mark.parametrize(("program", "expected"), [("echo GPU-1, a; exit 0", ["device GPU-1, a", "exit 0"]),
                                                   ("echo bad >&2; exit 9", ["device bad", "exit 9"])])  # fmt: skip
 def test_a_sites_own_command_is_run(program: str, expected: list[str]) -> None:
-    script, identified = devices_script(system(slurm={"devices_command": ["sh", "-c", program]}), composed())
+    script, identified = build_devices_script(system(slurm={"devices_command": ["sh", "-c", program]}), composed())
     assert identified
     assert shell(script) == expected
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> None:
-    monkeypatch.setattr(verify_devices, "ask_hosts", lambda *_, **__: answers)
+def answering(monkeypatch: pytest.MonkeyPatch, answers: HostAnswers) -> None:
+    monkeypatch.setattr(verify_devices, "run_script_on_hosts", lambda *_, **__: answers)
 
 
 def test_what_was_seen_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, Answers({"host1": lines(A100, A100)}))
-    assert [seen.model for seen in verify(system(), composed(), tmp_path / "work").hosts["host1"]] == [A100, A100]
+    answering(monkeypatch, HostAnswers({"host1": lines(A100, A100)}))
+    assert [seen.model for seen in verify_devices_of_hosts(system(), composed(), tmp_path / "work").hosts["host1"]] == [
+        A100,
+        A100,
+    ]
     assert UUID.format(1) in (tmp_path / "work" / "devices.txt").read_text()
 
 
 @pytest.mark.parametrize(
     ("answers", "kind", "hosts"),
     [
-        (Answers({"host1": lines(A100)}), DevicesDiffer, {"host1": "1 devices found, 2 composed"}),
-        (Answers({}, "failed", {"host1": "connection failure"}), HostFailed, {"host1": "connection failure"}),
+        (HostAnswers({"host1": lines(A100)}), DeviceMismatchError, {"host1": "1 devices found, 2 composed"}),
+        (HostAnswers({}, "failed", {"host1": "connection failure"}), HostFailed, {"host1": "connection failure"}),
     ],
 )  # fmt: skip
 def test_a_host_that_is_wrong_is_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    answers: Answers,
+    answers: HostAnswers,
     kind: type[HostFailed],
     hosts: dict[str, str],
 ) -> None:
     answering(monkeypatch, answers)
     with pytest.raises(kind, match="host1") as raised:
-        verify(system(), composed(), tmp_path)
+        verify_devices_of_hosts(system(), composed(), tmp_path)
     assert raised.value.hosts == hosts
 
 
 def test_a_step_that_slurm_refuses_names_no_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, Answers({}, "Invalid generic resource (gres) specification"))
+    answering(monkeypatch, HostAnswers({}, "Invalid generic resource (gres) specification"))
     with pytest.raises(LaunchError, match="Invalid generic resource") as raised:
-        verify(system(), composed(), tmp_path)
+        verify_devices_of_hosts(system(), composed(), tmp_path)
     assert not isinstance(raised.value, HostFailed)
 
 
@@ -183,15 +186,15 @@ def test_unequal_hosts_are_asked_for_as_many_devices_as_each_has(
     """One number for all would be refused by the smaller host, or find too few on the larger one."""
     asked: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
 
-    def answer(hosts: list[str], _: str, *, devices: list[str], **__: object) -> Answers:
+    def answer(hosts: list[str], _: str, *, devices: list[str], **__: object) -> HostAnswers:
         asked.append((tuple(hosts), tuple(devices)))
         count = int(devices[0].rpartition("=")[2])
-        return Answers({host: (*(f"device {i}" for i in range(count)), "exit 0") for host in hosts})
+        return HostAnswers({host: (*(f"device {i}" for i in range(count)), "exit 0") for host in hosts})
 
-    monkeypatch.setattr(verify_devices, "ask_hosts", answer)
+    monkeypatch.setattr(verify_devices, "run_script_on_hosts", answer)
     parts = [("host1", 2), ("host2", 1), ("host3", 2)]
     hosts = [replace(composed(count, "core", known=False).hosts[0], name=name) for name, count in parts]
-    found = verify(system(hosts=[{"name": "host[1-3]"}]), Composition(tuple(hosts)), tmp_path)
+    found = verify_devices_of_hosts(system(hosts=[{"name": "host[1-3]"}]), Composition(tuple(hosts)), tmp_path)
     assert asked == [
         (("host1", "host3"), ("--gpus-per-task=2", "--gpu-bind=none")),
         (("host2",), ("--gpus-per-task=1", "--gpu-bind=none")),
@@ -201,16 +204,18 @@ def test_unequal_hosts_are_asked_for_as_many_devices_as_each_has(
 
 def test_other_vendors_devices_are_listed_and_compared() -> None:
     amd = system(devices={"a100": {"runs_on": "rocm", "reported_as": "AMD Instinct MI300X"}})
-    assert "amd-smi list --csv" in devices_script(amd, composed())[0]
+    assert "amd-smi list --csv" in build_devices_script(amd, composed())[0]
     header = "device gpu,gpu_bdf,gpu_uuid,kfd_id"
     rows = tuple(f"device {i},0000:c{i}:00.0,{UUID.format(i).removeprefix('GPU-')},7" for i in range(2))
-    assert checked(amd, composed(), {"host1": (header, *rows, "exit 0")}, identified=True).problems == {}
-    one = checked(amd, composed(), {"host1": (header, rows[0], "exit 0")}, identified=True).problems
+    assert compare_devices(amd, composed(), {"host1": (header, *rows, "exit 0")}, is_identified=True).problems == {}
+    one = compare_devices(amd, composed(), {"host1": (header, rows[0], "exit 0")}, is_identified=True).problems
     assert one == {"host1": "1 devices found, 2 composed"}
     tiles = Composition((replace(composed().hosts[0], devices=numbered(composed(), "0.{}")),))
     intel = system(devices={"a100": {"runs_on": "xpu", "reported_as": "Intel(R) Data Center GPU Max 1550"}})
     card = 'device "00000000-0000-0029-0000-002f0bd58086","0000:29:00.0","Intel(R) Data Center GPU Max 1550"'
-    assert checked(intel, tiles, {"host1": (card, "exit 0")}, identified=True).problems == {}, "a card has two tiles"
+    assert compare_devices(intel, tiles, {"host1": (card, "exit 0")}, is_identified=True).problems == {}, (
+        "a card has two tiles"
+    )
 
 
 def numbered(composition: Composition, name: str) -> tuple[Device, ...]:

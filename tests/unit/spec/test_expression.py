@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.common.errors import ConfigError
-from campaign.spec.expression import MAX_LENGTH, parse
+from campaign.spec.expression import MAX_LENGTH, parse_expression
 
 AXES = {"workload": "bert-large", "batch": 8, "precision": "fp16", "hosts": 2, "attach": "fabric", "flag": True}
 
@@ -31,11 +31,11 @@ AXES = {"workload": "bert-large", "batch": 8, "precision": "fp16", "hosts": 2, "
     ],
 )
 def test_says_whether_axis_values_fulfil_it(text: str, expected: bool) -> None:
-    assert parse(text, AXES)(AXES) is expected
+    assert parse_expression(text, AXES)(AXES) is expected
 
 
 def test_knows_the_names_it_uses() -> None:
-    assert parse("batch > 1 and workload == 'x'", AXES).names == {"batch", "workload"}
+    assert parse_expression("batch > 1 and workload == 'x'", AXES).names == {"batch", "workload"}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_refuses_what_is_code(text: str) -> None:
     with pytest.raises(
         ConfigError, match=r"not allowed in an expression|names '\w+', which is no axis|is not an expression"
     ):
-        parse(text, AXES)
+        parse_expression(text, AXES)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_refuses_what_is_code(text: str) -> None:
 )
 def test_message_names_place_and_remedy(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        parse(text, AXES, "campaign.yaml:7: exclude.0.when")
+        parse_expression(text, AXES, "campaign.yaml:7: exclude.0.when")
     assert str(caught.value).startswith("campaign.yaml:7: exclude.0.when: ")
     assert len(str(caught.value)) < 500
 
@@ -107,7 +107,7 @@ def test_message_names_place_and_remedy(text: str, message: str) -> None:
     ],
 )
 def test_values_that_cannot_be_compared_are_a_clear_error(text: str) -> None:
-    expression = parse(text, AXES)
+    expression = parse_expression(text, AXES)
     with pytest.raises(ConfigError, match="cannot be applied"):
         expression(AXES)
 
@@ -121,7 +121,7 @@ TOKENS = [
 def _outcome(text: str) -> object:
     """The truth value, or the message of the ConfigError; anything else that is raised fails the test."""
     try:
-        return parse(text, AXES)(AXES)
+        return parse_expression(text, AXES)(AXES)
     except ConfigError as error:
         return str(error)
 
@@ -156,5 +156,5 @@ class _Trap:
 def test_nothing_of_a_value_is_ever_called_or_reached_into(tokens: list[str]) -> None:
     _Trap.touched.clear()
     with contextlib.suppress(ConfigError):  # a refusal is as good
-        parse(" ".join(tokens), ["trap"])({"trap": _Trap()})
+        parse_expression(" ".join(tokens), ["trap"])({"trap": _Trap()})
     assert [name for name in _Trap.touched if name in ("x", "call")] == []

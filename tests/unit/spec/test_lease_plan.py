@@ -15,8 +15,8 @@ from campaign.common.paths import Results
 from campaign.fabrics.errors import Busy
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.dag import read_plan
-from campaign.plan.lease_plans import campaign_of
-from campaign.plan.matrix import cell_id, expand, specification
+from campaign.plan.lease_plans import campaign_part_from_lease_plan
+from campaign.plan.matrix import build_specification, expand_matrix, hash_specification
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.spec.driver_messages import DriverRequest, DriverResult
@@ -44,16 +44,16 @@ def test_it_is_read_as_it_was_written(campaign: Campaign, path: Path) -> None:
 
 def test_it_says_all_that_the_campaign_says_of_the_lease(campaign: Campaign, path: Path) -> None:
     document = read_lease_plan(path)
-    cells = [cell for cell in expand(campaign).cells if cell.configuration.name == "1x1-local"]
+    cells = [cell for cell in expand_matrix(campaign).cells if cell.configuration.name == "1x1-local"]
     assert list(document.work) == cells
     for cell in cells:
-        assert document.specification(cell) == specification(campaign, cell)
-        assert cell_id(document.specification(cell)) == cell.id
+        assert document.specification(cell) == build_specification(campaign, cell)
+        assert hash_specification(document.specification(cell)) == cell.id
     for planned in document.cells:
         assert hash_document(planned.specification) == planned.id
         batches = [batch for batch, _ in document.batches[planned.memory_key]]
         assert planned.batch in batches
-    assert campaign_of(document).document() == campaign.document()
+    assert campaign_part_from_lease_plan(document).to_document() == campaign.to_document()
     assert hash_document(document.campaign_as_used) == document.campaign_hash
 
 
@@ -139,7 +139,7 @@ def test_what_a_driver_reports_passes_through_json(
     error: CampaignError | None, kind: type[CampaignError] | None
 ) -> None:
     told = json.loads(json.dumps(DriverResult([("a" * 20, 2)], "use.1", error).document()))
-    result = DriverResult.of(told)
+    result = DriverResult.from_document(told)
     assert (result.measured, result.use) == ([("a" * 20, 2)], "use.1")
     if error is None or kind is None:
         assert result.error is None
@@ -151,4 +151,4 @@ def test_what_a_driver_reports_passes_through_json(
 
 def test_what_a_driver_is_asked_for_passes_through_json() -> None:
     request = DriverRequest("/p.json", "/results", "c", "l", "c.l.1", {"hosts": []}, ("1 device less",), "a1", "b2")
-    assert DriverRequest.of(json.loads(json.dumps(request.document()))) == request
+    assert DriverRequest.from_document(json.loads(json.dumps(request.document()))) == request

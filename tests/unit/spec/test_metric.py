@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from campaign.spec.metric import THROUGHPUT, Metric, from_document, metric
+from campaign.spec.metric import THROUGHPUT, Metric, find_metric, from_document
 
 
 @pytest.mark.parametrize(
@@ -23,19 +23,19 @@ from campaign.spec.metric import THROUGHPUT, Metric, from_document, metric
     ],
 )
 def test_unit_and_direction_come_from_the_name(name: str, unit: str, better: str) -> None:
-    found = metric(name)
+    found = find_metric(name)
     assert found is not None
     assert (found.unit, found.better) == (unit, better)
 
 
 @pytest.mark.parametrize("name", ["score", "loss_last", "f1_pct"])
 def test_a_direction_that_no_unit_tells_has_to_be_said(name: str) -> None:
-    assert metric(name) is None
-    assert metric(name, better="higher") is not None
+    assert find_metric(name) is None
+    assert find_metric(name, better="higher") is not None
 
 
 def test_what_is_said_wins_over_the_name() -> None:
-    assert metric("uptime_s", "h", "higher") == Metric("uptime_s", "h", "higher")
+    assert find_metric("uptime_s", "h", "higher") == Metric("uptime_s", "h", "higher")
 
 
 def test_a_document_gives_the_metric_again() -> None:

@@ -8,11 +8,17 @@ import pytest
 
 from campaign.common.errors import ConfigError
 from campaign.fabrics.registry import load_fabric_kinds
-from campaign.spec.operation_times import Session, Timed, from_document, published_times, read_times
+from campaign.spec.operation_times import (
+    OperationTime,
+    RecordingSession,
+    from_document,
+    read_published_times,
+    read_times,
+)
 
 
 def test_what_is_written_is_read(tmp_path):
-    times = published_times("h3")
+    times = read_published_times("h3")
     assert from_document(times.document()) == times
     path = tmp_path / "times.yaml"
     path.write_text(json.dumps(times.document()))
@@ -20,8 +26,12 @@ def test_what_is_written_is_read(tmp_path):
 
 
 def test_recordings_of_the_falcon():
-    times = published_times("h3")
-    assert (len(times.seconds("detach")), len(times.seconds("attach")), len(times.seconds("read_back"))) == (
+    times = read_published_times("h3")
+    assert (
+        len(times.select_seconds("detach")),
+        len(times.select_seconds("attach")),
+        len(times.select_seconds("read_back")),
+    ) == (
         251,
         251,
         148,
@@ -34,19 +44,21 @@ def test_recordings_of_the_falcon():
 
 
 def test_a_reading_that_is_confirmed_by_another_takes_as_long_as_both():
-    once, twice = published_times("h3"), published_times("h3").read_twice(1.0)
+    once, twice = read_published_times("h3"), read_published_times("h3").double_readings(1.0)
     assert twice.quantile(0.5, "inventory") == pytest.approx(2 * once.quantile(0.5, "inventory") + 1.0)
     assert twice.quantile(0.5, "read_back") == once.quantile(0.5, "read_back") + once.quantile(0.5, "inventory") + 1.0
-    assert twice.seconds("attach") == once.seconds("attach")
+    assert twice.select_seconds("attach") == once.select_seconds("attach")
 
 
 def test_values_by_what_is_known_of_them():
-    slow, fast = Timed("attach", "gpu", "0", "false", 15.0), Timed("attach", "gpu", "1", "true", 9.0)
-    times = replace(published_times("h3"), sessions=(Session("a", (slow, fast)), Session("b", (fast,))))
-    assert times.seconds("attach", box="0") == [15.0]
+    slow, fast = OperationTime("attach", "gpu", "0", "false", 15.0), OperationTime("attach", "gpu", "1", "true", 9.0)
+    times = replace(
+        read_published_times("h3"), sessions=(RecordingSession("a", (slow, fast)), RecordingSession("b", (fast,)))
+    )
+    assert times.select_seconds("attach", box="0") == [15.0]
     assert times.quantile(0.25, "attach") == 9.0
-    assert {times.sample(Random(n), "attach", answer="false") for n in range(9)} == {15.0}
-    assert times.sample(Random(1), "attach", device="nvme") == 0.0
+    assert {times.sample_seconds(Random(n), "attach", answer="false") for n in range(9)} == {15.0}
+    assert times.sample_seconds(Random(1), "attach", device="nvme") == 0.0
 
 
 @pytest.mark.parametrize(
@@ -65,13 +77,13 @@ def test_values_by_what_is_known_of_them():
 )
 def test_a_damaged_file_is_refused(damage):
     with pytest.raises(ConfigError, match="no times of operations"):
-        from_document({**published_times("h3").document(), **damage})
+        from_document({**read_published_times("h3").document(), **damage})
 
 
 def test_recordings_that_do_not_exist():
     with pytest.raises(ConfigError, match="there are: h3"):
-        published_times("h4")
+        read_published_times("h4")
 
 
 def test_every_kind_names_recordings_that_exist():
-    assert all(published_times(kind.times) for kind in load_fabric_kinds().values() if kind.times)
+    assert all(read_published_times(kind.times) for kind in load_fabric_kinds().values() if kind.times)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from campaign.common import files
 from campaign.common.errors import RecordError
 from campaign.common.files import write_once
-from campaign.plan.campaign.json_schemas import schema_of
+from campaign.plan.campaign.json_schemas import build_schema
 from campaign.spec.readings import Reading
-from campaign.spec.record import Failure, Record, RecordedCell, Store, read_record
+from campaign.spec.record import Failure, Record, RecordedCell, RecordStore, read_record
 
 ID = "0123456789abcdef0123"
 
@@ -54,10 +54,10 @@ def test_reading_gives_what_was_written(rate: float, steps: Any, metrics: dict[s
 
 
 def test_a_written_record_is_what_its_schema_says(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = RecordStore(tmp_path)
     store.write(a_record())
     document = json.loads(store.path(ID, 1).read_bytes())
-    jsonschema.Draft202012Validator(schema_of("record")).validate(document)
+    jsonschema.Draft202012Validator(build_schema("record")).validate(document)
     assert store.path(ID, 1) == tmp_path / "records" / "01" / f"{ID}.1.json"
 
 
@@ -72,25 +72,25 @@ def test_requests_of_earlier_records_and_readings_are_not_read(tmp_path: Path) -
 
 
 def test_a_record_is_written_once(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = RecordStore(tmp_path)
     store.write(a_record(throughput_per_s=1.0))
     store.write(a_record(throughput_per_s=2.0))
-    assert store.read(ID, 1).throughput_per_s == 1.0
-    assert store.index() == {(ID, 1)}
+    assert store.read_latest(ID, 1).throughput_per_s == 1.0
+    assert store.list_keys() == {(ID, 1)}
 
 
 def test_index_and_iteration_agree(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = RecordStore(tmp_path)
     keys = {(f"{n:020x}", r) for n in (1, 2**75, 2**79) for r in (1, 12)}
     for key in keys:
         store.write(a_record(*key))
-    assert store.index() == keys
+    assert store.list_keys() == keys
     assert [record.key for record in store] == sorted(keys)
 
 
 def test_foreign_files_are_no_records(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    assert store.index() == set()
+    store = RecordStore(tmp_path)
+    assert store.list_keys() == set()
     store.write(a_record())
     shard = tmp_path / "records" / "01"
     for name in ("notes.txt", f"{ID}.json", f"{ID}.1.json~", f".{ID}.1.json.x7", f"{ID}.1.json.tmp", f"{ID}.x.json"):
@@ -98,18 +98,18 @@ def test_foreign_files_are_no_records(tmp_path: Path) -> None:
     (tmp_path / "records" / "README").write_text("foreign")
     (tmp_path / "records" / "zz").mkdir()
     (tmp_path / "records" / "zz" / f"{ID}.2.json").write_text("in the wrong place")
-    assert store.index() == {(ID, 1)}
+    assert store.list_keys() == {(ID, 1)}
     assert len(list(store)) == 1
 
 
 @pytest.mark.parametrize("length", [0, 1, 40, -2])
 def test_a_truncated_record_is_named_with_its_remedy(tmp_path: Path, length: int) -> None:
-    store = Store(tmp_path)
+    store = RecordStore(tmp_path)
     store.write(a_record())
     path = store.path(ID, 1)
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(RecordError, match=f"{path}: not a whole record/1 record .*move it away") as caught:
-        store.read(ID, 1)
+        store.read_latest(ID, 1)
     assert "\n" not in str(caught.value)
 
 
@@ -145,24 +145,24 @@ def test_a_record_that_is_gone_or_a_directory_is_a_clear_error(tmp_path: Path) -
 
 
 def test_what_records_share_stands_once_under_its_hash(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    name = store.share({"b": 1, "a": [1, 2]})
-    assert store.share({"a": [1, 2], "b": 1}) == name
+    store = RecordStore(tmp_path)
+    name = store.share_document({"b": 1, "a": [1, 2]})
+    assert store.share_document({"a": [1, 2], "b": 1}) == name
     assert len(list(store.shared.iterdir())) == 1
-    assert store.shared_document(name) == {"a": [1, 2], "b": 1}
+    assert store.read_shared_document(name) == {"a": [1, 2], "b": 1}
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"a": 2}', None])
 def test_a_damaged_shared_document_is_named_with_its_remedy(tmp_path: Path, content: str | None) -> None:
-    store = Store(tmp_path)
-    name = store.share({"a": 1})
+    store = RecordStore(tmp_path)
+    name = store.share_document({"a": 1})
     path = store.shared / f"{name}.json"
     if content is None:
         path.unlink()
     else:
         path.write_text(content)
     with pytest.raises(RecordError, match=f"{path}: .*restore it from an archive"):
-        store.shared_document(name)
+        store.read_shared_document(name)
 
 
 def test_nothing_partial_stays_when_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,18 +178,18 @@ def test_nothing_partial_stays_when_the_disk_is_full(tmp_path: Path, monkeypatch
 def test_a_file_where_a_directory_should_be_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "records").write_text("foreign")
     with pytest.raises(RecordError, match="could not be written"):
-        Store(tmp_path).write(a_record())
+        RecordStore(tmp_path).write(a_record())
 
 
 def test_a_directory_that_cannot_be_listed_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "01").symlink_to(tmp_path / "records" / "01")  # leads to itself
     with pytest.raises(RecordError, match="cannot be listed"):
-        Store(tmp_path).index()
+        RecordStore(tmp_path).list_keys()
 
 
 def test_records_are_awaited_only_as_long_as_they_may_take(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = RecordStore(tmp_path)
     store.write(a_record())
     store.await_records([], 0.0)
     store.await_records([(ID, 1)], 0.0)
@@ -200,12 +200,12 @@ def test_records_are_awaited_only_as_long_as_they_may_take(tmp_path: Path) -> No
 
 
 def test_a_record_that_appears_late_is_seen(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = RecordStore(tmp_path)
     late = threading.Timer(0.3, lambda: store.write(a_record(ID, 2)))
     late.start()
     try:
-        assert (ID, 2) not in store.index()
+        assert (ID, 2) not in store.list_keys()
         store.await_records([(ID, 2)], 30.0)
-        assert (ID, 2) in store.index()
+        assert (ID, 2) in store.list_keys()
     finally:
         late.join()

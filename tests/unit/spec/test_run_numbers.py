@@ -7,35 +7,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaign.spec.cell import Settings
-from campaign.spec.run_numbers import MOST, composition_of, number_in_composition, run_number, runs_of
+from campaign.spec.run_numbers import (
+    MAX_RUNS_PER_COMPOSITION,
+    composition_of,
+    compute_run_number,
+    list_run_numbers,
+    number_in_composition,
+)
 
-SIZES = st.integers(1, MOST)
+SIZES = st.integers(1, MAX_RUNS_PER_COMPOSITION)
 
 
 @given(SIZES, SIZES)
 def test_a_number_says_the_composition_and_the_run_in_it(composition: int, number: int) -> None:
-    run = run_number(composition, number)
+    run = compute_run_number(composition, number)
     assert (composition_of(run), number_in_composition(run)) == (composition, number)
     assert len(str(run)) <= 6
 
 
 def test_runs_of_one_composition_are_numbered_as_they_always_were() -> None:
-    assert runs_of(Settings(repetitions=4, compositions=1)) == (1, 2, 3, 4)
+    assert list_run_numbers(Settings(repetitions=4, compositions=1)) == (1, 2, 3, 4)
 
 
 def test_repetitions_take_turns_over_the_compositions() -> None:
-    assert runs_of(Settings(repetitions=5, compositions=3)) == (1, 1001, 2001, 2, 1002)
-    assert runs_of(Settings(repetitions=2, compositions=3)) == (1, 1001)
+    assert list_run_numbers(Settings(repetitions=5, compositions=3)) == (1, 1001, 2001, 2, 1002)
+    assert list_run_numbers(Settings(repetitions=2, compositions=3)) == (1, 1001)
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 12))
 def test_more_repetitions_come_after_those_that_are_there(fewer: int, more: int, compositions: int) -> None:
-    long = runs_of(Settings(repetitions=fewer + more, compositions=compositions))
-    assert long[:fewer] == runs_of(Settings(repetitions=fewer, compositions=compositions))
+    long = list_run_numbers(Settings(repetitions=fewer + more, compositions=compositions))
+    assert long[:fewer] == list_run_numbers(Settings(repetitions=fewer, compositions=compositions))
     assert len(set(long)) == fewer + more
 
 
-@pytest.mark.parametrize(("composition", "number"), [(0, 1), (1, 0), (MOST + 1, 1), (1, MOST + 1)])
+@pytest.mark.parametrize(
+    ("composition", "number"), [(0, 1), (1, 0), (MAX_RUNS_PER_COMPOSITION + 1, 1), (1, MAX_RUNS_PER_COMPOSITION + 1)]
+)
 def test_there_is_no_number_out_of_range(composition: int, number: int) -> None:
     with pytest.raises(ValueError, match="between 1 and 999"):
-        run_number(composition, number)
+        compute_run_number(composition, number)

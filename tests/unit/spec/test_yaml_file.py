@@ -21,13 +21,13 @@ BOMB = "x: &x [1,1,1,1,1,1,1,1,1]\n" + "".join(
 def test_every_key_and_item_has_its_line() -> None:
     file = parse_yaml("a: 1\nb:\n  - x\n  - {c: 2,\n     d: 3}\n", FILE)
     assert file.data == {"a": 1, "b": ["x", {"c": 2, "d": 3}]}
-    assert [file.line(at) for at in ((), ("b",), ("b", 0), ("b", 1, "d"), ("b", 1, "absent"))] == [1, 2, 3, 5, 4]
-    assert file.place("b", 1, "d") == "some.yaml:5: b.1.d"
-    assert file.place() == "some.yaml:1"
+    assert [file.find_line(at) for at in ((), ("b",), ("b", 0), ("b", 1, "d"), ("b", 1, "absent"))] == [1, 2, 3, 5, 4]
+    assert file.format_location("b", 1, "d") == "some.yaml:5: b.1.d"
+    assert file.format_location() == "some.yaml:1"
 
 
 def test_a_document_that_is_no_file_has_places_without_lines() -> None:
-    assert yaml_file.YamlFile(Path("demo"), {"a": 1}, {}).place("a") == "demo: a"
+    assert yaml_file.YamlFile(Path("demo"), {"a": 1}, {}).format_location("a") == "demo: a"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def read(name: str, *changes: tuple[str, str], **scope: Any) -> LogReading:
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
-    return read_log(name.partition("/")[0], Log.of(text), RunContext(**scope))
+    return read_log(name.partition("/")[0], Log.from_text(text), RunContext(**scope))
 
 
 def flagged(found: LogReading, *words: str) -> bool:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from campaign.common.errors import ConfigError
 from campaign.workloads.command import CommandWorkload
-from campaign.workloads.command_template import RESERVED, check_template, fill, run_values
+from campaign.workloads.command_template import RESERVED_NAMES, check_template, fill_template, template_values
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers.reading import NO_END_MARK
-from campaign.workloads.protocol import Ended, Outcome
+from campaign.workloads.protocol import Outcome, StepEnd
 from tests.campaign_files import one_cell, one_run
 from tests.unit.workloads.parsed import LOGS
 
@@ -27,7 +27,7 @@ def workload(**values: Any) -> CommandWorkload:
 
 def outcome(tmp_path: Path, log: str, codes: tuple[int | None, ...] = (0,), *parsers: Any, **ended: Any) -> Outcome:
     run = one_run(tmp_path / "run", one_cell(hosts=2, devices=2, batch=4))
-    return workload(parsers=parsers or [RATE]).read(run, Ended(codes, 0.0, 1.0, **ended), Log.of(log))
+    return workload(parsers=parsers or [RATE]).read(run, StepEnd(codes, 0.0, 1.0, **ended), Log.from_text(log))
 
 
 def test_values_of_the_run_are_filled_in(tmp_path: Path) -> None:
@@ -53,12 +53,12 @@ def test_an_axis_replaces_the_default_of_an_option(tmp_path: Path) -> None:
 
 
 def test_exactly_the_documented_names_can_be_filled_in() -> None:
-    assert set(run_values({"size": 3}, one_cell(), 1)) == RESERVED | {"size"}
+    assert set(template_values({"size": 3}, one_cell(), 1)) == RESERVED_NAMES | {"size"}
 
 
 def test_the_workload_says_which_test_of_its_output_counts(tmp_path: Path) -> None:
     log, run = Log(LOGS / "lammps/two-runs-real-units.log"), one_run(tmp_path / "run", one_cell(hosts=1, devices=2))
-    ended = Ended((0,), 0.0, 1.0)
+    ended = StepEnd((0,), 0.0, 1.0)
     refused = workload(parser="lammps").read(run, ended, log)
     assert (refused.status, refused.metrics) == ("invalid", {})
     assert refused.failure is not None
@@ -74,7 +74,9 @@ def test_a_log_without_an_end_mark_is_flagged_unless_its_program_is_known_to_hav
     tmp_path: Path, known: bool
 ) -> None:
     run = one_run(tmp_path / "run", one_cell())
-    found = workload(parser="osu").read(run, Ended((0,), 0.0, 1.0, known=known), Log(LOGS / "osu/reduce.log"))
+    found = workload(parser="osu").read(
+        run, StepEnd((0,), 0.0, 1.0, has_exit_codes=known), Log(LOGS / "osu/reduce.log")
+    )
     assert (NO_END_MARK in found.flags) != known
 
 
@@ -85,15 +87,15 @@ def test_what_passes_the_check_can_be_filled_in_and_the_rest_cannot(text: str) -
         check_template(text, values, "here")
     except ConfigError:
         with pytest.raises(ConfigError, match="here"):
-            fill(text, values, "here")
+            fill_template(text, values, "here")
     else:
-        assert isinstance(fill(text, values, "here"), str)
+        assert isinstance(fill_template(text, values, "here"), str)
 
 
 @given(st.text(max_size=20))
 def test_doubled_braces_are_braces_and_values_are_not_filled_in_again(text: str) -> None:
-    assert fill(text.replace("{", "{{").replace("}", "}}"), {}, "x") == text
-    assert fill("{a}", {"a": "{b}" + text}, "x") == "{b}" + text
+    assert fill_template(text.replace("{", "{{").replace("}", "}}"), {}, "x") == text
+    assert fill_template("{a}", {"a": "{b}" + text}, "x") == "{b}" + text
 
 
 def test_a_rate_is_what_was_printed(tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ def test_step_times_that_cannot_be_are_not_believed(tmp_path: Path, log: str) ->
 @pytest.mark.parametrize("rate", ["0", "0.0", "-3"])
 def test_a_rate_that_no_work_has_is_a_failure(tmp_path: Path, rate: str) -> None:
     run = one_run(tmp_path / "run", one_cell())
-    found = workload(parsers=[RATE]).outcome(run, Ended((0,), 0.0, 1.0), Log.of(f"rate: {rate}\n"))
+    found = workload(parsers=[RATE]).judge_run(run, StepEnd((0,), 0.0, 1.0), Log.from_text(f"rate: {rate}\n"))
     assert found.status == "invalid"
     assert found.failure is not None
     assert f"throughput_per_s is {float(rate):g};" in found.failure.reason
@@ -155,5 +157,5 @@ def test_a_rate_that_no_work_has_is_a_failure(tmp_path: Path, rate: str) -> None
 def test_a_run_without_a_rate_is_none_of_rate_zero(tmp_path: Path) -> None:
     run = one_run(tmp_path / "run", one_cell())
     latency = {"metric": "latency_us", "regex": r"latency: (\S+)"}
-    found = workload(parsers=[latency]).outcome(run, Ended((0,), 0.0, 1.0), Log.of("latency: 5.1\n"))
+    found = workload(parsers=[latency]).judge_run(run, StepEnd((0,), 0.0, 1.0), Log.from_text("latency: 5.1\n"))
     assert (found.status, found.throughput_per_s, dict(found.metrics)) == ("ok", None, {"latency_us": 5.1})

@@ -12,7 +12,7 @@ from campaign.common.paths import CONFIG_DIRECTORY, ROOT
 from campaign.plan.campaign.load import load_named
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
-from campaign.run.try_workload import Wish, campaign_of, only_cell, run_of
+from campaign.run.try_workload import TrialRequest, build_trial_campaign, build_trial_run, get_only_cell
 from campaign.workloads.command import CommandWorkload
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import RunContext, read_log
@@ -46,8 +46,8 @@ def test_its_command_is_whole_in_every_precision(name: str, tmp_path: Path) -> N
     launcher = "slurm" if loaded.model.launch == "srun" else "local"
     said = set()
     for precision in loaded.model.precisions:
-        campaign = campaign_of(loaded, Wish(batch=8, precision=precision, devices=2), None, launcher)
-        step = loaded.model.step(run_of(campaign, only_cell(campaign), tmp_path, launcher))
+        campaign = build_trial_campaign(loaded, TrialRequest(batch=8, precision=precision, devices=2), None, launcher)
+        step = loaded.model.step(build_trial_run(campaign, get_only_cell(campaign), tmp_path, launcher))
         assert not [word for word in step.argv if re.search(r"\{\w*\}", word)]
         said.add((step.argv, tuple(step.environment.items())))
     # A precision that changes no word would be a number under a wrong name.
@@ -77,7 +77,7 @@ def test_output_of_another_program_of_its_suite_is_refused(name: str) -> None:
         path.stem: read_log(file.log_parser, Log(path), RunContext()) for path in (LOGS / file.log_parser).glob("*")
     }
     good = {stem: reading for stem, reading in readings.items() if reading.status == "ok"}
-    assert {stem for stem, reading in good.items() if file.other_program(reading, file.options)} == REFUSED.get(
+    assert {stem for stem, reading in good.items() if file.find_program_mismatch(reading, file.options)} == REFUSED.get(
         name, set()
     )
 

@@ -18,12 +18,12 @@ from pydantic import ValidationError
 from campaign.common.errors import ConfigError, LaunchError
 from campaign.run.launched_run import LaunchedRun
 from campaign.run.launchers import open_launcher
-from campaign.slurm.srun_step import step_argv
+from campaign.slurm.srun_step import build_step_argv
 from campaign.workloads.command import CommandWorkload
-from campaign.workloads.launcher import Limits
+from campaign.workloads.launcher import StepLimits
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, Step
-from campaign.workloads.software import Software, software_words
+from campaign.workloads.protocol import Outcome, Step, StepEnd
+from campaign.workloads.software import Software, build_software_words
 from tests.campaign_files import load, one_cell, one_run
 from tests.unit.run.launch.compositions import composition, system
 
@@ -99,7 +99,9 @@ def test_srun_starts_a_task_a_rank_with_the_mpi_that_is_asked_for(tmp_path: Path
     found = step(tmp_path, launch="srun", mpi="pmix", launch_options=["--cpu-bind={precision}"], software=IMAGE)
     assert found.per_rank
     assert found.argv == (*CONTAINED, "prog", "-b4")
-    made = step_argv(found, Limits(60.0), tmp_path / "s", tmp_path / "l", name="n", gres=None, cpus_per_task=None)
+    made = build_step_argv(
+        found, StepLimits(60.0), tmp_path / "s", tmp_path / "l", name="n", gres=None, cpus_per_task=None
+    )
     assert "--ntasks=8" in made
     assert made[made.index("/bin/sh") - 2 : made.index("/bin/sh")] == ["--mpi=pmix", "--cpu-bind=fp32"]
 
@@ -138,7 +140,7 @@ def test_a_virtual_environment_comes_first_on_the_path(tmp_path: Path) -> None:
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=8), max_size=4))
 def test_modules_leave_every_argument_as_it_is(arguments: list[str]) -> None:
-    words = software_words(Software(modules=("a/1", "b")), runs_on="cpu")
+    words = build_software_words(Software(modules=("a/1", "b")), runs_on="cpu")
     program = [sys.executable, "-S", "-c", "import sys; print(ascii(sys.argv[1:]))", *arguments]
     environment = {**os.environ, "BASH_FUNC_module%%": '() { echo "$@"; }', "PYTHONUTF8": "1"}
     told = subprocess.run([*words, *program], env=environment, capture_output=True, text=True, check=True).stdout
@@ -212,7 +214,7 @@ def test_srun_is_refused_where_runs_are_started_without_slurm(tmp_path: Path) ->
 
 def outcome(tmp_path: Path, text: str, **keys: Any) -> Outcome:
     run = one_run(tmp_path / "run", one_cell(hosts=1, devices=2))
-    return workload(**keys).read(run, Ended((0,), 0.0, 1.0), Log.of(text))
+    return workload(**keys).read(run, StepEnd((0,), 0.0, 1.0), Log.from_text(text))
 
 
 HPL = """\
@@ -243,8 +245,8 @@ def ran(tmp_path: Path, **keys: Any) -> Outcome:
     run = one_run(tmp_path / "run", one_cell(hosts=1, devices=2))
     launcher = open_launcher("local", system(), composition((2, 0)))
     try:
-        launched = LaunchedRun(launcher, file, run, f"test-{tmp_path}", tmp_path / "log", Limits(60.0))
-        ended = launched.ended(file.step(run))
+        launched = LaunchedRun(launcher, file, run, f"test-{tmp_path}", tmp_path / "log", StepLimits(60.0))
+        ended = launched.execute(file.step(run))
     finally:
         launcher.close()
     return file.read(run, ended, Log(tmp_path / "log"))

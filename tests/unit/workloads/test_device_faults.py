@@ -8,7 +8,7 @@ import pytest
 
 from campaign.common.accelerators import ACCELERATORS, AcceleratorKind
 from campaign.spec.record import Status
-from campaign.workloads.device_faults import NOT_SEEN, SIGNS, device_fault
+from campaign.workloads.device_faults import DEVICE_FAULT_SIGNS, DEVICE_NOT_AVAILABLE, find_device_fault
 from campaign.workloads.log_reader import Log
 
 UNAVAILABLE = [
@@ -23,7 +23,7 @@ UNAVAILABLE = [
     "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
     "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
     "RuntimeError: CUDA error: no kernel image is available for execution on the device",
-    f"error: device cuda {NOT_SEEN}this process sees none (driver, CUDA_VISIBLE_DEVICES, torch build: 2.13.0+cpu)",
+    f"error: device cuda {DEVICE_NOT_AVAILABLE}this process sees none (driver, CUDA_VISIBLE_DEVICES, torch build: 2.13.0+cpu)",
     "result: cudaErrorNoDevice",
     "CUDA_ERROR_NO_DEVICE",
     "cudaErrorDevicesUnavailable",
@@ -78,12 +78,14 @@ ALL: list[tuple[AcceleratorKind, str, str]] = [
 
 @pytest.mark.parametrize(("runs_on", "which", "line"), ALL, ids=[line[:40] for *_, line in ALL])
 def test_each_message_is_of_its_class(runs_on: AcceleratorKind, which: str, line: str) -> None:
-    found = device_fault(runs_on, "crashed", Log.of(f"step 1\n[rank1]: {line}\nmore"), 2)
+    found = find_device_fault(runs_on, "crashed", Log.from_text(f"step 1\n[rank1]: {line}\nmore"), 2)
     assert found is not None
     assert (found.kind, found.rank, found.evidence) == (which, 1, f"[rank1]: {line}")
-    assert device_fault("cpu", "crashed", Log.of(line), 1) is None, "a core that stands for a device does not fail so"
+    assert find_device_fault("cpu", "crashed", Log.from_text(line), 1) is None, (
+        "a core that stands for a device does not fail so"
+    )
     # In a log that is not read whole, the line is found by these bytes.
-    assert any(sign in line.encode() for sign in SIGNS)
+    assert any(sign in line.encode() for sign in DEVICE_FAULT_SIGNS)
 
 
 def test_every_alternative_of_every_pattern_has_a_message_here() -> None:
@@ -95,7 +97,7 @@ def test_every_alternative_of_every_pattern_has_a_message_here() -> None:
 
 @pytest.mark.parametrize("status", ["ok", "oom_device", "oom_host", "nan", "unsupported", "invalid"])
 def test_a_run_that_failed_for_something_else_says_nothing_of_its_devices(status: Status) -> None:
-    assert device_fault("cuda", status, Log.of(FAULTS[0]), 1) is None
+    assert find_device_fault("cuda", status, Log.from_text(FAULTS[0]), 1) is None
 
 
 @pytest.mark.parametrize(
@@ -109,10 +111,12 @@ def test_a_run_that_failed_for_something_else_says_nothing_of_its_devices(status
     ],
 )
 def test_what_a_program_does_by_itself_is_no_fault_of_a_device(text: str) -> None:
-    assert device_fault("cuda", "crashed", Log.of(text), 1) is None
+    assert find_device_fault("cuda", "crashed", Log.from_text(text), 1) is None
 
 
 def test_a_sure_fault_counts_more_than_the_complaint_before_it() -> None:
-    found = device_fault("cuda", "comm_error", Log.of(f"[rank3]: {SUSPICIONS[0]}\n[rank2]: {FAULTS[0]}\n"), 4)
+    found = find_device_fault(
+        "cuda", "comm_error", Log.from_text(f"[rank3]: {SUSPICIONS[0]}\n[rank2]: {FAULTS[0]}\n"), 4
+    )
     assert found is not None
     assert (found.kind, found.rank) == ("fault", 2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from campaign.common.errors import LaunchError
 from campaign.spec.record import Failure
-from campaign.workloads.failures import KILLED, classify
+from campaign.workloads.failures import KILLED_FROM_OUTSIDE, classify_failure
 from campaign.workloads.log_reader import Log
 
 OOM_OLD = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 10.76 GiB total capacity; 9.58 GiB allocated)"
@@ -97,7 +97,7 @@ INNOCENT = (
 
 def cause(log: str | Log, codes: Sequence[int | None], **more: Any) -> tuple[str, Failure]:
     """Status and failure of a run that is not ok; more: what else is known of its end."""
-    found = classify(log, codes, **{"timed_out": False, "killed_by_us": False, **more})
+    found = classify_failure(log, codes, **{"timed_out": False, "killed_by_us": False, **more})
     assert found is not None
     return found
 
@@ -263,7 +263,7 @@ def test_a_device_without_memory_is_believed_whatever_the_exit() -> None:
         "CUDA_ERROR_OUT_OF_MEMORY\n",
         "MemoryError\n",
     ):
-        assert classify(innocent, [0, 0], timed_out=False, killed_by_us=False) is None
+        assert classify_failure(innocent, [0, 0], timed_out=False, killed_by_us=False) is None
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_device_without_memory_is_believed_whatever_the_exit() -> None:
 )
 def test_a_kill_is_want_of_memory_only_where_the_kernel_counted_one(log: str, codes: list[int | None]) -> None:
     found = cause(log, codes)
-    assert (found[0], found[1].reason) == ("crashed", KILLED)
+    assert (found[0], found[1].reason) == ("crashed", KILLED_FROM_OUTSIDE)
     found = cause(log, codes, memory_kills=2)
     assert found[0] == "oom_host"
     assert "kernel counted during the run: 2" in found[1].evidence
@@ -297,7 +297,7 @@ def test_a_kill_is_want_of_memory_only_where_the_kernel_counted_one(log: str, co
 )
 def test_what_slurm_did_is_never_blamed_on_the_subject(line: str, said: str) -> None:
     with pytest.raises(LaunchError, match=said):
-        classify(f"slurmstepd: error: {line}\n", [None], timed_out=False, killed_by_us=False)
+        classify_failure(f"slurmstepd: error: {line}\n", [None], timed_out=False, killed_by_us=False)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_evidence_is_the_line_and_for_nccl_also_its_last_error() -> None:
 def test_progress_bars_colours_and_labels_do_not_hide_it() -> None:
     log = f"  1: 10%\r  1: 20%\r  1: \x1b[31m{GLOO_TIMEOUT}\x1b[0m\r\n  0: fine\n"
     assert verdict(log, [0, 1]) == ("comm_timeout", 1)
-    assert Log.of("a\rb\r\nc\x1b[1;31md\x1b[0m").excerpt() == "a\nb\ncd"
+    assert Log.from_text("a\rb\r\nc\x1b[1;31md\x1b[0m").read_excerpt() == "a\nb\ncd"
 
 
 @given(
@@ -338,7 +338,7 @@ def test_progress_bars_colours_and_labels_do_not_hide_it() -> None:
 def test_there_is_always_an_answer_and_its_evidence_is_short(
     noise: str, codes: list[int | None], timed_out: bool, killed_by_us: bool
 ) -> None:
-    found = classify(noise * 20, codes, timed_out=timed_out, killed_by_us=killed_by_us)
+    found = classify_failure(noise * 20, codes, timed_out=timed_out, killed_by_us=killed_by_us)
     ended_well = bool(codes) and all(code == 0 for code in codes) and not timed_out
     assert (found is None) == ended_well
     if found is not None:

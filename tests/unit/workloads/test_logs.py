@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from campaign.workloads import log_reader
-from campaign.workloads.failures import SIGNS, classify
+from campaign.workloads.failures import FAILURE_SIGNS, classify_failure
 from campaign.workloads.log_reader import Log
 from tests.unit.workloads import test_failures
 from tests.unit.workloads.test_failures import cause
@@ -23,27 +23,27 @@ def write(path: Path, *parts: bytes) -> Log:
 
 
 def test_lines_are_what_a_person_sees() -> None:
-    log = Log.of("a\r\nb\rc\x1b[1;31md\x1b[0m\n\n\x1b]0;title\x07e")
-    assert list(log.lines()) == ["a", "b", "cd", "", "e"]
-    assert list(log.lines(whole=True)) == ["a", "b", "cd", ""]
-    assert list(Log.of("").lines()) == []
+    log = Log.from_text("a\r\nb\rc\x1b[1;31md\x1b[0m\n\n\x1b]0;title\x07e")
+    assert list(log.read_lines()) == ["a", "b", "cd", "", "e"]
+    assert list(log.read_lines(only_ended=True)) == ["a", "b", "cd", ""]
+    assert list(Log.from_text("").read_lines()) == []
 
 
 def test_what_is_no_text_is_replaced() -> None:
-    assert list(Log(b"a\xff\n\x00b\n").lines()) == ["a\ufffd", "\x00b"]
+    assert list(Log(b"a\xff\n\x00b\n").read_lines()) == ["a\ufffd", "\x00b"]
 
 
 def test_lines_with_a_needle_come_once_and_in_order() -> None:
-    log = Log.of("rate: 1 time: 2\nnothing\ntime: 3\nrate: 4 rate: 5\n")
-    assert list(log.lines([b"rate", b"time"])) == ["rate: 1 time: 2", "time: 3", "rate: 4 rate: 5"]
+    log = Log.from_text("rate: 1 time: 2\nnothing\ntime: 3\nrate: 4 rate: 5\n")
+    assert list(log.read_lines([b"rate", b"time"])) == ["rate: 1 time: 2", "time: 3", "rate: 4 rate: 5"]
 
 
 def test_a_needle_is_found_behind_colours_and_between_bars() -> None:
-    assert list(Log.of(f"{BARS}\x1b[32mra\x1b[0mte: 1\n{BARS}").lines([b"rate"])) == ["rate: 1"]
+    assert list(Log.from_text(f"{BARS}\x1b[32mra\x1b[0mte: 1\n{BARS}").read_lines([b"rate"])) == ["rate: 1"]
 
 
 def test_rows_are_found_on_every_line_the_first_included() -> None:
-    assert list(Log.of("1 2\nx\n3 4\n5 6").lines(rows=re.compile(rb"\n\d+ \d+"))) == ["1 2", "3 4", "5 6"]
+    assert list(Log.from_text("1 2\nx\n3 4\n5 6").read_lines(rows=re.compile(rb"\n\d+ \d+"))) == ["1 2", "3 4", "5 6"]
 
 
 def test_rows_that_end_with_their_line_are_found_wherever_the_log_is_cut_for_reading(
@@ -52,7 +52,7 @@ def test_rows_that_end_with_their_line_are_found_wherever_the_log_is_cut_for_rea
     text = "".join(f"{number} 5\n" for number in range(100))
     for size in (7, 16, 64):
         monkeypatch.setattr(log_reader, "_CHUNK_BYTES", size)
-        assert "".join(f"{row}\n" for row in Log.of(text).lines(rows=re.compile(rb"\n\d+ 5(?=\n)"))) == text
+        assert "".join(f"{row}\n" for row in Log.from_text(text).read_lines(rows=re.compile(rb"\n\d+ 5(?=\n)"))) == text
 
 
 @given(
@@ -64,10 +64,10 @@ def test_rows_that_end_with_their_line_are_found_wherever_the_log_is_cut_for_rea
 def test_where_a_chunk_ends_is_not_seen(text: str, size: int, needles: tuple[bytes, ...]) -> None:
     """The lines are those of the whole text, wherever it is cut for reading; a cut between CR and LF is none."""
     with pytest.MonkeyPatch.context() as patch:
-        whole = list(Log.of(text).lines(needles))
+        whole = list(Log.from_text(text).read_lines(needles))
         patch.setattr(log_reader, "_CHUNK_BYTES", size)
-        assert [line for line in Log.of(text).lines(needles) if line] == [line for line in whole if line]
-        assert b"".join(Log.of(text).chunks()) == text.encode()
+        assert [line for line in Log.from_text(text).read_lines(needles) if line] == [line for line in whole if line]
+        assert b"".join(Log.from_text(text).read_chunks()) == text.encode()
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_line_without_end_is_left_out_and_takes_no_memory(tmp_path: Path) -> None:
     log = write(tmp_path / "log", b"before\n", b"x" * (4 << 20), b"\n", b"behind\n" * 1_000)
     tracemalloc.start()
-    assert list(log.lines()) == ["before", *["behind"] * 1_000]
+    assert list(log.read_lines()) == ["before", *["behind"] * 1_000]
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
 
@@ -91,14 +91,14 @@ def test_a_line_without_end_is_left_out_and_takes_no_memory(tmp_path: Path) -> N
 def test_memory_is_that_of_a_few_chunks_whatever_the_length(tmp_path: Path, filler: bytes) -> None:
     log = write(tmp_path / "log", filler * ((4 << 20) // len(filler)), b"rate: 1\n")
     tracemalloc.start()
-    assert list(log.lines([b"rate: "])) == ["rate: 1"]
-    assert len(log.excerpt(SIGNS)) < 64 << 10
+    assert list(log.read_lines([b"rate: "])) == ["rate: 1"]
+    assert len(log.read_excerpt(FAILURE_SIGNS)) < 64 << 10
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
 
 
 def test_the_excerpt_of_a_short_log_is_the_log() -> None:
-    assert Log.of("a\nb\n").excerpt() == "a\nb\n"
+    assert Log.from_text("a\nb\n").read_excerpt() == "a\nb\n"
 
 
 CAUSES = [
@@ -123,7 +123,7 @@ def test_a_cause_deep_in_a_long_log_is_found(tmp_path: Path, said: bytes, status
     found = cause(log, [1, 1])
     assert found[0] == status
     assert said.decode().splitlines()[0] in found[1].evidence
-    assert len(log.excerpt(SIGNS)) < 1 << 20
+    assert len(log.read_excerpt(FAILURE_SIGNS)) < 1 << 20
 
 
 @pytest.mark.usefixtures("small")
@@ -141,21 +141,21 @@ def test_the_first_cause_in_time_wins_in_a_long_log_too(tmp_path: Path) -> None:
 )
 def test_every_signature_has_its_sign(text: str) -> None:
     """What `classify` knows in a short log it finds in a long one."""
-    assert any(sign in text.encode() for sign in SIGNS)
+    assert any(sign in text.encode() for sign in FAILURE_SIGNS)
 
 
 @pytest.mark.usefixtures("small")
 def test_of_a_log_of_a_run_that_ended_well_only_lines_about_device_memory_are_read(tmp_path: Path) -> None:
     noise = b"host:1:1 [0] NCCL INFO Channel 00 : 0 -> 1\n" * (1 << 12) + b"Connection closed by peer\nMemoryError\n"
     path = tmp_path / "log"
-    assert classify(write(path, noise), [0, 0], timed_out=False, killed_by_us=False) is None
+    assert classify_failure(write(path, noise), [0, 0], timed_out=False, killed_by_us=False) is None
     found = cause(write(path, noise, CAUSES[0][0], noise), [0, 0])
     assert (found[0], found[1].rank, found[1].evidence) == ("oom_device", 1, CAUSES[0][0].decode().strip())
 
 
 def test_the_tail_is_evidence() -> None:
-    assert Log.of("x" * 5000 + "\nthe end\n").tail(7) == "the end"
-    assert Log.of("").tail() == ""
+    assert Log.from_text("x" * 5000 + "\nthe end\n").read_tail(7) == "the end"
+    assert Log.from_text("").read_tail() == ""
 
 
 @pytest.mark.parametrize(
@@ -170,5 +170,5 @@ def test_the_tail_is_evidence() -> None:
     ],
 )
 def test_the_rank_is_read_from_every_launchers_label(label: str, line: str, status: str) -> None:
-    found = cause(Log.of(f"{label}fine\n{label}{line}\n"), [1, 1])
+    found = cause(Log.from_text(f"{label}fine\n{label}{line}\n"), [1, 1])
     assert (found[0], found[1].rank) == (status, 1)

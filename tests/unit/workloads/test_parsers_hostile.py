@@ -33,7 +33,7 @@ def scope_of(path: Path) -> RunContext:
 
 
 def read(path: Path, text: str | bytes) -> LogReading:
-    log = Log(text) if isinstance(text, bytes) else Log.of(text)
+    log = Log(text) if isinstance(text, bytes) else Log.from_text(text)
     return read_log(path.parent.name, log, scope_of(path))
 
 
@@ -129,10 +129,10 @@ def test_what_is_passed_over_says_nothing(path: Path) -> None:
     if is_document(text):
         return
     with pytest.MonkeyPatch.context() as patch:
-        looked_at = read_tests(path.parent.name, Log.of(text), scope_of(path))
+        looked_at = read_tests(path.parent.name, Log.from_text(text), scope_of(path))
         every_line = replace(form, needles=(), row_pattern=None)
         patch.setattr(parsers, "load_format", lambda name: every_line)
-        assert looked_at == read_tests(path.parent.name, Log.of(text), scope_of(path))
+        assert looked_at == read_tests(path.parent.name, Log.from_text(text), scope_of(path))
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -159,7 +159,7 @@ WORDS = sorted({word for path in SAMPLES for word in re.findall(r"\S+|\s+", path
 @settings(max_examples=30, deadline=None)
 def test_no_text_is_too_odd(name: str, text: str) -> None:
     for whole in (text, f"{text}\n"):
-        found = read_log(name, Log.of(whole), RunContext(ranks=2, batch=4, batch_global=8))
+        found = read_log(name, Log.from_text(whole), RunContext(ranks=2, batch=4, batch_global=8))
         assert (found.status == "ok") == (not found.problem)
 
 
@@ -176,7 +176,7 @@ def test_junk_in_the_middle_raises_nothing(name: str, junk: bytes, at: int, pick
 def test_only_the_parser_of_its_program_takes_a_log(path: Path) -> None:
     """Others find nothing in it, so that a log given to the wrong parser makes no number."""
     text = path.read_text()
-    takers = {name for name in PARSERS if read_log(name, Log.of(text), RunContext()).status != "incomplete"}
+    takers = {name for name in PARSERS if read_log(name, Log.from_text(text), RunContext()).status != "incomplete"}
     own = load_format(path.parent.name).reader  # two programs may print the same
     assert all(load_format(name).reader is own for name in takers)
     # What is refused is refused for a reason of its own.
@@ -185,5 +185,5 @@ def test_only_the_parser_of_its_program_takes_a_log(path: Path) -> None:
 
 @pytest.mark.parametrize("name", PARSERS)
 def test_nothing_printed_is_incomplete(name: str) -> None:
-    found = read_log(name, Log.of(NOISE), RunContext())
+    found = read_log(name, Log.from_text(NOISE), RunContext())
     assert (found.status, found.throughput_per_s, found.metrics) == ("incomplete", None, {})

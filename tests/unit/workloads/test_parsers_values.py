@@ -438,13 +438,13 @@ def test_labelled_ranks_that_take_turns() -> None:
     rank = text_of("tf_cnn_benchmarks/one-gpu").splitlines()
     slower = [line.replace("238.68", "230.00") for line in rank]
     lines = [f"{number}: {line}" for pair in zip(rank, slower, strict=True) for number, line in enumerate(pair)]
-    found = read_log("tf_cnn_benchmarks", Log.of("\n".join(lines) + "\n"), RunContext(ranks=2))
+    found = read_log("tf_cnn_benchmarks", Log.from_text("\n".join(lines) + "\n"), RunContext(ranks=2))
     assert (found.status, found.throughput_per_s) == ("ok", 230.00)
 
 
 def test_progress_of_hpl_is_no_result() -> None:
     line = " Prog= 0.1%\tColumn=000000384 Fraction= 0.1% Gflops=7.818e+03\n"
-    assert read_log("hpl", Log.of(line * 3), RunContext()).status == "incomplete"
+    assert read_log("hpl", Log.from_text(line * 3), RunContext()).status == "incomplete"
 
 
 def test_small_messages_whose_bandwidths_round_to_zero_are_no_single_rank() -> None:
@@ -453,15 +453,15 @@ def test_small_messages_whose_bandwidths_round_to_zero_are_no_single_rank() -> N
     )
     ranks = "".join(f"#  Rank  {n} Pid  7 on  node1 device  {n} [0x06] A100\n" for n in (0, 1))
     text = f"# nThread 1 nGpus 2 minBytes 8 maxBytes 32 step: 2(factor)\n{ranks}{rows}# Out of bounds values : 0 OK\n"
-    found = read_log("nccl_tests", Log.of(text), RunContext(ranks=2))
+    found = read_log("nccl_tests", Log.from_text(text), RunContext(ranks=2))
     assert (found.status, found.problem, found.metrics["latency_us"]) == ("ok", "", 12.31)
-    alone = read_log("nccl_tests", Log.of(text.replace(ranks, ranks.partition("\n")[0] + "\n")), RunContext())
+    alone = read_log("nccl_tests", Log.from_text(text.replace(ranks, ranks.partition("\n")[0] + "\n")), RunContext())
     assert "as with one rank" in alone.problem
 
 
 def test_a_header_that_was_cut_off_before_its_rows_is_not_only_a_build_without_mpi() -> None:
     text = text_of(NCCL)
-    found = read_log("nccl_tests", Log.of(text.partition("#       size")[0] + text), RunContext())
+    found = read_log("nccl_tests", Log.from_text(text.partition("#       size")[0] + text), RunContext())
     assert found.status == "invalid"
     assert "a log was cut off" in found.problem
 
@@ -481,7 +481,7 @@ def test_programs_that_each_run_alone_are_not_taken_for_one_of_several_ranks(nam
     """What mpirun makes of a build without MPI: the same program twice, their lines between each other."""
     lines = text_of(name).splitlines(keepends=True)
     text = "".join(line + line for line in lines) if at_once else "".join([*lines, *lines])
-    found = read_log(name.partition("/")[0], Log.of(text), RunContext(ranks=2))
+    found = read_log(name.partition("/")[0], Log.from_text(text), RunContext(ranks=2))
     assert (found.status == "invalid") == at_once
     assert ("ran at the same time" in found.problem) == at_once
 
@@ -489,7 +489,7 @@ def test_programs_that_each_run_alone_are_not_taken_for_one_of_several_ranks(nam
 def changed(name: str, *without: str, **changes: Any) -> LogReading:
     """A saved result file with other values."""
     document = {key: value for key, value in json.loads(text_of(name).splitlines()[-1]).items() if key not in without}
-    return read_log(name.partition("/")[0], Log.of(json.dumps(document | changes)), RunContext())
+    return read_log(name.partition("/")[0], Log.from_text(json.dumps(document | changes)), RunContext())
 
 
 def test_failed_requests_and_goodput_of_detailed_files_are_read() -> None:
@@ -530,26 +530,26 @@ def test_printed_and_written_results_of_vllm_are_alike_and_together_one() -> Non
     }
     table = "".join(f"{name}: {value}\n" for name, value in lines.items())
     printed = f"============ Serving Benchmark Result ============\n{table}{'=' * 50}\n"
-    alone = read_log("vllm", Log.of(file), RunContext())
+    alone = read_log("vllm", Log.from_text(file), RunContext())
     assert alone.status == "ok"
     for both in (printed + file, file.rstrip() + "\n" + printed):
-        assert read_log("vllm", Log.of(both), RunContext()) == alone
+        assert read_log("vllm", Log.from_text(both), RunContext()) == alone
     other = json.dumps(document | {"duration": 1.3 * document["duration"]})
-    assert "2 tests" in read_log("vllm", Log.of(printed + other), RunContext()).problem
+    assert "2 tests" in read_log("vllm", Log.from_text(printed + other), RunContext()).problem
 
 
 def test_the_last_of_several_results_counts_where_the_workload_says_so() -> None:
     whole = text_of("vllm/poisson") + text_of("vllm/2024-layout")
-    found = read_log("vllm", Log.of(whole), RunContext(test="last"))
+    found = read_log("vllm", Log.from_text(whole), RunContext(test="last"))
     assert found.throughput_per_s == pytest.approx(19.5, rel=1e-3)
     assert flagged(found, "2 tests in the log: number 2 counts")
-    cut = read_log("vllm", Log.of(whole[:-60]), RunContext(test="last"))
+    cut = read_log("vllm", Log.from_text(whole[:-60]), RunContext(test="last"))
     assert (cut.status, cut.throughput_per_s) == ("incomplete", None)
 
 
 def test_files_that_are_indented_or_longer_than_a_line_of_text_are_read() -> None:
     document = json.loads(text_of("vllm/detailed"))
-    assert read_log("vllm", Log.of(json.dumps(document, indent=2)), RunContext()) == read("vllm/detailed")
+    assert read_log("vllm", Log.from_text(json.dumps(document, indent=2)), RunContext()) == read("vllm/detailed")
     found = changed("vllm/detailed", generated_texts=["x" * (17 << 20)])
     assert found == read("vllm/detailed")
 
@@ -562,4 +562,4 @@ def test_what_results_of_sglang_do_not_say() -> None:
 
 def test_a_report_of_trtllm_bench_that_was_cut_off_is_none() -> None:
     end = text_of("trtllm_bench/streaming").partition("= DATASET DETAILS")[0].rstrip().rstrip("=")
-    assert read_log("trtllm_bench", Log.of(end), RunContext()).status == "incomplete"
+    assert read_log("trtllm_bench", Log.from_text(end), RunContext()).status == "incomplete"

@@ -26,7 +26,7 @@ rate: 20.0 samples/s
 
 
 def numbers(log: str = LOG, ranks: int = 1, **parser: Any) -> dict[str, float]:
-    return run_parsers([Parser(metric="x", **parser)], Log.of(log), ranks).numbers
+    return run_parsers([Parser(metric="x", **parser)], Log.from_text(log), ranks).numbers
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,9 @@ def test_one_of_several_matches_counts(take: Any, expected: float) -> None:
 
 
 def test_all_matches_are_a_series_in_order() -> None:
-    parsed = run_parsers([Parser(metric="step_time_s", regex=r"rate: (\S+)", take="all", scale=0.1)], Log.of(LOG), 1)
+    parsed = run_parsers(
+        [Parser(metric="step_time_s", regex=r"rate: (\S+)", take="all", scale=0.1)], Log.from_text(LOG), 1
+    )
     assert (parsed.numbers, parsed.problem) == ({}, ("ok", ""))
     assert parsed.series["step_time_s"] == pytest.approx([1.0, 3.0, 2.0])
 
@@ -54,7 +56,7 @@ def test_json_lines_are_read_by_key_with_and_without_a_prefix() -> None:
 
 @pytest.mark.parametrize("key", ["ok", "time", "absent", "step.deeper", "time.ms"])
 def test_what_is_no_number_is_not_found(key: str) -> None:
-    parsed = run_parsers([Parser(metric="x", json_key=key)], Log.of(LOG), 1)
+    parsed = run_parsers([Parser(metric="x", json_key=key)], Log.from_text(LOG), 1)
     assert parsed.numbers == {}
     if key in ("ok", "time"):
         assert parsed.unreadable[0].startswith(f"x ({key}) matched '")
@@ -64,7 +66,7 @@ def test_what_is_no_number_is_not_found(key: str) -> None:
 
 def test_what_matched_and_is_no_number_is_told_apart_from_what_was_not_found() -> None:
     parsers = [Parser(metric="a", regex=r"rate: (\S+) MB/s"), Parser(metric="b", regex=r"speed: (\S+)")]
-    found = read_expressions(parsers, Log.of("rate: 1,234.5 MB/s\n"), RunContext())
+    found = read_expressions(parsers, Log.from_text("rate: 1,234.5 MB/s\n"), RunContext())
     assert (found.status, found.problem) == (
         "incomplete",
         r"not found in the output: b (speed: (\S+)); matched, but not a number: a (rate: (\S+) MB/s) matched '1,234.5'",
@@ -86,7 +88,7 @@ def test_what_matched_and_is_no_number_is_told_apart_from_what_was_not_found() -
 def test_a_run_of_which_one_number_cannot_be_read_has_no_result(
     lines: list[str], options: dict[str, Any], unread: str, required: bool, take: Any
 ) -> None:
-    log = Log.of("".join(f"rate: {line}\n" for line in lines))
+    log = Log.from_text("".join(f"rate: {line}\n" for line in lines))
     parser = Parser(metric="x", regex="rate: (.*)", take=take, required=required, **options)
     found = read_expressions([parser], log, RunContext())
     assert (found.status, found.metrics) == ("incomplete", {})
@@ -95,13 +97,13 @@ def test_a_run_of_which_one_number_cannot_be_read_has_no_result(
 
 def test_a_string_of_json_that_cannot_be_read_leaves_no_result() -> None:
     found = read_expressions(
-        [Parser(metric="x", json_key="rate")], Log.of('{"rate": 9}\n{"rate": "1,020"}\n'), RunContext()
+        [Parser(metric="x", json_key="rate")], Log.from_text('{"rate": 9}\n{"rate": "1,020"}\n'), RunContext()
     )
     assert found.problem == "matched, but not a number: x (rate) matched '1,020'"
 
 
 def test_words_beside_numbers_are_left_out_and_named() -> None:
-    found = read_expressions([Parser(metric="x", regex=r"rate: (\S+)")], Log.of(LOG), RunContext())
+    found = read_expressions([Parser(metric="x", regex=r"rate: (\S+)")], Log.from_text(LOG), RunContext())
     assert (found.status, found.metrics) == ("ok", {"x": 20.0})
     assert found.flags[0] == "x: 1 word in place of a number left out, such as 'fast'"
 
@@ -109,7 +111,7 @@ def test_words_beside_numbers_are_left_out_and_named() -> None:
 @pytest.mark.parametrize("regex", [r"rate: ([\d.]+)", r"([\d.]+) samples"])
 def test_a_number_is_not_cut_at_its_groups_of_digits(regex: str) -> None:
     found = read_expressions(
-        [Parser(metric="x", regex=regex)], Log.of("rate: 990 samples\nrate: 1,020 samples\n"), RunContext()
+        [Parser(metric="x", regex=regex)], Log.from_text("rate: 990 samples\nrate: 1,020 samples\n"), RunContext()
     )
     assert (found.status, found.metrics) == ("incomplete", {})
     assert found.problem.endswith("matched '1,020'")
@@ -120,8 +122,8 @@ def test_a_number_is_not_cut_at_its_groups_of_digits(regex: str) -> None:
 
 def test_two_matches_where_one_was_expected_are_told() -> None:
     parser = Parser(metric="x_s", regex=r"took (\S+) s", take="only")
-    assert read_expressions([parser], Log.of("took 1.5 s\n"), RunContext()).metrics == {"x_s": 1.5}
-    twice = read_expressions([parser], Log.of("took 1.5 s\ntook 2.5 s\n"), RunContext())
+    assert read_expressions([parser], Log.from_text("took 1.5 s\n"), RunContext()).metrics == {"x_s": 1.5}
+    twice = read_expressions([parser], Log.from_text("took 1.5 s\ntook 2.5 s\n"), RunContext())
     assert (twice.status, twice.problem) == (
         "invalid",
         r"several matches where 'take: only' expects one: x_s (took (\S+) s) matched 2 times",
@@ -210,12 +212,12 @@ def test_a_document_without_its_end_is_none_and_hides_none_behind_it() -> None:
     assert numbers(cut + PRETTY, json_key="jobs.0.read.bw", take="only") == {"x": 10.5}
     assert numbers('[\n  {"bw": 1},\n  {"bw": 2}\n]\n', json_key="*.bw", take="all") == {}
     assert run_parsers(
-        [Parser(metric="x", json_key="1.bw")], Log.of('[\n  {"bw": 1},\n  {"bw": 2}\n]\n'), 1
+        [Parser(metric="x", json_key="1.bw")], Log.from_text('[\n  {"bw": 1},\n  {"bw": 2}\n]\n'), 1
     ).numbers == {"x": 2.0}
 
 
 def test_a_number_that_is_not_required_may_be_absent() -> None:
-    parsed = run_parsers([Parser(metric="x", regex="none: (.)", required=False)], Log.of(LOG), 1)
+    parsed = run_parsers([Parser(metric="x", regex="none: (.)", required=False)], Log.from_text(LOG), 1)
     assert (parsed.numbers, parsed.series, parsed.problem) == ({}, {}, ("ok", ""))
 
 
@@ -237,7 +239,7 @@ def test_numbers_beyond_floats_and_bottomless_json_are_passed_over() -> None:
 @given(st.text(max_size=200), st.sampled_from(["last", "first", "min", "max", "mean", "sum", "all"]))
 def test_any_output_is_read(log: str, take: Any) -> None:
     parsers = [Parser(metric="a", regex=r"(\d+)", take=take), Parser(metric="b", json_key="b", take=take)]
-    parsed = run_parsers(parsers, Log.of(log), 2)
+    parsed = run_parsers(parsers, Log.from_text(log), 2)
     missing = (*parsed.missing, *parsed.unreadable)
     assert {*parsed.numbers, *parsed.series, *(name.split()[0] for name in missing)} == {"a", "b"}
 
@@ -268,7 +270,7 @@ def test_lines_that_are_passed_over_have_no_match(log: str, regex: str) -> None:
     parser = Parser(metric="x", regex=regex, take="all", required=False)
     found = [match[1] for line in log.split("\n") for match in re.finditer(regex, line)]
     values = [float(text) for text in found if re.fullmatch(r"\d*\.?\d+|\d+\.?", text)]
-    assert list(run_parsers([parser], Log.of(log), 1).series.get("x", ())) == values
+    assert list(run_parsers([parser], Log.from_text(log), 1).series.get("x", ())) == values
 
 
 @given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=60))
@@ -285,7 +287,7 @@ STEPS = "".join(f"step {number} took {10.0 if number <= 10 else 1.0} s\n" for nu
 
 def read_steps(log: str = STEPS, steps: int | None = None, **parser: Any) -> Any:
     parsers = [Parser(metric="step_time_s", regex=r"took (\S+) s", take="all", **parser)]
-    return read_expressions(parsers, Log.of(log), RunContext(batch_global=8, measured_steps=steps))
+    return read_expressions(parsers, Log.from_text(log), RunContext(batch_global=8, measured_steps=steps))
 
 
 def test_matches_at_the_beginning_are_left_out_as_warm_up() -> None:
@@ -302,14 +304,14 @@ def test_what_is_left_out_counts_in_no_way(take: Any, expected: float) -> None:
     """LOG has the matches 10, 30, fast and 20; the first may be unreadable."""
     assert numbers(regex=r"rate: (\S+)", take=take, skip=1) == {"x": expected}
     log = LOG.replace("rate: 10.0", "rate: 1,010")
-    parsed = run_parsers([Parser(metric="x", regex=r"rate: (\S+)", take=take, skip=1)], Log.of(log), 1)
+    parsed = run_parsers([Parser(metric="x", regex=r"rate: (\S+)", take=take, skip=1)], Log.from_text(log), 1)
     assert (parsed.numbers, parsed.problem) == ({"x": expected}, ("ok", ""))
 
 
 def test_skip_works_before_only_and_in_documents_and_names_what_it_leaves_nothing_of() -> None:
     assert numbers(json_key="step", take="only", skip=1) == {"x": 2.0}
     assert read_expressions(
-        [Parser(metric="x", json_key="step", take="only", skip=1)], Log.of(LOG), RunContext()
+        [Parser(metric="x", json_key="step", take="only", skip=1)], Log.from_text(LOG), RunContext()
     ).metrics == {"x": 2.0}
     found = read_steps(skip=110)
     assert (found.status, found.problem) == (
@@ -352,24 +354,26 @@ def test_a_column_of_a_table_is_read_by_its_name(label: str, separator: str) -> 
 
 
 def test_a_table_has_quoted_cells_a_second_header_and_lines_of_others_between_its_rows() -> None:
-    parsed = run_parsers([Parser(metric="x", csv_column="step_s", take="sum")], Log.of(CSV), 1)
+    parsed = run_parsers([Parser(metric="x", csv_column="step_s", take="sum")], Log.from_text(CSV), 1)
     assert parsed.numbers == {"x": 2.0}
     assert parsed.flags == ("x: 1 line left out, with another number of cells than the header, such as 'done, thanks'",)
     assert numbers(CSV, csv_column="val, loss", take="first") == {"x": 2.5}
-    found = read_expressions([Parser(metric="x", csv_column="val, loss", take="first")], Log.of(CSV), RunContext())
+    found = read_expressions(
+        [Parser(metric="x", csv_column="val, loss", take="first")], Log.from_text(CSV), RunContext()
+    )
     assert found.problem == "matched, but not a number: x (val, loss) matched '1,5'"
 
 
 def test_of_two_columns_with_one_name_none_is_read() -> None:
-    found = read_expressions([Parser(metric="x", csv_column="t")], Log.of("t,t\n1,2\n"), RunContext())
+    found = read_expressions([Parser(metric="x", csv_column="t")], Log.from_text("t,t\n1,2\n"), RunContext())
     assert (found.status, found.problem) == ("incomplete", "matched, but not a number: x (t) matched '1 | 2'")
 
 
 def test_the_header_may_stand_alone_and_one_column_is_a_table() -> None:
     assert numbers("t\n1\n2.5\n", csv_column="t", take="sum") == {"x": 3.5}
-    found = read_expressions([Parser(metric="x", csv_column="t")], Log.of("a,t\n"), RunContext())
+    found = read_expressions([Parser(metric="x", csv_column="t")], Log.from_text("a,t\n"), RunContext())
     assert found.problem == "not found in the output: x (t)"
-    (told, line) = collect_hints(Log.of("a,t\n"), None, [Parser(metric="x", csv_column="s")])
+    (told, line) = collect_hints(Log.from_text("a,t\n"), None, [Parser(metric="x", csv_column="s")])
     assert (told, line) == ("lines of cells, where 's' is looked for as the name of a column:", "  a,t")
 
 
@@ -393,7 +397,9 @@ def test_durations_are_read_in_seconds(text: str, seconds: float | None) -> None
     expected = {} if seconds is None else {"x": seconds}
     for parser in ({"regex": r"^took (.*)"}, {"json_key": "took"}, {"csv_column": "took"}):
         log = f'took {text}\n{{"took": "{text}"}}\nno,took\n1,"{text}"\n'
-        parsed = run_parsers([Parser.model_validate({"metric": "x", "form": "duration", **parser})], Log.of(log), 1)
+        parsed = run_parsers(
+            [Parser.model_validate({"metric": "x", "form": "duration", **parser})], Log.from_text(log), 1
+        )
         assert parsed.numbers == expected
         if seconds is None:
             assert parsed.problem[0] == "incomplete"
@@ -403,13 +409,15 @@ def test_durations_are_read_in_seconds(text: str, seconds: float | None) -> None
 def test_a_duration_is_not_cut_by_its_expression_and_scales() -> None:
     assert numbers("took 1:02:03.5 s\n", regex=r"(\d+:\d\d)", form="duration", take="first") == {"x": 3723.5}
     assert numbers("took 1:02:03 s\n", regex=r"took (\S+)", form="duration", scale=0.001) == {"x": pytest.approx(3.723)}
-    found = read_expressions([Parser(metric="x", json_key="t", form="duration")], Log.of('{"t": 90}\n'), RunContext())
+    found = read_expressions(
+        [Parser(metric="x", json_key="t", form="duration")], Log.from_text('{"t": 90}\n'), RunContext()
+    )
     assert found.problem == "matched, but not a number: x (t) matched '90' (a duration is written h:mm:ss)"
 
 
 def test_a_number_of_json_without_its_unit_leaves_no_result() -> None:
     parser = Parser(metric="x", json_key="rate", units={"MB/s": 1.0})
-    found = read_expressions([parser], Log.of('{"rate": "5 MB/s"}\n{"rate": 7}\n'), RunContext())
+    found = read_expressions([parser], Log.from_text('{"rate": "5 MB/s"}\n{"rate": 7}\n'), RunContext())
     assert found.problem == "matched, but not a number: x (rate) matched '7'"
 
 

@@ -45,7 +45,7 @@ Max Write: 40960.12 MiB/sec (42949.80 MB/sec)
 
 
 def take(name: str, text: str, **scope: Any) -> LogReading:
-    return read_log(name, Log.of(text), RunContext(**scope))
+    return read_log(name, Log.from_text(text), RunContext(**scope))
 
 
 def test_reports_of_a_perftest_that_runs_without_end_are_averaged() -> None:
@@ -94,7 +94,7 @@ def test_a_summary_row_of_ior_without_numbers_is_named() -> None:
 def test_an_operation_twice_in_a_document_of_ior_is_two_tests() -> None:
     one = {"operation": "write", "TestID": 0, "bwMaxMIB": 10.0, "bwMeanMIB": 10.0, "OPsMean": 5.0}
     document = json.dumps({"summary": [one, {**one, "bwMaxMIB": 20.0, "bwMeanMIB": 20.0}]})
-    assert len(read_tests("ior", Log.of(document), RunContext())) == 2
+    assert len(read_tests("ior", Log.from_text(document), RunContext())) == 2
 
 
 def test_a_round_of_nvbandwidth_does_not_overwrite_the_one_before() -> None:
@@ -102,13 +102,13 @@ def test_a_round_of_nvbandwidth_does_not_overwrite_the_one_before() -> None:
         return {"name": "host_to_device_memcpy_ce", "status": "Passed", "bandwidth_matrix": [[value]], "sum": value}
 
     document = json.dumps({"nvbandwidth": {"testcases": [case("50.0"), case("40.0")]}})
-    assert len(read_tests("nvbandwidth", Log.of(document), RunContext())) == 2
+    assert len(read_tests("nvbandwidth", Log.from_text(document), RunContext())) == 2
 
 
 def test_totals_of_two_benchmarks_are_two_tests() -> None:
     totals = "Img/sec per GPU: {0:.1f} +-1.0\nTotal img/sec on 1 GPU(s): {0:.1f} +-1.0\n"
     text = totals.format(100) + totals.format(200)
-    assert len(read_tests("horovod_synthetic", Log.of(text), RunContext())) == 2
+    assert len(read_tests("horovod_synthetic", Log.from_text(text), RunContext())) == 2
 
 
 def test_rows_of_two_streams_of_which_one_ended_are_not_mixed() -> None:
@@ -130,8 +130,8 @@ def test_an_epoch_with_other_losses_is_of_another_training() -> None:
     )
     done = "1 epochs completed in 0.005 hours.\n"
     once = bar.format("0.011")
-    assert len(read_tests("yolov5", Log.of(once + once + done), RunContext())) == 1
-    assert len(read_tests("yolov5", Log.of(once + bar.format("0.012") + done), RunContext())) == 2
+    assert len(read_tests("yolov5", Log.from_text(once + once + done), RunContext())) == 1
+    assert len(read_tests("yolov5", Log.from_text(once + bar.format("0.012") + done), RunContext())) == 2
 
 
 def test_the_times_of_a_table_of_yolo11_give_the_time_of_an_epoch() -> None:

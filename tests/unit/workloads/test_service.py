@@ -19,11 +19,11 @@ from pydantic import ValidationError
 from campaign.common.errors import ConfigError, LaunchError
 from campaign.common.processes.marked import list_pids, read_process_words
 from campaign.plan.campaign.load import validate
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import expand_matrix
 from campaign.spec.metric import THROUGHPUT, Metric
 from campaign.spec.yaml_file import YamlFile
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, Step, Workload
+from campaign.workloads.protocol import Outcome, Step, StepEnd, Workload
 from campaign.workloads.service import ServiceWorkload
 from campaign.workloads.service_run import __main__ as program
 from campaign.workloads.service_run.server import compute_server_metrics
@@ -53,16 +53,17 @@ def measure(tmp_path: Path) -> Measure:
         one = one_run(tmp_path / "run", one_cell(hosts=hosts, devices=devices, workload="s"))
         step, log = workload.step(one), tmp_path / "log"
         before, started = set(list_pids()), time.time()
-        group = {"WORLD_SIZE": str(step.processes), "MASTER_ADDR": "first", "MASTER_PORT": "1234"}
+        group = {"WORLD_SIZE": str(step.process_count), "MASTER_ADDR": "first", "MASTER_PORT": "1234"}
         pids = [
-            _forked(step, log, {**group, "RANK": str(rank)} if step.per_rank else {}) for rank in range(step.processes)
+            _forked(step, log, {**group, "RANK": str(rank)} if step.per_rank else {})
+            for rank in range(step.process_count)
         ]
         codes = tuple(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
         new = set(list_pids()) - before
         assert not [
             each for each in new if any(SERVER.name.encode() in word for word in read_process_words(each, "cmdline"))
         ]
-        return workload.outcome(one, Ended(codes, started, time.time()), Log(log))
+        return workload.judge_run(one, StepEnd(codes, started, time.time()), Log(log))
 
     return run
 
@@ -304,7 +305,7 @@ def campaign() -> dict[str, Any]:
 
 def test_a_cell_of_a_service_has_no_batch_and_rates_are_an_axis(tmp_path: Path) -> None:
     changes = {**campaign(), "campaign.axes.batch": [4, 8], "campaign.axes.workload": "s"}
-    cells = expand(load(tmp_path, {**changes, "campaign.axes.options": {"rate_per_s": [1, 2, 4]}})).cells
+    cells = expand_matrix(load(tmp_path, {**changes, "campaign.axes.options": {"rate_per_s": [1, 2, 4]}})).cells
     found = sorted((cell.configuration.name, cell.precision, cell.options["rate_per_s"]) for cell in cells)
     assert len(found) == len(set(found)) == 3 * len({each[:2] for each in found})
     assert {cell.batch for cell in cells} == {1}
@@ -383,10 +384,10 @@ def test_services_of_earlier_results_are_read_and_their_cells_keep_their_identit
     common = {"name": "s", "kind": "service", "precisions": ["fp32"], "options": {"rate_per_s": 20}}
     document = {**common, "server": STORED_SERVER, **stored}
     found = validate(YamlFile(Path("s"), document, {}), Workload)  # type: ignore[type-abstract]
-    assert found.identity() == {"name": "s", "kind": "service", "server": COUNTED_SERVER, **counted}
+    assert found.identity_document() == {"name": "s", "kind": "service", "server": COUNTED_SERVER, **counted}
     again = validate(YamlFile(Path("s"), found.model_dump(mode="json"), {}), Workload)  # type: ignore[type-abstract]
     assert again == found
-    assert (found.printed_metrics or [""])[0] == "ttft_ms_p50"
+    assert (found.reported_metrics or [""])[0] == "ttft_ms_p50"
 
 
 PAGE = """\

@@ -17,10 +17,10 @@ from campaign.common.paths import Results
 from campaign.run.driver import Driver
 from campaign.spec.driver_messages import DriverRequest, DriverResult
 from campaign.spec.hardware import ComposedHost, Composition
-from campaign.spec.record import Store
+from campaign.spec.record import RecordStore
 from campaign.workloads import software
 from campaign.workloads.command import CommandWorkload
-from campaign.workloads.software import Container, Software, describe, image_digest
+from campaign.workloads.software import Container, Software, compute_image_digest, describe_environment
 from campaign.workloads.train import TrainWorkload
 from tests.campaign_files import load
 from tests.planned_leases import written_plan
@@ -58,7 +58,7 @@ echo '[{"name": "pytorch", "version": "1.8.1", "build_string": "py3.8_cuda11.1"}
 
 def test_a_conda_environment_is_its_packages(install: Install, tmp_path: Path) -> None:
     install("conda", CONDA)
-    assert describe(conda("ml"), tmp_path) == {
+    assert describe_environment(conda("ml"), tmp_path) == {
         "kind": "conda",
         "environment": "ml",
         "packages": {"pytorch": "1.8.1 py3.8_cuda11.1", "pip": "23"},
@@ -67,7 +67,7 @@ def test_a_conda_environment_is_its_packages(install: Install, tmp_path: Path) -
 
 def test_a_conda_that_says_something_else_leaves_the_packages_unknown(install: Install, tmp_path: Path) -> None:
     install("conda", "echo 'WARNING: update conda'")
-    assert describe(conda("ml"), tmp_path) == {"kind": "conda", "environment": "ml"}
+    assert describe_environment(conda("ml"), tmp_path) == {"kind": "conda", "environment": "ml"}
 
 
 APPTAINER = """\
@@ -82,7 +82,7 @@ def test_an_image_is_its_digest_its_labels_and_what_is_in_it(install: Install, t
     install("apptainer", APPTAINER)
     image = tmp_path / "a.sif"
     image.write_bytes(b"layers")
-    found = describe(container(image, binds=("/not/there:/mnt",)), tmp_path)
+    found = describe_environment(container(image, binds=("/not/there:/mnt",)), tmp_path)
     assert found == {
         "kind": "apptainer",
         "image": str(image),
@@ -91,19 +91,19 @@ def test_an_image_is_its_digest_its_labels_and_what_is_in_it(install: Install, t
         "packages": {"apex": "0.1", "torch": "1.10.0"},
     }
     install("apptainer", "exit 1")
-    assert set(describe(container(image), tmp_path)) == {"kind", "image", "sha256"}
+    assert set(describe_environment(container(image), tmp_path)) == {"kind", "image", "sha256"}
 
 
 def test_an_image_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image, kept = tmp_path / "a.sif", tmp_path / "kept"
     image.write_bytes(b"a" * 100)
-    first = image_digest(image, kept)
+    first = compute_image_digest(image, kept)
     with monkeypatch.context() as once:
         once.setattr(software.hashlib, "sha256", None)  # would be needed to read it again
-        assert image_digest(image, kept) == first
+        assert compute_image_digest(image, kept) == first
     image.write_bytes(b"b" * 100)
     os.utime(image, ns=(0, 12345))
-    assert image_digest(image, kept) == hashlib.sha256(b"b" * 100).hexdigest()
+    assert compute_image_digest(image, kept) == hashlib.sha256(b"b" * 100).hexdigest()
     assert [path.name for path in kept.iterdir()] == ["images.json"]
 
 
@@ -112,8 +112,8 @@ def test_a_damaged_memory_of_digests_is_made_anew(damage: str, tmp_path: Path) -
     image = tmp_path / "a.sif"
     image.write_bytes(b"x")
     (tmp_path / "images.json").write_text(damage.replace("IMAGE", str(image.resolve())))
-    assert image_digest(image, tmp_path) == hashlib.sha256(b"x").hexdigest()
-    assert json.loads((tmp_path / "images.json").read_text())[str(image.resolve())]["sha256"] == image_digest(
+    assert compute_image_digest(image, tmp_path) == hashlib.sha256(b"x").hexdigest()
+    assert json.loads((tmp_path / "images.json").read_text())[str(image.resolve())]["sha256"] == compute_image_digest(
         image, tmp_path
     )
 
@@ -122,7 +122,7 @@ def test_a_virtual_environment_is_its_packages(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (tmp_path / "bin/python").chmod(0o755)
-    found = describe(Software(venv=str(tmp_path)), tmp_path)
+    found = describe_environment(Software(venv=str(tmp_path)), tmp_path)
     assert (found["kind"], found["directory"]) == ("venv", str(tmp_path))
     assert "pydantic" in found["packages"]
 
@@ -139,7 +139,7 @@ def module(monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
 
 @pytest.mark.usefixtures("module")
 def test_modules_are_what_is_loaded_in_the_end(tmp_path: Path) -> None:
-    found = describe(Software(modules=("gcc/10",)), tmp_path)
+    found = describe_environment(Software(modules=("gcc/10",)), tmp_path)
     assert found == {"kind": "modules", "modules": ["gcc/10"], "loaded": ["gcc/10", "zlib/1"]}
 
 
@@ -150,7 +150,7 @@ def test_a_module_that_is_not_there_is_told(code: str, tmp_path: Path, monkeypat
     with pytest.raises(
         LaunchError, match=r"w: the modules 'gcc/11' cannot be used on .*Unable to locate.*module avail"
     ):
-        describe(Software(modules=("gcc/11",)), tmp_path, "w")
+        describe_environment(Software(modules=("gcc/11",)), tmp_path, "w")
 
 
 def test_what_is_not_there_is_told_with_what_to_do(install: Install, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_what_is_not_there_is_told_with_what_to_do(install: Install, tmp_path: P
         (Software(modules=("gcc",)), r"w: the modules 'gcc' cannot be used"),
     ):
         with pytest.raises(LaunchError, match=message):
-            describe(wanted, tmp_path, "w")
+            describe_environment(wanted, tmp_path, "w")
     install("conda", CONDA)
     install("apptainer", APPTAINER)
     for wanted, message in (
@@ -174,7 +174,7 @@ def test_what_is_not_there_is_told_with_what_to_do(install: Install, tmp_path: P
         ),
     ):
         with pytest.raises(LaunchError, match=message):
-            describe(wanted, tmp_path, "w")
+            describe_environment(wanted, tmp_path, "w")
 
 
 def workload(**keys: Any) -> CommandWorkload:
@@ -205,11 +205,11 @@ def test_what_the_host_has_anyway_is_no_environment_of_its_own(tmp_path: Path) -
 
 
 @pytest.fixture
-def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[DriverResult, Store]]:
+def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[DriverResult, RecordStore]]:
     """Measures a campaign with one cell of the workload `program`, with these keys, in this process."""
-    monkeypatch.setattr("campaign.run.driver._leave_terminal", lambda: None)
+    monkeypatch.setattr("campaign.run.driver._detach_from_terminal", lambda: None)
 
-    def drive(**keys: Any) -> tuple[DriverResult, Store]:
+    def drive(**keys: Any) -> tuple[DriverResult, RecordStore]:
         changes = {f"workloads.program.{name}": value for name, value in keys.items()}
         axes = {"workload": ["program"], "batch": [5], "precision": ["fp32"]}
         changes |= {f"campaign.axes.{name}": value for name, value in axes.items()}
@@ -221,17 +221,17 @@ def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tup
         campaign = load(tmp_path / "files", changes)
         results = Results(tmp_path / "results", campaign.name)
         results.directory.mkdir(parents=True, exist_ok=True)
-        store = Store(results.directory)
+        store = RecordStore(results.directory)
         hosts = Composition((ComposedHost("host1", 4, 8.0, ()),))
         plan = str(written_plan(campaign, results, "one.c1"))
         request = DriverRequest(plan, str(results.root), campaign.name, "one.c1", "l.1", hosts.document(), (), "a1")
-        return DriverResult.of(Driver(request)()), store
+        return DriverResult.from_document(Driver(request)()), store
 
     return drive
 
 
 def test_a_record_says_what_software_its_run_had(
-    install: Install, driven: Callable[..., tuple[DriverResult, Store]], tmp_path: Path
+    install: Install, driven: Callable[..., tuple[DriverResult, RecordStore]], tmp_path: Path
 ) -> None:
     asked = tmp_path / "asked"
     install("conda", f'case "$1" in run) shift 4; exec "$@" ;; esac\necho asked >>{asked}\n{CONDA}')
@@ -239,12 +239,12 @@ def test_a_record_says_what_software_its_run_had(
     assert ended.error is None
     first, second = store
     assert (first.status, first.throughput_per_s, first.software) == ("ok", 5.0, second.software)
-    assert store.shared_document(first.software)["packages"]["pytorch"] == "1.8.1 py3.8_cuda11.1"
+    assert store.read_shared_document(first.software)["packages"]["pytorch"] == "1.8.1 py3.8_cuda11.1"
     assert asked.read_text() == "asked\n"  # once for all runs
 
 
 def test_software_that_is_not_there_is_no_failure_of_the_program(
-    driven: Callable[..., tuple[DriverResult, Store]],
+    driven: Callable[..., tuple[DriverResult, RecordStore]],
 ) -> None:
     ended, store = driven(software={"venv": "/no/such/place"})
     assert isinstance(ended.error, LaunchError)
@@ -253,6 +253,8 @@ def test_software_that_is_not_there_is_no_failure_of_the_program(
     assert list((store.results / "logs").rglob("*.log")) == []  # nothing was started
 
 
-def test_a_program_of_the_host_says_nothing_of_software(driven: Callable[..., tuple[DriverResult, Store]]) -> None:
+def test_a_program_of_the_host_says_nothing_of_software(
+    driven: Callable[..., tuple[DriverResult, RecordStore]],
+) -> None:
     ended, store = driven()
     assert (ended.error, [record.software for record in store]) == (None, ["", ""])

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 from campaign.workloads import steady_warmup
-from campaign.workloads.steady_warmup import GIVEN_UP, STEADY, chunk_of, has_trend, least_of, lengthened, steps_to_go
+from campaign.workloads.steady_warmup import (
+    GIVEN_UP,
+    STEADY,
+    chunk_steps,
+    decide_next_steps,
+    extend_warmup,
+    has_trend,
+    min_warmup_steps,
+)
 
 RUNS = 150
 CHUNK = 10
@@ -37,7 +45,7 @@ class Program:
         return list(self._times_s[self.made - steps : self.made])
 
     def warm_up(self, most: int = MOST) -> bool:
-        return lengthened(self.take(CHUNK), self.take, CHUNK, most)
+        return extend_warmup(self.take(CHUNK), self.take, CHUNK, most)
 
 
 @pytest.mark.parametrize(("noise_pct", "outliers"), [(0.0, 0.0), (0.5, 0.0), (2.0, 0.0), (10.0, 0.0), (1.0, 0.05)])
@@ -47,8 +55,8 @@ def test_a_steady_program_ends_as_soon_as_it_can_be_seen(noise_pct: float, outli
         program = Program(seed, noise_pct=noise_pct, outliers=outliers)
         assert program.warm_up()
         made.append(program.made)
-    assert min(made) == least_of(CHUNK)
-    assert np.mean(made) <= 1.15 * least_of(CHUNK)
+    assert min(made) == min_warmup_steps(CHUNK)
+    assert np.mean(made) <= 1.15 * min_warmup_steps(CHUNK)
 
 
 @pytest.mark.parametrize("outliers", [0.0, 0.05])
@@ -83,15 +91,15 @@ def test_noise_as_large_as_the_trend_ends_a_warm_up_too() -> None:
 
 @pytest.mark.parametrize(("warmup_steps", "chunk"), [(0, 4), (3, 4), (4, 4), (20, 20)])
 def test_chunks_are_as_long_as_the_warm_up_or_long_enough_to_see_anything(warmup_steps: int, chunk: int) -> None:
-    assert (chunk_of(warmup_steps), least_of(warmup_steps)) == (chunk, 5 * chunk)
-    assert steps_to_go([], warmup_steps, 1000) == chunk
-    assert steps_to_go([1.0] * least_of(warmup_steps), warmup_steps, 1000) == STEADY
+    assert (chunk_steps(warmup_steps), min_warmup_steps(warmup_steps)) == (chunk, 5 * chunk)
+    assert decide_next_steps([], warmup_steps, 1000) == chunk
+    assert decide_next_steps([1.0] * min_warmup_steps(warmup_steps), warmup_steps, 1000) == STEADY
 
 
 def test_the_last_chunk_is_cut_at_the_most() -> None:
     rising = [float(step) for step in range(1, 28)]
-    assert steps_to_go(rising, 5, 30) == 3
-    assert steps_to_go([*rising, 28.0, 29.0, 30.0], 5, 30) == GIVEN_UP
+    assert decide_next_steps(rising, 5, 30) == 3
+    assert decide_next_steps([*rising, 28.0, 29.0, 30.0], 5, 30) == GIVEN_UP
 
 
 def test_every_rank_follows_the_first_one() -> None:
@@ -102,9 +110,9 @@ def test_every_rank_follows_the_first_one() -> None:
         decisions.append(decision)
         return decision
 
-    steady = lengthened(first.take(CHUNK), first.take, CHUNK, MOST, noted)
+    steady = extend_warmup(first.take(CHUNK), first.take, CHUNK, MOST, noted)
     told = iter(decisions)
-    assert lengthened(second.take(CHUNK), second.take, CHUNK, 50, lambda _: next(told)) == steady
+    assert extend_warmup(second.take(CHUNK), second.take, CHUNK, 50, lambda _: next(told)) == steady
     assert (next(told, None), second.made) == (None, first.made)
 
 

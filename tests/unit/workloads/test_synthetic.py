@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import expand_matrix
 from campaign.spec.cell import Configuration, Settings
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome
+from campaign.workloads.protocol import Outcome, StepEnd
 from campaign.workloads.steady_warmup import NOT_STEADY
-from campaign.workloads.synthetic import SyntheticWorkload, true_step_s
-from campaign.workloads.synthetic_program import published, run_program
+from campaign.workloads.synthetic import SyntheticWorkload, expected_step_s
+from campaign.workloads.synthetic_program import publish_gauges, run_program
 from tests.campaign_files import load, one_cell, one_run
 
 
@@ -26,7 +26,7 @@ def file(**values: Any) -> SyntheticWorkload:
 def outcome(directory: Path, model: SyntheticWorkload, **cell: Any) -> Outcome:
     workload, run = model, one_run(directory, one_cell(**cell))
     ended = subprocess.run(workload.step(run).argv, capture_output=True, text=True, check=False)
-    return workload.read(run, Ended((ended.returncode,), 0.0, 1.0), Log.of(ended.stdout + ended.stderr))
+    return workload.read(run, StepEnd((ended.returncode,), 0.0, 1.0), Log.from_text(ended.stdout + ended.stderr))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_the_truth_is_what_the_file_says(hosts: int, devices: int, local: int, b
     model = file(sample_ms=2, overhead_ms=5, host_ms=7, fabric_ms=8)
     cell = one_cell(batch=batch)
     at = Configuration("x", hosts, devices, local, devices, "d", "hybrid", "local")
-    assert true_step_s(model, type(cell)("", at, "s", batch, "fp32")) == pytest.approx(expected_ms / 1e3)
+    assert expected_step_s(model, type(cell)("", at, "s", batch, "fp32")) == pytest.approx(expected_ms / 1e3)
 
 
 def test_without_noise_the_rate_is_the_true_one(tmp_path: Path) -> None:
@@ -73,14 +73,14 @@ def test_an_option_axis_can_select_a_failure(tmp_path: Path) -> None:
         cell.options["size"]: outcome(
             tmp_path / cell.id, campaign.workloads["steps"], options=dict(cell.options)
         ).status  # type: ignore[arg-type]
-        for cell in expand(campaign).cells[:8]
+        for cell in expand_matrix(campaign).cells[:8]
     }
     assert statuses == {8: "ok", 9: "nan"}
 
 
 def test_a_torn_result_is_incomplete(tmp_path: Path) -> None:
     run = one_run(tmp_path, one_cell())
-    found = file().read(run, Ended((0,), 0.0, 1.0), Log.of('{"step_times_s": [0.1, '))
+    found = file().read(run, StepEnd((0,), 0.0, 1.0), Log.from_text('{"step_times_s": [0.1, '))
     assert found.status == "incomplete"
 
 
@@ -147,9 +147,9 @@ def test_what_devices_are_to_take_is_published_while_a_run_is_on(
     assert gauges == {device: {"power_w": 250, "utilisation_pct": 80} for device in devices}
     (tmp_path / "gauges").mkdir()
     monkeypatch.setenv("CAMPAIGN_GAUGES", str(tmp_path / "gauges"))
-    with published(gauges):
+    with publish_gauges(gauges):
         (found,) = (tmp_path / "gauges").iterdir()
         assert json.loads(found.read_text())["devices"] == gauges
     assert list((tmp_path / "gauges").iterdir()) == []
-    with published({}):
+    with publish_gauges({}):
         assert list((tmp_path / "gauges").iterdir()) == []

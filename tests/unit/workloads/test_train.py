@@ -10,10 +10,10 @@ import pytest
 from campaign.spec.hardware import ComposedHost, Composition, Device
 from campaign.spec.launch_prefix import Launch
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome
+from campaign.workloads.protocol import Outcome, StepEnd
 from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.rank_interface import RankResult, TrainSpec, write_result
-from campaign.workloads.trainer_runs import ran_on
+from campaign.workloads.trainer_runs import list_devices_used
 from tests.campaign_files import one_cell, one_run
 
 FILE = TrainWorkload(name="nano", kind="train", model="bert-nano", precisions=("fp32",), options={"seq_len": 16})
@@ -29,14 +29,14 @@ def outcome(directory: Path, *results: RankResult, codes: Any = (0, 0), log: str
     run = one_run(directory / "run", one_cell(devices=2, workload="nano"))
     for found in results:
         write_result(run.directory, found)
-    return FILE.read(run, Ended(codes, 0.0, 1.0, **ended), Log.of(log))
+    return FILE.read(run, StepEnd(codes, 0.0, 1.0, **ended), Log.from_text(log))
 
 
 def test_the_specification_is_one_that_the_ranks_read(tmp_path: Path) -> None:
     run = one_run(tmp_path, one_cell(workload="nano", options={"seq_len": 32}))
     step = FILE.step(run)
     specification = TrainSpec.model_validate(json.loads(Path(step.environment["CAMPAIGN_SPEC"]).read_text()))
-    assert specification.resolved_options()["seq_len"] == 32
+    assert specification.resolve_options()["seq_len"] == 32
     assert (specification.batch, specification.warmup_steps, specification.measured_steps) == (4, 1, 3)
     assert (step.per_rank, step.preload) == (True, "campaign.workloads.trainer")
     assert step.environment["CAMPAIGN_OUT"] == str(run.directory)
@@ -52,10 +52,10 @@ def test_data_parallel_is_one_process_for_the_devices_of_a_host(tmp_path: Path) 
     assert {step.environment[name] for name in ("RANK", "LOCAL_RANK")} == {"0"}
     assert step.environment["WORLD_SIZE"] == "1"
     write_result(tmp_path, result(0).model_copy(update={"world_size": 1}))
-    found = workload.read(run, Ended((0,), 0.0, 1.0), Log.of(""))
+    found = workload.read(run, StepEnd((0,), 0.0, 1.0), Log.from_text(""))
     assert (found.status, found.throughput_per_s) == ("ok", pytest.approx(4 * 4 * 3 / 0.5))
-    assert "one process" in (workload.objection(one_cell(hosts=2, options={"parallel": "dp"}), "cuda") or "")
-    assert workload.objection(cell, "cuda") is None
+    assert "one process" in (workload.unsupported_reason(one_cell(hosts=2, options={"parallel": "dp"}), "cuda") or "")
+    assert workload.unsupported_reason(cell, "cuda") is None
 
 
 def test_one_device_shares_its_work_with_nobody(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_one_device_shares_its_work_with_nobody(tmp_path: Path) -> None:
     ],
 )
 def test_combinations_that_do_not_exist_are_refused(options: dict[str, Any], said: str | None) -> None:
-    objection = FILE.objection(one_cell(workload="nano", options=options), "cpu")
+    objection = FILE.unsupported_reason(one_cell(workload="nano", options=options), "cpu")
     assert (said in (objection or "")) if said else objection is None
 
 
@@ -94,10 +94,10 @@ def test_what_was_communicated_goes_to_the_metrics(tmp_path: Path) -> None:
 
 def test_tf32_is_refused_on_a_processor_and_nowhere_else() -> None:
     workload = FILE
-    assert "CPU core" in (workload.objection(one_cell(precision="tf32"), "cpu") or "")
-    assert "Intel GPU" in (workload.objection(one_cell(precision="tf32"), "xpu") or "")
-    assert workload.objection(one_cell(precision="tf32"), "cuda") is None
-    assert workload.objection(one_cell(precision="fp32"), "cpu") is None
+    assert "CPU core" in (workload.unsupported_reason(one_cell(precision="tf32"), "cpu") or "")
+    assert "Intel GPU" in (workload.unsupported_reason(one_cell(precision="tf32"), "xpu") or "")
+    assert workload.unsupported_reason(one_cell(precision="tf32"), "cuda") is None
+    assert workload.unsupported_reason(one_cell(precision="fp32"), "cpu") is None
 
 
 def test_the_slowest_rank_makes_the_rate(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def on_gpus(directory: Path, *results: RankResult, launcher: Any = "slurm", log:
     )
     for found in results:
         write_result(run.directory, found)
-    return FILE.outcome(run, Ended((0, 0), 0.0, 1.0), Log.of(log))
+    return FILE.judge_run(run, StepEnd((0, 0), 0.0, 1.0), Log.from_text(log))
 
 
 def test_a_run_says_which_devices_its_work_was_on(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_run_says_what_torch_loaded_where_ranks_are_and_all_devices_of_one_pro
     found = on_gpus(tmp_path, first, second)
     assert (found.in_force, found.numa) == ({"cudnn": "92000", "nccl": "2.27.7 and 2.29.1"}, ("node 0",))
     alone = first.model_copy(update={"replica_uuids": (UUIDS[1],)})
-    assert ran_on([alone]) == (f"cuda:0 {UUIDS[0].removeprefix('GPU-')}", UUIDS[1])
+    assert list_devices_used([alone]) == (f"cuda:0 {UUIDS[0].removeprefix('GPU-')}", UUIDS[1])
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,9 @@ def test_a_framework_that_fell_back_to_the_cpu_makes_a_run_invalid(tmp_path: Pat
     line = "UserWarning: Aten Op fallback from XPU to CPU happends. This may have performance implications."
     run = replace(one_run(tmp_path / "run", one_cell(devices=1, workload="nano")), runs_on="xpu")
     write_result(run.directory, result(0).model_copy(update={"world_size": 1}))
-    found = FILE.outcome(run, Ended((0,), 0.0, 1.0), Log.of(f"{line}\n"))
+    found = FILE.judge_run(run, StepEnd((0,), 0.0, 1.0), Log.from_text(f"{line}\n"))
     assert found.failure is not None
     assert (found.status, found.failure.evidence) == ("invalid", line)
-    assert FILE.outcome(replace(run, runs_on="cpu"), Ended((0,), 0.0, 1.0), Log.of(f"{line}\n")).status == "ok"
+    assert (
+        FILE.judge_run(replace(run, runs_on="cpu"), StepEnd((0,), 0.0, 1.0), Log.from_text(f"{line}\n")).status == "ok"
+    )

@@ -24,7 +24,9 @@ SUMMARY = '{"num_accelerators": 2, "metric": {"train_throughput_mean_samples_per
 
 
 def own(text: str, *, ended: bool = False, **parser: Any) -> LogReading:
-    return read_expressions([Parser(metric="rate_per_s", **parser)], Log.of(text), RunContext(ended_normally=ended))
+    return read_expressions(
+        [Parser(metric="rate_per_s", **parser)], Log.from_text(text), RunContext(ended_normally=ended)
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,7 +40,7 @@ def own(text: str, *, ended: bool = False, **parser: Any) -> LogReading:
     ],
 )
 def test_a_last_line_that_is_proven_whole_counts(name: str, text: str) -> None:
-    whole, unended = (read_log(name, Log.of(each), RunContext()) for each in (f"{text}\n", text))
+    whole, unended = (read_log(name, Log.from_text(each), RunContext()) for each in (f"{text}\n", text))
     assert unended == whole
     assert whole.status == "ok"
 
@@ -48,17 +50,17 @@ def test_a_last_line_that_is_proven_whole_counts(name: str, text: str) -> None:
 )
 def test_a_last_line_that_may_be_cut_off_is_left_out_and_named(name: str, text: str) -> None:
     rows = text.rpartition("\n")[0]
-    found = read_log(name, Log.of(text), RunContext())
+    found = read_log(name, Log.from_text(text), RunContext())
     assert flagged(found, "the last line has no line feed") or "the last line has no line feed" in found.problem
-    assert found.metrics == read_log(name, Log.of(f"{rows}\n"), RunContext()).metrics
+    assert found.metrics == read_log(name, Log.from_text(f"{rows}\n"), RunContext()).metrics
     # The exit code of its program says that the log is whole.
-    ended = read_log(name, Log.of(text), RunContext(ended_normally=True))
-    assert ended == read_log(name, Log.of(f"{text}\n"), RunContext())
+    ended = read_log(name, Log.from_text(text), RunContext(ended_normally=True))
+    assert ended == read_log(name, Log.from_text(f"{text}\n"), RunContext())
     assert (ended.metrics, ended.curves) != (found.metrics, found.curves)
 
 
 def test_a_document_that_is_cut_off_is_no_result_with_the_one_before() -> None:
-    found = read_log("dlio", Log.of(SUMMARY[:-20]), RunContext())
+    found = read_log("dlio", Log.from_text(SUMMARY[:-20]), RunContext())
     assert found.status == "incomplete"
     assert "no line feed" in found.problem
 
@@ -101,8 +103,10 @@ def test_a_log_in_utf_16_says_what_to_do(encoding: str) -> None:
 
 def test_times_of_kubectl_before_lines_are_read_over_or_named() -> None:
     stamped = "".join(f"2026-05-01T12:00:00.123456789Z {line}\n" for line in OSU.splitlines())
-    assert read_log("osu", Log.of(stamped), RunContext()) == read_log("osu", Log.of(f"{OSU}\n"), RunContext())
+    assert read_log("osu", Log.from_text(stamped), RunContext()) == read_log(
+        "osu", Log.from_text(f"{OSU}\n"), RunContext()
+    )
     document = "".join(f"2026-05-01T12:00:00.1Z {line}\n" for line in SUMMARY.replace(", ", ",\n").splitlines())
-    assert read_log("dlio", Log.of(document), RunContext()).throughput_per_s == 8.5
+    assert read_log("dlio", Log.from_text(document), RunContext()).throughput_per_s == 8.5
     anchored = [Parser(metric="latency_us", regex=r"^2 +(\S+)")]
-    assert any("kubectl logs --timestamps" in hint for hint in collect_hints(Log.of(stamped), None, anchored))
+    assert any("kubectl logs --timestamps" in hint for hint in collect_hints(Log.from_text(stamped), None, anchored))

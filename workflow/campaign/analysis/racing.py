@@ -32,13 +32,13 @@ from campaign.common import wording
 from campaign.common.intervals import CONFOUNDED_WITH_HOSTS, SIGNIFICANCE_LEVEL, Floats
 from campaign.spec.cell import Cell
 from campaign.spec.race import DroppedConfiguration, RaceCandidate, RaceDocument, WorkloadRace
-from campaign.spec.run_numbers import compositions_of
+from campaign.spec.run_numbers import list_compositions
 
-_OWN_HOSTS = "Some ran on hosts that no other one used, so the hosts may cause the difference."
+_HOST_CONFOUNDING_NOTE = "Some ran on hosts that no other one used, so the hosts may cause the difference."
 
 
 @dataclass(frozen=True)
-class _Race:
+class _ConfigurationRace:
     """Race of configurations for one workload, precision and set of options.
 
     Args:
@@ -50,7 +50,7 @@ class _Race:
         note: reason why configurations cannot be distinguished.
     """
 
-    about: str
+    label: str
     cells: Mapping[str, Sequence[Cell]]
     dropped: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     best: str = ""
@@ -58,17 +58,17 @@ class _Race:
     note: str = ""
 
     @property
-    def ended(self) -> bool:
+    def is_ended(self) -> bool:
         """Whether the race is decided or has no candidate left."""
         return bool(self.best) or not self.cells
 
     @property
-    def racing(self) -> Collection[str]:
+    def active_configurations(self) -> Collection[str]:
         """Configurations that have to be composed again for this race."""
-        return () if self.ended else self.cells.keys()
+        return () if self.is_ended else self.cells.keys()
 
 
-def race_configurations(
+def evaluate_races(
     cells: Sequence[Cell], tables: Tables | None, is_measured: Callable[[str, int], bool], within_pct: float
 ) -> RaceDocument:
     """Return the state of all races of a campaign according to its measured runs.
@@ -79,36 +79,41 @@ def race_configurations(
         is_measured: predicate that is true if every run of a configuration (name) on a composition (number) has a record.
         within_pct: tolerance in percent of the best configuration.
     """
-    planned: dict[str, int] = {}
+    planned_counts: dict[str, int] = {}
     for cell in cells:
         name = cell.configuration.name
-        planned[name] = max(len(compositions_of(cell.settings)), planned.get(name, 0))
-    blocks, block = max(planned.values()), 0
-    races = list(_open_races(cells))
-    racing, composed = list(planned), dict.fromkeys(planned, 0)
-    while racing and block < blocks:
+        planned_counts[name] = max(len(list_compositions(cell.settings)), planned_counts.get(name, 0))
+    blocks, block = max(planned_counts.values()), 0
+    races = list(_build_races(cells))
+    active, composed_counts = list(planned_counts), dict.fromkeys(planned_counts, 0)
+    while active and block < blocks:
         block += 1
-        composed |= {name: min(block, planned[name]) for name in racing}
-        if not all(is_measured(name, composed[name]) for name in racing):
+        composed_counts |= {name: min(block, planned_counts[name]) for name in active}
+        if not all(is_measured(name, composed_counts[name]) for name in active):
             break
         if block > 1 and tables is not None:
-            error = SIGNIFICANCE_LEVEL / (blocks - 1)
-            measured = _keep_measured(tables, cells, composed)
-            races = [race if race.ended else _judge_race(race, measured, block, within_pct, error) for race in races]
-        racing = [name for name in racing if block < blocks and any(name in race.racing for race in races)]
-    design = None if tables is None else _keep_measured(tables, cells, composed).design
+            error_rate = SIGNIFICANCE_LEVEL / (blocks - 1)
+            measured_tables = _select_measured_runs(tables, cells, composed_counts)
+            races = [
+                race if race.is_ended else _update_race(race, measured_tables, block, within_pct, error_rate)
+                for race in races
+            ]
+        active = [
+            name for name in active if block < blocks and any(name in race.active_configurations for race in races)
+        ]
+    design = None if tables is None else _select_measured_runs(tables, cells, composed_counts).design
     return RaceDocument(
         within_pct=within_pct,
         blocks=blocks,
-        ended=not racing,
-        compositions=composed,
-        compositions_planned=sum(planned.values()),
+        ended=not active,
+        compositions=composed_counts,
+        compositions_planned=sum(planned_counts.values()),
         workloads=tuple(_describe_race(race, design) for race in races),
-        dropped=tuple(_describe_dropped(races)),
+        dropped=tuple(_list_dropped(races)),
     )
 
 
-def _open_races(cells: Sequence[Cell]) -> Iterator[_Race]:
+def _build_races(cells: Sequence[Cell]) -> Iterator[_ConfigurationRace]:
     """Yield the race of each workload with its precision and options."""
     groups: dict[Hashable, list[Cell]] = {}
     for cell in cells:
@@ -119,17 +124,19 @@ def _open_races(cells: Sequence[Cell]) -> Iterator[_Race]:
             by_configuration.setdefault(cell.configuration.name, []).append(cell)
         first = group[0]
         options = (f"{name} {value}" for name, value in first.options.items())
-        yield _Race(", ".join([first.workload, first.precision, *options]), by_configuration)
+        yield _ConfigurationRace(", ".join([first.workload, first.precision, *options]), by_configuration)
 
 
-def _keep_measured(tables: Tables, cells: Sequence[Cell], composed: Mapping[str, int]) -> Tables:
+def _select_measured_runs(tables: Tables, cells: Sequence[Cell], compositions: Mapping[str, int]) -> Tables:
     """Return the tables with only the runs of those compositions that the race has measured."""
-    last = {cell.id: composed[cell.configuration.name] for cell in cells}
-    limit = tables.runs["cell_id"].map(last).astype("float64")
+    last_compositions = {cell.id: compositions[cell.configuration.name] for cell in cells}
+    limit = tables.runs["cell_id"].map(last_compositions).astype("float64")
     return replace(tables, runs=tables.runs[tables.runs["composition"] <= limit])
 
 
-def _judge_race(race: _Race, tables: Tables, block: int, within_pct: float, error: float) -> _Race:
+def _update_race(
+    race: _ConfigurationRace, tables: Tables, block: int, within_pct: float, error_rate: float
+) -> _ConfigurationRace:
     """Return the race after a block, with dropped configurations and, if it is decided, the best one.
 
     Args:
@@ -141,38 +148,40 @@ def _judge_race(race: _Race, tables: Tables, block: int, within_pct: float, erro
     """
     design, dropped = tables.design, dict(race.dropped)
     # After two compositions at least, each with a record of every run: a cell without a valid run has failed twice.
-    cells = {name: [cell for cell in mine if cell.id in design.cells] for name, mine in race.cells.items()}
-    dropped |= {name: (0.0, f"it failed on every composition for {race.about}") for name in cells if not cells[name]}
-    cells = {name: mine for name, mine in cells.items() if mine}
+    cells = {name: [cell for cell in group if cell.id in design.cells] for name, group in race.cells.items()}
+    dropped |= {name: (0.0, f"it failed on every composition for {race.label}") for name in cells if not cells[name]}
+    cells = {name: group for name, group in cells.items() if group}
     if not cells:
         return replace(race, cells=cells, dropped=dropped)
-    names, best = list(cells), _best_cells(list(cells.values()), design)
-    bounds, note = _upper_bounds(list(cells.values()), [cell for _, cell in best], design, error)
+    names, best = list(cells), _find_best_cells(list(cells.values()), design)
+    bounds, note = _compute_upper_bounds(list(cells.values()), [cell for _, cell in best], design, error_rate)
     tolerance = 1 - within_pct / 100
-    for place, name in enumerate(names):
-        rival = int(bounds[place].argmin())
-        if bounds[place, rival] < tolerance:
-            bound, cell = float(bounds[place, rival]), best[rival][1]
-            words = f"at most {wording.format_percent(100 * bound)} of {cell.configuration.name} (batch {cell.batch})"
-            dropped[name] = bound, f"{words} for {race.about}"
+    for index, name in enumerate(names):
+        rival = int(bounds[index].argmin())
+        if bounds[index, rival] < tolerance:
+            bound, cell = float(bounds[index, rival]), best[rival][1]
+            comparison = (
+                f"at most {wording.format_percent(100 * bound)} of {cell.configuration.name} (batch {cell.batch})"
+            )
+            dropped[name] = bound, f"{comparison} for {race.label}"
             del cells[name]
-    left = [place for place, name in enumerate(names) if name in cells]
+    remaining = [index for index, name in enumerate(names) if name in cells]
     race = replace(race, cells=cells, dropped=dropped, note=note)
-    for place in sorted(left, key=lambda place: best[place][0]):
-        if all(bounds[rival, place] <= 1 / tolerance for rival in left if rival != place):
-            return replace(race, best=names[place], block=block)
+    for index in sorted(remaining, key=lambda index: best[index][0]):
+        if all(bounds[rival, index] <= 1 / tolerance for rival in remaining if rival != index):
+            return replace(race, best=names[index], block=block)
     return race
 
 
-def _best_cells(cells: Sequence[Sequence[Cell]], design: Design) -> list[tuple[float, Cell]]:
+def _find_best_cells(cells: Sequence[Sequence[Cell]], design: Design) -> list[tuple[float, Cell]]:
     """Return the lowest cost of each configuration, with its cell; the cost is infinite if no cell was measured."""
-    places = design.places(pd.Series([cell.id for mine in cells for cell in mine], dtype="str"))
-    costs = iter(np.where(places >= 0, np.append(design.cost, np.inf)[places], np.inf).tolist())
-    return [min(((next(costs), cell) for cell in mine), key=lambda pair: pair[0]) for mine in cells]
+    positions = design.find_cell_indices(pd.Series([cell.id for group in cells for cell in group], dtype="str"))
+    costs = iter(np.where(positions >= 0, np.append(design.cost, np.inf)[positions], np.inf).tolist())
+    return [min(((next(costs), cell) for cell in group), key=lambda pair: pair[0]) for group in cells]
 
 
-def _upper_bounds(
-    cells: Sequence[Sequence[Cell]], best: Sequence[Cell], design: Design, error: float
+def _compute_upper_bounds(
+    cells: Sequence[Sequence[Cell]], best: Sequence[Cell], design: Design, error_rate: float
 ) -> tuple[Floats, str]:
     """Return the upper bound of each configuration as a fraction of the best cell of each other one, and a note on confounding.
 
@@ -184,56 +193,58 @@ def _upper_bounds(
         design: experiment design that compares the cells.
         error_rate: probability of a false statement, divided over all cells.
     """
-    every = [cell.id for mine in cells for cell in mine]
-    of = pd.Series(np.repeat(every, len(best)), dtype="str")
-    to = pd.Series(np.tile([cell.id for cell in best], len(every)), dtype="str")
-    found = comparisons.ratios(of, to, design)
+    cell_ids = [cell.id for group in cells for cell in group]
+    compared = pd.Series(np.repeat(cell_ids, len(best)), dtype="str")
+    references = pd.Series(np.tile([cell.id for cell in best], len(cell_ids)), dtype="str")
+    pair_ratios = comparisons.compute_ratios(compared, references, design)
     # One-sided: half of the error of a two-sided interval is on this side.
-    high = found.of.bounds(1 - 2 * error / max(1, len(every) - 1))[2]
-    high = np.where(found.tested & np.isfinite(high), high, np.inf).reshape(len(every), len(best))
-    first = np.cumsum([0, *map(len, cells[:-1])])
-    bounds = np.maximum.reduceat(high, first, axis=0)
+    high = pair_ratios.estimate.compute_bounds(1 - 2 * error_rate / max(1, len(cell_ids) - 1))[2]
+    high = np.where(pair_ratios.is_tested & np.isfinite(high), high, np.inf).reshape(len(cell_ids), len(best))
+    first_positions = np.cumsum([0, *map(len, cells[:-1])])
+    bounds = np.maximum.reduceat(high, first_positions, axis=0)
     np.fill_diagonal(bounds, np.inf)
-    return np.asarray(bounds, dtype=np.float64), _OWN_HOSTS if (found.method == CONFOUNDED_WITH_HOSTS).any() else ""
+    return np.asarray(bounds, dtype=np.float64), _HOST_CONFOUNDING_NOTE if (
+        pair_ratios.method == CONFOUNDED_WITH_HOSTS
+    ).any() else ""
 
 
-def _describe_race(race: _Race, design: Design | None) -> WorkloadRace:
+def _describe_race(race: _ConfigurationRace, design: Design | None) -> WorkloadRace:
     """Build the document of a race, with the mean and interval of each candidate."""
-    best = [(np.inf, mine[0]) for mine in race.cells.values()]
+    ranked = [(np.inf, group[0]) for group in race.cells.values()]
     bounds: dict[str, tuple[float, float, float]] = {}
     if design is not None:
-        best = sorted(_best_cells(list(race.cells.values()), design), key=lambda pair: pair[0])
-        cells = [cell.id for cost, cell in best if np.isfinite(cost)]
-        places = design.places(pd.Series(cells, dtype="str"))
-        values = np.stack(design.locations()[0].bounds(), axis=1)[places].tolist()
+        ranked = sorted(_find_best_cells(list(race.cells.values()), design), key=lambda pair: pair[0])
+        cells = [cell.id for cost, cell in ranked if np.isfinite(cost)]
+        positions = design.find_cell_indices(pd.Series(cells, dtype="str"))
+        values = np.stack(design.estimate_locations()[0].compute_bounds(), axis=1)[positions].tolist()
         bounds = dict(zip(cells, values, strict=True))
         if cells:
-            every = (cell.id for mine in race.cells.values() for cell in mine)
-            bounds[cells[0]] = _bound_best(cells[0], [cell for cell in every if cell in design.cells], design)
+            cell_ids = (cell.id for group in race.cells.values() for cell in group)
+            bounds[cells[0]] = _bound_best_value(cells[0], [cell for cell in cell_ids if cell in design.cells], design)
     candidates = []
-    for _, cell in best:
+    for _, cell in ranked:
         candidate = RaceCandidate(configuration=cell.configuration.name)
         if cell.id in bounds:
             value, low, high = bounds[cell.id]
-            known = {"low": low, "high": high} if np.isfinite(low) else {}
-            candidate = candidate.model_copy(update={"batch": cell.batch, "value": value, **known})
+            interval = {"low": low, "high": high} if np.isfinite(low) else {}
+            candidate = candidate.model_copy(update={"batch": cell.batch, "value": value, **interval})
         candidates.append(candidate)
     note = "" if race.best else race.note
-    return WorkloadRace(about=race.about, best=race.best, block=race.block, candidates=tuple(candidates), note=note)
+    return WorkloadRace(about=race.label, best=race.best, block=race.block, candidates=tuple(candidates), note=note)
 
 
-def _bound_best(best: str, cells: Sequence[str], design: Design) -> tuple[float, float, float]:
+def _bound_best_value(best: str, cells: Sequence[str], design: Design) -> tuple[float, float, float]:
     """Return the value of the best of all cells with the bounds of an estimate that was selected by its size."""
     pools = design.with_pools()
     ordered = [best, *(cell for cell in cells if cell != best)]
-    places = design.places(pd.Series(ordered, dtype="str"))
-    errors, score = pools.locations()[0], -np.log(design.cost[places])
-    bounds = bound_best_cell(score, errors.variance[places], float(errors.freedom[places[0]]), ordered, pools)
-    low, high = sorted(np.exp(bound if design.higher else -bound) for bound in bounds)
-    return float(design.value[places[0]]), float(low), float(high)
+    positions = design.find_cell_indices(pd.Series(ordered, dtype="str"))
+    errors, score = pools.estimate_locations()[0], -np.log(design.cost[positions])
+    bounds = bound_best_cell(score, errors.variance[positions], float(errors.freedom[positions[0]]), ordered, pools)
+    low, high = sorted(np.exp(bound if design.higher_is_better else -bound) for bound in bounds)
+    return float(design.value[positions[0]]), float(low), float(high)
 
 
-def _describe_dropped(races: Sequence[_Race]) -> Iterator[DroppedConfiguration]:
+def _list_dropped(races: Sequence[_ConfigurationRace]) -> Iterator[DroppedConfiguration]:
     """Yield the configurations that every race has dropped, each with its reason in the race where it comes closest."""
     for name in dict.fromkeys(name for race in races for name in race.dropped):
         if not any(name in race.cells for race in races):

@@ -22,21 +22,21 @@ import numpy as np
 import pandas as pd
 
 from campaign.analysis.simulated_power import PlannedComparisons, SimulatedPrecision
-from campaign.analysis.statistics.variance_components import components, valid_runs
-from campaign.analysis.tables.io import read
+from campaign.analysis.statistics.variance_components import estimate_components, select_comparable_runs
+from campaign.analysis.tables.io import read_tables
 from campaign.common.errors import ConfigError, RecordError
 from campaign.common.paths import Results
-from campaign.plan.cost import Charges, Work, cost_model
+from campaign.plan.cost import ChargeCalculator, LeaseWork, build_cost_model
 from campaign.plan.past_costs import read_costs
 from campaign.plan.plan import Plan
 from campaign.plan.request import PlanRequest
 from campaign.spec.cell import Cell
-from campaign.spec.run_numbers import whole
+from campaign.spec.run_numbers import without_composition
 
-MOST_COMPOSITIONS, MOST_RUNS = 20, 6
+MAX_COMPOSITIONS, MAX_RUNS = 20, 6
 ASSUMED_PCT = {"composition": 1.0, "run": 1.0, "step": 5.0}
 """Standard deviations that are assumed of a system on which nobody has measured."""
-_USUAL = (1, 2, 3, 5)
+_USUAL_COMPOSITIONS = (1, 2, 3, 5)
 _STEP_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
@@ -49,14 +49,14 @@ class Spread:
     step_pct: float
     source: str
 
-    def variance(self, compositions: int, runs: int, steps: int) -> float:
+    def log_mean_variance(self, compositions: int, runs: int, steps: int) -> float:
         """Return the variance of the logarithm of a cell's mean."""
         parts = self.composition_pct**2 + (self.run_pct**2 + self.step_pct**2 / max(steps, 1)) / runs
         return parts / compositions / 1e4
 
-    def shared_part(self, runs: int, steps: int) -> float:
+    def shared_variance_fraction(self, runs: int, steps: int) -> float:
         """Return the fraction of the variance of a composition's mean that all cells of the composition share."""
-        total = self.variance(1, runs, steps)
+        total = self.log_mean_variance(1, runs, steps)
         return (self.composition_pct / 100) ** 2 / total if total else 0.0
 
 
@@ -100,7 +100,7 @@ class SampleSizes:
     hours_known: bool = True
 
 
-def sample_sizes(plan: Plan, asked: PlanRequest, detect_pct: float, assumed: str = "") -> SampleSizes:
+def compute_sample_sizes(plan: Plan, request: PlanRequest, detect_pct: float, spread_text: str = "") -> SampleSizes:
     """Compute the sample sizes that detect a given difference between configurations of a plan.
 
     Args:
@@ -109,29 +109,31 @@ def sample_sizes(plan: Plan, asked: PlanRequest, detect_pct: float, assumed: str
         detect_pct: difference to detect, in percent.
         spread_text: spread to use instead of a measured one, in the format of `parse_spread`.
     """
-    tables = list(_tables(plan, asked.results))
-    spread = parse_spread(assumed) if assumed else measured_spread(tables) or _assumed(ASSUMED_PCT)
-    settings = [whole(cell.settings) for _, cell in plan.cells]
-    compositions = max(each.compositions for each in settings)
-    runs = max(1, round(np.median([each.repetitions / each.compositions for each in settings])))
-    steps = round(np.median([each.measured_steps for each in settings]))
-    hours = _Hours(plan, asked, _window_share(tables), steps)
-    planned = PlannedComparisons.from_plan(plan)
-    precision = SimulatedPrecision(planned)
+    tables = list(_read_campaign_runs(plan, request.results))
+    spread = parse_spread(spread_text) if spread_text else estimate_spread(tables) or _build_assumed_spread(ASSUMED_PCT)
+    settings = [without_composition(cell.settings) for _, cell in plan.cells]
+    compositions = max(item.compositions for item in settings)
+    runs = max(1, round(np.median([item.repetitions / item.compositions for item in settings])))
+    steps = round(np.median([item.measured_steps for item in settings]))
+    hours = _DeviceHours(plan, request, _estimate_window_share(tables), steps)
+    comparisons = PlannedComparisons.from_plan(plan)
+    precision = SimulatedPrecision(comparisons)
     # The window of some programs is unknown. Then the number of steps is not varied.
     length = steps if hours.window_share else 0
     spread_of_runs = spread if length else replace(spread, step_pct=0.0)
 
-    def of(count: int) -> SampleSize:
-        return sample_size(spread_of_runs, precision, count, runs, length, hours(count, runs, length))
+    def size_with(count: int) -> SampleSize:
+        return compute_sample_size(spread_of_runs, precision, count, runs, length, hours(count, runs, length))
 
-    found = tuple(cheapest_by_compositions(spread_of_runs, detect_pct, precision, length, hours))
-    cheapest = min(found, key=lambda each: (each.device_hours, each.compositions), default=None)
-    usual = tuple(map(of, _USUAL))
-    return SampleSizes(spread, planned.tests, of(compositions), usual, cheapest, found, hours.known)
+    alternatives = tuple(list_cheapest_sizes(spread_of_runs, detect_pct, precision, length, hours))
+    cheapest = min(alternatives, key=lambda item: (item.device_hours, item.compositions), default=None)
+    usual = tuple(map(size_with, _USUAL_COMPOSITIONS))
+    return SampleSizes(
+        spread, comparisons.tests, size_with(compositions), usual, cheapest, alternatives, hours.is_known
+    )
 
 
-def sample_size(
+def compute_sample_size(
     spread: Spread, precision: SimulatedPrecision, compositions: int, runs: int, steps: int, device_hours: float
 ) -> SampleSize:
     """Compute the precision of one sample size.
@@ -140,13 +142,13 @@ def sample_size(
     """
     if compositions < 2:
         return SampleSize(compositions, runs, steps, np.inf, np.inf, device_hours)
-    sd = np.sqrt(spread.variance(1, runs, steps))
-    simulated = precision.at(compositions, spread.shared_part(runs, steps))
+    sd = np.sqrt(spread.log_mean_variance(1, runs, steps))
+    simulated = precision.estimate(compositions, spread.shared_variance_fraction(runs, steps))
     half, detectable = (float(100.0 * np.expm1(size * sd)) for size in (simulated.half_width, simulated.detectable))
     return SampleSize(compositions, runs, steps, half, detectable, device_hours)
 
 
-def cheapest_by_compositions(
+def list_cheapest_sizes(
     spread: Spread,
     detect_pct: float,
     precision: SimulatedPrecision,
@@ -163,11 +165,11 @@ def cheapest_by_compositions(
         device_hours: function of compositions, runs per composition and steps per run.
     """
     lengths = sorted({max(4, round(factor * steps)) for factor in _STEP_FACTORS}) if steps else [0]
-    for compositions in range(2, MOST_COMPOSITIONS + 1):
-        choices = [(compositions, runs, length) for runs in range(1, MOST_RUNS + 1) for length in lengths]
-        every = [sample_size(spread, precision, *choice, device_hours(*choice)) for choice in choices]
-        if found := [each for each in every if each.detectable_pct <= detect_pct]:
-            yield min(found, key=lambda each: (each.device_hours, each.runs, each.steps))
+    for compositions in range(2, MAX_COMPOSITIONS + 1):
+        choices = [(compositions, runs, length) for runs in range(1, MAX_RUNS + 1) for length in lengths]
+        sizes = [compute_sample_size(spread, precision, *choice, device_hours(*choice)) for choice in choices]
+        if sufficient := [size for size in sizes if size.detectable_pct <= detect_pct]:
+            yield min(sufficient, key=lambda size: (size.device_hours, size.runs, size.steps))
 
 
 def parse_spread(text: str) -> Spread:
@@ -175,37 +177,39 @@ def parse_spread(text: str) -> Spread:
 
     Parts that are not named have the assumed values (`ASSUMED_PCT`). Raises ConfigError for any other text.
     """
-    found = dict(ASSUMED_PCT)
+    deviations_pct = dict(ASSUMED_PCT)
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\w+)\s+(\d+(?:\.\d+)?)\s*%?\s*", part)
-        if match is None or match[1] not in found:
+        if match is None or match[1] not in deviations_pct:
             raise ConfigError(
                 f"--spread {text}: '{part.strip()}' is no standard deviation of composition, run or step; "
                 "write it like 'composition 1 %, run 0.5 %, step 5 %'"
             )
-        found[match[1]] = float(match[2])
-    return _assumed(found)
+        deviations_pct[match[1]] = float(match[2])
+    return _build_assumed_spread(deviations_pct)
 
 
-def _assumed(pct: dict[str, float]) -> Spread:
-    return Spread(pct["composition"], pct["run"], pct["step"], "assumed")
+def _build_assumed_spread(deviations_pct: dict[str, float]) -> Spread:
+    return Spread(deviations_pct["composition"], deviations_pct["run"], deviations_pct["step"], "assumed")
 
 
-def _tables(plan: Plan, results_root: Path) -> Iterator[tuple[str, pd.DataFrame]]:
+def _read_campaign_runs(plan: Plan, results_root: Path) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the name and runs of this campaign, then of all other campaigns on its system."""
-    others = sorted(path.name for path in results_root.glob("*") if path.is_dir() and path.name != plan.campaign.name)
-    for name in (plan.campaign.name, *others):
+    other_names = sorted(
+        path.name for path in results_root.glob("*") if path.is_dir() and path.name != plan.campaign.name
+    )
+    for name in (plan.campaign.name, *other_names):
         directory = Results(results_root, name).tables
         if (directory / "runs.parquet").exists():
             try:
-                tables = read(directory)
+                tables = read_tables(directory)
             except RecordError:
                 continue  # of another version, or being written
             if tables.context["campaign"]["system"] == plan.campaign.system_names:
                 yield name, tables.runs
 
 
-def measured_spread(tables: Sequence[tuple[str, pd.DataFrame]]) -> Spread | None:
+def estimate_spread(tables: Sequence[tuple[str, pd.DataFrame]]) -> Spread | None:
     """Estimate the spread from the first campaign whose runs suffice for it.
 
     Return None if no cell was run twice in one composition.
@@ -214,23 +218,27 @@ def measured_spread(tables: Sequence[tuple[str, pd.DataFrame]]) -> Spread | None
         tables: name and runs of each campaign.
     """
     for name, runs in tables:
-        rows = valid_runs(runs)
-        found = components(rows["rate"], rows["cell_id"], rows["lease_id"], rows["host_names"]) if len(rows) else None
-        if found is None or not found.run.known:
+        rows = select_comparable_runs(runs)
+        estimate = (
+            estimate_components(rows["rate"], rows["cell_id"], rows["lease_id"], rows["host_names"])
+            if len(rows)
+            else None
+        )
+        if estimate is None or not estimate.run.is_known:
             continue
         steps = rows["step_error_pct"].dropna() if "step_error_pct" in rows else pd.Series(dtype="float64")
         error_pct = float(np.sqrt((steps**2).mean())) if len(steps) else 0.0
         step_pct = error_pct * float(np.sqrt(rows.loc[steps.index, "measured_steps"].median())) if len(steps) else 0.0
-        between = max(found.lease.variance, found.together.variance, found.host.variance)
-        several = found.lease.known or found.together.known
-        composition_pct = 100.0 * float(np.sqrt(between)) if several else ASSUMED_PCT["composition"]
-        run_pct = float(np.sqrt(max(0.0, found.run.sd_pct**2 - error_pct**2)))
-        alone = "" if several else "; from composition to composition assumed, since each was composed once"
-        return Spread(composition_pct, run_pct, step_pct, f"{len(rows)} runs of campaign {name}{alone}")
+        between_variance = max(estimate.lease.variance, estimate.lease_and_host.variance, estimate.host.variance)
+        is_known = estimate.lease.is_known or estimate.lease_and_host.is_known
+        composition_pct = 100.0 * float(np.sqrt(between_variance)) if is_known else ASSUMED_PCT["composition"]
+        run_pct = float(np.sqrt(max(0.0, estimate.run.sd_pct**2 - error_pct**2)))
+        remark = "" if is_known else "; from composition to composition assumed, since each was composed once"
+        return Spread(composition_pct, run_pct, step_pct, f"{len(rows)} runs of campaign {name}{remark}")
     return None
 
 
-def _window_share(tables: Sequence[tuple[str, pd.DataFrame]]) -> float:
+def _estimate_window_share(tables: Sequence[tuple[str, pd.DataFrame]]) -> float:
     """Estimate the fraction of a run's time that its warm-up and measured steps take.
 
     Return 0 if no campaign has recorded it.
@@ -244,7 +252,7 @@ def _window_share(tables: Sequence[tuple[str, pd.DataFrame]]) -> float:
     return 0.0
 
 
-class _Hours:
+class _DeviceHours:
     """Function that returns the device-hours of a sample size: all cells of the plan, by compositions, runs and steps.
 
     is_known: false if a duration is unknown. Then composing and every run count alike, which is enough to find the cheapest
@@ -257,26 +265,31 @@ class _Hours:
         for lease, cell in plan.cells:
             cells[lease.configuration.name][cell.id] = cell
         configurations = {lease.configuration.name: lease.configuration for lease in plan.leases}
-        known = read_costs(Results(request.results, plan.campaign.name), request.learn_from, plan.campaign.path)
-        costs, charges = cost_model(plan.campaign, known), Charges(plan.campaign, plan.placements)
+        past_costs = read_costs(Results(request.results, plan.campaign.name), request.learn_from, plan.campaign.path)
+        costs, charges = build_cost_model(plan.campaign, past_costs), ChargeCalculator(plan.campaign, plan.placements)
 
         def device_hours(runs: int) -> float | None:
             works = [
-                Work(each, [(cell, runs) for cell in cells[name].values()], plan.placements[name].operations)
-                for name, each in configurations.items()
+                LeaseWork(
+                    configuration, [(cell, runs) for cell in cells[name].values()], plan.placements[name].operations
+                )
+                for name, configuration in configurations.items()
             ]
             hours = [charges(work, costs.forecast(work)).device_hours for work in works]
-            return None if None in hours else sum(each or 0.0 for each in hours)
+            return None if None in hours else sum(configuration or 0.0 for configuration in hours)
 
         once, twice = device_hours(1), device_hours(2)
-        self.known = once is not None and twice is not None
+        self.is_known = once is not None and twice is not None
         if once is None or twice is None:
             once, twice = (
-                sum(each.devices * (1 + runs * len(cells[name])) for name, each in configurations.items())
+                sum(
+                    configuration.devices * (1 + runs * len(cells[name]))
+                    for name, configuration in configurations.items()
+                )
                 for runs in (1, 2)
             )
         self._run_h, self._compose_h = twice - once, 2 * once - twice
 
     def __call__(self, compositions: int, runs: int, steps: int) -> float:
-        longer = 1.0 + self.window_share * (steps / self.steps - 1.0) if steps else 1.0
-        return compositions * (self._compose_h + runs * self._run_h * longer)
+        duration_factor = 1.0 + self.window_share * (steps / self.steps - 1.0) if steps else 1.0
+        return compositions * (self._compose_h + runs * self._run_h * duration_factor)

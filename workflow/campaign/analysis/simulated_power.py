@@ -18,11 +18,11 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from campaign.analysis.statistics.comparisons import design, ratios
-from campaign.analysis.statistics.ratios import POWER
+from campaign.analysis.statistics.comparisons import build_design, compute_ratios
+from campaign.analysis.statistics.ratios import TEST_POWER
 from campaign.common.intervals import SIGNIFICANCE_LEVEL, student_quantile
 from campaign.plan.plan import Plan
-from campaign.spec.run_numbers import run_number
+from campaign.spec.run_numbers import compute_run_number
 
 _SIMULATED_COMPOSITIONS = (2, 3, 4, 5, 8, 20)
 _MAX_CONFIGURATIONS, _MAX_CELLS = 40, 400
@@ -74,47 +74,49 @@ class PlannedComparisons:
     @classmethod
     def from_cells(cls, cells: pd.DataFrame, lease_order: str) -> PlannedComparisons:
         """Build the comparisons of cells; of a large plan, keep only as many cells as the simulation needs."""
-        numbered = cells.apply(lambda labels: pd.factorize(labels)[0])
-        compared = numbered[numbered["configuration"] > 0].merge(
-            numbered.loc[numbered["configuration"] == 0, ["workload", "batch"]], on=["workload", "batch"]
+        coded = cells.apply(lambda labels: pd.factorize(labels)[0])
+        compared_cells = coded[coded["configuration"] > 0].merge(
+            coded.loc[coded["configuration"] == 0, ["workload", "batch"]], on=["workload", "batch"]
         )
-        few = numbered[numbered["configuration"] < _MAX_CONFIGURATIONS]
-        kinds = few.groupby(["workload", "batch"], sort=False).ngroup()
-        few = few[kinds < max(1, _MAX_CELLS // few["configuration"].nunique())]
-        return cls(few.reset_index(drop=True), max(1, len(compared)), lease_order)
+        subset = coded[coded["configuration"] < _MAX_CONFIGURATIONS]
+        kinds = subset.groupby(["workload", "batch"], sort=False).ngroup()
+        subset = subset[kinds < max(1, _MAX_CELLS // subset["configuration"].nunique())]
+        return cls(subset.reset_index(drop=True), max(1, len(compared_cells)), lease_order)
 
     @property
-    def cells_per_lease(self) -> int:
+    def max_cells_per_lease(self) -> int:
         """Largest number of cells of one workload on a lease."""
         return int(self.cells.groupby(["lease", "workload"]).size().max())
 
-    def simulate(self, compositions: int, shared: bool) -> IntervalPrecision:
+    def simulate_precision(self, compositions: int, deviate_together: bool) -> IntervalPrecision:
         """Simulate campaigns and return the precision of their comparisons, computed as in the report.
 
         Args:
             compositions: number of compositions of each configuration, at least 2.
             deviate_together: true if all cells of a lease deviate together; false if each deviates independently.
         """
-        cells, each = self.cells, len(self.cells)
-        campaigns = min(_MAX_CAMPAIGNS, _SIMULATED_CELLS // each, _SIMULATED_RUNS // (each * compositions))
+        cells, cell_count = self.cells, len(self.cells)
+        campaigns = min(_MAX_CAMPAIGNS, _SIMULATED_CELLS // cell_count, _SIMULATED_RUNS // (cell_count * compositions))
         campaigns = max(_MIN_CAMPAIGNS, campaigns)
         random = np.random.default_rng(1)
         # Each simulated campaign has workloads and leases of its own, so that nothing is pooled over campaigns.
-        simulated, cell, block = np.indices((campaigns, each, compositions)).reshape(3, -1)
-        planned = {name: cells[name].to_numpy()[cell] for name in cells}
-        lease = (simulated * (int(cells["lease"].max()) + 1) + planned["lease"]) * compositions + block
+        simulated, cell, block = np.indices((campaigns, cell_count, compositions)).reshape(3, -1)
+        planned_labels = {name: cells[name].to_numpy()[cell] for name in cells}
+        lease = (simulated * (int(cells["lease"].max()) + 1) + planned_labels["lease"]) * compositions + block
         deviation = (
-            random.standard_normal(int(lease.max()) + 1)[lease] if shared else random.standard_normal(lease.size)
+            random.standard_normal(int(lease.max()) + 1)[lease]
+            if deviate_together
+            else random.standard_normal(lease.size)
         )
         table = pd.DataFrame({
-            "cell_id": simulated * each + cell,
-            "workload": simulated * (int(cells["workload"].max()) + 1) + planned["workload"],
-            "batch": planned["batch"],
-            "system": planned["system"],
-            "configuration": planned["configuration"],
+            "cell_id": simulated * cell_count + cell,
+            "workload": simulated * (int(cells["workload"].max()) + 1) + planned_labels["workload"],
+            "batch": planned_labels["batch"],
+            "system": planned_labels["system"],
+            "configuration": planned_labels["configuration"],
             "campaign": simulated,
             "lease_id": lease,
-            "repetition": np.array([run_number(n + 1, 1) for n in range(compositions)])[block],
+            "repetition": np.array([compute_run_number(n + 1, 1) for n in range(compositions)])[block],
             "started": block.astype("float64"),
             "status": "ok",
             "value": np.exp(_UNIT * deviation),
@@ -122,18 +124,18 @@ class PlannedComparisons:
         table = table.assign(
             configuration=table["configuration"].astype("str"), lease_id=table["lease_id"].astype("str")
         )
-        by = design(table, {"lease_order": self.lease_order})
+        cell_design = build_design(table, {"lease_order": self.lease_order})
         first = cells[cells["configuration"] == 0].reset_index(names="against")
         pairs = cells[cells["configuration"] > 0].reset_index(names="cell")
         pairs = pairs.merge(first[["workload", "batch", "against"]], on=["workload", "batch"])
-        offset = (np.arange(campaigns) * each)[:, None]
-        of, to = (pd.Series((offset + pairs[name].to_numpy()).ravel()) for name in ("cell", "against"))
-        found = ratios(of, to, by).of
-        error = np.sqrt(found.variance)
-        tested = scipy.special.stdtrit(found.freedom, 1.0 - SIGNIFICANCE_LEVEL / self.tests / 2.0)
-        detectable = np.quantile(tested * error - np.log(found.ratio), POWER)
+        offset = (np.arange(campaigns) * cell_count)[:, None]
+        compared, references = (pd.Series((offset + pairs[name].to_numpy()).ravel()) for name in ("cell", "against"))
+        log_ratios = compute_ratios(compared, references, cell_design).estimate
+        error = np.sqrt(log_ratios.variance)
+        critical_values = scipy.special.stdtrit(log_ratios.freedom, 1.0 - SIGNIFICANCE_LEVEL / self.tests / 2.0)
+        detectable = np.quantile(critical_values * error - np.log(log_ratios.ratio), TEST_POWER)
         return IntervalPrecision(
-            float(np.median(student_quantile(found.freedom) * error)) / _UNIT, float(detectable) / _UNIT
+            float(np.median(student_quantile(log_ratios.freedom) * error)) / _UNIT, float(detectable) / _UNIT
         )
 
 
@@ -143,35 +145,40 @@ class SimulatedPrecision:
     A few numbers of compositions are simulated once each; values between them are interpolated.
     """
 
-    def __init__(self, planned: PlannedComparisons) -> None:
-        self._several = planned.cells_per_lease > 1
-        self._simulate = cache(planned.simulate)
+    def __init__(self, comparisons: PlannedComparisons) -> None:
+        self._has_shared_leases = comparisons.max_cells_per_lease > 1
+        self._simulate = cache(comparisons.simulate_precision)
 
-    def at(self, compositions: int, shared: float) -> IntervalPrecision:
+    def estimate(self, compositions: int, shared_fraction: float) -> IntervalPrecision:
         """Return the precision that a number of compositions achieves.
 
         Args:
             compositions: number of compositions of each configuration, at least 2.
             shared_fraction: fraction of the variance that the cells of a lease share.
         """
-        below = max(k for k in _SIMULATED_COMPOSITIONS if k <= compositions)
-        above = min((k for k in _SIMULATED_COMPOSITIONS if k >= compositions), default=below)
+        lower = max(k for k in _SIMULATED_COMPOSITIONS if k <= compositions)
+        upper = min((k for k in _SIMULATED_COMPOSITIONS if k >= compositions), default=lower)
         # Apart from the factor of 1 / sqrt(k), precision changes slowly with the number of compositions.
-        part = (1 / below - 1 / compositions) / (1 / below - 1 / above) if above > below else 0.0
-        ends = [(k, weight) for k, weight in ((below, 1 - part), (above, part)) if weight > 0]
+        upper_weight = (1 / lower - 1 / compositions) / (1 / lower - 1 / upper) if upper > lower else 0.0
+        ends = [(k, weight) for k, weight in ((lower, 1 - upper_weight), (upper, upper_weight)) if weight > 0]
 
         def interpolate(name: str) -> float:
-            return float(sum(w * np.sqrt(k / compositions) * self._between(name, k, shared) for k, w in ends))
+            return float(
+                sum(
+                    w * np.sqrt(k / compositions) * self._interpolate_correlation(name, k, shared_fraction)
+                    for k, w in ends
+                )
+            )
 
         return IntervalPrecision(interpolate("half_width"), interpolate("detectable"))
 
-    def _between(self, name: str, compositions: int, shared: float) -> float:
+    def _interpolate_correlation(self, name: str, compositions: int, shared_fraction: float) -> float:
         """Interpolate a value between cells that deviate independently and cells that deviate together.
 
         The weight is the square of the shared fraction, since the degrees of freedom fall by the square.
         """
-        alone = float(getattr(self._simulate(compositions, False), name))
-        if not self._several or shared == 0:
-            return alone
-        together = float(getattr(self._simulate(compositions, True), name))
-        return alone + shared**2 * (together - alone)
+        independent = float(getattr(self._simulate(compositions, False), name))
+        if not self._has_shared_leases or shared_fraction == 0:
+            return independent
+        correlated = float(getattr(self._simulate(compositions, True), name))
+        return independent + shared_fraction**2 * (correlated - independent)

@@ -9,7 +9,7 @@ from pathlib import Path
 from campaign.archive.layout import CONFIG, compute_facts, is_allowed_member
 from campaign.common.credentials import find_secrets
 from campaign.common.errors import ArchiveError
-from campaign.plan.campaign.workload_inputs import InputFile, Inputs, carried_place
+from campaign.plan.campaign.workload_inputs import InputFile, Inputs, archive_path
 
 DEFAULT_MAX_PROGRAM_MIB = 16.0
 """Default size limit. Larger files are left out."""
@@ -49,7 +49,7 @@ def select_programs(
     left_out: dict[str, None] = {}
     digest_by_member: dict[str, str] = {}
     for workload, text, file in _iterate_inputs(inputs):
-        member = carried_place(text, file.sha256)
+        member = archive_path(text, file.sha256)
         current_file = current_inputs.get(workload, {}).get(text, file)
         problem, path = _find_measured_file(
             file, [Path(file.path), Path(current_file.path), *(root / member for root in roots)], max_mib
@@ -78,7 +78,7 @@ def reject_unmeasured_programs(inputs: Inputs, members: Mapping[str, str]) -> No
         inputs: files that were measured, by workload.
         members: SHA-256 by member name.
     """
-    measured_digests = {carried_place(text, file.sha256): file.sha256 for _, text, file in _iterate_inputs(inputs)}
+    measured_digests = {archive_path(text, file.sha256): file.sha256 for _, text, file in _iterate_inputs(inputs)}
     for name, digest in members.items():
         if is_program_member(name) and measured_digests.get(name) != digest:
             raise ArchiveError(f"member '{name}' is no program or input file that was measured; do not trust this file")

@@ -33,7 +33,7 @@ from campaign.archive.layout import (
 )
 from campaign.archive.programs import reject_unmeasured_programs
 from campaign.common.errors import ArchiveError, CampaignError, format_first_error
-from campaign.plan.campaign.resolve import Campaign, from_document
+from campaign.plan.campaign.resolve import Campaign, campaign_from_document
 
 MAX_UNPACKED_BYTES = 50 * 2**30  # size limit of the unpacked archive, so that a zip bomb cannot fill the disk
 MAX_MEMBERS = 5_000_000
@@ -131,7 +131,7 @@ def unpack_archive(path: Path, directory: Path) -> OpenedArchive:
         words = replace_directory(str(error), path, directory)
         raise ArchiveError(f"{path}: is not a complete archive ({words}); {_COPY_AGAIN}") from error
     try:
-        campaign = from_document(json.loads((directory / CAMPAIGN).read_bytes()))
+        campaign = campaign_from_document(json.loads((directory / CAMPAIGN).read_bytes()))
         reject_unmeasured_programs(campaign.inputs, index.sha256)
     except CampaignError as error:
         raise ArchiveError(f"{path}: {error}") from error

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from campaign import __version__
-from campaign.analysis.tables.collect import collect, gather
+from campaign.analysis.tables.collect import read_campaign_results, write_campaign_tables
 from campaign.archive.crate import CrateDescription, LeaseAction, build_crate
 from campaign.archive.layout import (
     CAMPAIGN,
@@ -40,9 +40,9 @@ from campaign.archive.zip_file import MemberContent, write_zip
 from campaign.common.credentials import find_secrets_in_document
 from campaign.common.errors import ArchiveError
 from campaign.common.paths import ROOT
-from campaign.plan.campaign.resolve import Campaign, systems_of
+from campaign.plan.campaign.resolve import Campaign, stored_systems
 from campaign.plan.campaign.workload_inputs import Inputs
-from campaign.spec.published_file import is_set
+from campaign.spec.published_file import is_set_name
 from campaign.spec.record import CAMPAIGN_SCHEMA as AS_USED
 
 
@@ -218,7 +218,7 @@ def _rebuild_tables(campaign: Campaign, members: dict[str, MemberContent], where
                     shutil.copy2(source, target)
                 else:
                     target.write_bytes(source)
-        collect(gather(campaign, scratch, where), scratch / "tables")
+        write_campaign_tables(read_campaign_results(campaign, scratch, where), scratch / "tables")
     except OSError as error:
         raise ArchiveError(
             f"tables/ could not be made in {scratch} ({error.strerror or error}); free space, or set TMPDIR to a directory that "
@@ -330,13 +330,13 @@ def _pack_archive(
 
 def _make_config_members(campaign: Campaign) -> dict[str, bytes]:
     """Return the members outside the parts (the campaign as used, as JSON and as YAML, and the workflow)."""
-    document = campaign.document()
+    document = campaign.to_document()
     reference_members, reference_names = _make_reference_members(campaign)
     return {
         CAMPAIGN: dump_json(document),
         f"{CONFIG}/campaign.yaml": _dump_yaml({**document["campaign"], "references": reference_names}),
         **reference_members,
-        **{f"{CONFIG}/systems/{name}.yaml": _dump_yaml(content) for name, content in systems_of(document).items()},
+        **{f"{CONFIG}/systems/{name}.yaml": _dump_yaml(content) for name, content in stored_systems(document).items()},
         **{f"{CONFIG}/workloads/{name}.yaml": _dump_yaml(content) for name, content in document["workloads"].items()},
         SNAKEFILE: (ROOT / SNAKEFILE).read_bytes(),
         **{f"workflow/rules/{path.name}": path.read_bytes() for path in sorted((ROOT / "workflow" / "rules").glob("*.smk"))},
@@ -349,7 +349,7 @@ def _make_reference_members(campaign: Campaign) -> tuple[dict[str, bytes], list[
     Also returns the names of all sets as the archive's campaign file lists them.
     """
     references_by_name = dict(zip(dict.fromkeys(campaign.file.references), campaign.references, strict=False))
-    own_references = {name: reference for name, reference in references_by_name.items() if not is_set(name)}
+    own_references = {name: reference for name, reference in references_by_name.items() if not is_set_name(name)}
     files = {
         f"{CONFIG}/references/{reference.name}.yaml": _dump_yaml(reference.model_dump(mode="json"))
         for reference in own_references.values()

@@ -15,8 +15,8 @@ from campaign.cli.options import results_option
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_hosts import check_system
 from campaign.lease.check_site import Finding
-from campaign.plan.campaign.check import system_problems
-from campaign.plan.campaign.probable_mistakes import in_system
+from campaign.plan.campaign.check import find_system_problems
+from campaign.plan.campaign.probable_mistakes import warn_of_system
 
 
 @click.command()
@@ -31,8 +31,8 @@ def check(system: str, results: Path) -> None:
     compose a device.
     """
     file = load_system_file(system)
-    findings = [Finding("file", "stop", message) for message in system_problems(file.model, file.source)]
-    findings += [Finding("file", "note", message) for message in in_system(file.source)]
+    findings = [Finding("file", "stop", message) for message in find_system_problems(file.model, file.source)]
+    findings += [Finding("file", "note", message) for message in warn_of_system(file.source)]
     problems, notes = print_findings(chain(findings, check_system(Site(file.model, results))))
     if problems:
         echo(f"\nNot ready: {problems} to put right; nothing was changed.")

@@ -13,10 +13,10 @@ from campaign.cli.echo import echo
 from campaign.cli.options import PATH, format_option
 from campaign.cli.practice_cluster import default_directory
 from campaign.common.errors import ConfigError
-from campaign.emulators.hosts.cluster_spec import Cluster, find_from_environment
+from campaign.emulators.hosts.cluster_spec import Cluster, find_cluster_in_environment
 from campaign.emulators.slurm import cluster as clusters
 from campaign.emulators.slurm import daemons
-from campaign.emulators.slurm.cluster_directory import granted, on_demand
+from campaign.emulators.slurm.cluster_directory import list_granted_devices, list_on_demand_compositions
 
 if TYPE_CHECKING:
     from campaign.plan.campaign.load import LoadedFile
@@ -48,10 +48,10 @@ def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tup
 
     This takes about ten seconds. All files are in one directory, of which 'campaign cluster down' keeps only the logs.
     """
-    from campaign.emulators.slurm.spec_from_system import cluster_of
+    from campaign.emulators.slurm.spec_from_system import build_cluster_spec
 
-    spec = cluster_of(read_system_file(system), not no_accounting, slurm_conf)
-    practice_cluster = clusters.up(directory or default_directory(), spec, echo)
+    spec = build_cluster_spec(read_system_file(system), not no_accounting, slurm_conf)
+    practice_cluster = clusters.start_cluster(directory or default_directory(), spec, echo)
     directory_option = "" if directory is None else f" --directory {practice_cluster.directory}"
     echo(f"\nexport SLURM_CONF={practice_cluster.slurm_conf}\n")
     echo(
@@ -68,9 +68,11 @@ def up(system: str, directory: Path | None, no_accounting: bool, slurm_conf: tup
 def down(directory: Path | None) -> None:
     """Stop the cluster and its jobs, and remove everything except its logs."""
     cluster_directory = _resolve_directory(directory)
-    compositions = on_demand(cluster_directory)
+    compositions = list_on_demand_compositions(cluster_directory)
     # A cluster that is named, here or by SLURM_CONF, is stopped whoever owns it.
-    if clusters.down(cluster_directory, anybodys=directory is not None or cluster_directory != default_directory()):
+    if clusters.stop_cluster(
+        cluster_directory, any_owner=directory is not None or cluster_directory != default_directory()
+    ):
         echo(f"{cluster_directory}: down; its logs are in {cluster_directory / 'log'}")
     else:
         echo(f"{cluster_directory}: no cluster is running here")
@@ -84,7 +86,7 @@ def down(directory: Path | None) -> None:
 def status(directory: Path | None, style: str) -> None:
     """Show daemons, hosts and jobs. Exits with 1 if no cluster is up or a daemon is missing."""
     cluster_directory = _resolve_directory(directory)
-    cluster_status = clusters.status(cluster_directory)
+    cluster_status = clusters.query_status(cluster_directory)
     if style == "json":
         from campaign.cli.terminal import print_json  # imports rich
 
@@ -141,8 +143,8 @@ def slurmd() -> None:
 def slurmd_stop(host: str, directory: Path | None) -> None:
     """Stop the slurmd of HOST, if it runs. Jobs on the host will end."""
     practice_cluster = _find_cluster(directory, host)
-    if daemons.of(practice_cluster, "slurmd", host):
-        daemons.stop(practice_cluster, "slurmd", host)
+    if daemons.find_processes(practice_cluster, "slurmd", host):
+        daemons.stop_daemon(practice_cluster, "slurmd", host)
     echo(f"{host}: slurmd is stopped")
 
 
@@ -156,8 +158,8 @@ def slurmd_start(host: str, devices: int | None, directory: Path | None) -> None
     To give a dynamic host other devices, first delete it from Slurm: 'scontrol delete nodename=HOST'.
     """
     practice_cluster = _find_cluster(directory, host)
-    if not daemons.of(practice_cluster, "slurmd", host):
-        daemons.start(practice_cluster, "slurmd", host, devices)
+    if not daemons.find_processes(practice_cluster, "slurmd", host):
+        daemons.start_daemon(practice_cluster, "slurmd", host, devices)
     echo(f"{host}: slurmd is started")
 
 
@@ -165,7 +167,7 @@ def slurmd_start(host: str, devices: int | None, directory: Path | None) -> None
 @_directory_option
 def devices(directory: Path | None) -> None:
     """Print 'IDENTITY, MODEL' for each device that Slurm granted to this job on this host."""
-    for device in granted(_find_cluster(directory), os.environ):
+    for device in list_granted_devices(_find_cluster(directory), os.environ):
         echo(f"{device.identity}, {device.model}")
 
 
@@ -173,7 +175,7 @@ def _resolve_directory(directory: Path | None) -> Path:
     """Return the directory of the cluster that is meant. The option comes first, then SLURM_CONF, then the default."""
     if directory is not None:
         return directory
-    practice_cluster = find_from_environment()
+    practice_cluster = find_cluster_in_environment()
     return default_directory() if practice_cluster is None else practice_cluster.directory
 
 
@@ -187,7 +189,7 @@ def _find_cluster(directory: Path | None, host: str | None = None) -> Cluster:
         directory: directory of the cluster; None for that of the environment, else the default.
         host: name of a host that the cluster must have; None for any.
     """
-    practice_cluster = (find_from_environment() if directory is None else None) or clusters.find(
+    practice_cluster = (find_cluster_in_environment() if directory is None else None) or clusters.find_running_cluster(
         directory or default_directory()
     )
     names = [host_spec.name for host_spec in practice_cluster.spec.hosts]
@@ -210,14 +212,14 @@ def load_system_file(system: str) -> LoadedFile[SystemFile]:
         system: path of a system file, or its name under config/systems.
     """
     # Imported late: commands that a job calls need no configuration.
-    from campaign.plan.campaign.load import LoadedFile, load_named, noun_of, validate
+    from campaign.plan.campaign.load import LoadedFile, detect_noun, load_named, validate
     from campaign.spec.system_file import SystemFile
     from campaign.spec.yaml_file import read_yaml
 
     path = Path(system)
     if path.suffix in {".yaml", ".yml"}:
         source = read_yaml(path)
-        if (noun := noun_of(source.data)) != "system":
+        if (noun := detect_noun(source.data)) != "system":
             raise ConfigError(f"{path}: is a {noun} file; give a system file, or a name that 'campaign systems' lists")
         return LoadedFile(validate(source, SystemFile), source)
     # Names are resolved as for a campaign in ./config.

@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from campaign.analysis import compare as comparing
-from campaign.analysis.compare.comparison import Comparison
-from campaign.analysis.published import NOT_HERE
-from campaign.analysis.published.claims import held_against, with_claims
-from campaign.analysis.published.judgement import nearness, off, score
-from campaign.analysis.statistics.verdict import p_value
+from campaign.analysis.compare.comparison import CampaignComparison
+from campaign.analysis.published import NOT_MEASURED
+from campaign.analysis.published.claims import add_evaluated_claims, evaluate_claims
+from campaign.analysis.published.judgement import classify_nearness, format_distance, score_claims
+from campaign.analysis.statistics.verdict import format_p_value
 from campaign.analysis.tables.io import Tables
 from campaign.analysis.tables.measured_programs import rename_programs
 from campaign.cli.echo import echo
@@ -23,10 +23,15 @@ from campaign.cli.options import ERROR_CODE_META_KEY, format_option, output_opti
 from campaign.cli.terminal import print_rows, print_tables, print_text, table_from_rows
 from campaign.common import wording
 from campaign.common.errors import ConfigError, suggest_name
-from campaign.report.compare_page import claims_page, compare_page, findings, largest_changes
+from campaign.report.compare_page import (
+    describe_findings,
+    render_claims_page,
+    render_compare_page,
+    select_largest_changes,
+)
 from campaign.report.context_schema import PublishedSaid
 from campaign.report.page import write_report
-from campaign.report.sections.published import OTHER, verdict_of
+from campaign.report.sections.published import OTHER_CONDITIONS, format_verdict
 from campaign.report.sources import load_tables
 from campaign.spec import published_file
 from campaign.spec.published_file import ReferenceSet
@@ -128,8 +133,8 @@ def _load_tables_or_claims(source: str, results: Path, version: str | None) -> T
     """
     path = Path(source)
     is_claims_file = path.suffix in (".yaml", ".yml") and path.is_file() and "claims" in read_yaml(path).data
-    if version is None and ((not path.exists() and published_file.is_set(source)) or is_claims_file):
-        return published_file.load(source)
+    if version is None and ((not path.exists() and published_file.is_set_name(source)) or is_claims_file):
+        return published_file.load_set(source)
     return load_tables(path, results, version=version)
 
 
@@ -167,23 +172,23 @@ def _compare_campaigns(
     """Compare two campaigns, write or print the result, and exit with 1 if a rule is violated."""
     comparison = comparing.compare(base, candidate, [comparing.parse_rule(rule) for rule in rules])
     if output:
-        _write_page(output, compare_page(comparison))
+        _write_page(output, render_compare_page(comparison))
     if style == "json":
-        echo(json.dumps(comparing.document(comparison), indent=1))
+        echo(json.dumps(comparing.build_document(comparison), indent=1))
     else:
         _print_comparison(comparison)
     if not rules:
         return
-    for item in comparison.untested[:_MAX_LINES]:
+    for item in comparison.untested_violations[:_MAX_LINES]:
         message = f"not tested (one composition each, or hosts of their own): {item.rule}: {item.where}: {item.change}"
         echo(message, err=True, fg="yellow")
-    if len(comparison.untested) > _MAX_LINES:
-        echo(f"not tested: {len(comparison.untested) - _MAX_LINES} more times", err=True, fg="yellow")
-    violations = [f"{item.rule}: {item.where}: {item.change}" for item in comparison.broken[:_MAX_LINES]]
-    if len(comparison.broken) > _MAX_LINES:
-        violations.append(f"{len(comparison.broken) - _MAX_LINES} more times")
+    if len(comparison.untested_violations) > _MAX_LINES:
+        echo(f"not tested: {len(comparison.untested_violations) - _MAX_LINES} more times", err=True, fg="yellow")
+    violations = [f"{item.rule}: {item.where}: {item.change}" for item in comparison.violations[:_MAX_LINES]]
+    if len(comparison.violations) > _MAX_LINES:
+        violations.append(f"{len(comparison.violations) - _MAX_LINES} more times")
     _exit_if_violated(violations)
-    if not comparison.compared:
+    if not comparison.compared_count:
         raise ConfigError("no cell was measured in both, so there is nothing that could pass")
 
 
@@ -201,9 +206,9 @@ def _compare_with_claims(
     """Compare a campaign with published claims, write or print the result, and check the rule 'differs'."""
     if unknown := [rule for rule in rules if rule.strip() != "differs"]:
         raise ConfigError(f"--fail-on '{unknown[0]}': with published claims there is one rule: 'differs'")
-    claims_document = held_against([reference_set], tables)
+    claims_document = evaluate_claims([reference_set], tables)
     if output:
-        _write_page(output, claims_page(tables.name, claims_document))
+        _write_page(output, render_claims_page(tables.name, claims_document))
     if style == "json":
         echo(json.dumps(claims_document, indent=1))
     else:
@@ -218,7 +223,7 @@ def _check_claim_rule(claims: Sequence[Mapping[str, Any]]) -> None:
     Differences under other conditions, or with another program, are counted and printed, but do not fail. Raises ConfigError if
     no claim was measured.
     """
-    if all(claim["verdict"] == NOT_HERE for claim in claims):
+    if all(claim["verdict"] == NOT_MEASURED for claim in claims):
         raise ConfigError("no claim was measured here, so there is nothing that could pass")
     differing = [claim for claim in claims if claim["verdict"] == "differs"]
     violations = [claim for claim in differing if not claim["other"]]
@@ -238,17 +243,18 @@ def _write_page(output: Path, page: str) -> None:
     echo(output, err=True)
 
 
-def _print_comparison(comparison: Comparison) -> None:
+def _print_comparison(comparison: CampaignComparison) -> None:
     """Print the largest changes, other outcomes and other surroundings. The page and the JSON document hold all of them."""
     base, candidate = comparison.base, comparison.other
     echo(
-        f"{candidate} against {base}: {wording.pluralize(len(comparison.rows), 'cell')} in both, {comparison.compared} compared, "
+        f"{candidate} against {base}: "
+        f"{wording.pluralize(len(comparison.rows), 'cell')} in both, {comparison.compared_count} compared, "
         f"{len(comparison.only_base)} only in {base}, {len(comparison.only_other)} only in {candidate}"
     )
-    for sentence in findings(comparison):
+    for sentence in describe_findings(comparison):
         echo(f"  {sentence}")
     echo()
-    rows = largest_changes(comparison.rows, _MAX_LINES).to_dict("records")
+    rows = select_largest_changes(comparison.rows, _MAX_LINES).to_dict("records")
     changes = [
         {
             "cell": row["cell"],
@@ -256,17 +262,17 @@ def _print_comparison(comparison: Comparison) -> None:
             "95 % interval": wording.format_range(
                 100 * (row["low"] - 1), 100 * (row["high"] - 1), wording.format_percent
             ),
-            "p (Holm)": p_value(row["p_holm"]),
+            "p (Holm)": format_p_value(row["p_holm"]),
             "says": row["says"],
         }
         for row in rows
     ]
     print_rows("Largest changes", changes)
-    changed_outcomes = comparison.changed.head(_MAX_LINES).to_dict("records")
+    changed_outcomes = comparison.changed_outcomes.head(_MAX_LINES).to_dict("records")
     outcomes = [{"cell": r["cell"], base: r["base_outcome"], candidate: r["outcome"]} for r in changed_outcomes]
     surroundings = [
         {"what": difference.what, base: difference.base, candidate: difference.other}
-        for difference in comparison.surroundings
+        for difference in comparison.context_differences
     ]
     print_tables(
         table_from_rows("Other outcomes", outcomes),
@@ -278,13 +284,15 @@ def _print_claims(claims_document: Mapping[str, Any]) -> None:
     """Print the published claims that were measured with the measured values, and count those that were not."""
     document = PublishedSaid.model_validate(claims_document)
     claims = document.claims
-    measured_claims = [claim for claim in claims if claim.verdict != NOT_HERE]
+    measured_claims = [claim for claim in claims if claim.verdict != NOT_MEASURED]
     rows = [
         {
             "claim": claim.says,
             "published": claim.published or "a direction",
             "here": claim.here,
-            "verdict": f"{OTHER}, {claim.verdict}" if verdict_of(claim) == OTHER else verdict_of(claim),
+            "verdict": f"{OTHER_CONDITIONS}, {claim.verdict}"
+            if format_verdict(claim) == OTHER_CONDITIONS
+            else format_verdict(claim),
         }
         for claim in measured_claims
     ]
@@ -314,21 +322,21 @@ def published(sources: tuple[str, ...], results: Path, output: Path | None, styl
             document["name"]: document for source_claims in claim_documents for document in source_claims["documents"]
         }
         page_document = {"documents": list(documents.values()), "claims": claims}
-        write_report(output, claims_page("Campaigns", page_document, str(score(claims))))
+        write_report(output, render_claims_page("Campaigns", page_document, str(score_claims(claims))))
         echo(output, err=True)
     if style == "json":
-        scored_claims = [{**claim, "near": nearness(claim)} for claim in claims]
-        echo(json.dumps({"claims": scored_claims, "score": str(score(claims))}, indent=1))
+        scored_claims = [{**claim, "near": classify_nearness(claim)} for claim in claims]
+        echo(json.dumps({"claims": scored_claims, "score": str(score_claims(claims))}, indent=1))
         return
     for source_claims in claim_documents:
         print_tables(
             table_from_rows(source_claims["name"], list(_build_claim_rows(source_claims["claims"]))), max_rows=None
         )
-        print_text(f"{source_claims['name']}: {score(source_claims['claims'])}", style="bold")
-    if unreached_count := sum(claim["verdict"] == NOT_HERE for claim in claims):
+        print_text(f"{source_claims['name']}: {score_claims(source_claims['claims'])}", style="bold")
+    if unreached_count := sum(claim["verdict"] == NOT_MEASURED for claim in claims):
         print_text(f"{wording.pluralize(unreached_count, 'claim')} not reached (the page, --output, says why)")
     if len(claim_documents) > 1:
-        print_text(f"All campaigns: {score(claims)}", style="bold")
+        print_text(f"All campaigns: {score_claims(claims)}", style="bold")
 
 
 def _collect_claims(sources: Sequence[str], results: Path) -> list[dict[str, Any]]:
@@ -343,7 +351,7 @@ def _collect_claims(sources: Sequence[str], results: Path) -> list[dict[str, Any
     claim_documents = []
     for source in sources:
         tables = load_tables(Path(source), results)
-        claims_document = with_claims(tables).get("published")
+        claims_document = add_evaluated_claims(tables).get("published")
         if not claims_document:
             raise ConfigError(
                 f"{source}: the campaign names no `references`; add the claims that it is to be held against"
@@ -355,12 +363,20 @@ def _collect_claims(sources: Sequence[str], results: Path) -> list[dict[str, Any
 def _build_claim_rows(claims: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
     """Yield one table row per claim that was measured."""
     for claim in claims:
-        if claim["verdict"] == NOT_HERE:
+        if claim["verdict"] == NOT_MEASURED:
             continue
         yield {
             "claim": claim["says"],
             "published": claim["published"] or "a direction",
             "here": claim["here"],
             "verdict": claim["verdict"],
-            "range": " ".join(filter(None, (_NEARNESS_TEXTS[nearness(claim)], off(claim) if nearness(claim) else ""))),
+            "range": " ".join(
+                filter(
+                    None,
+                    (
+                        _NEARNESS_TEXTS[classify_nearness(claim)],
+                        format_distance(claim) if classify_nearness(claim) else "",
+                    ),
+                )
+            ),
         }

@@ -25,7 +25,7 @@ from campaign.common.paths import Results
 from campaign.common.processes.signals import raise_on_ending_signal
 from campaign.common.wording import pluralize
 from campaign.lease import manual
-from campaign.plan.campaign.load import config_directories, validate
+from campaign.plan.campaign.load import list_config_directories, validate
 from campaign.run import check_results
 from campaign.spec.system_file import SystemFile
 from campaign.spec.yaml_file import read_yaml
@@ -39,7 +39,7 @@ _MAX_PROBLEMS = 20
 def systems(campaign: Path, style: str) -> None:
     """List the systems that a campaign can name: those in systems/ beside CAMPAIGN, above it, in config/, and in the package."""
     rows: list[dict[str, object]] = []
-    for directory in config_directories(campaign):
+    for directory in list_config_directories(campaign):
         for path in sorted((directory / "systems").glob("*.yaml")):
             if all(row["system"] != path.stem for row in rows):
                 rows.append(_build_system_row(path))
@@ -220,7 +220,7 @@ def verify(campaign: Path, results: Path, style: str) -> None:
 
 def _verify_results(path: Path, results: Results) -> None:
     """Read all files of a results directory, print their problems, and exit with 1 if there are any."""
-    problems = list(check_results.problems(results))
+    problems = list(check_results.find_problems(results))
     for problem in problems[:_MAX_PROBLEMS]:
         echo(problem, fg="red", err=True)
     if problems:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from campaign.analysis.sample_size import SampleSize, SampleSizes, sample_sizes
+from campaign.analysis.sample_size import SampleSize, SampleSizes, compute_sample_sizes
 from campaign.cli.options import request_options
 from campaign.cli.terminal import TextTable, print_tables, print_text
 from campaign.common.errors import ConfigError
@@ -32,7 +32,7 @@ def detect(request: PlanRequest, percent: str, spread: str) -> None:
     The spread is that of the campaign's own runs, else that of other campaigns on its system, else assumed.
     """
     detect_pct = _parse_percent(percent)
-    sizes = sample_sizes(read_plan(request), request, detect_pct, spread)
+    sizes = compute_sample_sizes(read_plan(request), request, detect_pct, spread)
 
     def format_row(name: str, choice: SampleSize) -> tuple[object, ...]:
         """Format a choice as a table row."""

@@ -232,7 +232,7 @@ def times(system: str, results: Path, output: Path | None) -> None:
         return
     output.write_text(text, encoding="utf-8")
     for operation in OPERATIONS:
-        if seconds := operation_times.seconds(operation):
+        if seconds := operation_times.select_seconds(operation):
             low, middle, high = (
                 wording.format_seconds(operation_times.quantile(share, operation)) for share in (0.05, 0.5, 0.95)
             )

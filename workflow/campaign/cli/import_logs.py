@@ -98,11 +98,11 @@ def _iterate_runs(log_survey: LogSurvey) -> Iterator[tuple[Cell, str, float | No
     by_id = {entry.cell.id: entry.cell for entry in log_survey.entries if entry.cell is not None}
     for record in log_survey.records:
         if record.cell_id in by_id:
-            value = metric.of(record.throughput_per_s, record.metrics)
+            value = metric.read_value(record.throughput_per_s, record.metrics)
             yield by_id[record.cell_id], record.status, value
     for entry in log_survey.select_entries("new"):
         if entry.cell is not None and entry.outcome is not None:
-            value = metric.of(entry.outcome.throughput_per_s, entry.outcome.metrics)
+            value = metric.read_value(entry.outcome.throughput_per_s, entry.outcome.metrics)
             yield entry.cell, entry.outcome.status, value
 
 

@@ -17,9 +17,9 @@ from campaign.common.files import open_regular
 from campaign.common.paths import Results
 from campaign.common.wording import pluralize
 from campaign.spec.readings import READ_AGAIN
-from campaign.spec.record import Record, Store
+from campaign.spec.record import Record, RecordStore
 from campaign.spec.run_numbers import composition_of
-from campaign.workloads.log_reader import plain
+from campaign.workloads.log_reader import strip_terminal_codes
 
 _TAIL_BYTES = 64 * 1024
 _MAX_RUNS_PER_GROUP = 5  # runs of a group whose logs are listed
@@ -75,7 +75,7 @@ def _select_runs(results: Results, names: Sequence[str]) -> Iterator[Record]:
         results: results of the campaign.
         names: names of configurations, workloads or leases, or first digits of cell ids; empty for failed runs.
     """
-    for record in sorted(Store(results.directory), key=lambda record: record.ended):
+    for record in sorted(RecordStore(results.directory), key=lambda record: record.ended):
         lease = _lease_name(record)
         cell = record.cell
         if names:
@@ -161,10 +161,10 @@ def _build_run_document(run: Record, results: Results, lines: int) -> dict[str, 
 
 def _find_incomplete_leases(results: Results, lines: int) -> Iterator[dict[str, Any]]:
     """Yield the leases that were tried and have runs without a record, with the reason and their log."""
-    from campaign.report.campaign_summary import missing_reasons
+    from campaign.report.campaign_summary import list_missing_reasons
 
     for reason in (
-        missing_reasons(results.directory) if results.manifests.is_dir() and results.plan_file.exists() else ()
+        list_missing_reasons(results.directory) if results.manifests.is_dir() and results.plan_file.exists() else ()
     ):
         lease = reason.partition(":")[0]
         log_paths = sorted((results.logs / "measure").rglob(f"{lease}*.log"), key=lambda path: path.stat().st_mtime)
@@ -177,7 +177,7 @@ def _read_tail(path: Path, lines: int) -> list[str]:
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            text = plain(file.read()).decode(errors="replace")
+            text = strip_terminal_codes(file.read()).decode(errors="replace")
     except OSError:
         return []
     return [line for line in text.splitlines() if line.strip()][-lines:] if lines else []

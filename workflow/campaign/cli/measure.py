@@ -16,7 +16,7 @@ from campaign.common.paths import Results
 from campaign.common.processes.signals import SignalInterrupt, raise_on_ending_signal
 from campaign.common.wording import escape_control_characters
 from campaign.run import measure_lease
-from campaign.run.driver_supervisor import LeftRunning
+from campaign.run.driver_supervisor import DriverLeftRunning
 from campaign.spec.lease_plan import read_lease_plan
 
 INVOCATION_VARIABLE = "CAMPAIGN_INVOCATION"
@@ -63,7 +63,9 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
                 file.write(message + "\n")
 
     try:
-        manifest_document = measure_lease.measure(plan, results, report, os.environ.get(INVOCATION_VARIABLE, ""))
+        manifest_document = measure_lease.measure_missing_runs(
+            plan, results, report, os.environ.get(INVOCATION_VARIABLE, "")
+        )
         try:
             write_json(out, manifest_document, indent=1)  # written atomically
         except OSError as error:
@@ -72,7 +74,7 @@ def measure(document: Path, root: Path | None, manifest: Path | None, log: Path 
         if (missing := len(manifest_document["missing"])) and INVOCATION_VARIABLE not in os.environ:
             reason = manifest_document["reason"] or "the same command again measures them"
             raise LaunchError(f"{missing} of {manifest_document['runs']} runs have no record: {reason}")
-    except LeftRunning:
+    except DriverLeftRunning:
         sys.exit(f"{plan.lease}: its job was left in Slurm; the same command again picks it up")
     except SignalInterrupt:
         sys.exit(f"{plan.lease}: stopped and released; the same command again goes on with what is missing")
@@ -91,20 +93,20 @@ def measured(plan: Path, strict: bool, out: Path | None) -> None:
 
     PLAN.json is plan/plan.json of the results.
     """
-    from campaign.report.campaign_summary import missing_reasons
-    from campaign.run.measured_leases import end_left_behind, measured_runs
+    from campaign.report.campaign_summary import list_missing_reasons
+    from campaign.run.measured_leases import clean_up_after_plan, summarize_plan
 
     results = Results.from_directory(plan.absolute().parent.parent)
-    for problem in end_left_behind(results, plan):
+    for problem in clean_up_after_plan(results, plan):
         click.echo(escape_control_characters(problem), err=True)
-    summary = measured_runs(results, plan, missing_reasons(results.directory))
-    click.echo(escape_control_characters(summary.text()))
+    summary = summarize_plan(results, plan, list_missing_reasons(results.directory))
+    click.echo(escape_control_characters(summary.format_text()))
     if strict and summary.missing:
         raise RecordError(
             "\n".join(["some runs have no record; run the same command again to measure them", *summary.missing])
         )
     if out:
         try:
-            out.write_text(summary.text() + "\n", encoding="utf-8")
+            out.write_text(summary.format_text() + "\n", encoding="utf-8")
         except OSError as error:
             raise convert_os_error(error, out) from error

@@ -13,7 +13,7 @@ from campaign.common.paths import Results
 from campaign.common.wording import pluralize
 from campaign.plan.campaign.resolve import load_campaign
 from campaign.run.parse_logs import parse_logs
-from campaign.spec.record import Store
+from campaign.spec.record import RecordStore
 
 
 @click.command()
@@ -27,8 +27,8 @@ def parse(campaign: Path, results: Path) -> None:
     """
     loaded_campaign = load_campaign(campaign, results=results)
     paths = Results(results, loaded_campaign.name)
-    result = parse_logs(loaded_campaign, Store(paths.directory))
-    for reason, count in result.left.items():
+    result = parse_logs(loaded_campaign, RecordStore(paths.directory))
+    for reason, count in result.skipped.items():
         print_text(f"{pluralize(count, 'run')} {reason}: not read again")
     if result.path is None:
         print_text("no log was read")
@@ -37,11 +37,15 @@ def parse(campaign: Path, results: Path) -> None:
         f"{pluralize(result.runs, 'log')} read again, {result.changed} of them with other numbers: {result.path}"
     )
     if paths.tables.is_dir():
-        from campaign.analysis.tables.collect import collect, gather  # loads pandas
+        from campaign.analysis.tables.collect import read_campaign_results, write_campaign_tables  # loads pandas
 
         plan_document = read_json(paths.plan_file)
         shown_campaign = (
-            loaded_campaign if loaded_campaign.file.version else loaded_campaign.labelled(plan_document.get("version"))
+            loaded_campaign
+            if loaded_campaign.file.version
+            else loaded_campaign.with_version(plan_document.get("version"))
         )
-        collect(gather(shown_campaign, paths.directory, plan_document.get("where")), paths.tables)
+        write_campaign_tables(
+            read_campaign_results(shown_campaign, paths.directory, plan_document.get("where")), paths.tables
+        )
         print_text(f"{paths.tables}: made anew; 'campaign report {campaign}' writes the report")

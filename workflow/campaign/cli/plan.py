@@ -14,17 +14,17 @@ from campaign.cli.terminal import TextTable, print_tables, print_text, print_war
 from campaign.common.errors import ConfigError
 from campaign.common.paths import Results
 from campaign.common.wording import escape_control_characters, pluralize
-from campaign.plan.concurrency import isolation
-from campaign.plan.cost import DEFAULT_FACTOR, MIN_OFFS, Estimate
+from campaign.plan.concurrency import resolve_isolation
+from campaign.plan.cost import DEFAULT_FACTOR, MIN_FORECAST_RATIOS, Estimate
 from campaign.plan.dag import Dag, read_plan
-from campaign.plan.plan import Plan, time_words
-from campaign.plan.repetitions import said
+from campaign.plan.plan import Plan, format_time_with_interval
+from campaign.plan.repetitions import format_repetition_count
 from campaign.plan.request import PlanRequest
-from campaign.plan.write import counts_per_axis, plan_document, plan_rows, write_plan, write_tables
-from campaign.run.preflight import missing_software
-from campaign.run.since_measured import since_measured
-from campaign.spec.run_numbers import compositions_of, runs_of, whole
-from campaign.workloads.steady_warmup import least_of
+from campaign.plan.write import build_plan_document, count_per_axis, format_plan_rows, write_plan, write_tables
+from campaign.run.preflight import find_missing_software
+from campaign.run.since_measured import find_changes
+from campaign.spec.run_numbers import list_compositions, list_run_numbers, without_composition
+from campaign.workloads.steady_warmup import min_warmup_steps
 
 _CONCURRENCY_TEXTS = {
     "machine": "one lease at a time",
@@ -61,8 +61,8 @@ def plan(request: PlanRequest, style: str, output: Path | None, write: bool) -> 
     print_warnings(
         [
             *measurement_plan.warnings,
-            *missing_software(measurement_plan.campaign),
-            *since_measured(measurement_plan, results),
+            *find_missing_software(measurement_plan.campaign),
+            *find_changes(measurement_plan, results),
         ]
     )
     if write or output:
@@ -75,9 +75,9 @@ def plan(request: PlanRequest, style: str, output: Path | None, write: bool) -> 
     elif style == "table":
         _print_plan(measurement_plan)
     elif style == "json":
-        click.echo(json.dumps(plan_document(measurement_plan), indent=1))
+        click.echo(json.dumps(build_plan_document(measurement_plan), indent=1))
     else:
-        click.echo(escape_control_characters("\n".join("\t".join(row) for row in plan_rows(measurement_plan))))
+        click.echo(escape_control_characters("\n".join("\t".join(row) for row in format_plan_rows(measurement_plan))))
     if measurement_plan.unfit:
         raise ConfigError(
             f"{request.campaign}: {len(measurement_plan.unfit)} configurations "
@@ -89,7 +89,7 @@ def _print_plan(plan: Plan) -> None:
     """Print the plan. It lists misfits, axes, cells that are left out, leases, totals and costs."""
     per_axis = [
         (axis, value, counts["cells"], counts["runs"])
-        for axis, values in counts_per_axis(plan).items()
+        for axis, values in count_per_axis(plan).items()
         for value, counts in values.items()
     ]
     left_out = [(r.cells, r.rule, r.why) for r in plan.removed] + [("-", i.shape, i.why) for i in plan.impossible]
@@ -106,43 +106,61 @@ def end_dry_run(dag: Dag) -> None:
     """Print at the end of a dry run the totals and costs of the plan, and its warnings."""
     plan = dag.plan
     _print_totals(plan)
-    print_warnings([*plan.warnings, *missing_software(plan.campaign), *since_measured(plan, dag.results)])
+    print_warnings([*plan.warnings, *find_missing_software(plan.campaign), *find_changes(plan, dag.results)])
 
 
 def _print_leases(plan: Plan) -> None:
     """Print the leases of a plan in order."""
     leases = [
-        (order, lease.name, lease.devices(), lease.runs, _format_range(lease.missing_least, lease.missing),
-         *(("does not fit", "") if lease.configuration.name in plan.unfit else (time_words(lease.expected), lease.basis)))
+        (
+            order,
+            lease.name,
+            lease.describe_devices(),
+            lease.runs,
+            _format_range(lease.min_missing_runs, lease.missing),
+            *(
+                ("does not fit", "")
+                if lease.configuration.name in plan.unfit
+                else (format_time_with_interval(lease.expected), lease.basis)
+            ),
+        )
         for order, lease in enumerate(plan.leases, 1)
-    ]  # fmt: skip
+    ]
     print_tables(
-        TextTable("Leases in order",
-              ["#", "lease", "composition", "runs", "without record", "expected", "estimate from"], leases,
-              ["#", "runs", "without record", "expected"], optional_columns=("estimate from", "runs", "composition")),
-    )  # fmt: skip
+        TextTable(
+            "Leases in order",
+            ["#", "lease", "composition", "runs", "without record", "expected", "estimate from"],
+            leases,
+            ["#", "runs", "without record", "expected"],
+            optional_columns=("estimate from", "runs", "composition"),
+        ),
+    )
 
 
 def _print_totals(plan: Plan) -> None:
     """Print the totals of a plan, its forecast, and the table of costs."""
-    repetition_notes = sorted({
-        f"cells with {said(whole(s)).replace('-', ' to ')} repetitions, until the 95 % interval is within "
-        f"±{s.target_half_width_pct:g} % of the mean\n"
-        for _, cell in plan.cells
-        if (s := cell.settings).target_half_width_pct is not None
-    })  # fmt: skip
-    warmup_notes = sorted({
-        f"warm-ups of {least_of(s.warmup_steps)} to {s.warmup_steps_max} steps, until step times show no trend\n"
-        for _, cell in plan.cells
-        if (s := cell.settings).warmup_steps_max is not None
-    })  # fmt: skip
+    repetition_notes = sorted(
+        {
+            f"cells with {format_repetition_count(without_composition(s)).replace('-', ' to ')} repetitions, "
+            f"until the 95 % interval is within ±{s.target_half_width_pct:g} % of the mean\n"
+            for _, cell in plan.cells
+            if (s := cell.settings).target_half_width_pct is not None
+        }
+    )
+    warmup_notes = sorted(
+        {
+            f"warm-ups of {min_warmup_steps(s.warmup_steps)} to {s.warmup_steps_max} steps, until step times show no trend\n"
+            for _, cell in plan.cells
+            if (s := cell.settings).warmup_steps_max is not None
+        }
+    )
     notes = [f"{note}\n" for note in plan.notes]
     print_text(
         f"{plan.cell_count} cells, {plan.runs} runs, "
-        f"{_format_range(plan.missing_least, plan.missing)} without a record, in {len(plan.leases)} leases\n"
+        f"{_format_range(plan.min_missing_runs, plan.missing)} without a record, in {len(plan.leases)} leases\n"
         f"{''.join([*repetition_notes, *warmup_notes, *notes])}{_format_reference_runs(plan)}{_format_unplanned(plan)}"
         f"{_FILE_ORDER_WARNING if plan.campaign.protocol.lease_order == 'least-recomposition' else ''}"
-        f"{plan.recompositions} recompositions (at least {plan.recompositions_least} are needed)\n{_format_attachments(plan)}"
+        f"{plan.recompositions} recompositions (at least {plan.min_recompositions} are needed)\n{_format_attachments(plan)}"
         f"{_format_forecast(plan)}"
         f"compositions: {_format_compositions(plan)}; 'campaign detect' shows what other numbers cost, and what they can find\n"
     )
@@ -151,23 +169,23 @@ def _print_totals(plan: Plan) -> None:
 
 def _format_attachments(plan: Plan) -> str:
     """Return a line with the number of devices that composing attaches, or an empty string if that is zero or unknown."""
-    return f"composing attaches {pluralize(plan.attached, 'device')}\n" if plan.attached else ""
+    return f"composing attaches {pluralize(plan.attached_devices, 'device')}\n" if plan.attached_devices else ""
 
 
 def _format_forecast(plan: Plan) -> str:
     """Return lines with the expected duration and cost of the missing runs, and the origin of the forecast."""
     if not plan.missing:
         return "expected: nothing is left to measure\n"
-    concurrency = f"{_CONCURRENCY_TEXTS[isolation(plan.campaign)]}\n"
-    if plan.factors_from < MIN_OFFS:
-        accuracy = f"a factor of {DEFAULT_FACTOR:g}, until {MIN_OFFS} leases that were forecast have ended"
+    concurrency = f"{_CONCURRENCY_TEXTS[resolve_isolation(plan.campaign)]}\n"
+    if plan.factors_from < MIN_FORECAST_RATIOS:
+        accuracy = f"a factor of {DEFAULT_FACTOR:g}, until {MIN_FORECAST_RATIOS} leases that were forecast have ended"
     else:
         accuracy = f"how far the forecasts of {plan.factors_from} leases were off"
     origins = [("learned from", plan.learned_from), ("times of composing from", plan.composing_from)]
     sources = "".join(f"{words} {value}\n" for words, value in origins if value)
     if plan.wall_s is None or plan.device_hours is None:
-        return f"expected: {plan.unknown.words()}; {concurrency}{plan.unknown.advice()}\n{sources}"
-    duration = time_words(Estimate(plan.wall_s, *plan.interval(plan.wall_s)))
+        return f"expected: {plan.unknown.format_summary()}; {concurrency}{plan.unknown.suggest_remedy()}\n{sources}"
+    duration = format_time_with_interval(Estimate(plan.wall_s, *plan.estimate_interval(plan.wall_s)))
     hours = f"{_format_hours(plan, plan.device_hours, 'device-hours')}, {_format_hours(plan, plan.host_hours, 'host-hours')}"
     price = "" if plan.price is None else f", {plan.price:.2f} {plan.campaign.currency}"
     return f"expected: {hours}{price}, {duration}; {concurrency}in brackets: {accuracy}\n{sources}"
@@ -175,19 +193,19 @@ def _format_forecast(plan: Plan) -> str:
 
 def _format_hours(plan: Plan, hours: float | None, unit: str) -> str:
     """Format hours with their interval, as in '41.2 device-hours (30 to 55)'."""
-    low, high = plan.interval(hours)
+    low, high = plan.estimate_interval(hours)
     return f"{hours or 0.0:.4g} {unit} ({low or 0.0:.4g} to {high or 0.0:.4g})"
 
 
 def _format_compositions(plan: Plan) -> str:
     """Return the number of compositions per cell, or its range."""
-    counts = sorted({len(compositions_of(whole(cell.settings))) for _, cell in plan.cells})
+    counts = sorted({len(list_compositions(without_composition(cell.settings))) for _, cell in plan.cells})
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
 def _format_reference_runs(plan: Plan) -> str:
     """Return a line with the number of runs of the reference, or an empty string if there are none."""
-    runs = sum(len(runs_of(cell.settings)) for lease in plan.leases for cell in lease.cells if cell.reference)
+    runs = sum(len(list_run_numbers(cell.settings)) for lease in plan.leases for cell in lease.cells if cell.reference)
     return f"{runs} of these runs are of the reference, which every lease measures\n" if runs else ""
 
 

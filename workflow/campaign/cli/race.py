@@ -16,11 +16,11 @@ from campaign.common.processes.signals import list_ending_signals
 from campaign.common.wording import escape_control_characters
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
-from campaign.plan.selection import host_expression
-from campaign.report.sections.race import race_lines
+from campaign.plan.selection import parse_host_expression
+from campaign.report.sections.race import format_race_lines
 from campaign.spec.race import RaceDocument, write_race
-from campaign.spec.record import Store
-from campaign.spec.run_numbers import compositions_of
+from campaign.spec.record import RecordStore
+from campaign.spec.run_numbers import list_compositions
 
 
 def measure_race(request: PlanRequest, within_pct: float, snakemake: Callable[[Sequence[str]], Sequence[str]]) -> None:
@@ -46,36 +46,36 @@ def measure_race(request: PlanRequest, within_pct: float, snakemake: Callable[[S
 
 def print_race(race: RaceDocument) -> RaceDocument:
     """Print the standing of the race, and return it."""
-    click.echo(escape_control_characters("\n".join(race_lines(race))))
+    click.echo(escape_control_characters("\n".join(format_race_lines(race))))
     return race
 
 
 def request_results(request: PlanRequest) -> Results:
     """Return the results directory of a request."""
-    return Results(request.results, request.load().name)
+    return Results(request.results, request.load_campaign().name)
 
 
 def evaluate_race(request: PlanRequest, within_pct: float) -> RaceDocument:
     """Evaluate the race from the records so far. Raises ConfigError if the campaign cannot be raced."""
-    from campaign.analysis.racing import race_configurations  # loads pandas
-    from campaign.analysis.tables.collect import gather, tables_of
+    from campaign.analysis.racing import evaluate_races  # loads pandas
+    from campaign.analysis.tables.collect import build_tables, read_campaign_results
 
     plan = read_plan(replace(request, until=None))
     campaign = plan.campaign
-    if request.where and host_expression(campaign, request.where):
+    if request.where and parse_host_expression(campaign, request.where):
         raise ConfigError("--where: with --until, it selects cells by their axes, not by the hosts of earlier runs")
-    if max(len(compositions_of(cell.settings)) for cell in plan.matrix) < 2:
-        location = campaign.place("protocol", "compositions")
+    if max(len(list_compositions(cell.settings)) for cell in plan.matrix) < 2:
+        location = campaign.format_location("protocol", "compositions")
         raise ConfigError(
             f"{location}: --until needs at least 2 compositions of each "
             "configuration, since one does not show how much compositions "
             "differ; set `compositions: 3` or more"
         )
     results = request_results(request)
-    collection = gather(campaign, results.directory, request.where, Store(results.directory))
-    tables = tables_of(collection) if collection.records else None
+    collection = read_campaign_results(campaign, results.directory, request.where, RecordStore(results.directory))
+    tables = build_tables(collection) if collection.records else None
     missing = {(lease.configuration.name, lease.composition) for lease in plan.leases if lease.missing}
-    race = race_configurations(plan.matrix, tables, lambda *key: key not in missing, within_pct)
+    race = evaluate_races(plan.matrix, tables, lambda *key: key not in missing, within_pct)
     return race.model_copy(update={"where": request.where, "unit": campaign.metric.unit})
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from campaign.analysis.recommend.advise import advise
+from campaign.analysis.recommend.advise import build_recommendation
 from campaign.analysis.recommend.document import RecommendationAnswer, RecommendationDocument
 from campaign.analysis.recommend.objectives import parse_request
-from campaign.analysis.statistics.comparable_cells import option_columns
+from campaign.analysis.statistics.comparable_cells import list_option_columns
 from campaign.cli.options import cells_option, format_option, output_option, results_option, tables_argument
 from campaign.cli.terminal import TextTable, print_tables, print_text
 from campaign.common import wording
@@ -70,9 +70,11 @@ def recommend(
 
     tables = load_tables(source, results, where)
     measured_workloads = tables.cells.loc[tables.cells["n_ok"] > 0, "workload"].unique()
-    options = [name.removeprefix("option_") for name in option_columns(tables.cells)]
+    options = [name.removeprefix("option_") for name in list_option_columns(tables.cells)]
     arguments = filters["objectives"], filters["constraints"], filters["workloads"]
-    document = advise(tables, parse_request(*arguments, [str(name) for name in measured_workloads], options))
+    document = build_recommendation(
+        tables, parse_request(*arguments, [str(name) for name in measured_workloads], options)
+    )
     if style == "json":
         click.echo(json.dumps(json.loads(document.model_dump_json()), indent=1))
     else:
@@ -111,4 +113,4 @@ def _format_answer(answer: RecommendationAnswer) -> tuple[str, ...]:
     if (choice := answer.choice) is None:
         return answer.about, "no answer", answer.sentences[0], "", ""
     evidence = [f"{item.words} ({item.cell_id[:8]}, {wording.pluralize(item.runs, 'run')})" for item in choice.evidence]
-    return answer.about, choice.built, choice.said, answer.beside(), "; ".join(evidence)
+    return answer.about, choice.full_name, choice.said, answer.describe_alternatives(), "; ".join(evidence)

@@ -36,9 +36,9 @@ def collect(plan: Path) -> None:
     from campaign.analysis.tables import collect as collecting
 
     tables = plan.parent.parent / "tables"
-    collection = collecting.gather_planned(plan)
+    collection = collecting.read_planned_results(plan)
     try:
-        collecting.collect(collection, tables)
+        collecting.write_campaign_tables(collection, tables)
     except OSError as error:
         raise convert_os_error(error, tables) from error
     echo(tables)
@@ -89,14 +89,14 @@ def figures(
             )
         draw_figures(source / "tables", output or source / "figures")
         return
-    from campaign.report.paper.figures import draw
+    from campaign.report.paper.figures import draw_figure_files
     from campaign.report.paper.numbers import write_numbers
     from campaign.report.sources import load_tables  # imported late, as a report needs no campaign file
 
     for_paper = medium == "paper"
     out = output or Path("paper" if for_paper else "figures")
     tables = load_tables(source, results, where)
-    result = draw(tables, out, for_paper, only.split(",") if only else None)
+    result = draw_figure_files(tables, out, for_paper, only.split(",") if only else None)
     for path in [*result.files, *(write_numbers(tables, out) if for_paper else ())]:
         echo(path)
     for name, reason in result.left_out.items():
@@ -127,19 +127,19 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
         out = output or source.with_suffix(".report.html")
         write_archive_report(source, out, where)
     elif source.is_dir() and not where and (source / "tables").is_dir():
-        from campaign.report.write import figures_of, render_report
+        from campaign.report.write import provide_figures, render_report
 
         paths = Results.from_directory(source)
         out = output or paths.report_file
-        with figures_of(paths) as figures:
+        with provide_figures(paths) as figures:
             render_report(paths.tables, figures, out)
     else:
         from campaign.plan.campaign.resolve import load_campaign
-        from campaign.plan.campaign.workload_inputs import edited
+        from campaign.plan.campaign.workload_inputs import describe_edited_files
         from campaign.plan.dag import read_plan
         from campaign.plan.request import PlanRequest
         from campaign.report.sources import find_planned_campaign, open_writable_directory, write_report
-        from campaign.run.preflight import missing_inputs
+        from campaign.run.preflight import find_missing_inputs
 
         loaded_campaign = load_campaign(source, results=results)
         paths = Results.from_directory(source) if source.is_dir() else Results(results, loaded_campaign.name)
@@ -151,8 +151,8 @@ def report(source: Path, where: str | None, results: Path, output: Path | None) 
         measured_campaign = find_planned_campaign(loaded_campaign, paths.directory)
         print_warnings(
             [
-                *edited(loaded_campaign.workloads, loaded_campaign.inputs, measured_campaign.inputs),
-                *missing_inputs(loaded_campaign),
+                *describe_edited_files(loaded_campaign.workloads, loaded_campaign.inputs, measured_campaign.inputs),
+                *find_missing_inputs(loaded_campaign),
             ]
         )
         with open_writable_directory(paths) as scratch:
@@ -169,7 +169,7 @@ def summary(campaign: Path, results: Path, output: Path | None) -> None:
     Exits with 1 when planned runs have no record, and says why. 'campaign status' shows the progress of one that runs.
     """
     from campaign.report import campaign_summary
-    from campaign.report.write import figures_of
+    from campaign.report.write import provide_figures
 
     paths = find_results(campaign, results)
     table_paths = paths
@@ -178,10 +178,10 @@ def summary(campaign: Path, results: Path, output: Path | None) -> None:
 
         scratch = click.get_current_context().with_resource(TemporaryDirectory(prefix="campaign-summary-"))
         table_paths = collect_tables(Path(scratch), campaign, paths)
-    with figures_of(table_paths) as figures:
-        text = campaign_summary.summary(paths.directory, figures, table_paths.tables)
+    with provide_figures(table_paths) as figures:
+        text = campaign_summary.summarize_campaign(paths.directory, figures, table_paths.tables)
     echo(replace_scratch_path(text))
-    if missing := campaign_summary.missing_reasons(paths.directory, table_paths.tables):
+    if missing := campaign_summary.list_missing_reasons(paths.directory, table_paths.tables):
         raise ConfigError("\n".join(["some runs have no record; run the campaign again to measure them", *missing]))
     if output:
         try:

@@ -17,9 +17,9 @@ from campaign.common.paths import ROOT, SNAKEFILE, Results
 from campaign.common.wording import escape_control_characters, pluralize
 from campaign.plan.campaign.resolve import load_campaign
 from campaign.plan.request import PlanRequest
-from campaign.plan.selection import host_expression
+from campaign.plan.selection import parse_host_expression
 from campaign.run import redo as redoing
-from campaign.run.remove import content_of, remove_results
+from campaign.run.remove import describe_contents, remove_results
 from campaign.run.submitters import submit_command
 
 
@@ -54,7 +54,7 @@ def run(
     if str(request.campaign).startswith("-"):  # 'campaign run -- OPTIONS': the default campaign
         request, snakemake = replace(request, campaign=CAMPAIGN_FILE), (str(request.campaign), *snakemake)
     campaign = load_campaign(request.campaign, results=request.results)
-    if request.where and host_expression(campaign, request.where) is not None:
+    if request.where and parse_host_expression(campaign, request.where) is not None:
         echo(
             f"--where only selects cells. To measure runs on a host again: campaign redo {request.campaign} --where ..",
             err=True,
@@ -75,7 +75,7 @@ def run(
             *(["-n"] if dry_run else []),
             *snakemake,
             "--config",
-            *request.snakemake_config(),
+            *request.to_snakemake_config(),
         ]
 
     command = build_command()
@@ -89,7 +89,7 @@ def run(
                 "-m",
                 "campaign.cli",
                 "run",
-                *request.arguments(),
+                *request.to_arguments(),
                 *options,
                 "--",
                 *snakemake,
@@ -124,7 +124,7 @@ def redo(campaign: Path, where: str, results: Path, yes: bool, dry_run: bool) ->
     """
     loaded_campaign = load_campaign(campaign, results=results)
     paths = Results(results, loaded_campaign.name)
-    runs = redoing.matching_runs(loaded_campaign, paths, where)
+    runs = redoing.find_matching_runs(loaded_campaign, paths, where)
     description = f"{pluralize(len(runs), 'record')} of {pluralize(len({cell for cell, _ in runs}), 'cell')}"
     if dry_run:
         echo(f"would move {description} to {paths.superseded_records}")
@@ -134,7 +134,7 @@ def redo(campaign: Path, where: str, results: Path, yes: bool, dry_run: bool) ->
             escape_control_characters(f"Move {description} to {paths.superseded_records} and measure the runs again?"),
             abort=True,
         )
-    redoing.redo(paths, where, runs)
+    redoing.move_records_for_redo(paths, where, runs)
     echo(f"moved {description} to {paths.superseded_records}; 'campaign run {campaign}' measures the runs again")
 
 
@@ -149,7 +149,7 @@ def remove(campaign: Path, results: Path, yes: bool, dry_run: bool) -> None:
     while a lease of it holds devices.
     """
     paths = find_results(campaign, results)
-    description = f"{paths.directory}: {content_of(paths)}"
+    description = f"{paths.directory}: {describe_contents(paths)}"
     if dry_run:
         echo(f"would delete {description}")
         return

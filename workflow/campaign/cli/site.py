@@ -31,7 +31,7 @@ def site(sources: tuple[Path, ...], output: Path | None) -> None:
 
     target = output or Path("site")
     problems: list[str] = []
-    count = write_site(campaigns.sources(sources), target, problems.append)
+    count = write_site(campaigns.find_sources(sources), target, problems.append)
     print_warnings(problems)
     if not count:
         raise ConfigError(f"{target}: no campaign could be read, so the site has none")

@@ -18,20 +18,20 @@ from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal
 from campaign.plan.cost import Estimate
 from campaign.plan.dag import read_plan
-from campaign.plan.missing_runs import read_known
-from campaign.plan.plan import Plan, PlannedLease, time_words
+from campaign.plan.missing_runs import read_recorded_runs
+from campaign.plan.plan import Plan, PlannedLease, format_time_with_interval
 from campaign.plan.request import PlanRequest
-from campaign.report.campaign_summary import missing_reasons
-from campaign.report.sections.race import race_lines
-from campaign.run.preflight import missing_inputs
+from campaign.report.campaign_summary import list_missing_reasons
+from campaign.report.sections.race import format_race_lines
+from campaign.run.preflight import find_missing_inputs
 from campaign.slurm import submitted_jobs
-from campaign.slurm.commands import Slurm
+from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.slurm.parse import SlurmJob
-from campaign.slurm.poll import Poll
+from campaign.slurm.poll import QueuePoll
 from campaign.spec.race import RaceDocument, read_race
-from campaign.spec.record import Store
-from campaign.spec.run_numbers import runs_of
+from campaign.spec.record import RecordStore
+from campaign.spec.run_numbers import list_run_numbers
 
 
 @click.command()
@@ -64,7 +64,7 @@ def status(request: PlanRequest, everything: bool, watch: float | None, style: s
 
 def _restore_last_selection(request: PlanRequest) -> PlanRequest:
     """Fill in version label, excluded hosts, selection and race of the last run where the request has none."""
-    file = request.load().file
+    file = request.load_campaign().file
     plan_document = read_json(Results(request.results, file.name).plan_file)
     request = replace(request, version=request.version or file.version or plan_document.get("version"))
     request = replace(request, without_hosts=request.without_hosts or plan_document.get("without_hosts") or None)
@@ -76,7 +76,7 @@ def _restore_last_selection(request: PlanRequest) -> PlanRequest:
 
 def _read_status(request: PlanRequest, interval_s: float | None) -> dict[str, Any]:
     """Return the status of a campaign as a JSON-serialisable document."""
-    plan = read_plan(request, allow_unfit=True, checked=False)
+    plan = read_plan(request, allow_unfit=True, check_records=False)
     results = Results(request.results, plan.campaign.name)
     jobs = _read_jobs(plan, results, interval_s)
     race = read_race(results.race_file) if request.until else None
@@ -92,16 +92,16 @@ def _read_status(request: PlanRequest, interval_s: float | None) -> dict[str, An
         "outcomes": _count_outcomes(plan, results),
         "excluded_hosts": {
             host: {"why": why, "file": str(ExcludedHosts(results.slurm_state).path(host))}
-            for host, why in ExcludedHosts(results.slurm_state).current().items()
+            for host, why in ExcludedHosts(results.slurm_state).read_current().items()
         },
         "fenced_devices": [
             {"system": part.system.name, "device": fence.device, "words": fence.describe()}
             for part in plan.campaign.parts
             for fence in Site(part.system, results.root).fenced_devices.read_active()
         ],
-        "missing_inputs": missing_inputs(plan.campaign),
+        "missing_inputs": find_missing_inputs(plan.campaign),
         "unfit": dict(plan.unfit),
-        "not_measured": missing_reasons(results.directory, tried=True) if results.plan_file.exists() else [],
+        "not_measured": list_missing_reasons(results.directory, only_tried=True) if results.plan_file.exists() else [],
         "slurm_problem": jobs.problem,
     }
 
@@ -113,7 +113,7 @@ class _Jobs:
     submitted: by name of the lease; shown: by id of the job; problem: reason that Slurm does not answer, '' if it does.
     """
 
-    submitted: Mapping[str, submitted_jobs.Submitted]
+    submitted: Mapping[str, submitted_jobs.SubmittedJob]
     shown: Mapping[str, SlurmJob]
     problem: str
 
@@ -150,7 +150,7 @@ def _describe_leases(plan: Plan, results: Results, jobs: _Jobs) -> list[dict[str
     return documents
 
 
-def _describe_job(job: submitted_jobs.Submitted, shown: Mapping[str, SlurmJob]) -> str:
+def _describe_job(job: submitted_jobs.SubmittedJob, shown: Mapping[str, SlurmJob]) -> str:
     """Describe the state of a submitted job: 'running on host1', 'is no longer in the queue'."""
     slurm_job = shown.get(job.job_id)
     return _describe_slurm_job(slurm_job) if slurm_job and job.is_shown_by(slurm_job) else "is no longer in the queue"
@@ -186,18 +186,20 @@ def _describe_failure(plan: Plan, results: Results, lease: PlannedLease) -> str:
 
 def _forecast_remaining(plan: Plan) -> dict[str, Any]:
     """Return the forecast for the runs without a record, as a JSON-serialisable document with seconds and device-hours."""
-    low_s, high_s = plan.interval(plan.wall_s)
-    words = f"{plan.unknown.words()}; {plan.unknown.advice()}" if plan.unknown else ""
+    low_s, high_s = plan.estimate_interval(plan.wall_s)
+    words = f"{plan.unknown.format_summary()}; {plan.unknown.suggest_remedy()}" if plan.unknown else ""
     hours = plan.device_hours
     return {"expected_s": plan.wall_s, "low_s": low_s, "high_s": high_s, "device_hours": hours, "unknown": words}
 
 
 def _count_outcomes(plan: Plan, results: Results) -> dict[str, int]:
     """Count the planned runs that have a record, by status, the most frequent status first."""
-    planned_runs = {(cell.id, r) for lease in plan.leases for cell in lease.cells for r in runs_of(cell.settings)}
-    store = Store(results.directory)
-    measured_runs = read_known(store, skip_implied=plan.campaign.protocol.skip_implied).measured
-    return dict(Counter(str(store.read(*key).status) for key in measured_runs & planned_runs).most_common())
+    planned_runs = {
+        (cell.id, r) for lease in plan.leases for cell in lease.cells for r in list_run_numbers(cell.settings)
+    }
+    store = RecordStore(results.directory)
+    measured_runs = read_recorded_runs(store, skip_implied=plan.campaign.protocol.skip_implied).measured
+    return dict(Counter(str(store.read_latest(*key).status) for key in measured_runs & planned_runs).most_common())
 
 
 def _print_status(document: Mapping[str, Any]) -> None:
@@ -213,7 +215,7 @@ def _print_status(document: Mapping[str, Any]) -> None:
     where = document["where"]
     part = f" of the part that was asked for last (where {where}; --all shows the whole campaign)" if where else ""
     if document["race"]:
-        print_text("\n".join(race_lines(RaceDocument.model_validate(document["race"]))))
+        print_text("\n".join(format_race_lines(RaceDocument.model_validate(document["race"]))))
     print_text(f"{document['runs_done']} of {document['runs']} runs{part} have a record: {tally}")
     if failed_count > 0 or document["not_measured"]:
         print_text(
@@ -227,7 +229,7 @@ def _print_status(document: Mapping[str, Any]) -> None:
     if remaining["unknown"]:
         print_text(f"still to measure: {remaining['unknown']}")
     elif remaining["expected_s"]:
-        words = time_words(Estimate(remaining["expected_s"], remaining["low_s"], remaining["high_s"]))
+        words = format_time_with_interval(Estimate(remaining["expected_s"], remaining["low_s"], remaining["high_s"]))
         print_text(f"still to measure: {words}, {remaining['device_hours']:.4g} device-hours expected")
     print_warnings(document["missing_inputs"])
     for host, exclusion in document["excluded_hosts"].items():
@@ -259,6 +261,6 @@ def _query_queue(results: Results, interval_s: float | None) -> tuple[Mapping[st
         results: results of the campaign.
         interval_s: poll interval in seconds; None to query Slurm at once.
     """
-    poll = Poll(results.slurm_state, Slurm(results.slurm_call_log), interval_s or 1.0)
-    snapshot = poll.snapshot(fresh=interval_s is None)
+    poll = QueuePoll(results.slurm_state, SlurmCommands(results.slurm_call_log), interval_s or 1.0)
+    snapshot = poll.take_snapshot(fresh=interval_s is None)
     return snapshot.jobs, "" if snapshot.reachable else snapshot.problem

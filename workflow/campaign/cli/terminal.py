@@ -22,7 +22,7 @@ from rich.text import Text
 from campaign.cli.source import replace_scratch_path
 from campaign.common.files import open_regular
 from campaign.common.wording import escape_control_characters
-from campaign.workloads.log_reader import plain
+from campaign.workloads.log_reader import strip_terminal_codes
 
 MAX_TERMINAL_ROWS = 60
 """Maximum number of rows printed per table. Other formats hold all rows."""
@@ -170,7 +170,7 @@ class _LogStatusLine:
         try:
             with open_regular(self.log) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-                lines = plain(file.read()).decode(errors="replace").split("\n")
+                lines = strip_terminal_codes(file.read()).decode(errors="replace").split("\n")
         except OSError:
             lines = []
         last_line = next((line.strip()[:_MAX_STATUS_CHARS] for line in reversed(lines) if line.strip()), "")

@@ -11,11 +11,11 @@ from campaign.cli.echo import echo
 from campaign.cli.options import campaign_argument
 from campaign.cli.source import resolve_source
 from campaign.cli.terminal import print_warnings
-from campaign.plan.campaign.load import noun_of
-from campaign.plan.campaign.single_file import check_alone
+from campaign.plan.campaign.load import detect_noun
+from campaign.plan.campaign.single_file import check_single_file
 from campaign.plan.dag import read_plan
 from campaign.plan.request import PlanRequest
-from campaign.run.preflight import missing_tools, preflight
+from campaign.run.preflight import check_campaign_can_run, find_missing_tools
 from campaign.spec.yaml_file import read_yaml
 
 
@@ -27,10 +27,10 @@ def validate(campaign: Path) -> None:
     No fabric is queried. Warnings are about values that are valid but probably a mistake; only errors exit with 1.
     """
     path, (campaign, _) = campaign, resolve_source(campaign, Path("results"))
-    if campaign.is_dir() or (noun := noun_of((source := read_yaml(campaign)).data)) == "campaign":
+    if campaign.is_dir() or (noun := detect_noun((source := read_yaml(campaign)).data)) == "campaign":
         summary, warnings, notes = _check_campaign(campaign)
     else:
-        summary, warnings, notes = f"a {noun} file", check_alone(noun, source), ()
+        summary, warnings, notes = f"a {noun} file", check_single_file(noun, source), ()
     print_warnings(warnings)
     echo(f"{path}: valid; {summary}")
     for note in notes:
@@ -40,6 +40,6 @@ def validate(campaign: Path) -> None:
 def _check_campaign(path: Path) -> tuple[str, Sequence[str], Sequence[str]]:
     """Check a campaign and its inputs on this machine. Return a summary of its plan, warnings and notes."""
     plan = read_plan(PlanRequest(path, Path("results")))
-    preflight(plan.campaign, devices=False)
+    check_campaign_can_run(plan.campaign, check_device_tools=False)
     summary = f"{plan.cell_count} cells, {plan.runs} runs in {len(plan.leases)} leases on {plan.campaign.system_names}"
-    return summary, [*plan.warnings, *missing_tools(plan.campaign)], plan.notes
+    return summary, [*plan.warnings, *find_missing_tools(plan.campaign)], plan.notes

@@ -29,7 +29,7 @@ from campaign.common.errors import ConfigError, convert_os_error
 from campaign.common.wording import escape_control_characters
 from campaign.plan.campaign.load import LoadedFile
 from campaign.run import try_workload
-from campaign.run.try_workload import Trial, Wish
+from campaign.run.try_workload import TrialRequest, TrialResult
 from campaign.spec.system_file import SystemFile
 from campaign.workloads.parsers import Curve, RunContext
 from campaign.workloads.protocol import Workload
@@ -65,14 +65,16 @@ def list_workloads(as_json: bool) -> None:
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
     columns = {"model or program": "", "parameters": None, "launch": None, "parser": None}
-    for name in try_workload.workload_names():
+    for name in try_workload.list_workload_names():
         try:
             file = try_workload.find_workload(name).model
         except ConfigError as error:
             problems.append(str(error))
         else:
             precisions = list(file.precisions) if as_json else " ".join(file.precisions)
-            rows.append({"name": file.name, "kind": file.kind, **columns, **file.summary(), "precisions": precisions})
+            rows.append(
+                {"name": file.name, "kind": file.kind, **columns, **file.list_columns(), "precisions": precisions}
+            )
     print_rows("Workloads", rows, "json" if as_json else "table")
     if problems:
         raise ConfigError("\n".join(problems))
@@ -99,10 +101,10 @@ def _build_example(workload_file: LoadedFile[Workload]) -> dict[str, Any]:
     system = SystemFile.model_validate({"name": "two-hosts", "fabric": {"kind": "simulated"}, "hosts": hosts})
     steps: dict[str, Any] = {}
     for precision in workload_file.model.precisions:
-        wish = Wish(batch=8, precision=precision, devices=2, hosts=2)
-        campaign = try_workload.campaign_of(workload_file, wish, system, "slurm")
+        wish = TrialRequest(batch=8, precision=precision, devices=2, hosts=2)
+        campaign = try_workload.build_trial_campaign(workload_file, wish, system, "slurm")
         with tempfile.TemporaryDirectory() as scratch:
-            run = try_workload.run_of(campaign, try_workload.only_cell(campaign), Path(scratch), "slurm")
+            run = try_workload.build_trial_run(campaign, try_workload.get_only_cell(campaign), Path(scratch), "slurm")
             step = workload_file.model.step(run)
         launcher = ["srun", *step.srun, "..."] if step.srun else []
         variables = {name: value for name, value in step.environment.items() if name != "PATH"}
@@ -135,7 +137,7 @@ def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **s
     Exits with 1 when the run is not ok. Nothing is recorded.
     """
     workload_file = try_workload.find_workload(name)
-    request = Wish(**settings)
+    request = TrialRequest(**settings)
     log = log or Path(tempfile.mkdtemp(prefix="campaign-try-")) / f"{workload_file.model.name}.log"
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +145,9 @@ def try_once(name: str, system: str | None, log: Path | None, as_json: bool, **s
     except OSError as error:
         raise convert_os_error(error, log) from error
     with show_log_status(workload_file.model.name, log):
-        trial = try_workload.run_once(workload_file, request, read_system_file(system) if system else None, log)
+        trial = try_workload.run_workload_once(
+            workload_file, request, read_system_file(system) if system else None, log
+        )
     _print_result(trial, as_json)
 
 
@@ -168,20 +172,20 @@ def parse(name: str, log: Path, precision: str | None, as_json: bool, **settings
     scope = RunContext(
         **settings, batch_global=batch_global, ended_normally=False
     )  # how the program ended is not known
-    _print_result(try_workload.read_saved(name, log, scope, precision), as_json)
+    _print_result(try_workload.read_saved_log(name, log, scope, precision), as_json)
 
 
-def _print_result(trial: Trial, as_json: bool) -> None:
+def _print_result(trial: TrialResult, as_json: bool) -> None:
     """Print the result of a trial run or of a saved log. Exit with 1 if the status of the run is not ok."""
     if as_json:
-        click.echo(json.dumps(trial.document(), indent=1))
+        click.echo(json.dumps(trial.to_dict(), indent=1))
     else:
         _print_trial(trial)
     if trial.outcome.status != "ok":
         sys.exit(1)
 
 
-def _print_trial(trial: Trial) -> None:
+def _print_trial(trial: TrialResult) -> None:
     """Print the status of a run first, then what was read, and the path of its log last."""
     outcome = trial.outcome
     print_text(f"{trial.workload}: {outcome.status}", "bold green" if outcome.status == "ok" else "bold red")
@@ -195,13 +199,13 @@ def _print_trial(trial: Trial) -> None:
         print_text(shlex.join(trial.command))
     print_text("")
     rows: dict[str, Any] = {"throughput_per_s": outcome.throughput_per_s, "wall_s": trial.wall_s}
-    rows |= {f"step {name}": value for name, value in trial.document().get("steps", {}).items()}
+    rows |= {f"step {name}": value for name, value in trial.to_dict().get("steps", {}).items()}
     rows |= {f"phase {name}_s": value for name, value in outcome.phases_s.items()}
     rows |= dict(sorted(outcome.metrics.items()))
     print_tables(
         TextTable("Read", ["what", "value"], [(name, _format_number(v)) for name, v in rows.items() if v is not None])
     )
-    if matches := trial.document().get("matches"):
+    if matches := trial.to_dict().get("matches"):
         print_rows("Own parsers", matches)
     if trial.reading is not None:
         for name, matrix in trial.reading.matrices.items():

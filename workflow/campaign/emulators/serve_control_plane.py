@@ -22,7 +22,7 @@ from campaign.emulators.control_planes.replay import open_replay_server
 from campaign.emulators.control_planes.server import ControlPlaneServer, HttpFaultKind, WireFault
 from campaign.fabrics import load_fabric_kind
 from campaign.fabrics.control_plane.protocol import OptionsWithoutLogin
-from campaign.spec.operation_times import OperationTimes, published_times
+from campaign.spec.operation_times import OperationTimes, read_published_times
 from campaign.spec.site_hardware import HostSpec
 
 USER, PASSWORD = "campaign", "learn-2-compose"
@@ -77,7 +77,7 @@ def serve_control_plane(
     times = None if has_own_times else _pop_recorded_times(options)
     if times is not None:
         random = Random()
-        hardware.draw_duration_s = lambda operation: times.sample(random, operation)
+        hardware.draw_duration_s = lambda operation: times.sample_seconds(random, operation)
     try:
         emulator = module.open_emulator(hardware, **options)
     except (TypeError, ValueError) as error:
@@ -196,7 +196,7 @@ def _pop_recorded_times(options: dict[str, Any]) -> OperationTimes | None:
     The options `times` and `factor` are removed from `options`.
     """
     name = options.pop("times", None)
-    return None if name is None else published_times(str(name)).scaled(float(options.pop("factor", 1.0)))
+    return None if name is None else read_published_times(str(name)).scale_times(float(options.pop("factor", 1.0)))
 
 
 def _parse_device(text: str) -> tuple[str, str, int]:

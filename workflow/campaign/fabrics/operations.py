@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from campaign.spec.hardware import Device
-from campaign.spec.operation_times import Operation, Timed
+from campaign.spec.operation_times import Operation, OperationTime
 
 OperationKey = tuple[Operation, str, str]
 """Operation, kind of device, and box. The last two are empty for an operation on all boxes."""
@@ -44,7 +44,7 @@ class OperationCounts:
     counts: Mapping[OperationKey, int] = field(default_factory=dict)
 
     @classmethod
-    def from_timed(cls, timed_operations: Iterable[Timed]) -> OperationCounts:
+    def from_timed(cls, timed_operations: Iterable[OperationTime]) -> OperationCounts:
         """Count timed operations."""
         return cls(Counter((operation.operation, operation.device, operation.box) for operation in timed_operations))
 
@@ -71,7 +71,7 @@ def device_box(device: Device) -> str:
     return device.location.rpartition("/")[0]
 
 
-_LOG: ContextVar[list[Timed] | None] = ContextVar("operation_log", default=None)
+_LOG: ContextVar[list[OperationTime] | None] = ContextVar("operation_log", default=None)
 
 
 @dataclass(slots=True)
@@ -85,12 +85,12 @@ class OperationAnswer:
 
 
 @contextmanager
-def record_operations() -> Iterator[list[Timed]]:
+def record_operations() -> Iterator[list[OperationTime]]:
     """Record the operations that are timed inside the block, in order.
 
     A nested recording keeps its own list.
     """
-    operations: list[Timed] = []
+    operations: list[OperationTime] = []
     token = _LOG.set(operations)
     try:
         yield operations
@@ -114,4 +114,4 @@ def timing(operation: Operation, device: str = "", box: str = "") -> Iterator[Op
     finally:
         _LOG.reset(token)
     if log is not None:
-        log.append(Timed(operation, device, box, operation_answer.answer, time.monotonic() - start))
+        log.append(OperationTime(operation, device, box, operation_answer.answer, time.monotonic() - start))

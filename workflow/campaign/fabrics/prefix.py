@@ -30,13 +30,13 @@ from campaign.fabrics.simple_fabric import SimpleFabric
 from campaign.fabrics.state_file import FabricState
 from campaign.spec.cell import Configuration
 from campaign.spec.hardware import POOL, Device, Host, Inventory
-from campaign.spec.launch_prefix import Launch, exact, names_in
+from campaign.spec.launch_prefix import Launch, parse_fraction, parse_names
 from campaign.spec.site_hardware import DeviceSpec, HostSpec, PoolSpec
 
 
 def _check_fraction(value: str | float) -> str | float:
     """Check that a fraction is an exact number, and return it unchanged."""
-    exact(value)
+    parse_fraction(value)
     return value
 
 
@@ -88,7 +88,7 @@ class LaunchRule(BaseModel):
     @property
     def device_fraction(self) -> Fraction:
         """Fraction of a device that each part has."""
-        return exact(self.fraction)
+        return parse_fraction(self.fraction)
 
     @property
     def parts_per_device(self) -> int:
@@ -104,7 +104,7 @@ class LaunchRule(BaseModel):
     def _check_templates(cls, value: tuple[str, ...] | dict[str, str]) -> tuple[str, ...] | dict[str, str]:
         """Check that prefix and environment use only known names in braces."""
         for text in value.values() if isinstance(value, dict) else value:
-            list(names_in(text))
+            list(parse_names(text))
         return value
 
     @model_validator(mode="after")
@@ -115,7 +115,7 @@ class LaunchRule(BaseModel):
             raise ValueError(
                 f"{self.device}: give a prefix or an environment: without one, a run cannot reach the device"
             )
-        if self.memory_mib is None and any("memory_mib" in names_in(text) for text in texts):
+        if self.memory_mib is None and any("memory_mib" in parse_names(text) for text in texts):
             raise ValueError(f"{self.device}: '{{memory_mib}}' is asked for; give memory_mib")
         return self
 
@@ -287,7 +287,7 @@ class PrefixFabric(SimpleFabric):
         for selection_error in sorted(errors, key=lambda selection_error: isinstance(selection_error, Unhealthy)):
             if isinstance(selection_error, Conflict | Unhealthy):
                 raise selection_error
-        super().select_devices(request, inventory.freed())  # raises an error if the rule is not the reason
+        super().select_devices(request, inventory.release_all())  # raises an error if the rule is not the reason
         raise Incompatible(
             f"{request.lease_id}: configuration {configuration.name!r} asks for "
             f"{configuration.fabric_devices_per_host} remote {configuration.device!r} "

@@ -265,7 +265,7 @@ class Fabric(Protocol):
         holders
         removed.
         """
-        return self.read_inventory().freed()
+        return self.read_inventory().release_all()
 
     def select_planned_devices(self, request: LeaseRequest) -> Selection:
         """Choose devices from the planned inventory, by the rules of `select_devices`.

@@ -82,7 +82,7 @@ class FabricKind:
         tested: systems that the adapter was run against.
         emulator: module that emulates the control plane (`open_emulator`, `COMPOSES`).
         offers: functions of the control plane beyond composing.
-        times: recordings of this kind that are part of the package (`published_times`).
+        times: recordings of this kind that are part of the package (`read_published_times`).
         steps: consecutive operations that attach a device; None if composing is not one operation per device.
     """
 

@@ -37,7 +37,7 @@ from campaign.fabrics.state_file import (
     build_composition,
     enter_claim,
 )
-from campaign.spec.hardware import Composition, Device, Host, Inventory, own_devices
+from campaign.spec.hardware import Composition, Device, Host, Inventory, list_built_in_devices
 from campaign.spec.operation_times import Operation
 from campaign.spec.site_hardware import HostSpec
 
@@ -80,7 +80,9 @@ class SimpleFabric(Fabric):
         """
         self.hosts = {host.name: host for host in hosts}
         self.built_in_devices = (
-            tuple(device for host in hosts for device in own_devices(host)) if built_in is None else tuple(built_in)
+            tuple(device for host in hosts for device in list_built_in_devices(host))
+            if built_in is None
+            else tuple(built_in)
         )
         self.pool = {device.fabric_id: device for device in pool}
         locations = (device.location for device in self.pool.values())

@@ -44,8 +44,8 @@ from campaign.fabrics.protocol import Selection
 from campaign.fabrics.registry import FabricKind
 from campaign.fabrics.simple_fabric import SimpleFabric, time_device_operation
 from campaign.fabrics.state_file import DeviceSlot, FabricState, apply_slot
-from campaign.spec.hardware import Composition, Device, Link, own_devices
-from campaign.spec.operation_times import Operation, published_times
+from campaign.spec.hardware import Composition, Device, Link, list_built_in_devices
+from campaign.spec.operation_times import Operation, read_published_times
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 
 Port = Literal["H1", "H2", "H3", "H4"]
@@ -284,7 +284,7 @@ class SimulatedFabric(SimpleFabric):
     def __init__(
         self, options: SimulatedOptions, hosts: Sequence[HostSpec], pool: Sequence[PoolSpec], state_dir: Path
     ) -> None:
-        built_in_devices = (device for host in hosts for device in own_devices(host))
+        built_in_devices = (device for host in hosts for device in list_built_in_devices(host))
         super().__init__(
             hosts,
             place_devices(options.chassis, pool),
@@ -296,7 +296,7 @@ class SimulatedFabric(SimpleFabric):
             ports=find_host_ports(options.chassis, hosts),
         )
         self._options = options
-        self._times = published_times(options.times).scaled(options.times_factor) if options.times else None
+        self._times = read_published_times(options.times).scale_times(options.times_factor) if options.times else None
         self._random = Random()
         self._faults = {f"{n}-{hash_document(fault.model_dump(), 8)}": fault for n, fault in enumerate(options.faults)}
 
@@ -305,7 +305,7 @@ class SimulatedFabric(SimpleFabric):
 
         Recorded times of GPUs are also used for drives.
         """
-        drawn_s = self._times.sample(self._random, operation, kind and "gpu") if self._times else 0.0
+        drawn_s = self._times.sample_seconds(self._random, operation, kind and "gpu") if self._times else 0.0
         time.sleep(min_s + drawn_s)
 
     def _trigger_fault(self, kind: FaultKind, lease_id: str, device: str | None = None) -> Fault | None:

@@ -17,16 +17,16 @@ from zoneinfo import ZoneInfo
 from campaign.common.errors import LaunchError, suggest_name
 from campaign.common.files import open_regular
 from campaign.importing.stated_settings import StatedSettings, find_contradiction
-from campaign.plan.campaign.import_file import IDENTITY, LogPattern, LogTimes
+from campaign.plan.campaign.import_file import IDENTITY_NAMES, LogPattern, LogTimes
 from campaign.plan.campaign.resolve import Campaign
 from campaign.spec.cell import SHAPE_AXES, Cell, Configuration, Scalar
 from campaign.spec.fields import Precision
 from campaign.spec.hardware import ComposedHost, Composition
-from campaign.spec.run_numbers import MOST
-from campaign.workloads.failures import classify
+from campaign.spec.run_numbers import MAX_RUNS_PER_COMPOSITION
+from campaign.workloads.failures import classify_failure
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers.expressions import parse_duration_s
-from campaign.workloads.protocol import Ended, Outcome, Run, Workload
+from campaign.workloads.protocol import Outcome, Run, StepEnd, Workload
 
 
 class LogImportError(Exception):
@@ -66,7 +66,7 @@ def read_log_facts(pattern: LogPattern, log: Log) -> LogFacts:
     names |= {"exit_code": pattern.exit_code, "timed_out": pattern.timed_out}
     regexes = {name: re.compile(regex) for name, regex in names.items() if regex is not None}
     texts_by_name: dict[str, list[str]] = {name: [] for name in names}
-    for line in log.lines() if regexes else ():
+    for line in log.read_lines() if regexes else ():
         for name, regex in regexes.items():
             for match in regex.finditer(line):
                 text = match[1] if regex.groups else match[0]
@@ -174,18 +174,18 @@ def read_outcome(campaign: Campaign, cell: Cell, path: Path, facts: LogFacts, te
         test: number of the run among the tests in the log, or None if the log has one test.
     """
     composition = Composition(tuple(ComposedHost(f"host{n + 1}", 1, 1.0, ()) for n in range(cell.configuration.hosts)))
-    run = Run(cell, 1, composition, path.parent, campaign.device_of(cell.configuration).runs_on, saved=True)
+    run = Run(cell, 1, composition, path.parent, campaign.device_model(cell.configuration).runs_on, is_saved_log=True)
     workload, log = campaign.workloads[cell.workload], Log(path)
     if test is not None:
-        workload = workload.of_test(test)
+        workload = workload.with_test(test)
     try:
         if facts.timed_out or facts.exit_code is not None:
-            return workload.outcome(run, Ended((facts.exit_code,), 0.0, 0.0, timed_out=facts.timed_out), log)
-        outcome = workload.outcome(run, Ended((0,), 0.0, 0.0, known=False), log)
+            return workload.judge_run(run, StepEnd((facts.exit_code,), 0.0, 0.0, timed_out=facts.timed_out), log)
+        outcome = workload.judge_run(run, StepEnd((0,), 0.0, 0.0, has_exit_codes=False), log)
         if outcome.status != "incomplete":
             return outcome
         # The exit status was not kept, so only failures that appear in the log itself count.
-        cause = classify(log, (None,), timed_out=False, killed_by_us=False)
+        cause = classify_failure(log, (None,), timed_out=False, killed_by_us=False)
     except LaunchError as error:
         message = str(error).partition("; run the same command")[0]
         raise LogImportError(f"host, network or scheduler failed, so the log has no result: {message}") from error
@@ -237,7 +237,7 @@ class MapDeclarations:
 
     def list_names(self) -> set[str]:
         """Return the names of all values that this map can give for a log."""
-        return {*IDENTITY, *SHAPE_AXES, *(option for file in self.workloads.values() for option in file.options)}
+        return {*IDENTITY_NAMES, *SHAPE_AXES, *(option for file in self.workloads.values() for option in file.options)}
 
     def list_words(self, pattern: LogPattern) -> dict[str, set[str]]:
         """Return the known texts by name for a pattern of the map."""
@@ -290,7 +290,7 @@ def identify_run(
     if problem := find_contradiction(facts.settings, labels, file.options):
         raise LogImportError(problem)
     # Runs with other numbers, such as dates, get free numbers.
-    number = None if repetition is None or int(repetition) > MOST else int(repetition)
+    number = None if repetition is None or int(repetition) > MAX_RUNS_PER_COMPOSITION else int(repetition)
     return LogIdentity(point, number, hosts, str(values.get("lease", "")))
 
 

@@ -15,8 +15,8 @@ from campaign.importing.campaign_files import make_system_document, make_workloa
 from campaign.importing.log_facts import INTEGER_NAMES, LogImportError, MapDeclarations
 from campaign.plan.campaign.expand_shapes import expand_shapes
 from campaign.plan.campaign.import_file import ImportFile, LogPattern
-from campaign.plan.campaign.load import gathered, load_named, validate
-from campaign.spec.published_file import load as load_reference
+from campaign.plan.campaign.load import collect_results, load_named, validate
+from campaign.spec.published_file import load_set as load_reference
 from campaign.spec.system_file import SystemFile
 from campaign.spec.yaml_file import YamlFile, read_yaml
 from campaign.workloads.protocol import Workload
@@ -82,15 +82,15 @@ def read_map(path: Path) -> ImportMap:
     expansion = expand_shapes(import_file.configurations, [system], source)
     if expansion.impossible:
         shape, reason = expansion.impossible[0].shape, expansion.impossible[0].why
-        raise ConfigError(f"{source.place('configurations')}: {shape}: {reason}")
-    models = gathered(partial(_load_workload, import_file, name, source) for name in import_file.workloads)
+        raise ConfigError(f"{source.format_location('configurations')}: {shape}: {reason}")
+    models = collect_results(partial(_load_workload, import_file, name, source) for name in import_file.workloads)
     workloads = dict(zip(import_file.workloads, models, strict=True))
     for name in import_file.references:
         load_reference(name, path.parent)
     declarations = MapDeclarations(expansion.configurations, workloads)
     patterns = []
     for number, log_pattern in enumerate(import_file.logs):
-        location = source.place("logs", number, "path")
+        location = source.format_location("logs", number, "path")
         patterns.append(
             (
                 log_pattern,
@@ -117,7 +117,7 @@ def _load_workload(import_file: ImportFile, name: str, source: YamlFile) -> Work
     named_file = load_named(Workload, name, source.path)
     if not named_file.model.reads_log:
         raise ConfigError(
-            f"{source.place('workloads', name)}: workload '{name}' "
+            f"{source.format_location('workloads', name)}: workload '{name}' "
             f"({named_file.model.kind}) gives its numbers in files of its own, "
             "not in its log; give a 'parser' or 'parsers' here, under a name of their own"
         )

@@ -27,12 +27,17 @@ from campaign.importing.stated_settings import StatedSettings, find_difference
 from campaign.plan.campaign.check import Sources
 from campaign.plan.campaign.import_file import LogPattern
 from campaign.plan.campaign.load import validate
-from campaign.plan.campaign.resolve import Campaign, resolve
-from campaign.plan.matrix import expand
+from campaign.plan.campaign.resolve import Campaign, resolve_campaign
+from campaign.plan.matrix import expand_matrix
 from campaign.spec.campaign_file import CampaignFile
 from campaign.spec.cell import Cell
-from campaign.spec.record import NO_LEASE_SAID, Record, RecordedCell
-from campaign.spec.run_numbers import MOST, composition_of, number_in_composition, run_number
+from campaign.spec.record import IMPORTED_LEASE_PREFIX, Record, RecordedCell
+from campaign.spec.run_numbers import (
+    MAX_RUNS_PER_COMPOSITION,
+    composition_of,
+    compute_run_number,
+    number_in_composition,
+)
 from campaign.spec.system_file import SystemFile
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import describe_tests, have_equal_numbers
@@ -132,7 +137,7 @@ def survey_logs(directory: Path, import_map: ImportMap, records: Sequence[Record
     ).assign_runs(entries)
     # A copy adds neither a cell nor a repetition.
     campaign = _build_campaign(import_map, placed_entries, earlier_records)
-    by_id = {cell.id: cell for cell in expand(campaign).cells}
+    by_id = {cell.id: cell for cell in expand_matrix(campaign).cells}
     final_entries = tuple(
         entry if entry.cell is None else replace(entry, cell=by_id[entry.cell.id]) for entry in placed_entries
     )
@@ -188,7 +193,7 @@ def _identify_runs(
     is_named = pattern.tests not in ("one", "repetitions")
     first = identify_run(import_map.declarations, pattern, path_values, log_facts)
     workload = import_map.declarations.workloads[first.point[1]]
-    tests = workload.tests(Log(path))
+    tests = workload.parse_tests(Log(path))
     settings = [StatedSettings(test.settings, test.rounded) for test in tests]
     if is_named and len({log_settings.values.get("precision") for log_settings in settings}) > 1:
         # The option distinguishes the precisions, which no label of the whole log could do.
@@ -255,9 +260,12 @@ def _reject_mixed_cells(entries: Sequence[ScannedLog], import_map: ImportMap) ->
 def _reject_excess_leases(entry: ScannedLog, compositions: Mapping[tuple[str, str], int]) -> ScannedLog:
     """Return the entry unchanged, or marked as unread if its configuration already has the maximum number of leases."""
     identity = entry.identity
-    if identity is None or compositions.get((identity.point[0], identity.lease), 1) <= MOST:
+    if identity is None or compositions.get((identity.point[0], identity.lease), 1) <= MAX_RUNS_PER_COMPOSITION:
         return entry
-    reason = f"its configuration '{identity.point[0]}' has {MOST} leases already; import the logs of others under another name"
+    reason = (
+        f"its configuration '{identity.point[0]}' has {MAX_RUNS_PER_COMPOSITION} "
+        "leases already; import the logs of others under another name"
+    )
     return ScannedLog(entry.path, "unread", reason, test=entry.test)
 
 
@@ -302,7 +310,7 @@ def _build_campaign(
         make_yaml_file(import_map.path, make_system_document(import_map.import_file, declared_workloads)), SystemFile
     )
     workloads = {name: declared_workloads[name] for name in file.axes.workload}
-    return resolve(import_map.path, file, [system], workloads, Sources(source, {system.name: source}, {}))
+    return resolve_campaign(import_map.path, file, [system], workloads, Sources(source, {system.name: source}, {}))
 
 
 def _count_planned_runs(max_number_by_composition: Counter[int], numbers: Sequence[tuple[int, int]]) -> int:
@@ -338,7 +346,7 @@ def _number_compositions(entries: Sequence[ScannedLog], records: Sequence[Record
         )
     max_number: Counter[str] = Counter()
     for (configuration, lease), number in number_by_lease.items():
-        if not lease.startswith(NO_LEASE_SAID):
+        if not lease.startswith(IMPORTED_LEASE_PREFIX):
             max_number[configuration] = max(max_number[configuration], number)
     for entry in entries:
         if (identity := entry.identity) is not None and identity.lease:
@@ -366,7 +374,7 @@ class _RunAssigner:
         compositions: Mapping[tuple[str, str], int],
     ) -> None:
         self.campaign, self.directory, self.compositions = campaign, directory, compositions
-        self.cells = {_make_point(cell.configuration.name, cell): cell for cell in expand(campaign).cells}
+        self.cells = {_make_point(cell.configuration.name, cell): cell for cell in expand_matrix(campaign).cells}
         self.log_by_run: dict[tuple[str, int], tuple[str, str]] = {}
         """Key and path of the log by (cell id, run number)."""
         self.valid_logs: dict[str, tuple[str, str, str]] = {}
@@ -414,7 +422,7 @@ class _RunAssigner:
 
     def get_run_number(self, identity: LogIdentity) -> int:
         """Return the number of the run that a log states itself, or 0 if it states none."""
-        return run_number(self.get_composition(identity), identity.repetition) if identity.repetition else 0
+        return compute_run_number(self.get_composition(identity), identity.repetition) if identity.repetition else 0
 
     def assign_run(self, entry: ScannedLog, identity: LogIdentity) -> ScannedLog:
         """Return the entry with its cell, run number and outcome.
@@ -448,11 +456,14 @@ class _RunAssigner:
         outcome = read_outcome(self.campaign, cell, self.directory / entry.path, entry.facts, entry.test)
         if outcome.status == "ok":
             self.valid_logs[entry.key] = (entry.path, cell.id, cell.label())
-        numbers = (run_number(self.get_composition(identity), number) for number in range(1, MOST + 1))
+        numbers = (
+            compute_run_number(self.get_composition(identity), number)
+            for number in range(1, MAX_RUNS_PER_COMPOSITION + 1)
+        )
         repetition = run or next((number for number in numbers if (cell.id, number) not in self.log_by_run), 0)
         if not repetition:
             raise LogImportError(
-                f"its cell has {MOST} runs already; say by 'lease' of the map which of them share a composition"
+                f"its cell has {MAX_RUNS_PER_COMPOSITION} runs already; say by 'lease' of the map which of them share a composition"
             )
         self.log_by_run[cell.id, repetition] = (entry.key, entry.path)
         return replace(entry, cell=cell, repetition=repetition, outcome=outcome)

@@ -21,10 +21,10 @@ from campaign.importing.log_facts import compute_run_span
 from campaign.importing.map_file import ImportMap
 from campaign.importing.scan_logs import LogSurvey, ScannedLog
 from campaign.plan.campaign.resolve import Campaign, load_campaign
-from campaign.plan.matrix import specification
-from campaign.plan.past_costs import earlier_spread, read_costs
-from campaign.spec.earlier_spread import keep
-from campaign.spec.record import IMPORTED, NO_LEASE_SAID, Record, RecordedCell, Source, Store
+from campaign.plan.matrix import build_specification
+from campaign.plan.past_costs import collect_earlier_spread, read_costs
+from campaign.spec.earlier_spread import write_spreads
+from campaign.spec.record import IMPORTED, IMPORTED_LEASE_PREFIX, Record, RecordedCell, RecordStore, Source
 
 CONFIG_DIRECTORY = "config"
 """Name of the directory of the campaign's files in its results."""
@@ -36,7 +36,7 @@ def read_earlier_records(results: Results) -> tuple[Record, ...]:
 
     Raises ConfigError if the results hold measured records, because measured and imported records are not mixed.
     """
-    records = tuple(Store(results.directory))
+    records = tuple(RecordStore(results.directory))
     if any(record.source is None for record in records):
         raise ConfigError(
             f"{results.directory}: holds records that were measured; give the map another name, or import into other --results"
@@ -61,7 +61,7 @@ def write_import(survey: LogSurvey, import_map: ImportMap, results: Results) -> 
         import_map: map of the import.
         results: results directory of the campaign.
     """
-    store = Store(results.directory)
+    store = RecordStore(results.directory)
     directory = results.directory / CONFIG_DIRECTORY
     system = make_system_document(import_map.import_file, import_map.declarations.workloads, make_notes(survey))
     try:
@@ -75,14 +75,16 @@ def write_import(survey: LogSurvey, import_map: ImportMap, results: Results) -> 
         "packages": dict(import_map.import_file.software),
     }
     shared_documents = {
-        "campaign": store.share(load_campaign(campaign_file).document()),
-        "environment": store.share(environment),
+        "campaign": store.share_document(load_campaign(campaign_file).to_document()),
+        "environment": store.share_document(environment),
     }
     for entry in survey.select_entries("new"):
         store.write(_make_record(survey, entry, store, shared_documents))
     # Stored in the results, so that the borrowed spread of other campaigns is available wherever the results are moved.
     name = survey.campaign.system.name
-    keep(results.earlier_spread_file, name, earlier_spread(read_costs(results), results.campaign, [name]))
+    write_spreads(
+        results.earlier_spread_file, name, collect_earlier_spread(read_costs(results), results.campaign, [name])
+    )
     return campaign_file
 
 
@@ -103,11 +105,11 @@ def _write_config_files(campaign: Campaign, directory: Path, system: Mapping[str
     file["protocol"] |= {"compositions": protocol.compositions, "lease_order": protocol.lease_order}
     reference_files: dict[str, Path] = {}
     if campaign.file.references:
-        from campaign.spec.published_file import is_set, path_of
+        from campaign.spec.published_file import find_set_path, is_set_name
 
-        own_names = [name for name in campaign.file.references if not is_set(name)]
+        own_names = [name for name in campaign.file.references if not is_set_name(name)]
         copies = {name: f"references/{number}-{Path(name).name}" for number, name in enumerate(own_names, 1)}
-        reference_files = {copies[name]: path_of(name, source.parent) for name in own_names}
+        reference_files = {copies[name]: find_set_path(name, source.parent) for name in own_names}
         file["references"] = [copies.get(name, name) for name in campaign.file.references]
     documents: dict[str, Mapping[str, Any]] = {
         "campaign.yaml": file,
@@ -145,7 +147,9 @@ def make_notes(survey: LogSurvey) -> list[str]:
     return texts
 
 
-def _make_record(survey: LogSurvey, entry: ScannedLog, store: Store, shared_documents: Mapping[str, str]) -> Record:
+def _make_record(
+    survey: LogSurvey, entry: ScannedLog, store: RecordStore, shared_documents: Mapping[str, str]
+) -> Record:
     """Build the record of a new log. Raises RecordError if the log was not read."""
     cell, outcome, identity = entry.cell, entry.outcome, entry.identity
     if cell is None or outcome is None or identity is None:
@@ -164,15 +168,16 @@ def _make_record(survey: LogSurvey, entry: ScannedLog, store: Store, shared_docu
     return Record(
         cell_id=cell.id,
         repetition=entry.repetition,
-        cell=RecordedCell.of(cell),
-        specification=specification(survey.campaign, cell),
+        cell=RecordedCell.from_cell(cell),
+        specification=build_specification(survey.campaign, cell),
         status=outcome.status,
         failure=outcome.failure,
         started=start_s,
         ended=end_s,
-        lease_id=f"{survey.campaign.name}.{cell.configuration.name}.{identity.lease or NO_LEASE_SAID + _shorten_key(entry)}",
+        lease_id=f"{survey.campaign.name}.{cell.configuration.name}."
+        f"{identity.lease or IMPORTED_LEASE_PREFIX + _shorten_key(entry)}",
         hosts=identity.hosts,
-        composition=store.share(composition),
+        composition=store.share_document(composition),
         **shared_documents,
         throughput_per_s=outcome.throughput_per_s,
         step_times_s=outcome.step_times_s,

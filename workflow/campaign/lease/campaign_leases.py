@@ -15,7 +15,7 @@ from campaign.fabrics.protocol import Fabric, LeaseRequest
 from campaign.lease.fenced_devices import FencedDevices
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.reconcile import Orphan, reconcile_leases
-from campaign.plan.campaign.open_fabric import fabric_of, request_of
+from campaign.plan.campaign.open_fabric import build_request, open_system_fabric
 from campaign.plan.campaign.resolve import Campaign
 from campaign.slurm import submitted_jobs
 from campaign.spec.cell import Configuration
@@ -41,7 +41,7 @@ def make_request(
     allowed_hosts: tuple[str, ...] = (),
 ) -> LeaseRequest:
     """Build the request for a lease. Raises Incompatible if the tenancy does not allow it."""
-    return request_of(campaign.system, lease_id(results, lease), campaign.name, configuration, allowed_hosts)
+    return build_request(campaign.system, lease_id(results, lease), campaign.name, configuration, allowed_hosts)
 
 
 def determine_use_id(results: Results, journal: Journal) -> str:
@@ -165,7 +165,7 @@ class Site:
 
     def open_fabric(self) -> AbstractContextManager[Fabric]:
         """Open the fabric of the system for a `with` block."""
-        return fabric_of(self.system, Results(self.root, "").system_state_directory(self.system.name))
+        return open_system_fabric(self.system, Results(self.root, "").system_state_directory(self.system.name))
 
     @property
     def fabric_kind(self) -> str:

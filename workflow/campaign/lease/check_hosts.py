@@ -19,12 +19,12 @@ from campaign.common.wording import shorten_names
 from campaign.fabrics.protocol import ControlPlaneAccess, Fabric
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import Finding, Severity, check_control_plane, check_fabric
-from campaign.plan.campaign.launch_prefix_rules import rules_of
-from campaign.slurm.commands import Slurm
+from campaign.plan.campaign.launch_prefix_rules import find_launch_rules
+from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.listed_hosts import LISTING, ListedHost, parse_features, parse_listing, parse_partitions
-from campaign.slurm.shared_directory import choose_free_host, look_from_host
+from campaign.slurm.shared_directory import check_from_host, choose_free_host
 from campaign.slurm.strategies.controller import count_gres
-from campaign.spec.hardware import Device, Inventory, normal
+from campaign.spec.hardware import Device, Inventory, normalize_identity
 from campaign.spec.site_hardware import DeviceSpec
 from campaign.spec.system_file import DeviceModel, SlurmOptions, SystemFile
 
@@ -36,12 +36,12 @@ _MAX_NAMES_SHOWN = 12
 def check_system(site: Site) -> Iterator[Finding]:
     """Check every requirement of a lease on a site, and yield each finding as soon as it is known."""
     yield from check_fabric(site, partial(_check_agents, site.system))
-    yield from _check_launcher(site.system, SlurmOptions(), Slurm())
+    yield from _check_launcher(site.system, SlurmOptions(), SlurmCommands())
     yield from _check_results_directory(site)
-    yield from check_shared_results(site, SlurmOptions(), Slurm())
+    yield from check_shared_results(site, SlurmOptions(), SlurmCommands())
 
 
-def check_before_leases(site: Site, slurm_options: SlurmOptions, slurm: Slurm) -> list[Finding]:
+def check_before_leases(site: Site, slurm_options: SlurmOptions, slurm: SlurmCommands) -> list[Finding]:
     """Return the problems that prevent leases on a system, before its first lease.
 
     A system without a control plane and Slurm is not queried.
@@ -119,14 +119,14 @@ def _check_models(
 ) -> Iterator[Finding]:
     """Yield a finding for each model of the pool that hosts report by a name that the system file does not have."""
     reported_models = {
-        normal(identity): reported_model
+        normalize_identity(identity): reported_model
         for host_devices in devices_by_host.values()
         for identity, reported_model in host_devices
         if identity and reported_model
     }
     reported_by_model: dict[str, set[str]] = {}
     for device in devices:
-        if device.host_id and (reported_model := reported_models.get(normal(device.host_id))):
+        if device.host_id and (reported_model := reported_models.get(normalize_identity(device.host_id))):
             reported_by_model.setdefault(device.model, set()).add(reported_model)
     for model, names in reported_by_model.items():
         declared = system.devices.get(model, DeviceModel())
@@ -145,7 +145,7 @@ def _check_models(
             yield Finding("models", "note", f"{message} if that is right, and `pool` if it is not")
 
 
-def _check_launcher(system: SystemFile, slurm_options: SlurmOptions, slurm: Slurm) -> Iterator[Finding]:
+def _check_launcher(system: SystemFile, slurm_options: SlurmOptions, slurm: SlurmCommands) -> Iterator[Finding]:
     if system.launcher == "local":
         yield Finding("launcher", "ok", "local: runs start on this machine")
         return
@@ -235,7 +235,9 @@ def _check_gres(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator
         return
 
     def needs_gres(devices: Sequence[DeviceSpec]) -> bool:
-        return any(device_count.kind == "gpu" and not rules_of(system, device_count.model) for device_count in devices)
+        return any(
+            device_count.kind == "gpu" and not find_launch_rules(system, device_count.model) for device_count in devices
+        )
 
     hosts_with_devices = {
         name for group in system.hosts if needs_gres(group.devices) or needs_gres(system.pool) for name in group.names()
@@ -250,7 +252,7 @@ def _check_gres(system: SystemFile, hosts: Mapping[str, ListedHost]) -> Iterator
         yield Finding("slurm", "stop" if len(hosts_without_gres) == len(hosts) else "problem", message)
 
 
-def check_shared_results(site: Site, slurm_options: SlurmOptions, slurm: Slurm) -> Iterator[Finding]:
+def check_shared_results(site: Site, slurm_options: SlurmOptions, slurm: SlurmCommands) -> Iterator[Finding]:
     """Check by a short job on a free host of a Slurm system that it can access the results directory and the running Python.
 
     Args:
@@ -275,7 +277,7 @@ def check_shared_results(site: Site, slurm_options: SlurmOptions, slurm: Slurm) 
         yield Finding("results", "note", f"all hosts must see {directory} by this path; {message}")
         return
     host, partition = choice
-    observation = look_from_host(
+    observation = check_from_host(
         directory, host, options.model_copy(update={"partition": partition}), settings.latency_s, slurm
     )
     host_text = f"{host} (partition {partition})" if partition else host

@@ -26,10 +26,10 @@ from campaign.lease.campaign_leases import Site
 from campaign.lease.journal import Journal, list_journaled_leases
 from campaign.lease.lifecycle import acquire_lease, release_lease
 from campaign.lease.reconcile import Orphan
-from campaign.plan.campaign.open_fabric import owner
+from campaign.plan.campaign.open_fabric import current_owner
 from campaign.spec.cell import Configuration
-from campaign.spec.hardware import Inventory, use_of
-from campaign.spec.operation_times import OPERATIONS, OperationTimes, Session, Timed
+from campaign.spec.hardware import Inventory, describe_use
+from campaign.spec.operation_times import OPERATIONS, OperationTime, OperationTimes, RecordingSession
 from campaign.spec.system_file import SystemFile
 
 Severity = Literal["ok", "note", "problem", "stop"]
@@ -149,7 +149,7 @@ def _check_pool(system: SystemFile, inventory: Inventory, *, reports_models: boo
     pool_devices = {(d.physical, (d.model, d.use)): d for d in inventory.devices if not d.local}
     listed_counts: Counter[tuple[str, str]] = Counter()
     for entry in system.pool:
-        listed_counts[entry.model, use_of(entry.kind)] += entry.count
+        listed_counts[entry.model, describe_use(entry.kind)] += entry.count
     found_counts = Counter(key for _, key in pool_devices)
     names = {device.called or device.model for device in pool_devices.values()}
     for model, use in sorted(listed_counts | found_counts):
@@ -183,7 +183,7 @@ def _check_pool(system: SystemFile, inventory: Inventory, *, reports_models: boo
         name = f"{device.fabric_id} ({device.model})"
         if device.health != "ok" or device.state in ("failed", "unknown", "unavailable"):
             yield Finding("pool", "note", f"{name}: {device.state}, health {device.health}")
-        elif device.link is not None and device.link.degraded:
+        elif device.link is not None and device.link.is_degraded:
             yield Finding("pool", "note", f"{name}: {device.link.shortfall}")
 
 
@@ -256,7 +256,7 @@ def run_trial(site: Site, report: Callable[[str], None]) -> Iterator[Finding]:
             return
         configuration = Configuration(name, 1, 1, 0, 1, device.model, "fabric", "local")
         request = LeaseRequest(
-            name, "check", site.system.tenancy.owner or owner(), configuration, site.system.allowed_hosts()
+            name, "check", site.system.tenancy.owner or current_owner(), configuration, site.system.allowed_hosts()
         )
         try:
             lease = acquire_lease(
@@ -343,7 +343,7 @@ def collect_operation_times(site: Site) -> OperationTimes:
         campaign_entries.sort(key=lambda timed_entry: timed_entry[0])
         start_text = datetime.fromtimestamp(campaign_entries[0][0], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         sessions.append(
-            Session(
+            RecordingSession(
                 campaign,
                 parse_timed_operations((timing for _, timing in campaign_entries), site.fabric_kind),
                 start_text,
@@ -359,7 +359,7 @@ def collect_operation_times(site: Site) -> OperationTimes:
     return OperationTimes(site.fabric_kind, source, "", tuple(sorted(sessions, key=lambda session: session.began)))
 
 
-def parse_timed_operations(entries: Iterable[Mapping[str, Any]], kind: str) -> tuple[Timed, ...]:
+def parse_timed_operations(entries: Iterable[Mapping[str, Any]], kind: str) -> tuple[OperationTime, ...]:
     """Parse the timed operations of composing and releasing from journal entries. Damaged entries are left out.
 
     The operation `rest` is the time of composing that no foreseen operation explains. Each entry is a group.
@@ -370,11 +370,11 @@ def parse_timed_operations(entries: Iterable[Mapping[str, Any]], kind: str) -> t
     """
     steps = load_fabric_kind(kind).steps or OperationSteps()
     foreseen_operations = {*steps.attach, *steps.detach, *steps.per_composition}
-    operations: list[Timed] = []
+    operations: list[OperationTime] = []
     for group, entry in enumerate(entries, 1):
         try:
             rows = [
-                Timed(operation, str(device), str(box), str(answer), float(seconds), group)
+                OperationTime(operation, str(device), str(box), str(answer), float(seconds), group)
                 for operation, device, box, answer, seconds in entry["rows"]
                 if operation in OPERATIONS
             ]
@@ -382,7 +382,7 @@ def parse_timed_operations(entries: Iterable[Mapping[str, Any]], kind: str) -> t
                 remainder_s = float(entry["seconds"]) - sum(
                     row.seconds for row in rows if row.operation in foreseen_operations
                 )
-                rows.append(Timed("rest", "", "", "", max(0.0, remainder_s), group))
+                rows.append(OperationTime("rest", "", "", "", max(0.0, remainder_s), group))
         except (KeyError, TypeError, ValueError):
             continue
         operations += rows

@@ -19,7 +19,7 @@ from campaign.common.errors import ConfigError
 from campaign.common.files import load_json, write_json
 from campaign.fabrics.errors import Unhealthy
 from campaign.spec.fields import ClosedModel
-from campaign.spec.hardware import Device, Inventory, normal
+from campaign.spec.hardware import Device, Inventory, normalize_identity
 
 FENCE_LIFETIME_S = 24 * 3600.0
 
@@ -71,7 +71,7 @@ class Fence(ClosedModel):
         The UUID decides if both are known, because a slot may contain another device by now.
         """
         if self.uuid and device.host_id and device.launch is None:
-            return normal(self.uuid) == normal(device.host_id)
+            return normalize_identity(self.uuid) == normalize_identity(device.host_id)
         return self.device == device.physical
 
 

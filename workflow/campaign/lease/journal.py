@@ -26,7 +26,7 @@ from campaign.common.files import (
 )
 from campaign.common.processes.clocks import get_timestamp_s
 from campaign.fabrics.errors import Conflict
-from campaign.spec.operation_times import Timed
+from campaign.spec.operation_times import OperationTime
 
 LeaseState = Literal[
     "PLANNED",  # requested; nothing is chosen
@@ -170,7 +170,7 @@ class Journal:
         with _tolerate_full_disk():
             append_json(self.path, {"time_s": get_timestamp_s(), **facts})
 
-    def add_operation_times(self, phase: str, operations: Sequence[Timed], seconds: float) -> None:
+    def add_operation_times(self, phase: str, operations: Sequence[OperationTime], seconds: float) -> None:
         """Record the durations of fabric operations and their total.
 
         Args:

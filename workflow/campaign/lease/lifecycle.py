@@ -100,7 +100,7 @@ def acquire_lease(
     except BaseException:
         ownership.close()
         raise
-    mismatches = composition.mismatches(request.configuration, request.links)
+    mismatches = composition.list_mismatches(request.configuration, request.links)
     return HeldLease(request.lease_id, request, composition, mismatches, journal, ownership)
 
 
@@ -229,7 +229,7 @@ class _Acquisition:
         lease_id, configuration = self.request.lease_id, self.request.configuration
         if composition is None:
             raise ProtocolViolation(f"{lease_id}: the fabric knows nothing of the lease after composing it")
-        if shortfalls := composition.shortfall(configuration):
+        if shortfalls := composition.list_shortfalls(configuration):
             self.journal.enter_state("PARTIAL", obtained=composition.document())
             raise ProtocolViolation(f"{lease_id}: read back less than composed: {'; '.join(shortfalls)}")
         if broken_devices := [device.fabric_id for device in composition.devices if device.health == "critical"]:
@@ -241,7 +241,7 @@ class _Acquisition:
             composition = self.fabric.read_back(lease_id) or composition
         are_hosts_checked = bool(self.fabric.devices_to_verify(composition))
         self.journal.enter_state("HOST_VISIBLE", obtained=composition.document(), hosts_looked_at=are_hosts_checked)
-        self.journal.enter_state("READY", mismatches=composition.mismatches(configuration, self.request.links))
+        self.journal.enter_state("READY", mismatches=composition.list_mismatches(configuration, self.request.links))
         return composition
 
     def _await_hosts(self, composition: Composition) -> bool:

@@ -16,9 +16,9 @@ from campaign.lease.campaign_leases import Site, get_kept_marker, make_kept_leas
 from campaign.lease.fabric_calls import WaitBudget
 from campaign.lease.journal import Journal, LeaseOwnership
 from campaign.lease.lifecycle import acquire_lease
-from campaign.plan.campaign.load import noun_of, validate
+from campaign.plan.campaign.load import detect_noun, validate
 from campaign.plan.campaign.resolve import Campaign, load_campaign
-from campaign.plan.lease_plans import campaign_of
+from campaign.plan.lease_plans import campaign_part_from_lease_plan
 from campaign.spec.cell import Configuration, drop_layout
 from campaign.spec.hardware import Composition, Inventory
 from campaign.spec.lease_plan import read_lease_plan
@@ -33,19 +33,23 @@ def _load_campaign_and_site(path: Path, root: Path, configuration: str | None = 
 
     If the campaign has several systems, that of the configuration is used. Raises ConfigError if no configuration is given then.
     """
-    campaign = campaign_of(read_lease_plan(path)) if path.suffix == ".json" else load_campaign(path)
+    campaign = campaign_part_from_lease_plan(read_lease_plan(path)) if path.suffix == ".json" else load_campaign(path)
     if not campaign.part:
         if configuration is None:
             raise ConfigError(
                 f"{path}: has several systems ({campaign.system_names}); give the system file of one of them"
             )
-        campaign = campaign.on(_find_configuration(campaign, configuration))
+        campaign = campaign.part_on(_find_configuration(campaign, configuration))
     return campaign, Site(campaign.system, root)
 
 
 def _load_site(path: Path, root: Path) -> Site:
     """Load a system from a campaign file, a lease plan, or its own file."""
-    if path.suffix in (".yaml", ".yml") and path.is_file() and noun_of((source := read_yaml(path)).data) == "system":
+    if (
+        path.suffix in (".yaml", ".yml")
+        and path.is_file()
+        and detect_noun((source := read_yaml(path)).data) == "system"
+    ):
         return Site(validate(source, SystemFile, path.stem), root)
     return _load_campaign_and_site(path, root)[1]
 
@@ -234,4 +238,8 @@ def _find_mismatches(journal: Journal, composition: Composition | None) -> list[
     requested_document = journal.make_document()["requested"]
     if composition is None:
         return ["the fabric does not know this lease"]
-    return list(composition.mismatches(Configuration(**drop_layout(requested_document)))) if requested_document else []
+    return (
+        list(composition.list_mismatches(Configuration(**drop_layout(requested_document))))
+        if requested_document
+        else []
+    )

@@ -19,7 +19,7 @@ from campaign.fabrics.protocol import Fabric, HostSelection, LeaseRequest, Selec
 from campaign.lease.campaign_leases import Site
 from campaign.lease.check_site import Finding
 from campaign.lease.journal import Journal, LeaseOwnership
-from campaign.plan.campaign.open_fabric import owner
+from campaign.plan.campaign.open_fabric import current_owner
 from campaign.spec.cell import Configuration
 from campaign.spec.hardware import Inventory
 
@@ -71,7 +71,7 @@ def record_site(
         spec = find_spec(list_fabric_modules()[site.fabric_kind])
         sources = (Path(spec.origin),) if spec is not None and spec.origin else ()
         hosts = [name for group in site.system.hosts for name in group.names()]
-        names = Anonymizer(control.redact_secrets, (*models, *kept_words), (*hosts, owner()), sources)
+        names = Anonymizer(control.redact_secrets, (*models, *kept_words), (*hosts, current_owner()), sources)
         pool = [entry.model_dump(exclude_defaults=True) for entry in site.system.pool]
         system: dict[str, Any] = {"hosts": hosts, "pool": pool, "trial": list(trial or ())}
         recording = build_recording(site.fabric_kind, site.system.fabric, system, exchanges, names)
@@ -151,12 +151,14 @@ def _run_trial(
         HostSelection(host, fabric=(device,)) if trial_device.computes else HostSelection(host, storage=(device,))
     )
     ownership, journal = LeaseOwnership(journals_directory, name), Journal(journals_directory, name)
-    journal.enter_state("PLANNED", campaign="record", owner=owner(), requested=None)
+    journal.enter_state("PLANNED", campaign="record", owner=current_owner(), requested=None)
     journal.enter_state("RESERVED", selected=[asdict(selection)])
     journal.enter_state("COMPOSING")
     try:
         try:
-            fabric.compose(Selection(LeaseRequest(name, "record", owner(), configuration, (host,)), (selection,)))
+            fabric.compose(
+                Selection(LeaseRequest(name, "record", current_owner(), configuration, (host,)), (selection,))
+            )
             yield Finding("attach", "ok", "the control plane accepted it")
         except CampaignError as error:
             report(str(error))

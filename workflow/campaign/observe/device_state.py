@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from campaign.common.processes.numa import find_pci_node
-from campaign.observe.nvml import Listed, listed, load, text, told
+from campaign.observe.nvml import NvmlDevice, call_or_none, decode_text, list_devices, load_nvml
 
 _MIB = 2**20
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
@@ -52,70 +52,70 @@ class DeviceSettings:
     pcie_width: int | None = None
     pcie_width_max: int | None = None
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the settings that the device reports as a dict."""
         return {name: value for name, value in asdict(self).items() if value not in (None, "")}
 
 
-def devices_here(nvml: Any = None) -> dict[str, Listed]:
+def list_local_devices(nvml: Any = None) -> dict[str, NvmlDevice]:
     """List the NVIDIA devices of this host and their parts by UUID, empty without NVML.
 
     Args:
         nvml: module with NVML's functions; None for the package.
     """
-    nvml = nvml or load()[0]
-    found = told(nvml, lambda: listed(nvml)) if nvml else None
-    return {each.uuid: each for each in found or ()}
+    nvml = nvml or load_nvml()[0]
+    devices = call_or_none(nvml, lambda: list_devices(nvml)) if nvml else None
+    return {device.uuid: device for device in devices or ()}
 
 
-def settings_here(nvml: Any = None) -> list[DeviceSettings]:
+def read_local_settings(nvml: Any = None) -> list[DeviceSettings]:
     """Read the settings of all NVIDIA devices of this host, empty without NVML."""
-    nvml = nvml or load()[0]
-    return [settings(nvml, each) for each in devices_here(nvml).values()] if nvml else []
+    nvml = nvml or load_nvml()[0]
+    return [read_settings(nvml, device) for device in list_local_devices(nvml).values()] if nvml else []
 
 
-def settings(nvml: Any, device: Listed) -> DeviceSettings:
+def read_settings(nvml: Any, device: NvmlDevice) -> DeviceSettings:
     """Read the settings of one device."""
     handle = device.handle
 
-    def ask(name: str, *arguments: Any) -> Any:
-        return told(nvml, lambda: getattr(nvml, name)(handle, *arguments))
+    def call_nvml(name: str, *arguments: Any) -> Any:
+        return call_or_none(nvml, lambda: getattr(nvml, name)(handle, *arguments))
 
-    def watts(name: str) -> float | None:
-        found = ask(name)
-        return None if found is None else found / 1e3
+    def read_watts(name: str) -> float | None:
+        milliwatts = call_nvml(name)
+        return None if milliwatts is None else milliwatts / 1e3
 
-    def on(found: Any) -> bool | None:
-        found = found[0] if isinstance(found, list | tuple) else found
-        return None if found is None else bool(found)
+    def parse_flag(value: Any) -> bool | None:
+        value = value[0] if isinstance(value, list | tuple) else value
+        return None if value is None else bool(value)
 
-    memory, pci, mode = (ask(f"nvmlDeviceGet{name}") for name in ("MemoryInfo", "PciInfo", "ComputeMode"))
-    address = pci_address(text(pci.busId)) if pci is not None else ""
+    memory, pci, mode = (call_nvml(f"nvmlDeviceGet{name}") for name in ("MemoryInfo", "PciInfo", "ComputeMode"))
+    address = normalize_pci_address(decode_text(pci.busId)) if pci is not None else ""
     return DeviceSettings(
         uuid=device.uuid,
-        part_of=device.whole,
-        model=text(ask("nvmlDeviceGetName") or ""),
-        driver=text(told(nvml, lambda: nvml.nvmlSystemGetDriverVersion()) or ""),
+        part_of=device.parent_uuid,
+        model=decode_text(call_nvml("nvmlDeviceGetName") or ""),
+        driver=decode_text(call_or_none(nvml, lambda: nvml.nvmlSystemGetDriverVersion()) or ""),
         address=address,
         numa_node=find_pci_node(address),
         memory_mib=None if memory is None else memory.total / _MIB,
-        power_limit_w=watts("nvmlDeviceGetEnforcedPowerLimit"),
-        power_limit_default_w=watts("nvmlDeviceGetPowerManagementDefaultLimit"),
-        clock_sm_max_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
-        clock_memory_max_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_MEM),
-        clock_sm_application_mhz=ask("nvmlDeviceGetApplicationsClock", nvml.NVML_CLOCK_SM),
-        clock_memory_application_mhz=ask("nvmlDeviceGetApplicationsClock", nvml.NVML_CLOCK_MEM),
-        persistence=on(ask("nvmlDeviceGetPersistenceMode")),
-        ecc=on(ask("nvmlDeviceGetEccMode")),
-        mig=on(ask("nvmlDeviceGetMigMode")),
+        power_limit_w=read_watts("nvmlDeviceGetEnforcedPowerLimit"),
+        power_limit_default_w=read_watts("nvmlDeviceGetPowerManagementDefaultLimit"),
+        clock_sm_max_mhz=call_nvml("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+        clock_memory_max_mhz=call_nvml("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_MEM),
+        clock_sm_application_mhz=call_nvml("nvmlDeviceGetApplicationsClock", nvml.NVML_CLOCK_SM),
+        clock_memory_application_mhz=call_nvml("nvmlDeviceGetApplicationsClock", nvml.NVML_CLOCK_MEM),
+        persistence=parse_flag(call_nvml("nvmlDeviceGetPersistenceMode")),
+        ecc=parse_flag(call_nvml("nvmlDeviceGetEccMode")),
+        mig=parse_flag(call_nvml("nvmlDeviceGetMigMode")),
         compute_mode=_COMPUTE_MODES[mode] if mode is not None and mode < len(_COMPUTE_MODES) else None,
-        pcie_generation_max=ask("nvmlDeviceGetMaxPcieLinkGeneration"),
-        pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth"),
-        pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth"),
+        pcie_generation_max=call_nvml("nvmlDeviceGetMaxPcieLinkGeneration"),
+        pcie_width=call_nvml("nvmlDeviceGetCurrPcieLinkWidth"),
+        pcie_width_max=call_nvml("nvmlDeviceGetMaxPcieLinkWidth"),
     )
 
 
-def pci_address(bus_id: str) -> str:
+def normalize_pci_address(bus_id: str) -> str:
     """Convert NVML's PCI address (00000000:17:00.0) to the kernel's form (0000:17:00.0)."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{domain[-4:]}:{rest}" if rest else ""

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _ALL_LINKS = 0xFFFFFFFF
-_NVLINK_MOST_PER_S = 1e12  # of all links of a device in one direction, rounded up
-_DRIVERS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg")
+_MAX_NVLINK_BYTES_PER_S = 1e12  # of all links of a device in one direction, rounded up
+_DRIVER_PATHS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg")
 # Type of a field's value -> its name in the union, and how many bits it has (a C long of Linux has 64).
 _VALUE_TYPES = {
     **{"DOUBLE": ("dVal", 64), "UNSIGNED_INT": ("uiVal", 32), "UNSIGNED_LONG": ("ulVal", 64)},
@@ -24,7 +24,7 @@ _VALUE_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class NvmlDevice:
     """One NVIDIA device, or one part of a divided one (MIG).
 
     Args:
@@ -35,10 +35,10 @@ class Listed:
 
     uuid: str
     handle: Any
-    whole: str = ""
+    parent_uuid: str = ""
 
 
-def load(drivers: Sequence[str] = _DRIVERS) -> tuple[Any, str]:
+def load_nvml(drivers: Sequence[str] = _DRIVER_PATHS) -> tuple[Any, str]:
     """Import NVML's Python package, and return it with the reason if it is missing.
 
     Both are empty on a host without an NVIDIA driver.
@@ -53,34 +53,34 @@ def load(drivers: Sequence[str] = _DRIVERS) -> tuple[Any, str]:
     return pynvml, ""
 
 
-def listed(nvml: Any) -> list[Listed]:
+def list_devices(nvml: Any) -> list[NvmlDevice]:
     """List the devices in NVML's order, which is that of PCI addresses, each followed by its parts.
 
     Devices that do not answer are left out. Raises NVMLError if the driver does not answer.
     """
     nvml.nvmlInit()
-    found = []
+    devices = []
     for index in range(nvml.nvmlDeviceGetCount()):
-        handle = told(nvml, lambda index=index: nvml.nvmlDeviceGetHandleByIndex(index))  # type: ignore[misc]
-        uuid = handle and told(nvml, lambda handle=handle: text(nvml.nvmlDeviceGetUUID(handle)))  # type: ignore[misc]
+        handle = call_or_none(nvml, lambda index=index: nvml.nvmlDeviceGetHandleByIndex(index))  # type: ignore[misc]
+        uuid = handle and call_or_none(nvml, lambda handle=handle: decode_text(nvml.nvmlDeviceGetUUID(handle)))  # type: ignore[misc]
         if uuid:
-            found += [Listed(uuid, handle), *(Listed(*part, uuid) for part in _parts(nvml, handle))]
-    return found
+            devices += [NvmlDevice(uuid, handle), *(NvmlDevice(*part, uuid) for part in _list_parts(nvml, handle))]
+    return devices
 
 
-def _parts(nvml: Any, handle: Any) -> list[tuple[str, Any]]:
+def _list_parts(nvml: Any, handle: Any) -> list[tuple[str, Any]]:
     """List UUID and handle of each part (MIG) of a device."""
-    if not (told(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]) or 0):
+    if not (call_or_none(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]) or 0):
         return []
-    found = []
-    for index in range(told(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
-        part = told(nvml, lambda index=index: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))  # type: ignore[misc]
-        uuid = part and told(nvml, lambda part=part: text(nvml.nvmlDeviceGetUUID(part)))  # type: ignore[misc]
-        found += [(uuid, part)] if uuid else []
-    return found
+    parts = []
+    for index in range(call_or_none(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
+        part = call_or_none(nvml, lambda index=index: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))  # type: ignore[misc]
+        uuid = part and call_or_none(nvml, lambda part=part: decode_text(nvml.nvmlDeviceGetUUID(part)))  # type: ignore[misc]
+        parts += [(uuid, part)] if uuid else []
+    return parts
 
 
-def told(nvml: Any, call: Callable[[], T]) -> T | None:
+def call_or_none(nvml: Any, call: Callable[[], T]) -> T | None:
     """Return the result of an NVML call, or None if the device, the driver or the package does not support it."""
     try:
         return call()
@@ -88,12 +88,12 @@ def told(nvml: Any, call: Callable[[], T]) -> T | None:
         return None
 
 
-def text(value: Any) -> str:
+def decode_text(value: Any) -> str:
     """Return a text of NVML as a string."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def fields(nvml: Any, handle: Any, numbers: Sequence[Any]) -> list[tuple[float, int] | None]:
+def read_fields(nvml: Any, handle: Any, numbers: Sequence[Any]) -> list[tuple[float, int] | None]:
     """Read several fields of a device in one call.
 
     Args:
@@ -104,16 +104,19 @@ def fields(nvml: Any, handle: Any, numbers: Sequence[Any]) -> list[tuple[float, 
     Returns:
         The value and the bits of its type per field, or None if the device does not have it.
     """
-    found = nvml.nvmlDeviceGetFieldValues(handle, list(numbers))
-    return [field_value(nvml, each) if each.nvmlReturn == nvml.NVML_SUCCESS else None for each in found]
+    values = nvml.nvmlDeviceGetFieldValues(handle, list(numbers))
+    return [
+        convert_field_value(nvml, nvml_value) if nvml_value.nvmlReturn == nvml.NVML_SUCCESS else None
+        for nvml_value in values
+    ]
 
 
-def field_value(nvml: Any, found: Any) -> tuple[float, int]:
+def convert_field_value(nvml: Any, value: Any) -> tuple[float, int]:
     """Return the number in a field value and the bits of its type. Raises ValueError for an unknown type."""
-    return union_value(nvml, found.value, found.valueType)
+    return convert_union_value(nvml, value.value, value.valueType)
 
 
-def union_value(nvml: Any, union: Any, value_type: int) -> tuple[float, int]:
+def convert_union_value(nvml: Any, union: Any, value_type: int) -> tuple[float, int]:
     """Return the number in the union of a sample and the bits of its type. Raises ValueError for an unknown type."""
     for kind, (name, bits) in _VALUE_TYPES.items():
         if value_type == getattr(nvml, f"NVML_VALUE_TYPE_{kind}", None):
@@ -121,7 +124,7 @@ def union_value(nvml: Any, union: Any, value_type: int) -> tuple[float, int]:
     raise ValueError(f"a value of NVML's type {value_type}")
 
 
-class Unwrapped:
+class UnwrappedCounter:
     """Counter that wraps at 2^32 or 2^64, unwrapped between two readings wherever that is unambiguous.
 
     The type of a value gives its maximum width, not its true one: until a value needs more than 32 bits, the counter may have
@@ -132,12 +135,12 @@ class Unwrapped:
         most_per_s: rate that the counter cannot exceed.
     """
 
-    def __init__(self, most_per_s: float) -> None:
-        self._most_per_s = 1.2 * most_per_s  # a look may be late by some milliseconds
-        self._before: tuple[float, int] | None = None
+    def __init__(self, max_per_s: float) -> None:
+        self._max_per_s = 1.2 * max_per_s  # a look may be late by some milliseconds
+        self._last_reading: tuple[float, int] | None = None
         self._bits = 32
 
-    def passed(self, now_s: float, value: int, bits: int) -> int | None:
+    def add_reading(self, now_s: float, value: int, bits: int) -> int | None:
         """Return the increment since the last reading, 0 for the first one, or None if it is ambiguous.
 
         Args:
@@ -146,18 +149,21 @@ class Unwrapped:
             bits: bits of its type.
         """
         self._bits = bits if value >= 2**32 else min(bits, self._bits)
-        before, self._before = self._before, (now_s, value)
-        if before is None:
+        last_reading, self._last_reading = self._last_reading, (now_s, value)
+        if last_reading is None:
             return 0
-        passed, most = (value - before[1]) % 2**self._bits, self._most_per_s * (now_s - before[0])
-        return passed if passed <= most < 2**self._bits else None
+        increment, max_increment = (
+            (value - last_reading[1]) % 2**self._bits,
+            self._max_per_s * (now_s - last_reading[0]),
+        )
+        return increment if increment <= max_increment < 2**self._bits else None
 
-    def needed_every_s(self) -> float:
+    def max_read_interval_s(self) -> float:
         """Return the longest interval between readings (seconds) at which no wrap is missed."""
-        return float(0.7 * 2**self._bits / self._most_per_s)
+        return float(0.7 * 2**self._bits / self._max_per_s)
 
 
-class Counters:
+class CounterSum:
     """Sum of several byte counters of one device, e.g. those of its links. Unsupported fields are left out.
 
     Args:
@@ -168,17 +174,17 @@ class Counters:
         most_per_s: rate that no counter exceeds, in bytes per second.
     """
 
-    def __init__(self, nvml: Any, handle: Any, numbers: Sequence[Any], factor: int, most_per_s: float) -> None:
+    def __init__(self, nvml: Any, handle: Any, numbers: Sequence[Any], factor: int, max_bytes_per_s: float) -> None:
         self._nvml, self._handle, self._factor = nvml, handle, factor
-        found = told(nvml, lambda: fields(nvml, handle, numbers)) or ()
-        there = [number for number, value in zip(numbers, found, strict=False) if value is not None]
-        self._counters = {number: Unwrapped(most_per_s / factor) for number in there}
+        values = call_or_none(nvml, lambda: read_fields(nvml, handle, numbers)) or ()
+        supported_fields = [number for number, value in zip(numbers, values, strict=False) if value is not None]
+        self._counters = {number: UnwrappedCounter(max_bytes_per_s / factor) for number in supported_fields}
         self._total, self._gaps = 0, 0
 
     def __bool__(self) -> bool:
         return bool(self._counters)
 
-    def total(self, now_s: float) -> int | None:
+    def read_total(self, now_s: float) -> int | None:
         """Return the bytes since the first reading, or None if a counter is not reported this time.
 
         After an ambiguous interval the total restarts below all earlier values, so that no rate is computed over this gap: a
@@ -188,59 +194,63 @@ class Counters:
         Args:
             now_s: time by a monotonic clock.
         """
-        values = fields(self._nvml, self._handle, list(self._counters))
+        values = read_fields(self._nvml, self._handle, list(self._counters))
         if None in values:
             return None
         pairs = zip(self._counters.values(), values, strict=True)
-        passed = [counter.passed(now_s, int(value[0]), value[1]) for counter, value in pairs if value is not None]
-        if None in passed:
+        increments = [
+            counter.add_reading(now_s, int(value[0]), value[1]) for counter, value in pairs if value is not None
+        ]
+        if None in increments:
             self._gaps += 1
             self._total = -self._gaps
         else:
-            self._total += sum(each for each in passed if each is not None)
+            self._total += sum(increment for increment in increments if increment is not None)
         return self._total * self._factor
 
-    def needed_every_s(self) -> float:
+    def max_read_interval_s(self) -> float:
         """Return the longest interval between readings (seconds) at which no counter can wrap unnoticed."""
-        return min((each.needed_every_s() for each in self._counters.values()), default=float("inf"))
+        return min((counter.max_read_interval_s() for counter in self._counters.values()), default=float("inf"))
 
 
 _PCIE_LANE_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 1e9, 4: 2e9, 5: 4e9, 6: 8e9}
 """Bytes per second of one lane and direction by generation, rounded up to what the line carries."""
 
 
-def pcie_most_per_s(nvml: Any, handle: Any) -> float:
+def max_pcie_bytes_per_s(nvml: Any, handle: Any) -> float:
     """Return the rate that this device's PCIe link cannot exceed per direction (bytes per second); unknown links count as the
     fastest.
     """
-    generation = told(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
-    width = told(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
+    generation = call_or_none(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
+    width = call_or_none(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
     return _PCIE_LANE_PER_S.get(generation or 0, 8e9) * (width or 16)
 
 
-def pcie_counters(nvml: Any, handle: Any) -> dict[str, Counters]:
+def create_pcie_counters(nvml: Any, handle: Any) -> dict[str, CounterSum]:
     """Create the supported byte counters of PCIe, received and sent as the device sees them, by quantity."""
-    most = pcie_most_per_s(nvml, handle)
-    found = {
-        f"pcie_{what}_bytes": Counters(nvml, handle, [getattr(nvml, f"NVML_FI_DEV_PCIE_COUNT_{name}_BYTES")], 1, most)
-        for what, name in (("received", "RX"), ("sent", "TX"))
+    max_bytes_per_s = max_pcie_bytes_per_s(nvml, handle)
+    counters_by_quantity = {
+        f"pcie_{direction}_bytes": CounterSum(
+            nvml, handle, [getattr(nvml, f"NVML_FI_DEV_PCIE_COUNT_{name}_BYTES")], 1, max_bytes_per_s
+        )
+        for direction, name in (("received", "RX"), ("sent", "TX"))
         if hasattr(nvml, f"NVML_FI_DEV_PCIE_COUNT_{name}_BYTES")
     }
-    return {quantity: counters for quantity, counters in found.items() if counters}
+    return {quantity: counters for quantity, counters in counters_by_quantity.items() if counters}
 
 
-def nvlink_counters(nvml: Any, handle: Any) -> dict[str, Counters]:
+def create_nvlink_counters(nvml: Any, handle: Any) -> dict[str, CounterSum]:
     """Create byte counters over all NVLinks of a device, by quantity. They count data in KiB, or on newer devices all bytes per
     link.
     """
-    found = {}
-    for what, old, new in (("received", "RX", "RCV"), ("sent", "TX", "XMIT")):
+    counters_by_quantity = {}
+    for direction, old, new in (("received", "RX", "RCV"), ("sent", "TX", "XMIT")):
         number = getattr(nvml, f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{old}", None)
-        counters = Counters(nvml, handle, [(number, _ALL_LINKS)], 1024, _NVLINK_MOST_PER_S) if number else None
+        counters = CounterSum(nvml, handle, [(number, _ALL_LINKS)], 1024, _MAX_NVLINK_BYTES_PER_S) if number else None
         number = getattr(nvml, f"NVML_FI_DEV_NVLINK_COUNT_{new}_BYTES", None)
         if not counters and number:
             links = [(number, link) for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18))]
-            counters = Counters(nvml, handle, links, 1, _NVLINK_MOST_PER_S)
+            counters = CounterSum(nvml, handle, links, 1, _MAX_NVLINK_BYTES_PER_S)
         if counters:
-            found[f"nvlink_{what}_bytes"] = counters
-    return found
+            counters_by_quantity[f"nvlink_{direction}_bytes"] = counters
+    return counters_by_quantity

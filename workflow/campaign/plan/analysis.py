@@ -18,11 +18,11 @@ from campaign.common.paths import Results
 from campaign.plan.campaign.resolve import Campaign
 
 SCHEMA = "analysis/1"
-_PROTOCOL = (
+_PROTOCOL_KEYS = (
     "warmup_steps", "warmup_steps_max", "measured_steps", "repetitions", "compositions", "target_half_width_pct",
     "repetitions_min", "seed", "order", "lease_order", "lease_per", "reference",
 )  # fmt: skip
-_FILE = ("question", "metric", "baseline", "configurations", "axes", "zip", "exclude", "overrides", "report")
+_FILE_KEYS = ("question", "metric", "baseline", "configurations", "axes", "zip", "exclude", "overrides", "report")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,73 +39,73 @@ class Analysis:
     choices: Mapping[str, Any]
 
 
-def choices(campaign: Campaign) -> dict[str, Any]:
+def collect_choices(campaign: Campaign) -> dict[str, Any]:
     """Collect the choices that determine the comparisons of a campaign.
 
     Keys with their default value are left out, so that a new key of a later version of this program changes nothing.
     """
-    file = campaign.file.model_dump(mode="json", include={*_FILE, "protocol"}, exclude_defaults=True)
-    protocol = {name: value for name, value in file.pop("protocol", {}).items() if name in _PROTOCOL}
-    found = {
+    file = campaign.file.model_dump(mode="json", include={*_FILE_KEYS, "protocol"}, exclude_defaults=True)
+    protocol = {name: value for name, value in file.pop("protocol", {}).items() if name in _PROTOCOL_KEYS}
+    choices = {
         **file,
         "protocol": protocol,
-        "claims": {each.name: hash_document(each.model_dump(mode="json")) for each in campaign.references},
+        "claims": {claim.name: hash_document(claim.model_dump(mode="json")) for claim in campaign.references},
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in choices.items() if value}
 
 
-def version(campaign: Campaign, written: str = "", runs: int = 0) -> Analysis:
+def current_version(campaign: Campaign, date: str = "", runs: int = 0) -> Analysis:
     """Build the version of the analysis that the campaign's files describe now."""
-    chosen = choices(campaign)
-    return Analysis(hash_document(chosen), written, runs, chosen)
+    current_choices = collect_choices(campaign)
+    return Analysis(hash_document(current_choices), date, runs, current_choices)
 
 
-def keep(results: Results, campaign: Campaign) -> None:
+def record_analysis(results: Results, campaign: Campaign) -> None:
     """Append the campaign's analysis to analysis.json if it differs from the last recorded version."""
-    found, now = kept(results.analysis_file), version(campaign)
-    if campaign.file.imported or (found and found[-1].hash == now.hash):
+    versions_before, current = read_versions(results.analysis_file), current_version(campaign)
+    if campaign.file.imported or (versions_before and versions_before[-1].hash == current.hash):
         return
     # Records that were moved aside count as well: their numbers were known.
     runs = len({*results.records.glob("*/*.json"), *results.superseded_records.glob("*/records/*/*.json")})
-    earlier = [each for each in found if each.runs or runs]
-    written = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
-    versions = [asdict(each) for each in (*earlier, version(campaign, written, runs))]
+    earlier = [analysis for analysis in versions_before if analysis.runs or runs]
+    date = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+    versions = [asdict(analysis) for analysis in (*earlier, current_version(campaign, date, runs))]
     write_json(results.analysis_file, {"schema_version": SCHEMA, "versions": versions}, indent=1)
 
 
-def kept(path: Path) -> Sequence[Analysis]:
+def read_versions(path: Path) -> Sequence[Analysis]:
     """Read all recorded versions of the analysis, the oldest first.
 
     Returns an empty sequence if the file is absent or damaged.
     """
     document = read_json(path)
     try:
-        found = [Analysis(**each) for each in document.get("versions", ())]
+        versions = [Analysis(**entry) for entry in document.get("versions", ())]
     except TypeError:
         return ()
-    return found if document.get("schema_version") == SCHEMA else ()
+    return versions if document.get("schema_version") == SCHEMA else ()
 
 
-def said(found: Sequence[Analysis], campaign: Campaign) -> Iterator[dict[str, Any]]:
+def describe_versions(versions: Sequence[Analysis], campaign: Campaign) -> Iterator[dict[str, Any]]:
     """Yield hash, date, number of runs and changed keys of each version, as the report shows them.
 
     The current analysis is added if it differs from the last recorded version.
     """
-    now = version(campaign)
-    later = [now] if found and found[-1].hash != now.hash else []
-    for before, each in zip((None, *found), (*found, *later), strict=False):
-        changed = [] if before is None else _changed(before.choices, each.choices)
-        yield {"hash": each.hash, "written": each.written, "runs": each.runs, "changed": changed}
+    current = current_version(campaign)
+    later = [current] if versions and versions[-1].hash != current.hash else []
+    for before, analysis in zip((None, *versions), (*versions, *later), strict=False):
+        changed_keys = [] if before is None else _find_changed_keys(before.choices, analysis.choices)
+        yield {"hash": analysis.hash, "written": analysis.written, "runs": analysis.runs, "changed": changed_keys}
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _find_changed_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the sorted keys whose values differ, such as `exclude` and `protocol.repetitions`."""
-    one, two = _flat(before), _flat(now)
-    return sorted(name for name in {*one, *two} if one.get(name) != two.get(name))
+    flat_before, flat_after = _flatten(before), _flatten(after)
+    return sorted(name for name in {*flat_before, *flat_after} if flat_before.get(name) != flat_after.get(name))
 
 
-def _flat(chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten(choices: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
-    for name, value in chosen.items():
-        flat |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+    for name, value in choices.items():
+        flat |= {f"{name}.{key}": entry for key, entry in value.items()} if isinstance(value, dict) else {name: value}
     return flat

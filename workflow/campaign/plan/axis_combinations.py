@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from campaign.common.errors import ConfigError
-from campaign.plan.campaign.expand_shapes import product
+from campaign.plan.campaign.expand_shapes import combine_values
 from campaign.plan.campaign.resolve import Campaign
 from campaign.spec.cell import SHAPE_AXES, Cell, Configuration
-from campaign.spec.expression import Expression, parse
+from campaign.spec.expression import Expression, parse_expression
 
 _FIRST_AXES = ("configuration", "workload")
 
@@ -26,7 +26,7 @@ class UnusedRules:
         places = {rule.where for rule in self._rules}
         self._rules += [rule for rule in rules if rule.where not in places]
 
-    def try_on(self, axes: Mapping[str, Any]) -> None:
+    def drop_fulfilled(self, axes: Mapping[str, Any]) -> None:
         """Drop the rules that hold for these axis values."""
         if self._rules:
             self._rules = [rule for rule in self._rules if not _holds(rule, axes)]
@@ -61,7 +61,7 @@ class _AxisOverride:
 
 
 def combine_axes(
-    campaign: Campaign, names: Collection[str], configurations: Collection[str] | None, unused: UnusedRules
+    campaign: Campaign, names: Collection[str], configurations: Collection[str] | None, unused_rules: UnusedRules
 ) -> Iterator[dict[str, Any]]:
     """Yield the axis values of every cell.
 
@@ -71,28 +71,30 @@ def combine_axes(
         configurations: names of configurations to combine; None for all.
         unused: rules, to which those of overrides are added.
     """
-    place = campaign.place("zip") if campaign.file.zip else campaign.place("axes")
+    place = campaign.format_location("zip") if campaign.file.zip else campaign.format_location("axes")
     # Overrides of axes depend on configuration and workload, so both are combined before the other axes.
-    first, rest = _group_axes(_list_axes(campaign, configurations), campaign.file.zip)
+    first, further = _group_axes(_list_axes(campaign, configurations), campaign.file.zip)
     overrides = _parse_overrides(campaign, names)
-    unused.add([override.rule for override in overrides])
-    for values in product(first.axes, first.zips, place):
+    unused_rules.add([override.rule for override in overrides])
+    for values in combine_values(first.axes, first.zips, place):
         if configurations is not None and values["configuration"].name not in configurations:
             continue
-        axes = _override_axes(rest.axes, values, overrides)
-        for further_values in product(axes, rest.zips, place):
+        axes = _override_axes(further.axes, values, overrides)
+        for further_values in combine_values(axes, further.zips, place):
             yield {**values, **further_values}
 
 
 def _list_axes(campaign: Campaign, configurations: Collection[str] | None) -> dict[str, Sequence[Any]]:
     """Return the values of each axis."""
-    axes, chosen = campaign.file.axes, campaign.configurations
+    axes, configurations_of_axis = campaign.file.axes, campaign.configurations
     # A zip refers to positions in the list of all configurations.
-    is_zipped = any("configuration" in zipped for zipped in campaign.file.zip)
+    is_zipped = any("configuration" in names for names in campaign.file.zip)
     if configurations is not None and not is_zipped:
-        chosen = tuple(configuration for configuration in chosen if configuration.name in configurations)
+        configurations_of_axis = tuple(
+            configuration for configuration in configurations_of_axis if configuration.name in configurations
+        )
     return {
-        "configuration": chosen,
+        "configuration": configurations_of_axis,
         "workload": axes.workload,
         "batch": axes.batch,
         "precision": axes.precision,
@@ -103,25 +105,25 @@ def _list_axes(campaign: Campaign, configurations: Collection[str] | None) -> di
 def _group_axes(axes: Mapping[str, Sequence[Any]], zips: Sequence[Sequence[str]]) -> tuple[_AxisGroup, _AxisGroup]:
     """Separate configuration, workload and the axes that are zipped with them from all other axes."""
     names = set(_FIRST_AXES)
-    for zipped in zips:
-        names |= set(zipped) if names & set(zipped) else set()
+    for zip_names in zips:
+        names |= set(zip_names) if names & set(zip_names) else set()
     first = _AxisGroup(
         {name: values for name, values in axes.items() if name in names},
-        [zipped for zipped in zips if set(zipped) <= names],
+        [zip_names for zip_names in zips if set(zip_names) <= names],
     )
-    rest = _AxisGroup(
+    further = _AxisGroup(
         {name: values for name, values in axes.items() if name not in names},
-        [zipped for zipped in zips if not set(zipped) & names],
+        [zip_names for zip_names in zips if not set(zip_names) & names],
     )
-    return first, rest
+    return first, further
 
 
 def _parse_overrides(campaign: Campaign, names: Collection[str]) -> list[_AxisOverride]:
     """Parse the overrides of axes. Their rules may use the workload and the shape of the configuration only."""
-    allowed = frozenset(names) & {*SHAPE_AXES, *_FIRST_AXES}
+    usable_names = frozenset(names) & {*SHAPE_AXES, *_FIRST_AXES}
     return [
         _AxisOverride(
-            parse(override.when, allowed, campaign.place("overrides", index, "when")),
+            parse_expression(override.when, usable_names, campaign.format_location("overrides", index, "when")),
             override.axes.model_dump(exclude_none=True),
         )
         for index, override in enumerate(campaign.file.overrides)

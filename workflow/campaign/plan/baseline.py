@@ -13,9 +13,9 @@ def choose_baseline(campaign: Campaign) -> str:
     """
     if not campaign.part:
         return ", ".join(map(choose_baseline, campaign.parts))
-    named = campaign.file.baselines.get(campaign.part) or campaign.file.baselines.get("")
-    if named:
-        return named
+    baseline = campaign.file.baselines.get(campaign.part) or campaign.file.baselines.get("")
+    if baseline:
+        return baseline
     local = [configuration for configuration in campaign.configurations if _is_local(configuration)]
     return max(local or campaign.configurations, key=lambda shape: (shape.ranks, -shape.hosts)).name
 

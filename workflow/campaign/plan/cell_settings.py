@@ -10,13 +10,13 @@ from campaign.common.accelerators import AcceleratorKind
 from campaign.common.errors import ConfigError
 from campaign.plan.campaign.resolve import Campaign
 from campaign.spec.cell import Settings
-from campaign.spec.expression import Expression, parse
-from campaign.spec.run_numbers import MOST
+from campaign.spec.expression import Expression, parse_expression
+from campaign.spec.run_numbers import MAX_RUNS_PER_COMPOSITION
 from campaign.workloads.protocol import Workload
-from campaign.workloads.steady_warmup import CHUNKS, FEWEST_STEPS, least_of
+from campaign.workloads.steady_warmup import MIN_CHUNK_STEPS, MIN_CHUNKS, min_warmup_steps
 
 
-class SettingsOf:
+class CellSettings:
     """Settings of a cell, computed from its axis values and its workload.
 
     A call raises ConfigError if the settings contradict each other.
@@ -24,8 +24,8 @@ class SettingsOf:
 
     def __init__(self, campaign: Campaign, names: Collection[str]) -> None:
         protocol = campaign.protocol
-        self.place = campaign.place
-        self.left_as_it_is: dict[tuple[str, str], str] = {}
+        self.format_location = campaign.format_location
+        self.ineffective_keys: dict[tuple[str, str], str] = {}
         self.default = Settings(
             warmup_steps=protocol.warmup_steps,
             warmup_steps_max=protocol.warmup_steps_max,
@@ -41,7 +41,7 @@ class SettingsOf:
         )
         fields = set(Settings.__dataclass_fields__) - {"seed", "composition"}
         self.overrides: list[tuple[Expression, dict[str, Any]]] = [
-            (parse(override.when, names, campaign.place("overrides", index, "when")), changes)
+            (parse_expression(override.when, names, campaign.format_location("overrides", index, "when")), changes)
             for index, override in enumerate(campaign.file.overrides)
             if (changes := override.model_dump(include=fields, exclude_none=True))
         ]
@@ -53,60 +53,62 @@ class SettingsOf:
                 settings = replace(settings, **changes)
         if settings.target_half_width_pct is not None and settings.repetitions_min > settings.repetitions:
             raise ConfigError(
-                f"{self.place('protocol', 'repetitions_min')}: {settings.repetitions_min} are more than the most repetitions "
+                f"{self.format_location('protocol', 'repetitions_min')}: "
+                f"{settings.repetitions_min} are more than the most repetitions "
                 f"({settings.repetitions}); lower repetitions_min, or raise repetitions"
             )
-        if settings.repetitions > MOST * settings.compositions:
+        if settings.repetitions > MAX_RUNS_PER_COMPOSITION * settings.compositions:
             raise ConfigError(
-                f"{self.place('protocol', 'repetitions')}: {settings.repetitions} repetitions in {settings.compositions} "
-                f"compositions; one composition has at most {MOST} runs of a cell; lower repetitions, or raise compositions"
+                f"{self.format_location('protocol', 'repetitions')}: {settings.repetitions} repetitions in {settings.compositions} "
+                f"compositions; one composition has at most {MAX_RUNS_PER_COMPOSITION} "
+                "runs of a cell; lower repetitions, or raise compositions"
             )
-        self._note_vain(settings, workload)
-        settings = in_seconds(settings, workload, kind)
-        longest, least = settings.warmup_steps_max, least_of(settings.warmup_steps)
+        self._note_ineffective_keys(settings, workload)
+        settings = fill_min_durations(settings, workload, kind)
+        longest, shortest = settings.warmup_steps_max, min_warmup_steps(settings.warmup_steps)
         if longest is None:
             return settings
-        if not workload.lengthens_warmup:
+        if not workload.extends_warmup:
             return replace(settings, warmup_steps_max=None)
-        if longest < least:
+        if longest < shortest:
             raise ConfigError(
-                f"{self.place('protocol', 'warmup_steps_max')}: warmup_steps_max is {longest}; whether steps are "
-                f"steady is seen after {least} at the earliest ({CHUNKS} times warmup_steps, or {FEWEST_STEPS}); "
-                f"raise it to {least} or more, or lower warmup_steps"
+                f"{self.format_location('protocol', 'warmup_steps_max')}: warmup_steps_max is {longest}; whether steps are "
+                f"steady is seen after {shortest} at the earliest ({MIN_CHUNKS} times warmup_steps, or {MIN_CHUNK_STEPS}); "
+                f"raise it to {shortest} or more, or lower warmup_steps"
             )
         return settings
 
-    def _note_vain(self, settings: Settings, workload: Workload) -> None:
+    def _note_ineffective_keys(self, settings: Settings, workload: Workload) -> None:
         """Note the settings that have no effect for workloads of this kind."""
         applies = {
-            "warmup_steps_max": workload.lengthens_warmup,
-            "warmup_min_s": workload.steps_by_time,
-            "measured_min_s": workload.steps_by_time,
+            "warmup_steps_max": workload.extends_warmup,
+            "warmup_min_s": workload.supports_min_durations,
+            "measured_min_s": workload.supports_min_durations,
         }
-        for key, does in applies.items():
-            if getattr(settings, key) and not does:
-                self.left_as_it_is.setdefault((workload.name, key), workload.kind)
+        for key, is_supported in applies.items():
+            if getattr(settings, key) and not is_supported:
+                self.ineffective_keys.setdefault((workload.name, key), workload.kind)
 
-    def notes(self, workloads: Collection[str]) -> Iterator[str]:
+    def list_notes(self, workloads: Collection[str]) -> Iterator[str]:
         """Yield one note per setting that has no effect for one of these workloads."""
-        for (name, key), kind in self.left_as_it_is.items():
+        for (name, key), kind in self.ineffective_keys.items():
             if name in workloads:
-                yield f"{key} does not apply to workload '{name}': {_WHY_VAIN[key].format(kind=kind)}"
+                yield f"{key} does not apply to workload '{name}': {_INEFFECTIVE_REASONS[key].format(kind=kind)}"
 
 
-_WHY_VAIN = {
+_INEFFECTIVE_REASONS = {
     "warmup_steps_max": "a {kind} workload makes its own warm-up, which cannot be lengthened from outside",
     "warmup_min_s": "a {kind} workload makes as many steps as it is told, however long they take",
     "measured_min_s": "a {kind} workload makes as many steps as it is told, however long they take",
 }
-_LEAST_ON_GPUS_S = 5.0
+_MIN_GPU_DURATION_S = 5.0
 """Default minimum duration on GPUs. Telemetry samples about once per second, and NVML's power is the mean of one second."""
 
 
-def in_seconds(settings: Settings, workload: Workload, kind: AcceleratorKind) -> Settings:
+def fill_min_durations(settings: Settings, workload: Workload, kind: AcceleratorKind) -> Settings:
     """Return the settings with the minimum durations (seconds) of warm-up and window for this kind of device."""
-    if not workload.steps_by_time:
+    if not workload.supports_min_durations:
         return replace(settings, warmup_min_s=None, measured_min_s=None)
-    default = 0.0 if kind == "cpu" else _LEAST_ON_GPUS_S
+    default = 0.0 if kind == "cpu" else _MIN_GPU_DURATION_S
     warmup_s, measured_s = (default if s is None else s for s in (settings.warmup_min_s, settings.measured_min_s))
     return replace(settings, warmup_min_s=warmup_s, measured_min_s=measured_s)

@@ -15,16 +15,16 @@ from campaign.common.files import make_directory, read_json
 from campaign.common.paths import Results
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.closing_message import print_causes_at_exit
-from campaign.plan.concurrency import limits, needs, threads
-from campaign.plan.lease_plans import plan_digest
+from campaign.plan.concurrency import count_threads, resource_limits, resource_needs
+from campaign.plan.lease_plans import hash_plan
 from campaign.plan.past_costs import read_lease_document
 from campaign.plan.plan import Plan, PlannedLease
 from campaign.plan.read import count_unplanned, read_plan
 from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
-from campaign.spec.run_numbers import compositions_of, whole
+from campaign.spec.run_numbers import list_compositions, without_composition
 
-__all__ = ["Dag", "LeaseName", "PlanFiles", "count_unplanned", "open_dag", "read_plan"]
+__all__ = ["Dag", "LeaseParameter", "PlanFiles", "count_unplanned", "open_dag", "read_plan"]
 
 
 def build_wildcards(campaign: Campaign) -> dict[str, str]:
@@ -82,14 +82,14 @@ class Dag:
         """Path of a lease's manifest, with wildcards."""
         return str(self.results.manifest_file(self.pattern))
 
-    def manifest_of(self, lease: PlannedLease) -> str:
+    def manifest_path(self, lease: PlannedLease) -> str:
         """Return the path of the manifest of this lease."""
         return str(self.results.manifest_file(lease.name, "" if self.campaign.part else lease.configuration.system))
 
     @cached_property
     def manifests(self) -> list[str]:
         """Paths of the manifests of all leases."""
-        return [self.manifest_of(lease) for lease in self.plan.leases]
+        return [self.manifest_path(lease) for lease in self.plan.leases]
 
     @cached_property
     def to_measure(self) -> frozenset[str]:
@@ -97,14 +97,14 @@ class Dag:
         return frozenset(
             lease.name
             for lease in self.plan.leases
-            if lease.missing or read_lease_document(Path(self.manifest_of(lease))).get("missing") != []
+            if lease.missing or read_lease_document(Path(self.manifest_path(lease))).get("missing") != []
         )
 
-    def is_whole(self, lease: PlannedLease) -> bool:
+    def is_measured(self, lease: PlannedLease) -> bool:
         """Return whether all runs of the lease are measured."""
         return lease.name not in self.to_measure
 
-    def lease(self, wildcards: Any) -> PlannedLease:
+    def find_lease(self, wildcards: Any) -> PlannedLease:
         """Return the lease of a job. Raises ConfigError if the plan has no lease of this name."""
         names = [name for name in self.wildcards if name not in ("system", "composition")]
         name = f"{'.'.join(str(getattr(wildcards, name)) for name in names)}.c{wildcards.composition}"
@@ -112,41 +112,42 @@ class Dag:
             raise ConfigError(f"{name}: is no lease of {self.campaign.path}; {suggest_name(name, self.leases)}")
         return self.leases[name]
 
-    def named(self, wildcards: Any) -> LeaseName:
+    def lease_parameter(self, wildcards: Any) -> LeaseParameter:
         """Return the name of the job's lease, with a description of the job."""
-        lease = self.lease(wildcards)
-        compositions = max(len(compositions_of(whole(cell.settings))) for cell in lease.cells)
-        return LeaseName(lease.name, lease.describe(compositions))
+        lease = self.find_lease(wildcards)
+        compositions = max(len(list_compositions(without_composition(cell.settings))) for cell in lease.cells)
+        return LeaseParameter(lease.name, lease.describe(compositions))
 
-    def priority(self, wildcards: Any) -> int:
+    def job_priority(self, wildcards: Any) -> int:
         """Return the priority of the job, which is higher for leases that come earlier in the plan."""
-        return len(self.plan.leases) - self._places[self.lease(wildcards).name]
+        return len(self.plan.leases) - self._positions[self.find_lease(wildcards).name]
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _positions(self) -> dict[str, int]:
         return {lease.name: number for number, lease in enumerate(self.plan.leases)}
 
     @cached_property
     def limits(self) -> dict[str, int]:
         """Amount of each resource that the systems have."""
-        return limits(self.campaign)
+        return resource_limits(self.campaign)
 
     @cached_property
     def _needs(self) -> dict[str, dict[str, int]]:
         """Amount of each resource that a lease of each configuration takes."""
         return {
-            configuration.name: needs(self.campaign, configuration) for configuration in self.campaign.configurations
+            configuration.name: resource_needs(self.campaign, configuration)
+            for configuration in self.campaign.configurations
         }
 
-    def needs(self, wildcards: Any) -> dict[str, int]:
+    def job_needs(self, wildcards: Any) -> dict[str, int]:
         """Return the amount of each resource that the lease takes."""
-        return self._needs[self.lease(wildcards).configuration.name]
+        return self._needs[self.find_lease(wildcards).configuration.name]
 
-    def threads(self, wildcards: Any, cores: int) -> int:
+    def count_job_threads(self, wildcards: Any, cores: int) -> int:
         """Return the number of this machine's cores that the lease takes."""
-        return threads(self.campaign, self.lease(wildcards).configuration, cores)
+        return count_threads(self.campaign, self.find_lease(wildcards).configuration, cores)
 
-    def require(self, limits: Mapping[str, int]) -> None:
+    def check_limits(self, limits: Mapping[str, int]) -> None:
         """Check that no limit is below the needs of an unmeasured lease.
 
         Snakemake would reduce the needs without a message. Raises ConfigError if a lease needs more of a resource than its
@@ -154,16 +155,16 @@ class Dag:
         """
         for lease in self.plan.leases:
             needs = self._needs[lease.configuration.name]
-            exceeded = [name for name in needs if needs[name] > limits.get(name, needs[name])]
-            if exceeded and not self.is_whole(lease):
-                name = exceeded[0]
+            exceeded_names = [name for name in needs if needs[name] > limits.get(name, needs[name])]
+            if exceeded_names and not self.is_measured(lease):
+                name = exceeded_names[0]
                 raise ConfigError(
                     f"--resources {name}={limits[name]}: {lease.name} needs {needs[name]}; raise the limit, or leave the "
                     f"lease out: --config where=\"configuration != '{lease.configuration.name}'\""
                 )
 
 
-class LeaseName(str):
+class LeaseParameter(str):
     """Name of a lease as a parameter of its job. Its description is for people and no part of the parameter's identity."""
 
     __slots__ = ("words",)
@@ -171,7 +172,7 @@ class LeaseName(str):
     words: str
     """'1x4-fabric, composition 2 of 3: 2 cells, 4 runs, about 3 min'"""
 
-    def __new__(cls, name: str, words: str) -> LeaseName:
+    def __new__(cls, name: str, words: str) -> LeaseParameter:
         lease_name = super().__new__(cls, name)
         lease_name.words = words
         return lease_name
@@ -194,7 +195,7 @@ class PlanFiles:
             None if executes else TemporaryDirectory(prefix="campaign-plan-")
         )
         self.new = {self.results.lease_plan_file(name) for name in dag.to_measure}
-        if dag.to_measure or read_json(self.results.plan_file).get("digest") != plan_digest(dag.plan):
+        if dag.to_measure or read_json(self.results.plan_file).get("digest") != hash_plan(dag.plan):
             self.new.add(self.results.plan_file)
         if executes:
             make_directory(self.results.directory.resolve())
@@ -206,11 +207,11 @@ class PlanFiles:
         """Path of the plan."""
         return self._path(self.results.plan_file)
 
-    def lease(self, lease: PlannedLease) -> str:
+    def lease_path(self, lease: PlannedLease) -> str:
         """Return the path of the lease's document."""
         return self._path(self.results.lease_plan_file(lease.name))
 
-    def is_whole(self, lease: PlannedLease) -> bool:
+    def is_measured(self, lease: PlannedLease) -> bool:
         """Return whether all runs of the lease were measured when the plan was made."""
         return self.results.lease_plan_file(lease.name) not in self.new
 

@@ -14,19 +14,19 @@ from campaign.common.errors import ConfigError
 from campaign.common.files import hash_document
 from campaign.plan.axis_combinations import UnusedRules, combine_axes
 from campaign.plan.campaign.expand_shapes import MAX_COMBINATIONS
-from campaign.plan.campaign.launch_prefix_rules import launch_identity, objection
+from campaign.plan.campaign.launch_prefix_rules import explain_unusable_devices, identify_launch
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.campaign.workload_inputs import input_identity
-from campaign.plan.cell_settings import SettingsOf
-from campaign.plan.selection import CellSelection, HostsOf, axis_names
+from campaign.plan.campaign.workload_inputs import identify_inputs
+from campaign.plan.cell_settings import CellSettings
+from campaign.plan.selection import CellSelection, HostsByCell, list_axis_names
 from campaign.spec.cell import Cell, Configuration, Settings
-from campaign.spec.expression import parse
+from campaign.spec.expression import parse_expression
 from campaign.spec.lease_plan import HASHED_PARTS
-from campaign.spec.run_numbers import runs_of
+from campaign.spec.run_numbers import list_run_numbers
 
 
 @dataclass(frozen=True)
-class Removed:
+class RemovedByRule:
     """Cells that a rule removed."""
 
     rule: str
@@ -42,7 +42,7 @@ class Matrix:
     """
 
     cells: tuple[Cell, ...]
-    removed: tuple[Removed, ...]
+    removed: tuple[RemovedByRule, ...]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     """Rules that no cell fulfils."""
@@ -55,52 +55,52 @@ class Matrix:
         return self.compositions is None or composition <= self.compositions.get(cell.configuration.name, 1)
 
 
-def expand(
+def expand_matrix(
     campaign: Campaign,
     where: str | None = None,
     configurations: Collection[str] | None = None,
-    hosts: HostsOf | None = None,
+    hosts: HostsByCell | None = None,
 ) -> Matrix:
     """Expand the matrix of a campaign, of the subset `where` (an expression), or of some configurations only.
 
     With `hosts`, which records give, `where` may name `host`. It then selects the cells with a run on a host for which it holds.
     Raises ConfigError if an expression names no axis, or if nothing is left to measure.
     """
-    names = axis_names(campaign)
+    names = list_axis_names(campaign)
     filters = _CellFilters(campaign, names, where, hosts)
-    settings = SettingsOf(campaign, names)
-    unused = UnusedRules((*(rule for rule, _ in filters.exclusions), *(rule for rule, _ in settings.overrides)))
-    needs_axes = filters.use_axes or bool(settings.overrides)
-    removed: Counter[tuple[str, str]] = Counter()
+    settings = CellSettings(campaign, names)
+    unused_rules = UnusedRules((*(rule for rule, _ in filters.exclusions), *(rule for rule, _ in settings.overrides)))
+    needs_axes = filters.reads_axes or bool(settings.overrides)
+    removal_counts: Counter[tuple[str, str]] = Counter()
     cells: dict[str, Cell] = {}
     identity = Specifications(campaign)
-    for number, values in enumerate(combine_axes(campaign, names, configurations, unused), 1):
+    for number, values in enumerate(combine_axes(campaign, names, configurations, unused_rules), 1):
         if number > MAX_COMBINATIONS:
             raise ConfigError(f"{campaign.path}: axes: more than {MAX_COMBINATIONS} cells; split the campaign")
-        cell = _cell(campaign, values)
+        cell = _build_cell(campaign, values)
         axes = cell.axes() if needs_axes else {}
-        unused.try_on(axes)
+        unused_rules.drop_fulfilled(axes)
         rule = filters.find_exclusion(cell, axes)
         if rule:
-            removed[rule] += 1
+            removal_counts[rule] += 1
             continue
-        device = campaign.on(cell.configuration).device_of(cell.configuration)
+        device = campaign.part_on(cell.configuration).device_model(cell.configuration)
         cell_settings = settings(axes, campaign.workloads[cell.workload], device.runs_on)
-        if not filters.selects(axes, partial(identity, cell, cell_settings)):
-            removed[f"--where {where}", "not selected"] += 1
+        if not filters.is_selected(axes, partial(identity, cell, cell_settings)):
+            removal_counts[f"--where {where}", "not selected"] += 1
             continue
-        identity.refuse(cell)
+        identity.require_startable(cell)
         name = identity(cell, cell_settings)
         cells.setdefault(
             name, Cell(name, cell.configuration, cell.workload, cell.batch, cell.precision, cell.options, cell_settings)
         )
     if not cells and configurations is None:
-        raise ConfigError(filters.explain_empty_matrix(removed))
+        raise ConfigError(filters.explain_empty_matrix(removal_counts))
     return Matrix(
         cells=tuple(cells.values()),
-        removed=tuple(Removed(*rule, count) for rule, count in removed.items()),
-        notes=(*settings.notes({cell.workload for cell in cells.values()}), *_unverified(campaign)),
-        warnings=tuple(unused.warnings()) if configurations is None else (),
+        removed=tuple(RemovedByRule(*rule, count) for rule, count in removal_counts.items()),
+        notes=(*settings.list_notes({cell.workload for cell in cells.values()}), *_note_unverified_devices(campaign)),
+        warnings=tuple(unused_rules.warnings()) if configurations is None else (),
         where=where,
     )
 
@@ -108,16 +108,16 @@ def expand(
 class _CellFilters:
     """Rules that decide which combinations of axis values are cells of the matrix."""
 
-    def __init__(self, campaign: Campaign, names: frozenset[str], where: str | None, hosts: HostsOf | None) -> None:
+    def __init__(self, campaign: Campaign, names: frozenset[str], where: str | None, hosts: HostsByCell | None) -> None:
         self._campaign = campaign
         self.exclusions = [
-            (parse(exclusion.when, names, campaign.place("exclude", index, "when")), exclusion.why)
+            (parse_expression(exclusion.when, names, campaign.format_location("exclude", index, "when")), exclusion.why)
             for index, exclusion in enumerate(campaign.file.exclude)
         ]
         self._selection = CellSelection(campaign, where, hosts) if where else None
 
     @property
-    def use_axes(self) -> bool:
+    def reads_axes(self) -> bool:
         """True if a rule reads axis values."""
         return bool(self.exclusions) or self._selection is not None
 
@@ -128,7 +128,7 @@ class _CellFilters:
             return f"{workload} with {cell.precision}", "the workload does not support this precision"
         return next(((rule.text, why) for rule, why in self.exclusions if rule(axes)), None)
 
-    def selects(self, axes: Mapping[str, Any], cell_id: Callable[[], str]) -> bool:
+    def is_selected(self, axes: Mapping[str, Any], cell_id: Callable[[], str]) -> bool:
         """Return whether `where` selects the cell."""
         return self._selection is None or self._selection(axes, cell_id)
 
@@ -136,31 +136,39 @@ class _CellFilters:
         """Return the message for a matrix without cells: the place to correct, and the rules that removed cells."""
         campaign, selection = self._campaign, self._selection
         rules = "; ".join(f"{count} removed by '{rule}' ({why})" for (rule, why), count in removed.items())
-        hosts = selection.known() if selection else ""
-        place = "--where" if selection else campaign.place("exclude") if self.exclusions else campaign.place("axes")
+        hosts = selection.list_known_hosts() if selection else ""
+        place = (
+            "--where"
+            if selection
+            else campaign.format_location("exclude")
+            if self.exclusions
+            else campaign.format_location("axes")
+        )
         return f"{place}: no cell is left to measure; {rules or 'the axes are empty'}{hosts}"
 
 
-def _unverified(campaign: Campaign) -> Iterator[str]:
+def _note_unverified_devices(campaign: Campaign) -> Iterator[str]:
     """Yield a note per kind of device in the campaign that was never tested."""
-    models = sorted({(c.device, part.device(c.device).runs_on) for part in campaign.parts for c in part.configurations})
+    models = sorted(
+        {(c.device, part.find_device_model(c.device).runs_on) for part in campaign.parts for c in part.configurations}
+    )
     for kind, accelerator in ACCELERATORS.items():
         of_kind = [model for model, runs_on in models if runs_on == kind]
         if of_kind and accelerator.unverified:
             yield f"`runs_on: {kind}` ({', '.join(of_kind)}) is unverified: {accelerator.unverified}"
 
 
-def specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
+def build_specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
     """Build the full specification of a cell, which determines its identity.
 
     The cell's id is the hash of the specification (see `Specifications`).
     """
     identity = Specifications(campaign)
-    hashed = identity.hashed(cell, cell.settings)
-    return {**hashed, **{part: identity.parts[hashed[part]] for part in HASHED_PARTS}}
+    hashed_parts = identity.hash_parts(cell, cell.settings)
+    return {**hashed_parts, **{part: identity.parts[hashed_parts[part]] for part in HASHED_PARTS}}
 
 
-def cell_id(document: Mapping[str, Any]) -> str:
+def hash_specification(document: Mapping[str, Any]) -> str:
     """Hash a full specification to the id of its cell.
 
     Parts are hashed separately, so that 100,000 cells need not serialise their workload each.
@@ -171,14 +179,14 @@ def cell_id(document: Mapping[str, Any]) -> str:
     return hash_document(parts)
 
 
-def _system_identity(campaign: Campaign, configuration: Configuration, from_storage: bool) -> dict[str, Any]:
-    campaign = campaign.on(configuration)
+def _identify_system(campaign: Campaign, configuration: Configuration, from_storage: bool) -> dict[str, Any]:
+    campaign = campaign.part_on(configuration)
     model = configuration.device
     identity: dict[str, Any] = {
         "name": campaign.system.name,
-        "device": campaign.device(model).model_dump(mode="json", include={"runs_on", "precisions"}),
+        "device": campaign.find_device_model(model).model_dump(mode="json", include={"runs_on", "precisions"}),
     }
-    if launch := launch_identity(campaign.system, configuration):
+    if launch := identify_launch(campaign.system, configuration):
         identity["launch"] = launch
     limit = campaign.system.storage_limit_gb_per_s(configuration.storage) if from_storage else None
     if limit is not None:
@@ -197,7 +205,7 @@ def _system_identity(campaign: Campaign, configuration: Configuration, from_stor
     return identity
 
 
-def _measured(settings: Settings) -> dict[str, Any]:
+def _identify_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings that are part of a cell's identity.
 
     Settings of later versions are left out if they are not used.
@@ -220,17 +228,17 @@ class Specifications:
         self._campaign = campaign
         self.parts: dict[str, dict[str, Any]] = {}
         self._hardware: dict[tuple[Configuration, bool], tuple[str, str]] = {}
-        self._workloads = {name: self._part(campaign.workload_identity(name)) for name in campaign.workloads}
+        self._workloads = {name: self._store_part(campaign.identify_workload(name)) for name in campaign.workloads}
         self._objections: dict[tuple[str, str], str | None] = {}
 
-    def refuse(self, cell: Cell) -> None:
+    def require_startable(self, cell: Cell) -> None:
         """Raise ConfigError if the cell's workload cannot start on its devices, or has no storage to read from."""
         configuration, workload = cell.configuration, self._campaign.workloads[cell.workload]
-        key, system = (configuration.name, cell.workload), self._campaign.on(configuration).system
+        key, system = (configuration.name, cell.workload), self._campaign.part_on(configuration).system
         if key not in self._objections:
-            self._objections[key] = objection(system, configuration, workload)
-        if why := self._objections[key]:
-            raise ConfigError(f"{self._campaign.path}: configuration '{configuration.name}': {why}")
+            self._objections[key] = explain_unusable_devices(system, configuration, workload)
+        if reason := self._objections[key]:
+            raise ConfigError(f"{self._campaign.path}: configuration '{configuration.name}': {reason}")
         kind = configuration.storage
         if not workload.reads_storage({**workload.options, **cell.options}):
             return
@@ -242,46 +250,49 @@ class Specifications:
                 "cells"
             )
 
-    def _part(self, document: dict[str, Any]) -> str:
+    def _store_part(self, document: dict[str, Any]) -> str:
         name = hash_document(document)
         self.parts[name] = document
         return name
 
     def __call__(self, cell: Cell, settings: Settings) -> str:
-        return hash_document(self.hashed(cell, settings))
+        return hash_document(self.hash_parts(cell, settings))
 
-    def hashed(self, cell: Cell, settings: Settings) -> dict[str, Any]:
+    def hash_parts(self, cell: Cell, settings: Settings) -> dict[str, Any]:
         """Return a cell's specification with hashes for `system`, `configuration` and `workload`.
 
         The hash of this specification is the cell's id.
         """
-        return {**self._without_batch(cell), "batch": cell.batch, **_measured(settings)}
+        return {**self._specify_without_batch(cell), "batch": cell.batch, **_identify_settings(settings)}
 
-    def memory_key(self, cell: Cell) -> str:
+    def hash_memory_use(self, cell: Cell) -> str:
         """Hash everything that a cell's memory use depends on, except the batch.
 
         The number of steps and the seed are left out; the memory limit of the campaign is included.
         """
         return hash_document(
-            {**self._without_batch(cell), "memory_limit_mib": self._campaign.protocol.memory_limit_mib}
+            {**self._specify_without_batch(cell), "memory_limit_mib": self._campaign.protocol.memory_limit_mib}
         )
 
-    def _without_batch(self, cell: Cell) -> dict[str, Any]:
+    def _specify_without_batch(self, cell: Cell) -> dict[str, Any]:
         campaign, workload = self._campaign, self._campaign.workloads[cell.workload]
-        chosen = {**workload.options, **cell.options}
-        key = cell.configuration, workload.reads_storage(chosen)
+        options = {**workload.options, **cell.options}
+        key = cell.configuration, workload.reads_storage(options)
         if key not in self._hardware:
-            self._hardware[key] = self._part(_system_identity(campaign, *key)), self._part(cell.configuration.shape())
+            self._hardware[key] = (
+                self._store_part(_identify_system(campaign, *key)),
+                self._store_part(cell.configuration.shape()),
+            )
         system, configuration = self._hardware[key]
         # What a cell does not have is not named, so that it has the identity of before there were such.
-        inputs = input_identity(workload, chosen, campaign.inputs)
+        inputs = identify_inputs(workload, options, campaign.inputs)
         version, reference = campaign.file.version, cell.reference
         return {
             "system": system,
             "configuration": configuration,
             "workload": self._workloads[cell.workload],
             "precision": cell.precision,
-            "options": workload.counted_options(chosen),
+            "options": workload.select_identity_options(options),
             **({"inputs": inputs} if inputs else {}),
             **({"version": version} if version else {}),
             # A reference cell is one of its own on every lease: runs are numbered by cell and composition.
@@ -289,23 +300,23 @@ class Specifications:
         }
 
 
-def _cell(campaign: Campaign, values: Mapping[str, Any]) -> Cell:
+def _build_cell(campaign: Campaign, values: Mapping[str, Any]) -> Cell:
     options = {name: values[name] for name in campaign.file.axes.options}
     batch = 1 if campaign.workloads[values["workload"]].serves_requests else values["batch"]
     return Cell("", values["configuration"], values["workload"], batch, values["precision"], options)
 
 
-def run_set_digest(cells: Sequence[Cell]) -> str:
+def hash_run_set(cells: Sequence[Cell]) -> str:
     """Hash the set of runs of a lease.
 
     The hash changes exactly when a cell, a repetition or a target that ends them is added or removed.
     """
-    return hash_document(json.dumps(sorted((cell.id, _runs(cell.settings)) for cell in cells)), 12)
+    return hash_document(json.dumps(sorted((cell.id, _identify_runs(cell.settings)) for cell in cells)), 12)
 
 
-def _runs(settings: Settings) -> object:
-    once = settings.compositions == 1
-    runs: object = settings.repetitions if once else runs_of(settings)
+def _identify_runs(settings: Settings) -> object:
+    is_single = settings.compositions == 1
+    runs: object = settings.repetitions if is_single else list_run_numbers(settings)
     if settings.target_half_width_pct is None:
         return runs
     return settings.repetitions_min, runs, settings.target_half_width_pct

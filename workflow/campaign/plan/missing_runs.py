@@ -7,36 +7,36 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from campaign.common.paths import Results
-from campaign.plan.oom_frontier import Frontier
-from campaign.plan.repetitions import CellComposition, Reached, Stops, planned
+from campaign.plan.oom_frontier import MemoryFrontier
+from campaign.plan.repetitions import CellComposition, CellProgress, StopFiles, list_planned_runs
 from campaign.spec.cell import Cell
-from campaign.spec.record import Store
-from campaign.spec.run_numbers import RunKey, runs_of
+from campaign.spec.record import RecordStore
+from campaign.spec.run_numbers import RunKey, list_run_numbers
 
-_FEW = 200  # runs whose cells are looked up one by one; of more, the names of all records are listed
+_MAX_SINGLE_LOOKUPS = 200  # runs whose cells are looked up one by one; of more, the names of all records are listed
 
 
 @dataclass(frozen=True)
-class KnownRuns:
+class RecordedRuns:
     """Runs of a results directory that have a record, and the progress that ended cells early, from file names alone.
 
     implied: ids of cells whose missing runs are not started, since a smaller batch ran out of memory.
     """
 
     measured: set[RunKey] | frozenset[RunKey] = frozenset()
-    stops: Mapping[CellComposition, Reached] = field(default_factory=dict)
+    stops: Mapping[CellComposition, CellProgress] = field(default_factory=dict)
     implied: Collection[str] = frozenset()
 
-    def planned(self, cell: Cell) -> tuple[int, ...]:
+    def list_planned_runs(self, cell: Cell) -> tuple[int, ...]:
         """Return the numbers of the runs that the cell is to have."""
-        return planned(cell.settings, cell.id, self.measured, self.stops)
+        return list_planned_runs(cell.settings, cell.id, self.measured, self.stops)
 
-    def missing(self, cells: Sequence[Cell]) -> list[tuple[Cell, int]]:
+    def list_missing_runs(self, cells: Sequence[Cell]) -> list[tuple[Cell, int]]:
         """Return the runs of these cells that have no record."""
-        return missing_runs(cells, self.measured, self.stops)
+        return list_missing_runs(cells, self.measured, self.stops)
 
 
-def read_known(store: Store, *, skip_implied: bool, cells: Sequence[Cell] | None = None) -> KnownRuns:
+def read_recorded_runs(store: RecordStore, *, skip_implied: bool, cells: Sequence[Cell] | None = None) -> RecordedRuns:
     """Read which runs have a record, for all cells or for some.
 
     Args:
@@ -44,23 +44,30 @@ def read_known(store: Store, *, skip_implied: bool, cells: Sequence[Cell] | None
         skip_implied: whether implied records count.
         cells: cells to read; None for all.
     """
-    if cells is not None and sum(len(runs_of(replace(cell.settings, composition=None))) for cell in cells) <= _FEW:
-        stops = Stops(store.results)
-        ended = [stops.of(cell.id) for cell in cells if cell.settings.target_half_width_pct is not None]
-        measured = store.index(implied=skip_implied, cells={cell.id for cell in cells})
-        return KnownRuns(measured, {key: stop for found in ended for key, stop in found.items()})
-    return KnownRuns(store.index(implied=skip_implied), Stops(store.results).index())
+    if (
+        cells is not None
+        and sum(len(list_run_numbers(replace(cell.settings, composition=None))) for cell in cells)
+        <= _MAX_SINGLE_LOOKUPS
+    ):
+        stops = StopFiles(store.results)
+        stops_by_cell = [stops.read_cell(cell.id) for cell in cells if cell.settings.target_half_width_pct is not None]
+        measured = store.list_keys(implied=skip_implied, cells={cell.id for cell in cells})
+        return RecordedRuns(measured, {key: stop for cell_stops in stops_by_cell for key, stop in cell_stops.items()})
+    return RecordedRuns(store.list_keys(implied=skip_implied), StopFiles(store.results).read_all())
 
 
-def without_damaged(known: KnownRuns, store: Store) -> KnownRuns:
+def drop_damaged_records(recorded: RecordedRuns, store: RecordStore) -> RecordedRuns:
     """Return the recorded runs without damaged records.
 
     Only records that changed after the last tables were made are read.
     """
-    return replace(known, measured=known.measured - store.damaged(_changed(store, known.measured)).keys())
+    return replace(
+        recorded,
+        measured=recorded.measured - store.find_damaged(_find_changed_records(store, recorded.measured)).keys(),
+    )
 
 
-def _changed(store: Store, keys: Iterable[RunKey]) -> Iterator[RunKey]:
+def _find_changed_records(store: RecordStore, keys: Iterable[RunKey]) -> Iterator[RunKey]:
     tables = Results.from_directory(store.results).tables / "runs.parquet"
     since = tables.stat().st_ctime_ns if tables.exists() else 0
     for key in keys:
@@ -69,8 +76,8 @@ def _changed(store: Store, keys: Iterable[RunKey]) -> Iterator[RunKey]:
                 yield key
 
 
-def missing_runs(
-    cells: Sequence[Cell], measured: Collection[RunKey], stops: Mapping[CellComposition, Reached] | None = None
+def list_missing_runs(
+    cells: Sequence[Cell], measured: Collection[RunKey], stops: Mapping[CellComposition, CellProgress] | None = None
 ) -> list[tuple[Cell, int]]:
     """Return the runs of these cells that have no record.
 
@@ -79,12 +86,12 @@ def missing_runs(
     return [
         (cell, repetition)
         for cell in cells
-        for repetition in planned(cell.settings, cell.id, measured, stops)
+        for repetition in list_planned_runs(cell.settings, cell.id, measured, stops)
         if (cell.id, repetition) not in measured
     ]
 
 
-def is_measured(store: Store, cell: Cell, *, implied: bool) -> bool:
+def is_measured(store: RecordStore, cell: Cell, *, implied: bool) -> bool:
     """Return whether every run of a cell has a record, in all of its compositions.
 
     Args:
@@ -93,14 +100,14 @@ def is_measured(store: Store, cell: Cell, *, implied: bool) -> bool:
         implied: whether implied records count.
     """
     settings = replace(cell.settings, composition=None)
-    measured = {(cell.id, run) for run in runs_of(settings) if store.has(cell.id, run, implied=implied)}
-    stops = Stops(store.results).of(cell.id) if settings.target_half_width_pct is not None else None
-    return all((cell.id, run) in measured for run in planned(settings, cell.id, measured, stops))
+    measured = {(cell.id, run) for run in list_run_numbers(settings) if store.has_record(cell.id, run, implied=implied)}
+    stops = StopFiles(store.results).read_cell(cell.id) if settings.target_half_width_pct is not None else None
+    return all((cell.id, run) in measured for run in list_planned_runs(settings, cell.id, measured, stops))
 
 
-def implied_cells(frontier: Frontier, cells: Iterable[Cell], known: KnownRuns) -> set[str]:
+def find_implied_cells(frontier: MemoryFrontier, cells: Iterable[Cell], recorded: RecordedRuns) -> set[str]:
     """Return the ids of cells whose missing runs will be recorded without being started."""
     if not frontier.skip or not frontier.directory.exists():
         return set()
-    short = (c for c in cells if any((c.id, n) not in known.measured for n in known.planned(c)))
-    return {cell.id for cell in short if frontier.implying(cell)}
+    incomplete = (c for c in cells if any((c.id, n) not in recorded.measured for n in recorded.list_planned_runs(c)))
+    return {cell.id for cell in incomplete if frontier.find_implying_run(cell)}

@@ -1,6 +1,6 @@
 """The out-of-memory frontier: once a batch ran out of memory, larger ones that are otherwise equal are known to.
 
-Memory grows with the batch, and everything else that it depends on is in the key (`Specifications.memory_key`), so a changed
+Memory grows with the batch, and everything else that it depends on is in the key (`Specifications.hash_memory_use`), so a changed
 workload, device or precision is tried again. What is known of a key stands beside the records in small files, whose names say it
 all: `limits/<first two digits>/<key>.<batch>.<out|fits>.<cell id>.<repetition>.json`. A file counts while the record that it names
 is there and says so; it is written before that record, so that no crash loses it. `fits`: a run that contradicts a limit.
@@ -21,9 +21,9 @@ from campaign.common.errors import RecordError
 from campaign.common.files import write_once
 from campaign.common.paths import Results
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.matrix import Specifications, expand
+from campaign.plan.matrix import Specifications, expand_matrix
 from campaign.spec.cell import Cell
-from campaign.spec.record import OUT_OF_MEMORY, Failure, Record, RecordedCell, Store
+from campaign.spec.record import OUT_OF_MEMORY, Failure, Record, RecordedCell, RecordStore
 from campaign.spec.run_numbers import RunKey
 
 CONTRADICTS = "memory: a smaller batch ran out of it"
@@ -31,7 +31,7 @@ CONTRADICTS = "memory: a smaller batch ran out of it"
 _NAME = re.compile(r"([0-9a-f]{20})\.(\d{1,9})\.(out|fits)\.([0-9a-f]{20})\.(\d{1,6})\.json")
 
 
-def implied_by(batch: int, ran_out: Iterable[int], fits: Iterable[int]) -> int | None:
+def smallest_implying_batch(batch: int, ran_out: Iterable[int], fits: Iterable[int]) -> int | None:
     """Return the smallest batch that ran out of memory and implies that `batch` does, or None.
 
     A batch that ran out of memory is no evidence if the same or a larger batch fitted.
@@ -42,10 +42,10 @@ def implied_by(batch: int, ran_out: Iterable[int], fits: Iterable[int]) -> int |
         fits: batches of otherwise equal cells that fitted.
     """
     largest = max(fits, default=0)
-    return min((each for each in ran_out if largest < each < batch), default=None)
+    return min((size for size in ran_out if largest < size < batch), default=None)
 
 
-def without_batch(cell: Cell) -> Hashable:
+def key_without_batch(cell: Cell) -> Hashable:
     """Return a key that is equal for all cells of one campaign that differ only in their batch."""
     return cell.configuration.name, cell.reference, cell.workload, cell.precision, *sorted(cell.options.items())
 
@@ -62,16 +62,16 @@ BatchCell = tuple[int, str]
 """Batch and id of a cell."""
 
 
-class Frontier:
+class MemoryFrontier:
     """Limits of memory that the records of one results directory imply for cells.
 
-    key: function that returns a cell's `memory_key`; alike: function that returns the batches of all cells of the campaign with
-    a cell's key; skip: whether implied runs are left out (`protocol.skip_implied`).
+    key: function that returns a cell's `hash_memory_use`; alike: function that returns the batches of all cells of the
+    campaign with a cell's key; skip: whether implied runs are left out (`protocol.skip_implied`).
     """
 
     def __init__(
         self,
-        store: Store,
+        store: RecordStore,
         key: Callable[[Cell], str],
         alike: Callable[[Cell], Iterable[BatchCell]],
         *,
@@ -86,114 +86,118 @@ class Frontier:
         self._shards: dict[str, dict[str, list[tuple[int, str, RunKey]]]] = {}
         self._known: dict[str, _BatchEvidence] = {}
 
-    def key(self, cell: Cell) -> str:
+    def memory_key(self, cell: Cell) -> str:
         """Return the memory key of a cell.
 
         It is hashed once for all batches, because there may be 100,000 cells.
         """
-        alike = without_batch(cell)
-        found = self._keys.get(alike)
-        if found is None:
-            found = self._keys[alike] = self._hash(cell)
-        return found
+        alike = key_without_batch(cell)
+        hashed = self._keys.get(alike)
+        if hashed is None:
+            hashed = self._keys[alike] = self._hash(cell)
+        return hashed
 
-    def implying(self, cell: Cell) -> RunKey | None:
+    def find_implying_run(self, cell: Cell) -> RunKey | None:
         """Return the run that implies that the cell runs out of memory.
 
         Returns None if there is no such run, or if the campaign asks for implied runs.
         """
-        if not self.skip or not self._shard(key := self.key(cell)).get(key):
+        if not self.skip or not self._read_shard(key := self.memory_key(cell)).get(key):
             return None
-        known = self._of(key, cell)
-        batch = implied_by(cell.batch, known.ran_out, known.fits)
-        return None if batch is None else known.ran_out[batch]
+        batches = self._collect_evidence(key, cell)
+        batch = smallest_implying_batch(cell.batch, batches.ran_out, batches.fits)
+        return None if batch is None else batches.ran_out[batch]
 
-    def evidence(self, cell: Cell) -> Record | None:
+    def read_evidence(self, cell: Cell) -> Record | None:
         """Read the record of the run that implies that the cell runs out of memory, or return None."""
-        run = self.implying(cell)
-        return run and self.store.read(*run)
+        run = self.find_implying_run(cell)
+        return run and self.store.read_latest(*run)
 
-    def contradicts(self, cell: Cell) -> bool:
+    def contradicts_limit(self, cell: Cell) -> bool:
         """Return whether the cell, which has just succeeded, is at least as large as one that ran out of memory."""
-        key = self.key(cell)
-        return bool(self._shard(key).get(key)) and any(batch <= cell.batch for batch in self._of(key, cell).ran_out)
+        key = self.memory_key(cell)
+        return bool(self._read_shard(key).get(key)) and any(
+            batch <= cell.batch for batch in self._collect_evidence(key, cell).ran_out
+        )
 
-    def note(self, cell: Cell, record: Record) -> None:
+    def add_record(self, cell: Cell, record: Record) -> None:
         """Add the evidence of a run, before its record is written."""
-        key = self.key(cell)
-        files = self._shard(key).get(key, [])
+        key = self.memory_key(cell)
+        files = self._read_shard(key).get(key, [])
         if record.status in OUT_OF_MEMORY:
-            self._write(key, cell, "out", record)
+            self._write_evidence(key, cell, "out", record)
             if key in self._known:
                 self._known[key].ran_out.setdefault(cell.batch, record.key)
         elif (cell.batch, "out", record.key) in files:
             # The record was moved away, and the run ended otherwise this time.
-            self._path(key, cell.batch, "out", record.key).unlink(missing_ok=True)
+            self._evidence_path(key, cell.batch, "out", record.key).unlink(missing_ok=True)
             files.remove((cell.batch, "out", record.key))
             self._known.pop(key, None)
             self.store.forget_implied_by(*record.key)
         if record.status == "ok" and files:
-            self._write(key, cell, "fits", record)
+            self._write_evidence(key, cell, "fits", record)
             if key in self._known:
                 self._known[key].fits.setdefault(cell.batch, record.key)
 
-    def _write(self, key: str, cell: Cell, kind: str, record: Record) -> None:
-        files = self._shard(key).setdefault(key, [])
-        if any(batch == cell.batch and each == kind and evidence[0] == cell.id for batch, each, evidence in files):
+    def _write_evidence(self, key: str, cell: Cell, kind: str, record: Record) -> None:
+        files = self._read_shard(key).setdefault(key, [])
+        if any(
+            batch == cell.batch and file_kind == kind and evidence[0] == cell.id for batch, file_kind, evidence in files
+        ):
             return
         words = {"cell": cell.label(), "status": record.status, "run": f"{record.cell_id}.{record.repetition}"}
-        path = self._path(key, cell.batch, kind, record.key)
+        path = self._evidence_path(key, cell.batch, kind, record.key)
         write_once(path, (json.dumps(words, ensure_ascii=False) + "\n").encode())
         files.append((cell.batch, kind, record.key))
 
-    def _path(self, key: str, batch: int, kind: str, evidence: RunKey) -> Path:
+    def _evidence_path(self, key: str, batch: int, kind: str, evidence: RunKey) -> Path:
         return self.directory / key[:2] / f"{key}.{batch}.{kind}.{evidence[0]}.{evidence[1]}.json"
 
-    def _shard(self, key: str) -> dict[str, list[tuple[int, str, RunKey]]]:
+    def _read_shard(self, key: str) -> dict[str, list[tuple[int, str, RunKey]]]:
         """Read the file names of a key's directory once, and return the evidence by key."""
         shard = self._shards.get(key[:2])
         if shard is None:
             shard = self._shards[key[:2]] = {}
-            for name in _names(self.directory / key[:2]):
+            for name in _list_names(self.directory / key[:2]):
                 if match := _NAME.fullmatch(name):
                     evidence = (match[4], int(match[5]))
                     shard.setdefault(match[1], []).append((int(match[2]), match[3], evidence))
         return shard
 
-    def _of(self, key: str, cell: Cell) -> _BatchEvidence:
-        known = self._known.get(key)
-        if known is not None:
-            return known
-        known = self._known[key] = _BatchEvidence()
-        for batch, kind, evidence in self._shard(key)[key]:
-            status = self._status(evidence)
+    def _collect_evidence(self, key: str, cell: Cell) -> _BatchEvidence:
+        batches = self._known.get(key)
+        if batches is not None:
+            return batches
+        batches = self._known[key] = _BatchEvidence()
+        for batch, kind, evidence in self._read_shard(key)[key]:
+            status = self._read_status(evidence)
             if kind == "out" and status in OUT_OF_MEMORY:
-                known.ran_out.setdefault(batch, evidence)
+                batches.ran_out.setdefault(batch, evidence)
             elif kind == "fits" and status == "ok":
-                known.fits.setdefault(batch, evidence)
-        if known.ran_out:
-            known.fits.update(self._fitted(cell, min(known.ran_out)))
-        return known
+                batches.fits.setdefault(batch, evidence)
+        if batches.ran_out:
+            batches.fits.update(self._find_fitting_batches(cell, min(batches.ran_out)))
+        return batches
 
-    def _fitted(self, cell: Cell, smallest: int) -> Mapping[int, RunKey]:
+    def _find_fitting_batches(self, cell: Cell, smallest: int) -> Mapping[int, RunKey]:
         """Return batches of the campaign's cells that fitted, from this batch on."""
         runs = (
             (batch, (cell_id, repetition))
             for batch, cell_id in self._alike(cell)
             if batch >= smallest
-            for repetition in self.store.started(cell_id)
+            for repetition in self.store.list_started(cell_id)
         )
-        return {batch: run for batch, run in runs if self._status(run) == "ok"}
+        return {batch: run for batch, run in runs if self._read_status(run) == "ok"}
 
-    def _status(self, run: RunKey) -> str:
+    def _read_status(self, run: RunKey) -> str:
         """Return the status of a run, or '' without a record."""
-        return self.store.read(*run).status if self.store.path(*run).exists() else ""
+        return self.store.read_latest(*run).status if self.store.path(*run).exists() else ""
 
 
-def campaign_frontier(campaign: Campaign, store: Store) -> Frontier:
+def build_campaign_frontier(campaign: Campaign, store: RecordStore) -> MemoryFrontier:
     """Build the memory frontier for all cells of a campaign."""
     batches = CampaignBatches(campaign)
-    return Frontier(store, batches.key, batches, skip=campaign.protocol.skip_implied)
+    return MemoryFrontier(store, batches.key, batches, skip=campaign.protocol.skip_implied)
 
 
 class CampaignBatches:
@@ -201,20 +205,20 @@ class CampaignBatches:
 
     def __init__(self, campaign: Campaign) -> None:
         self.campaign = campaign
-        self.key = Specifications(campaign).memory_key
+        self.key = Specifications(campaign).hash_memory_use
         self._of: dict[str, dict[str, list[BatchCell]]] = {}
 
     def __call__(self, cell: Cell) -> list[BatchCell]:
         configuration = cell.configuration.name
         if configuration not in self._of:
-            found: dict[str, list[BatchCell]] = {}
-            for each in expand(self.campaign, None, {configuration}).cells:
-                found.setdefault(self.key(each), []).append((each.batch, each.id))
-            self._of[configuration] = found
+            batches_by_key: dict[str, list[BatchCell]] = {}
+            for other_cell in expand_matrix(self.campaign, None, {configuration}).cells:
+                batches_by_key.setdefault(self.key(other_cell), []).append((other_cell.batch, other_cell.id))
+            self._of[configuration] = batches_by_key
         return self._of[configuration].get(self.key(cell), [])
 
 
-def _names(directory: Path) -> list[str]:
+def _list_names(directory: Path) -> list[str]:
     try:
         return sorted(entry.name for entry in os.scandir(directory))
     except (FileNotFoundError, NotADirectoryError):
@@ -223,7 +227,7 @@ def _names(directory: Path) -> list[str]:
         raise RecordError(f"{directory}: cannot be listed ({error.strerror}); fix its permissions") from error
 
 
-def implied_record(
+def build_implied_record(
     specification: Mapping[str, Any], as_used: str, cell: Cell, repetition: int, evidence: Record
 ) -> Record:
     """Build the record of a run that is not started. Hardware and lease are those of the evidence.
@@ -235,22 +239,22 @@ def implied_record(
         repetition: number of the run.
         evidence: record of the run that ran out of memory.
     """
-    now = time.time()
+    now_s = time.time()
     memory = "host" if evidence.status == "oom_host" else "device"
     line = evidence.failure.evidence or evidence.failure.reason if evidence.failure else evidence.status
     run = f"{evidence.cell_id}.{evidence.repetition}"
     return Record(
         cell_id=cell.id,
         repetition=repetition,
-        cell=RecordedCell.of(cell),
+        cell=RecordedCell.from_cell(cell),
         specification=dict(specification),
         status="implied",
         failure=Failure(
             reason=f"batch {evidence.cell.batch} already ran out of {memory} memory",
             evidence=f"{run}: {line}",
         ),
-        started=now,
-        ended=now,
+        started=now_s,
+        ended=now_s,
         lease_id=evidence.lease_id,
         hosts=evidence.hosts,
         composition=evidence.composition,

@@ -22,7 +22,7 @@ from campaign.common.errors import ConfigError
 from campaign.common.files import parse_json, read_json, reject_damaged_document, write_json
 from campaign.common.paths import Results
 from campaign.spec.cell import Configuration, Scalar
-from campaign.spec.earlier_spread import EarlierSpread, spreads
+from campaign.spec.earlier_spread import EarlierSpread, parse_spreads
 
 COSTS = "costs.json"
 """Name of the document in tables/ of a campaign's results. Beside NAME.yaml it is NAME.costs.json."""
@@ -74,30 +74,30 @@ class LeaseCost:
 
 
 @dataclass(frozen=True)
-class Costs:
+class CampaignCosts:
     """Durations of the runs and leases of one campaign on one system."""
 
     campaign: str
     system: str
     cells: tuple[CellCost, ...] = ()
     leases: tuple[LeaseCost, ...] = ()
-    spread: Annotated[tuple[EarlierSpread, ...], BeforeValidator(spreads)] = ()
+    spread: Annotated[tuple[EarlierSpread, ...], BeforeValidator(parse_spreads)] = ()
     """How much compositions differed, by workload."""
     fabric: str = ""
     """Kind of the system's fabric."""
     schema_version: Literal["costs/1"] = "costs/1"
 
-    def document(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, Any]:
         """Return the costs as JSON, which `parse_costs` reads."""
         document: dict[str, Any] = _COSTS.dump_python(self, mode="json", exclude_defaults=True)
         return {**document, "schema_version": self.schema_version}
 
 
-_COSTS = TypeAdapter(Costs)
+_COSTS = TypeAdapter(CampaignCosts)
 
 
 @dataclass(frozen=True)
-class Span:
+class RunSpan:
     """Start and end (Unix seconds) of one run.
 
     use: lease use that the run was measured on; empty if it follows from the time.
@@ -114,29 +114,33 @@ class Span:
         return round(max(0.001, self.ended - self.started), 3)
 
 
-def parse_costs(document: Any) -> list[Costs]:
+def parse_costs(document: Any) -> list[CampaignCosts]:
     """Parse the costs of a campaign, one per system. Damaged entries are left out, which only makes forecasts coarser."""
-    found = []
-    for each in document.get("systems", [document]) if isinstance(document, dict) else []:
+    costs = []
+    for entry in document.get("systems", [document]) if isinstance(document, dict) else []:
         try:
-            found.append(_COSTS.validate_python(each))
+            costs.append(_COSTS.validate_python(entry))
         except ValidationError:
             continue
-    return found
+    return costs
 
 
-def costs_document(found: Sequence[Costs]) -> dict[str, Any]:
+def dump_costs(costs: Sequence[CampaignCosts]) -> dict[str, Any]:
     """Return the costs of a campaign on its systems as JSON, which `parse_costs` reads."""
-    return found[0].document() if len(found) == 1 else {"systems": [each.document() for each in found]}
+    return (
+        costs[0].to_document()
+        if len(costs) == 1
+        else {"systems": [system_costs.to_document() for system_costs in costs]}
+    )
 
 
 def measure_costs(
-    empty: Costs,
+    header: CampaignCosts,
     cells: Mapping[str, tuple[str, Configuration]],
-    spans: Iterable[Span],
+    spans: Iterable[RunSpan],
     leases: Sequence[Mapping[str, Any]],
-    offs: Mapping[str, float] | None = None,
-) -> Costs:
+    ratios: Mapping[str, float] | None = None,
+) -> CampaignCosts:
     """Compute the costs of some cells' runs and of the uses of leases.
 
     Args:
@@ -146,12 +150,15 @@ def measure_costs(
         leases: documents of the lease uses.
         ratios: actual over expected duration of the uses that had a forecast.
     """
-    by_cell: defaultdict[str, list[Span]] = defaultdict(list)
-    by_use: defaultdict[str, list[Span]] = defaultdict(list)
+    by_cell: defaultdict[str, list[RunSpan]] = defaultdict(list)
+    by_use: defaultdict[str, list[RunSpan]] = defaultdict(list)
     for span in spans:
         by_cell[span.cell_id].append(span)
-        by_use[span.use or next((str(each["lease_id"]) for each in leases if _is_within(each, span)), "")].append(span)
-    found = [
+        by_use[
+            span.use
+            or next((str(use_document["lease_id"]) for use_document in leases if _is_within(use_document, span)), "")
+        ].append(span)
+    cell_costs = [
         CellCost(
             name, configuration.shape(), workload, len(runs), 2 * sum(span.ok for span in runs) > len(runs),
             tuple(span.seconds for span in runs),
@@ -159,46 +166,48 @@ def measure_costs(
         for name, (workload, configuration) in sorted(cells.items())
         if (runs := by_cell[name])
     ]  # fmt: skip
-    uses = (_lease_cost(lease, by_use[str(lease["lease_id"])], offs or {}) for lease in leases)
-    return replace(empty, cells=tuple(found), leases=tuple(use for use in uses if use is not None))
+    uses = (_measure_lease_cost(lease, by_use[str(lease["lease_id"])], ratios or {}) for lease in leases)
+    return replace(header, cells=tuple(cell_costs), leases=tuple(use for use in uses if use is not None))
 
 
-def _lease_cost(document: Mapping[str, Any], spans: Iterable[Span], offs: Mapping[str, float]) -> LeaseCost | None:
+def _measure_lease_cost(
+    document: Mapping[str, Any], spans: Iterable[RunSpan], ratios: Mapping[str, float]
+) -> LeaseCost | None:
     """Return the cost of one use of a lease; None if it never got ready or ran nothing."""
-    requested, ready, released, began = (
-        _number(document, name) for name in ("requested_s", "ready_s", "released_s", "driver_began_s")
+    requested_s, ready_s, released_s, driver_began_s = (
+        _read_number(document, name) for name in ("requested_s", "ready_s", "released_s", "driver_began_s")
     )
-    ordered = sorted(spans, key=lambda span: span.started)
+    sorted_spans = sorted(spans, key=lambda span: span.started)
     shape = document.get("requested")
-    if ready is None or not ordered or not isinstance(shape, Mapping):
+    if ready_s is None or not sorted_spans or not isinstance(shape, Mapping):
         return None
-    first, last = ordered[0].started, max(span.ended for span in ordered)
-    queue_s = None if began is None else max(0.0, min(began, first) - ready)
-    gaps = [after.started - before.ended for before, after in itertools.pairwise(ordered)]
+    first, last = sorted_spans[0].started, max(span.ended for span in sorted_spans)
+    queue_s = None if driver_began_s is None else max(0.0, min(driver_began_s, first) - ready_s)
+    gaps = [after.started - before.ended for before, after in itertools.pairwise(sorted_spans)]
     return LeaseCost(
         lease_id=str(document["lease_id"]),
         shape={name: value for name, value in shape.items() if name != "name"},
-        runs=len(ordered),
-        compose_s=None if requested is None else max(0.0, ready - requested),
-        start_s=max(0.0, first - ready - (queue_s or 0.0)),
+        runs=len(sorted_spans),
+        compose_s=None if requested_s is None else max(0.0, ready_s - requested_s),
+        start_s=max(0.0, first - ready_s - (queue_s or 0.0)),
         between_s=max(0.0, fmean(gaps)) if gaps else None,
-        end_s=None if released is None else max(0.0, released - last),
+        end_s=None if released_s is None else max(0.0, released_s - last),
         queue_s=queue_s,
-        off=offs.get(str(document["lease_id"])),
+        off=ratios.get(str(document["lease_id"])),
     )
 
 
-def _number(document: Mapping[str, Any], name: str) -> float | None:
+def _read_number(document: Mapping[str, Any], name: str) -> float | None:
     value = document.get(name)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _is_within(lease: Mapping[str, Any], span: Span) -> bool:
-    ready, released = _number(lease, "ready_s"), _number(lease, "released_s")
-    return ready is not None and ready <= span.started and (released is None or span.ended <= released)
+def _is_within(lease: Mapping[str, Any], span: RunSpan) -> bool:
+    ready_s, released_s = _read_number(lease, "ready_s"), _read_number(lease, "released_s")
+    return ready_s is not None and ready_s <= span.started and (released_s is None or span.ended <= released_s)
 
 
-def read_costs(results: Results, learn_from: Sequence[Path] = (), campaign: Path | None = None) -> list[Costs]:
+def read_costs(results: Results, learn_from: Sequence[Path] = (), campaign: Path | None = None) -> list[CampaignCosts]:
     """Read the costs of this campaign, of all others below the same root, and of further places.
 
     Damaged files are left out. Raises ConfigError for a place to learn from that holds no runs.
@@ -208,62 +217,70 @@ def read_costs(results: Results, learn_from: Sequence[Path] = (), campaign: Path
         learn_from: archives and results directories.
         campaign: path of its file; costs in NAME.costs.json beside NAME.yaml yield to runs that are measured here.
     """
-    found = [*_campaign_costs(results.directory, manifests=True)]
+    costs_found = [*_read_campaign_costs(results.directory, manifests=True)]
     for directory in sorted(results.root.glob("[!.]*/")):
         if directory != results.directory:
-            found += _campaign_costs(directory)
+            costs_found += _read_campaign_costs(directory)
     for place in learn_from:
         places = [place, *sorted(place.glob("*/"))]  # one campaign's results, or a directory of several
-        learned = _archived_costs(place) if place.is_file() else [c for each in places for c in _campaign_costs(each)]
-        if not any(costs.cells for costs in learned):
+        place_costs = (
+            _read_archived_costs(place)
+            if place.is_file()
+            else [c for directory_below in places for c in _read_campaign_costs(directory_below)]
+        )
+        if not any(costs.cells for costs in place_costs):
             raise ConfigError(
                 f"--learn-from {place}: holds no runs to learn from; give an archive (.zip), a campaign's results directory, or a "
                 "directory of such"
             )
-        found += learned
+        costs_found += place_costs
     if campaign is not None:
-        found += parse_costs(read_json(campaign.with_suffix(f".{COSTS}")))
-    return merge_costs(found)
+        costs_found += parse_costs(read_json(campaign.with_suffix(f".{COSTS}")))
+    return merge_costs(costs_found)
 
 
-def merge_costs(found: Sequence[Costs]) -> list[Costs]:
+def merge_costs(costs_found: Sequence[CampaignCosts]) -> list[CampaignCosts]:
     """Merge costs so that each cell counts once, from the entry with the most runs, and each lease use once."""
-    most: dict[str, int] = {}
-    for cell in (cell for costs in found for cell in costs.cells):
-        most[cell.cell_id] = max(most.get(cell.cell_id, 0), cell.runs)
+    max_runs: dict[str, int] = {}
+    for cell in (cell for costs in costs_found for cell in costs.cells):
+        max_runs[cell.cell_id] = max(max_runs.get(cell.cell_id, 0), cell.runs)
     uses: set[tuple[str, str]] = set()
     merged = []
-    for costs in found:
-        cells = tuple(cell for cell in costs.cells if most.get(cell.cell_id) == cell.runs)
+    for costs in costs_found:
+        cells = tuple(cell for cell in costs.cells if max_runs.get(cell.cell_id) == cell.runs)
         for cell in cells:
-            most.pop(cell.cell_id, None)
-        leases = tuple(each for each in costs.leases if (costs.campaign, each.lease_id) not in uses)
-        uses.update((costs.campaign, each.lease_id) for each in leases)
+            max_runs.pop(cell.cell_id, None)
+        leases = tuple(lease for lease in costs.leases if (costs.campaign, lease.lease_id) not in uses)
+        uses.update((costs.campaign, lease.lease_id) for lease in leases)
         if cells or leases or costs.spread:
             merged.append(replace(costs, cells=cells, leases=leases))
     return merged
 
 
-def earlier_spread(known: Iterable[Costs], campaign: str, systems: Collection[str]) -> tuple[EarlierSpread, ...]:
+def collect_earlier_spread(
+    past_costs: Iterable[CampaignCosts], campaign: str, systems: Collection[str]
+) -> tuple[EarlierSpread, ...]:
     """Return the spread between compositions in other campaigns on these systems."""
-    others = (costs for costs in known if costs.campaign != campaign and costs.system in systems)
-    return tuple(dict.fromkeys(each for costs in others for each in costs.spread))  # a copy of one may be named as well
+    relevant_costs = (costs for costs in past_costs if costs.campaign != campaign and costs.system in systems)
+    return tuple(
+        dict.fromkeys(spread for costs in relevant_costs for spread in costs.spread)
+    )  # a copy of one may be named as well
 
 
-def _campaign_costs(directory: Path, *, manifests: bool = False) -> Iterator[Costs]:
+def _read_campaign_costs(directory: Path, *, manifests: bool = False) -> Iterator[CampaignCosts]:
     """Yield the costs of one campaign's results. manifests: also of those that the tables may not have yet."""
-    known = parse_costs(read_json(Results.from_directory(directory).tables / COSTS))
-    yield from known
-    if known and not manifests:
+    table_costs = parse_costs(read_json(Results.from_directory(directory).tables / COSTS))
+    yield from table_costs
+    if table_costs and not manifests:
         return
-    for manifest in _manifests(directory):
-        offs = forecast_offs([manifest])
+    for manifest in _read_manifests(directory):
+        ratios = compute_forecast_ratios([manifest])
         for costs in parse_costs(manifest.get("costs")):
-            leases = tuple(replace(each, off=offs.get(each.lease_id)) for each in costs.leases)
+            leases = tuple(replace(lease, off=ratios.get(lease.lease_id)) for lease in costs.leases)
             yield replace(costs, leases=leases)
 
 
-def _archived_costs(path: Path) -> list[Costs]:
+def _read_archived_costs(path: Path) -> list[CampaignCosts]:
     try:
         with zipfile.ZipFile(path) as archive:
             tables = [name for name in archive.namelist() if name.endswith(f"tables/{COSTS}")]
@@ -272,7 +289,7 @@ def _archived_costs(path: Path) -> list[Costs]:
         raise ConfigError(f"--learn-from {path}: is no archive that can be read ({error}); copy it again") from error
 
 
-def _manifests(directory: Path) -> Iterator[dict[str, Any]]:
+def _read_manifests(directory: Path) -> Iterator[dict[str, Any]]:
     yield from map(read_lease_document, Results.from_directory(directory).list_manifests())
 
 
@@ -282,24 +299,24 @@ def read_lease_document(path: Path) -> dict[str, Any]:
     return document if isinstance(document.get("lease"), str) else {}
 
 
-def read_forecast_offs(directory: Path) -> dict[str, float]:
+def read_forecast_ratios(directory: Path) -> dict[str, float]:
     """Return actual over expected duration of each lease of a results directory that had a forecast, by its use."""
-    return forecast_offs(_manifests(directory))
+    return compute_forecast_ratios(_read_manifests(directory))
 
 
-def forecast_offs(manifests: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def compute_forecast_ratios(manifests: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Compute actual over expected duration of leases that were measured without interruption, by their use."""
-    offs = {}
+    ratios = {}
     for manifest in manifests:
         forecast, actual, uses = (manifest.get(name) for name in ("forecast", "actual", "uses"))
         if not (isinstance(forecast, dict) and isinstance(actual, dict) and isinstance(uses, list) and len(uses) == 1):
             continue
-        expected_s, wall_s = _number(forecast, "expected_s"), _number(actual, "wall_s")
+        expected_s, wall_s = _read_number(forecast, "expected_s"), _read_number(actual, "wall_s")
         in_one_go = actual.get("runs") == forecast.get("runs") and not forecast.get("resumed")
         # Forecasts with parts are of earlier versions, and no medians.
         if in_one_go and expected_s and wall_s and "parts" not in forecast:
-            offs[str(uses[0])] = wall_s / expected_s
-    return offs
+            ratios[str(uses[0])] = wall_s / expected_s
+    return ratios
 
 
 def begin_forecast(results: Results, lease: str, forecast: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -308,9 +325,9 @@ def begin_forecast(results: Results, lease: str, forecast: Mapping[str, Any] | N
     The first forecast counts if the lease was begun before.
     """
     path = results.work_directory(lease) / _FORECAST
-    before = read_json(path)
-    if isinstance(before.get("runs"), int):
-        return {**before, "resumed": True}
+    stored_forecast = read_json(path)
+    if isinstance(stored_forecast.get("runs"), int):
+        return {**stored_forecast, "resumed": True}
     if forecast is None:
         return None
     write_json(path, forecast)
@@ -322,10 +339,10 @@ def end_forecast(results: Results, lease: str) -> None:
     (results.work_directory(lease) / _FORECAST).unlink(missing_ok=True)
 
 
-def measured_forecasts(directory: Path) -> list[dict[str, Any]]:
+def read_measured_forecasts(directory: Path) -> list[dict[str, Any]]:
     """Return forecast and actual duration of every lease that was measured with a forecast (`context_schema.ForecastSaid`)."""
     rows = []
-    for document in _manifests(directory):
+    for document in _read_manifests(directory):
         forecast, actual = document.get("forecast"), document.get("actual")
         if not isinstance(forecast, dict) or not isinstance(actual, dict) or actual.get("wall_s") is None:
             continue

@@ -13,17 +13,26 @@ from campaign.common.wording import format_duration, pluralize
 from campaign.plan.campaign.expand_shapes import Impossible
 from campaign.plan.campaign.open_fabric import PlannedPlacement
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.concurrency import wall_s
-from campaign.plan.control_runs import ControlRuns
-from campaign.plan.cost import NOTHING, Charges, CostModel, Estimate, Expected, Unknown, Work, needs_fabric
-from campaign.plan.matrix import Matrix, Removed, run_set_digest
-from campaign.plan.missing_runs import KnownRuns
-from campaign.plan.repetitions import least, likely, usual
+from campaign.plan.concurrency import estimate_wall_s
+from campaign.plan.control_runs import ReferenceCells
+from campaign.plan.cost import (
+    NO_WORK_FORECAST,
+    ChargeCalculator,
+    CostModel,
+    Estimate,
+    LeaseForecastParts,
+    LeaseWork,
+    UnknownDurations,
+    needs_fabric,
+)
+from campaign.plan.matrix import Matrix, RemovedByRule, hash_run_set
+from campaign.plan.missing_runs import RecordedRuns
+from campaign.plan.repetitions import estimate_remaining_runs, median_ended_repetitions, min_remaining_runs
 from campaign.spec.campaign_file import Protocol
 from campaign.spec.cell import Cell, Configuration, Settings
 from campaign.spec.earlier_spread import EarlierSpread
 from campaign.spec.lease_plan import LeaseCharge
-from campaign.spec.run_numbers import compositions_of, in_composition, runs_of
+from campaign.spec.run_numbers import list_compositions, list_run_numbers, with_composition
 
 
 @dataclass(frozen=True)
@@ -37,19 +46,19 @@ class PlannedLease:
     digest: str
     runs: int
     missing: int
-    missing_least: int
+    min_missing_runs: int
     implied: int
     cells_missing: frozenset[str]
-    expected: Expected
+    expected: LeaseForecastParts
     """Its duration, composing included."""
     expected_least_s: float | None
-    often: str
+    repetitions_note: str
     """How many repetitions a cell is reckoned with, where a target makes that differ."""
-    work: Work
+    work: LeaseWork
     """The work that the duration is of."""
-    fewest: Work
+    min_work: LeaseWork
     """The work that the least duration is of."""
-    over: Mapping[str, int]
+    ended_repetitions: Mapping[str, int]
     """Repetitions here of the cells that a target ended before their most, by cell id."""
     charge: LeaseCharge | None = None
     """What a site charges for it, and what its allocation asks for; None where nothing is to be measured."""
@@ -61,10 +70,10 @@ class PlannedLease:
     @property
     def basis(self) -> str:
         """Basis of the expected duration."""
-        return f"{self.expected.basis}{self.often}"
+        return f"{self.expected.basis}{self.repetitions_note}"
 
     @property
-    def to_start(self) -> bool:
+    def needs_hardware(self) -> bool:
         """True if the lease has runs that need hardware."""
         return self.missing > self.implied
 
@@ -78,25 +87,25 @@ class PlannedLease:
         Args:
             compositions: number of compositions of the campaign.
         """
-        whole = f"{self.about(compositions)}: {pluralize(len(self.cells), 'cell')}"
+        head = f"{self.format_title(compositions)}: {pluralize(len(self.cells), 'cell')}"
         if not self.missing:
-            return f"{whole}, all {self.runs} runs have a record ('campaign redo' measures runs again)"
+            return f"{head}, all {self.runs} runs have a record ('campaign redo' measures runs again)"
         runs = pluralize(self.missing, "run")
-        if self.missing_least < self.missing:
-            runs = f"{self.missing_least} to {runs}"
-        some = f" of {self.runs}" if self.missing < self.runs else ""
+        if self.min_missing_runs < self.missing:
+            runs = f"{self.min_missing_runs} to {runs}"
+        total = f" of {self.runs}" if self.missing < self.runs else ""
         implied = f"; {self.implied} without a start: smaller batches ran out of memory" if self.implied else ""
-        return f"{whole}, {runs}{some}, {about(self.expected)}{implied}"
+        return f"{head}, {runs}{total}, {format_expected_time(self.expected)}{implied}"
 
-    def about(self, compositions: int) -> str:
+    def format_title(self, compositions: int) -> str:
         """Format configuration and composition, as '1x4-fabric, composition 2 of 3'."""
         return f"{self.name.removesuffix(f'.c{self.composition}')}, composition {self.composition} of {compositions}"
 
-    def repetitions(self, cell: Cell) -> int:
+    def count_repetitions(self, cell: Cell) -> int:
         """Return the number of runs that a cell of the lease is to have, at most if a target may end it."""
-        return self.over.get(cell.id, len(runs_of(cell.settings)))
+        return self.ended_repetitions.get(cell.id, len(list_run_numbers(cell.settings)))
 
-    def devices(self) -> str:
+    def describe_devices(self) -> str:
         """Describe the devices of the composition."""
         return self.configuration.words()
 
@@ -108,11 +117,11 @@ class Plan:
     campaign: Campaign
     where: str | None
     leases: tuple[PlannedLease, ...]
-    removed: tuple[Removed, ...]
+    removed: tuple[RemovedByRule, ...]
     impossible: tuple[Impossible, ...]
     placements: Mapping[str, PlannedPlacement]
     """Where each configuration goes on its system, by name, as far as that is known."""
-    unknown: Unknown
+    unknown: UnknownDurations
     """What is unknown of the time that it will take."""
     factors: tuple[float, float]
     """What expected times are multiplied by for both ends of their intervals."""
@@ -150,7 +159,7 @@ class Plan:
     @property
     def price(self) -> float | None:
         """Price of the missing runs, or None if a part of it has no price or is unknown."""
-        price = _known_sum([lease.charge.price for lease in self.leases if lease.charge])
+        price = _sum_or_none([lease.charge.price for lease in self.leases if lease.charge])
         return None if price is None or not self.campaign.currency else round(price, 2)
 
     @property
@@ -172,37 +181,39 @@ class Plan:
         return sum(lease.missing for lease in self.leases)
 
     @property
-    def missing_least(self) -> int:
+    def min_missing_runs(self) -> int:
         """Number of missing runs that must be measured even if every target is reached early."""
-        return sum(lease.missing_least for lease in self.leases)
+        return sum(lease.min_missing_runs for lease in self.leases)
 
     @property
     def recompositions(self) -> int:
         """Number of unmeasured leases for which the fabric has to move devices."""
-        return sum(lease.needs_fabric for lease in self.leases if lease.to_start)
+        return sum(lease.needs_fabric for lease in self.leases if lease.needs_hardware)
 
     @property
-    def recompositions_least(self) -> int:
+    def min_recompositions(self) -> int:
         """Number of distinct compositions that need the fabric. No order and no sharing needs fewer."""
-        needed = (lease for lease in self.leases if lease.to_start and lease.needs_fabric)
-        return len({(lease.configuration.name, lease.composition) for lease in needed})
+        composed_leases = (lease for lease in self.leases if lease.needs_hardware and lease.needs_fabric)
+        return len({(lease.configuration.name, lease.composition) for lease in composed_leases})
 
     @property
-    def attached(self) -> int | None:
+    def attached_devices(self) -> int | None:
         """Number of devices that composing attaches for the missing runs, or None if unknown."""
-        counted = [lease.work.operations for lease in self.leases if lease.missing and lease.needs_fabric]
-        known = [each.count("attach") for each in counted if each is not None]
-        return sum(known) if len(known) == len(counted) else None
+        operations = [lease.work.operations for lease in self.leases if lease.missing and lease.needs_fabric]
+        known_operations = [
+            lease_operations.count("attach") for lease_operations in operations if lease_operations is not None
+        ]
+        return sum(known_operations) if len(known_operations) == len(operations) else None
 
     @property
     def device_hours(self) -> float | None:
         """Expected device-hours of the missing runs, or None if unknown."""
-        return _known_sum([lease.charge.device_hours for lease in self.leases if lease.charge])
+        return _sum_or_none([lease.charge.device_hours for lease in self.leases if lease.charge])
 
     @property
     def host_hours(self) -> float | None:
         """Expected host-hours of the missing runs, or None if unknown."""
-        return _known_sum([lease.charge.host_hours for lease in self.leases if lease.charge])
+        return _sum_or_none([lease.charge.host_hours for lease in self.leases if lease.charge])
 
     @cached_property
     def wall_s(self) -> float | None:
@@ -211,26 +222,26 @@ class Plan:
         Leases run one at a time or concurrently, as the isolation permits.
         """
         times = [(lease.configuration, lease.expected_s) for lease in self.leases if lease.missing]
-        known = [(configuration, seconds) for configuration, seconds in times if seconds is not None]
-        return wall_s(self.campaign, known) if len(known) == len(times) else None
+        known_times = [(configuration, seconds) for configuration, seconds in times if seconds is not None]
+        return estimate_wall_s(self.campaign, known_times) if len(known_times) == len(times) else None
 
-    def interval(self, value: float | None) -> tuple[float, float] | tuple[None, None]:
+    def estimate_interval(self, value: float | None) -> tuple[float, float] | tuple[None, None]:
         """Return both ends of the interval of an expected time or cost, as if all leases were off in the same direction."""
         low, high = self.factors
         return (None, None) if value is None else (low * value, high * value)
 
 
-def _known_sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+def _sum_or_none(values: Sequence[float | None]) -> float | None:
+    known_values = [value for value in values if value is not None]
+    return sum(known_values) if len(known_values) == len(values) else None
 
 
-def about(expected: Expected) -> str:
+def format_expected_time(expected: LeaseForecastParts) -> str:
     """Format an expected time with its interval, as 'about 2 min 0 s (1 min 30 s to 3 min 0 s)' or 'for an unknown time'."""
-    return "for an unknown time" if expected.expected_s is None else f"about {time_words(expected)}"
+    return "for an unknown time" if expected.expected_s is None else f"about {format_time_with_interval(expected)}"
 
 
-def time_words(expected: Estimate) -> str:
+def format_time_with_interval(expected: Estimate) -> str:
     """Format an expected time with its interval, without 'about', or return 'unknown'."""
     if expected.expected_s is None:
         return "unknown"
@@ -242,7 +253,7 @@ def time_words(expected: Estimate) -> str:
 def build_plan(
     campaign: Campaign,
     matrix: Matrix,
-    known: KnownRuns | None = None,
+    recorded: RecordedRuns | None = None,
     costs: CostModel | None = None,
     placements: Mapping[str, PlannedPlacement] | None = None,
 ) -> Plan:
@@ -255,17 +266,17 @@ def build_plan(
         costs: cost model; None for a model without earlier durations.
         placements: placement of each configuration on its system by name, as far as it is known beforehand.
     """
-    known, costs, placements = known or KnownRuns(), costs or CostModel({}), placements or {}
-    in_the_middle = usual(known.stops.values())
+    recorded, costs, placements = recorded or RecordedRuns(), costs or CostModel({}), placements or {}
+    median_repetitions = median_ended_repetitions(recorded.stops.values())
     leases = _sort_leases(
         campaign,
         [
-            _lease(name, composition, cells, known, in_the_middle, placements)
-            for (name, composition), cells in _by_lease(campaign, matrix).items()
+            _plan_lease(name, composition, cells, recorded, median_repetitions, placements)
+            for (name, composition), cells in _group_by_lease(campaign, matrix).items()
         ],
     )
-    charges = Charges(campaign, placements)
-    leases = [_with_costs(lease, costs, charges) for lease in leases]
+    charges = ChargeCalculator(campaign, placements)
+    leases = [_add_costs(lease, costs, charges) for lease in leases]
     works = [lease.work for lease in leases]
     names = {lease.configuration.name: None for lease in leases}
     return Plan(
@@ -275,12 +286,12 @@ def build_plan(
         matrix.removed,
         campaign.impossible,
         {name: placements.get(name, PlannedPlacement()) for name in names},
-        costs.unknown(works),
+        costs.count_unknown(works),
         costs.factors,
-        costs.offs,
+        costs.ratio_count,
         matrix.cells,
-        costs.learned_from(works),
-        "; ".join(costs.composing_from),
+        costs.describe_sources(works),
+        "; ".join(costs.time_sources),
         is_race=matrix.compositions is not None,
         notes=matrix.notes,
         warnings=(*campaign.warnings, *matrix.warnings),
@@ -297,15 +308,15 @@ def _sort_leases(campaign: Campaign, leases: Sequence[PlannedLease]) -> list[Pla
     return sorted(leases, key=lambda lease: (lease.composition, Random(f"{seed}/leases/{lease.name}").random()))
 
 
-def _with_costs(lease: PlannedLease, costs: CostModel, charges: Charges) -> PlannedLease:
+def _add_costs(lease: PlannedLease, costs: CostModel, charges: ChargeCalculator) -> PlannedLease:
     """Return a lease with its expected duration, its minimum duration if targets may end cells, and its charge."""
-    expected = costs.forecast(lease.work)
-    least = costs.forecast(lease.fewest) if lease.missing_least < lease.missing else expected
-    charge = charges(lease.work, expected) if lease.work.count else None
-    return replace(lease, expected=expected, expected_least_s=least.expected_s, charge=charge)
+    forecast = costs.forecast(lease.work)
+    min_forecast = costs.forecast(lease.min_work) if lease.min_missing_runs < lease.missing else forecast
+    charge = charges(lease.work, forecast) if lease.work.run_count else None
+    return replace(lease, expected=forecast, expected_least_s=min_forecast.expected_s, charge=charge)
 
 
-def lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> str:
+def format_lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> str:
     """Format the name of the lease of a cell's composition.
 
     It is a safe file name, made of the wildcards of the rule `measure`.
@@ -318,7 +329,7 @@ def lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> str:
     return f"{'.'.join(parts)}.c{composition}"
 
 
-def _by_lease(campaign: Campaign, matrix: Matrix) -> dict[tuple[str, int], list[Cell]]:
+def _group_by_lease(campaign: Campaign, matrix: Matrix) -> dict[tuple[str, int], list[Cell]]:
     """Group the cells by name and composition of their leases.
 
     Each cell has its settings for that composition. The reference comes last.
@@ -326,85 +337,94 @@ def _by_lease(campaign: Campaign, matrix: Matrix) -> dict[tuple[str, int], list[
     groups: dict[tuple[str, int], list[Cell]] = defaultdict(list)
     settings: dict[tuple[Settings, int], Settings] = {}
     for cell in matrix.cells:
-        for composition in compositions_of(cell.settings):
+        for composition in list_compositions(cell.settings):
             if not matrix.is_wanted(cell, composition):
                 continue
-            here = cell
+            lease_cell = cell
             if cell.settings.compositions > 1:
                 key = cell.settings, composition
                 if key not in settings:
-                    settings[key] = in_composition(*key)
-                here = replace(cell, settings=settings[key])
-            groups[lease_name(campaign.protocol, cell, composition), composition].append(here)
+                    settings[key] = with_composition(*key)
+                lease_cell = replace(cell, settings=settings[key])
+            groups[format_lease_name(campaign.protocol, cell, composition), composition].append(lease_cell)
     if campaign.protocol.reference is not None:
-        references = ControlRuns(campaign)
-        for (_, composition), together in groups.items():
-            together += [each for each in [references.of(together, composition)] if each is not None]
+        references = ReferenceCells(campaign)
+        for (_, composition), group in groups.items():
+            group += [
+                reference for reference in [references.build_reference(group, composition)] if reference is not None
+            ]
     return groups
 
 
-def _lease(
+def _plan_lease(
     name: str,
     composition: int,
     cells: list[Cell],
-    known: KnownRuns,
-    in_the_middle: int | None,
+    recorded: RecordedRuns,
+    median_repetitions: int | None,
     placements: Mapping[str, PlannedPlacement],
 ) -> PlannedLease:
-    missing = known.missing(cells)
-    to_start = [(cell, run) for cell, run in missing if cell.id not in known.implied] if known.implied else missing
+    missing = recorded.list_missing_runs(cells)
+    to_start = (
+        [(cell, run) for cell, run in missing if cell.id not in recorded.implied] if recorded.implied else missing
+    )
     configuration = cells[0].configuration
     placement = placements.get(configuration.name, PlannedPlacement())
-    fewest, probable = _range(to_start, in_the_middle)
-    often = ""
-    if len(fewest) < len(to_start):
-        often = (
-            "; the most repetitions" if in_the_middle is None else f"; {in_the_middle} repetitions a cell, as so far"
+    min_runs, probable_runs = _estimate_needed_runs(to_start, median_repetitions)
+    repetitions_note = ""
+    if len(min_runs) < len(to_start):
+        repetitions_note = (
+            "; the most repetitions"
+            if median_repetitions is None
+            else f"; {median_repetitions} repetitions a cell, as so far"
         )
-    over = {
+    ended_repetitions = {
         cell.id: count
         for cell in cells
-        if (cell.id, composition) in known.stops and (count := len(known.planned(cell))) < len(runs_of(cell.settings))
+        if (cell.id, composition) in recorded.stops
+        and (count := len(recorded.list_planned_runs(cell))) < len(list_run_numbers(cell.settings))
     }
     return PlannedLease(
         name=name,
         configuration=configuration,
         composition=composition,
         cells=tuple(cells),
-        digest=run_set_digest(cells),
-        runs=sum(over.get(cell.id, len(runs_of(cell.settings))) for cell in cells),
+        digest=hash_run_set(cells),
+        runs=sum(ended_repetitions.get(cell.id, len(list_run_numbers(cell.settings))) for cell in cells),
         missing=len(missing),
-        missing_least=len(missing) - len(to_start) + len(fewest),
+        min_missing_runs=len(missing) - len(to_start) + len(min_runs),
         implied=len(missing) - len(to_start),
         cells_missing=frozenset(cell.id for cell, _ in missing if not cell.reference),
-        expected=NOTHING,
+        expected=NO_WORK_FORECAST,
         expected_least_s=0.0,
-        often=often,
-        work=_work(configuration, probable, placement),
-        fewest=_work(configuration, fewest, placement),
-        over=over,
+        repetitions_note=repetitions_note,
+        work=_build_work(configuration, probable_runs, placement),
+        min_work=_build_work(configuration, min_runs, placement),
+        ended_repetitions=ended_repetitions,
     )
 
 
-def _range(
-    missing: list[tuple[Cell, int]], in_the_middle: int | None
+def _estimate_needed_runs(
+    missing: list[tuple[Cell, int]], median_repetitions: int | None
 ) -> tuple[list[tuple[Cell, int]], list[tuple[Cell, int]]]:
     """Return the missing runs that are needed at least, and those that will probably be needed."""
     if all(cell.settings.target_half_width_pct is None for cell, _ in missing):
         return missing, missing
-    fewest: list[tuple[Cell, int]] = []
-    probable: list[tuple[Cell, int]] = []
+    min_runs: list[tuple[Cell, int]] = []
+    probable_runs: list[tuple[Cell, int]] = []
     for _, group in itertools.groupby(missing, key=lambda run: run[0].id):
         runs = list(group)
         settings = runs[0][0].settings
-        fewest += runs[: least(settings, len(runs))]
-        probable += runs[: likely(settings, len(runs), in_the_middle)]
-    return fewest, probable
+        min_runs += runs[: min_remaining_runs(settings, len(runs))]
+        probable_runs += runs[: estimate_remaining_runs(settings, len(runs), median_repetitions)]
+    return min_runs, probable_runs
 
 
-def _work(configuration: Configuration, runs: Sequence[tuple[Cell, int]], placement: PlannedPlacement) -> Work:
+def _build_work(
+    configuration: Configuration, runs: Sequence[tuple[Cell, int]], placement: PlannedPlacement
+) -> LeaseWork:
     """Count the runs of each cell. A configuration that does not fit has no work, so that it costs nothing."""
     counts: dict[str, tuple[Cell, int]] = {}
     for cell, _ in () if placement.unfit else runs:
         counts[cell.id] = (cell, counts[cell.id][1] + 1 if cell.id in counts else 1)
-    return Work(configuration, tuple(counts.values()), placement.operations)
+    return LeaseWork(configuration, tuple(counts.values()), placement.operations)

@@ -40,14 +40,14 @@ from campaign.common.files import write_once
 from campaign.common.paths import Results
 from campaign.spec.cell import Cell, Settings
 from campaign.spec.run_numbers import (
-    MOST,
+    MAX_RUNS_PER_COMPOSITION,
     RunKey,
     composition_of,
-    compositions_of,
-    in_composition,
+    compute_run_number,
+    list_compositions,
+    list_run_numbers,
     number_in_composition,
-    run_number,
-    runs_of,
+    with_composition,
 )
 
 CellComposition = tuple[str, int]
@@ -57,7 +57,7 @@ _NAME = re.compile(r"([0-9a-f]{20})\.(\d{1,6})\.(\d{1,15}|none)\.(\d{1,6})\.json
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class CellProgress:
     """Progress of a cell in one composition after its first `repetitions` runs.
 
     failures: number of runs that are not believed. half_width_ppm: half-width of the 95 % interval, in millionths of the mean,
@@ -73,13 +73,13 @@ class Reached:
     def half_width_pct(self) -> float | None:
         return None if self.half_width_ppm is None else self.half_width_ppm / 1e4
 
-    def name(self, cell_id: str) -> str:
+    def file_name(self, cell_id: str) -> str:
         """Return the name of the file that stores this progress."""
         width = "none" if self.half_width_ppm is None else self.half_width_ppm
-        return f"{cell_id}.{run_number(self.composition, self.repetitions)}.{width}.{self.failures}.json"
+        return f"{cell_id}.{compute_run_number(self.composition, self.repetitions)}.{width}.{self.failures}.json"
 
 
-def fewest(settings: Settings) -> int:
+def min_runs(settings: Settings) -> int:
     """Return the minimum number of runs of a cell in one composition, if there is a target.
 
     It is the composition's share of `repetitions_min`, and at least 2 with several compositions, as one run has no interval.
@@ -88,30 +88,30 @@ def fewest(settings: Settings) -> int:
     return settings.repetitions_min if k == 1 else max(2, -(-settings.repetitions_min // k))
 
 
-def most(settings: Settings, composition: int) -> int:
+def max_runs(settings: Settings, composition: int) -> int:
     """Return the maximum number of runs of a cell in one composition."""
-    return len(runs_of(in_composition(settings, composition)))
+    return len(list_run_numbers(with_composition(settings, composition)))
 
 
-def is_over(cell: Reached, settings: Settings) -> bool:
+def has_ended(cell: CellProgress, settings: Settings) -> bool:
     """Return whether a target ends the cell in its composition before the maximum number of runs.
 
     The target is reached, or the number of failed runs equals the required number of believed runs.
     """
-    target, least = settings.target_half_width_pct, fewest(settings)
+    target, minimum = settings.target_half_width_pct, min_runs(settings)
     if target is None:
         return False
-    if cell.failures >= least:
+    if cell.failures >= minimum:
         return True
     believed = cell.repetitions - cell.failures
-    return believed >= least and cell.half_width_pct is not None and cell.half_width_pct <= target
+    return believed >= minimum and cell.half_width_pct is not None and cell.half_width_pct <= target
 
 
-def planned(
+def list_planned_runs(
     settings: Settings,
     cell_id: str,
     measured: Collection[RunKey],
-    stops: Mapping[CellComposition, Reached] | None = None,
+    stops: Mapping[CellComposition, CellProgress] | None = None,
 ) -> tuple[int, ...]:
     """Return the numbers of the runs that a cell is to have.
 
@@ -124,33 +124,37 @@ def planned(
         measured: keys of the runs that have a record.
         stops: progress of cells by composition.
     """
-    runs = runs_of(settings)
+    runs = list_run_numbers(settings)
     if settings.target_half_width_pct is None or not stops:
         return runs
-    ended = {
-        c: stop for c in compositions_of(settings) if (stop := stops.get((cell_id, c))) and is_over(stop, settings)
+    ended_by_composition = {
+        c: stop for c in list_compositions(settings) if (stop := stops.get((cell_id, c))) and has_ended(stop, settings)
     }
-    last = {
+    last_runs = {
         c: stop.repetitions
-        for c, stop in ended.items()
-        if all((cell_id, run_number(c, number)) in measured for number in range(1, stop.repetitions + 1))
+        for c, stop in ended_by_composition.items()
+        if all((cell_id, compute_run_number(c, number)) in measured for number in range(1, stop.repetitions + 1))
     }
-    return tuple(run for run in runs if number_in_composition(run) <= last.get(composition_of(run), MOST))
+    return tuple(
+        run
+        for run in runs
+        if number_in_composition(run) <= last_runs.get(composition_of(run), MAX_RUNS_PER_COMPOSITION)
+    )
 
 
-def least(settings: Settings, left: int) -> int:
+def min_remaining_runs(settings: Settings, remaining: int) -> int:
     """Return how many of a cell's remaining repetitions in one composition are needed at least.
 
     Args:
         settings: settings of the cell.
         remaining: number of remaining repetitions of a cell that has not ended.
     """
-    if settings.target_half_width_pct is None or not left:
-        return left
-    return min(left, max(1, fewest(settings) - (len(runs_of(settings)) - left)))
+    if settings.target_half_width_pct is None or not remaining:
+        return remaining
+    return min(remaining, max(1, min_runs(settings) - (len(list_run_numbers(settings)) - remaining)))
 
 
-def likely(settings: Settings, left: int, usual: int | None) -> int:
+def estimate_remaining_runs(settings: Settings, remaining: int, median_repetitions: int | None) -> int:
     """Estimate how many of a cell's remaining repetitions in one composition will be needed.
 
     Args:
@@ -158,77 +162,82 @@ def likely(settings: Settings, left: int, usual: int | None) -> int:
         remaining: number of remaining repetitions.
         median_repetitions: number of repetitions after which other cells ended; None to count all that remain.
     """
-    if usual is None:
-        return left
-    return max(least(settings, left), min(left, usual - (len(runs_of(settings)) - left)))
+    if median_repetitions is None:
+        return remaining
+    return max(
+        min_remaining_runs(settings, remaining),
+        min(remaining, median_repetitions - (len(list_run_numbers(settings)) - remaining)),
+    )
 
 
-def usual(stops: Iterable[Reached]) -> int | None:
+def median_ended_repetitions(stops: Iterable[CellProgress]) -> int | None:
     """Return the median number of repetitions after which cells ended in a composition, or None without any."""
     counts = sorted(stop.repetitions for stop in stops)
     return counts[len(counts) // 2] if counts else None
 
 
-def said(settings: Settings) -> str:
+def format_repetition_count(settings: Settings) -> str:
     """Format the number of repetitions of a cell, such as '3' or '3-10'."""
-    counts = [most(settings, composition) for composition in compositions_of(settings)]
-    at_least = sum(min(count, fewest(settings)) for count in counts)
+    counts = [max_runs(settings, composition) for composition in list_compositions(settings)]
+    at_least = sum(min(count, min_runs(settings)) for count in counts)
     if settings.target_half_width_pct is None or at_least >= sum(counts):
         return str(sum(counts))
     return f"{at_least}-{sum(counts)}"
 
 
-def why(cell: Reached, settings: Settings) -> str:
+def explain_end(cell: CellProgress, settings: Settings) -> str:
     """Explain why the last of these runs ends the cell, or return '' if it does not or if there is no target."""
     target = settings.target_half_width_pct
     if target is None:
         return ""
-    width = "has no bounds" if cell.half_width_pct is None else f"reaches ±{_percent(cell.half_width_pct)} of the mean"
-    here = "" if settings.compositions == 1 else f" in composition {cell.composition}"
-    if not is_over(cell, settings):
-        count = most(settings, cell.composition)
+    width = (
+        "has no bounds"
+        if cell.half_width_pct is None
+        else f"reaches ±{_format_percent(cell.half_width_pct)} of the mean"
+    )
+    where = "" if settings.compositions == 1 else f" in composition {cell.composition}"
+    if not has_ended(cell, settings):
+        count = max_runs(settings, cell.composition)
         if cell.repetitions < count:
             return ""
-        return f"the most repetitions ({count}) are done{here}; the 95 % interval {width}, the target is {target:g} %"
-    if cell.failures >= fewest(settings):
-        return (
-            f"{cell.failures} of {cell.repetitions} repetitions failed{here}, and {fewest(settings)} are enough to tell"
-        )
-    return f"the 95 % interval {width} after {cell.repetitions} repetitions{here}: the target is {target:g} %"
+        return f"the most repetitions ({count}) are done{where}; the 95 % interval {width}, the target is {target:g} %"
+    if cell.failures >= min_runs(settings):
+        return f"{cell.failures} of {cell.repetitions} repetitions failed{where}, and {min_runs(settings)} are enough to tell"
+    return f"the 95 % interval {width} after {cell.repetitions} repetitions{where}: the target is {target:g} %"
 
 
-def _percent(value: float) -> str:
+def _format_percent(value: float) -> str:
     # Two digits, never rounded below what was reached.
     digits = 1 - math.floor(math.log10(value)) if value > 0 else 0
     scale = 10.0 ** max(digits, 0)
     return f"{math.ceil(value * scale - 1e-9) / scale:g} %"
 
 
-class Stops:
+class StopFiles:
     """Files of one results directory that store the progress of cells."""
 
     def __init__(self, results: Path) -> None:
         self.directory = Results.from_directory(results).stopped_cells
 
-    def path(self, cell_id: str, cell: Reached) -> Path:
-        return self.directory / cell_id[:2] / cell.name(cell_id)
+    def file_path(self, cell_id: str, cell: CellProgress) -> Path:
+        return self.directory / cell_id[:2] / cell.file_name(cell_id)
 
-    def index(self) -> dict[CellComposition, Reached]:
+    def read_all(self) -> dict[CellComposition, CellProgress]:
         """Return the progress of every cell by composition, from file names alone.
 
         The progress with the most repetitions counts.
         """
-        return _known(_names(self.directory))
+        return _parse_names(_list_names(self.directory))
 
-    def of(self, cell_id: str) -> dict[CellComposition, Reached]:
+    def read_cell(self, cell_id: str) -> dict[CellComposition, CellProgress]:
         """Return the progress of one cell by composition."""
-        return _known(path.name for path in (self.directory / cell_id[:2]).glob(f"{cell_id}.*.json"))
+        return _parse_names(path.name for path in (self.directory / cell_id[:2]).glob(f"{cell_id}.*.json"))
 
-    def write(self, cell: Cell, found: Reached) -> None:
-        words = {"cell": cell.label(), "stopped": why(found, cell.settings)}
-        write_once(self.path(cell.id, found), (json.dumps(words, ensure_ascii=False) + "\n").encode())
+    def write(self, cell: Cell, progress: CellProgress) -> None:
+        words = {"cell": cell.label(), "stopped": explain_end(progress, cell.settings)}
+        write_once(self.file_path(cell.id, progress), (json.dumps(words, ensure_ascii=False) + "\n").encode())
 
-    def withdraw(self, cell_id: str, composition: int) -> None:
+    def remove(self, cell_id: str, composition: int) -> None:
         """Remove the progress of a cell in a composition, because its runs change."""
         for path in (self.directory / cell_id[:2]).glob(f"{cell_id}.*.json"):
             match = _NAME.fullmatch(path.name)
@@ -236,19 +245,19 @@ class Stops:
                 path.unlink(missing_ok=True)
 
 
-def _known(names: Iterable[str]) -> dict[CellComposition, Reached]:
-    known: dict[CellComposition, Reached] = {}
+def _parse_names(names: Iterable[str]) -> dict[CellComposition, CellProgress]:
+    progress_by_cell: dict[CellComposition, CellProgress] = {}
     for name in names:
         if match := _NAME.fullmatch(name):
             run, width = int(match[2]), None if match[3] == "none" else int(match[3])
-            found = Reached(number_in_composition(run), int(match[4]), width, composition_of(run))
-            key = (match[1], found.composition)
-            if key not in known or known[key].repetitions < found.repetitions:
-                known[key] = found
-    return known
+            progress = CellProgress(number_in_composition(run), int(match[4]), width, composition_of(run))
+            key = (match[1], progress.composition)
+            if key not in progress_by_cell or progress_by_cell[key].repetitions < progress.repetitions:
+                progress_by_cell[key] = progress
+    return progress_by_cell
 
 
-def _names(directory: Path) -> Iterable[str]:
+def _list_names(directory: Path) -> Iterable[str]:
     try:
         shards = list(os.scandir(directory))
     except FileNotFoundError:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from campaign.common.errors import ConfigError
 from campaign.common.files import parse_json
 from campaign.plan.campaign.resolve import Campaign, load_campaign
-from campaign.plan.campaign.resolve_slurm_options import given_options
+from campaign.plan.campaign.resolve_slurm_options import parse_slurm_options
 from campaign.spec.system_file import SlurmOptions
 
 DEFAULT_CAMPAIGN = "config/campaign.yaml"
@@ -39,27 +39,27 @@ class PlanOption:
     """Text of the documentation for the key, where it means something else than the option of commands."""
 
 
-def _path(value: object) -> Path:
+def _parse_path(value: object) -> Path:
     return Path(str(value))
 
 
-def _text(value: object) -> str | None:
+def _parse_text(value: object) -> str | None:
     return str(value) if value not in (None, "") else None
 
 
-def _launcher(value: object) -> str:
+def _parse_launcher(value: object) -> str:
     if value not in ("local", "slurm"):
         raise ConfigError(f"--config launcher: '{value}' is not one of local, slurm")
     return str(value)
 
 
-def _slurm(value: object) -> SlurmOptions:
+def _parse_slurm(value: object) -> SlurmOptions:
     if isinstance(value, str):
         try:
             value = parse_json(value)
         except ValueError as error:
             raise ConfigError(f"--slurm: '{value}' is not JSON ({error})") from error
-    return given_options(value)
+    return parse_slurm_options(value)
 
 
 def _is_no(value: object) -> bool:
@@ -71,16 +71,16 @@ def _is_no(value: object) -> bool:
     raise ConfigError(f"--config skip_implied: '{value}' is not one of yes, no")
 
 
-def _goal(value: object) -> str | None:
+def _parse_goal(value: object) -> str | None:
     if value not in (None, "", "best"):
         raise ConfigError(f"--until: '{value}' is not one of best")
     return str(value) if value else None
 
 
-def _paths(value: object) -> tuple[Path, ...]:
+def _parse_paths(value: object) -> tuple[Path, ...]:
     """Parse one path, or several as a list or separated by commas."""
-    found = value if isinstance(value, list | tuple) else str(value).split(",")
-    return tuple(Path(str(each).strip()) for each in found if str(each).strip())
+    texts = value if isinstance(value, list | tuple) else str(value).split(",")
+    return tuple(Path(str(text).strip()) for text in texts if str(text).strip())
 
 
 @dataclass(frozen=True)
@@ -90,46 +90,46 @@ class PlanRequest:
     To add an option, add a field. The commands, the keys of `--config` and the documentation follow.
     """
 
-    campaign: Annotated[Path, PlanOption("Path of the campaign file. Default: `config/campaign.yaml`.", _path)]
+    campaign: Annotated[Path, PlanOption("Path of the campaign file. Default: `config/campaign.yaml`.", _parse_path)]
     results: Annotated[
         Path,
         PlanOption(
-            "Directory of all results. Default: `results`. Campaigns on the same system share state in it.", _path
+            "Directory of all results. Default: `results`. Campaigns on the same system share state in it.", _parse_path
         ),
     ]
     where: Annotated[
         str | None,
         PlanOption(
             "Only cells that match, e.g. 'batch >= 8'. \"host == 'host3'\" selects cells with a run on that host.",
-            _text, "selection", metavar="EXPRESSION",
+            _parse_text, "selection", metavar="EXPRESSION",
         ),
     ] = None  # fmt: skip
     version: Annotated[
         str | None,
         PlanOption(
             "Label of what is installed, in place of the campaign's `version`; `none` for none.",
-            _text, "selection", metavar="LABEL",
+            _parse_text, "selection", metavar="LABEL",
         ),
     ] = None  # fmt: skip
     without_hosts: Annotated[
         str | None,
         PlanOption(
             "Leave hosts out, e.g. 'host3' or 'host[3-4],host8'. Configurations that no longer fit are left out, by name.",
-            _text, "selection", "without-hosts", metavar="HOSTS",
+            _parse_text, "selection", "without-hosts", metavar="HOSTS",
         ),
     ] = None  # fmt: skip
-    archive: Annotated[Path | None, PlanOption("Path of an archive. Only its report is written.", _path)] = None
+    archive: Annotated[Path | None, PlanOption("Path of an archive. Only its report is written.", _parse_path)] = None
     launcher: Annotated[
         str | None,
         PlanOption(
             "What starts runs. Default: that of the profile, then that of the system.",
-            _launcher, "allocations", choices=("local", "slurm"),
+            _parse_launcher, "allocations", choices=("local", "slurm"),
         ),
     ] = None  # fmt: skip
     slurm: Annotated[
         SlurmOptions,
         PlanOption(
-            'Options of the allocations, such as \'{"partition": "gpu"}\'.', _slurm, "allocations", metavar="JSON"
+            'Options of the allocations, such as \'{"partition": "gpu"}\'.', _parse_slurm, "allocations", metavar="JSON"
         ),
     ] = field(default_factory=SlurmOptions)
     run_implied: Annotated[
@@ -144,7 +144,7 @@ class PlanRequest:
         str | None,
         PlanOption(
             "Race for the best configuration: each block composes those that may still be the best, until it is known.",
-            _goal, "costs", choices=("best",),
+            _parse_goal, "costs", choices=("best",),
             key_meaning="`best`: only the block of a race that is next; `campaign run --until best` runs one after the other.",
         ),
     ] = None  # fmt: skip
@@ -152,46 +152,46 @@ class PlanRequest:
         tuple[Path, ...],
         PlanOption(
             "Further archive or results directory to learn durations from. May be repeated.",
-            _paths, "costs", "learn-from", repeated=True,
+            _parse_paths, "costs", "learn-from", repeated=True,
             key_meaning="Further archives or results directories to learn durations from, separated by commas.",
         ),
     ] = ()  # fmt: skip
 
-    def arguments(self) -> list[str]:
+    def to_arguments(self) -> list[str]:
         """Return the request as arguments of `campaign plan`."""
-        found = [str(self.campaign), f"--results={self.results}"]
-        for name, value in self._given():
+        arguments = [str(self.campaign), f"--results={self.results}"]
+        for name, value in self._list_options():
             flag = f"--{OPTIONS[name].flag or name}"
             if OPTIONS[name].group:
-                values = value if OPTIONS[name].repeated else [_written(value)]
-                found += [flag] if value is True else [f"{flag}={each}" for each in values]
-        return found
+                values = value if OPTIONS[name].repeated else [_format_value(value)]
+                arguments += [flag] if value is True else [f"{flag}={text}" for text in values]
+        return arguments
 
-    def snakemake_config(self) -> list[str]:
+    def to_snakemake_config(self) -> list[str]:
         """Return the request as KEY=VALUE pairs of Snakemake's `--config`."""
         texts = {
             name: "no" if value is True
             else ",".join(map(str, value)) if isinstance(value, tuple)
-            else _unquoted(value) if isinstance(value, str)
-            else _written(value)
-            for name, value in self._given()
+            else _protect_quotes(value) if isinstance(value, str)
+            else _format_value(value)
+            for name, value in self._list_options()
         }  # fmt: skip
-        given = [f"{OPTIONS[name].key or name}={text}" for name, text in texts.items()]
-        return [f"campaign={self.campaign}", f"results={self.results}", *given]
+        pairs = [f"{OPTIONS[name].key or name}={text}" for name, text in texts.items()]
+        return [f"campaign={self.campaign}", f"results={self.results}", *pairs]
 
-    def _given(self) -> list[tuple[str, Any]]:
+    def _list_options(self) -> list[tuple[str, Any]]:
         """Return name and value of each option of the request, without campaign and results."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)[2:]}
+        values = {option.name: getattr(self, option.name) for option in fields(self)[2:]}
         return [(name, value) for name, value in values.items() if value and value != SlurmOptions()]
 
-    def load(self) -> Campaign:
+    def load_campaign(self) -> Campaign:
         """Load the campaign with the requested options."""
         implied = self.run_implied
         results, version = self.results, self.version
-        whole = load_campaign(
+        full_campaign = load_campaign(
             self.campaign, self.launcher, self.slurm, run_implied=implied, results=results, version=version
         )
-        return whole.without_hosts(self.without_hosts) if self.without_hosts else whole
+        return full_campaign.without_hosts(self.without_hosts) if self.without_hosts else full_campaign
 
 
 OPTIONS: Mapping[str, PlanOption] = {
@@ -200,7 +200,7 @@ OPTIONS: Mapping[str, PlanOption] = {
 """Name of a field -> how it is given."""
 
 
-def request_of(config: Mapping[str, Any]) -> PlanRequest:
+def request_from_config(config: Mapping[str, Any]) -> PlanRequest:
     """Convert Snakemake's configuration to a PlanRequest.
 
     Raises ConfigError for an unknown key or an invalid value.
@@ -208,10 +208,10 @@ def request_of(config: Mapping[str, Any]) -> PlanRequest:
     names = {option.key or name: name for name, option in OPTIONS.items()}
     for key in config:
         if key not in names:
-            known = "; ".join(f"{name}: {words.removesuffix('.')}" for name, words in key_meanings())
-            raise ConfigError(f"--config {key}: no such key; there are: {known}")
+            key_list = "; ".join(f"{name}: {words.removesuffix('.')}" for name, words in list_key_meanings())
+            raise ConfigError(f"--config {key}: no such key; there are: {key_list}")
     for key, value in config.items():
-        if isinstance(value, int | float) and OPTIONS[names[key]].read in (_path, _paths, _text):
+        if isinstance(value, int | float) and OPTIONS[names[key]].read in (_parse_path, _parse_paths, _parse_text):
             raise ConfigError(
                 f"{key}: a config file gives {value!r}, which is a number or truth value to YAML and may have been written "
                 "in another way; put it in quotes"
@@ -220,16 +220,16 @@ def request_of(config: Mapping[str, Any]) -> PlanRequest:
     return PlanRequest(**{"campaign": Path(DEFAULT_CAMPAIGN), "results": Path(DEFAULT_RESULTS), **read})
 
 
-def key_meanings() -> list[tuple[str, str]]:
+def list_key_meanings() -> list[tuple[str, str]]:
     """List every key of `--config` with its meaning."""
     return [(option.key or name, option.key_meaning or option.meaning) for name, option in OPTIONS.items()]
 
 
-def _written(value: object) -> str:
+def _format_value(value: object) -> str:
     return value.model_dump_json(exclude_defaults=True) if isinstance(value, SlurmOptions) else str(value)
 
 
-def _unquoted(expression: str) -> str:
+def _protect_quotes(expression: str) -> str:
     """Return an expression in a form that Snakemake leaves unchanged.
 
     Snakemake removes quotes from both ends of a value.

@@ -6,43 +6,43 @@ All cells of the workload on the configuration are tried, whatever part of the c
 from __future__ import annotations
 
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import expand_matrix
 from campaign.spec.campaign_file import Requirement
 from campaign.spec.cell import Cell
-from campaign.spec.expression import parse
+from campaign.spec.expression import parse_expression
 from campaign.workloads.protocol import Outcome
 
 
-def required(campaign: Campaign, configuration: str) -> list[tuple[Requirement, Cell]]:
+def list_required_cells(campaign: Campaign, configuration: str) -> list[tuple[Requirement, Cell]]:
     """Return the requirements on a configuration's compositions, each with a cell to try."""
     if not campaign.protocol.require:
         return []
-    found = []
-    for cell in expand(campaign, None, {configuration}).cells:
+    cells = []
+    for cell in expand_matrix(campaign, None, {configuration}).cells:
         axes = cell.axes()
-        for index, each in enumerate(campaign.protocol.require):
-            if cell.workload == each.workload:
+        for index, requirement in enumerate(campaign.protocol.require):
+            if cell.workload == requirement.workload:
                 where = f"protocol.require.{index}.when"
-                if each.when is None or parse(each.when, axes.keys(), where)(axes):
-                    found.append((each, cell))
-    return found
+                if requirement.when is None or parse_expression(requirement.when, axes.keys(), where)(axes):
+                    cells.append((requirement, cell))
+    return cells
 
 
-def shortfall(requirement: Requirement, cell: Cell, outcome: Outcome) -> str:
+def describe_shortfall(requirement: Requirement, cell: Cell, outcome: Outcome) -> str:
     """Describe how a run misses a requirement, or return '' if it meets the requirement."""
-    what = f"protocol.require: {cell.label()}"
+    prefix = f"protocol.require: {cell.label()}"
     if outcome.status != "ok":
-        why = f" ({outcome.failure.reason})" if outcome.failure else ""
-        return f"{what} ended with {outcome.status}{why}"
+        reason = f" ({outcome.failure.reason})" if outcome.failure else ""
+        return f"{prefix} ended with {outcome.status}{reason}"
     rate = outcome.throughput_per_s
     values = {**outcome.metrics, **({} if rate is None else {"throughput_per_s": rate})}
     if (value := values.get(requirement.metric)) is None:
-        return f"{what} gave no {requirement.metric}; it gave {', '.join(sorted(values)) or 'no number'}"
+        return f"{prefix} gave no {requirement.metric}; it gave {', '.join(sorted(values)) or 'no number'}"
     factor = cell.configuration.ranks if requirement.per_device else 1
     if requirement.at_least is not None and not value >= requirement.at_least * factor:
-        return (
-            f"{what}: {requirement.metric} is {value:.6g}, and at least {requirement.at_least * factor:.6g} is required"
-        )
+        return f"{prefix}: {requirement.metric} is {value:.6g}, and at least {requirement.at_least * factor:.6g} is required"
     if requirement.at_most is not None and not value <= requirement.at_most * factor:
-        return f"{what}: {requirement.metric} is {value:.6g}, and at most {requirement.at_most * factor:.6g} is allowed"
+        return (
+            f"{prefix}: {requirement.metric} is {value:.6g}, and at most {requirement.at_most * factor:.6g} is allowed"
+        )
     return ""

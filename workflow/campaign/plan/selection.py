@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 from campaign.plan.campaign.resolve import Campaign
 from campaign.spec.cell import AXES
-from campaign.spec.expression import Expression, parse
+from campaign.spec.expression import Expression, parse_expression
 
-HOST = "host"
+HOST_NAME = "host"
 """What `--where` can name beside the axes: a host that a run of the cell touched."""
 
 
-class HostsOf(Protocol):
+class HostsByCell(Protocol):
     """Hosts that a cell's runs used, by the id of the cell.
 
     `seen` holds the hosts of all cells that were looked up.
@@ -24,16 +24,16 @@ class HostsOf(Protocol):
     def __call__(self, cell_id: str) -> Collection[str]: ...
 
 
-def axis_names(campaign: Campaign) -> frozenset[str]:
+def list_axis_names(campaign: Campaign) -> frozenset[str]:
     """Return the names that an expression over this campaign may use."""
     return frozenset(AXES) | set(campaign.file.axes.options)
 
 
-def host_expression(campaign: Campaign, where: str) -> Expression | None:
+def parse_host_expression(campaign: Campaign, where: str) -> Expression | None:
     """Parse `where`. Returns None if it uses axes only, and no hosts of runs."""
-    names = axis_names(campaign)
-    expression = parse(where, names | {HOST}, "--where")
-    return expression if HOST in expression.names - names else None
+    names = list_axis_names(campaign)
+    expression = parse_expression(where, names | {HOST_NAME}, "--where")
+    return expression if HOST_NAME in expression.names - names else None
 
 
 class CellSelection:
@@ -43,18 +43,18 @@ class CellSelection:
     elsewhere.
     """
 
-    def __init__(self, campaign: Campaign, where: str, hosts: HostsOf | None) -> None:
-        names = axis_names(campaign)
+    def __init__(self, campaign: Campaign, where: str, hosts: HostsByCell | None) -> None:
+        names = list_axis_names(campaign)
         self.hosts = hosts
-        self.expression = parse(where, names | {HOST} if hosts else names, "--where")
-        self.by_host = HOST in self.expression.names - names
+        self.expression = parse_expression(where, names | {HOST_NAME} if hosts else names, "--where")
+        self.by_host = HOST_NAME in self.expression.names - names
 
     def __call__(self, axes: Mapping[str, Any], cell_id: Callable[[], str]) -> bool:
         if self.hosts is None or not self.by_host:
             return self.expression(axes)
-        return any(self.expression({**axes, HOST: host}) for host in self.hosts(cell_id()))
+        return any(self.expression({**axes, HOST_NAME: host}) for host in self.hosts(cell_id()))
 
-    def known(self) -> str:
+    def list_known_hosts(self) -> str:
         """Return the part of an error message that lists the hosts with records."""
         if self.hosts is None or not self.by_host:
             return ""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-LAST = 1_000_000
+LAST_PLACE = 1_000_000
 """The place of a figure that declares none."""
 
 
-def in_page_order(drawings: Mapping[str, Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def sort_by_page_order(drawings: Mapping[str, Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Return the documents of figures (`build_page_document`) in the order of the page."""
-    return [drawings[name] for name in sorted(drawings, key=lambda name: (drawings[name].get("place", LAST), name))]
+    return [
+        drawings[name] for name in sorted(drawings, key=lambda name: (drawings[name].get("place", LAST_PLACE), name))
+    ]

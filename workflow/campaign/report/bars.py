@@ -22,11 +22,11 @@ from campaign.analysis.statistics import comparable_cells, comparisons
 from campaign.analysis.statistics.comparisons import Design
 from campaign.common import intervals, wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, coverage_of_cells, nothing, only_in_table
+from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, describe_undrawn, nothing
 
 # With more bars or groups in one panel, labels would cover each other.
-_LEGIBLE_BARS = 60
-_LEGIBLE_LABELS = 30
+_MAX_LABELLED_BARS = 60
+_MAX_GROUP_LABELS = 30
 _PT_PER_IN = 72
 
 
@@ -35,23 +35,23 @@ class Quantity:
     """Quantity of a bar figure: a column of the runs table, its label, its unit, and the divisor to that unit."""
 
     column: str
-    says: str
+    label: str
     unit: str
     divisor: float = 1.0
 
 
 # Smaller units for a rate with a small number, with the factor to each of them.
-_SMALLER = {"GB/s": (("MB/s", 1e3), ("kB/s", 1e6)), "MB/s": (("kB/s", 1e3),)}
+_SMALLER_UNITS = {"GB/s": (("MB/s", 1e3), ("kB/s", 1e6)), "MB/s": (("kB/s", 1e3),)}
 
 BarGroups = Sequence[tuple[str, Sequence[tuple[Any, Any]]]]
 """Groups of bars: the label of each, and its pairs of series and cell."""
 
-MOST_CONFIGURATIONS = 24
+MAX_CONFIGURATIONS = 24
 """Configurations of one picture; beyond, bars are no longer read."""
-_CELL = ("cell_id", "configuration", "workload", "batch", "precision", "state", "n_planned")
+_CELL_COLUMNS = ("cell_id", "configuration", "workload", "batch", "precision", "state", "n_planned")
 
 
-def rows_of(data: FigureData, quantities: Sequence[Quantity]) -> pd.DataFrame:
+def summarize_by_cell(data: FigureData, quantities: Sequence[Quantity]) -> pd.DataFrame:
     """Summarise quantities per cell over its valid runs.
 
     Return one row per quantity and cell that has a valid run with a value, in the order of quantities, then of the plan.
@@ -60,25 +60,25 @@ def rows_of(data: FigureData, quantities: Sequence[Quantity]) -> pd.DataFrame:
     missing value is absent, never zero. The table is empty if there is no value.
     """
     runs = data.runs[data.runs["status"] == "ok"]
-    cells = data.cells[[*_CELL, *comparable_cells.option_columns(data.cells)]]
-    found = []
-    for each in quantities:
-        if each.column not in runs or not runs[each.column].notna().any():
+    cells = data.cells[[*_CELL_COLUMNS, *comparable_cells.list_option_columns(data.cells)]]
+    tables = []
+    for quantity in quantities:
+        if quantity.column not in runs or not runs[quantity.column].notna().any():
             continue
-        values = runs[each.column] / each.divisor
-        unit, factor = told_in(each.unit, float(values.max()))
+        values = runs[quantity.column] / quantity.divisor
+        unit, factor = choose_unit(quantity.unit, float(values.max()))
         groups = (factor * values).groupby(runs["cell_id"], sort=False)
         table = pd.DataFrame({"n_ok": groups.count(), "mean": groups.mean(), "sd": groups.std()}).reset_index()
-        table = table[table["n_ok"] > 0].assign(quantity=each.says, unit=unit)
-        by = comparisons.design(runs, data.protocol, column=each.column, higher=False)
-        found.append(with_interval(cells.merge(table, on="cell_id"), by))
-    found = [table for table in found if len(table)]
-    if not found:
+        table = table[table["n_ok"] > 0].assign(quantity=quantity.label, unit=unit)
+        design = comparisons.build_design(runs, data.protocol, column=quantity.column, higher_is_better=False)
+        tables.append(add_intervals(cells.merge(table, on="cell_id"), design))
+    tables = [table for table in tables if len(table)]
+    if not tables:
         return pd.DataFrame()
-    return pd.concat(found, ignore_index=True)
+    return pd.concat(tables, ignore_index=True)
 
 
-def with_interval(rows: pd.DataFrame, by: Design) -> pd.DataFrame:
+def add_intervals(rows: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Add ci_low, ci_high and interval_method to rows of cells (cell_id, mean, sd, n_ok).
 
     The interval is over compositions if the design has all runs of the cell. A quantity with values of zero has no logarithm, so
@@ -87,47 +87,47 @@ def with_interval(rows: pd.DataFrame, by: Design) -> pd.DataFrame:
     """
     low, high = intervals.student_interval(rows["mean"], rows["sd"], rows["n_ok"])
     method = np.array(wording.list_interval_methods(rows["n_ok"]), dtype=object)
-    at = by.places(rows["cell_id"])
-    if len(by.cells):
-        of, how = by.locations()
-        whole = (at >= 0) & (np.append(by.runs, 0)[at] == rows["n_ok"])
-        value, below, above = (np.append(each, np.nan)[at] for each in of.bounds())
-        low = np.where(whole, rows["mean"] * below / value, low)
-        high = np.where(whole, rows["mean"] * above / value, high)
-        method = np.where(whole, np.append(how, "")[at], method)
+    positions = design.find_cell_indices(rows["cell_id"])
+    if len(design.cells):
+        locations, methods = design.estimate_locations()
+        has_all_runs = (positions >= 0) & (np.append(design.runs, 0)[positions] == rows["n_ok"])
+        value, lower, upper = (np.append(bound, np.nan)[positions] for bound in locations.compute_bounds())
+        low = np.where(has_all_runs, rows["mean"] * lower / value, low)
+        high = np.where(has_all_runs, rows["mean"] * upper / value, high)
+        method = np.where(has_all_runs, np.append(methods, "")[positions], method)
     return rows.assign(ci_low=low, ci_high=high, interval_method=pd.Series(method, index=rows.index, dtype="str"))
 
 
-def told_in(unit: str, largest: float) -> tuple[str, float]:
+def choose_unit(unit: str, largest: float) -> tuple[str, float]:
     """Choose the unit for a rate from its largest value, and return it with the factor to that unit.
 
     For example, 0.00004 GB/s is shown as 40 kB/s.
     """
-    units = [(unit, 1.0), *_SMALLER.get(unit, ())]
+    units = [(unit, 1.0), *_SMALLER_UNITS.get(unit, ())]
     # Zero needs no smaller unit.
-    return next((each for each in units if each[1] * largest >= 0.1), units[-1] if largest else units[0])
+    return next((candidate for candidate in units if candidate[1] * largest >= 0.1), units[-1] if largest else units[0])
 
 
-def told(value: float, unit: str) -> str:
+def format_with_unit(value: float, unit: str) -> str:
     """Format a value in the unit that suits it, such as '3.10 GB/s' or '41.2 kB/s'."""
-    suits, factor = told_in(unit, abs(value))
-    return f"{wording.format_number(factor * value)} {suits}"
+    suitable_unit, factor = choose_unit(unit, abs(value))
+    return f"{wording.format_number(factor * value)} {suitable_unit}"
 
 
-def told_beside(value: float, unit: str) -> str:
+def format_value(value: float, unit: str) -> str:
     """Format a value next to which its unit is stated, such as '3.10'.
 
     A value that is too small for that unit is given with another one, such as '41.2 kB/s'.
     """
-    return told(value, unit) if 0 < abs(value) < 1e-3 else wording.format_number(value)
+    return format_with_unit(value, unit) if 0 < abs(value) < 1e-3 else wording.format_number(value)
 
 
-def drawing(
+def build_bar_drawing(
     data: FigureData,
     rows: pd.DataFrame,
-    what: str,
+    value_sentence: str,
     remarks: str = "",
-    first: tuple[str, ...] = (),
+    first_findings: tuple[str, ...] = (),
 ) -> Drawing:
     """Build a bar figure with one panel per quantity, one group per configuration and one bar per workload.
 
@@ -140,102 +140,113 @@ def drawing(
     """
     if rows.empty:
         return nothing("no valid run has a value of it")
-    options = comparable_cells.option_columns(rows)
-    drawn = chosen(rows)
-    findings = (*first, *ranges(drawn))
+    options = comparable_cells.list_option_columns(rows)
+    drawn_rows = select_most_sampled(rows)
+    findings = (*first_findings, *describe_ranges(drawn_rows))
     axes = ["workload", "batch", "precision", *options]
-    kinds = drawn.drop_duplicates(axes).to_dict("records")
-    of_which = sorted({wording.format_axes(row, axes) for row in kinds})
+    kinds = drawn_rows.drop_duplicates(axes).to_dict("records")
+    variants = sorted({wording.format_axes(row, axes) for row in kinds})
     # Panels have ranges of their own.
-    cut = next((said for _, group in drawn.groupby("quantity") if (said := plot.cut(group, plot.RATE))), "")
-    left_out = only_in_table(drawn["configuration"].nunique() - MOST_CONFIGURATIONS, "configuration")
+    cut_note = next(
+        (
+            note
+            for _, group in drawn_rows.groupby("quantity")
+            if (note := plot.describe_cut_intervals(group, plot.RATE))
+        ),
+        "",
+    )
+    undrawn_note = describe_undrawn(drawn_rows["configuration"].nunique() - MAX_CONFIGURATIONS, "configuration")
     caption = (
-        f"{wording.format_run_counts(list(drawn['n_ok']))} a bar, "
-        f"{wording.describe_intervals(drawn['interval_method'])}. {what}"
+        f"{wording.format_run_counts(list(drawn_rows['n_ok']))} a bar, "
+        f"{wording.describe_intervals(drawn_rows['interval_method'])}. {value_sentence}"
     )
     # Ten thousand cells have few different workloads and batches, so each is described once.
-    same = rows.groupby(axes, sort=False, dropna=False)
+    groups = rows.groupby(axes, sort=False, dropna=False)
     words = [wording.format_axes(row, axes) for row in rows.loc[~rows.duplicated(axes), axes].to_dict("records")]
-    asked = rows[["configuration", "quantity", "unit", "mean", "ci_low", "ci_high", "n_ok"]]
-    return plot.drawn(
+    table_rows = rows[["configuration", "quantity", "unit", "mean", "ci_low", "ci_high", "n_ok"]]
+    return plot.build_drawing(
         data,
-        asked.assign(words=np.array(words, dtype=object)[same.ngroup().to_numpy()]),
-        lambda: picture(first_configurations(drawn)),
+        table_rows.assign(words=np.array(words, dtype=object)[groups.ngroup().to_numpy()]),
+        lambda: render_bars(select_configurations(drawn_rows)),
         {
             "What": lambda row: f"{row['quantity']} ({row['unit']})",
-            "Configuration": columns.text("configuration"),
-            "Workload": columns.text("words"),
-            "Mean": lambda row: told_beside(row["mean"], row["unit"]),
-            "95 % interval": columns.between("ci_low", "ci_high"),
-            **columns.RUNS,
+            "Configuration": columns.text_column("configuration"),
+            "Workload": columns.text_column("words"),
+            "Mean": lambda row: format_value(row["mean"], row["unit"]),
+            "95 % interval": columns.interval_column("ci_low", "ci_high"),
+            **columns.RUN_COLUMNS,
         },
         data=rows,
         caption=caption,
-        limits=(f"Drawn: {'; '.join(of_which)}.", remarks, left_out, cut),
+        limits=(f"Drawn: {'; '.join(variants)}.", remarks, undrawn_note, cut_note),
         findings=findings,
-        coverage=coverage_of_cells(data.cells, rows["cell_id"]),
+        coverage=describe_cell_coverage(data.cells, rows["cell_id"]),
     )
 
 
-def first_configurations(rows: pd.DataFrame) -> pd.DataFrame:
+def select_configurations(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of as many configurations as a picture can show, spread evenly over the plan.
 
     Similar configurations are next to each other in the plan.
     """
     names = rows["configuration"].unique()
-    places = np.unique(np.linspace(0, len(names) - 1, min(MOST_CONFIGURATIONS, len(names))).round().astype(int))
-    return rows[rows["configuration"].isin(names[places])]
+    positions = np.unique(np.linspace(0, len(names) - 1, min(MAX_CONFIGURATIONS, len(names))).round().astype(int))
+    return rows[rows["configuration"].isin(names[positions])]
 
 
-def chosen(rows: pd.DataFrame) -> pd.DataFrame:
+def select_most_sampled(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the batch, precision and options of each workload that were sampled on the most configurations."""
-    axes = ["batch", "precision", *comparable_cells.option_columns(rows)]
-    kept = []
-    for _, of_workload in rows.groupby("workload", sort=False):
-        groups = of_workload.groupby(axes, sort=False, dropna=False)
-        kept.append(max((group for _, group in groups), key=_rank))
-    return pd.concat(kept).sort_index()
+    axes = ["batch", "precision", *comparable_cells.list_option_columns(rows)]
+    groups_kept = []
+    for _, workload_rows in rows.groupby("workload", sort=False):
+        groups = workload_rows.groupby(axes, sort=False, dropna=False)
+        groups_kept.append(max((group for _, group in groups), key=_sampling_rank))
+    return pd.concat(groups_kept).sort_index()
 
 
-def _rank(group: pd.DataFrame) -> tuple[int, float, tuple[int, str]]:
+def _sampling_rank(group: pd.DataFrame) -> tuple[int, float, tuple[int, str]]:
     """Return the sort key of a group, which is its number of configurations, then its batch, then its precision."""
-    precision, name = comparable_cells.precision_rank(group["precision"].iloc[0])
+    precision, name = comparable_cells.rank_precision(group["precision"].iloc[0])
     return group["configuration"].nunique(), float(group["batch"].iloc[0]), (-precision, name)
 
 
-def ranges(rows: pd.DataFrame) -> tuple[str, ...]:
+def describe_ranges(rows: pd.DataFrame) -> tuple[str, ...]:
     """Describe the range of each quantity over configurations and workloads, one sentence per quantity."""
-    said = []
+    sentences = []
     for quantity, group in rows.groupby("quantity", sort=False):
-        ordered = group.sort_values("mean", kind="stable")
-        low, high = ordered.iloc[0], ordered.iloc[-1]
-        least, most = (told(row["mean"], row["unit"]) for row in (low, high))
+        sorted_rows = group.sort_values("mean", kind="stable")
+        low, high = sorted_rows.iloc[0], sorted_rows.iloc[-1]
+        low_text, high_text = (format_with_unit(row["mean"], row["unit"]) for row in (low, high))
         name = f"{str(quantity)[0].upper()}{str(quantity)[1:]}"
-        if least == most:
-            said.append(f"{name}: {least} {'everywhere' if len(group) > 1 else f'({_where(low, rows)})'}.")
+        if low_text == high_text:
+            sentences.append(
+                f"{name}: {low_text} {'everywhere' if len(group) > 1 else f'({_describe_place(low, rows)})'}."
+            )
         else:
-            said.append(f"{name}: from {least} ({_where(low, rows)}) to {most} ({_where(high, rows)}).")
-    return tuple(said)
+            sentences.append(
+                f"{name}: from {low_text} ({_describe_place(low, rows)}) to {high_text} ({_describe_place(high, rows)})."
+            )
+    return tuple(sentences)
 
 
-def _where(row: Any, rows: pd.DataFrame) -> str:
+def _describe_place(row: Any, rows: pd.DataFrame) -> str:
     """Describe the configuration of a row, with the workload if there are several."""
-    named = ["workload"] if rows["workload"].nunique() > 1 else []
-    return ", ".join([str(row["configuration"]), *(wording.format_axes(row, [name]) for name in named)])
+    columns_to_name = ["workload"] if rows["workload"].nunique() > 1 else []
+    return ", ".join([str(row["configuration"]), *(wording.format_axes(row, [name]) for name in columns_to_name)])
 
 
-def picture(rows: pd.DataFrame) -> str:
+def render_bars(rows: pd.DataFrame) -> str:
     """Draw the bars as SVG; call it inside `plot.use_style`."""
     workloads = list(rows["workload"].unique())
     configurations = list(rows["configuration"].unique())
     bars = Bars(workloads)
     quantities = rows.groupby("quantity", sort=False)
-    shown = [plot.Panel(str(name), group) for name, group in quantities][: plot.MOST_PANELS]
+    panels = [plot.Panel(str(name), group) for name, group in quantities][: plot.MAX_PANELS]
 
     def paint(axes: Axes, group: pd.DataFrame) -> None:
         by_place = {(row["configuration"], row["workload"]): row for row in group.to_dict("records")}
         groups = [
-            (name, [(each, by_place[name, each]) for each in workloads if (name, each) in by_place])
+            (name, [(workload, by_place[name, workload]) for workload in workloads if (name, workload) in by_place])
             for name in configurations
         ]
         bars.draw(axes, [(label, pairs) for label, pairs in groups if pairs])
@@ -246,18 +257,18 @@ def picture(rows: pd.DataFrame) -> str:
         elif not group["mean"].any():
             axes.set_ylim(0, 1)
 
-    handles = bars.handles() if len(workloads) > 1 else ()
-    height_in = tall_enough(2.1, configurations)
-    return plot.multiples(plot.Panels(tuple(shown), "", 0), paint, handles, "configuration", height_in=height_in)
+    handles = bars.legend_handles() if len(workloads) > 1 else ()
+    height_in = panel_height_in(2.1, configurations)
+    return plot.draw_multiples(plot.Panels(tuple(panels), "", 0), paint, handles, "configuration", height_in=height_in)
 
 
-def _top(row: Any) -> float:
+def _interval_top(row: Any) -> float:
     """Return the upper end of a bar with its interval, or 0 without a value."""
-    return float(max((each for each in (row["mean"], row["ci_high"]) if each == each), default=0.0))
+    return float(max((value for value in (row["mean"], row["ci_high"]) if value == value), default=0.0))
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _BarLayout:
     """Layout of the bars of a panel.
 
     Args:
@@ -269,7 +280,7 @@ class _Layout:
 
     width: float
     highest: float
-    words: list[list[str]]
+    labels: list[list[str]]
     is_narrow: bool
 
     def find_top(self, pairs: Sequence[tuple[Any, Any]], index: int) -> float:
@@ -278,8 +289,8 @@ class _Layout:
         A label that is wider than its bar is placed above the neighbouring bars as well.
         """
         if not self.is_narrow:
-            return _top(pairs[index][1])
-        return max(_top(row) for _, row in pairs[max(index - 1, 0) : index + 2])
+            return _interval_top(pairs[index][1])
+        return max(_interval_top(row) for _, row in pairs[max(index - 1, 0) : index + 2])
 
 
 class Bars:
@@ -289,16 +300,19 @@ class Bars:
     """
 
     def __init__(
-        self, series: Iterable[Any], above: Callable[[Any], str] = lambda _: "", say: Callable[[Any], str] = str
+        self,
+        series: Iterable[Any],
+        format_label: Callable[[Any], str] = lambda _: "",
+        format_series: Callable[[Any], str] = str,
     ) -> None:
-        self.looks = plot.looks(series)
-        self._words = above
-        self._say = say
+        self.looks = plot.assign_looks(series)
+        self._format_label = format_label
+        self._format_series = format_series
 
-    def _how(self, key: Any) -> dict[str, Any]:
+    def _bar_style(self, key: Any) -> dict[str, Any]:
         """Return the matplotlib style of the bars of a series."""
-        each = self.looks[key]
-        return {"facecolor": each.colour, "hatch": each.hatch, "edgecolor": plot.INK, "linewidth": 0.7}
+        look = self.looks[key]
+        return {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": plot.INK, "linewidth": 0.7}
 
     def draw(self, axes: Axes, groups: BarGroups) -> None:
         """Draw one panel."""
@@ -309,41 +323,43 @@ class Bars:
             for index, (key, row) in enumerate(pairs):
                 x = position + (index - (len(pairs) - 1) / 2) * layout.width
                 if not row["n_ok"]:
-                    plot.gap(axes, x, plot.why_not(row))
+                    plot.mark_gap(axes, x, plot.describe_gap(row))
                     continue
-                bars.setdefault(key, []).append((x, row["mean"], *plot.errors(row, "mean", "ci_low", "ci_high")))
-                words = layout.words[position][index]
+                bars.setdefault(key, []).append(
+                    (x, row["mean"], *plot.interval_lengths(row, "mean", "ci_low", "ci_high"))
+                )
+                words = layout.labels[position][index]
                 if words:
-                    self._above(axes, x, layout.find_top(pairs, index), layout.highest, words)
+                    self._write_label(axes, x, layout.find_top(pairs, index), layout.highest, words)
                     longest_words = max(longest_words, len(words))
         self._draw_series(axes, bars, layout.width)
-        step = math.ceil(len(groups) / _LEGIBLE_LABELS)
+        step = math.ceil(len(groups) / _MAX_GROUP_LABELS)
         axes.set_xticks(range(0, len(groups), step), [label for label, _ in groups[::step]])
         axes.set_xlim(-0.6, len(groups) - 0.4)
         if layout.highest > 0:
             # Room for the vertical label above the tallest bar.
             axes.set_ylim(0, 1.05 * layout.highest * (1.0 + 0.045 * longest_words))
 
-    def _lay_out(self, axes: Axes, groups: BarGroups) -> _Layout:
+    def _lay_out(self, axes: Axes, groups: BarGroups) -> _BarLayout:
         """Choose the width of bars, and the labels above bars that are wide enough for them."""
         width = 0.84 / max(len(pairs) for _, pairs in groups)
         axes_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
         bar_pt = axes_pt * width / (len(groups) + 0.2)
-        return _Layout(
+        return _BarLayout(
             width=width,
-            highest=plot.range_of(pd.DataFrame([row for _, pairs in groups for _, row in pairs]), plot.RATE)[1],
-            words=self._choose_words(groups, bar_pt),
-            is_narrow=bar_pt < 1.5 * plot.small_pt(),
+            highest=plot.compute_range(pd.DataFrame([row for _, pairs in groups for _, row in pairs]), plot.RATE)[1],
+            labels=self._choose_labels(groups, bar_pt),
+            is_narrow=bar_pt < 1.5 * plot.small_font_pt(),
         )
 
-    def _choose_words(self, groups: BarGroups, bar_pt: float) -> list[list[str]]:
+    def _choose_labels(self, groups: BarGroups, bar_pt: float) -> list[list[str]]:
         """Return the label above each bar of each group, empty in a panel in which labels would cover each other."""
-        nothing_written = [[""] * len(pairs) for _, pairs in groups]
-        if sum(len(pairs) for _, pairs in groups) > _LEGIBLE_BARS:
-            return nothing_written
-        words = [[self._words(row) for _, row in pairs] for _, pairs in groups]
-        has_neighbours = any(left and right for of_group in words for left, right in pairwise(of_group))
-        return nothing_written if bar_pt < 1.1 * plot.small_pt() and has_neighbours else words
+        empty_labels = [[""] * len(pairs) for _, pairs in groups]
+        if sum(len(pairs) for _, pairs in groups) > _MAX_LABELLED_BARS:
+            return empty_labels
+        words = [[self._format_label(row) for _, row in pairs] for _, pairs in groups]
+        has_neighbours = any(first and second for group_labels in words for first, second in pairwise(group_labels))
+        return empty_labels if bar_pt < 1.1 * plot.small_font_pt() and has_neighbours else words
 
     def _draw_series(
         self, axes: Axes, bars: Mapping[Any, Sequence[tuple[float, float, float, float]]], width: float
@@ -351,22 +367,22 @@ class Bars:
         """Draw all bars of a series at once: matplotlib takes as long for one bar as for hundreds."""
         for key, numbers in bars.items():
             x, height, *interval = np.array(numbers).T
-            style: dict[str, Any] = {**self._how(key), "ecolor": plot.INK, "error_kw": {"elinewidth": 1.0}}
+            style: dict[str, Any] = {**self._bar_style(key), "ecolor": plot.INK, "error_kw": {"elinewidth": 1.0}}
             axes.bar(x, height, width * 0.94, yerr=interval, **style)
 
     @staticmethod
-    def _above(axes: Axes, x: float, top: float, highest: float, words: str) -> None:
+    def _write_label(axes: Axes, x: float, top: float, highest: float, words: str) -> None:
         # An interval that leaves the picture has no visible end, so the label goes to its right.
         """Write the label above a bar."""
-        aside = 5 if top > highest else 0
-        how: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": plot.small_pt()}
-        axes.annotate(words, (x, min(top, highest)), xytext=(aside, 3), textcoords="offset points", **how)
+        offset_pt = 5 if top > highest else 0
+        text_style: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": plot.small_font_pt()}
+        axes.annotate(words, (x, min(top, highest)), xytext=(offset_pt, 3), textcoords="offset points", **text_style)
 
-    def handles(self) -> list[Patch]:
+    def legend_handles(self) -> list[Patch]:
         """Return the entries of the legend."""
-        return [Patch(label=self._say(key), **self._how(key)) for key in self.looks]
+        return [Patch(label=self._format_series(key), **self._bar_style(key)) for key in self.looks]
 
-    def multiples(
+    def draw_multiples(
         self,
         panels: plot.Panels,
         groups: Callable[[pd.DataFrame], BarGroups],
@@ -392,11 +408,11 @@ class Bars:
                 axes.tick_params(axis="x", rotation=rotation)
             axes.set_xlabel(x if isinstance(x, str) else x(rows))
 
-        return plot.multiples(panels, paint, self.handles(), y=y, height_in=height_in)
+        return plot.draw_multiples(panels, paint, self.legend_handles(), y=y, height_in=height_in)
 
 
-def grouped(
-    rows: pd.DataFrame, by: Any, series: str, label: Callable[[Any], str] = str, *, sort: bool = False
+def group_bars(
+    rows: pd.DataFrame, group_columns: Any, series: str, label: Callable[[Any], str] = str, *, sort: bool = False
 ) -> BarGroups:
     """Group rows into bars by the values of one or several columns, with one bar per row.
 
@@ -409,16 +425,21 @@ def grouped(
     """
     # The rows of all groups are converted at once: one by one, thousands of groups would take most of a figure's time.
     groups: dict[int, list[dict[Any, Any]]] = {}
-    for place, cell in zip(rows.groupby(by, sort=sort).ngroup(), rows.to_dict("records"), strict=True):
-        groups.setdefault(place, []).append(cell)
-    names = [by] if isinstance(by, str) else by
-    keys = {place: tuple(cells[0][name] for name in names) for place, cells in groups.items()}
+    for group_number, cell in zip(
+        rows.groupby(group_columns, sort=sort).ngroup(), rows.to_dict("records"), strict=True
+    ):
+        groups.setdefault(group_number, []).append(cell)
+    names = [group_columns] if isinstance(group_columns, str) else group_columns
+    keys = {group_number: tuple(cells[0][name] for name in names) for group_number, cells in groups.items()}
     return [
-        (label(keys[place] if len(names) > 1 else keys[place][0]), [(cell[series], cell) for cell in groups[place]])
-        for place in sorted(groups)
+        (
+            label(keys[group_number] if len(names) > 1 else keys[group_number][0]),
+            [(cell[series], cell) for cell in groups[group_number]],
+        )
+        for group_number in sorted(groups)
     ]
 
 
-def tall_enough(least_in: float, labels: Iterable[str]) -> float:
+def panel_height_in(min_height_in: float, labels: Iterable[str]) -> float:
     """Return the height in inches of a panel whose group labels are vertical."""
-    return least_in + 0.055 * min(max(len(label) for label in labels), 40)
+    return min_height_in + 0.055 * min(max(len(label) for label in labels), 40)

@@ -12,22 +12,22 @@ from pathlib import Path
 from campaign.common import wording
 from campaign.common.files import load_json, open_regular, read_json, reject_damaged_document
 from campaign.common.paths import Results
-from campaign.report import in_page_order
-from campaign.report.sections.race import race_lines
+from campaign.report import sort_by_page_order
+from campaign.report.sections.race import format_race_lines
 from campaign.spec.race import RaceDocument
 from campaign.workloads.main_metrics import MAIN_METRICS
 
-ALONE = "Differences between them are not tested, since nothing tells how much compositions differ"
+UNTESTED_NOTE = "Differences between them are not tested, since nothing tells how much compositions differ"
 
 _REMEDY = "delete it and run again"
-_ADVICE = 3
-_MAY_LEAD = frozenset(chain.from_iterable(MAIN_METRICS.values()))
-_FAILURES = 5  # kinds of them
-_CELLS = 3  # of each kind
-_FINDINGS = 1  # of each figure; the page has all of them
+_MAX_ADVICE = 3
+_PRIMARY_METRIC_CANDIDATES = frozenset(chain.from_iterable(MAIN_METRICS.values()))
+_MAX_FAILURE_KINDS = 5  # kinds of them
+_MAX_CELLS_PER_KIND = 3  # of each kind
+_MAX_FINDINGS_PER_FIGURE = 1  # of each figure; the page has all of them
 
 
-def summary(directory: Path, figures: Path | None = None, tables: Path | None = None) -> str:
+def summarize_campaign(directory: Path, figures: Path | None = None, tables: Path | None = None) -> str:
     """Summarise a campaign: counts, failed runs, compositions, first finding of each figure, recommendation, and the report's
     path.
 
@@ -39,81 +39,90 @@ def summary(directory: Path, figures: Path | None = None, tables: Path | None = 
     results = Results.from_directory(directory)
     figures, tables = figures or results.figures, tables or results.tables
     with reject_damaged_document(tables, _REMEDY):
-        lines = [*_counts(tables), *_failures(results, tables)]
+        lines = [*_describe_counts(tables), *_describe_failures(results, tables)]
     drawings = {}
     for path in figures.glob("*.json"):
         with reject_damaged_document(path, _REMEDY):
             drawings[path.stem] = load_json(path)
     with reject_damaged_document(figures, _REMEDY):
-        for drawing in in_page_order(drawings):
+        for drawing in sort_by_page_order(drawings):
             if drawing["shown"] and drawing["findings"]:
                 lines.append(f"\n{drawing['title']}")
-                lines += [f"  {finding}" for finding in drawing["findings"][:_FINDINGS]]
+                lines += [f"  {finding}" for finding in drawing["findings"][:_MAX_FINDINGS_PER_FIGURE]]
     recommendation = figures.parent / "recommendation" / "recommendation.json"
     with reject_damaged_document(recommendation, _REMEDY):
         answers = load_json(recommendation)["answers"]
-        advice = [" ".join(each["sentences"]) for each in answers]
+        advice = [" ".join(answer["sentences"]) for answer in answers]
     if advice:
-        lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_ADVICE])]
+        lines += ["\nWhat to build", *(f"  {sentence}" for sentence in advice[:_MAX_ADVICE])]
     with reject_damaged_document(tables, _REMEDY):
         if race := read_json(tables / "context.json").get("race"):
-            lines += ["", *race_lines(RaceDocument.model_validate(race))]
-    there = results.report_file.is_file() or figures == results.figures  # the workflow writes both
-    lines.append(f"\nReport: {results.report_file}" if there else f"\nNo report yet: campaign report {directory}")
+            lines += ["", *format_race_lines(RaceDocument.model_validate(race))]
+    has_report = results.report_file.is_file() or figures == results.figures  # the workflow writes both
+    lines.append(f"\nReport: {results.report_file}" if has_report else f"\nNo report yet: campaign report {directory}")
     return "\n".join(lines)
 
 
-def _failures(results: Results, tables: Path) -> list[str]:
+def _describe_failures(results: Results, tables: Path) -> list[str]:
     """Describe failed runs by status and reason, with cells and the log of the first; empty if no run failed."""
-    alike: defaultdict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
-    for row in _rows(tables / "runs.csv"):
+    rows_by_failure: defaultdict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
+    for row in _read_rows(tables / "runs.csv"):
         if row["status"] not in ("ok", "implied"):
-            alike[row["status"], row["failure_reason"]].append(row)
+            rows_by_failure[row["status"], row["failure_reason"]].append(row)
     lines = []
-    for (status, why), rows in sorted(alike.items(), key=lambda item: -len(item[1])):
+    for (status, reason), rows in sorted(rows_by_failure.items(), key=lambda item: -len(item[1])):
         cells = list(dict.fromkeys(f"{row['configuration']}, {row['workload']}, batch {row['batch']}" for row in rows))
-        more = f" and {len(cells) - _CELLS} more" if len(cells) > _CELLS else ""
+        more_cells = f" and {len(cells) - _MAX_CELLS_PER_KIND} more" if len(cells) > _MAX_CELLS_PER_KIND else ""
         path = results.directory / (rows[0].get("log") or "none")
         log = f"; log: {path}" if path.is_file() else ""
-        lines.append(f"  {len(rows)} {status}: {why} ({'; '.join(cells[:_CELLS])}{more}{log})")
-    others = [f"  ... and {len(lines) - _FAILURES} more kinds"] if len(lines) > _FAILURES else []
-    shown = [*lines[:_FAILURES], *others, f"  'campaign logs {results.directory}' shows how the logs end"]
-    return ["\nFailed runs", *shown] if lines else []
+        lines.append(f"  {len(rows)} {status}: {reason} ({'; '.join(cells[:_MAX_CELLS_PER_KIND])}{more_cells}{log})")
+    more_kinds = [f"  ... and {len(lines) - _MAX_FAILURE_KINDS} more kinds"] if len(lines) > _MAX_FAILURE_KINDS else []
+    shown_lines = [
+        *lines[:_MAX_FAILURE_KINDS],
+        *more_kinds,
+        f"  'campaign logs {results.directory}' shows how the logs end",
+    ]
+    return ["\nFailed runs", *shown_lines] if lines else []
 
 
-def _counts(tables: Path) -> list[str]:
+def _describe_counts(tables: Path) -> list[str]:
     """Describe the numbers of cells, of runs by outcome, and of compositions."""
-    cells = list(_rows(tables / "cells.csv"))
+    cells = list(_read_rows(tables / "cells.csv"))
     names = ("planned", "ok", "failed", "implied", "missing")
     runs = Counter({name: sum(int(float(row[f"n_{name}"])) for row in cells) for name in names})
-    implied = f"{runs['implied']} implied, " if runs["implied"] else ""
+    implied_text = f"{runs['implied']} implied, " if runs["implied"] else ""
     return [
         "",
-        f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} measured, {runs['failed']} failed, {implied}"
+        f"{len(cells)} cells, {runs['planned']} runs: {runs['ok']} measured, {runs['failed']} failed, {implied_text}"
         f"{runs['missing']} missing",
-        *_valid_runs(tables),
+        *_describe_valid_runs(tables),
     ]
 
 
-def _valid_runs(tables: Path) -> list[str]:
+def _describe_valid_runs(tables: Path) -> list[str]:
     """Describe how often configurations and cells were composed, and how many runs lack the primary metric.
 
     Every statement between configurations depends on the compositions of its cells.
     """
     leases: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    without, others = 0, Counter[str]()
-    for row in _rows(tables / "runs.csv"):
+    runs_without_metric, other_metrics = 0, Counter[str]()
+    for row in _read_rows(tables / "runs.csv"):
         if row["status"] == "ok":
             leases[row["configuration"], row["cell_id"]].add(row["lease_id"])
             if row["value"] == "":
-                without += 1
-                others.update(name for name, text in row.items() if text and name in _MAY_LEAD)
-    they_gave = f"; they gave {', '.join(others)}: name one as `metric` in the campaign file" if others else ""
-    said = [f"{wording.pluralize(without, 'measured run')} without the primary metric, in no figure of it{they_gave}"]
-    return _compositions(leases) + (said if without else [])
+                runs_without_metric += 1
+                other_metrics.update(name for name, text in row.items() if text and name in _PRIMARY_METRIC_CANDIDATES)
+    other_metrics_note = (
+        f"; they gave {', '.join(other_metrics)}: name one as `metric` in the campaign file" if other_metrics else ""
+    )
+    sentences = [
+        f"{wording.pluralize(runs_without_metric, 'measured run')} without "
+        f"the primary metric, in no figure of it{other_metrics_note}"
+    ]
+    return _describe_compositions(leases) + (sentences if runs_without_metric else [])
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
+def _read_rows(path: Path) -> Iterator[dict[str, str]]:
     """Yield the rows of a CSV file. Raises ValueError if the file is no CSV."""
     with TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
         try:
@@ -122,19 +131,19 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
             raise ValueError(f"no CSV: {error}") from error
 
 
-def _compositions(leases: Mapping[tuple[str, str], set[str]]) -> list[str]:
-    counts = sorted(len(own) for own in leases.values())
+def _describe_compositions(leases: Mapping[tuple[str, str], set[str]]) -> list[str]:
+    counts = sorted(len(cell_leases) for cell_leases in leases.values())
     configurations = len({configuration for configuration, _ in leases})
-    total = len({(configuration, lease) for (configuration, _), own in leases.items() for lease in own})
+    total = len({(configuration, lease) for (configuration, _), cell_leases in leases.items() for lease in cell_leases})
     if not counts:
         return []
     ends = " to ".join(dict.fromkeys(str(count) for count in (counts[0], counts[-1])))
-    each = "each composed once" if total == configurations else f"{total} compositions, {ends} of each cell"
-    alone = f". {ALONE}" if counts[-1] == 1 and configurations > 1 else ""
-    return [f"{wording.pluralize(configurations, 'configuration')} measured, {each}{alone}"]
+    per_cell = "each composed once" if total == configurations else f"{total} compositions, {ends} of each cell"
+    untested_note = f". {UNTESTED_NOTE}" if counts[-1] == 1 and configurations > 1 else ""
+    return [f"{wording.pluralize(configurations, 'configuration')} measured, {per_cell}{untested_note}"]
 
 
-def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool = False) -> list[str]:
+def list_missing_reasons(directory: Path, tables: Path | None = None, *, only_tried: bool = False) -> list[str]:
     """Return one line per lease of plan/plan.json that has runs without a record, with the reason.
 
     Args:
@@ -144,12 +153,12 @@ def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool 
     """
     lines, results = [], Results.from_directory(directory)
     if not results.plan_file.exists():  # of parts that were merged
-        missing = sum(int(float(row["n_missing"])) for row in _rows((tables or results.tables) / "cells.csv"))
-        why = "there is no plan that says why" if results.records.exists() else "not measured yet"
-        return [f"{wording.pluralize(missing, 'run')}: {why}"] if missing else []
+        missing = sum(int(float(row["n_missing"])) for row in _read_rows((tables or results.tables) / "cells.csv"))
+        reason = "there is no plan that says why" if results.records.exists() else "not measured yet"
+        return [f"{wording.pluralize(missing, 'run')}: {reason}"] if missing else []
     with reject_damaged_document(results.plan_file, _REMEDY):
-        planned = load_json(results.plan_file)["leases"]
-        leases = [{key: lease[key] for key in ("lease", "runs")} for lease in planned]
+        planned_leases = load_json(results.plan_file)["leases"]
+        leases = [{key: lease[key] for key in ("lease", "runs")} for lease in planned_leases]
     manifests = {}
     for path in sorted(results.list_manifests(), key=lambda path: path.stat().st_mtime):
         with reject_damaged_document(path, _REMEDY):
@@ -157,8 +166,8 @@ def missing_reasons(directory: Path, tables: Path | None = None, *, tried: bool 
             manifests[manifest["lease"]] = manifest
     for lease in leases:
         if (manifest := manifests.get(lease["lease"])) is None:
-            lines += [] if tried else [f"{lease['lease']}: {lease['runs']} runs: not measured yet"]
+            lines += [] if only_tried else [f"{lease['lease']}: {lease['runs']} runs: not measured yet"]
         elif manifest["missing"]:
-            why = manifest["reason"] or "the driver did not get to them"
-            lines.append(f"{manifest['lease']}: {len(manifest['missing'])} of {manifest['runs']} runs: {why}")
+            reason = manifest["reason"] or "the driver did not get to them"
+            lines.append(f"{manifest['lease']}: {len(manifest['missing'])} of {manifest['runs']} runs: {reason}")
     return lines

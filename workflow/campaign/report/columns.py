@@ -7,62 +7,66 @@ from typing import Any
 
 from campaign.common import wording
 
-Column = Callable[[Any], str]
+CellFormatter = Callable[[Any], str]
 
 
-def text(name: str, none: str = "") -> Column:
+def text_column(name: str, placeholder: str = "") -> CellFormatter:
     """Return a column with the value of a field as it is, or a placeholder if it is empty."""
-    return lambda row: row[name] or none
+    return lambda row: row[name] or placeholder
 
 
-def described(names: Sequence[str]) -> Column:
+def description_column(names: Sequence[str]) -> CellFormatter:
     """Return a column with several fields of a row in words: 'bert-base, batch 32, fp16'."""
     return lambda row: wording.format_axes(row, names)
 
 
-def count(name: str) -> Column:
+def count_column(name: str) -> CellFormatter:
     """Return a column with the value of a field as a count."""
     return lambda row: wording.format_count(row[name])
 
 
-def number(name: str, digits: int = 3, factor: float = 1.0) -> Column:
+def number_column(name: str, digits: int = 3, factor: float = 1.0) -> CellFormatter:
     """Return a column with the value of a field as a number."""
     return lambda row: wording.format_number(factor * row[name], digits)
 
 
-def percent(name: str, decimals: int = 1) -> Column:
+def percent_column(name: str, decimals: int = 1) -> CellFormatter:
     """Return a column with the value of a field in percent."""
     return lambda row: wording.format_percent(row[name], decimals)
 
 
-def seconds(name: str) -> Column:
+def duration_column(name: str) -> CellFormatter:
     """Return a column with the value of a field as a duration."""
     return lambda row: wording.format_seconds(row[name])
 
 
-def between(low: str, high: str, say: Callable[[float], str] = wording.format_number) -> Column:
+def interval_column(
+    low: str, high: str, format_number: Callable[[float], str] = wording.format_number
+) -> CellFormatter:
     """Return a column with an interval by its two ends.
 
     It has a dash if both ends are equal, as for the ratio of the baseline to itself.
     """
-    return lambda row: wording.NO_VALUE if row[low] == row[high] else wording.format_range(row[low], row[high], say)
+    return lambda row: (
+        wording.NO_VALUE if row[low] == row[high] else wording.format_range(row[low], row[high], format_number)
+    )
 
 
-def rate(heading: str) -> Mapping[str, Column]:
+def rate_columns(heading: str) -> Mapping[str, CellFormatter]:
     """Return the columns of a cell's mean and its interval, by heading."""
     return {
         heading: lambda row: wording.format_rate(row["mean"]),
-        "95 % interval": between("ci_low", "ci_high", wording.format_rate),
+        "95 % interval": interval_column("ci_low", "ci_high", wording.format_rate),
     }
 
 
-def ratio(heading: str, interval: str = "95 % interval ") -> Mapping[str, Column]:
+def ratio_columns(heading: str, interval: str = "95 % interval ") -> Mapping[str, CellFormatter]:
     """Return the columns of a cell's ratio to its reference and the interval, by heading."""
     return {
         heading: lambda row: wording.format_ratio(row["ratio"]),
-        interval: between("ratio_low", "ratio_high", wording.format_ratio),
+        interval: interval_column("ratio_low", "ratio_high", wording.format_ratio),
     }
 
 
-RUNS: Mapping[str, Column] = {"Runs": count("n_ok")}
-RUNS_AND_FAILURES: Mapping[str, Column] = {**RUNS, "Failed": text("failures")}
+RUN_COLUMNS: Mapping[str, CellFormatter] = {"Runs": count_column("n_ok")}
+RUN_AND_FAILURE_COLUMNS: Mapping[str, CellFormatter] = {**RUN_COLUMNS, "Failed": text_column("failures")}

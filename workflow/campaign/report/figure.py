@@ -50,27 +50,27 @@ import pandas as pd
 
 from campaign.analysis.statistics import comparisons, verdict
 from campaign.analysis.statistics.comparisons import Design
-from campaign.analysis.statistics.step_times import MARKS
-from campaign.analysis.tables.cells import STATES
+from campaign.analysis.statistics.step_times import WINDOW_PROBLEMS
+from campaign.analysis.tables.cells import CELL_STATES
 from campaign.analysis.tables.io import Tables, write_csv
-from campaign.analysis.tables.leases import leases_table, operations_table
+from campaign.analysis.tables.leases import build_leases_table, build_operations_table
 from campaign.common import wording
 from campaign.common.errors import RecordError
 from campaign.common.intervals import SIGNIFICANCE_LEVEL
 from campaign.common.paths import REPORTS, SCRIPTS
-from campaign.report import LAST, svg
-from campaign.spec.metric import THROUGHPUT, Metric, metric_of
+from campaign.report import LAST_PLACE, svg
+from campaign.spec.metric import THROUGHPUT, Metric, read_primary_metric
 
 ANSWERS, EVIDENCE, APPARATUS = "answers", "evidence", "apparatus"
 """Parts of the page."""
 # With a picture, a table is on the page as a whole or not at all. For more rows, and for evidence, there is the CSV.
 ROWS_ON_PAGE = {ANSWERS: 6, EVIDENCE: 0, APPARATUS: 0}
 ROWS_WITHOUT_PICTURE = 12
-_ROWS_IN_WORDS = 300  # More than any page, paper or test uses; the CSV has the numbers.
+_MAX_ROWS_IN_WORDS = 300  # More than any page, paper or test uses; the CSV has the numbers.
 
-_SUMMARY = ("mean", "sd", "ci_low", "ci_high")
+_SUMMARY_COLUMNS = ("mean", "sd", "ci_low", "ci_high")
 """Numbers of the primary metric, unless a column `unit` says otherwise."""
-_RATES = ("median", "median_low", "median_high", "min", "max", "against_mean", "against_sd")
+_RATE_COLUMNS = ("median", "median_low", "median_high", "min", "max", "against_mean", "against_sd")
 
 
 @dataclass(frozen=True)
@@ -92,21 +92,21 @@ class FigureData:
     steps: pd.DataFrame = field(default_factory=pd.DataFrame)
     context: Mapping[str, Any] = field(default_factory=dict)
     reference: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Runs of the reference (`campaign.analysis.tables.runs.reference_table`)."""
+    """Runs of the reference (`campaign.analysis.tables.runs.build_reference_table`)."""
     operations: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """What operations of the fabric took (`campaign.analysis.tables.leases.operations_table`)."""
+    """What operations of the fabric took (`campaign.analysis.tables.leases.build_operations_table`)."""
     style: Path = REPORTS / "style.mplstyle"
 
     @property
     def metric(self) -> Metric:
         """Primary metric of the campaign, which `mean` and the other summaries of cells refer to."""
-        return metric_of(self.context)
+        return read_primary_metric(self.context)
 
     @cached_property
     def design(self) -> Design:
         """Experiment design of the runs, by which `campaign.analysis.statistics.comparable_cells` compares cells."""
         campaign = {**self.context.get("campaign", {}), "protocol": self.protocol}
-        return comparisons.of_campaign(self.runs, campaign, self.reference)
+        return comparisons.build_campaign_design(self.runs, campaign, self.reference)
 
 
 @dataclass(frozen=True)
@@ -154,12 +154,12 @@ class Figure:
     name: str
     title: str
     section: str
-    drawn_by: Callable[[FigureData], Drawing]
+    draw_function: Callable[[FigureData], Drawing]
     method: str = ""
     rests_on: Sequence[str] = ()
     part: str = EVIDENCE
     within: str = ""
-    place: int = LAST
+    place: int = LAST_PLACE
     units: Mapping[str, str] = field(default_factory=dict)
     counterparts: Mapping[str, str] = field(default_factory=dict)
 
@@ -170,32 +170,34 @@ class Figure:
 
     def draw(self, data: FigureData) -> Drawing:
         """Return the drawing, with its pictures labelled for screen readers and fit for any page."""
-        drawing = replace(self.drawn_by(data), metric=data.metric)
+        drawing = replace(self.draw_function(data), metric=data.metric)
         if drawing.svg is None:
             return drawing
         alt = wording.write_alt_text(drawing.findings)
 
-        def named(picture: str | None, suffix: str, alt: str = alt) -> str | None:
-            return svg.adapted(picture, f"{self.anchor}{suffix}", self.title, alt) if picture else None
+        def adapt_picture(picture: str | None, suffix: str, alt: str = alt) -> str | None:
+            return svg.adapt_svg(picture, f"{self.anchor}{suffix}", self.title, alt) if picture else None
 
         return replace(
             drawing,
             alt=alt,
-            svg=named(drawing.svg, ""),
-            narrow=named(drawing.narrow, "-narrow"),
-            glance=named(drawing.glance, "-glance", ""),  # it is placed below the sentence with the same content
+            svg=adapt_picture(drawing.svg, ""),
+            narrow=adapt_picture(drawing.narrow, "-narrow"),
+            glance=adapt_picture(
+                drawing.glance, "-glance", ""
+            ),  # it is placed below the sentence with the same content
         )
 
-    def csv(self, drawing: Drawing) -> str:
+    def to_csv(self, drawing: Drawing) -> str:
         """Return the drawn numbers as CSV.
 
         Their units are in the names of columns, or in a column `unit`, `size_unit` or `cost_unit`.
         """
-        rates = _RATES if "unit" in drawing.data else (*_RATES, *_SUMMARY)
+        rates = _RATE_COLUMNS if "unit" in drawing.data else (*_RATE_COLUMNS, *_SUMMARY_COLUMNS)
         units = {**dict.fromkeys(rates, drawing.metric.suffix), **self.units}
-        named = drawing.data.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit})
+        table = drawing.data.rename(columns={name: f"{name}_{unit}" for name, unit in units.items() if unit})
         text = io.BytesIO()
-        write_csv(named, text)
+        write_csv(table, text)
         return text.getvalue().decode()
 
 
@@ -210,12 +212,12 @@ def load_figure(name: str, scripts: Path = SCRIPTS) -> Figure:
         raise RecordError(f"{path}: cannot be loaded; reinstall the package or use a checkout")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return _declared(name, path, module)
+    return _figure_from_module(name, path, module)
 
 
-def _declared(name: str, path: Path, module: ModuleType) -> Figure:
+def _figure_from_module(name: str, path: Path, module: ModuleType) -> Figure:
     """Build the figure from the attributes of its module. Raises RecordError if one is missing or invalid."""
-    missing = [needed for needed in ("TITLE", "SECTION", "draw") if not hasattr(module, needed)]
+    missing = [attribute for attribute in ("TITLE", "SECTION", "draw") if not hasattr(module, attribute)]
     if missing:
         raise RecordError(f"{path}: a figure declares TITLE, SECTION and draw(data); missing: {', '.join(missing)}")
     optional = {
@@ -229,15 +231,15 @@ def _declared(name: str, path: Path, module: ModuleType) -> Figure:
     return Figure(name, module.TITLE, module.SECTION, module.draw, **optional)
 
 
-def figure_names(scripts: Path = SCRIPTS) -> list[str]:
+def list_figure_names(scripts: Path = SCRIPTS) -> list[str]:
     """Return the names of the figures, one per file in scripts/figures/."""
     return sorted(path.stem for path in (scripts / "figures").glob("[a-z]*.py"))
 
 
-def all_figures(scripts: Path = SCRIPTS) -> dict[str, Figure]:
+def load_all_figures(scripts: Path = SCRIPTS) -> dict[str, Figure]:
     """Load the figures of scripts/figures/ by name, in the order of the page."""
-    found = [load_figure(name, scripts) for name in figure_names(scripts)]
-    return {figure.name: figure for figure in sorted(found, key=lambda figure: (figure.place, figure.name))}
+    figures = [load_figure(name, scripts) for name in list_figure_names(scripts)]
+    return {figure.name: figure for figure in sorted(figures, key=lambda figure: (figure.place, figure.name))}
 
 
 def nothing(reason: str) -> Drawing:
@@ -249,7 +251,7 @@ def nothing(reason: str) -> Drawing:
     return Drawing(svg=None, empty_reason=reason)
 
 
-def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
+def build_page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
     """Build the JSON-serialisable document of a figure for the page.
 
     The picture is a file of its own.
@@ -271,29 +273,29 @@ def page_document(figure: Figure, drawing: Drawing) -> dict[str, Any]:
         "alt": drawing.alt,
         "findings": list(drawing.findings),
         "limits": list(drawing.limits),
-        "tested": _tested(drawing.data),
+        "tested": _count_tests(drawing.data),
         "narrow": drawing.narrow,
         "glance": drawing.glance,
-        **_short_table(drawing, ROWS_ON_PAGE[figure.part]),
+        **_shorten_table(drawing, ROWS_ON_PAGE[figure.part]),
     }
 
 
-def _tested(rows: pd.DataFrame) -> dict[str, int]:
+def _count_tests(rows: pd.DataFrame) -> dict[str, int]:
     """Count the comparisons of a figure by method, and those with a significant difference (`differ`).
 
     The page sums these counts over all figures.
     """
     if not {"p", "p_holm", "method"} <= set(rows):
         return {}
-    tested = rows[rows["p"].notna()]
-    methods = tested["method"].str.removesuffix(", 95 %").value_counts(sort=False)
+    tested_rows = rows[rows["p"].notna()]
+    methods = tested_rows["method"].str.removesuffix(", 95 %").value_counts(sort=False)
     return {
-        "differ": int((tested["p_holm"] < SIGNIFICANCE_LEVEL).sum()),
+        "differ": int((tested_rows["p_holm"] < SIGNIFICANCE_LEVEL).sum()),
         **{str(name): int(n) for name, n in methods.items()},
     }
 
 
-def _short_table(drawing: Drawing, most: int) -> dict[str, Any]:
+def _shorten_table(drawing: Drawing, max_rows: int) -> dict[str, Any]:
     """Shorten the table of a drawing for the page.
 
     Columns that are empty, or the same in all of several rows, are left out. With a picture, the table is included only if it
@@ -302,20 +304,22 @@ def _short_table(drawing: Drawing, most: int) -> dict[str, Any]:
     """
     headings, rows = drawing.headings, drawing.rows
     total = max(drawing.rows_total, len(rows))
-    values = [{row[at] for row in rows} for at in range(len(headings))]
-    kept = [at for at, said in enumerate(values) if said - _EMPTY and (len(rows) == 1 or len(said) > 1)]
-    shown = rows[:ROWS_WITHOUT_PICTURE] if not drawing.svg else rows if total <= most else ()
+    values = [{row[index] for row in rows} for index in range(len(headings))]
+    kept_columns = [
+        index for index, texts in enumerate(values) if texts - _EMPTY_TEXTS and (len(rows) == 1 or len(texts) > 1)
+    ]
+    shown_rows = rows[:ROWS_WITHOUT_PICTURE] if not drawing.svg else rows if total <= max_rows else ()
     return {
-        "headings": [headings[at] for at in kept],
-        "rows": [[row[at] for at in kept] for row in shown],
-        "rows_left_out": total - len(shown),
+        "headings": [headings[index] for index in kept_columns],
+        "rows": [[row[index] for index in kept_columns] for row in shown_rows],
+        "rows_left_out": total - len(shown_rows),
     }
 
 
-_EMPTY = {"", "0", wording.NO_VALUE}
+_EMPTY_TEXTS = {"", "0", wording.NO_VALUE}
 
 
-def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, Any]:
+def build_page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, Any]:
     """Build the headings and rows of a Drawing.
 
     Cells whose measured windows are marked (`campaign.analysis.statistics.step_times.windows`) add a last column.
@@ -326,33 +330,36 @@ def page_table(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]]) 
     """
     if "window" in rows and (rows["window"].fillna("") != "").any():
         columns = {**columns, "Measured window": lambda row: row["window"] or wording.NO_VALUE}
-    said = [tuple(say(row) for say in columns.values()) for row in rows.head(_ROWS_IN_WORDS).to_dict("records")]
-    return {"headings": tuple(columns), "rows": tuple(said), "rows_total": len(rows)}
+    texts = [
+        tuple(format_cell(row) for format_cell in columns.values())
+        for row in rows.head(_MAX_ROWS_IN_WORDS).to_dict("records")
+    ]
+    return {"headings": tuple(columns), "rows": tuple(texts), "rows_total": len(rows)}
 
 
-def telling(rows: pd.DataFrame, columns: Iterable[str], least: str = "workload") -> list[str]:
+def select_distinguishing_columns(rows: pd.DataFrame, columns: Iterable[str], default: str = "workload") -> list[str]:
     """Return the columns in which rows differ; `least` alone if there are none."""
-    return [column for column in columns if rows[column].nunique() > 1] or [least]
+    return [column for column in columns if rows[column].nunique() > 1] or [default]
 
 
-def first_and_last(ordered: pd.DataFrame) -> list[Any]:
+def select_first_and_last(sorted_rows: pd.DataFrame) -> list[Any]:
     """Return the first and the last of sorted rows; a single row is returned once."""
-    return [ordered.iloc[0]] if len(ordered) == 1 else [ordered.iloc[0], ordered.iloc[-1]]
+    return [sorted_rows.iloc[0]] if len(sorted_rows) == 1 else [sorted_rows.iloc[0], sorted_rows.iloc[-1]]
 
 
-def only_in_table(count: int, noun: str, where: str = "data table") -> str:
+def describe_undrawn(count: int, noun: str, location: str = "data table") -> str:
     """Return a sentence for a caption, after a space, on how many items are not drawn; '' for none."""
-    return f" {wording.pluralize(count, f'further {noun}')} in the {where} only." if count > 0 else ""
+    return f" {wording.pluralize(count, f'further {noun}')} in the {location} only." if count > 0 else ""
 
 
-def data_of(tables: Tables, style: Path | None = None) -> FigureData:
+def build_figure_data(tables: Tables, style: Path | None = None) -> FigureData:
     """Build the data of figures from the tables of a campaign."""
     campaign = tables.context["campaign"]
-    given: dict[str, Any] = {"style": style} if style else {}
+    optional: dict[str, Any] = {"style": style} if style else {}
     return FigureData(
         tables.runs,
         tables.cells,
-        leases_table(tables.leases),
+        build_leases_table(tables.leases),
         campaign["baseline"],
         campaign["protocol"],
         tuple(tables.links),
@@ -360,69 +367,77 @@ def data_of(tables: Tables, style: Path | None = None) -> FigureData:
         tables.steps,
         tables.context,
         tables.reference,
-        operations_table(tables.leases),
-        **given,
+        build_operations_table(tables.leases),
+        **optional,
     )
 
 
-def write(figure: Figure, data: FigureData, directory: Path) -> None:
+def write_figure(figure: Figure, data: FigureData, directory: Path) -> None:
     """Draw one figure and write its files into a directory.
 
     If the figure has no data, only its document is written, which holds the reason. Raises RecordError if a file cannot be
     written.
     """
     drawing = figure.draw(data)
-    words = json.dumps(page_document(figure, drawing), indent=1, sort_keys=True, ensure_ascii=False)
+    words = json.dumps(build_page_document(figure, drawing), indent=1, sort_keys=True, ensure_ascii=False)
     out = directory / figure.name
     try:
         for suffix in (".svg", ".csv"):
             out.with_suffix(suffix).unlink(missing_ok=True)
         if drawing.svg or drawing.rows:
-            picture = drawing.svg or svg.notice(figure.anchor, f"{figure.title}: see its table")
+            picture = drawing.svg or svg.render_notice(figure.anchor, f"{figure.title}: see its table")
             out.with_suffix(".svg").write_text(svg.DECLARATION + picture, encoding="utf-8")
-            out.with_suffix(".csv").write_text(figure.csv(drawing), encoding="utf-8")
+            out.with_suffix(".csv").write_text(figure.to_csv(drawing), encoding="utf-8")
         out.with_suffix(".json").write_text(words + "\n", encoding="utf-8")
     except OSError as error:
         raise RecordError(f"figure {figure.anchor} could not be written ({error.strerror or error})") from error
 
 
-def limits_of(data: FigureData, rows: pd.DataFrame) -> tuple[str, ...]:
+def list_limits(data: FigureData, rows: pd.DataFrame) -> tuple[str, ...]:
     """Return the limits of a figure's findings, as sentences on comparisons and on irregular measured windows."""
-    compared = verdict.limits(rows, data.protocol) if {"p_holm", "method"} <= set(rows) else ()
-    return *compared, _windows(data.cells, rows) if "cell_id" in rows else ""
+    comparison_limits = verdict.list_limitations(rows, data.protocol) if {"p_holm", "method"} <= set(rows) else ()
+    return *comparison_limits, _describe_windows(data.cells, rows) if "cell_id" in rows else ""
 
 
-def _windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:
+def _describe_windows(cells: pd.DataFrame, rows: pd.DataFrame) -> str:
     """Return a sentence on how many of these cells have an irregular measured window; '' for none or unknown."""
-    marked = cells[cells.get("window", pd.Series("", cells.index)) != ""]
-    shown = marked[marked["cell_id"].isin(rows["cell_id"])]
-    marks = shown.drop_duplicates("cell_id")["window"].str.split(", ").explode() if len(shown) else pd.Series()
-    counts = {mark: int((marks == mark).sum()) for mark in MARKS}
-    said = [f"{mark} in {wording.pluralize(count, 'cell')}" for mark, count in counts.items() if count]
-    return f"Measured window: {', '.join(said)}." if said else ""
+    marked_cells = cells[cells.get("window", pd.Series("", cells.index)) != ""]
+    shown_cells = marked_cells[marked_cells["cell_id"].isin(rows["cell_id"])]
+    marks = (
+        shown_cells.drop_duplicates("cell_id")["window"].str.split(", ").explode() if len(shown_cells) else pd.Series()
+    )
+    counts = {mark: int((marks == mark).sum()) for mark in WINDOW_PROBLEMS}
+    counts_in_words = [f"{mark} in {wording.pluralize(count, 'cell')}" for mark, count in counts.items() if count]
+    return f"Measured window: {', '.join(counts_in_words)}." if counts_in_words else ""
 
 
-def coverage_of_cells(planned: pd.DataFrame, shown: Iterable[str] | None = None) -> str:
+def describe_cell_coverage(planned_cells: pd.DataFrame, shown_cell_ids: Iterable[str] | None = None) -> str:
     """Describe how many planned cells and runs of a figure were measured, by state.
 
     Args:
         planned_cells: rows of the cells table, measured or not.
         shown_cell_ids: ids of the cells that have a number in the figure; the measured cells without one are counted as well.
     """
-    cells = planned.drop_duplicates("cell_id")
+    cells = planned_cells.drop_duplicates("cell_id")
     states = cells["state"].value_counts()
-    others = "".join(f", {int(states[name]):,} {name}" for name in STATES[1:] if states.get(name, 0))
+    other_states = "".join(f", {int(states[name]):,} {name}" for name in CELL_STATES[1:] if states.get(name, 0))
     # Some campaigns do not plan repetitions beforehand, and runs beyond the plan do not count.
     planned_runs, valid = int(cells["n_planned"].sum()), int(cells[["n_ok", "n_planned"]].min(axis="columns").sum())
-    said = f"{int(states.get('measured', 0)):,} of {wording.pluralize(len(cells), 'planned cell')} measured{others}"
-    said += f"; {valid:,} of {wording.pluralize(planned_runs, 'planned run')} valid"
-    if shown is None:
-        return f"{said}."
-    without = len(set(cells.loc[cells["state"] == "measured", "cell_id"]).difference(shown))
-    return f"{said}; {wording.pluralize(without, 'measured cell')} without such a number." if without else f"{said}."
+    text = (
+        f"{int(states.get('measured', 0)):,} of {wording.pluralize(len(cells), 'planned cell')} measured{other_states}"
+    )
+    text += f"; {valid:,} of {wording.pluralize(planned_runs, 'planned run')} valid"
+    if shown_cell_ids is None:
+        return f"{text}."
+    count_without_value = len(set(cells.loc[cells["state"] == "measured", "cell_id"]).difference(shown_cell_ids))
+    return (
+        f"{text}; {wording.pluralize(count_without_value, 'measured cell')} without such a number."
+        if count_without_value
+        else f"{text}."
+    )
 
 
-def coverage_of_leases(leases: pd.DataFrame, shown: Iterable[str], what: str) -> str:
+def describe_lease_coverage(leases: pd.DataFrame, shown_lease_ids: Iterable[str], outcome: str) -> str:
     """Describe how many leases a figure covers.
 
     Args:
@@ -430,10 +445,12 @@ def coverage_of_leases(leases: pd.DataFrame, shown: Iterable[str], what: str) ->
         shown_lease_ids: ids of the leases in the figure.
         outcome: outcome of these leases, such as 'became ready'.
     """
-    return _coverage(set(leases["lease_id"]) if "lease_id" in leases else set(), set(shown), "lease", what)
+    return _describe_coverage(
+        set(leases["lease_id"]) if "lease_id" in leases else set(), set(shown_lease_ids), "lease", outcome
+    )
 
 
-def coverage_of_hosts(runs: pd.DataFrame, shown: Iterable[str], what: str) -> str:
+def describe_host_coverage(runs: pd.DataFrame, shown_hosts: Iterable[str], outcome: str) -> str:
     """Describe how many hosts a figure covers.
 
     Args:
@@ -442,10 +459,10 @@ def coverage_of_hosts(runs: pd.DataFrame, shown: Iterable[str], what: str) -> st
         outcome: outcome of these hosts.
     """
     hosts = {name for names in runs["host_names"].unique() for name in names.split(", ") if name}
-    return _coverage(hosts, set(shown), "host", what)
+    return _describe_coverage(hosts, set(shown_hosts), "host", outcome)
 
 
-def _coverage(known: set[str], shown: set[str], noun: str, what: str) -> str:
+def _describe_coverage(all_names: set[str], shown_names: set[str], noun: str, outcome: str) -> str:
     # A campaign with imported numbers can have links or hosts without a lease or a run.
     """Describe how many of all names are shown."""
-    return f"{len(shown):,} of {wording.pluralize(len(known | shown), noun)} {what}."
+    return f"{len(shown_names):,} of {wording.pluralize(len(all_names | shown_names), noun)} {outcome}."

@@ -26,15 +26,15 @@ class Interval:
     kind: str = ""
 
 
-def column(intervals: Sequence[Interval]) -> dict[str, Any]:
+def build_intervals_column(intervals: Sequence[Interval]) -> dict[str, Any]:
     """Compute the coordinates of a column of intervals: labelled ticks, and the point and line of each interval.
 
     A missing point or line is ''. The scale holds 0, all values and all finite ends; an infinite end is at the edge.
     """
-    numbers = np.array([(each.value, each.low, each.high) for each in intervals]).ravel()
-    known = numbers[np.isfinite(numbers)]
-    scale = ticks(float(known.min(initial=-1.0)), float(known.max(initial=1.0)))
-    low, high = min(scale[0], known.min(initial=0.0)), max(scale[-1], known.max(initial=0.0))
+    numbers = np.array([(interval.value, interval.low, interval.high) for interval in intervals]).ravel()
+    finite_numbers = numbers[np.isfinite(numbers)]
+    scale = choose_ticks(float(finite_numbers.min(initial=-1.0)), float(finite_numbers.max(initial=1.0)))
+    low, high = min(scale[0], finite_numbers.min(initial=0.0)), max(scale[-1], finite_numbers.max(initial=0.0))
 
     def x(number: float) -> float:
         place = np.clip((number - low) / (high - low), 0, 1)
@@ -51,24 +51,25 @@ def column(intervals: Sequence[Interval]) -> dict[str, Any]:
         "zero": f"M{x(0):g} 0v{HEIGHT:g}",
         "rows": [
             {
-                "point": f"M{x(each.value):g} {HEIGHT / 2:g}h0" if math.isfinite(each.value) else "",
-                "line": line(each.low, each.high),
-                "kind": each.kind,
+                "point": f"M{x(interval.value):g} {HEIGHT / 2:g}h0" if math.isfinite(interval.value) else "",
+                "line": line(interval.low, interval.high),
+                "kind": interval.kind,
             }
-            for each in intervals
+            for interval in intervals
         ],
     }
 
 
-def ticks(low: float, high: float) -> Floats:
+def choose_ticks(low: float, high: float) -> Floats:
     """Choose three to five round numbers as ticks that enclose all values.
 
     The ends are at least 4 % apart, so that noise looks like noise.
     """
     middle = (low + high) / 2
-    half = max((high - low) / 2 * 1.05, 0.02 * abs(middle), 1e-12)
-    step = 10 ** np.floor(np.log10(half))
-    step *= next(factor for factor in (0.5, 1.0, 2.0, 5.0, 10.0) if 2 * half / (factor * step) <= 4)
+    half_range = max((high - low) / 2 * 1.05, 0.02 * abs(middle), 1e-12)
+    step = 10 ** np.floor(np.log10(half_range))
+    step *= next(factor for factor in (0.5, 1.0, 2.0, 5.0, 10.0) if 2 * half_range / (factor * step) <= 4)
     return np.asarray(
-        np.arange(np.floor((middle - half) / step), np.ceil((middle + half) / step) + 0.5) * step, dtype=np.float64
+        np.arange(np.floor((middle - half_range) / step), np.ceil((middle + half_range) / step) + 0.5) * step,
+        dtype=np.float64,
     )

@@ -30,7 +30,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from campaign.common import wording
 from campaign.report import svg
-from campaign.report.figure import Drawing, FigureData, limits_of, page_table
+from campaign.report.figure import Drawing, FigureData, build_page_table, list_limits
 
 INK = svg.INK
 
@@ -41,20 +41,20 @@ DASHES = ("-", "--", "-.", ":")
 HATCHES = ("", "////", "\\\\\\\\", "----", "xxxx", "||||")
 
 # More small multiples are no longer readable; further ones are in the data table.
-MOST_PANELS = 12
+MAX_PANELS = 12
 # Maximum number of lines or groups in one panel that a reader can distinguish: the number of colours.
-MOST_SERIES = len(COLOURS)
-_SERIES = {"batch": ("values of batch", MOST_SERIES), "ranks": ("numbers of devices", 2 * MOST_SERIES)}
-_MOST_TICKS = 6
-_SHORT_AXIS = 6.0  # of a logarithmic axis, its end over its begin
+MAX_SERIES = len(COLOURS)
+_SERIES_LIMITS = {"batch": ("values of batch", MAX_SERIES), "ranks": ("numbers of devices", 2 * MAX_SERIES)}
+_MAX_TICKS = 6
+_SHORT_AXIS_RATIO = 6.0  # of a logarithmic axis, its end over its begin
 _PT_PER_IN = 72
 _TITLE_CHARACTERS = 30
 _LABEL_CHARACTERS = 24  # of a line of two, so that a name of 40 characters and a number beside it are whole
-_ABOVE_POWER_PT = 16
+_TITLE_PAD_PT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SeriesLook:
     """Look of a series that distinguishes it from others."""
 
     colour: str
@@ -65,7 +65,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Medium:
+class FigureMedium:
     """Medium that figures are drawn for, such as a page, a phone or a paper.
 
     Args:
@@ -85,14 +85,14 @@ class Medium:
     title: str = ""
 
 
-PAGE = Medium((5.95, 7.87, 9.6))
-PHONE = Medium((3.65,))
+PAGE = FigureMedium((5.95, 7.87, 9.6))
+PHONE = FigureMedium((3.65,))
 # Larger figures do not fit a phone or a sheet, and take long to draw again.
-AGAIN_CELLS, _PHONE_BYTES, _SHEET_BYTES = 2_000, 250_000, 500_000
-COLUMN_IN, BOTH_COLUMNS_IN = 3.4, 7.1  # of a paper, as IEEE and ACM set them
+MAX_CELLS_TO_REDRAW, _MAX_PHONE_BYTES, _MAX_SHEET_BYTES = 2_000, 250_000, 500_000
+COLUMN_WIDTH_IN, PAGE_WIDTH_IN = 3.4, 7.1  # of a paper, as IEEE and ACM set them
 
 
-def page(path: Path, title: str) -> Medium:
+def page_medium(path: Path, title: str) -> FigureMedium:
     """Return the medium of the report page, with a PDF file as well.
 
     Args:
@@ -102,7 +102,7 @@ def page(path: Path, title: str) -> Medium:
     return replace(PAGE, path=path, formats=("pdf",), title=title)
 
 
-def paper(style: Path, path: Path, formats: Sequence[str], title: str) -> Medium:
+def paper_medium(style: Path, path: Path, formats: Sequence[str], title: str) -> FigureMedium:
     """Return the medium of a paper with two columns: one panel fits into a column, more take both.
 
     Args:
@@ -111,15 +111,15 @@ def paper(style: Path, path: Path, formats: Sequence[str], title: str) -> Medium
         formats: formats of the files.
         title: title of the figure.
     """
-    widths_in = COLUMN_IN, BOTH_COLUMNS_IN, BOTH_COLUMNS_IN
-    return Medium(widths_in, BOTH_COLUMNS_IN / PAGE.widths_in[-1], style, path, tuple(formats), title)
+    widths_in = COLUMN_WIDTH_IN, PAGE_WIDTH_IN, PAGE_WIDTH_IN
+    return FigureMedium(widths_in, PAGE_WIDTH_IN / PAGE.widths_in[-1], style, path, tuple(formats), title)
 
 
-_medium: ContextVar[Medium] = ContextVar("medium", default=PAGE)
+_medium: ContextVar[FigureMedium] = ContextVar("medium", default=PAGE)
 
 
 @contextmanager
-def drawn_for(medium: Medium) -> Iterator[None]:
+def use_medium(medium: FigureMedium) -> Iterator[None]:
     """Draw figures for the given medium inside the context."""
     token = _medium.set(medium)
     try:
@@ -128,16 +128,21 @@ def drawn_for(medium: Medium) -> Iterator[None]:
         _medium.reset(token)
 
 
-def small_pt() -> float:
+def small_font_pt() -> float:
     """Return the font size of labels next to marks, in points; call it inside `use_style`."""
     return float(mpl.rcParams["font.size"]) / 1.2
 
 
-def look(position: int) -> Look:
+def series_look(position: int) -> SeriesLook:
     """Return the look of the n-th series; 36 differ in colour and marker together, 24 in colour and dashes."""
     round_ = position // len(COLOURS)
-    shifted = (position + round_) % len(MARKERS)
-    return Look(COLOURS[position % len(COLOURS)], MARKERS[shifted], HATCHES[shifted], DASHES[round_ % len(DASHES)])
+    shifted_position = (position + round_) % len(MARKERS)
+    return SeriesLook(
+        COLOURS[position % len(COLOURS)],
+        MARKERS[shifted_position],
+        HATCHES[shifted_position],
+        DASHES[round_ % len(DASHES)],
+    )
 
 
 @dataclass(frozen=True)
@@ -161,18 +166,20 @@ class Panels:
     series: str = ""
     """How many series are drawn of how many, where it is not all."""
 
-    def sentence(self) -> str:
+    def common_sentence(self) -> str:
         """Return a sentence for the caption, after a space, on what all panels share; '' for nothing."""
         return f" All panels: {self.common}." if self.common else ""
 
-    def limits(self) -> tuple[str, ...]:
+    def list_limits(self) -> tuple[str, ...]:
         """Return sentences on the panels and series that are not drawn."""
-        more = f"{wording.pluralize(self.left_out, 'further panel')} in the data only." if self.left_out else ""
-        part = f"Drawn: {self.series}; the others are in the data." if self.series else ""
-        return more, part
+        panels_note = f"{wording.pluralize(self.left_out, 'further panel')} in the data only." if self.left_out else ""
+        series_note = f"Drawn: {self.series}; the others are in the data." if self.series else ""
+        return panels_note, series_note
 
 
-def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), series: Sequence[str] = ()) -> Panels:
+def split_into_panels(
+    rows: pd.DataFrame, columns: Sequence[str], axis_columns: Sequence[str] = (), series: Sequence[str] = ()
+) -> Panels:
     """Split rows into panels by columns, in the order of first appearance.
 
     Labels name only what differs between panels.
@@ -184,36 +191,43 @@ def panels(rows: pd.DataFrame, by: Sequence[str], of_axes: Sequence[str] = (), s
         series: columns of `_SERIES_LIMITS` to thin out if they have too many values to distinguish; `MAX_SERIES` values are
             drawn, evenly from the smallest to the largest.
     """
-    thinned = []
+    thinned_series = []
     for column in series:
-        values, (noun, most) = sorted(rows[column].unique()), _SERIES[column]
-        if len(values) > most:
-            places = np.linspace(0, len(values) - 1, MOST_SERIES).round().astype(int)
+        values, (noun, max_values) = sorted(rows[column].unique()), _SERIES_LIMITS[column]
+        if len(values) > max_values:
+            places = np.linspace(0, len(values) - 1, MAX_SERIES).round().astype(int)
             rows = rows[rows[column].isin([values[place] for place in places])]
-            thinned.append(f"{MOST_SERIES} of {len(values):,} {noun}")
-    named = [column for column in by if column not in of_axes]
-    different = [column for column in named if rows[column].nunique() > 1]
+            thinned_series.append(f"{MAX_SERIES} of {len(values):,} {noun}")
+    label_columns = [column for column in columns if column not in axis_columns]
+    different = [column for column in label_columns if rows[column].nunique() > 1]
     first = rows.iloc[0]
-    same = [column for column in named if column not in different]
-    groups = rows.groupby(list(by), sort=False)
-    shown = [
+    common_columns = [column for column in label_columns if column not in different]
+    groups = rows.groupby(list(columns), sort=False)
+    shown_panels = [
         Panel(wording.format_axes(group.iloc[0], different), group.reset_index(drop=True))
         for position, (_, group) in enumerate(groups)
-        if position < MOST_PANELS
+        if position < MAX_PANELS
     ]
-    return Panels(tuple(shown), wording.format_axes(first, same), groups.ngroups - len(shown), ", ".join(thinned))
+    return Panels(
+        tuple(shown_panels),
+        wording.format_axes(first, common_columns),
+        groups.ngroups - len(shown_panels),
+        ", ".join(thinned_series),
+    )
 
 
 @contextmanager
-def style(path: Path) -> Iterator[None]:
+def use_style(path: Path) -> Iterator[None]:
     """Use the report's matplotlib style inside the context, and nothing of the user's."""
     with mpl.rc_context():
         mpl.rcdefaults()
-        matplotlib.style.use([each for each in (path, _medium.get().style) if each])
+        matplotlib.style.use([path_or_style for path_or_style in (path, _medium.get().style) if path_or_style])
         yield
 
 
-def grid(count: int, height_in: float = 2.4, heights: Sequence[float] = (1.0,)) -> tuple[MplFigure, list[list[Axes]]]:
+def create_grid(
+    count: int, height_in: float = 2.4, heights: Sequence[float] = (1.0,)
+) -> tuple[MplFigure, list[list[Axes]]]:
     """Create a figure for `count` panels.
 
     Each panel is a column of axes that share x and have the given relative heights. Return the figure and, for each panel, its
@@ -236,19 +250,19 @@ def grid(count: int, height_in: float = 2.4, heights: Sequence[float] = (1.0,)) 
     return figure, cells
 
 
-def title(axes: Axes, label: str, characters: int = _TITLE_CHARACTERS) -> None:
+def set_panel_title(axes: Axes, label: str, characters: int = _TITLE_CHARACTERS) -> None:
     """Set the title of a panel, wrapped at the panel's width."""
     axes.set_title("\n".join(textwrap.wrap(label, characters)))
 
 
-def _in_two_lines(label: str, characters: int) -> str:
+def _wrap_in_two_lines(label: str, characters: int) -> str:
     """Wrap a label into at most two lines."""
     at_hyphens = textwrap.wrap(label, characters)
-    anywhere = textwrap.wrap(label, characters, break_on_hyphens=False, max_lines=2, placeholder=" …")
-    return "\n".join(at_hyphens if len(at_hyphens) <= 2 else anywhere)
+    at_any_place = textwrap.wrap(label, characters, break_on_hyphens=False, max_lines=2, placeholder=" …")
+    return "\n".join(at_hyphens if len(at_hyphens) <= 2 else at_any_place)
 
 
-def label_lines(axes: Axes, labels: Sequence[str], *, grid: str = "x") -> None:
+def label_panel_lines(axes: Axes, labels: Sequence[str], *, grid: str = "x") -> None:
     """Label the lines of a panel on the y axis, the first on top.
 
     Long names take two lines, so that they leave half of the width to the marks; longer ones end in '…'.
@@ -259,37 +273,37 @@ def label_lines(axes: Axes, labels: Sequence[str], *, grid: str = "x") -> None:
         grid: direction of grid lines, 'x', 'y' or 'both'.
     """
     size_pt = _PT_PER_IN * axes.get_window_extent().width / float(mpl.rcParams["figure.dpi"])
-    characters = max(_LABEL_CHARACTERS, int(0.5 * size_pt / (0.61 * small_pt())))
-    axes.set_yticks(range(len(labels)), [_in_two_lines(label, characters) for label in labels])
+    characters = max(_LABEL_CHARACTERS, int(0.5 * size_pt / (0.61 * small_font_pt())))
+    axes.set_yticks(range(len(labels)), [_wrap_in_two_lines(label, characters) for label in labels])
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.grid(visible=grid != "y", axis="x")
     axes.grid(visible=grid != "x", axis="y")
 
 
-def logarithmic(axes: Axes, which: str = "x") -> None:
+def set_logarithmic(axes: Axes, axis_names: str = "x") -> None:
     """Make axes ('x', 'y' or 'xy') logarithmic within their current limits, with few plain numbers as ticks.
 
     Powers of ten would cover each other.
     """
-    for name in which:
+    for name in axis_names:
         axes.set(**{f"{name}scale": "log"})
         axis, (low, high) = (axes.xaxis, axes.get_xlim()) if name == "x" else (axes.yaxis, axes.get_ylim())
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         ticks: Sequence[float] = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
-        if high < _SHORT_AXIS * low:
+        if high < _SHORT_AXIS_RATIO * low:
             ticks = [float(f"{tick:.6g}") for tick in MaxNLocator(4).tick_values(low, high)]
         ticks = [tick for tick in ticks if low <= tick <= high]
-        ticks = ticks[:: -(-len(ticks) // _MOST_TICKS)]
+        ticks = ticks[:: -(-len(ticks) // _MAX_TICKS)]
         axis.set_ticks(ticks, labels=[f"{tick:,.4g}" for tick in ticks])
         axis.set_minor_locator(NullLocator())
 
 
-def is_left(position: int) -> bool:
+def is_leftmost(position: int) -> bool:
     """Return whether a panel is the first of its row, which has the label of the y axis."""
     return position % len(_medium.get().widths_in) == 0
 
 
-def legend(figure: MplFigure, handles: Sequence[Any]) -> None:
+def add_legend(figure: MplFigure, handles: Sequence[Any]) -> None:
     """Add one legend for the whole figure, above its panels, in as many columns as fit."""
     widest = max(len(str(handle.get_label())) for handle in handles)
     # A character is about 0.61 of its size wide; nine more are taken by the key and the space between columns.
@@ -299,18 +313,20 @@ def legend(figure: MplFigure, handles: Sequence[Any]) -> None:
     figure.legend(handles=handles, loc="outside upper left", ncols=columns, alignment="left")
 
 
-def looks(names: Iterable[Any]) -> dict[Any, Look]:
+def assign_looks(names: Iterable[Any]) -> dict[Any, SeriesLook]:
     """Assign a look to each name, in the order of first appearance."""
-    return {name: look(position) for position, name in enumerate(dict.fromkeys(names))}
+    return {name: series_look(position) for position, name in enumerate(dict.fromkeys(names))}
 
 
-def in_panels(panels: Panels, column: str) -> pd.Series[Any]:
+def collect_panel_values(panels: Panels, column: str) -> pd.Series[Any]:
     """Return the values of a column in all drawn panels."""
     values: pd.Series[Any] = pd.concat([panel.rows[column] for panel in panels.shown])
     return values
 
 
-def keys(looks: Mapping[Any, Look], say: Callable[[Any], str] = str, **how: Any) -> list[Line2D]:
+def build_legend_keys(
+    looks: Mapping[Any, SeriesLook], format_name: Callable[[Any], str] = str, **line_style: Any
+) -> list[Line2D]:
     """Build legend entries with a marker on a line for each look.
 
     Args:
@@ -319,22 +335,22 @@ def keys(looks: Mapping[Any, Look], say: Callable[[Any], str] = str, **how: Any)
         line_style: different line properties, such as `linestyle=""` for markers alone.
     """
     return [
-        Line2D([], [], **{"color": each.colour, "marker": each.marker, **how}, label=say(name))
-        for name, each in looks.items()
+        Line2D([], [], **{"color": look.colour, "marker": look.marker, **line_style}, label=format_name(name))
+        for name, look in looks.items()
     ]
 
 
-def dashed_keys(looks: Mapping[Any, Look], say: Callable[[Any], str] = str) -> list[Line2D]:
+def build_dashed_keys(looks: Mapping[Any, SeriesLook], format_name: Callable[[Any], str] = str) -> list[Line2D]:
     """Build legend entries of lines without markers."""
-    return [ink_key(say(name), color=each.colour, linestyle=each.dashes) for name, each in looks.items()]
+    return [build_ink_key(format_name(name), color=look.colour, linestyle=look.dashes) for name, look in looks.items()]
 
 
-def ink_key(label: str, **how: Any) -> Line2D:
+def build_ink_key(label: str, **line_style: Any) -> Line2D:
     """Build a legend entry for a mark that belongs to no series, such as a limit, an ideal or a bound."""
-    return Line2D([], [], **{"color": INK, **how}, label=label)
+    return Line2D([], [], **{"color": INK, **line_style}, label=label)
 
 
-def multiples(
+def draw_multiples(
     panels: Panels,
     paint: Callable[[Axes, pd.DataFrame], object],
     handles: Sequence[Any],
@@ -352,24 +368,24 @@ def multiples(
         y: label of the y axis of the first panel of each row.
         height_in: height of a panel in inches.
     """
-    figure, axes = grid(len(panels.shown), height_in)
-    for position, (panel, (only,)) in enumerate(zip(panels.shown, axes, strict=True)):
-        title(only, panel.label)
-        paint(only, panel.rows)
+    figure, axes = create_grid(len(panels.shown), height_in)
+    for position, (panel, (panel_axes,)) in enumerate(zip(panels.shown, axes, strict=True)):
+        set_panel_title(panel_axes, panel.label)
+        paint(panel_axes, panel.rows)
         if x:
-            only.set_xlabel(x)
-        if y and is_left(position):
-            only.set_ylabel(y)
+            panel_axes.set_xlabel(x)
+        if y and is_leftmost(position):
+            panel_axes.set_ylabel(y)
     if handles:
-        legend(figure, handles)
+        add_legend(figure, handles)
     return to_svg(figure)
 
 
 _GLANCE_IN = (3.1, 1.75)
-_MOST_GLANCES = 4
+_MAX_GLANCE_ROWS = 4
 
 
-def glance_dots(rows: Sequence[tuple[str, float, float, float]], x: str, none: float) -> str:
+def draw_glance_dots(rows: Sequence[tuple[str, float, float, float]], x: str, no_effect: float) -> str:
     """Draw a small picture of a few numbers with their intervals, one below the other; call it inside `use_style`.
 
     Args:
@@ -379,21 +395,21 @@ def glance_dots(rows: Sequence[tuple[str, float, float, float]], x: str, none: f
     """
     figure = MplFigure(figsize=_GLANCE_IN, layout="constrained")
     axes = figure.add_subplot()
-    for place, (label, value, low, high) in enumerate(rows[:_MOST_GLANCES]):
-        each = look(place)
+    for place, (label, value, low, high) in enumerate(rows[:_MAX_GLANCE_ROWS]):
+        series = series_look(place)
         interval = [[max(0.0, value - low)], [max(0.0, high - value)]]
-        axes.errorbar(value, place, xerr=interval, color=each.colour, marker=each.marker)
+        axes.errorbar(value, place, xerr=interval, color=series.colour, marker=series.marker)
         axes.annotate(
             textwrap.shorten(label, 44, placeholder=" …"),
             (0, place),
             xycoords=("axes fraction", "data"),
             xytext=(0, 7),
             textcoords="offset points",
-            fontsize=small_pt(),
+            fontsize=small_font_pt(),
             annotation_clip=False,
         )
-    axes.axvline(none, color=INK, linewidth=0.9)
-    axes.set_ylim(min(len(rows), _MOST_GLANCES) - 0.6, -0.9)
+    axes.axvline(no_effect, color=INK, linewidth=0.9)
+    axes.set_ylim(min(len(rows), _MAX_GLANCE_ROWS) - 0.6, -0.9)
     axes.set(yticks=[], xlabel=x)
     axes.margins(x=0.08)
     axes.spines["left"].set_visible(False)
@@ -402,7 +418,9 @@ def glance_dots(rows: Sequence[tuple[str, float, float, float]], x: str, none: f
     return to_svg(figure)
 
 
-def glance_lines(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]], x: str, y: str, ideal: bool) -> str:
+def draw_glance_lines(
+    lines: Sequence[tuple[str, Sequence[float], Sequence[float]]], x: str, y: str, draw_ideal: bool
+) -> str:
     """Draw a small picture of a few lines with a legend; call it inside `use_style`.
 
     Args:
@@ -413,32 +431,38 @@ def glance_lines(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]], 
     """
     figure = MplFigure(figsize=_GLANCE_IN, layout="constrained")
     axes = figure.add_subplot()
-    for place, (label, at, values) in enumerate(lines[:_MOST_GLANCES]):
-        each = look(place)
+    for place, (label, x_values, values) in enumerate(lines[:_MAX_GLANCE_ROWS]):
+        series = series_look(place)
         axes.plot(
-            at, values, color=each.colour, marker=each.marker, label=textwrap.shorten(label, 30, placeholder=" …")
+            x_values,
+            values,
+            color=series.colour,
+            marker=series.marker,
+            label=textwrap.shorten(label, 30, placeholder=" …"),
         )
-    places = sorted({float(place) for _, at, _ in lines for place in at})
-    if ideal:
+    places = sorted({float(place) for _, x_values, _ in lines for place in x_values})
+    if draw_ideal:
         axes.plot(
             places, [place / places[0] for place in places], color=INK, linestyle=":", linewidth=0.9, label="ideal"
         )
     axes.set(
-        xlabel=x, ylabel=y, xticks=places if len(places) <= _MOST_TICKS else places[:: len(places) // _MOST_TICKS + 1]
+        xlabel=x, ylabel=y, xticks=places if len(places) <= _MAX_TICKS else places[:: len(places) // _MAX_TICKS + 1]
     )
     axes.set_ylim(bottom=0)
-    axes.legend(loc="best", fontsize=small_pt())
+    axes.legend(loc="best", fontsize=small_font_pt())
     return to_svg(figure)
 
 
-def gap(axes: Axes, x: float, words: str) -> None:
+def mark_gap(axes: Axes, x: float, words: str) -> None:
     """Mark a missing value with a cross on the axis and the class of its reason above it."""
     across = axes.get_xaxis_transform()
     axes.plot([x], [0.03], marker="x", color=INK, markersize=5, linestyle="", transform=across, clip_on=False, zorder=5)
-    axes.text(x, 0.08, words, transform=across, rotation=90, ha="center", va="bottom", fontsize=small_pt(), zorder=5)
+    axes.text(
+        x, 0.08, words, transform=across, rotation=90, ha="center", va="bottom", fontsize=small_font_pt(), zorder=5
+    )
 
 
-def why_not(row: Any) -> str:
+def describe_gap(row: Any) -> str:
     """Return why a cell has no value.
 
     This is the outcome of its runs in words, 'no rate' (ok, but without a rate) or 'missing'.
@@ -448,7 +472,7 @@ def why_not(row: Any) -> str:
     return "missing" if row["state"] == "missing" else "no rate"
 
 
-def errors(row: Any, value: str, low: str, high: str) -> tuple[float, float]:
+def interval_lengths(row: Any, value: str, low: str, high: str) -> tuple[float, float]:
     """Return how far the interval of a value extends below and above it; nan without an interval."""
     if not (math.isfinite(row[low]) and math.isfinite(row[high])):
         return math.nan, math.nan
@@ -456,7 +480,7 @@ def errors(row: Any, value: str, low: str, high: str) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class IntervalColumns:
     """Names of the columns of a value and its interval."""
 
     value: str
@@ -464,10 +488,10 @@ class Columns:
     high: str
 
 
-RATE = Columns("mean", "ci_low", "ci_high")
+RATE = IntervalColumns("mean", "ci_low", "ci_high")
 
 
-def range_of(rows: pd.DataFrame, columns: Columns) -> tuple[float, float]:
+def compute_range(rows: pd.DataFrame, columns: IntervalColumns) -> tuple[float, float]:
     """Return the range to draw, which holds all values and most of their intervals.
 
     It extends beyond the values by at most 0.6 of the largest. With two runs a 95 % interval can be a hundred times its value;
@@ -482,14 +506,16 @@ def range_of(rows: pd.DataFrame, columns: Columns) -> tuple[float, float]:
     return (low if low == low else float(value.min())), (high if high == high else float(value.max()))
 
 
-def cut(rows: pd.DataFrame, columns: Columns) -> str:
+def describe_cut_intervals(rows: pd.DataFrame, columns: IntervalColumns) -> str:
     """Return a sentence if some intervals are wider than the picture, else ''."""
-    low, high = range_of(rows, columns)
+    low, high = compute_range(rows, columns)
     wider = bool((rows[columns.low] < low).any() or (rows[columns.high] > high).any())
     return "Very wide intervals are cut in the picture." if wider else ""
 
 
-def points(axes: Axes, rows: pd.DataFrame, x: Any, columns: Columns, look: Look, hollow: bool = False) -> None:
+def draw_points(
+    axes: Axes, rows: pd.DataFrame, x: Any, columns: IntervalColumns, look: SeriesLook, hollow: bool = False
+) -> None:
     """Draw markers with intervals at x for the rows that have a value.
 
     Rows without an interval get a marker alone.
@@ -497,15 +523,15 @@ def points(axes: Axes, rows: pd.DataFrame, x: Any, columns: Columns, look: Look,
     value = rows[columns.value].to_numpy(dtype=float)
     bars = [value - rows[columns.low].to_numpy(dtype=float), rows[columns.high].to_numpy(dtype=float) - value]
     # Caps would fill an open marker.
-    how: dict[str, Any] = {"markerfacecolor": "none", "markersize": 6.5, "capsize": 0} if hollow else {}
-    axes.errorbar(x, value, bars, color=look.colour, marker=look.marker, linestyle="", **how)
+    marker_style: dict[str, Any] = {"markerfacecolor": "none", "markersize": 6.5, "capsize": 0} if hollow else {}
+    axes.errorbar(x, value, bars, color=look.colour, marker=look.marker, linestyle="", **marker_style)
 
 
-def shares(axes: Axes, values: Any, look: Look, **how: Any) -> None:
+def draw_cumulative_shares(axes: Axes, values: Any, look: SeriesLook, **line_style: Any) -> None:
     """Draw the cumulative share of values as a curve."""
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    up_to = np.arange(1, ordered.size + 1) / max(ordered.size, 1)
-    axes.step(ordered, up_to, where="post", color=look.colour, linestyle=look.dashes, **how)
+    sorted_values = np.sort(np.asarray(values, dtype=np.float64))
+    fractions = np.arange(1, sorted_values.size + 1) / max(sorted_values.size, 1)
+    axes.step(sorted_values, fractions, where="post", color=look.colour, linestyle=look.dashes, **line_style)
     axes.set_ylim(0, 1.02)
 
 
@@ -517,17 +543,17 @@ def to_svg(figure: MplFigure) -> str:
     medium = _medium.get()
     for axes in figure.axes:
         _raise_title(axes)
-    saved = figure.get_size_inches()[0] != _GLANCE_IN[0] and bool(medium.path)
-    if saved:
-        _settle(figure)
-    if saved and medium.style:
+    is_saved = figure.get_size_inches()[0] != _GLANCE_IN[0] and bool(medium.path)
+    if is_saved:
+        _fix_layout(figure)
+    if is_saved and medium.style:
         _save(figure, medium)
     for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
         patch.set_facecolor("none")
     buffer = io.StringIO()
     # savefig would draw everything twice for the same picture.
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
-    if saved and not medium.style and buffer.tell() <= _SHEET_BYTES:
+    if is_saved and not medium.style and buffer.tell() <= _MAX_SHEET_BYTES:
         _save(figure, medium)
     return buffer.getvalue()
 
@@ -537,10 +563,10 @@ def _raise_title(axes: Axes) -> None:
     formatter, label = axes.yaxis.get_major_formatter(), axes.get_title("left")
     formatter.set_locs(list(axes.get_yticks()))
     if label and formatter.get_offset():
-        axes.set_title(label, pad=_ABOVE_POWER_PT)
+        axes.set_title(label, pad=_TITLE_PAD_PT)
 
 
-def _save(figure: MplFigure, medium: Medium) -> None:
+def _save(figure: MplFigure, medium: FigureMedium) -> None:
     """Save a figure in the formats of a medium.
 
     Files have no date, so that the same figure gives the same file.
@@ -552,12 +578,12 @@ def _save(figure: MplFigure, medium: Medium) -> None:
         write(medium.path.with_suffix(f".{kind}"), metadata={"Title": medium.title, date: None})
 
 
-def drawn(
-    of: FigureData,
+def build_drawing(
+    figure_data: FigureData,
     rows: pd.DataFrame,
     picture: Callable[[], str] | None,
     columns: Mapping[str, Callable[[Any], str]],
-    **said: Any,
+    **fields: Any,
 ) -> Drawing:
     """Build a drawing from a picture, which is drawn in the report's style, and its table.
 
@@ -569,17 +595,23 @@ def drawn(
         fields: other fields of the Drawing; `glance` is a function like `picture`.
     """
     pictures: dict[str, str] = {}
-    with style(of.style):
+    with use_style(figure_data.style):
         if picture:
             pictures["svg"] = picture()
-            if not _medium.get().style and len(pictures["svg"]) <= _PHONE_BYTES and len(of.cells) <= AGAIN_CELLS:
-                with drawn_for(PHONE):
+            if (
+                not _medium.get().style
+                and len(pictures["svg"]) <= _MAX_PHONE_BYTES
+                and len(figure_data.cells) <= MAX_CELLS_TO_REDRAW
+            ):
+                with use_medium(PHONE):
                     pictures["narrow"] = picture()
-        if glance := said.pop("glance", None):
+        if glance := fields.pop("glance", None):
             pictures["glance"] = glance()
-    limits = dict.fromkeys(each.strip() for each in (*said.pop("limits", ()), *limits_of(of, rows)) if each)
+    limits = dict.fromkeys(
+        limit.strip() for limit in (*fields.pop("limits", ()), *list_limits(figure_data, rows)) if limit
+    )
     return Drawing(
-        **{"svg": None, **pictures, "data": rows, "limits": tuple(limits), **page_table(rows, columns), **said}
+        **{"svg": None, **pictures, "data": rows, "limits": tuple(limits), **build_page_table(rows, columns), **fields}
     )
 
 
@@ -587,18 +619,18 @@ def chart(
     data: FigureData, rows: pd.DataFrame, paint: Callable[[Axes], object], caption: str, findings: Sequence[str]
 ) -> Drawing:
     """Build a drawing with one panel, which `paint` draws, and a table of all columns of `rows`."""
-    columns = {str(name).replace("_", " "): partial(_text, str(name)) for name in rows.columns}
+    columns = {str(name).replace("_", " "): partial(_format_cell, str(name)) for name in rows.columns}
     one = Panels((Panel("", rows),), "", 0)
-    picture = partial(multiples, one, lambda axes, _: paint(axes), ())
-    return drawn(data, rows, picture, columns, caption=caption, findings=tuple(findings))
+    picture = partial(draw_multiples, one, lambda axes, _: paint(axes), ())
+    return build_drawing(data, rows, picture, columns, caption=caption, findings=tuple(findings))
 
 
-def _text(column: str, row: Mapping[str, Any]) -> str:
+def _format_cell(column: str, row: Mapping[str, Any]) -> str:
     value = row[column]
     return wording.format_number(value) if isinstance(value, float) else str(value)
 
 
-def _settle(figure: MplFigure) -> None:
+def _fix_layout(figure: MplFigure) -> None:
     """Compute the layout and fix it at rounded positions.
 
     The last digits of matplotlib's layout differ between processes.
@@ -608,5 +640,5 @@ def _settle(figure: MplFigure) -> None:
     engine.execute(figure)
     figure.set_layout_engine("none")
     for axes in figure.axes:
-        left, bottom, width, height = (round(number, 4) for number in axes.get_position().bounds)
-        axes.set_position((left, bottom, width, height))
+        x0, bottom, width, height = (round(number, 4) for number in axes.get_position().bounds)
+        axes.set_position((x0, bottom, width, height))

@@ -10,31 +10,33 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def source_hash(*further: Path) -> str:
+def compute_source_hash(*further: Path) -> str:
     """Return the hash of the package's code and of further files and directories.
 
     Raises OSError if one of them is missing.
     """
-    digest = hashlib.sha256(_package())
+    digest = hashlib.sha256(_hash_package())
     for path in further:
-        _add(digest, path.parent, _files(path))
+        _add_files(digest, path.parent, _list_files(path))
     return digest.hexdigest()[:12]
 
 
 @cache
-def _package() -> bytes:
+def _hash_package() -> bytes:
     digest = hashlib.sha256()
     # In an installed wheel, _shipped/ has a copy of what `further` names.
-    _add(digest, _PACKAGE, (file for file in _files(_PACKAGE) if file.relative_to(_PACKAGE).parts[0] != "_shipped"))
+    _add_files(
+        digest, _PACKAGE, (file for file in _list_files(_PACKAGE) if file.relative_to(_PACKAGE).parts[0] != "_shipped")
+    )
     return digest.digest()
 
 
-def _add(digest: hashlib._Hash, root: Path, files: Iterable[Path]) -> None:
+def _add_files(digest: hashlib._Hash, root: Path, files: Iterable[Path]) -> None:
     for file in files:
         digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
 
 
-def _files(path: Path) -> Iterable[Path]:
+def _list_files(path: Path) -> Iterable[Path]:
     if not path.is_dir():
         return [path]
     return sorted(file for file in path.rglob("*") if file.is_file() and file.suffix != ".pyc")

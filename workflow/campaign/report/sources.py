@@ -12,14 +12,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from campaign.analysis.tables.collect import collect, gather, tables_of
+from campaign.analysis.tables.collect import build_tables, read_campaign_results, write_campaign_tables
 from campaign.archive.read import open_archive
 from campaign.common.errors import ConfigError
 from campaign.common.paths import Results
-from campaign.plan.campaign.resolve import Campaign, from_document, load_campaign, systems_of
-from campaign.report.write import forked, write_page
+from campaign.plan.campaign.resolve import Campaign, campaign_from_document, load_campaign, stored_systems
+from campaign.report.write import run_in_processes, write_figures_and_page
 from campaign.spec.campaign_file import NO_VERSION
-from campaign.spec.record import Store, campaigns_as_used
+from campaign.spec.record import RecordStore, read_campaigns_as_used
 
 if TYPE_CHECKING:  # it brings pandas
     from campaign.analysis.tables.io import Tables
@@ -35,14 +35,14 @@ def find_planned_campaign(campaign: Campaign, directory: Path) -> Campaign:
     archive makes it.
     """
     comparable = _make_comparable_document(campaign)
-    for document in campaigns_as_used(directory):
+    for document in read_campaigns_as_used(directory):
         try:
-            planned_campaign = from_document(document)
+            planned_campaign = campaign_from_document(document)
         except ConfigError:
             continue
         if (
             _make_comparable_document(
-                planned_campaign if campaign.file.version else planned_campaign.labelled(NO_VERSION)
+                planned_campaign if campaign.file.version else planned_campaign.with_version(NO_VERSION)
             )
             == comparable
         ):
@@ -52,12 +52,12 @@ def find_planned_campaign(campaign: Campaign, directory: Path) -> Campaign:
 
 def _make_comparable_document(campaign: Campaign) -> dict[str, Any]:
     """Return the campaign as a document without the details that a profile, an option or a moved file may change."""
-    document = campaign.document()
+    document = campaign.to_document()
     for name in ("inputs", "workload_dirs", "readings"):
         document.pop(name, None)
     del document["campaign"]["references"]  # names of files whose content is also in the document
     del document["campaign"]["protocol"]["skip_implied"]
-    for system in systems_of(document).values():
+    for system in stored_systems(document).values():
         del system["launcher"]
     return document
 
@@ -80,9 +80,9 @@ def load_tables(
         with open_archive(source) as archive:
             return _build_tables(archive.campaign, archive.directory, where or archive.where, version)
     if not where and not version and (Results.from_directory(source).tables / "runs.parquet").is_file():
-        from campaign.analysis.tables.io import read
+        from campaign.analysis.tables.io import read_tables
 
-        return read(Results.from_directory(source).tables)
+        return read_tables(Results.from_directory(source).tables)
     if not source.is_dir() and source.suffix not in (".yaml", ".yml"):
         raise ConfigError(
             f"{source}: is not a source of measurements; give a campaign file (.yaml), an archive (.zip), or the results directory "
@@ -94,11 +94,13 @@ def load_tables(
 
 
 def _build_tables(campaign: Campaign, directory: Path, where: str | None, version: str | None) -> Tables:
-    tables = tables_of(gather(campaign.labelled(version), directory, where))
+    tables = build_tables(read_campaign_results(campaign.with_version(version), directory, where))
     if version is None:
         return tables
     if tables.runs.empty:
-        known_versions = sorted({str(record.specification.get("version", NO_VERSION)) for record in Store(directory)})
+        known_versions = sorted(
+            {str(record.specification.get("version", NO_VERSION)) for record in RecordStore(directory)}
+        )
         raise ConfigError(
             f"version {version}: campaign {campaign.name} has no runs of it; there are: {', '.join(known_versions)}"
         )
@@ -116,7 +118,7 @@ def collect_tables(scratch: Path, source: Path, results: Results) -> Results:
     """
     campaign = find_planned_campaign(load_campaign(source, results=results.root), results.directory)
     output = Results.from_directory(scratch)
-    collect(gather(campaign, results.directory), output.tables)
+    write_campaign_tables(read_campaign_results(campaign, results.directory), output.tables)
     return output
 
 
@@ -164,8 +166,8 @@ def write_report(campaign: Campaign, results: Path, where: str | None, scratch: 
 
     output = Results.from_directory(scratch)
     # A separate process returns the memory that the records need.
-    forked([partial(_collect_tables, campaign, results, where, output.tables)], _import_drawing)
-    write_page(output, out)
+    run_in_processes([partial(_collect_tables, campaign, results, where, output.tables)], _import_drawing)
+    write_figures_and_page(output, out)
 
 
 def _import_drawing() -> None:
@@ -177,4 +179,4 @@ def _import_drawing() -> None:
 
 def _collect_tables(campaign: Campaign, results: Path, where: str | None, tables: Path) -> None:
     gc.disable()  # records have no reference cycles, and a collection takes as long as reading them
-    collect(gather(campaign, results, where), tables)
+    write_campaign_tables(read_campaign_results(campaign, results, where), tables)

@@ -32,7 +32,7 @@ INK = "#010203"
 """Never used as a colour of its own: every occurrence becomes currentColor. Must equal the ink of style.mplstyle."""
 
 
-def adapted(text: str, anchor: str, title: str, alt: str) -> str:
+def adapt_svg(text: str, anchor: str, title: str, alt: str) -> str:
     """Adapt a drawing to be an `svg` element of a page, with ids prefixed by the anchor and ink as currentColor.
 
     A screen reader gets title and alt, but not every number.
@@ -41,76 +41,79 @@ def adapted(text: str, anchor: str, title: str, alt: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{anchor}-", text)
     text = text.replace(INK, "currentColor")
-    text = _joined(_settled(text))
-    named = f'role="img" aria-labelledby="{anchor}-title"'
-    words = f'<title id="{anchor}-title">{escape(title)}</title>'
+    text = _join_elements(_normalize(text))
+    attributes = f'role="img" aria-labelledby="{anchor}-title"'
+    title_elements = f'<title id="{anchor}-title">{escape(title)}</title>'
     if alt:
-        named += f' aria-describedby="{anchor}-desc"'
-        words += f'\n <desc id="{anchor}-desc">{escape(_NOT_XML.sub("", alt))}</desc>'
+        attributes += f' aria-describedby="{anchor}-desc"'
+        title_elements += f'\n <desc id="{anchor}-desc">{escape(_NOT_XML.sub("", alt))}</desc>'
     head, body = text.replace("<g ", '<g aria-hidden="true" ', 1).split(">", 1)
-    return f"{head} {named}>\n {words}{body}"
+    return f"{head} {attributes}>\n {title_elements}{body}"
 
 
-def _rounded(number: re.Match[str]) -> str:
-    return _plain(float(number[0]))
+def _round_match(number: re.Match[str]) -> str:
+    return _format_number(float(number[0]))
 
 
-def _plain(number: float) -> str:
+def _format_number(number: float) -> str:
     return f"{number:.2f}".rstrip("0").rstrip(".")
 
 
-def _settled(text: str) -> str:
+def _normalize(text: str) -> str:
     """Make a picture reproducible by rounding long numbers and renumbering hashed ids.
 
     The layout's last digits, and the ids hashed from them, differ between processes.
     """
     # In tags only: a number that is written in the picture is meant as it is.
-    text = _TAG.sub(lambda tag: _LONG_NUMBER.sub(_rounded, tag[0]), text)
-    numbered: dict[str, str] = {}
-    return _HASHED_ID.sub(lambda found: numbered.setdefault(found[0], f"-{found[1]}{len(numbered) + 1}"), text)
+    text = _TAG.sub(lambda tag: _LONG_NUMBER.sub(_round_match, tag[0]), text)
+    new_ids: dict[str, str] = {}
+    return _HASHED_ID.sub(lambda match: new_ids.setdefault(match[0], f"-{match[1]}{len(new_ids) + 1}"), text)
 
 
-def _joined(text: str) -> str:
+def _join_elements(text: str) -> str:
     """Join consecutive lines, and consecutive marks, of equal style to one path each."""
     markers = {name: (outline, style) for name, outline, style in _MARKER.findall(text)}
 
-    def lines(found: re.Match[str]) -> str:
-        return f'<path d="{"".join(_OUTLINE.findall(found[0]))}" {found[1]}/>'
+    def join_lines(match: re.Match[str]) -> str:
+        return f'<path d="{"".join(_OUTLINE.findall(match[0]))}" {match[1]}/>'
 
-    def marks(found: re.Match[str]) -> str:
-        (outline, own), style, filled = markers[found[1]], found[2], found[3]
-        if filled and f"stroke: {filled}" not in style:  # it would show where one lies on another
-            return found[0]
-        x, y, shape = _relative(outline)
-        places = (f"M{_plain(float(a) + x)} {_plain(float(b) + y)}{shape}" for a, b in _PLACE.findall(found[0]))
-        return f'<path d="{"".join(places)}" style="{style}; {own}"/>'
+    def join_marks(match: re.Match[str]) -> str:
+        (outline, marker_style), style, fill = markers[match[1]], match[2], match[3]
+        if fill and f"stroke: {fill}" not in style:  # it would show where one lies on another
+            return match[0]
+        x, y, shape = _to_relative_path(outline)
+        places = (
+            f"M{_format_number(float(a) + x)} {_format_number(float(b) + y)}{shape}"
+            for a, b in _PLACE.findall(match[0])
+        )
+        return f'<path d="{"".join(places)}" style="{style}; {marker_style}"/>'
 
-    return _MARKS.sub(marks, _LINES.sub(lines, text))
+    return _MARKS.sub(join_marks, _LINES.sub(join_lines, text))
 
 
-def _relative(outline: str) -> tuple[float, float, str]:
+def _to_relative_path(outline: str) -> tuple[float, float, str]:
     """Return the start (x, y) of a marker's outline and the rest of it as relative path commands.
 
     Curves are those of a circle.
     """
     (_, first_x, first_y), *steps = _STEP.findall(outline)
-    begin = at = float(first_x), float(first_y)
+    begin = position = float(first_x), float(first_y)
     if "C" in outline:
         radius, across = abs(begin[1]), -2 * begin[1]
-        arc = f"a{_plain(radius)} {_plain(radius)} 0 1 0 0 "
-        return *begin, f"{arc}{_plain(across)}{arc}{_plain(-across)}z"
-    shape, opened = "", begin
+        arc = f"a{_format_number(radius)} {_format_number(radius)} 0 1 0 0 "
+        return *begin, f"{arc}{_format_number(across)}{arc}{_format_number(-across)}z"
+    shape, subpath_start = "", begin
     for kind, x, y in steps:
         if kind == "z":
-            shape, at = f"{shape}z", opened
+            shape, position = f"{shape}z", subpath_start
             continue
-        to = float(x), float(y)
-        shape += f"{kind.lower()}{_plain(to[0] - at[0])} {_plain(to[1] - at[1])}"
-        at, opened = to, to if kind == "M" else opened
+        target = float(x), float(y)
+        shape += f"{kind.lower()}{_format_number(target[0] - position[0])} {_format_number(target[1] - position[1])}"
+        position, subpath_start = target, target if kind == "M" else subpath_start
     return *begin, shape
 
 
-def notice(anchor: str, words: str) -> str:
+def render_notice(anchor: str, words: str) -> str:
     """Return a small picture that holds one sentence, for a figure with nothing to show."""
     lines: list[str] = [""]
     for word in words.split():

@@ -17,11 +17,11 @@ from campaign.common.paths import REPORTS
 
 STYLE, SCRIPT = REPORTS / "report.css", REPORTS / "report.js"
 # A longer file is not carried by the page; it stands beside the figures. No numbers are packed to a twentieth.
-FILE_IN_PAGE_BYTES, _PACKED = 100_000, 20
+MAX_EMBEDDED_BYTES, _MAX_COMPRESSION = 100_000, 20
 
 
 @cache
-def templates(directory: Path = REPORTS) -> Environment:
+def load_templates(directory: Path = REPORTS) -> Environment:
     """Return the Jinja environment of a directory of templates."""
     return Environment(
         loader=FileSystemLoader(directory),
@@ -33,13 +33,13 @@ def templates(directory: Path = REPORTS) -> Environment:
     )
 
 
-def filled(template: str, context: Mapping[str, Any]) -> str:
+def render_template(template: str, context: Mapping[str, Any]) -> str:
     """Render a page that includes the report's style and script and needs no other file."""
     css, script = (Markup(file.read_text(encoding="utf-8")) for file in (STYLE, SCRIPT))
-    return templates().get_template(template).render(**context, css=css, script=script)
+    return load_templates().get_template(template).render(**context, css=css, script=script)
 
 
-def inline(svg: str) -> Markup:
+def inline_svg(svg: str) -> Markup:
     """Return a picture for inclusion in a page, without the XML declaration, which only a separate file may have.
 
     Raises RecordError if the text is no SVG picture.
@@ -50,15 +50,15 @@ def inline(svg: str) -> Markup:
     return Markup(svg[begin:])
 
 
-def downloads(picture: Path) -> dict[str, str]:
+def encode_downloads(picture: Path) -> dict[str, str]:
     """Encode the files next to a picture for links of the page, as base64: `csv` (gzip) and `pdf`.
 
     The text is '' for a file that is too long or missing.
     """
-    found = {}
+    encoded = {}
     for kind, pack in (("csv", partial(gzip.compress, mtime=0)), ("pdf", bytes)):
         file = picture.with_suffix(f".{kind}")
-        packs = file.exists() and file.stat().st_size <= _PACKED * FILE_IN_PAGE_BYTES
-        packed = pack(file.read_bytes()) if packs else b""
-        found[kind] = b64encode(packed).decode() if len(packed) <= FILE_IN_PAGE_BYTES else ""
-    return found
+        is_packable = file.exists() and file.stat().st_size <= _MAX_COMPRESSION * MAX_EMBEDDED_BYTES
+        content = pack(file.read_bytes()) if is_packable else b""
+        encoded[kind] = b64encode(content).decode() if len(content) <= MAX_EMBEDDED_BYTES else ""
+    return encoded

@@ -26,105 +26,112 @@ def draw_figures(tables: Path, figures: Path, scripts: Path = SCRIPTS, style: Pa
 
     Raises RecordError if one cannot be written.
     """
-    from campaign.analysis.tables.io import read
+    from campaign.analysis.tables.io import read_tables
 
-    forked(_drawing(read(tables), figures, scripts, style))
+    run_in_processes(_list_drawing_tasks(read_tables(tables), figures, scripts, style))
 
 
-def write_page(made: Results, out: Path) -> None:
+def write_figures_and_page(results: Results, out: Path) -> None:
     """Draw the figures of results from their tables, and write the recommendation and the page."""
-    from campaign.analysis.tables.io import read
+    from campaign.analysis.tables.io import read_tables
 
-    tables = read(made.tables)
-    _draw_all(tables, made)
-    _render(tables, made.figures, out)
-
-
-def _draw_all(tables: Tables, made: Results) -> None:
-    forked([partial(_recommend, tables, made.recommendation), *_drawing(tables, made.figures)])
+    tables = read_tables(results.tables)
+    _draw_figures_and_recommendation(tables, results)
+    _render_page(tables, results.figures, out)
 
 
-def _drawing(
+def _draw_figures_and_recommendation(tables: Tables, results: Results) -> None:
+    run_in_processes(
+        [partial(_save_recommendation, tables, results.recommendation), *_list_drawing_tasks(tables, results.figures)]
+    )
+
+
+def _list_drawing_tasks(
     tables: Tables, figures: Path, scripts: Path = SCRIPTS, style: Path | None = None
 ) -> list[Callable[[], None]]:
     """Return one task per figure that draws it and writes its files."""
-    from campaign.report.figure import all_figures, data_of
+    from campaign.report.figure import build_figure_data, load_all_figures
 
     figures.mkdir(parents=True, exist_ok=True)
-    data = data_of(tables, style)
+    data = build_figure_data(tables, style)
     # In the page's order the largest come early, so that no processor is left with one of them at the end.
-    return [partial(_draw, figure, data, figures) for figure in all_figures(scripts).values()]
+    return [partial(_draw_figure, figure, data, figures) for figure in load_all_figures(scripts).values()]
 
 
-def forked(parts: Sequence[Callable[[], None]], meanwhile: Callable[[], object] = lambda: None) -> None:
+def run_in_processes(tasks: Sequence[Callable[[], None]], concurrent_task: Callable[[], object] = lambda: None) -> None:
     """Run all tasks on all processors of this machine, in forked processes that inherit imports and data.
 
     Args:
         tasks: functions to run.
         concurrent_task: function that runs in this process until the tasks end.
     """
-    workers = max(1, min(len(parts), len(os.sched_getaffinity(0))))
+    workers = max(1, min(len(tasks), len(os.sched_getaffinity(0))))
     gc.freeze()  # objects of the parent stay alive, so the garbage collector can skip them
-    with ProcessPoolExecutor(workers, get_context("fork"), _begin, (parts,)) as pool:
-        done = pool.map(_run, range(len(parts)))
-        meanwhile()
-        for _ in done:
+    with ProcessPoolExecutor(workers, get_context("fork"), _set_tasks, (tasks,)) as pool:
+        task_results = pool.map(_run_task, range(len(tasks)))
+        concurrent_task()
+        for _ in task_results:
             pass
 
 
-def _draw(figure: Figure, data: FigureData, directory: Path) -> None:
-    from campaign.report.figure import write
+def _draw_figure(figure: Figure, data: FigureData, directory: Path) -> None:
+    from campaign.report.figure import write_figure
 
-    with _pdf_beside(directory / figure.name, figure.title, data):
-        write(figure, data, directory)
+    with _save_pdf(directory / figure.name, figure.title, data):
+        write_figure(figure, data, directory)
 
 
 @contextmanager
-def _pdf_beside(path: Path, title: str, data: FigureData) -> Iterator[None]:
+def _save_pdf(path: Path, title: str, data: FigureData) -> Iterator[None]:
     """Save a PDF of the figure that is drawn inside the context, unless there are very many cells.
 
     path: path of the figure's files, without suffix. Raises RecordError if one of them cannot be written.
     """
     from campaign.common.errors import convert_os_error
-    from campaign.report.plot import AGAIN_CELLS, PAGE, drawn_for, page
+    from campaign.report.plot import MAX_CELLS_TO_REDRAW, PAGE, page_medium, use_medium
 
     try:
         path.with_suffix(".pdf").unlink(missing_ok=True)
-        with drawn_for(page(path, title) if len(data.cells) <= AGAIN_CELLS else PAGE):
+        with use_medium(page_medium(path, title) if len(data.cells) <= MAX_CELLS_TO_REDRAW else PAGE):
             yield
     except OSError as error:
         raise convert_os_error(error, path.parent) from error
 
 
-_parts: Sequence[Callable[[], None]]
+_tasks: Sequence[Callable[[], None]]
 
 
-def _begin(parts: Sequence[Callable[[], None]]) -> None:
-    global _parts
-    _parts = parts
+def _set_tasks(tasks: Sequence[Callable[[], None]]) -> None:
+    global _tasks
+    _tasks = tasks
 
 
-def _run(number: int) -> None:
-    _parts[number]()
+def _run_task(number: int) -> None:
+    _tasks[number]()
 
 
 def write_recommendation(tables: Path, directory: Path) -> None:
     """Write recommendation.json (`recommendation/2`) from tables. Raises RecordError if that fails."""
-    from campaign.analysis.tables.io import read
+    from campaign.analysis.tables.io import read_tables
 
-    _recommend(read(tables), directory)
+    _save_recommendation(read_tables(tables), directory)
 
 
-def _recommend(tables: Tables, directory: Path) -> None:
-    from campaign.analysis.recommend.advise import advise
-    from campaign.analysis.recommend.objectives import REPORT
+def _save_recommendation(tables: Tables, directory: Path) -> None:
+    from campaign.analysis.recommend.advise import build_recommendation
+    from campaign.analysis.recommend.objectives import REPORT_REQUEST
     from campaign.common.errors import convert_os_error
-    from campaign.report.sections.recommendation import FILE
+    from campaign.report.sections.recommendation import RECOMMENDATION_FILE
 
-    words = json.dumps(advise(tables, REPORT).model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False)
+    words = json.dumps(
+        build_recommendation(tables, REPORT_REQUEST).model_dump(mode="json"),
+        indent=1,
+        sort_keys=True,
+        ensure_ascii=False,
+    )
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / FILE).write_text(words + "\n", encoding="utf-8")
+        (directory / RECOMMENDATION_FILE).write_text(words + "\n", encoding="utf-8")
     except OSError as error:
         raise convert_os_error(error, directory) from error
 
@@ -134,26 +141,29 @@ def render_report(tables: Path, figures: Path, out: Path, scripts: Path = SCRIPT
 
     The recommendation is computed if there is none.
     """
-    from campaign.analysis.tables.io import read
+    from campaign.analysis.tables.io import read_tables
 
-    _render(read(tables), figures, out, scripts)
+    _render_page(read_tables(tables), figures, out, scripts)
 
 
-def _render(known: Tables, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
-    from campaign.analysis.published.claims import with_claims
-    from campaign.analysis.recommend.advise import advise
-    from campaign.analysis.recommend.objectives import REPORT
-    from campaign.report.figure import figure_names
-    from campaign.report.page import assemble, read_drawings, write_report
+def _render_page(tables: Tables, figures: Path, out: Path, scripts: Path = SCRIPTS) -> None:
+    from campaign.analysis.published.claims import add_evaluated_claims
+    from campaign.analysis.recommend.advise import build_recommendation
+    from campaign.analysis.recommend.objectives import REPORT_REQUEST
+    from campaign.report.figure import list_figure_names
+    from campaign.report.page import read_drawings, render_report_page, write_report
     from campaign.report.sections.recommendation import read_recommendation
 
-    drawings = read_drawings((figures / f"{name}.svg", figures / f"{name}.json") for name in figure_names(scripts))
-    advice = read_recommendation(figures.parent / "recommendation") or advise(known, REPORT)
-    write_report(out, assemble(known.runs, known.cells, known.leases, with_claims(known), drawings, advice))
+    drawings = read_drawings((figures / f"{name}.svg", figures / f"{name}.json") for name in list_figure_names(scripts))
+    advice = read_recommendation(figures.parent / "recommendation") or build_recommendation(tables, REPORT_REQUEST)
+    write_report(
+        out,
+        render_report_page(tables.runs, tables.cells, tables.leases, add_evaluated_claims(tables), drawings, advice),
+    )
 
 
 @contextmanager
-def figures_of(results: Results) -> Iterator[Path]:
+def provide_figures(results: Results) -> Iterator[Path]:
     """Yield the directory of the figures of results, with the recommendation next to it.
 
     If there are no figures, as after the extraction of an archive, they are drawn from the tables into a temporary directory.
@@ -161,9 +171,9 @@ def figures_of(results: Results) -> Iterator[Path]:
     if results.figures.is_dir():
         yield results.figures
         return
-    from campaign.analysis.tables.io import read
+    from campaign.analysis.tables.io import read_tables
 
     with TemporaryDirectory(prefix="campaign-report-") as scratch:
-        made = Results.from_directory(Path(scratch))
-        _draw_all(read(results.tables), made)
-        yield made.figures
+        drawn_results = Results.from_directory(Path(scratch))
+        _draw_figures_and_recommendation(read_tables(results.tables), drawn_results)
+        yield drawn_results.figures

@@ -11,34 +11,34 @@ from statistics import stdev
 from typing import Any
 
 from campaign.plan.missing_runs import is_measured
-from campaign.plan.oom_frontier import Frontier, implied_record
-from campaign.plan.repetitions import CellComposition, Reached, Stops, is_over, why
+from campaign.plan.oom_frontier import MemoryFrontier, build_implied_record
+from campaign.plan.repetitions import CellComposition, CellProgress, StopFiles, explain_end, has_ended
 from campaign.spec.cell import Cell
 from campaign.spec.metric import THROUGHPUT, Metric
-from campaign.spec.record import Record, Store
-from campaign.spec.run_numbers import in_composition, number_in_composition, runs_of
+from campaign.spec.record import Record, RecordStore
+from campaign.spec.run_numbers import list_run_numbers, number_in_composition, with_composition
 
 
-def reached(rates: Sequence[float | None], composition: int = 1) -> Reached:
+def summarize_runs(rates: Sequence[float | None], composition: int = 1) -> CellProgress:
     """Return the number of runs, failures and the interval half-width that the runs of one composition have reached.
 
     Args:
         rates: throughput of run 1, 2, ..; None for a run whose number is not valid.
         composition: number of the composition, from 1.
     """
-    believed = [rate for rate in rates if rate is not None]
-    failures = len(rates) - len(believed)
-    mean = sum(believed) / len(believed) if believed else 0.0
-    if len(believed) < 2 or mean <= 0:
-        return Reached(len(rates), failures, None, composition)
+    valid_rates = [rate for rate in rates if rate is not None]
+    failures = len(rates) - len(valid_rates)
+    mean = sum(valid_rates) / len(valid_rates) if valid_rates else 0.0
+    if len(valid_rates) < 2 or mean <= 0:
+        return CellProgress(len(rates), failures, None, composition)
     from campaign.common.intervals import student_interval  # loads SciPy, which most runs do without
 
-    deviation = stdev(believed)
-    _, high = student_interval(mean, deviation, len(believed))
-    return Reached(len(rates), failures, math.ceil(1e6 * (float(high) - mean) / mean), composition)
+    deviation = stdev(valid_rates)
+    _, high = student_interval(mean, deviation, len(valid_rates))
+    return CellProgress(len(rates), failures, math.ceil(1e6 * (float(high) - mean) / mean), composition)
 
 
-class Repetitions:
+class RepetitionTracker:
     """Rule of adaptive repetitions, applied to one results directory.
 
     Every decision follows from the existing records, so the successor of a killed driver decides the same. The cells are those
@@ -51,29 +51,29 @@ class Repetitions:
         metric: metric whose interval ends a cell.
     """
 
-    def __init__(self, store: Store, *, implied: bool = True, metric: Metric = THROUGHPUT) -> None:
+    def __init__(self, store: RecordStore, *, implied: bool = True, metric: Metric = THROUGHPUT) -> None:
         self.store = store
         self.metric = metric
         self.implied = implied
-        self.stops = Stops(store.results)
-        self._stops: Mapping[CellComposition, Reached] = self.stops.index()
+        self.stops = StopFiles(store.results)
+        self._stops: Mapping[CellComposition, CellProgress] = self.stops.read_all()
         self._rates: dict[CellComposition, dict[int, float | None]] = {}
 
-    def begin(self, cell: Cell) -> None:
+    def withdraw_stop(self, cell: Cell) -> None:
         """Remove the stored stop decision of a cell, because a new run is about to change what the cell has reached."""
         if _get_composition(cell) in self._stops:
-            self.stops.withdraw(*_get_composition(cell))
+            self.stops.remove(*_get_composition(cell))
 
-    def why_last(self, cell: Cell, record: Record) -> str:
+    def format_stop_reason(self, cell: Cell, last_record: Record) -> str:
         """Return the reason why a run is the last one of its cell, for `Record.stopped`, before its record is written.
 
         The result is empty if the cell has no target precision or needs further runs.
         """
         if cell.settings.target_half_width_pct is None:
             return ""
-        return why(self._reached(cell, record), cell.settings)
+        return explain_end(self._summarize_cell(cell, last_record), cell.settings)
 
-    def is_over(self, cell: Cell, last: Record | None = None) -> bool:
+    def is_over(self, cell: Cell, last_record: Record | None = None) -> bool:
         """Return whether the cell needs no further run in this composition, and if so store that decision.
 
         Args:
@@ -82,49 +82,49 @@ class Repetitions:
         """
         if cell.settings.target_half_width_pct is None:
             return False
-        found = self._reached(cell, last)
-        if over := is_over(found, cell.settings):
-            self.stops.write(cell, found)
-        return over
+        progress = self._summarize_cell(cell, last_record)
+        if is_complete := has_ended(progress, cell.settings):
+            self.stops.write(cell, progress)
+        return is_complete
 
-    def _value(self, record: Record) -> float | None:
+    def _metric_value(self, record: Record) -> float | None:
         """Return the metric of a valid run, or None if the run failed.
 
         The throughput stands in for a metric that only tables compute.
         """
-        found = self.metric.of(record.throughput_per_s, record.metrics)
-        return (record.throughput_per_s if found is None else found) if record.status == "ok" else None
+        value = self.metric.read_value(record.throughput_per_s, record.metrics)
+        return (record.throughput_per_s if value is None else value) if record.status == "ok" else None
 
-    def _reached(self, cell: Cell, last: Record | None) -> Reached:
+    def _summarize_cell(self, cell: Cell, last_record: Record | None) -> CellProgress:
         """Summarize the uninterrupted sequence of runs of a cell from the first run on.
 
         The summary is empty while one of these runs is to be measured again.
         """
         key = _get_composition(cell)
-        known = self._rates.get(key)
-        if known is None:
+        rates = self._rates.get(key)
+        if rates is None:
             records = [
-                self.store.read(cell.id, n)
-                for n in runs_of(in_composition(cell.settings, key[1]))
-                if self.store.has(cell.id, n, implied=self.implied)
+                self.store.read_latest(cell.id, n)
+                for n in list_run_numbers(with_composition(cell.settings, key[1]))
+                if self.store.has_record(cell.id, n, implied=self.implied)
             ]
-            known = self._rates[key] = {number_in_composition(r.repetition): self._value(r) for r in records}
-        if last is not None:
-            known[number_in_composition(last.repetition)] = self._value(last)
-        whole = sorted(known) == list(range(1, len(known) + 1))
-        return reached([known[n] for n in sorted(known)] if whole else [], key[1])
+            rates = self._rates[key] = {number_in_composition(r.repetition): self._metric_value(r) for r in records}
+        if last_record is not None:
+            rates[number_in_composition(last_record.repetition)] = self._metric_value(last_record)
+        is_contiguous = sorted(rates) == list(range(1, len(rates) + 1))
+        return summarize_runs([rates[n] for n in sorted(rates)] if is_contiguous else [], key[1])
 
 
 def _get_composition(cell: Cell) -> CellComposition:
     return cell.id, cell.settings.composition or 1
 
 
-def record_implied(
-    frontier: Frontier,
+def record_implied_runs(
+    frontier: MemoryFrontier,
     missing: Iterable[tuple[Cell, int]],
     specification: Callable[[Cell], Mapping[str, Any]],
-    as_used: str,
-    tell: Callable[[Cell, Record, bool], None],
+    campaign_hash: str,
+    report: Callable[[Cell, Record, bool], None],
     metric: Metric = THROUGHPUT,
 ) -> None:
     """Write the records of missing runs whose result is implied, and end the cells that have reached their target.
@@ -137,16 +137,16 @@ def record_implied(
         tell: called with each cell, its record, and whether the record completes the cell.
         metric: metric whose interval ends a cell.
     """
-    repetitions = Repetitions(frontier.store, implied=frontier.skip, metric=metric)
-    over: dict[str, bool] = {}
+    repetitions = RepetitionTracker(frontier.store, implied=frontier.skip, metric=metric)
+    completed: dict[str, bool] = {}
     for cell, repetition in missing:
-        if cell.id not in over:
-            over[cell.id] = repetitions.is_over(cell)
-        if over[cell.id] or (evidence := frontier.evidence(cell)) is None:
+        if cell.id not in completed:
+            completed[cell.id] = repetitions.is_over(cell)
+        if completed[cell.id] or (evidence := frontier.read_evidence(cell)) is None:
             continue
-        record = implied_record(specification(cell), as_used, cell, repetition, evidence)
-        record = record.model_copy(update={"stopped": repetitions.why_last(cell, record)})
+        record = build_implied_record(specification(cell), campaign_hash, cell, repetition, evidence)
+        record = record.model_copy(update={"stopped": repetitions.format_stop_reason(cell, record)})
         frontier.store.write(record)
-        over[cell.id] = repetitions.is_over(cell, record)
-        last = over[cell.id] or repetition == runs_of(cell.settings)[-1]
-        tell(cell, record, last and is_measured(frontier.store, cell, implied=frontier.skip))
+        completed[cell.id] = repetitions.is_over(cell, record)
+        last = completed[cell.id] or repetition == list_run_numbers(cell.settings)[-1]
+        report(cell, record, last and is_measured(frontier.store, cell, implied=frontier.skip))

@@ -14,16 +14,16 @@ from typing import Any
 from campaign.common import files
 from campaign.common.errors import CampaignError, LaunchError, convert_os_error
 from campaign.common.processes.clocks import get_timestamp_s
-from campaign.plan.campaign.resolve_slurm_options import given_options, options_of
-from campaign.plan.lease_plans import campaign_of
+from campaign.plan.campaign.resolve_slurm_options import merge_slurm_options, parse_slurm_options
+from campaign.plan.lease_plans import campaign_part_from_lease_plan
 from campaign.run.run_loop import DriverSession
 from campaign.slurm import submitted_jobs
-from campaign.slurm.cut_short import FirstRun
+from campaign.slurm.cut_short import FirstRunFile
 from campaign.spec.driver_messages import DriverRequest, DriverResult
 from campaign.spec.lease_plan import read_lease_plan
 
 
-class Stopped(BaseException):
+class DriverStopped(BaseException):
     """Interruption of a driver by SIGTERM; the run in progress leaves no record."""
 
 
@@ -43,23 +43,23 @@ class Driver:
         Returns:
             The document of a `DriverResult`.
         """
-        _leave_terminal()
+        _detach_from_terminal()
         results, lease = self.request.results, self.request.lease
-        done = DriverResult(began_s=get_timestamp_s())
+        result = DriverResult(began_s=get_timestamp_s())
         try:
             submitted_jobs.check_restart(results, self.request)
             with files.hold_lock(results.driver_lock_file(lease), holder=self.request.token):
-                DriverSession(self.request, done).run()
-        except CampaignError as failure:
-            done.error = failure
-        except OSError as failure:
-            done.error = convert_os_error(failure, results.directory)
-        except Stopped:
+                DriverSession(self.request, result).measure_missing_runs()
+        except CampaignError as error:
+            result.error = error
+        except OSError as error:
+            result.error = convert_os_error(error, results.directory)
+        except DriverStopped:
             if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
                 # Only Slurm can distinguish a cancelled job from one to be started again; a result would mark the job as over.
                 raise
-            done.error = LaunchError(f"the driver of {lease} was told to stop")
-        return done.document()
+            result.error = LaunchError(f"the driver of {lease} was told to stop")
+        return result.document()
 
     def checkpoint(self) -> None:
         """Allow submitit to start the driver again after a time limit or a preemption, to continue with runs that have no
@@ -69,19 +69,24 @@ class Driver:
         """
         # submitit counts the time limits of a job, but does not limit the number of preemptions.
         submitted_jobs.check_restart_allowed()
-        if FirstRun(self.request.results.work_directory(self.request.lease)).cut_short() and not self._limit_is_given():
+        if (
+            FirstRunFile(self.request.results.work_directory(self.request.lease)).record_if_cut_short()
+            and not self._has_fixed_time_limit()
+        ):
             raise LaunchError(
                 "a run needs more time than the job was submitted for; the next job is submitted for more"
             )
 
-    def _limit_is_given(self) -> bool:
+    def _has_fixed_time_limit(self) -> bool:
         """Return whether the user fixed the time limit of the job, so that another job would have no more time."""
         plan = read_lease_plan(Path(self.request.lease_plan))
-        options = options_of(campaign_of(plan).system, plan.configuration, given_options(plan.slurm))
+        options = merge_slurm_options(
+            campaign_part_from_lease_plan(plan).system, plan.configuration, parse_slurm_options(plan.slurm)
+        )
         return options.time_min is not None
 
 
-def _leave_terminal() -> None:
+def _detach_from_terminal() -> None:
     """Start a new session, so that Ctrl-C and hang-up of the terminal do not reach the driver.
 
     SIGTERM ends the driver in good order.
@@ -90,10 +95,10 @@ def _leave_terminal() -> None:
         os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, _raise_stopped)
 
 
-def _stop(*_: object) -> None:
+def _raise_stopped(*_: object) -> None:
     """Handle SIGTERM by raising DriverStopped once."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one signal is enough; the ranks are ended during cleanup
-    raise Stopped
+    raise DriverStopped

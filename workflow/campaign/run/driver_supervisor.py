@@ -16,22 +16,24 @@ from campaign.common.processes.signals import SignalInterrupt, wait_for_repeated
 from campaign.fabrics.http.options import withhold_secrets
 from campaign.lease.lifecycle import HeldLease
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.past_costs import Span
-from campaign.run.progress import Progress
-from campaign.run.submitters import StillQueued, Submission, Submitter
+from campaign.plan.past_costs import RunSpan
+from campaign.run.progress import ProgressReporter
+from campaign.run.submitters import StillQueuedError, Submission, Submitter
 from campaign.spec.driver_messages import DriverRequest, DriverResult
-from campaign.spec.record import Store, is_full
+from campaign.spec.record import RecordStore, is_full
 
-_ASK_S = 5.0  # timeout for a second Ctrl-C
-_LOOK_S = 0.1  # for a driver that has run for a while; a submitter with a longer poll interval uses its own
+_SECOND_INTERRUPT_TIMEOUT_S = 5.0  # timeout for a second Ctrl-C
+_MAX_POLL_INTERVAL_S = (
+    0.1  # for a driver that has run for a while; a submitter with a longer poll interval uses its own
+)
 
 
-class LeftRunning(SignalInterrupt):
+class DriverLeftRunning(SignalInterrupt):
     """Interruption of the supervisor while the driver can continue alone; the driver and its composition are left as they are."""
 
 
 @dataclass
-class Supervisor:
+class DriverSupervisor:
     """Supervisor of all drivers of one lease, during one call of `measure_missing_runs`.
 
     Args:
@@ -50,21 +52,21 @@ class Supervisor:
 
     campaign: Campaign
     results: Results
-    store: Store
+    store: RecordStore
     lease: str
     lease_plan: Path
     submitter: Submitter
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     exclude: Callable[[Mapping[str, str]], None]
     queue_s: float = math.inf
-    spans: list[Span] = field(default_factory=list)
+    spans: list[RunSpan] = field(default_factory=list)
     use: str = ""
 
-    def tell(self, message: str) -> None:
+    def report_for_lease(self, message: str) -> None:
         """Report a message, prefixed with the name of the lease."""
-        self.say(f"{self.lease}: {message}")
+        self.report(f"{self.lease}: {message}")
 
-    def drive(self, lease: HeldLease | None, use: str | None, runs: int) -> None:
+    def run_driver(self, lease: HeldLease | None, use: str | None, missing_runs: int) -> None:
         """Find the running driver of this lease or submit one, and wait for its result.
 
         Args:
@@ -74,15 +76,15 @@ class Supervisor:
         """
         self.use = ""
         files.make_directory(self.results.progress_file.parent)
-        offset = self.results.progress_file.stat().st_size if self.results.progress_file.exists() else 0
-        found = self.submitter.find(self.lease)
+        progress_offset = self.results.progress_file.stat().st_size if self.results.progress_file.exists() else 0
+        running_driver = self.submitter.find(self.lease)
         holding = lease.journal.holding_token if lease else ""
-        if found and (found.request.use, found.request.holding) != (use, holding):
-            self.tell("stopping its former driver, whose composition is gone")
+        if running_driver and (running_driver.request.use, running_driver.request.holding) != (use, holding):
+            self.report_for_lease("stopping its former driver, whose composition is gone")
             self.submitter.stop(self.lease)
-            found = None
-        if found:
-            self.tell(f"found its driver still there (job {found.job_id})")
+            running_driver = None
+        if running_driver:
+            self.report_for_lease(f"found its driver still there (job {running_driver.job_id})")
         try:
             with withhold_secrets(self.campaign.system.fabric):
                 request = DriverRequest(
@@ -96,11 +98,15 @@ class Supervisor:
                     token=secrets.token_hex(16),
                     holding=holding,
                 )
-                submitted = found or self.submitter.submit(request, self.queue_s)
-            result = self.wait(submitted, offset, runs)
-        except SignalInterrupt as interrupted:
-            if self.submitter.outlives and self.submitter.find(self.lease) and not self.cancelled(interrupted):
-                raise LeftRunning from None
+                submission = running_driver or self.submitter.submit(request, self.queue_s)
+            result = self.wait_for_result(submission, progress_offset, missing_runs)
+        except SignalInterrupt as interruption:
+            if (
+                self.submitter.outlives
+                and self.submitter.find(self.lease)
+                and not self.confirm_cancellation(interruption)
+            ):
+                raise DriverLeftRunning from None
             self.submitter.stop(self.lease)
             raise
         except BaseException:
@@ -111,12 +117,12 @@ class Supervisor:
         if lease and result.began_s is not None:
             lease.journal.add_facts(driver_began_s=result.began_s)
         if isinstance(result.error, LaunchError):
-            raise result.error.with_log(submitted.log_file)
+            raise result.error.with_log(submission.log_file)
         if result.error:
             raise result.error
         self.store.await_records(result.measured, self.submitter.latency_s)
 
-    def wait(self, submitted: Submission, offset: int, runs: int) -> DriverResult:
+    def wait_for_result(self, submission: Submission, progress_offset: int, missing_runs: int) -> DriverResult:
         """Wait for the result of the driver and report its progress meanwhile.
 
         Raises StillQueued if the job waits in the queue for too long, RecordError if the disk is full, and HostFailed if the
@@ -128,38 +134,41 @@ class Supervisor:
             offset: position in the progress file from which lines are read, in bytes.
             runs: number of runs that have no record.
         """
-        progress = Progress(self.results, self.lease, runs, self.say)
-        words, queued_until, since = "", math.inf, time.monotonic()
+        progress = ProgressReporter(self.results, self.lease, missing_runs, self.report)
+        status_message, queue_deadline_s, started_s = "", math.inf, time.monotonic()
         while True:
             # The result is read after the status: a driver that ends in between has left its result by then.
-            status = self.submitter.check_driver(submitted)
-            result = submitted.result()
-            lines, offset = files.read_json_lines(self.results.progress_file, offset)
+            status = self.submitter.check_driver(submission)
+            result = submission.read_result()
+            lines, progress_offset = files.read_json_lines(self.results.progress_file, progress_offset)
             for line in lines:
                 if line["lease"] == self.lease and line["status"] != "implied":
-                    ended = float(line["time_s"])
-                    self.spans.append(Span(line["cell"], ended - line["wall_s"], ended, line["status"] == "ok"))
-                progress.show(line)
+                    ended_s = float(line["time_s"])
+                    self.spans.append(RunSpan(line["cell"], ended_s - line["wall_s"], ended_s, line["status"] == "ok"))
+                progress.add_line(line)
             if result is not None:
                 return result
-            if status.words and status.words != words:
-                words = status.words
-                self.tell(words)
-            queued_until = min(queued_until, time.monotonic() + self.queue_s) if status.queued else math.inf
-            if time.monotonic() > queued_until:
-                raise StillQueued(status.words)
+            if status.words and status.words != status_message:
+                status_message = status.words
+                self.report_for_lease(status_message)
+            queue_deadline_s = min(queue_deadline_s, time.monotonic() + self.queue_s) if status.queued else math.inf
+            if time.monotonic() > queue_deadline_s:
+                raise StillQueuedError(status.words)
             if status.alive:
                 self.exclude(status.failed_hosts)
-                # Polling takes processor time from the measurement; a hundredth of the time of the lease so far is no noticeable delay.
-                time.sleep(max(self.submitter.poll_interval_s, min((time.monotonic() - since) / 100, _LOOK_S)))
+                # Polling takes processor time from the measurement; a hundredth of the time of the lease so far is no
+                # noticeable delay.
+                time.sleep(
+                    max(self.submitter.poll_interval_s, min((time.monotonic() - started_s) / 100, _MAX_POLL_INTERVAL_S))
+                )
             elif is_full(self.results.directory):
                 raise RecordError(
                     f"{self.results.directory}: the disk is full, which ended the driver of {self.lease}; free space, "
                     "then run the same command again: finished records are kept"
                 )
             else:
-                log = f"(log: {submitted.log_file})"
-                if self.submitter.outlives and not submitted.log_file.exists():
+                log = f"(log: {submission.log_file})"
+                if self.submitter.outlives and not submission.log_file.exists():
                     directory = self.results.root.resolve()
                     log = f"and without a log, as on a host that does not see {directory}; all hosts must see it (--results)"
                 raise HostFailed(
@@ -167,19 +176,20 @@ class Supervisor:
                     status.failed_hosts,
                 )
 
-    def cancelled(self, interrupted: SignalInterrupt) -> bool:
+    def confirm_cancellation(self, interruption: SignalInterrupt) -> bool:
         """Return whether the user confirms by a second Ctrl-C that the jobs are to be cancelled.
 
         The first process to ask prints the question and the answer for all of them.
         """
-        if not interrupted.is_from_terminal:
+        if not interruption.is_from_terminal:
             return False
-        with files.try_lock(self.results.slurm_state / "asking.lock") as first:
-            if first:
-                self.tell(
-                    f"Ctrl-C: jobs stay in Slurm, and the same command picks them up; Ctrl-C again within {_ASK_S:g} s cancels them"
+        with files.try_lock(self.results.slurm_state / "asking.lock") as is_first:
+            if is_first:
+                self.report_for_lease(
+                    "Ctrl-C: jobs stay in Slurm, and the same command picks them up; Ctrl-C "
+                    f"again within {_SECOND_INTERRUPT_TIMEOUT_S:g} s cancels them"
                 )
-            cancel = wait_for_repeated_interrupt(_ASK_S)
-            if first:
-                self.tell("cancelling" if cancel else "left running; 'campaign status' shows them")
+            cancel = wait_for_repeated_interrupt(_SECOND_INTERRUPT_TIMEOUT_S)
+            if is_first:
+                self.report_for_lease("cancelling" if cancel else "left running; 'campaign status' shows them")
         return cancel

@@ -15,29 +15,33 @@ from typing import Any
 from campaign.common.accelerators import ACCELERATORS
 from campaign.common.credentials import MASK, is_secret_name, mask_secrets
 from campaign.common.processes.command import run_command
-from campaign.observe.device_state import settings_here
+from campaign.observe.device_state import read_local_settings
 
 # What can change a number; listing every installed package would make each environment unique.
 PACKAGES = ("torch", "numpy", "snakemake", "submitit", "pydantic", "transformers", "torchvision", "composable-campaign")
 # Libraries of NVIDIA that torch brings with it; their names end in the version of CUDA.
 _CUDA_PACKAGES = tuple(f"nvidia-{name}-cu{cuda}" for name in ("cudnn", "nccl") for cuda in (11, 12, 13))
 
-_TUNED_BY = ("NCCL_", "CUDA_", "CUDNN_", "PYTORCH_", "TORCH_")
-_MASKS = {mask for each in ACCELERATORS.values() for mask in each.mask_variables}
+_TUNING_PREFIXES = ("NCCL_", "CUDA_", "CUDNN_", "PYTORCH_", "TORCH_")
+_MASK_VARIABLES = {mask for each in ACCELERATORS.values() for mask in each.mask_variables}
 """Which devices a process sees is in its record, and differs from lease to lease."""
 
-_DRIVERS = ("nvidia", "amdgpu", "mlx5_core")
+_KERNEL_MODULES = ("nvidia", "amdgpu", "mlx5_core")
 """Kernel modules that are updated apart from the kernel."""
 _SYS = Path("/sys")
 
 
-def environment_document() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """Describe host, processor, memory, kernel, drivers, firmware, Python, packages, GPUs and tuning variables of this host.
 
     Values that cannot be determined are left out.
     """
-    gpus, devices, variables = _gpus(), [each.document() for each in settings_here()], _variables()
-    drivers = {name: _SYS / "module" / name / "version" for name in _DRIVERS}
+    gpus, devices, variables = (
+        _describe_gpus(),
+        [settings.to_dict() for settings in read_local_settings()],
+        _list_tuning_variables(),
+    )
+    drivers = {name: _SYS / "module" / name / "version" for name in _KERNEL_MODULES}
     firmware = {"BIOS": _SYS / "class/dmi/id/bios_version"}
     firmware |= {path.parent.name: path for path in sorted(_SYS.glob("class/infiniband/*/fw_ver"))}
     return {
@@ -46,55 +50,57 @@ def environment_document() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
         "python": platform.python_version(),
-        "cpu": _cpu_model(),
+        "cpu": _read_cpu_model(),
         "cpus_usable": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "packages": package_versions(),
-        **({"drivers": known} if (known := _texts(drivers)) else {}),
-        **({"firmware": known} if (known := _texts(firmware)) else {}),
+        **({"drivers": versions_by_name} if (versions_by_name := _read_files(drivers)) else {}),
+        **({"firmware": versions_by_name} if (versions_by_name := _read_files(firmware)) else {}),
         **({"gpus": gpus} if gpus else {}),
         **({"devices": devices} if devices else {}),
         **({"variables": variables} if variables else {}),
     }
 
 
-def versions(document: Mapping[str, Any]) -> dict[str, str]:
+def list_versions(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the version of each piece of software in an environment document, e.g. 'nvidia driver' -> '570.86'."""
     lines = (line.split(", ") for line in document.get("gpus", ()))
-    by_tool = [line[4] for line in lines if len(line) > 4 and line[1].startswith("GPU-")]
+    nvidia_drivers = [line[4] for line in lines if len(line) > 4 and line[1].startswith("GPU-")]
     return {
         **{name: str(document[key]) for name, key in (("kernel", "system"), ("python", "python")) if key in document},
-        **({"nvidia driver": by_tool[0]} if by_tool else {}),
+        **({"nvidia driver": nvidia_drivers[0]} if nvidia_drivers else {}),
         **{f"{name} driver": version for name, version in document.get("drivers", {}).items()},
         **{f"{name} firmware": version for name, version in document.get("firmware", {}).items()},
         **document.get("packages", {}),
     }
 
 
-def _texts(files: Mapping[str, Path]) -> dict[str, str]:
+def _read_files(files: Mapping[str, Path]) -> dict[str, str]:
     """Return the stripped content of each file that can be read and is not empty."""
-    found = {}
+    texts = {}
     for name, path in files.items():
         with suppress(OSError):
-            found[name] = path.read_text(encoding="utf-8").strip()
-    return {name: text for name, text in found.items() if text}
+            texts[name] = path.read_text(encoding="utf-8").strip()
+    return {name: text for name, text in texts.items() if text}
 
 
 @cache
 def package_versions() -> dict[str, str]:
     """Return the versions of the relevant packages that are installed on this host."""
-    return {name: version for name in (*PACKAGES, *_CUDA_PACKAGES) if (version := _version(name))}
+    return {name: version for name in (*PACKAGES, *_CUDA_PACKAGES) if (version := _find_version(name))}
 
 
-def _variables() -> dict[str, str]:
+def _list_tuning_variables() -> dict[str, str]:
     """Return the environment variables that tune CUDA, NCCL and torch, with secrets masked."""
-    named = {
-        name: value for name, value in sorted(os.environ.items()) if name.startswith(_TUNED_BY) and name not in _MASKS
+    variables = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(_TUNING_PREFIXES) and name not in _MASK_VARIABLES
     }
-    return {name: MASK if is_secret_name(name) else mask_secrets(value) for name, value in named.items()}
+    return {name: MASK if is_secret_name(name) else mask_secrets(value) for name, value in variables.items()}
 
 
-def _version(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     """Return the version of a package, or None if it is not installed."""
     try:
         return importlib.metadata.version(package)
@@ -102,7 +108,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _cpu_model() -> str:
+def _read_cpu_model() -> str:
     """Return the processor's model name, or the machine type if the kernel does not list a model."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -111,13 +117,13 @@ def _cpu_model() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _gpus() -> list[str]:
+def _describe_gpus() -> list[str]:
     """Return one line per GPU, as printed by the vendor's tools if they are installed."""
-    commands = [each.describe_command for each in ACCELERATORS.values() if each.describe_command]
-    found: list[str] = []
+    commands = [accelerator.describe_command for accelerator in ACCELERATORS.values() if accelerator.describe_command]
+    descriptions: list[str] = []
     for command in commands:
         if shutil.which(command[0]):
             with suppress(OSError):
                 answer = run_command(command, timeout_s=30)
-                found += answer.out.strip().splitlines() if answer.code == 0 else []
-    return found
+                descriptions += answer.out.strip().splitlines() if answer.code == 0 else []
+    return descriptions

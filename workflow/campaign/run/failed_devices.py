@@ -8,18 +8,18 @@ from pathlib import Path
 
 from campaign.common.errors import LaunchError
 from campaign.lease.fenced_devices import Fence, FencedDevices
-from campaign.run.local_devices import verify_here
-from campaign.slurm.verify_devices import DevicesDiffer, verify
+from campaign.run.local_devices import verify_local_devices
+from campaign.slurm.verify_devices import DeviceMismatchError, verify_devices_of_hosts
 from campaign.spec.hardware import Composition, Device
 from campaign.spec.record import Failure
 from campaign.spec.system_file import SystemFile
-from campaign.workloads.device_faults import DOUBTFUL, DeviceFault, device_fault
+from campaign.workloads.device_faults import STATUSES_OF_LOST_DEVICES, DeviceFault, find_device_fault
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, Run, Step
+from campaign.workloads.protocol import Outcome, Run, Step, StepEnd
 
 
 @dataclass(frozen=True)
-class FailedDevices:
+class DeviceFaultHandler:
     """Fault handling for the devices of one composition during the runs of a campaign.
 
     Args:
@@ -36,61 +36,68 @@ class FailedDevices:
     campaign: str
     work: Path
 
-    def judged(self, run: Run, step: Step, ended: Ended, outcome: Outcome, log: Log) -> Outcome:
+    def judge_outcome(self, run: Run, step: Step, ended: StepEnd, outcome: Outcome, log: Log) -> Outcome:
         """Return the outcome of a run if the workload is responsible for it.
 
         Raises LaunchError if devices failed or could not be used. Failed devices are fenced.
         """
-        fault = device_fault(run.runs_on, outcome.status, log, len(ended.codes))
+        fault = find_device_fault(run.runs_on, outcome.status, log, len(ended.codes))
         if fault is None:
-            if outcome.status in DOUBTFUL and run.runs_on != "cpu":
-                self._look(run)
+            if outcome.status in STATUSES_OF_LOST_DEVICES and run.runs_on != "cpu":
+                self._verify_devices(run)
             return outcome
         if fault.kind == "unavailable":
-            raise LaunchError(f"{_name(run)}: its devices could not be used: {fault.evidence}; the run has no record")
-        device = _device(run, step, fault)
+            raise LaunchError(
+                f"{_run_name(run)}: its devices could not be used: {fault.evidence}; the run has no record"
+            )
+        device = _find_faulty_device(run, step, fault)
         if fault.kind == "suspicion":
-            return self._suspected(run, device, fault, outcome)
+            return self._judge_suspicion(run, device, fault, outcome)
         if device is None:
-            words = "which of its devices is not known, so that none is fenced"
-            raise LaunchError(f"{_name(run)}: a device failed: {fault.evidence}; {words}; the run has no record")
-        raise self._fenced(run, device, fault.evidence, suspected=False)
+            explanation = "which of its devices is not known, so that none is fenced"
+            raise LaunchError(
+                f"{_run_name(run)}: a device failed: {fault.evidence}; {explanation}; the run has no record"
+            )
+        raise self._fence_device(run, device, fault.evidence, is_suspected=False)
 
-    def _suspected(self, run: Run, device: Device | None, fault: DeviceFault, outcome: Outcome) -> Outcome:
+    def _judge_suspicion(self, run: Run, device: Device | None, fault: DeviceFault, outcome: Outcome) -> Outcome:
         """Return the outcome if the run failed the same way before or its workload failed on two devices; otherwise fence the
         device.
         """
         failure = Failure(reason="a fault of the program on the device", evidence=fault.evidence, rank=fault.rank)
-        found = replace(outcome, status="crashed", failure=failure)
+        crashed_outcome = replace(outcome, status="crashed", failure=failure)
         if device is None:
-            return found
-        mine = [
-            each
-            for each in self.fenced.read_all()
-            if each.suspected and (each.campaign, each.workload) == (self.campaign, run.cell.workload)
+            return crashed_outcome
+        workload_fences = [
+            prior_fence
+            for prior_fence in self.fenced.read_all()
+            if prior_fence.suspected
+            and (prior_fence.campaign, prior_fence.workload) == (self.campaign, run.cell.workload)
         ]
-        before = [each for each in mine if each.run == _name(run)]
-        if not before and not any(each.lifted for each in mine):
-            raise self._fenced(run, device, fault.evidence, suspected=True)
-        self.fenced.lift_fences(lambda fence: fence in before, f"{_name(run)} failed alike on {device.fabric_id}")
-        others = {each.device for each in before} - {device.physical}
-        flags = [f"failed alike on {', '.join(sorted(others))}"] if others else []
-        return replace(found, flags=(*outcome.flags, *flags))
+        run_fences = [prior_fence for prior_fence in workload_fences if prior_fence.run == _run_name(run)]
+        if not run_fences and not any(prior_fence.lifted for prior_fence in workload_fences):
+            raise self._fence_device(run, device, fault.evidence, is_suspected=True)
+        self.fenced.lift_fences(
+            lambda fence: fence in run_fences, f"{_run_name(run)} failed alike on {device.fabric_id}"
+        )
+        other_devices = {prior_fence.device for prior_fence in run_fences} - {device.physical}
+        flags = [f"failed alike on {', '.join(sorted(other_devices))}"] if other_devices else []
+        return replace(crashed_outcome, flags=(*outcome.flags, *flags))
 
-    def _look(self, run: Run) -> None:
+    def _verify_devices(self, run: Run) -> None:
         """Verify the devices of the composition on their hosts, because a device that left the bus need not report an error.
 
         Raises LaunchError if the devices differ. Lost devices are fenced.
         """
-        look = verify_here if self.system.launcher == "local" else verify
+        verify_on_hosts = verify_local_devices if self.system.launcher == "local" else verify_devices_of_hosts
         try:
-            look(self.system, self.composition, self.work)
-        except DevicesDiffer as error:
+            verify_on_hosts(self.system, self.composition, self.work)
+        except DeviceMismatchError as error:
             for device in error.lost:
-                self._fenced(run, device, "its host does not list it any more", suspected=False)
+                self._fence_device(run, device, "its host does not list it any more", is_suspected=False)
             raise
 
-    def _fenced(self, run: Run, device: Device, why: str, *, suspected: bool) -> LaunchError:
+    def _fence_device(self, run: Run, device: Device, reason: str, *, is_suspected: bool) -> LaunchError:
         """Fence a device and return the error that reports it."""
         hosts = (
             host.name for host in self.composition.hosts if device.fabric_id in {d.fabric_id for d in host.devices}
@@ -100,24 +107,26 @@ class FailedDevices:
             uuid=device.host_id or "",
             model=device.model,
             host=next(hosts, ""),
-            why=why,
+            why=reason,
             campaign=self.campaign,
             workload=run.cell.workload,
-            run=_name(run),
-            suspected=suspected,
+            run=_run_name(run),
+            suspected=is_suspected,
             time_s=time.time(),
         )
         self.fenced.add_fence(fence)
-        where = "on another device" if suspected else "without it"
-        return LaunchError(f"{_name(run)}: {fence.describe()}; it is fenced, and the run is repeated {where}")
+        repetition_place = "on another device" if is_suspected else "without it"
+        return LaunchError(
+            f"{_run_name(run)}: {fence.describe()}; it is fenced, and the run is repeated {repetition_place}"
+        )
 
 
-def _name(run: Run) -> str:
+def _run_name(run: Run) -> str:
     """Return the name of a run, CELL.NUMBER."""
     return f"{run.cell.id}.{run.repetition}"
 
 
-def _device(run: Run, step: Step, fault: DeviceFault) -> Device | None:
+def _find_faulty_device(run: Run, step: Step, fault: DeviceFault) -> Device | None:
     """Return the device of the rank that reports a fault.
 
     The result is None if the device cannot be identified, e.g. if one process uses several devices.

@@ -33,21 +33,21 @@ from campaign.common.processes.marked import (
     measure_memory_mib,
 )
 from campaign.plan.used_devices import UsedDevices
-from campaign.run.local_placement import ProcessPlace, open_placement
-from campaign.run.local_sidecar import local_sidecar
+from campaign.run.local_placement import ProcessPlacement, open_placement
+from campaign.run.local_sidecar import run_local_sidecar
 from campaign.spec.hardware import Composition
-from campaign.spec.launch_prefix import Given
+from campaign.spec.launch_prefix import DeviceEnvironment
 from campaign.spec.system_file import SystemFile
-from campaign.workloads.launcher import Limits
-from campaign.workloads.protocol import Ended, Step
+from campaign.workloads.launcher import StepLimits
+from campaign.workloads.protocol import Step, StepEnd
 from campaign.workloads.trainer.rank_interface import result_path
 
-_MEMORY_LOOK_S = 0.1
-_PEER_PATIENCE_S = (
+_MEMORY_POLL_INTERVAL_S = 0.1
+_PEER_TIMEOUT_S = (
     10.0  # from the first failed rank until the remaining ranks, which wait for it in a collective, are ended
 )
-_EXIT_PATIENCE_S = 10.0  # from the last result file to the end of the ranks
-_PARENT_PATIENCE_S = 300.0  # loading torch from a busy shared file system can take minutes
+_EXIT_TIMEOUT_S = 10.0  # from the last result file to the end of the ranks
+_FORK_SERVER_TIMEOUT_S = 300.0  # loading torch from a busy shared file system can take minutes
 
 _StopReason = Literal["time limit", "memory limit", "failed rank", "exit hang", "disturbance"]
 
@@ -59,15 +59,15 @@ class LocalLauncher:
         adopt_orphans()
         self._places = open_placement(system, composition)
         self._devices = UsedDevices(composition, system)
-        self._parents: dict[str, _ForkServer] = {}
-        self._memory_kills = MemoryKills()
+        self._fork_servers: dict[str, _ForkServer] = {}
+        self._memory_kills = OomKillCounter()
 
     @property
     def links(self) -> Mapping[str, Any] | None:
         """Description of the emulated links for records, or None if links are not emulated."""
         return self._places.links
 
-    def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
+    def run(self, step: Step, marker: str, log: Path, directory: Path, limits: StepLimits) -> StepEnd:
         """Run a step on this machine to its end, and return how its processes ended.
 
         Raises LaunchError if the step could not be started or if the emulated hosts ended during the run.
@@ -80,36 +80,42 @@ class LocalLauncher:
             limits: time and memory limits.
         """
         places = [
-            ProcessPlace(self._environment(step, marker, place, given), place.namespaces, given.prefix)
-            for place, given in zip(self._places.of(step), self._given(step), strict=True)
+            ProcessPlacement(
+                self._build_environment(step, marker, place, device_environment),
+                place.namespaces,
+                device_environment.prefix,
+            )
+            for place, device_environment in zip(
+                self._places.place_processes(step), self._device_environments(step), strict=True
+            )
         ]
         program = (*places[0].prefix, *step.argv)[0]
         kills = self._memory_kills.count()
         try:
             make_directory(log.parent)
             # A fork of the parent has no command that words could stand before.
-            forked = step.preload and not any(place.prefix for place in places)
-            parent = self._parent(step.preload) if step.preload and forked else None
-            ended = _run(step, marker, places, log, directory, limits, parent)
+            is_forked = step.preload and not any(place.prefix for place in places)
+            fork_server = self._fork_server(step.preload) if step.preload and is_forked else None
+            result = _run_processes(step, marker, places, log, directory, limits, fork_server)
         except (OSError, ValueError, subprocess.SubprocessError) as error:  # ValueError: a NUL in an argument
             raise LaunchError(f"{program}: could not be started: {error}") from error
-        if not self._places.stand():
+        if not self._places.is_running():
             raise LaunchError("the emulated hosts ended during a run; the run is repeated")
-        return replace(ended, flags=self._places.flags(step), memory_kills=self._memory_kills.count() - kills)
+        return replace(result, flags=self._places.list_flags(step), memory_kills=self._memory_kills.count() - kills)
 
     def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
         """Start an auxiliary process per distinct host, until the end of the context (see `Launcher.sidecar`)."""
-        return local_sidecar(argv, tuple(self._devices.by_host), self._places, self._inherited, directory)
+        return run_local_sidecar(argv, tuple(self._devices.by_host), self._places, self._base_environment, directory)
 
     def close(self) -> None:
         """End the fork servers and the emulated hosts."""
-        for parent in self._parents.values():
+        for parent in self._fork_servers.values():
             parent.close()
-        self._parents.clear()
+        self._fork_servers.clear()
         self._places.close()
 
     @property
-    def _inherited(self) -> dict[str, str]:
+    def _base_environment(self) -> dict[str, str]:
         # The driver's own submission must not leak into what it measures.
         """Environment of this process without submitit's variables."""
         return {
@@ -117,50 +123,56 @@ class LocalLauncher:
             **DEVICE_ORDER_ENVIRONMENT,
         }
 
-    def _given(self, step: Step) -> Sequence[Given]:
+    def _device_environments(self, step: Step) -> Sequence[DeviceEnvironment]:
         """Return the device environment of each process.
 
         A mask hides this machine's other devices if their names are known.
         """
-        given = self._devices.given(step)
-        kind, named = self._devices.named(step)
+        environments = self._devices.build_environments(step)
+        kind, names_by_host = self._devices.named_devices(step)
         if kind is None:
-            return given
+            return environments
         if not (kind.mask_per_rank and step.per_rank):  # hosts are only names, and ranks are numbered through
-            every = [name for of_host in named.values() for name in of_host]
-            named = dict.fromkeys(named, every)
-        return self._devices.masked(step, kind, named, given)
+            all_names = [name for host_names in names_by_host.values() for name in host_names]
+            names_by_host = dict.fromkeys(names_by_host, all_names)
+        return self._devices.mask_environments(step, kind, names_by_host, environments)
 
-    def _environment(self, step: Step, marker: str, place: ProcessPlace, given: Given) -> dict[str, str]:
+    def _build_environment(
+        self, step: Step, marker: str, place: ProcessPlacement, device_environment: DeviceEnvironment
+    ) -> dict[str, str]:
         """Build the environment of one process from the inherited, step and device variables."""
         one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank else {}
         # A run uses the devices named in its record, whatever variables the workload sets.
-        own = {**self._inherited, **one_thread, **place.environment, **step.environment}
+        environment = {**self._base_environment, **one_thread, **place.environment, **step.environment}
         # A second mask would number what the first has left.
-        hidden = {
+        dropped_masks = {
             mask
             for kind in ACCELERATORS.values()
-            if {*kind.mask_variables} & {*given.environment}
+            if {*kind.mask_variables} & {*device_environment.environment}
             for mask in kind.mask_variables
         }
-        return {**{name: own[name] for name in own if name not in hidden}, **given.environment, MARK_VARIABLE: marker}
+        return {
+            **{name: environment[name] for name in environment if name not in dropped_masks},
+            **device_environment.environment,
+            MARK_VARIABLE: marker,
+        }
 
-    def _parent(self, module: str) -> _ForkServer:
+    def _fork_server(self, module: str) -> _ForkServer:
         """Return the running fork server of a module, started if necessary."""
-        if module not in self._parents or not self._parents[module].alive:
-            self._parents[module] = _ForkServer(module)
-        return self._parents[module]
+        if module not in self._fork_servers or not self._fork_servers[module].is_alive:
+            self._fork_servers[module] = _ForkServer(module)
+        return self._fork_servers[module]
 
 
-def _run(
+def _run_processes(
     step: Step,
     marker: str,
-    places: Sequence[ProcessPlace],
+    places: Sequence[ProcessPlacement],
     log: Path,
     directory: Path,
-    limits: Limits,
-    parent: _ForkServer | None,
-) -> Ended:
+    limits: StepLimits,
+    fork_server: _ForkServer | None,
+) -> StepEnd:
     """Start the processes of a step, wait for them, and end whatever is left.
 
     Args:
@@ -172,50 +184,56 @@ def _run(
         limits: time and memory limits.
         parent: fork server to fork the ranks from; None to spawn them.
     """
-    out = step.environment.get("CAMPAIGN_OUT") if step.preload else None
-    results = [result_path(Path(out), int(place.environment["RANK"])) for place in places] if out else []
-    for path in results:
+    results_directory = step.environment.get("CAMPAIGN_OUT") if step.preload else None
+    result_files = (
+        [result_path(Path(results_directory), int(place.environment["RANK"])) for place in places]
+        if results_directory
+        else []
+    )
+    for path in result_files:
         path.unlink(missing_ok=True)
-    before = list_children()
-    processes: list[_Forked | subprocess.Popen[bytes]] = []
+    prior_children = list_children()
+    processes: list[_ForkedProcess | subprocess.Popen[bytes]] = []
     with DisturbanceMonitor() as disturbances:
         try:
-            if parent is not None:
-                processes += parent.fork(step, places, log, directory)
+            if fork_server is not None:
+                processes += fork_server.fork_ranks(step, places, log, directory)
             else:
                 with log.open("ab") as output:
                     for place in places:
-                        words = (*place.prefix, *step.argv)
-                        processes.append(start_process(words, place.environment, output, place.namespaces, directory))
-            stopped = _wait(processes, marker, disturbances, limits, results)
+                        command = (*place.prefix, *step.argv)
+                        processes.append(start_process(command, place.environment, output, place.namespaces, directory))
+            stop_reason = _wait_for_processes(processes, marker, disturbances, limits, result_files)
         finally:
             for process in processes:
                 if process.poll() is None:  # a fork's environment shows no mark from outside
                     with suppress(ProcessLookupError):
                         os.killpg(os.getpgid(process.pid), signal.SIGKILL)
             # Also after success: a program may have left something running in the background.
-            end_run_processes(processes, marker, before)
+            end_run_processes(processes, marker, prior_children)
         disturbances.check_clocks()
     codes = tuple(process.returncode for process in processes)
     # Results of ranks that measured well and then hung at exit are valid. All other ranks ended by themselves.
-    hang = tuple(rank for rank, code in enumerate(codes) if stopped == "exit hang" and code == -signal.SIGKILL)
-    return Ended(
-        tuple(0 if rank in hang else code for rank, code in enumerate(codes)),
+    hung_ranks = tuple(
+        rank for rank, code in enumerate(codes) if stop_reason == "exit hang" and code == -signal.SIGKILL
+    )
+    return StepEnd(
+        tuple(0 if rank in hung_ranks else code for rank, code in enumerate(codes)),
         disturbances.started_s,
         disturbances.ended_s,
-        timed_out=stopped == "time limit",
-        memory_limit_hit=stopped == "memory limit",
-        exit_hang=hang,
-        disturbed=disturbances.first_disturbance,
+        timed_out=stop_reason == "time limit",
+        memory_limit_hit=stop_reason == "memory limit",
+        exit_hang=hung_ranks,
+        disturbance=disturbances.first_disturbance,
     )
 
 
-def _wait(
-    processes: Sequence[_Forked | subprocess.Popen[bytes]],
+def _wait_for_processes(
+    processes: Sequence[_ForkedProcess | subprocess.Popen[bytes]],
     marker: str,
     disturbances: DisturbanceMonitor,
-    limits: Limits,
-    results: Sequence[Path],
+    limits: StepLimits,
+    result_files: Sequence[Path],
 ) -> _StopReason | None:
     """Wait for all processes and return None, or return the reason why they have to be ended first.
 
@@ -227,52 +245,59 @@ def _wait(
         results: files that the ranks write when they have measured.
     """
     poll = select.poll()
-    waiting = {}
-    looks = False
+    running_processes = {}
+    checks_disturbances = False
     failed_at = complete_at = math.inf
     try:
         for process in processes:
             descriptor = os.pidfd_open(process.pid)
-            waiting[descriptor] = process
+            running_processes[descriptor] = process
             poll.register(descriptor, select.POLLIN)
-        while waiting:
-            now = disturbances.elapsed_s
-            if results and complete_at > now and all(path.exists() for path in results):
-                complete_at = now
+        while running_processes:
+            now_s = disturbances.elapsed_s
+            if result_files and complete_at > now_s and all(path.exists() for path in result_files):
+                complete_at = now_s
             # Not before the first wait: what has just been started has not been stopped yet.
-            if looks:
-                disturbances.check_processes([process.pid for process in waiting.values()])
-            for when, why in (
-                (now if disturbances.first_disturbance else math.inf, "disturbance"),
+            if checks_disturbances:
+                disturbances.check_processes([process.pid for process in running_processes.values()])
+            for deadline_s, reason in (
+                (now_s if disturbances.first_disturbance else math.inf, "disturbance"),
                 (limits.time_limit_s, "time limit"),
-                (failed_at + _PEER_PATIENCE_S, "failed rank"),
-                (complete_at + _EXIT_PATIENCE_S, "exit hang"),
+                (failed_at + _PEER_TIMEOUT_S, "failed rank"),
+                (complete_at + _EXIT_TIMEOUT_S, "exit hang"),
             ):
-                if now >= when:
-                    return cast(_StopReason, why)
-            look_s = DISTURBANCE_POLL_INTERVAL_S
+                if now_s >= deadline_s:
+                    return cast(_StopReason, reason)
+            poll_interval_s = DISTURBANCE_POLL_INTERVAL_S
             if limits.memory_limit_mib is not None:
                 if (
-                    measure_memory_mib(list({*find_marked_processes(marker), *(one.pid for one in waiting.values())}))
+                    measure_memory_mib(
+                        list(
+                            {
+                                *find_marked_processes(marker),
+                                *(running_process.pid for running_process in running_processes.values()),
+                            }
+                        )
+                    )
                     > limits.memory_limit_mib
                 ):
                     return "memory limit"
-                look_s = _MEMORY_LOOK_S
-            wait_s = min(limits.time_limit_s - now, failed_at + _PEER_PATIENCE_S - now, look_s)
-            ended = disturbances.call_with_timeout(lambda s: poll.poll(max(1.0, s * 1e3)), wait_s)
-            looks = not ended
-            for descriptor, _ in ended:
+                poll_interval_s = _MEMORY_POLL_INTERVAL_S
+            wait_s = min(limits.time_limit_s - now_s, failed_at + _PEER_TIMEOUT_S - now_s, poll_interval_s)
+            events = disturbances.call_with_timeout(lambda s: poll.poll(max(1.0, s * 1e3)), wait_s)
+            checks_disturbances = not events
+            for descriptor, _ in events:
                 poll.unregister(descriptor)
                 os.close(descriptor)
-                if waiting.pop(descriptor).wait() != 0:
+                if running_processes.pop(descriptor).wait() != 0:
                     failed_at = min(failed_at, disturbances.elapsed_s)
         return None
     finally:
-        for descriptor in waiting:
+        for descriptor in running_processes:
             os.close(descriptor)
 
 
-class _Forked:
+class _ForkedProcess:
     """Process that this one has forked, or adopted from the fork server: a child like any other."""
 
     def __init__(self, pid: int) -> None:
@@ -280,12 +305,12 @@ class _Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        return self._reaped(os.WNOHANG)
+        return self._reap(os.WNOHANG)
 
     def wait(self) -> int | None:
-        return self._reaped(0)
+        return self._reap(0)
 
-    def _reaped(self, options: int) -> int | None:
+    def _reap(self, options: int) -> int | None:
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, options)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
@@ -307,35 +332,40 @@ class _ForkServer:
             encoding="utf-8",
         )
         try:
-            self.answer()
+            self.send_request()
         except BaseException:
             self.close()
             raise
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def fork(self, step: Step, places: Sequence[ProcessPlace], log: Path, directory: Path) -> list[_Forked]:
+    def fork_ranks(
+        self, step: Step, places: Sequence[ProcessPlacement], log: Path, directory: Path
+    ) -> list[_ForkedProcess]:
         """Fork one process per placement, and return the processes."""
         ranks = [{"env": dict(place.environment), "log": str(log), "namespaces": place.namespaces} for place in places]
         # A step that names no module is the parent's own kind of rank.
         module = {"module": step.argv[2]} if step.argv[1:2] == ("-m",) else {}
-        before = list_children() or set()
+        prior_children = list_children() or set()
         try:
-            return [_Forked(pid) for pid in self.answer({"ranks": ranks, "cwd": str(directory), **module})["pids"]]
+            return [
+                _ForkedProcess(pid)
+                for pid in self.send_request({"ranks": ranks, "cwd": str(directory), **module})["pids"]
+            ]
         except BaseException:
             self.close()
             # Ranks that the server forked but could not report; a fork has its parent's command line.
-            line = "".join(f"{word}\0" for word in self._argv).encode()
-            for pid in (list_children() or set()) - before:
+            command_line = "".join(f"{word}\0" for word in self._argv).encode()
+            for pid in (list_children() or set()) - prior_children:
                 with suppress(OSError):
-                    if Path(f"/proc/{pid}/cmdline").read_bytes() == line:
+                    if Path(f"/proc/{pid}/cmdline").read_bytes() == command_line:
                         os.kill(pid, signal.SIGKILL)
                         os.waitpid(pid, 0)
             raise
 
-    def answer(self, order: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def send_request(self, request: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Send a request to the fork server and return its answer; with None, wait for its start message.
 
         Raises LaunchError if the fork server has ended or reports a problem.
@@ -345,15 +375,15 @@ class _ForkServer:
         assert stdout is not None
         line = ""
         with suppress(BrokenPipeError):
-            if order is not None:
-                print(json.dumps(order), file=stdin, flush=True)
-            if select.select([stdout], [], [], _PARENT_PATIENCE_S)[0]:
+            if request is not None:
+                print(json.dumps(request), file=stdin, flush=True)
+            if select.select([stdout], [], [], _FORK_SERVER_TIMEOUT_S)[0]:
                 line = stdout.readline()
-        found: dict[str, Any] = json.loads(line or '{"problem": "it has ended, or does not answer"}')
-        if "problem" in found:
-            words = " ".join(self._argv[1:])
-            raise LaunchError(f"the parent process of the ranks (python {words}): {found['problem']}")
-        return found
+        answer: dict[str, Any] = json.loads(line or '{"problem": "it has ended, or does not answer"}')
+        if "problem" in answer:
+            command = " ".join(self._argv[1:])
+            raise LaunchError(f"the parent process of the ranks (python {command}): {answer['problem']}")
+        return answer
 
     def close(self) -> None:
         """Close the pipes of the fork server, which ends it, and kill it if it does not end in time."""
@@ -361,7 +391,7 @@ class _ForkServer:
             with suppress(BrokenPipeError):
                 if pipe is not None:
                     pipe.close()
-        deadline_s = time.monotonic() + _EXIT_PATIENCE_S
+        deadline_s = time.monotonic() + _EXIT_TIMEOUT_S
         while self._process.poll() is None and time.monotonic() < deadline_s:
             time.sleep(0.002)
         if self._process.poll() is None:
@@ -369,10 +399,10 @@ class _ForkServer:
             self._process.wait()
 
 
-_COUNT = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
+_OOM_KILL_COUNT = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 
 
-class MemoryKills:
+class OomKillCounter:
     """Kernel's count of processes killed for lack of memory: the evidence that a SIGKILL had this cause.
 
     The count is that of this process's control group if there is one, otherwise of the whole host. A program that this process
@@ -384,37 +414,41 @@ class MemoryKills:
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._file = next(filter(None, map(_counting, [*_groups(root), root / "proc/vmstat"])), None)
+        self._file = next(
+            filter(None, map(_open_if_counting, [*_list_counter_files(root), root / "proc/vmstat"])), None
+        )
 
     def count(self) -> int:
         """Return the number of such kills so far, or 0 if the kernel does not count them."""
-        found = _COUNT.search(os.pread(self._file.fileno(), 1 << 16, 0)) if self._file else None
-        return int(found[1]) if found else 0
+        match = _OOM_KILL_COUNT.search(os.pread(self._file.fileno(), 1 << 16, 0)) if self._file else None
+        return int(match[1]) if match else 0
 
 
-def _counting(path: Path) -> FileIO | None:
+def _open_if_counting(path: Path) -> FileIO | None:
     """Open a file and return it if it holds the count, otherwise None."""
     try:
         file = path.open("rb", buffering=0)
-        return file if _COUNT.search(file.read()) else None
+        return file if _OOM_KILL_COUNT.search(file.read()) else None
     except OSError:
         return None
 
 
-def _groups(root: Path) -> list[Path]:
+def _list_counter_files(root: Path) -> list[Path]:
     """List the files of this process's control groups that may hold the count, the nearest first."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-    found = []
+    paths = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
-            found.append(root / "sys/fs/cgroup/memory" / path.strip("/") / "memory.oom_control")
+            paths.append(root / "sys/fs/cgroup/memory" / path.strip("/") / "memory.oom_control")
         elif not controllers:
             # A group without the controller is counted by the nearest one above that has it.
             top = root / "sys/fs/cgroup"
             group = top / path.strip("/")
-            found += [each / "memory.events" for each in (group, *group.parents) if each.is_relative_to(top)]
-    return found
+            paths += [
+                directory / "memory.events" for directory in (group, *group.parents) if directory.is_relative_to(top)
+            ]
+    return paths

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from campaign.common.errors import LaunchError
-from campaign.emulators.hosts.emulation_plan import NOT_CROSSED, emulation_of, links_document, rates_of
-from campaign.emulators.hosts.network import EmulatedHosts, EmulationUnavailable, emulated
+from campaign.emulators.hosts.emulation_plan import NOT_CROSSED, build_emulation_spec, describe_links, link_rates
+from campaign.emulators.hosts.network import EmulatedHosts, EmulationUnavailable, emulate_hosts
 from campaign.emulators.hosts.topology import INTERFACE
 from campaign.spec.hardware import Composition
 from campaign.spec.system_file import SystemFile
 from campaign.workloads.protocol import Step
-from campaign.workloads.rank_launchers import free_port
+from campaign.workloads.rank_launchers import find_free_port
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessPlace:
+class ProcessPlacement:
     """Placement of one process.
 
     Args:
@@ -61,53 +61,70 @@ class LocalPlacement:
             for host, start, count in zip(composition.hosts, accumulate(counts, initial=0), counts, strict=False)
         }
 
-    def of(self, step: Step) -> list[ProcessPlace]:
+    def place_processes(self, step: Step) -> list[ProcessPlacement]:
         """Return one placement per rank, or a single placement if the step has one process.
 
         Raises LaunchError if a rank has no device.
         """
-        ranks, world = step.ranks, str(len(step.ranks))
+        ranks, world_size = step.rank_locations, str(len(step.rank_locations))
         if not step.per_rank:
-            environment = {"CAMPAIGN_RANKS": world, "CAMPAIGN_HOSTS": ",".join(step.ranks_by_host)}
-            return [ProcessPlace(environment, self._namespaces(*ranks[0]))]
-        namespaces = [self._namespaces(*rank) for rank in ranks]
+            environment = {"CAMPAIGN_RANKS": world_size, "CAMPAIGN_HOSTS": ",".join(step.ranks_by_host)}
+            return [ProcessPlacement(environment, self._namespace_paths(*ranks[0]))]
+        namespaces = [self._namespace_paths(*rank) for rank in ranks]
         # Ranks that share all they have need no address, and a program may ask whether it is alone.
-        alone = len(set(namespaces)) == 1
-        shared = {"WORLD_SIZE": world, "MASTER_PORT": str(free_port("127.0.0.1")), "MASTER_ADDR": "127.0.0.1"}
+        shares_host = len(set(namespaces)) == 1
+        common_environment = {
+            "WORLD_SIZE": world_size,
+            "MASTER_PORT": str(find_free_port("127.0.0.1")),
+            "MASTER_ADDR": "127.0.0.1",
+        }
         if self._emulation is not None:
-            shared |= {} if alone else {"MASTER_ADDR": self._emulation.address(self._device(*ranks[0]))}
-            shared |= {"GLOO_SOCKET_IFNAME": "lo" if alone else INTERFACE}
-        found = []
+            common_environment |= (
+                {} if shares_host else {"MASTER_ADDR": self._emulation.rank_address(self._device_index(*ranks[0]))}
+            )
+            common_environment |= {"GLOO_SOCKET_IFNAME": "lo" if shares_host else INTERFACE}
+        placements = []
         for rank, ((host, local), paths) in enumerate(zip(ranks, namespaces, strict=True)):
-            environment = {"RANK": str(rank), "CAMPAIGN_HOST": host, "CAMPAIGN_HOST_RANK": str(local), **shared}
+            environment = {
+                "RANK": str(rank),
+                "CAMPAIGN_HOST": host,
+                "CAMPAIGN_HOST_RANK": str(local),
+                **common_environment,
+            }
             # On one machine a rank's device is numbered through; hosts are only names here.
-            one_host = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": world}
-            emulated_host = {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(step.ranks_by_host[host])}
-            found.append(ProcessPlace(environment | (emulated_host if self._emulation else one_host), paths))
-        return found
+            one_host_variables = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": world_size}
+            emulated_host_variables = {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(step.ranks_by_host[host])}
+            placements.append(
+                ProcessPlacement(
+                    environment | (emulated_host_variables if self._emulation else one_host_variables), paths
+                )
+            )
+        return placements
 
-    def flags(self, step: Step) -> tuple[str, ...]:
+    def list_flags(self, step: Step) -> tuple[str, ...]:
         """Return the flags for the record of a step."""
-        used = {self._namespaces(*rank) for rank in step.ranks}
-        return (NOT_CROSSED,) if not step.per_rank and len(used) > 1 else ()
+        used_namespaces = {self._namespace_paths(*rank) for rank in step.rank_locations}
+        return (NOT_CROSSED,) if not step.per_rank and len(used_namespaces) > 1 else ()
 
-    def stand(self) -> bool:
+    def is_running(self) -> bool:
         """Return whether the emulated hosts still exist; true if hosts are not emulated."""
         return self._emulation is None or Path(self._emulation.namespace_paths(0)[-1]).exists()
 
-    def _namespaces(self, host: str, local: int) -> tuple[str, ...]:
+    def _namespace_paths(self, host: str, local_rank: int) -> tuple[str, ...]:
         """Return the namespace files of a rank, empty if hosts are not emulated."""
-        return () if self._emulation is None else self._emulation.namespace_paths(self._device(host, local))
+        return () if self._emulation is None else self._emulation.namespace_paths(self._device_index(host, local_rank))
 
-    def _device(self, host: str, local: int) -> int:
+    def _device_index(self, host: str, local_rank: int) -> int:
         """Return the number of a rank's device among all devices of the composition.
 
         Raises LaunchError if the host has fewer devices.
         """
         devices = self._devices.get(host, range(0))
-        if local >= len(devices):
-            raise LaunchError(f"{host}: the run needs device {local + 1}, but the composition has {len(devices)} there")
-        return devices[local]
+        if local_rank >= len(devices):
+            raise LaunchError(
+                f"{host}: the run needs device {local_rank + 1}, but the composition has {len(devices)} there"
+            )
+        return devices[local_rank]
 
 
 def open_placement(system: SystemFile, composition: Composition) -> LocalPlacement:
@@ -116,10 +133,12 @@ def open_placement(system: SystemFile, composition: Composition) -> LocalPlaceme
     """
     hosts, emulation, links = ExitStack(), None, None
     if system.emulation is not None:
-        rates = rates_of(system.emulation, system.links)
+        rates = link_rates(system.emulation, system.links)
         try:
-            emulation = hosts.enter_context(emulated(emulation_of(system.emulation, system.links, composition)))
-            links = links_document(rates, emulation.mode)
+            emulation = hosts.enter_context(
+                emulate_hosts(build_emulation_spec(system.emulation, system.links, composition))
+            )
+            links = describe_links(rates, emulation.mode)
         except EmulationUnavailable as error:
-            links = links_document(rates, None, str(error))
+            links = describe_links(rates, None, str(error))
     return LocalPlacement(composition, emulation, links, hosts.close)

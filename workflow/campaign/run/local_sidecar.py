@@ -9,15 +9,19 @@ from pathlib import Path
 
 from campaign.common.errors import CampaignError
 from campaign.common.processes.child import end_processes, start_process
-from campaign.run.local_placement import LocalPlacement, ProcessPlace
+from campaign.run.local_placement import LocalPlacement, ProcessPlacement
 from campaign.workloads.protocol import Step
 
 _HOST = "{host}"
 
 
 @contextmanager
-def local_sidecar(
-    argv: Sequence[str], hosts: Sequence[str], places: LocalPlacement, environment: Mapping[str, str], directory: Path
+def run_local_sidecar(
+    argv: Sequence[str],
+    hosts: Sequence[str],
+    placement: LocalPlacement,
+    environment: Mapping[str, str],
+    directory: Path,
 ) -> Iterator[tuple[str, ...]]:
     """Run an auxiliary process until the end of the context, one per emulated host or one for all hosts that share this
     machine.
@@ -32,25 +36,27 @@ def local_sidecar(
     Returns:
         Names of the hosts on which a process was started.
     """
-    running: dict[str, subprocess.Popen[bytes]] = {}
+    processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        for host, place in _apart(argv, hosts, places).items():
-            words = [*place.prefix, *(word.replace(_HOST, host) for word in argv)]
+        for host, place in _place_on_distinct_hosts(argv, hosts, placement).items():
+            command = [*place.prefix, *(word.replace(_HOST, host) for word in argv)]
             log = directory / f"{host}.log"
             with suppress(OSError, subprocess.SubprocessError), log.open("wb") as output:
-                running[host] = start_process(words, environment, output, place.namespaces, ends_with_parent=True)
-        yield tuple(running)
+                processes[host] = start_process(command, environment, output, place.namespaces, ends_with_parent=True)
+        yield tuple(processes)
     finally:
-        end_processes(list(running.values()))
+        end_processes(list(processes.values()))
 
 
-def _apart(argv: Sequence[str], hosts: Sequence[str], places: LocalPlacement) -> dict[str, ProcessPlace]:
+def _place_on_distinct_hosts(
+    argv: Sequence[str], hosts: Sequence[str], placement: LocalPlacement
+) -> dict[str, ProcessPlacement]:
     """Return the placement of a process on each host that is distinct from the hosts before it."""
-    found: dict[tuple[str, ...], tuple[str, ProcessPlace]] = {}
+    distinct_hosts: dict[tuple[str, ...], tuple[str, ProcessPlacement]] = {}
     try:
-        each = places.of(Step(tuple(argv), {}, dict.fromkeys(hosts, 1), takes_devices=False))
+        placements = placement.place_processes(Step(tuple(argv), {}, dict.fromkeys(hosts, 1), takes_devices=False))
     except CampaignError:
         return {}
-    for host, place in zip(hosts, each, strict=True):
-        found.setdefault(place.namespaces, (host, place))
-    return dict(found.values())
+    for host, place in zip(hosts, placements, strict=True):
+        distinct_hosts.setdefault(place.namespaces, (host, place))
+    return dict(distinct_hosts.values())

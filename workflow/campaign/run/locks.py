@@ -15,12 +15,12 @@ from campaign.spec.system_file import SystemFile
 
 # Not below TMPDIR, because users with different TMPDIR share the machine, too.
 MACHINE_LOCK = Path("/tmp/composable-campaign.lock")
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @contextmanager
-def alone_on_the_machine(
-    systems: Iterable[SystemFile], tell: Callable[[str], None], *, shared: bool = False
+def hold_machine_locks(
+    systems: Iterable[SystemFile], report: Callable[[str], None], *, is_shared: bool = False
 ) -> Iterator[None]:
     """Hold the machine locks of systems for the length of a block, after waiting for other campaigns that measure on this
     machine.
@@ -32,10 +32,12 @@ def alone_on_the_machine(
         tell: callback, called with a message before waiting.
         shared: whether the lock is shared with campaigns that share it too.
     """
-    with ExitStack() as held:
+    with ExitStack() as descriptors:
         for path in sorted({Path(system.machine_lock or MACHINE_LOCK) for system in systems}):
             try:
-                held.callback(os.close, _locked(path, tell, fcntl.LOCK_SH if shared else fcntl.LOCK_EX))
+                descriptors.callback(
+                    os.close, _acquire_lock(path, report, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+                )
             except OSError as error:
                 raise ConfigError(
                     f"{path}: cannot be locked ({error.strerror or error}), and who measures on this machine locks it; "
@@ -44,18 +46,18 @@ def alone_on_the_machine(
         yield
 
 
-def _locked(path: Path, tell: Callable[[str], None], operation: int) -> int:
+def _acquire_lock(path: Path, report: Callable[[str], None], operation: int) -> int:
     """Wait for the lock of a file and return the file's descriptor.
 
     Nothing is written to the file, which may belong to another user.
     """
     while True:
-        descriptor = _opened(path)
+        descriptor = _open_lock_file(path)
         try:
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
         except BlockingIOError:
-            tell(
-                f"waiting for {_holder(descriptor)}, which measures on this machine and holds {path} "
+            report(
+                f"waiting for {_describe_holder(descriptor)}, which measures on this machine and holds {path} "
                 "(end it if it is no campaign, or name another file in the system file: machine_lock)"
             )
             fcntl.flock(descriptor, operation)
@@ -65,19 +67,19 @@ def _locked(path: Path, tell: Callable[[str], None], operation: int) -> int:
         os.close(descriptor)
 
 
-def _opened(path: Path) -> int:
+def _open_lock_file(path: Path) -> int:
     """Open a lock file and return its descriptor; the file is created if it does not exist."""
     while True:
         # With O_CREAT alone, kernels refuse another user's file in a directory that all may write to.
         with suppress(FileNotFoundError):
-            return os.open(path, _FLAGS)
+            return os.open(path, _OPEN_FLAGS)
         with suppress(FileExistsError):
-            descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o444)
+            descriptor = os.open(path, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o444)
             os.fchmod(descriptor, 0o444)  # whatever the umask
             return descriptor
 
 
-def _holder(descriptor: int) -> str:
+def _describe_holder(descriptor: int) -> str:
     """Describe the process that holds the lock of an open file, as listed by the kernel."""
     inode = str(os.fstat(descriptor).st_ino)
     for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
@@ -94,19 +96,19 @@ def _holder(descriptor: int) -> str:
 
 
 # Options of mounts that keep locks on the host that takes them.
-_LOCAL = {
+_LOCAL_LOCK_OPTIONS = {
     "cifs": {"nobrl"},
     "gfs2": {"localflocks", "lockproto=lock_nolock"},
     "lustre": {"localflock", "noflock"},
     "nfs": {"nolock", "local_lock=all", "local_lock=flock"},
     "ocfs2": {"localflocks"},
 }
-_AGAIN_S = 0.05
-_WHERE = "use --results on a file system with locks that all of its processes see (docs: 'Share a results directory')"
+_RETRY_INTERVAL_S = 0.05
+_REMEDY = "use --results on a file system with locks that all of its processes see (docs: 'Share a results directory')"
 
 
 @contextmanager
-def working_locks(directory: Path, *, of_hosts: bool) -> Iterator[None]:
+def hold_process_lock(directory: Path, *, across_hosts: bool) -> Iterator[None]:
     """Hold a lock of this process in a directory, and verify that processes see each other's locks there.
 
     Raises RecordError, with the file system's name, if they do not.
@@ -115,16 +117,18 @@ def working_locks(directory: Path, *, of_hosts: bool) -> Iterator[None]:
         directory: directory of the locks.
         of_hosts: whether locks must also be visible on other hosts.
     """
-    path = directory / f"{os.uname().nodename}.{os.getpid()}.{_started(os.getpid())}.lock"
+    path = directory / f"{os.uname().nodename}.{os.getpid()}.{_start_ticks(os.getpid())}.lock"
     descriptor = files.acquire_lock(path)
     try:
-        if descriptor is None or not _is_kept(path):
-            raise _broken(directory, "lets two processes hold one lock")
-        for other in directory.glob(f"{os.uname().nodename}.*.lock"):
-            _look(other)
+        if descriptor is None or not _excludes_child(path):
+            raise _lock_error(directory, "lets two processes hold one lock")
+        for lock_file in directory.glob(f"{os.uname().nodename}.*.lock"):
+            _check_other_lock(lock_file)
         kind, options = files.find_file_system(directory)
-        if of_hosts and (local := sorted(_LOCAL.get(kind.rstrip("4"), set()) & options)):
-            raise _broken(directory, f"is mounted with {local[0]}, so that hosts do not see each other's locks")
+        if across_hosts and (local_options := sorted(_LOCAL_LOCK_OPTIONS.get(kind.rstrip("4"), set()) & options)):
+            raise _lock_error(
+                directory, f"is mounted with {local_options[0]}, so that hosts do not see each other's locks"
+            )
         yield
     finally:
         path.unlink(missing_ok=True)
@@ -132,7 +136,7 @@ def working_locks(directory: Path, *, of_hosts: bool) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _is_kept(path: Path) -> bool:
+def _excludes_child(path: Path) -> bool:
     """Return whether a child process is refused the lock that this process holds."""
     if (child := os.fork()) == 0:
         try:
@@ -142,25 +146,27 @@ def _is_kept(path: Path) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
-def _look(other: Path) -> None:
+def _check_other_lock(lock_file: Path) -> None:
     """Remove the lock file of a dead process.
 
     Raises RecordError if a live process holds the lock and this process cannot see that.
     """
-    _, pid, started = other.stem.rsplit(".", 2)
-    lives = _started(int(pid)) == started
+    _, pid, start_ticks = lock_file.stem.rsplit(".", 2)
+    is_alive = _start_ticks(int(pid)) == start_ticks
     for _ in range(2):  # the process may be taking or releasing its lock right now
-        if files.is_locked(other) or not other.exists():
+        if files.is_locked(lock_file) or not lock_file.exists():
             return
-        if lives and other.read_text(encoding="utf-8"):
-            time.sleep(_AGAIN_S)
-    if lives and other.read_text(encoding="utf-8") and other.exists():
-        raise _broken(other.parent, f"does not show the lock that process {pid} holds, as through another mount of it")
-    if not lives:
-        other.unlink(missing_ok=True)
+        if is_alive and lock_file.read_text(encoding="utf-8"):
+            time.sleep(_RETRY_INTERVAL_S)
+    if is_alive and lock_file.read_text(encoding="utf-8") and lock_file.exists():
+        raise _lock_error(
+            lock_file.parent, f"does not show the lock that process {pid} holds, as through another mount of it"
+        )
+    if not is_alive:
+        lock_file.unlink(missing_ok=True)
 
 
-def _started(pid: int) -> str:
+def _start_ticks(pid: int) -> str:
     """Return the start time of a process in clock ticks since boot, or '' if no such process is alive."""
     try:
         state, *words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -169,6 +175,6 @@ def _started(pid: int) -> str:
     return "" if state in "ZX" else words[18]
 
 
-def _broken(directory: Path, what: str) -> RecordError:
+def _lock_error(directory: Path, problem: str) -> RecordError:
     """Build the error for a file system whose locks do not work."""
-    return RecordError(f"{directory}: its file system ({files.find_file_system(directory)[0]}) {what}; {_WHERE}")
+    return RecordError(f"{directory}: its file system ({files.find_file_system(directory)[0]}) {problem}; {_REMEDY}")

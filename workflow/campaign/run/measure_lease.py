@@ -35,41 +35,41 @@ from campaign.lease.check_hosts import check_before_leases
 from campaign.lease.journal import Journal, is_owned
 from campaign.lease.lifecycle import HeldLease, acquire_lease, check_lease, mark_in_use, release_lease
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.campaign.resolve_slurm_options import given_options
-from campaign.plan.concurrency import isolation, keeps_pace, on_one_machine
-from campaign.plan.lease_plans import campaign_of, lease_frontier
-from campaign.plan.missing_runs import KnownRuns, read_known
-from campaign.plan.past_costs import Costs, begin_forecast, end_forecast, measure_costs, read_lease_document
-from campaign.run.adaptive_repetitions import record_implied
+from campaign.plan.campaign.resolve_slurm_options import parse_slurm_options
+from campaign.plan.concurrency import is_on_one_machine, is_paced, resolve_isolation
+from campaign.plan.lease_plans import build_lease_frontier, campaign_part_from_lease_plan
+from campaign.plan.missing_runs import RecordedRuns, read_recorded_runs
+from campaign.plan.past_costs import CampaignCosts, begin_forecast, end_forecast, measure_costs, read_lease_document
+from campaign.run.adaptive_repetitions import record_implied_runs
 from campaign.run.driver import Driver
-from campaign.run.driver_supervisor import LeftRunning, Supervisor
-from campaign.run.locks import alone_on_the_machine, working_locks
-from campaign.run.preflight import missing_software, not_emulated, refuse_unmeasurable
-from campaign.run.progress import note
-from campaign.run.submitters import StillQueued, open_submitter
-from campaign.slurm.commands import Slurm
+from campaign.run.driver_supervisor import DriverLeftRunning, DriverSupervisor
+from campaign.run.locks import hold_machine_locks, hold_process_lock
+from campaign.run.preflight import describe_missing_emulation, find_missing_software, refuse_unmeasurable
+from campaign.run.progress import append_progress
+from campaign.run.submitters import StillQueuedError, open_submitter
+from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.excluded_hosts import ChangedHosts, ExcludedHosts
 from campaign.slurm.free_hosts import FreeHosts
-from campaign.slurm.run_on_hosts import is_job_forgotten
+from campaign.slurm.run_on_hosts import is_unknown_job
 from campaign.slurm.strategies import SlurmStrategy, open_strategy
 from campaign.slurm.strategies.controller import Controller
 from campaign.spec.cell import Cell
 from campaign.spec.lease_plan import LeasePlan
-from campaign.spec.record import Record, Store
-from campaign.spec.run_numbers import runs_of
+from campaign.spec.record import Record, RecordStore
+from campaign.spec.run_numbers import list_run_numbers
 from campaign.spec.superseded import set_aside
 
-MANIFEST = "manifest/1"
-_RETRY_S = 1.0
-_QUEUE_S = 300.0  # a scheduler examines its queue at least every few minutes
-_RECONCILE_S = 30.0  # between two searches for orphaned leases
-_POWER_DOWN_S = 120.0  # from the end of a job to the release of the devices that Slurm composed for it
+MANIFEST_SCHEMA = "manifest/1"
+_RETRY_INTERVAL_S = 1.0
+_QUEUE_TIMEOUT_S = 300.0  # a scheduler examines its queue at least every few minutes
+_RECONCILE_INTERVAL_S = 30.0  # between two searches for orphaned leases
+_POWER_DOWN_TIMEOUT_S = 120.0  # from the end of a job to the release of the devices that Slurm composed for it
 
 
-def measure(
+def measure_missing_runs(
     plan: LeasePlan,
     results: Results,
-    say: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
     invocation: str = "",
 ) -> dict[str, Any]:
     """Measure every run of a lease that has no record, and return the manifest, which the caller writes.
@@ -89,77 +89,81 @@ def measure(
             raise_on_ending_signal(),
             files.hold_lock(
                 results.measure_lock_file(plan.lease),
-                lambda who: say(f"{plan.lease}: waiting for {who}, which measures it already"),
+                lambda holder: report(f"{plan.lease}: waiting for {holder}, which measures it already"),
             ),
         ):
-            measuring = _Measuring(plan, results, say, invocation)
-            of_hosts = measuring.campaign.system.launcher == "slurm"
-            with working_locks(results.system_state_directory(".processes"), of_hosts=of_hosts):
+            measuring = _LeaseMeasurement(plan, results, report, invocation)
+            across_hosts = measuring.campaign.system.launcher == "slurm"
+            with hold_process_lock(results.system_state_directory(".processes"), across_hosts=across_hosts):
                 return measuring.run()
     except OSError as error:
         raise convert_os_error(error, results.directory) from error
 
 
-class _Measuring:
+class _LeaseMeasurement:
     """One call of `measure_missing_runs`, under the lease's lock."""
 
-    def __init__(self, plan: LeasePlan, results: Results, say: Callable[[str], None], invocation: str) -> None:
+    def __init__(self, plan: LeasePlan, results: Results, report: Callable[[str], None], invocation: str) -> None:
         self.plan = plan
         self.invocation = invocation or secrets.token_hex(8)
-        self.campaign = campaign_of(plan)
+        self.campaign = campaign_part_from_lease_plan(plan)
         self.results = results
-        self.say = say
-        self.store = Store(results.directory)
+        self.report = report
+        self.store = RecordStore(results.directory)
         self.uses: list[str] = []
         self.problems: list[str] = []
         self.forecast: dict[str, Any] | None = None
-        self.submitter = open_submitter(self.campaign, results, Driver, self.tell)
-        self.strategy: SlurmStrategy = open_strategy(self.campaign.system, Slurm(results.slurm_call_log), self.tell)
+        self.submitter = open_submitter(self.campaign, results, Driver, self.report_for_lease)
+        self.strategy: SlurmStrategy = open_strategy(
+            self.campaign.system, SlurmCommands(results.slurm_call_log), self.report_for_lease
+        )
         self.excluded, self.changed = ExcludedHosts(results.slurm_state), ChangedHosts(results.slurm_state)
-        self.free_hosts = FreeHosts(self.campaign.system, Slurm(results.slurm_call_log), results.slurm_state, self.tell)
+        self.free_hosts = FreeHosts(
+            self.campaign.system, SlurmCommands(results.slurm_call_log), results.slurm_state, self.report_for_lease
+        )
         self.site = Site(self.campaign.system, results.root)
         # The driver's own, wherever this process has it from: a later plan may take the place of that.
         path = results.work_directory(plan.lease) / f"plan.{plan.digest}.json"
         if not path.exists() or read_text(path) != plan.text():
             write_atomic(path, plan.text(), durable=True)
-        self.supervisor = Supervisor(
-            self.campaign, results, self.store, plan.lease, path, self.submitter, say, self.exclude
+        self.supervisor = DriverSupervisor(
+            self.campaign, results, self.store, plan.lease, path, self.submitter, report, self.exclude_hosts
         )
-        if self.free_hosts.matter:
-            self.supervisor.queue_s = _QUEUE_S
+        if self.free_hosts.is_needed:
+            self.supervisor.queue_s = _QUEUE_TIMEOUT_S
 
     def run(self) -> dict[str, Any]:
         """Measure the missing runs, or release the lease if none is missing, and return the manifest."""
-        self.store.share(self.plan.campaign_as_used)
-        self.keep_last_use()
-        self.set_damaged_aside()
-        self.record_implied()
-        if not self.missing():
-            self.tell("all runs have a record; 'campaign redo' measures runs again")
+        self.store.share_document(self.plan.campaign_as_used)
+        self.store_last_use()
+        self.move_damaged_records()
+        self.write_implied_records()
+        if not self.list_missing_runs():
+            self.report_for_lease("all runs have a record; 'campaign redo' measures runs again")
             # Killed after its last record, while releasing: what it held is still to be released.
             self.submitter.stop(self.plan.lease)
             with self.site.open_fabric() as fabric:
-                self.end_orphans(fabric)
+                self.release_orphans(fabric)
         elif not self.lacks_software():
             self.check_site()
-            if remark := not_emulated(self.campaign):
-                self.tell(remark)
+            if remark := describe_missing_emulation(self.campaign):
+                self.report_for_lease(remark)
             forecast = self.plan.forecast.model_dump() if self.plan.forecast else None
             self.forecast = begin_forecast(self.results, self.plan.lease, forecast)
-            with self.isolated():
-                self.persist()
-        return self.manifest()
+            with self.isolate():
+                self.measure_with_retries()
+        return self.build_manifest()
 
     def lacks_software(self) -> bool:
         """Return whether this machine lacks software for the runs, and note it as the reason why they have no record.
 
         Nothing is composed then.
         """
-        refuse_unmeasurable(self.of_lease())
-        if lacking := missing_software(self.of_lease()):
-            self.problems.append("; ".join(lacking))
-            self.tell(self.problems[-1])
-        return bool(lacking)
+        refuse_unmeasurable(self.restrict_campaign())
+        if missing := find_missing_software(self.restrict_campaign()):
+            self.problems.append("; ".join(missing))
+            self.report_for_lease(self.problems[-1])
+        return bool(missing)
 
     def check_site(self) -> None:
         """Check once per invocation that the system meets the requirements of all leases.
@@ -168,171 +172,188 @@ class _Measuring:
         """
         path, system = self.results.site_check_file(self.campaign.system.name), self.campaign.system.name
         with files.hold_lock(path.with_suffix(".lock")):
-            last = read_json(path)
-            if last.get("invocation") != self.invocation:
-                found = check_before_leases(
-                    self.site, given_options(self.plan.slurm), Slurm(self.results.slurm_call_log)
+            last_check = read_json(path)
+            if last_check.get("invocation") != self.invocation:
+                findings = check_before_leases(
+                    self.site, parse_slurm_options(self.plan.slurm), SlurmCommands(self.results.slurm_call_log)
                 )
-                for finding in found:
-                    self.tell(f"system {system}: {finding.what}: {finding.words}")
-                stops = [f"{finding.what}: {finding.words}" for finding in found if finding.verdict == "stop"]
-                write_json(path, last := {"invocation": self.invocation, "stops": stops})
-        if last["stops"]:
-            raise ConfigError("\n".join([f"system {system}: no lease can work, see 'campaign check':", *last["stops"]]))
+                for finding in findings:
+                    self.report_for_lease(f"system {system}: {finding.what}: {finding.words}")
+                blockers = [f"{finding.what}: {finding.words}" for finding in findings if finding.verdict == "stop"]
+                write_json(path, last_check := {"invocation": self.invocation, "stops": blockers})
+        if last_check["stops"]:
+            raise ConfigError(
+                "\n".join([f"system {system}: no lease can work, see 'campaign check':", *last_check["stops"]])
+            )
 
-    def of_lease(self) -> Campaign:
+    def restrict_campaign(self) -> Campaign:
         """Return the campaign restricted to the lease's configuration and workloads, as this machine may lack the software of
         others.
         """
-        named = {cell.workload for cell in self.plan.cells} | {each.workload for each in self.campaign.protocol.require}
-        workloads = {name: workload for name, workload in self.campaign.workloads.items() if name in named}
+        needed_workloads = {cell.workload for cell in self.plan.cells} | {
+            requirement.workload for requirement in self.campaign.protocol.require
+        }
+        workloads = {name: workload for name, workload in self.campaign.workloads.items() if name in needed_workloads}
         return replace(self.campaign, configurations=(self.plan.configuration,), workloads=workloads)
 
-    def end_orphans(self, fabric: Fabric, but: Collection[str] = ()) -> None:
+    def release_orphans(self, fabric: Fabric, excluded_leases: Collection[str] = ()) -> None:
         """Release leases of dead processes on the fabric, and store the documents of this campaign's leases.
 
         Args:
             fabric: fabric of the system.
             but: leases to leave alone.
         """
-        for orphan in reconcile_orphans(fabric, self.site, dry_run=False, skip=but):
-            self.tell(f"{orphan.lease_id} had no owner any more: {orphan.outcome} {', '.join(orphan.devices)}")
+        for orphan in reconcile_orphans(fabric, self.site, dry_run=False, skip=excluded_leases):
+            self.report_for_lease(
+                f"{orphan.lease_id} had no owner any more: {orphan.outcome} {', '.join(orphan.devices)}"
+            )
             lease = find_lease_name(self.results, orphan.lease_id)
             if lease is not None:
-                self.keep(lease, self.journal(orphan.lease_id))
+                self.store_lease_document(lease, self.open_journal(orphan.lease_id))
         for name, hosts in self.changed.read().items():
             # Begun by a process that died, and nobody's lease any more: the scheduler is still to be told.
             if (
-                name not in but
-                and self.journal(name).state in (None, "RELEASED")
+                name not in excluded_leases
+                and self.open_journal(name).state in (None, "RELEASED")
                 and not is_owned(self.site.journals_directory, name)
             ):
-                self.restore(name, hosts)
+                self.restore_scheduler(name, hosts)
 
-    def look_for_orphans(self, fabric: Fabric, mine: str) -> None:
+    def release_orphans_if_due(self, fabric: Fabric, own_lease: str) -> None:
         """Release leases of dead processes, unless a lease of this invocation did so in the last 30 seconds."""
-        looked = self.results.directory / "work" / f"reconciled.{self.campaign.system.name}.json"
-        with files.try_lock(looked.with_suffix(".lock")) as is_free:
-            last = files.read_json(looked)
-            recent = 0 <= time.time() - float(last.get("time_s", 0.0)) < _RECONCILE_S
-            if is_free and not (recent and last.get("invocation") == self.invocation):
-                self.end_orphans(fabric, but=(mine,))
-                files.write_json(looked, {"invocation": self.invocation, "time_s": time.time()})
+        state_file = self.results.directory / "work" / f"reconciled.{self.campaign.system.name}.json"
+        with files.try_lock(state_file.with_suffix(".lock")) as is_free:
+            last_check = files.read_json(state_file)
+            is_recent = 0 <= time.time() - float(last_check.get("time_s", 0.0)) < _RECONCILE_INTERVAL_S
+            if is_free and not (is_recent and last_check.get("invocation") == self.invocation):
+                self.release_orphans(fabric, excluded_leases=(own_lease,))
+                files.write_json(state_file, {"invocation": self.invocation, "time_s": time.time()})
 
-    def restore(self, name: str, hosts: Collection[str]) -> None:
+    def restore_scheduler(self, journal_name: str, hosts: Collection[str]) -> None:
         """Restore the scheduler's view of hosts after a lease; the change stays on file until this is done."""
-        self.strategy.end(hosts, name)
-        self.changed.remove(name)
+        self.strategy.end(hosts, journal_name)
+        self.changed.remove(journal_name)
 
-    def journal(self, name: str) -> Journal:
+    def open_journal(self, journal_name: str) -> Journal:
         """Return the journal of a lease on this system."""
-        return Journal(self.site.journals_directory, name)
+        return Journal(self.site.journals_directory, journal_name)
 
-    def keep(self, lease: str, journal: Journal) -> None:
+    def store_lease_document(self, lease: str, journal: Journal) -> None:
         """Store the document of a finished lease in the results directory, where records refer to it."""
         use = determine_use_id(self.results, journal)
         document = make_lease_document(journal.make_document(), lease, use)
         write_once(self.results.leases / f"{use}.json", (json.dumps(document, indent=1) + "\n").encode())
 
-    def keep_last_use(self) -> None:
+    def store_last_use(self) -> None:
         """Store the document of a use that failed, or whose process died before it could write it."""
-        journal = self.journal(lease_id(self.results, self.plan.lease))
+        journal = self.open_journal(lease_id(self.results, self.plan.lease))
         if journal.state in ("RELEASED", "LEAKED"):
-            self.keep(self.plan.lease, journal)
+            self.store_lease_document(self.plan.lease, journal)
 
-    def set_damaged_aside(self) -> None:
+    def move_damaged_records(self) -> None:
         """Move unreadable records into superseded/, so that their runs are measured again."""
-        keys = [(cell.id, run) for cell in self.plan.work for run in runs_of(cell.settings)]
+        keys = [(cell.id, run) for cell in self.plan.work for run in list_run_numbers(cell.settings)]
         keys = [key for key in keys if self.store.path(*key).exists()]
-        if damaged := self.store.damaged(keys):
-            aside = set_aside(self.store, list(damaged), why=f"damaged: {next(iter(damaged.values()))}")
-            self.tell(
-                f"{pluralize(len(damaged), 'record')} cannot be read and went to {aside.directory}; measured again"
+        if damaged_records := self.store.find_damaged(keys):
+            superseded = set_aside(
+                self.store, list(damaged_records), why=f"damaged: {next(iter(damaged_records.values()))}"
+            )
+            self.report_for_lease(
+                f"{pluralize(len(damaged_records), 'record')} cannot be read and went to {superseded.directory}; measured again"
             )
 
-    def tell(self, message: str) -> None:
+    def report_for_lease(self, message: str) -> None:
         """Report a message, prefixed with the name of the lease."""
-        self.say(f"{self.plan.lease}: {message}")
+        self.report(f"{self.plan.lease}: {message}")
 
-    def known(self) -> KnownRuns:
+    def read_known_runs(self) -> RecordedRuns:
         """Read which runs of the lease have a record."""
-        return read_known(self.store, skip_implied=self.campaign.protocol.skip_implied, cells=self.plan.work)
+        return read_recorded_runs(self.store, skip_implied=self.campaign.protocol.skip_implied, cells=self.plan.work)
 
-    def missing(self) -> list[tuple[Cell, int]]:
+    def list_missing_runs(self) -> list[tuple[Cell, int]]:
         """Return the cell and run number of each run that has no record."""
-        return self.known().missing(self.plan.work)
+        return self.read_known_runs().list_missing_runs(self.plan.work)
 
-    def record_implied(self) -> None:
+    def write_implied_records(self) -> None:
         """Write the records of runs whose result is implied by out-of-memory runs, before anything is composed."""
-        recorded: list[Record] = []
+        records: list[Record] = []
 
         def tell(cell: Cell, record: Record, cell_done: bool) -> None:
-            recorded.append(record)
-            note(self.results, self.plan.lease, cell, record, cell_done=cell_done)
+            records.append(record)
+            append_progress(self.results, self.plan.lease, cell, record, cell_done=cell_done)
 
-        frontier = lease_frontier(self.plan, self.store, skip=self.campaign.protocol.skip_implied)
-        record_implied(
-            frontier, self.missing(), self.plan.specification, self.plan.campaign_hash, tell, self.campaign.metric
+        frontier = build_lease_frontier(self.plan, self.store, skip=self.campaign.protocol.skip_implied)
+        record_implied_runs(
+            frontier,
+            self.list_missing_runs(),
+            self.plan.specification,
+            self.plan.campaign_hash,
+            tell,
+            self.campaign.metric,
         )
-        if recorded:
-            self.tell(
-                f"runs that are not started, because smaller batches ran out of memory: {len(recorded)} "
+        if records:
+            self.report_for_lease(
+                f"runs that are not started, because smaller batches ran out of memory: {len(records)} "
                 "('--config skip_implied=no' starts them)"
             )
 
     @contextmanager
-    def isolated(self) -> Iterator[None]:
+    def isolate(self) -> Iterator[None]:
         """Hold the machine locks if leases or other users' campaigns would disturb each other.
 
         Campaigns that keep a pace share the lock with each other.
         """
-        alone = isolation(self.campaign) == "machine"
-        if not alone and not (keeps_pace(self.campaign) and on_one_machine(self.campaign)):
+        is_exclusive = resolve_isolation(self.campaign) == "machine"
+        if not is_exclusive and not (is_paced(self.campaign) and is_on_one_machine(self.campaign)):
             yield
             return
-        with alone_on_the_machine([self.campaign.system], self.tell, shared=not alone):
+        with hold_machine_locks([self.campaign.system], self.report_for_lease, is_shared=not is_exclusive):
             yield
 
-    def persist(self) -> None:
+    def measure_with_retries(self) -> None:
         """Measure until no run is missing, or until the apparatus has failed too often."""
-        attempt = forgotten = 0
+        attempt = lost_jobs = 0
         while attempt < self.campaign.protocol.attempts:
             attempt += 1
-            before = len(self.missing())
+            missing_before = len(self.list_missing_runs())
             try:
-                self.attempt()
-            except StillQueued as queued:
+                self.measure_once()
+            except StillQueuedError as queue_error:
                 # Not a failure. A job that is held back while its hosts are free gets more time on each try.
                 attempt -= 1
-                self.keep_last_use()
-                self.tell(f"{queued}, for {self.supervisor.queue_s:.0f} s: its devices are released meanwhile")
+                self.store_last_use()
+                self.report_for_lease(
+                    f"{queue_error}, for {self.supervisor.queue_s:.0f} s: its devices are released meanwhile"
+                )
                 self.supervisor.queue_s *= 2
                 continue
             except (FabricError, LaunchError) as error:
-                self.keep_last_use()
+                self.store_last_use()
                 if isinstance(error, HostFailed):
-                    self.exclude(error.hosts)
-                if not self.missing():
-                    self.tell(str(error))
+                    self.exclude_hosts(error.hosts)
+                if not self.list_missing_runs():
+                    self.report_for_lease(str(error))
                     return
-                if is_job_forgotten(str(error)) and forgotten < self.campaign.protocol.attempts:
+                if is_unknown_job(str(error)) and lost_jobs < self.campaign.protocol.attempts:
                     # Not a failure either, but the number of such retries is limited in case the controller loses every job.
-                    attempt, forgotten = attempt - 1, forgotten + 1
-                    self.tell(f"{error}; Slurm's controller restarted and lost the job, which counts as no attempt")
-                    time.sleep(_RETRY_S)
+                    attempt, lost_jobs = attempt - 1, lost_jobs + 1
+                    self.report_for_lease(
+                        f"{error}; Slurm's controller restarted and lost the job, which counts as no attempt"
+                    )
+                    time.sleep(_RETRY_INTERVAL_S)
                     continue
                 self.problems.append(str(error))
-                self.tell(f"attempt {attempt} of {self.campaign.protocol.attempts} failed: {error}")
+                self.report_for_lease(f"attempt {attempt} of {self.campaign.protocol.attempts} failed: {error}")
                 if isinstance(error, Refused):
                     return
-                time.sleep(_RETRY_S)
+                time.sleep(_RETRY_INTERVAL_S)
                 continue
-            if not self.missing():
+            if not self.list_missing_runs():
                 return
-            if len(self.missing()) == before:
+            if len(self.list_missing_runs()) == missing_before:
                 self.problems.append("the driver ended without measuring anything")
 
-    def exclude(self, hosts: Mapping[str, str]) -> None:
+    def exclude_hosts(self, hosts: Mapping[str, str]) -> None:
         """Exclude failed hosts from further leases until they are healthy again, unless all hosts of the system failed.
 
         Args:
@@ -340,61 +361,66 @@ class _Measuring:
         """
         if not hosts:
             return
-        paths = self.excluded.add(hosts, self.plan.lease, self.campaign.system)
+        paths = self.excluded.exclude_hosts(hosts, self.plan.lease, self.campaign.system)
         for host, path in paths.items():
-            self.tell(f"{host} is left out from now on, until it is healthy: {hosts[host]} ('rm {path}' takes it back)")
+            self.report_for_lease(
+                f"{host} is left out from now on, until it is healthy: {hosts[host]} ('rm {path}' takes it back)"
+            )
         if not paths:
-            said = "; ".join(f"{host}: {why}" for host, why in hosts.items())
-            self.tell(f"{said}. All hosts of the system failed, so none of them is left out")
+            reasons = "; ".join(f"{host}: {reason}" for host, reason in hosts.items())
+            self.report_for_lease(f"{reasons}. All hosts of the system failed, so none of them is left out")
 
-    def attempt(self) -> None:
+    def measure_once(self) -> None:
         """Compose, measure and release once."""
         with self.site.open_fabric() as fabric:
             system = self.campaign.system
             if system.launcher == "slurm":
-                asked = system.slurm.model_dump(include={"partition", "account", "qos"}, exclude_none=True)
-                options = [f"--{name}={value}" for name, value in asked.items()]
-                controller = Controller(Slurm(self.results.slurm_call_log), self.tell, system.slurm.poll_s)
-                for host, why in self.excluded.lift(controller, system, options).items():
-                    self.tell(f"{host} is used again: {why}")
-            hosts = self.excluded.remaining(system)
+                slurm_options = system.slurm.model_dump(include={"partition", "account", "qos"}, exclude_none=True)
+                options = [f"--{name}={value}" for name, value in slurm_options.items()]
+                controller = Controller(
+                    SlurmCommands(self.results.slurm_call_log), self.report_for_lease, system.slurm.poll_s
+                )
+                for host, reason in self.excluded.readmit_hosts(controller, system, options).items():
+                    self.report_for_lease(f"{host} is used again: {reason}")
+            hosts = self.excluded.list_usable(system)
             plan = self.plan
-            mine = make_request(self.campaign, self.results, plan.lease, plan.configuration, hosts)
-            self.look_for_orphans(fabric, mine.lease_id)
-            if self.free_hosts.matter and self.journal(mine.lease_id).state in (None, "RELEASED"):
-                mine = replace(mine, allowed_hosts=self.wait_for_hosts(fabric, mine))
+            lease_request = make_request(self.campaign, self.results, plan.lease, plan.configuration, hosts)
+            self.release_orphans_if_due(fabric, lease_request.lease_id)
+            if self.free_hosts.is_needed and self.open_journal(lease_request.lease_id).state in (None, "RELEASED"):
+                lease_request = replace(lease_request, allowed_hosts=self.wait_for_hosts(fabric, lease_request))
             if self.strategy.composed_by_slurm:
-                self.drive_on_demand()
+                self.measure_on_demand()
                 return
 
-            def change(hosts: Collection[str]) -> None:
+            def announce_change(hosts: Collection[str]) -> None:
                 if self.campaign.system.launcher == "slurm":
-                    self.changed.add(mine.lease_id, hosts)
-                self.strategy.begin(hosts, mine.lease_id)
+                    self.changed.add(lease_request.lease_id, hosts)
+                self.strategy.begin(hosts, lease_request.lease_id)
 
             try:
                 lease = acquire_lease(
                     fabric,
-                    mine,
+                    lease_request,
                     self.site.journals_directory,
                     wait_s=self.campaign.protocol.compose_wait_s,
                     poll_s=0.2,
-                    on_wait=lambda message: self.tell(f"waiting in turn: {message}"),
-                    before_compose=change,
+                    on_wait=lambda message: self.report_for_lease(f"waiting in turn: {message}"),
+                    before_compose=announce_change,
                 )
             except BaseException:
                 with defer_ending_signals():
-                    self.restore(mine.lease_id, self.changed.read().get(mine.lease_id, ()))
+                    self.restore_scheduler(lease_request.lease_id, self.changed.read().get(lease_request.lease_id, ()))
                 raise
-            self.use(fabric, lease)
+            self.measure_composition(fabric, lease)
 
-    def wait_for_hosts(self, fabric: Fabric, asked: LeaseRequest) -> tuple[str, ...]:
+    def wait_for_hosts(self, fabric: Fabric, lease_request: LeaseRequest) -> tuple[str, ...]:
         """Return the hosts on which the driver's job can start now, so that no devices are held for a queued job."""
 
-        def able(names: tuple[str, ...]) -> bool:
+        def can_place(names: tuple[str, ...]) -> bool:
             try:
                 fabric.select_devices(
-                    replace(asked, allowed_hosts=names), self.site.fenced_devices.mark_fenced(fabric.read_inventory())
+                    replace(lease_request, allowed_hosts=names),
+                    self.site.fenced_devices.mark_fenced(fabric.read_inventory()),
                 )
             except (NoMatch, Incompatible):
                 return False
@@ -402,22 +428,24 @@ class _Measuring:
                 return True
             return True
 
-        return self.free_hosts.wait(asked.allowed_hosts, asked.configuration.hosts, able)
+        return self.free_hosts.wait_until_free(
+            lease_request.allowed_hosts, lease_request.configuration.hosts, can_place
+        )
 
-    def drive_on_demand(self) -> None:
+    def measure_on_demand(self) -> None:
         """Measure on devices that Slurm composes for the driver's job, and wait for their release."""
         try:
-            self.supervisor.drive(None, None, len(self.missing()))
+            self.supervisor.run_driver(None, None, len(self.list_missing_runs()))
         finally:
             if use := self.supervisor.use:
                 self.uses.append(use)
                 name = use.rpartition(".")[0]
-                until = time.monotonic() + _POWER_DOWN_S
-                while self.journal(name).state != "RELEASED" and time.monotonic() < until:
+                deadline_s = time.monotonic() + _POWER_DOWN_TIMEOUT_S
+                while self.open_journal(name).state != "RELEASED" and time.monotonic() < deadline_s:
                     time.sleep(self.submitter.poll_interval_s)
-                self.keep(self.plan.lease, self.journal(name))
+                self.store_lease_document(self.plan.lease, self.open_journal(name))
 
-    def use(self, fabric: Fabric, lease: HeldLease) -> None:
+    def measure_composition(self, fabric: Fabric, lease: HeldLease) -> None:
         """Measure on a composition and release it.
 
         The composition is kept for the next invocation if the driver continues alone.
@@ -428,36 +456,38 @@ class _Measuring:
         try:
             mark_in_use(lease)
             self.strategy.announce(lease.composition, lease.id)
-            self.supervisor.drive(lease, use, len(self.missing()))
-            self.verify(fabric, lease, use)
-        except LeftRunning:
+            self.supervisor.run_driver(lease, use, len(self.list_missing_runs()))
+            self.verify_composition(fabric, lease, use)
+        except DriverLeftRunning:
             lease.ownership.close()
             raise
         except BaseException as error:
             try:
                 if isinstance(error, LaunchError):
                     fault = {"operation": "allocation", "error": type(error).__name__}
-                    lease.journal.add_facts(fault={**fault, "message": self.portable(str(error))})
+                    lease.journal.add_facts(fault={**fault, "message": self.shorten_paths(str(error))})
             finally:
-                self.release(fabric, lease, hosts)
+                self.release_lease(fabric, lease, hosts)
             raise
-        self.release(fabric, lease, hosts)
+        self.release_lease(fabric, lease, hosts)
 
-    def release(self, fabric: Fabric, lease: HeldLease, hosts: list[str]) -> None:
+    def release_lease(self, fabric: Fabric, lease: HeldLease, hosts: list[str]) -> None:
         """Release a lease on the fabric and in the scheduler, and store its document."""
         with defer_ending_signals():
             try:
                 self.strategy.begin(hosts, lease.id)
             except LaunchError as error:
                 # Devices that stay attached are worse than a scheduler that is not informed yet.
-                self.tell(f"releasing all the same: {error}")
+                self.report_for_lease(f"releasing all the same: {error}")
             document = release_lease(fabric, lease)
-            self.restore(lease.id, hosts)
-            self.keep(self.plan.lease, lease.journal)  # last: it needs space
+            self.restore_scheduler(lease.id, hosts)
+            self.store_lease_document(self.plan.lease, lease.journal)  # last: it needs space
         if document["leaked"]:
-            self.tell(f"the fabric would not release {', '.join(document['leaked'])}; see 'campaign release'")
+            self.report_for_lease(
+                f"the fabric would not release {', '.join(document['leaked'])}; see 'campaign release'"
+            )
 
-    def verify(self, fabric: Fabric, lease: HeldLease, use: str) -> None:
+    def verify_composition(self, fabric: Fabric, lease: HeldLease, use: str) -> None:
         """Verify the composition after the runs, and move records of runs on a broken composition into superseded/.
 
         Raises FabricError if the composition broke.
@@ -468,59 +498,67 @@ class _Measuring:
         runs = [
             (cell.id, repetition)
             for cell in self.plan.work
-            for repetition in runs_of(cell.settings)
-            if self.store.path(cell.id, repetition).exists() and self.store.read(cell.id, repetition).lease_id == use
+            for repetition in list_run_numbers(cell.settings)
+            if self.store.path(cell.id, repetition).exists()
+            and self.store.read_latest(cell.id, repetition).lease_id == use
         ]
-        what = f"the composition broke while it was measured ({'; '.join(problems)})"
+        reason = f"the composition broke while it was measured ({'; '.join(problems)})"
         if not runs:
-            raise FabricError(what)
-        aside = set_aside(self.store, runs, why=f"{use}: {what}")
-        raise FabricError(f"{what}; its records are in {aside.directory}")
+            raise FabricError(reason)
+        superseded = set_aside(self.store, runs, why=f"{use}: {reason}")
+        raise FabricError(f"{reason}; its records are in {superseded.directory}")
 
-    def manifest(self) -> dict[str, Any]:
+    def build_manifest(self) -> dict[str, Any]:
         """Build the manifest of the lease, with its missing runs, problems and durations."""
-        known = self.known()
-        missing = known.missing(self.plan.work)
-        problems = [self.portable(problem) for problem in self.problems]
+        known_runs = self.read_known_runs()
+        missing = known_runs.list_missing_runs(self.plan.work)
+        problems = [self.shorten_paths(problem) for problem in self.problems]
         end_forecast(self.results, self.plan.lease)
-        kept = self.results.work_directory(self.plan.lease) / "measured.json"
+        summary_file = self.results.work_directory(self.plan.lease) / "measured.json"
         if self.uses:
-            write_json(kept, measured := {"uses": self.uses, "forecast": self.forecast, **self.took()})
+            write_json(
+                summary_file,
+                measured_fields := {"uses": self.uses, "forecast": self.forecast, **self.summarize_durations()},
+            )
         else:  # asked for again, which has cost the manifest that was there: what it said stays true
-            measured = read_json(kept) or {"uses": [], "forecast": self.forecast, **self.took()}
+            measured_fields = read_json(summary_file) or {
+                "uses": [],
+                "forecast": self.forecast,
+                **self.summarize_durations(),
+            }
         return {
-            "schema_version": MANIFEST,
+            "schema_version": MANIFEST_SCHEMA,
             "lease": self.plan.lease,
             "configuration": self.plan.configuration.name,
             "composition": self.plan.composition,
             "run_set": self.plan.run_set,
-            "runs": sum(len(known.planned(cell)) for cell in self.plan.work),
+            "runs": sum(len(known_runs.list_planned_runs(cell)) for cell in self.plan.work),
             "missing": [[cell.id, repetition] for cell, repetition in missing],
             "reason": problems[-1] if missing and problems else "",
             "problems": problems,
-            **measured,
+            **measured_fields,
         }
 
-    def took(self) -> dict[str, Any]:
+    def summarize_durations(self) -> dict[str, Any]:
         """Return the durations and costs of the lease's uses and runs, to compare with the forecast and to improve the next
         one.
         """
         uses = [read_lease_document(self.results.leases / f"{use}.json") for use in self.uses]
-        times = [
-            released - asked
+        durations_s = [
+            released_s - requested_s
             for use in uses
-            if (asked := use.get("requested_s")) and (released := use.get("released_s"))
+            if (requested_s := use.get("requested_s")) and (released_s := use.get("released_s"))
         ]
-        whole = len(times) == len(self.uses) and bool(times)
+        is_complete = len(durations_s) == len(self.uses) and bool(durations_s)
         spans = self.supervisor.spans
         system = self.campaign.system
-        empty = Costs(self.campaign.name, system.name, fabric=str(system.fabric["kind"]))
+        no_costs = CampaignCosts(self.campaign.name, system.name, fabric=str(system.fabric["kind"]))
         cells = {cell.id: (cell.workload, cell.configuration) for cell in self.plan.work}
-        costs = measure_costs(empty, cells, spans, [use for use in uses if use])
-        actual = {"runs": len(spans), "uses": len(uses), "wall_s": round(sum(times), 3) if whole else None}
-        return {"actual": actual, "costs": costs.document()}
+        costs = measure_costs(no_costs, cells, spans, [use for use in uses if use])
+        actual = {"runs": len(spans), "uses": len(uses), "wall_s": round(sum(durations_s), 3) if is_complete else None}
+        return {"actual": actual, "costs": costs.to_document()}
 
-    def portable(self, message: str) -> str:
+    def shorten_paths(self, message: str) -> str:
         """Return a message with paths relative to the results directory, so that it stays valid in reports and archives."""
         directory = self.results.directory
         return message.replace(f"{directory.resolve()}/", "").replace(f"{directory}/", "")

@@ -13,16 +13,16 @@ from campaign.common.wording import pluralize
 from campaign.lease.campaign_leases import Site
 from campaign.lease.fabric_calls import RELEASE_TIMEOUT_S, WaitBudget
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.lease_plans import whole_campaign_of
+from campaign.plan.lease_plans import campaign_from_lease_plan
 from campaign.run.driver import Driver
 from campaign.run.submitters import open_submitter
 from campaign.spec.lease_plan import read_lease_plan
 from campaign.spec.plan import plan_json
-from campaign.spec.record import Store
+from campaign.spec.record import RecordStore
 
 
 @dataclass(frozen=True)
-class MeasuredPlan:
+class PlanSummary:
     """Summary of the runs of a plan.
 
     Args:
@@ -37,20 +37,20 @@ class MeasuredPlan:
     missing: tuple[str, ...]
     records: str
 
-    def text(self) -> str:
+    def format_text(self) -> str:
         """Format the summary for people.
 
         The text differs whenever the records differ, so that Snakemake rebuilds the tables.
         """
-        head = f"{pluralize(self.runs, 'run')} on {pluralize(self.leases, 'lease')}: " + (
+        headline = f"{pluralize(self.runs, 'run')} on {pluralize(self.leases, 'lease')}: " + (
             f"{pluralize(len(self.missing), 'lease')} with runs that have no record"
             if self.missing
             else "all have a record"
         )
-        return "\n".join([head, *self.missing, f"records: {self.records}"])
+        return "\n".join([headline, *self.missing, f"records: {self.records}"])
 
 
-def measured_runs(results: Results, plan: Path, missing: Sequence[str]) -> MeasuredPlan:
+def summarize_plan(results: Results, plan: Path, missing: Sequence[str]) -> PlanSummary:
     """Summarize the runs of a plan.
 
     Args:
@@ -58,34 +58,34 @@ def measured_runs(results: Results, plan: Path, missing: Sequence[str]) -> Measu
         plan: path of the plan.
         missing: one line per lease with runs that have no record.
     """
-    planned = plan_json(plan)
-    store = Store(results.directory)
-    there = [(*key, store.path(*key).stat().st_mtime_ns) for key in sorted(store.index(implied=False))]
-    leases = planned["leases"]
-    return MeasuredPlan(sum(lease["runs"] for lease in leases), len(leases), tuple(missing), hash_document(there))
+    plan_document = plan_json(plan)
+    store = RecordStore(results.directory)
+    record_keys = [(*key, store.path(*key).stat().st_mtime_ns) for key in sorted(store.list_keys(implied=False))]
+    leases = plan_document["leases"]
+    return PlanSummary(sum(lease["runs"] for lease in leases), len(leases), tuple(missing), hash_document(record_keys))
 
 
-def end_left_behind(results: Results, plan: Path) -> Iterator[str]:
+def clean_up_after_plan(results: Results, plan: Path) -> Iterator[str]:
     """Return devices to their original place and end abandoned jobs, for every system of a plan.
 
     Yields one line per failure.
     """
     leases = plan_json(plan)["leases"]
-    whole = whole_campaign_of(read_lease_plan(plan.parent / leases[0]["document"]))
-    systems = {each.name: each.system for each in whole.configurations}
+    campaign = campaign_from_lease_plan(read_lease_plan(plan.parent / leases[0]["document"]))
+    systems = {configuration.name: configuration.system for configuration in campaign.configurations}
     # A system without planned leases may be out of reach.
     for name in dict.fromkeys(systems[lease["configuration"]] for lease in leases):
-        yield from _of_system(whole.on(name), results)
+        yield from _clean_up_system(campaign.part_on(name), results)
 
 
-def _of_system(part: Campaign, results: Results) -> Iterator[str]:
+def _clean_up_system(campaign: Campaign, results: Results) -> Iterator[str]:
     """Return devices and end abandoned jobs on one system; yields one line per failure."""
     try:
-        with Site(part.system, results.root).open_fabric() as fabric:
+        with Site(campaign.system, results.root).open_fabric() as fabric:
             WaitBudget(RELEASE_TIMEOUT_S, 1.0, None).call_when_free(fabric.return_displaced_devices)
     except (CampaignError, OSError) as error:
         yield f"devices may be away from where they were found ('campaign fabric reconcile' looks): {error}"
     try:
-        open_submitter(part, results, Driver).end_left_behind()
+        open_submitter(campaign, results, Driver).end_left_behind()
     except (CampaignError, OSError) as error:
         yield f"it was not looked whether jobs are left: {error}"

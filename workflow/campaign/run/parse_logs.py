@@ -13,21 +13,21 @@ from typing import Any
 from campaign import __version__
 from campaign.common.accelerators import AcceleratorKind
 from campaign.common.errors import ConfigError, LaunchError
-from campaign.plan.campaign.resolve import Campaign, from_document
+from campaign.plan.campaign.resolve import Campaign, campaign_from_document
 from campaign.spec.cell import Cell, Settings
 from campaign.spec.hardware import Composition
 from campaign.spec.readings import READ_AGAIN, Reading, Readings, keep
-from campaign.spec.record import Record, Store
+from campaign.spec.record import Record, RecordStore
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, Run, Workload
+from campaign.workloads.protocol import Outcome, Run, StepEnd, Workload
 
-_ENDED_WELL = ("ok", "nan", "invalid", "incomplete")
+_PARSED_STATUSES = ("ok", "nan", "invalid", "incomplete")
 """Of other runs, what they printed says why they failed, and a parser has no part in it."""
-_PER_SAMPLE = "energy_per_sample_j"
+_ENERGY_PER_SAMPLE = "energy_per_sample_j"
 
 
 @dataclass(frozen=True)
-class LogsRead:
+class ParseSummary:
     """Summary of reading stored logs again.
 
     Args:
@@ -40,30 +40,30 @@ class LogsRead:
     path: Path | None = None
     runs: int = 0
     changed: int = 0
-    left: Mapping[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
 
-def parse_logs(campaign: Campaign, store: Store) -> LogsRead:
+def parse_logs(campaign: Campaign, store: RecordStore) -> ParseSummary:
     """Read the stored logs of all runs again, and write the readings next to the records.
 
     Raises ConfigError if the campaign was imported, or if none of its workloads reads logs.
     """
-    logs = _KeptLogs(store, _list_readers(campaign))
+    logs = _StoredLogs(store, _list_readers(campaign))
     readings: dict[str, Reading] = {}
-    changed, left = 0, Counter[str]()
-    for cell_id, repetition in sorted(store.index(implied=False)):
+    changed_runs, skipped = 0, Counter[str]()
+    for cell_id, repetition in sorted(store.list_keys(implied=False)):
         try:
-            reading = logs.read_again(cell_id, repetition)
+            reading = logs.parse_log(cell_id, repetition)
         except _UnreadLogError as reason:
-            left[str(reason)] += 1
+            skipped[str(reason)] += 1
         else:
-            changed += logs.is_changed(cell_id, repetition, reading)
+            changed_runs += logs.is_changed(cell_id, repetition, reading)
             readings[f"{cell_id}.{repetition}"] = reading
     if not readings:
-        return LogsRead(left=left)
-    settings = {name: workload.reading() for name, workload in logs.readers.items()}
+        return ParseSummary(skipped=skipped)
+    settings = {name: workload.parsing_document() for name, workload in logs.readers.items()}
     path = keep(store.results, Readings(made=time.time(), version=__version__, workloads=settings, runs=readings))
-    return LogsRead(path, len(readings), changed, left)
+    return ParseSummary(path, len(readings), changed_runs, skipped)
 
 
 def _list_readers(campaign: Campaign) -> dict[str, Workload]:
@@ -72,7 +72,7 @@ def _list_readers(campaign: Campaign) -> dict[str, Workload]:
         raise ConfigError(
             f"campaign {campaign.name}: its records are of imported logs; 'campaign import' reads those again"
         )
-    readers = {name: workload for name, workload in campaign.workloads.items() if workload.reading_keys}
+    readers = {name: workload for name, workload in campaign.workloads.items() if workload.parsing_keys}
     if not readers:
         raise ConfigError(
             f"campaign {campaign.name}: none of {', '.join(campaign.workloads)} has a parser; workloads of `kind: command` have"
@@ -84,28 +84,28 @@ class _UnreadLogError(Exception):
     """Error for a stored log that is not read again. The message completes 'runs ...'."""
 
 
-class _KeptLogs:
+class _StoredLogs:
     """Stored logs of a results directory, and the workloads that read them now."""
 
-    def __init__(self, store: Store, readers: Mapping[str, Workload]) -> None:
+    def __init__(self, store: RecordStore, readers: Mapping[str, Workload]) -> None:
         self.readers = readers
         self._store = store
-        self._campaign_as_used = cache(lambda name: from_document(store.shared_document(name)))
+        self._campaign_as_used = cache(lambda name: campaign_from_document(store.read_shared_document(name)))
 
-    def read_again(self, cell_id: str, repetition: int) -> Reading:
+    def parse_log(self, cell_id: str, repetition: int) -> Reading:
         """Read the log of a run again. Raises _UnreadLogError with the reason if that is not possible."""
         record = self._store.read_measured(cell_id, repetition)
         workload = self.readers.get(record.cell.workload)
         if workload is None:
             raise _UnreadLogError("of workloads that read no log")
-        if record.status not in _ENDED_WELL:
+        if record.status not in _PARSED_STATUSES:
             raise _UnreadLogError("that failed before they printed their numbers")
         log = self._find_log(record)
-        measured = self._campaign_as_used(record.campaign)
-        if measured.workloads[workload.name].runs() != workload.runs():
+        campaign_as_used = self._campaign_as_used(record.campaign)
+        if campaign_as_used.workloads[workload.name].run_identity_document() != workload.run_identity_document():
             raise _UnreadLogError("of another command")
         try:
-            fields = _read(record, measured, workload, Log(log))
+            fields = _parse_record_fields(record, campaign_as_used, workload, Log(log))
         except LaunchError as error:
             raise _UnreadLogError("whose log says that they were stopped") from error
         if fields is None:
@@ -123,11 +123,13 @@ class _KeptLogs:
     def is_changed(self, cell_id: str, repetition: int, reading: Reading) -> bool:
         """Return whether a reading differs from the numbers of the run so far, apart from the flag of the first reading."""
         names = {str(name) for name in reading.record}
-        present = self._store.read(cell_id, repetition).model_dump(mode="json", include=names)
+        present = self._store.read_latest(cell_id, repetition).model_dump(mode="json", include=names)
         return any(value != present[name] for name, value in reading.record.items() if name != "flags")
 
 
-def _read(record: Record, measured: Campaign, now: Workload, log: Log) -> dict[Any, Any] | None:
+def _parse_record_fields(
+    record: Record, campaign_as_used: Campaign, current_workload: Workload, log: Log
+) -> dict[Any, Any] | None:
     """Return the record's fields as if its log had been read by the current workload from the start.
 
     The result is None if the log no longer holds the numbers that were read originally.
@@ -138,31 +140,36 @@ def _read(record: Record, measured: Campaign, now: Workload, log: Log) -> dict[A
         now: workload as it is now.
         log: log of the run.
     """
-    before, runs_on = measured.workloads[now.name], measured.device_of(record.requested).runs_on
-    old, new = (_outcome(record, workload, runs_on, log) for workload in (before, now))
-    if record.status == "ok" and "ok" not in (old.status, new.status):
+    previous_workload, runs_on = (
+        campaign_as_used.workloads[current_workload.name],
+        campaign_as_used.device_model(record.requested).runs_on,
+    )
+    old_outcome, new_outcome = (
+        _parse_outcome(record, workload, runs_on, log) for workload in (previous_workload, current_workload)
+    )
+    if record.status == "ok" and "ok" not in (old_outcome.status, new_outcome.status):
         return None
-    if old.status == "ok" and new.status == "ok" and record.status == "invalid":
+    if old_outcome.status == "ok" and new_outcome.status == "ok" and record.status == "invalid":
         # It is not its log that makes it invalid.
-        new = replace(new, status="invalid", failure=record.failure)
-    beside = {name: value for name, value in record.metrics.items() if name not in old.metrics}
-    if _PER_SAMPLE in beside and record.throughput_per_s and new.throughput_per_s:
+        new_outcome = replace(new_outcome, status="invalid", failure=record.failure)
+    other_metrics = {name: value for name, value in record.metrics.items() if name not in old_outcome.metrics}
+    if _ENERGY_PER_SAMPLE in other_metrics and record.throughput_per_s and new_outcome.throughput_per_s:
         # The same energy, of more or fewer samples.
-        beside[_PER_SAMPLE] *= record.throughput_per_s / new.throughput_per_s
-    flags = [flag for flag in record.flags if flag not in old.flags]
+        other_metrics[_ENERGY_PER_SAMPLE] *= record.throughput_per_s / new_outcome.throughput_per_s
+    flags = [flag for flag in record.flags if flag not in old_outcome.flags]
     fields = {
-        "status": new.status,
-        "failure": new.failure,
-        "throughput_per_s": new.throughput_per_s,
-        "step_times_s": new.step_times_s,
-        "window_s": new.window_s,
-        "metrics": {**beside, **new.metrics},
-        "flags": tuple(dict.fromkeys((*new.flags, *flags, READ_AGAIN))),
+        "status": new_outcome.status,
+        "failure": new_outcome.failure,
+        "throughput_per_s": new_outcome.throughput_per_s,
+        "step_times_s": new_outcome.step_times_s,
+        "window_s": new_outcome.window_s,
+        "metrics": {**other_metrics, **new_outcome.metrics},
+        "flags": tuple(dict.fromkeys((*new_outcome.flags, *flags, READ_AGAIN))),
     }
     return record.model_copy(update=fields).model_dump(mode="json", include=set(fields))
 
 
-def _outcome(record: Record, workload: Workload, runs_on: AcceleratorKind, log: Log) -> Outcome:
+def _parse_outcome(record: Record, workload: Workload, runs_on: AcceleratorKind, log: Log) -> Outcome:
     """Return the outcome that a workload reads from the log of a run that ended normally."""
     cell, settings = record.cell, {key: record.specification[key] for key in ("warmup_steps", "measured_steps", "seed")}
     run = Run(
@@ -180,4 +187,4 @@ def _outcome(record: Record, workload: Workload, runs_on: AcceleratorKind, log: 
         Path(),
         runs_on,
     )
-    return workload.outcome(run, Ended((0,), record.started, record.ended), log)
+    return workload.judge_run(run, StepEnd((0,), record.started, record.ended), log)

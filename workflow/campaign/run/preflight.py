@@ -10,17 +10,17 @@ from pydantic import BaseModel
 from campaign.common.accelerators import ACCELERATORS, AcceleratorKind
 from campaign.common.credentials import find_environment_references
 from campaign.common.errors import ConfigError, find_missing_package
-from campaign.emulators.hosts.network import availability
+from campaign.emulators.hosts.network import check_availability
 from campaign.fabrics.registry import load_fabric_kind
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.campaign.resolve_slurm_options import options_of
-from campaign.plan.campaign.workload_inputs import missing_files
-from campaign.slurm.sbatch_options import sbatch_parameters
+from campaign.plan.campaign.resolve_slurm_options import merge_slurm_options
+from campaign.plan.campaign.workload_inputs import find_missing_files
+from campaign.slurm.sbatch_options import build_sbatch_parameters
 from campaign.spec.system_file import SystemFile
 from campaign.spec.yaml_file import YamlFile
 
 
-def _preflight_slurm(campaign: Campaign) -> None:
+def _check_slurm(campaign: Campaign) -> None:
     """Raise ConfigError if Slurm is missing on this machine, or if options of a system are invalid."""
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
         raise ConfigError(
@@ -35,11 +35,11 @@ def _preflight_slurm(campaign: Campaign) -> None:
         )
     # An override or option that means nothing is named before anything is composed.
     for configuration in campaign.configurations:
-        options = options_of(campaign.system, configuration, campaign.person)
-        sbatch_parameters(campaign.name, campaign.system, configuration, options, time_min=1)
+        options = merge_slurm_options(campaign.system, configuration, campaign.person)
+        build_sbatch_parameters(campaign.name, campaign.system, configuration, options, time_min=1)
 
 
-def preflight(campaign: Campaign, *, devices: bool = True) -> None:
+def check_campaign_can_run(campaign: Campaign, *, check_device_tools: bool = True) -> None:
     """Check that the campaign can be measured on this machine.
 
     Raises ConfigError with all problems.
@@ -49,10 +49,10 @@ def preflight(campaign: Campaign, *, devices: bool = True) -> None:
         devices: whether missing tools that list devices count as problems; files can be validated on a machine without them.
     """
     refuse_unmeasurable(campaign)
-    problems = missing_software(campaign)
-    if not devices:
-        tools = missing_tools(campaign)
-        problems = [each for each in problems if each not in tools]
+    problems = find_missing_software(campaign)
+    if not check_device_tools:
+        tools = find_missing_tools(campaign)
+        problems = [problem for problem in problems if problem not in tools]
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -66,40 +66,50 @@ def refuse_unmeasurable(campaign: Campaign) -> None:
         )
     for part in campaign.parts:
         if part.system.launcher == "slurm":
-            _preflight_slurm(part)
-    if problems := _unset_variables(campaign):
+            _check_slurm(part)
+    if problems := _find_unset_variables(campaign):
         raise ConfigError("\n".join(problems))
 
 
-def missing_software(campaign: Campaign) -> list[str]:
+def find_missing_software(campaign: Campaign) -> list[str]:
     """Return messages on software that this machine lacks to measure the campaign, with the remedy.
 
     Software of runs counts only if this machine starts them itself.
     """
     if campaign.file.imported:
         return []
-    local, kinds = any(part.system.launcher == "local" for part in campaign.parts), _kinds(campaign)
-    lacking = [(name, each.missing(tuple(kinds))) for name, each in campaign.workloads.items()] if local else []
+    local, kinds = any(part.system.launcher == "local" for part in campaign.parts), _local_device_kinds(campaign)
+    problems = (
+        [(name, workload.missing_requirements(tuple(kinds))) for name, workload in campaign.workloads.items()]
+        if local
+        else []
+    )
     return [
-        *(_told(campaign, name, missing) for name, missing in lacking if missing),
-        *(missing for part in campaign.parts if (missing := _package_of(part.system))),
-        *missing_tools(campaign),
-        *missing_inputs(campaign),
+        *(_prefix_source(campaign, name, missing) for name, missing in problems if missing),
+        *(missing for part in campaign.parts if (missing := _find_missing_package(part.system))),
+        *find_missing_tools(campaign),
+        *find_missing_inputs(campaign),
     ]
 
 
-def missing_tools(campaign: Campaign) -> list[str]:
+def find_missing_tools(campaign: Campaign) -> list[str]:
     """Return messages on missing programs that list the devices of this machine, with the remedy."""
-    return [missing for kind, system in _kinds(campaign).items() if (missing := _tool_of(kind, system))]
+    return [
+        missing
+        for kind, system in _local_device_kinds(campaign).items()
+        if (missing := _find_missing_tool(kind, system))
+    ]
 
 
-def _kinds(campaign: Campaign) -> dict[AcceleratorKind, SystemFile]:
+def _local_device_kinds(campaign: Campaign) -> dict[AcceleratorKind, SystemFile]:
     """Return the kinds of devices that this machine must have, each with a system that requires it."""
     local = (part for part in campaign.parts if part.system.launcher == "local")
-    return {part.device_of(each).runs_on: part.system for part in local for each in part.configurations}
+    return {
+        part.device_model(configuration).runs_on: part.system for part in local for configuration in part.configurations
+    }
 
 
-def _package_of(system: SystemFile) -> str | None:
+def _find_missing_package(system: SystemFile) -> str | None:
     """Return a message if a Python package for composing or submitting on this system is missing, otherwise None."""
     absent = find_missing_package("submitit") if system.launcher == "slurm" else None
     try:
@@ -109,7 +119,7 @@ def _package_of(system: SystemFile) -> str | None:
     return absent and f"system {system.name}: fabric and launcher need the package {absent}"
 
 
-def _tool_of(kind: AcceleratorKind, system: SystemFile) -> str | None:
+def _find_missing_tool(kind: AcceleratorKind, system: SystemFile) -> str | None:
     """Return a message if the program that lists devices of this kind is missing, otherwise None.
 
     Without the program, devices cannot be identified.
@@ -125,41 +135,43 @@ def _tool_of(kind: AcceleratorKind, system: SystemFile) -> str | None:
     )
 
 
-def missing_inputs(campaign: Campaign) -> list[str]:
+def find_missing_inputs(campaign: Campaign) -> list[str]:
     """Return messages on missing programs and input files of workloads; existing records remain valid."""
     if campaign.file.imported:
         return []
-    axes, elsewhere = campaign.file.axes.options, _by_slurm(campaign)
-    found = missing_files(campaign.workloads, axes, campaign.inputs, elsewhere=elsewhere)
-    return [_told(campaign, name, missing) for name, missing in found]
+    axes, is_remote = campaign.file.axes.options, _uses_only_slurm(campaign)
+    problems = find_missing_files(campaign.workloads, axes, campaign.inputs, elsewhere=is_remote)
+    return [_prefix_source(campaign, name, missing) for name, missing in problems]
 
 
-def _by_slurm(campaign: Campaign) -> bool:
+def _uses_only_slurm(campaign: Campaign) -> bool:
     """Return whether all systems of the campaign start their runs with Slurm."""
     return all(part.system.launcher == "slurm" for part in campaign.parts)
 
 
-def _told(campaign: Campaign, workload: str, missing: str) -> str:
+def _prefix_source(campaign: Campaign, workload: str, problem: str) -> str:
     """Return the problem prefixed with the location of the workload file."""
     source = campaign.sources.workload(workload)
-    return f"{source.place() if source.lines else f'workload {workload}'}: {missing}"
+    return f"{source.format_location() if source.lines else f'workload {workload}'}: {problem}"
 
 
-def _unset_variables(campaign: Campaign) -> list[str]:
+def _find_unset_variables(campaign: Campaign) -> list[str]:
     """Return messages on environment variables that files use but that are not set."""
     files: list[tuple[YamlFile, BaseModel]] = [(part.system_source, part.system) for part in campaign.parts]
     files += [(campaign.sources.workload(name), workload) for name, workload in campaign.workloads.items()]
     return [
-        f"{source.place(*place)}: the variable {name} is not set here; export it before you start the campaign"
+        f"{source.format_location(*key)}: the variable {name} is not set here; export it before you start the campaign"
         for source, model in files
-        for place, name in find_environment_references(model.model_dump(mode="json"))
+        for key, name in find_environment_references(model.model_dump(mode="json"))
         if name not in os.environ
     ]
 
 
-def not_emulated(campaign: Campaign) -> str:
+def describe_missing_emulation(campaign: Campaign) -> str:
     """Return a message if hosts are to be emulated on this machine and it cannot emulate them, otherwise ''."""
     if all(part.system.emulation is None or part.system.launcher != "local" for part in campaign.parts):
         return ""
-    why = availability().reason
-    return why and f"links are not emulated, so attachment and the spread over hosts will make no difference: {why}"
+    reason = check_availability().reason
+    return (
+        reason and f"links are not emulated, so attachment and the spread over hosts will make no difference: {reason}"
+    )

@@ -16,54 +16,61 @@ from campaign.common.wording import format_duration
 from campaign.spec.cell import Cell
 from campaign.spec.metric import THROUGHPUT, Metric
 from campaign.spec.record import Record
-from campaign.spec.run_numbers import runs_of
+from campaign.spec.run_numbers import list_run_numbers
 
-_LINE_S = 2.0  # a line at most every two seconds: 5,000 short runs must not be 5,000 lines
+_MIN_LINE_INTERVAL_S = 2.0  # a line at most every two seconds: 5,000 short runs must not be 5,000 lines
 
 
-class Progress:
+class ProgressReporter:
     """Reporter that prints progress lines while the driver of one lease works."""
 
-    def __init__(self, results: Results, lease: str, missing: int, say: Callable[[str], None]) -> None:
+    def __init__(self, results: Results, lease: str, missing_runs: int, report: Callable[[str], None]) -> None:
         self.lease = lease
-        self.say = say
-        self.missing = missing
-        self.done_here = self.done = 0
-        self.started = time.monotonic()
-        self.shown = -math.inf
-        self.totals = totals(results)
+        self.report = report
+        self.missing_runs = missing_runs
+        self.lease_runs_done = self.runs_done = 0
+        self.started_s = time.monotonic()
+        self.last_report_s = -math.inf
+        self.totals = read_totals(results)
 
-    def show(self, line: Mapping[str, Any]) -> None:
+    def add_line(self, line: Mapping[str, Any]) -> None:
         """Add one progress line of this or another lease, and report it if the last report is old enough."""
-        self.done += 1
+        self.runs_done += 1
         if line["lease"] == self.lease:
-            self.done_here += 1
-            self.missing -= line.get("left_out", 0)
+            self.lease_runs_done += 1
+            self.missing_runs -= line.get("left_out", 0)
         if self.totals:
             self.totals["runs"] -= line.get("left_out", 0)
             self.totals["runs_done"] += 1
             self.totals["cells_done"] += bool(line["cell_done"])
-        last = self.done_here >= self.missing
-        if line["lease"] != self.lease or (time.monotonic() - self.shown < _LINE_S and not last):
+        is_last = self.lease_runs_done >= self.missing_runs
+        if line["lease"] != self.lease or (
+            time.monotonic() - self.last_report_s < _MIN_LINE_INTERVAL_S and not is_last
+        ):
             return
-        self.shown = time.monotonic()
-        self.say(self.text(line))
+        self.last_report_s = time.monotonic()
+        self.report(self.format_line(line))
 
-    def text(self, line: Mapping[str, Any]) -> str:
+    def format_line(self, line: Mapping[str, Any]) -> str:
         """Format a progress line with totals, result and remaining time."""
-        totals = self.totals or {"runs": self.missing, "runs_done": self.done_here, "cells": 0, "cells_done": 0}
+        totals = self.totals or {
+            "runs": self.missing_runs,
+            "runs_done": self.lease_runs_done,
+            "cells": 0,
+            "cells_done": 0,
+        }
         value, unit = line.get("value", line["throughput_per_s"]), line.get("unit", "samples/s")
-        what = f"{value:.4g} {unit}".rstrip() if value is not None and line["status"] == "ok" else line["status"]
+        result = f"{value:.4g} {unit}".rstrip() if value is not None and line["status"] == "ok" else line["status"]
         cells = f" · cells {totals['cells_done']}/{totals['cells']}" if totals["cells"] else ""
-        per_run_s = (time.monotonic() - self.started) / max(1, self.done)
-        left_s = per_run_s * max(0, totals["runs"] - totals["runs_done"])
+        per_run_s = (time.monotonic() - self.started_s) / max(1, self.runs_done)
+        remaining_s = per_run_s * max(0, totals["runs"] - totals["runs_done"])
         return (
-            f"[{totals['runs_done']}/{totals['runs']} runs{cells}] {self.lease} · {line['what']}: {what}"
-            f" · about {format_duration(left_s)} left"
+            f"[{totals['runs_done']}/{totals['runs']} runs{cells}] {self.lease} · {line['what']}: {result}"
+            f" · about {format_duration(remaining_s)} left"
         )
 
 
-def note(
+def append_progress(
     results: Results, lease: str, cell: Cell, record: Record, *, cell_done: bool, metric: Metric = THROUGHPUT
 ) -> None:
     """Append one progress line for a record. A lost line does no harm, so it is not forced to disk."""
@@ -75,20 +82,20 @@ def note(
         "what": f"{record.cell.workload} · batch {record.cell.batch} · {record.cell.precision}",
         "status": record.status,
         "throughput_per_s": record.throughput_per_s,
-        "value": metric.of(record.throughput_per_s, record.metrics),
+        "value": metric.read_value(record.throughput_per_s, record.metrics),
         "unit": metric.unit,
         "wall_s": record.ended - record.started,
         "workload": record.cell.workload,
         "cell_done": cell_done,
         # Repetitions that are unnecessary because the target is reached.
-        "left_out": sum(run > record.repetition for run in runs_of(cell.settings)) if record.stopped else 0,
+        "left_out": sum(run > record.repetition for run in list_run_numbers(cell.settings)) if record.stopped else 0,
     }
     with suppress(OSError):
         append_json(results.progress_file, line)
 
 
 @dataclass
-class _Read:
+class _PlanProgress:
     """Progress of a plan as read so far.
 
     Args:
@@ -100,7 +107,7 @@ class _Read:
         cells: number of completed cells.
     """
 
-    since: float
+    written_s: float
     totals: Mapping[str, int]
     offset: int = 0
     lines: int = 0
@@ -108,31 +115,31 @@ class _Read:
     cells: int = 0
 
 
-_read: dict[Path, _Read] = {}  # a forked process inherits the state of its parent
+_progress_by_plan: dict[Path, _PlanProgress] = {}  # a forked process inherits the state of its parent
 
 
-def totals(results: Results) -> dict[str, int] | None:
+def read_totals(results: Results) -> dict[str, int] | None:
     """Return the totals of the plan and the progress since it was written, or None if there is no plan.
 
     Only new lines of the progress file are read.
     """
     path = results.plan_file
     try:
-        since = path.stat().st_mtime
-        if (read := _read.get(path)) is None or read.since != since:
-            read = _read[path] = _Read(since, load_json(path)["totals"])
-        lines, read.offset = read_json_lines(results.progress_file, read.offset)
+        written_s = path.stat().st_mtime
+        if (progress := _progress_by_plan.get(path)) is None or progress.written_s != written_s:
+            progress = _progress_by_plan[path] = _PlanProgress(written_s, load_json(path)["totals"])
+        lines, progress.offset = read_json_lines(results.progress_file, progress.offset)
     except (OSError, ValueError, KeyError):
         return None
     for line in lines:
-        if line["time_s"] >= since:
-            read.lines += 1
-            read.left_out += line.get("left_out", 0)
-            read.cells += bool(line["cell_done"])
-    plan = read.totals
+        if line["time_s"] >= written_s:
+            progress.lines += 1
+            progress.left_out += line.get("left_out", 0)
+            progress.cells += bool(line["cell_done"])
+    plan = progress.totals
     return {
-        "runs": plan["runs"] - read.left_out,
+        "runs": plan["runs"] - progress.left_out,
         "cells": plan["cells"],
-        "runs_done": plan["runs"] - plan["runs_without_record"] + read.lines,
-        "cells_done": plan["cells"] - plan["cells_without_record"] + read.cells,
+        "runs_done": plan["runs"] - plan["runs_without_record"] + progress.lines,
+        "cells_done": plan["cells"] - plan["cells_without_record"] + progress.cells,
     }

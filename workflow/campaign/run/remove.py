@@ -11,21 +11,21 @@ from campaign.common.paths import Results
 from campaign.common.wording import pluralize
 from campaign.lease.campaign_leases import find_lease_name
 from campaign.lease.journal import Journal, list_journaled_leases
-from campaign.spec.record import Store, campaigns_as_used
+from campaign.spec.record import RecordStore, read_campaigns_as_used
 
 
-def content_of(results: Results) -> str:
+def describe_contents(results: Results) -> str:
     """Describe the size of a results directory, e.g. '24 records in 280 files, 3.1 MiB'.
 
     Raises ConfigError if the directory holds no results of a campaign.
     """
     files = [path for path in results.directory.rglob("*") if path.is_file()]
-    if not results.plan_file.exists() and not any(campaigns_as_used(results.directory)):
+    if not results.plan_file.exists() and not any(read_campaigns_as_used(results.directory)):
         raise ConfigError(
             f"{results.directory}: holds neither records nor a plan, so nothing of it is deleted; give the results directory of a "
             "campaign, or its campaign file"
         )
-    records = sum(1 for _ in Store(results.directory).index())
+    records = sum(1 for _ in RecordStore(results.directory).list_keys())
     size = sum(path.lstat().st_size for path in files)
     return f"{pluralize(records, 'record')} in {pluralize(len(files), 'file')}, {size / 2**20:.3g} MiB"
 
@@ -35,14 +35,15 @@ def remove_results(results: Results) -> None:
 
     Raises ConfigError if the campaign is being measured, or if one of its leases is still held.
     """
-    if busy := [
+    if held_locks := [
         lock
         for name in ("measure", "driver")
         for lock in results.directory.glob(f"work/*/{name}.lock")
         if is_locked(lock)
     ]:
         raise ConfigError(
-            f"{results.directory}: {busy[0].parent.name} is being measured now; end that command, or wait until 'campaign status' "
+            f"{results.directory}: {held_locks[0].parent.name} is being measured "
+            "now; end that command, or wait until 'campaign status' "
             "shows no lease that runs"
         )
     for journals in sorted((results.root / ".systems").glob("*/leases")):

@@ -19,35 +19,35 @@ from campaign.common.processes.marked import kill_marked_processes
 from campaign.common.processes.signals import defer_ending_signals
 from campaign.emulators.hosts.emulation_plan import NOT_EMULATED
 from campaign.lease.campaign_leases import ObtainedComposition, Site, read_on_demand_composition
-from campaign.observe.links.lease_links import LinkStage, When, asked_of
-from campaign.observe.telemetry.run_telemetry import Summary, Telemetry
-from campaign.plan.campaign.workload_inputs import inputs_of, refuse_edited
-from campaign.plan.lease_plans import campaign_of, lease_frontier
-from campaign.plan.missing_runs import is_measured, read_known
-from campaign.plan.oom_frontier import CONTRADICTS, implied_record
-from campaign.plan.order import ordered
-from campaign.plan.requirements import required, shortfall
-from campaign.run.adaptive_repetitions import Repetitions
-from campaign.run.environment import environment_document
-from campaign.run.failed_devices import FailedDevices
-from campaign.run.launched_run import LaunchedRun, until_undisturbed
+from campaign.observe.links.lease_links import LinkStage, When, measurement_times
+from campaign.observe.telemetry.run_telemetry import Telemetry, TelemetrySummary
+from campaign.plan.campaign.workload_inputs import check_unedited, select_inputs
+from campaign.plan.lease_plans import build_lease_frontier, campaign_part_from_lease_plan
+from campaign.plan.missing_runs import is_measured, read_recorded_runs
+from campaign.plan.oom_frontier import CONTRADICTS, build_implied_record
+from campaign.plan.order import order_runs
+from campaign.plan.requirements import describe_shortfall, list_required_cells
+from campaign.run.adaptive_repetitions import RepetitionTracker
+from campaign.run.environment import describe_environment
+from campaign.run.failed_devices import DeviceFaultHandler
+from campaign.run.launched_run import LaunchedRun, repeat_until_undisturbed
 from campaign.run.launchers import open_launcher
-from campaign.run.local_devices import verify_here
-from campaign.run.progress import note
-from campaign.slurm.cut_short import FirstRun
+from campaign.run.local_devices import verify_local_devices
+from campaign.run.progress import append_progress
+from campaign.slurm.cut_short import FirstRunFile
 from campaign.spec.cell import Cell
 from campaign.spec.driver_messages import DriverRequest, DriverResult
 from campaign.spec.hardware import Composition
 from campaign.spec.lease_plan import read_lease_plan
-from campaign.spec.record import Failure, Record, RecordedCell, Store, is_full
-from campaign.workloads.launcher import Launcher, Limits
+from campaign.spec.record import Failure, Record, RecordedCell, RecordStore, is_full
+from campaign.workloads.launcher import Launcher, StepLimits
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, Run, RunStorage, Workload
+from campaign.workloads.protocol import Outcome, Run, RunStorage, StepEnd, Workload
 
-_UNWRITABLE_S = 60.0
+_WRITE_RETRY_TIMEOUT_S = 60.0
 
 
-def worked_on_devices(outcome: Outcome, samples: Summary) -> Outcome:
+def invalidate_if_devices_idle(outcome: Outcome, samples: TelemetrySummary) -> Outcome:
     """Return the outcome of a run, marked invalid if its devices did no work.
 
     Args:
@@ -60,14 +60,14 @@ def worked_on_devices(outcome: Outcome, samples: Summary) -> Outcome:
     return replace(outcome, status="invalid", failure=failure)
 
 
-class _Tried(NamedTuple):
+class _FinishedRun(NamedTuple):
     """Finished run, with its outcome and telemetry."""
 
     run: Run
-    ended: Ended
+    ended: StepEnd
     outcome: Outcome
     log: Path
-    samples: Summary
+    samples: TelemetrySummary
 
 
 class DriverSession:
@@ -78,69 +78,77 @@ class DriverSession:
         done: result, which is kept up to date however the session ends.
     """
 
-    def __init__(self, request: DriverRequest, done: DriverResult) -> None:
+    def __init__(self, request: DriverRequest, result: DriverResult) -> None:
         self.request = request
-        self.done = done
+        self.result = result
         self.plan = read_lease_plan(Path(request.lease_plan))
-        self.campaign = campaign_of(self.plan)
+        self.campaign = campaign_part_from_lease_plan(self.plan)
         self.lease = request.lease
         self.results = request.results
-        self.store = Store(self.results.directory)
+        self.store = RecordStore(self.results.directory)
         self.work = self.results.work_directory(self.lease)
-        self.first_run = FirstRun(self.work)
-        self.of_slurm = self.none_started = self.campaign.system.launcher == "slurm"
+        self.first_run = FirstRunFile(self.work)
+        self.uses_slurm = self.is_first_start_pending = self.campaign.system.launcher == "slurm"
         self.journals = self.results.journals_directory(self.campaign.system.name)
         self.mark = self.results.run_mark_prefix(self.lease)
-        self.environment = self.store.share(environment_document())
-        self.software: dict[str, str] = {}
+        self.environment = self.store.share_document(describe_environment())
+        self.software_hashes: dict[str, str] = {}
         skip_implied = self.campaign.protocol.skip_implied
-        self.frontier = lease_frontier(self.plan, self.store, skip=skip_implied)
-        self.repetitions = Repetitions(self.store, implied=skip_implied, metric=self.campaign.metric)
+        self.frontier = build_lease_frontier(self.plan, self.store, skip=skip_implied)
+        self.repetitions = RepetitionTracker(self.store, implied=skip_implied, metric=self.campaign.metric)
 
-    def run(self) -> None:
+    def measure_missing_runs(self) -> None:
         # A killed driver may have left processes that would disturb what is measured now.
         """Measure all missing runs of the lease on its composition, and write their records."""
         kill_marked_processes(self.mark)
-        known = read_known(self.store, skip_implied=self.frontier.skip, cells=self.plan.work)
-        todo = ordered(known.missing(self.plan.work), self.campaign.protocol, self.lease)
-        left = Counter(cell.id for cell, _ in todo)
-        self.obtained = self.arrive()
+        known_runs = read_recorded_runs(self.store, skip_implied=self.frontier.skip, cells=self.plan.work)
+        todo = order_runs(known_runs.list_missing_runs(self.plan.work), self.campaign.protocol, self.lease)
+        remaining_runs = Counter(cell.id for cell, _ in todo)
+        self.obtained = self.obtain_composition()
         self.obtained.require_held(self.journals)
-        self.done.use = self.obtained.use
+        self.result.use = self.obtained.use
         system = self.campaign.system
-        fenced = Site(system, self.results.root).fenced_devices
-        self.devices = FailedDevices(system, self.obtained.composition, fenced, self.campaign.name, self.work)
+        fenced_devices = Site(system, self.results.root).fenced_devices
+        self.fault_handler = DeviceFaultHandler(
+            system, self.obtained.composition, fenced_devices, self.campaign.name, self.work
+        )
         launcher = open_launcher(system.launcher, system, self.obtained.composition)
         self.emulated_links = launcher.links
         links = {} if self.emulated_links is None else {"links": self.emulated_links}
         document = {"schema_version": "composition/1", **self.obtained.composition.document(), **links}
-        self.composition = self.store.share(document)
+        self.composition = self.store.share_document(document)
         try:
             interval_s, directory = self.campaign.protocol.telemetry_s, self.work / "telemetry"
             with Telemetry(launcher, self.obtained.composition, interval_s, directory) as self.telemetry:
-                passed = self.pass_requirements(launcher, todo)
-                self.links, self.link_flags = self.look_at_links(launcher, "before", todo)
+                finished_runs = self.check_requirements(launcher, todo)
+                self.links, self.link_flags = self.measure_links(launcher, "before", todo)
                 for cell, repetition in todo:
                     if self.repetitions.is_over(cell):
                         continue
-                    if (tried := passed.pop((cell.id, repetition), None)) is not None:
-                        record = self._record(*tried)
+                    if (finished_run := finished_runs.pop((cell.id, repetition), None)) is not None:
+                        record = self._build_record(*finished_run)
                     else:
-                        record = self.implied(cell, repetition) or self.measure(launcher, cell, repetition)
+                        record = self.build_implied_record(cell, repetition) or self.measure_run(
+                            launcher, cell, repetition
+                        )
                     with defer_ending_signals():  # a measured run must also get its record
-                        record = self.keep(cell, record)
-                    self.done.measured.append(record.key)
-                    left[cell.id] -= 1
-                    last = self.repetitions.is_over(cell, record) or left[cell.id] == 0
+                        record = self.write_record(cell, record)
+                    self.result.measured.append(record.key)
+                    remaining_runs[cell.id] -= 1
+                    is_last = self.repetitions.is_over(cell, record) or remaining_runs[cell.id] == 0
                     cell_done = (
-                        last and not cell.reference and is_measured(self.store, cell, implied=self.frontier.skip)
+                        is_last and not cell.reference and is_measured(self.store, cell, implied=self.frontier.skip)
                     )
-                    note(self.results, self.lease, cell, record, cell_done=cell_done, metric=self.campaign.metric)
-                self.look_at_links(launcher, "after", todo)
+                    append_progress(
+                        self.results, self.lease, cell, record, cell_done=cell_done, metric=self.campaign.metric
+                    )
+                self.measure_links(launcher, "after", todo)
         finally:
             launcher.close()
 
-    def pass_requirements(self, launcher: Launcher, todo: Sequence[tuple[Cell, int]]) -> dict[tuple[str, int], _Tried]:
+    def check_requirements(
+        self, launcher: Launcher, todo: Sequence[tuple[Cell, int]]
+    ) -> dict[tuple[str, int], _FinishedRun]:
         """Run the cells that verify the composition against the campaign's requirements.
 
         Returns:
@@ -149,143 +157,151 @@ class DriverSession:
         Raises:
             LaunchError: The composition does not meet a requirement. Nothing is recorded then.
         """
-        passed: dict[tuple[str, int], _Tried] = {}
-        by_cell: dict[str, _Tried] = {}
-        for requirement, cell in required(self.campaign, self.plan.configuration.name) if todo else ():
+        finished_runs: dict[tuple[str, int], _FinishedRun] = {}
+        by_cell: dict[str, _FinishedRun] = {}
+        for requirement, cell in list_required_cells(self.campaign, self.plan.configuration.name) if todo else ():
             # A run without a number is not recorded, e.g. because an earlier use of the lease has recorded it.
-            repetition = next((number for each, number in todo if each.id == cell.id), 0)
+            repetition = next((number for todo_cell, number in todo if todo_cell.id == cell.id), 0)
             if cell.id not in by_cell:
-                by_cell[cell.id] = self.tried(launcher, cell, repetition)
+                by_cell[cell.id] = self.execute_run(launcher, cell, repetition)
                 if repetition:
-                    passed[cell.id, repetition] = by_cell[cell.id]
-            tried = by_cell[cell.id]
-            if why := shortfall(requirement, cell, tried.outcome):
+                    finished_runs[cell.id, repetition] = by_cell[cell.id]
+            finished_run = by_cell[cell.id]
+            if reason := describe_shortfall(requirement, cell, finished_run.outcome):
                 hosts = ", ".join(host.name for host in self.obtained.composition.hosts)
-                raise LaunchError(f"{why}; nothing was measured on {hosts}").with_log(tried.log)
-        return passed
+                raise LaunchError(f"{reason}; nothing was measured on {hosts}").with_log(finished_run.log)
+        return finished_runs
 
-    def look_at_links(self, launcher: Launcher, when: When, todo: Sequence[object]) -> tuple[str, tuple[str, ...]]:
+    def measure_links(self, launcher: Launcher, when: When, todo: Sequence[object]) -> tuple[str, tuple[str, ...]]:
         """Measure the composition's links if the campaign requests it and it is not done yet.
 
         Returns:
             The hash of the links document and the flags for runs over these links; both empty if nothing was measured.
         """
-        once = self.campaign.protocol.links.compositions == "first" and self.plan.composition > 1
-        if once or not todo or when not in asked_of(self.campaign):
+        is_already_measured = self.campaign.protocol.links.compositions == "first" and self.plan.composition > 1
+        if is_already_measured or not todo or when not in measurement_times(self.campaign):
             return "", ()
         stage = LinkStage(
             self.campaign, self.results, self.store, self.obtained.use, self.obtained.composition, self.lease
         )
-        return stage.look(launcher, when, self.work / "links" / when, f"{self.mark}links.{when}")
+        return stage.ensure_measured(launcher, when, self.work / "links" / when, f"{self.mark}links.{when}")
 
-    def arrive(self) -> ObtainedComposition:
+    def obtain_composition(self) -> ObtainedComposition:
         """Return the composition that this driver runs on.
 
         Inside an allocation, its devices are verified before anything runs on them.
         """
         request, system = self.request, self.campaign.system
         if request.use is None or request.composition is None:
-            obtained = read_on_demand_composition(self.results, system.name, os.environ.get("SLURM_JOB_ID", ""))
+            composition_in_use = read_on_demand_composition(
+                self.results, system.name, os.environ.get("SLURM_JOB_ID", "")
+            )
         else:
             composition = Composition.from_document(request.composition)
-            obtained = ObtainedComposition(request.use, composition, request.mismatches, request.holding)
-        if not self.of_slurm:
-            return replace(obtained, composition=verify_here(system, obtained.composition, self.work))
-        from campaign.slurm.run_on_hosts import hosts_of_allocation, placed
-        from campaign.slurm.verify_devices import verify
+            composition_in_use = ObtainedComposition(request.use, composition, request.mismatches, request.holding)
+        if not self.uses_slurm:
+            return replace(
+                composition_in_use, composition=verify_local_devices(system, composition_in_use.composition, self.work)
+            )
+        from campaign.slurm.run_on_hosts import place_on_hosts, read_allocation_hosts
+        from campaign.slurm.verify_devices import verify_devices_of_hosts
 
         if not system.pins_hosts:
-            obtained = replace(obtained, composition=placed(obtained.composition, hosts_of_allocation()))
-        verify(system, obtained.composition, self.work)
-        return obtained
+            composition_in_use = replace(
+                composition_in_use, composition=place_on_hosts(composition_in_use.composition, read_allocation_hosts())
+            )
+        verify_devices_of_hosts(system, composition_in_use.composition, self.work)
+        return composition_in_use
 
-    def implied(self, cell: Cell, repetition: int) -> Record | None:
+    def build_implied_record(self, cell: Cell, repetition: int) -> Record | None:
         """Build the record of a run that need not start because a smaller batch ran out of memory; None for any other run."""
-        evidence = self.frontier.evidence(cell)
+        evidence = self.frontier.read_evidence(cell)
         if evidence is None:
             return None
-        return implied_record(self.plan.specification(cell), self.plan.campaign_hash, cell, repetition, evidence)
+        return build_implied_record(self.plan.specification(cell), self.plan.campaign_hash, cell, repetition, evidence)
 
-    def measure(self, launcher: Launcher, cell: Cell, repetition: int) -> Record:
+    def measure_run(self, launcher: Launcher, cell: Cell, repetition: int) -> Record:
         """Execute one run and return its record."""
-        return self._record(*self.tried(launcher, cell, repetition))
+        return self._build_record(*self.execute_run(launcher, cell, repetition))
 
-    def tried(self, launcher: Launcher, cell: Cell, repetition: int) -> _Tried:
+    def execute_run(self, launcher: Launcher, cell: Cell, repetition: int) -> _FinishedRun:
         """Execute one run and return its outcome and telemetry.
 
         A run that was disturbed from outside is repeated. Raises RecordError if the disk is full.
         """
         workload, name = self.campaign.workloads[cell.workload], f"{cell.id}.{repetition}"
         log = self.results.logs / self.lease / f"{name}.log"
-        run = self._run_of(cell, repetition, workload)
-        if objection := self._objection(cell, workload, run.runs_on):
-            now = time.time()
-            ended, outcome = Ended((), now, now), Outcome("unsupported", Failure(reason=objection))
-        elif self.of_slurm and (reason := self.first_run.why(name)):
-            now = time.time()
-            ended, outcome = Ended((), now, now), Outcome("time_limit", Failure(reason=reason))
-            self.first_run.end()
+        run = self._build_run(cell, repetition, workload)
+        if objection := self._find_objection(cell, workload, run.runs_on):
+            now_s = time.time()
+            step_result, outcome = StepEnd((), now_s, now_s), Outcome("unsupported", Failure(reason=objection))
+        elif self.uses_slurm and (reason := self.first_run.explain_no_retry(name)):
+            now_s = time.time()
+            step_result, outcome = StepEnd((), now_s, now_s), Outcome("time_limit", Failure(reason=reason))
+            self.first_run.remove()
         else:
             # Not after an exception, so that a run ended by the time limit stays noted.
-            if first := self.none_started:
-                self.none_started = False
-                self.first_run.begin(name)
-            ended, outcome = until_undisturbed(name, lambda: self._launch(launcher, workload, run, log))
-            if first:
-                self.first_run.end()
+            if is_first := self.is_first_start_pending:
+                self.is_first_start_pending = False
+                self.first_run.record_start(name)
+            step_result, outcome = repeat_until_undisturbed(
+                name, lambda: self._launch_once(launcher, workload, run, log)
+            )
+            if is_first:
+                self.first_run.remove()
         if outcome.status != "ok" and is_full(self.results.directory):
             raise RecordError(
                 f"{self.results.directory}: the disk is full, so that a run could not write what it has to say; free space, "
                 "then run the same command again: finished records are kept"
             )
-        samples = self._samples(run, ended, outcome)
-        return _Tried(run, ended, worked_on_devices(outcome, samples), log, samples)
+        samples = self._store_telemetry(run, step_result, outcome)
+        return _FinishedRun(run, step_result, invalidate_if_devices_idle(outcome, samples), log, samples)
 
-    def _run_of(self, cell: Cell, repetition: int, workload: Workload) -> Run:
+    def _build_run(self, cell: Cell, repetition: int, workload: Workload) -> Run:
         """Build the run of a cell with its composition, inputs and storage."""
-        kind, system = cell.configuration.storage, self.campaign.system
-        place = system.storage.get(kind)
-        inputs = inputs_of(workload, {**workload.options, **cell.options}, self.campaign.inputs)
+        storage_kind, system = cell.configuration.storage, self.campaign.system
+        storage = system.storage.get(storage_kind)
+        inputs = select_inputs(workload, {**workload.options, **cell.options}, self.campaign.inputs)
         composition, emulation = self.obtained.composition, self.campaign.system.emulation
         return Run(
             cell,
             repetition,
             replace(composition, hosts=composition.hosts[:1]) if cell.reference else composition,
             self.work / "runs" / f"{cell.id}.{repetition}",
-            self.campaign.device_of(cell.configuration).runs_on,
-            storage=RunStorage(Path(place.path), system.storage_limit_gb_per_s(kind)) if place else None,
-            peak_tflops=self._peak_tflops(cell),
-            launcher="slurm" if self.of_slurm else "local",
+            self.campaign.device_model(cell.configuration).runs_on,
+            storage=RunStorage(Path(storage.path), system.storage_limit_gb_per_s(storage_kind)) if storage else None,
+            peak_tflops=self._find_peak_tflops(cell),
+            launcher="slurm" if self.uses_slurm else "local",
             files={text: file.path for text, file in inputs.items()},
             pace={} if emulation is None else emulation.paces(cell.precision),
             workload_dir=self.campaign.workload_dirs.get(cell.workload, ""),
         )
 
-    def _objection(self, cell: Cell, workload: Workload, runs_on: AcceleratorKind) -> str | None:
+    def _find_objection(self, cell: Cell, workload: Workload, runs_on: AcceleratorKind) -> str | None:
         """Return the reason why the cell cannot run on its device, or None."""
-        device = self.campaign.device_of(cell.configuration)
+        device = self.campaign.device_model(cell.configuration)
         if device.precisions is not None and cell.precision not in device.precisions:
             precisions = ", ".join(device.precisions)
             return f"{cell.configuration.device} does {precisions} only, says the system file"
-        return workload.objection(cell, runs_on)
+        return workload.unsupported_reason(cell, runs_on)
 
-    def _launch(self, launcher: Launcher, workload: Workload, run: Run, log: Path) -> tuple[Ended, Outcome]:
+    def _launch_once(self, launcher: Launcher, workload: Workload, run: Run, log: Path) -> tuple[StepEnd, Outcome]:
         """Launch a run once and return how it ended and its outcome, judged for device faults."""
         make_directory(run.directory)
         try:
             log.unlink(missing_ok=True)  # of an attempt that left no record
-            self._software(run.cell)
-            files = inputs_of(workload, {**workload.options, **run.cell.options}, self.campaign.inputs)
-            refuse_edited(files, in_container=workload.in_container)
-            limits = Limits(run.cell.settings.time_limit_s, self.campaign.protocol.memory_limit_mib)
+            self._store_software(run.cell)
+            files = select_inputs(workload, {**workload.options, **run.cell.options}, self.campaign.inputs)
+            check_unedited(files, in_container=workload.runs_in_container)
+            limits = StepLimits(run.cell.settings.time_limit_s, self.campaign.protocol.memory_limit_mib)
             step = workload.step(run)
             step = replace(step, environment={**self.telemetry.environment, **step.environment})
             mark = f"{self.mark}{run.directory.name}"
-            ended = LaunchedRun(launcher, workload, run, mark, log, limits).ended(step)
+            step_result = LaunchedRun(launcher, workload, run, mark, log, limits).execute(step)
             # The same token now proves that the lease was held throughout: a released lease has another token, or none.
             self.obtained.require_held(self.journals)
-            outcome = workload.outcome(run, ended, Log(log))
-            return ended, self.devices.judged(run, step, ended, outcome, Log(log))
+            outcome = workload.judge_run(run, step_result, Log(log))
+            return step_result, self.fault_handler.judge_outcome(run, step, step_result, outcome, Log(log))
         except LaunchError as error:
             if log.exists():
                 error.with_log(log)
@@ -293,91 +309,99 @@ class DriverSession:
         finally:
             shutil.rmtree(run.directory, ignore_errors=True)
 
-    def _software(self, cell: Cell) -> str:
+    def _store_software(self, cell: Cell) -> str:
         """Return the hash of the software document of a workload's own environment, examined before its first run.
 
         Raises LaunchError if the environment is missing.
         """
-        key = hash_document([cell.workload, dict(cell.options)])
-        if key not in self.software:
+        software_key = hash_document([cell.workload, dict(cell.options)])
+        if software_key not in self.software_hashes:
             document = self.campaign.workloads[cell.workload].software_document(
                 cell.options, self.results.image_digests
             )
-            self.software[key] = "" if document is None else self.store.share(document)
-        return self.software[key]
+            self.software_hashes[software_key] = "" if document is None else self.store.share_document(document)
+        return self.software_hashes[software_key]
 
-    def _peak_tflops(self, cell: Cell) -> float | None:
+    def _find_peak_tflops(self, cell: Cell) -> float | None:
         """Return the peak rate of a cell's device at its precision in TFLOP/s, or None if it is unknown."""
         model = cell.configuration.device
-        device = self.campaign.device_of(cell.configuration)
-        own: dict[str, float] = {str(name): peak for name, peak in device.peak_tflops.items()}
-        if cell.precision in own or device.runs_on == "cpu":  # an emulated device has only the name of a device
-            return own.get(cell.precision)
+        device = self.campaign.device_model(cell.configuration)
+        declared_peaks: dict[str, float] = {str(name): peak for name, peak in device.peak_tflops.items()}
+        if (
+            cell.precision in declared_peaks or device.runs_on == "cpu"
+        ):  # an emulated device has only the name of a device
+            return declared_peaks.get(cell.precision)
         return get_peak_tflops(model, device.reported_as, cell.precision)
 
-    def _samples(self, run: Run, ended: Ended, outcome: Outcome) -> Summary:
+    def _store_telemetry(self, run: Run, step_result: StepEnd, outcome: Outcome) -> TelemetrySummary:
         """Return the telemetry of a run, and store its samples next to the record."""
-        if not ended.codes:
-            return Summary()
+        if not step_result.codes:
+            return TelemetrySummary()
         rate = outcome.throughput_per_s if outcome.status == "ok" else None
-        samples = rate * (outcome.steady[1] - outcome.steady[0]) if rate and outcome.steady else None
-        out = self.results.telemetry_file(run.cell.id, run.repetition)
+        sample_count = rate * (outcome.steady[1] - outcome.steady[0]) if rate and outcome.steady else None
+        path = self.results.telemetry_file(run.cell.id, run.repetition)
         # The host may have real devices besides the cores that stand for devices.
         devices = {} if run.runs_on == "cpu" else run.ranks_by_host
-        return self.telemetry.keep(ended.started, ended.ended, outcome.steady, samples, out, devices, outcome.ran_on)
+        return self.telemetry.store_run(
+            step_result.started, step_result.ended, outcome.steady, sample_count, path, devices, outcome.ran_on
+        )
 
-    def _without_secrets(self, failure: Failure | None) -> Failure | None:
+    def _mask_secrets(self, failure: Failure | None) -> Failure | None:
         """Return the failure with all secrets of the environment masked, as the program may have printed them."""
         if failure is None:
             return None
         documents = [*self.campaign.workloads.values(), self.campaign.system]
-        named = [name for each in documents for _, name in find_environment_references(each.model_dump(mode="json"))]
-        known = {*collect_secrets(os.environ), *(os.environ[name] for name in named if os.environ.get(name))}
-        texts = {"reason": mask_secrets(failure.reason, known), "evidence": mask_secrets(failure.evidence, known)}
+        variable_names = [
+            name for document in documents for _, name in find_environment_references(document.model_dump(mode="json"))
+        ]
+        secrets = {*collect_secrets(os.environ), *(os.environ[name] for name in variable_names if os.environ.get(name))}
+        texts = {"reason": mask_secrets(failure.reason, secrets), "evidence": mask_secrets(failure.evidence, secrets)}
         return failure.model_copy(update=texts)
 
-    def keep(self, cell: Cell, record: Record) -> Record:
+    def write_record(self, cell: Cell, record: Record) -> Record:
         """Write a record with its flags, and return it.
 
         Writing is retried for a while under Slurm, so that a short outage of a shared file system costs no measurement.
         """
-        if record.status == "ok" and self.frontier.contradicts(cell):
+        if record.status == "ok" and self.frontier.contradicts_limit(cell):
             record = record.model_copy(update={"flags": (*record.flags, CONTRADICTS)})
-        record = record.model_copy(update={"stopped": self.repetitions.why_last(cell, record)})
-        patience_s = _UNWRITABLE_S if self.of_slurm else 0.0
-        until = time.monotonic() + patience_s
+        record = record.model_copy(update={"stopped": self.repetitions.format_stop_reason(cell, record)})
+        timeout_s = _WRITE_RETRY_TIMEOUT_S if self.uses_slurm else 0.0
+        deadline_s = time.monotonic() + timeout_s
         while True:
             try:
-                self.frontier.note(cell, record)
-                self.repetitions.begin(cell)
+                self.frontier.add_record(cell, record)
+                self.repetitions.withdraw_stop(cell)
                 self.store.write(record)
                 return record
             except RecordError as error:
-                if time.monotonic() >= until:
+                if time.monotonic() >= deadline_s:
                     raise
-                print(f"trying again for {patience_s:g} s: {error}", flush=True)
+                print(f"trying again for {timeout_s:g} s: {error}", flush=True)
                 time.sleep(1.0)
 
-    def _record(self, run: Run, ended: Ended, outcome: Outcome, log: Path, samples: Summary) -> Record:
+    def _build_record(
+        self, run: Run, step_result: StepEnd, outcome: Outcome, log: Path, samples: TelemetrySummary
+    ) -> Record:
         """Build the record of a finished run."""
         cell = run.cell
-        flags = [*outcome.flags, *ended.flags, *samples.flags]
+        flags = [*outcome.flags, *step_result.flags, *samples.flags]
         flags += [f"composition: {mismatch}" for mismatch in self.obtained.mismatches]
         flags += self.link_flags
         if self.emulated_links is not None and self.emulated_links["emulated"] is None:
             flags.append(NOT_EMULATED)
-        paced = "pace_lost_pct" in outcome.metrics  # then ranks do not wait for each other's cores
-        if not paced and run.runs_on == "cpu" and cell.configuration.ranks > len(os.sched_getaffinity(0)):
+        keeps_pace = "pace_lost_pct" in outcome.metrics  # then ranks do not wait for each other's cores
+        if not keeps_pace and run.runs_on == "cpu" and cell.configuration.ranks > len(os.sched_getaffinity(0)):
             flags.append("oversubscribed: more ranks than cores")
         return Record(
             cell_id=cell.id,
             repetition=run.repetition,
-            cell=RecordedCell.of(cell),
+            cell=RecordedCell.from_cell(cell),
             specification=self.plan.specification(cell),
             status=outcome.status,
-            failure=self._without_secrets(outcome.failure),
-            started=ended.started,
-            ended=ended.ended,
+            failure=self._mask_secrets(outcome.failure),
+            started=step_result.started,
+            ended=step_result.ended,
             lease_id=self.obtained.use,
             hosts=tuple(host.name for host in run.composition.hosts),
             devices=tuple(device.fabric_id for device in run.devices),
@@ -394,8 +418,8 @@ class DriverSession:
             ran_on=outcome.ran_on,
             in_force=dict(outcome.in_force),
             links=self.links,
-            software=self._software(cell) if ended.codes else "",
+            software=self._store_software(cell) if step_result.codes else "",
             telemetry=str(samples.written.relative_to(self.results.directory)) if samples.written else "",
             flags=tuple(flags),
-            log=str(log.relative_to(self.results.directory)) if ended.codes else "",
+            log=str(log.relative_to(self.results.directory)) if step_result.codes else "",
         )

@@ -12,54 +12,68 @@ from campaign.common.files import read_json
 from campaign.common.paths import Results
 from campaign.common.wording import pluralize
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.campaign.workload_inputs import Inputs, edited, from_document, stored_workload
+from campaign.plan.campaign.workload_inputs import (
+    Inputs,
+    describe_edited_files,
+    inputs_from_document,
+    workload_from_campaign_document,
+)
 from campaign.plan.plan import Plan
-from campaign.run.environment import environment_document, versions
+from campaign.run.environment import describe_environment, list_versions
 from campaign.spec.readings import all_readings
-from campaign.spec.record import CAMPAIGN_SCHEMA, Store, campaigns_as_used
+from campaign.spec.record import CAMPAIGN_SCHEMA, RecordStore, read_campaigns_as_used
 
 _SharedDocuments = Mapping[str, Mapping[str, Any]]
 """Shared documents of results by name."""
 
 
-def since_measured(plan: Plan, results: Results) -> list[str]:
+def find_changes(plan: Plan, results: Results) -> list[str]:
     """Return one sentence per change since the runs of the plan were measured."""
     campaign = plan.campaign
     if campaign.file.imported or not results.records.is_dir():
         return []
-    store = Store(results.directory)
-    measured: Inputs = {}
+    store = RecordStore(results.directory)
+    measured_inputs: Inputs = {}
     with suppress(ConfigError):  # The document is of another version.
-        measured = from_document(next(campaigns_as_used(results.directory), {}).get("inputs", {}))
-    shared = {path.stem: read_json(path) for path in results.shared_documents.glob("*.json")}
-    return [*edited(campaign.workloads, campaign.inputs, measured), *_list_changes(plan, store, shared)]
+        measured_inputs = inputs_from_document(next(read_campaigns_as_used(results.directory), {}).get("inputs", {}))
+    shared_documents = {path.stem: read_json(path) for path in results.shared_documents.glob("*.json")}
+    return [
+        *describe_edited_files(campaign.workloads, campaign.inputs, measured_inputs),
+        *_describe_changes(plan, store, shared_documents),
+    ]
 
 
-def _list_changes(plan: Plan, store: Store, shared: _SharedDocuments) -> Iterator[str]:
+def _describe_changes(plan: Plan, store: RecordStore, shared_documents: _SharedDocuments) -> Iterator[str]:
     """Yield sentences about updated software of this machine, and about workloads with another parser."""
     campaign = plan.campaign
-    updates = _find_updates(campaign, shared)
-    current = {name: workload.reading() for name, workload in campaign.workloads.items() if workload.reading_keys}
-    readings = _find_readings(current, shared)
-    changed = any(current[workload] != reading for named in readings.values() for workload, reading in named.items())
-    if not updates and not changed:
+    updates = _find_updates(campaign, shared_documents)
+    current = {
+        name: workload.parsing_document() for name, workload in campaign.workloads.items() if workload.parsing_keys
+    }
+    readings = _find_parser_settings(current, shared_documents)
+    has_changed_parser = any(
+        current[workload] != reading
+        for settings_by_workload in readings.values()
+        for workload, reading in settings_by_workload.items()
+    )
+    if not updates and not has_changed_parser:
         return
     cells_by_update: defaultdict[_Update, set[str]] = defaultdict(set)
     unread_runs: defaultdict[str, int] = defaultdict(int)
     read_again = {run: batch.workloads for batch in all_readings(store.results) for run in batch.runs}
     local = _list_local_systems(campaign)
     cells = {cell.id: cell for _, cell in plan.cells}
-    for cell_id, run in sorted(key for key in store.index(implied=False) if key[0] in cells):
+    for cell_id, run in sorted(key for key in store.list_keys(implied=False) if key[0] in cells):
         record, cell = read_json(store.path(cell_id, run)), cells[cell_id]
         update = updates.get(str(record.get("environment")))
         if update and cell.configuration.system in local:
             cells_by_update[update].add(cell_id)
-        named = read_again.get(f"{cell_id}.{run}", readings.get(str(record.get("campaign")), {}))
-        reading = named.get(cell.workload)
+        settings_by_workload = read_again.get(f"{cell_id}.{run}", readings.get(str(record.get("campaign")), {}))
+        reading = settings_by_workload.get(cell.workload)
         is_unread = bool(record.get("log")) and reading is not None and reading != current.get(cell.workload)
         unread_runs[cell.workload] += is_unread
-    for update, measured in cells_by_update.items():
-        yield _describe_update(update, len(measured))
+    for update, cell_ids in cells_by_update.items():
+        yield _describe_update(update, len(cell_ids))
     for workload, count in unread_runs.items():
         if count:
             yield _describe_parser_change(workload, count, campaign)
@@ -77,16 +91,16 @@ class _Update(NamedTuple):
     installed: str
 
 
-def _find_updates(campaign: Campaign, shared: _SharedDocuments) -> dict[str, _Update]:
+def _find_updates(campaign: Campaign, shared_documents: _SharedDocuments) -> dict[str, _Update]:
     """Return the environments of this host, by name, whose software differs from the currently installed software."""
     if not _list_local_systems(campaign):
         return {}
-    current = environment_document()
+    current = describe_environment()
     updates: dict[str, _Update] = {}
-    for name, document in shared.items():
+    for name, document in shared_documents.items():
         # The software of another host, or of an allocation, is not known here.
         if all(document.get(key) == current[key] for key in ("schema_version", "host")):
-            update = _compare_versions(versions(document), versions(current))
+            update = _compare_versions(list_versions(document), list_versions(current))
             if update:
                 updates[name] = update
     return updates
@@ -100,14 +114,16 @@ def _compare_versions(measured: Mapping[str, str], installed: Mapping[str, str])
     return _Update(*(", ".join(f"{name} {side[name]}" for name in names) for side in (measured, installed)))
 
 
-def _find_readings(workloads: Collection[str], shared: _SharedDocuments) -> dict[str, dict[str, Any]]:
+def _find_parser_settings(workloads: Collection[str], shared_documents: _SharedDocuments) -> dict[str, dict[str, Any]]:
     """Return the parser settings of these workloads in each version of the campaign."""
     readings: dict[str, dict[str, Any]] = {}
-    for name, document in shared.items():
+    for name, document in shared_documents.items():
         if document.get("schema_version") == CAMPAIGN_SCHEMA:
-            stored = {workload: stored_workload(document, workload) for workload in workloads}
+            stored_workloads = {workload: workload_from_campaign_document(document, workload) for workload in workloads}
             readings[name] = {
-                workload: settings.reading() for workload, settings in stored.items() if settings is not None
+                workload: settings.parsing_document()
+                for workload, settings in stored_workloads.items()
+                if settings is not None
             }
     return readings
 

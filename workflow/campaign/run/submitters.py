@@ -21,24 +21,24 @@ from campaign.common.files import make_directory, write_atomic
 from campaign.common.paths import Results
 from campaign.common.processes.command import run_command
 from campaign.plan.campaign.resolve import Campaign
-from campaign.slurm.submitter import DriverStatus, MakeDriver, StillQueued, Submission, Submitter
+from campaign.slurm.submitter import DriverStatus, MakeDriver, StillQueuedError, Submission, Submitter
 from campaign.spec.system_file import SlurmOptions
 
-__all__ = ["DriverStatus", "StillQueued", "Submission", "Submitter", "open_submitter"]
+__all__ = ["DriverStatus", "StillQueuedError", "Submission", "Submitter", "open_submitter"]
 
 SUBMITTERS: dict[str, str] = {"local": "campaign.run.local_submitter", "slurm": "campaign.slurm.slurm_submitter"}
 
 
-class _Module(Protocol):
+class _SubmitterModule(Protocol):
     """Interface of a submitter module."""
 
     def open_submitter(
-        self, campaign: Campaign, results: Results, driver: MakeDriver, say: Callable[[str], None]
+        self, campaign: Campaign, results: Results, driver: MakeDriver, report: Callable[[str], None]
     ) -> Submitter: ...
 
 
 def open_submitter(
-    campaign: Campaign, results: Results, driver: MakeDriver, say: Callable[[str], None] = print
+    campaign: Campaign, results: Results, driver: MakeDriver, report: Callable[[str], None] = print
 ) -> Submitter:
     """Create the submitter of the campaign's launcher.
 
@@ -51,11 +51,11 @@ def open_submitter(
     name = campaign.system.launcher
     if name not in SUBMITTERS:
         raise ConfigError(f"launcher '{name}' is not available; there are: {', '.join(SUBMITTERS)}")
-    return cast(_Module, import_module(SUBMITTERS[name])).open_submitter(campaign, results, driver, say)
+    return cast(_SubmitterModule, import_module(SUBMITTERS[name])).open_submitter(campaign, results, driver, report)
 
 
-_SBATCH_S = 60.0
-_MEMORY = "4G"  # for 64 waiting processes and the stages after them
+_SBATCH_TIMEOUT_S = 60.0
+_JOB_MEMORY = "4G"  # for 64 waiting processes and the stages after them
 
 
 def submit_command(command: Sequence[str], results: Results, options: SlurmOptions) -> str:
@@ -72,25 +72,25 @@ def submit_command(command: Sequence[str], results: Results, options: SlurmOptio
             f"{str(log.parent)!r} has a line break, which ends an option of sbatch; give another directory"
         )
     make_directory(log.parent)
-    given = {
+    sbatch_options = {
         "job-name": f"{results.campaign}/run",
         "comment": f"campaign={results.campaign}",
         "ntasks": 1,
-        "mem": _MEMORY,
+        "mem": _JOB_MEMORY,
         "output": log,
         "open-mode": "append",
         **options.model_dump(include={"partition", "account", "qos"}, exclude_none=True),
     }
-    lines = [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in given.items()]
+    lines = [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in sbatch_options.items()]
     script = results.slurm_state / "run.sh"
     write_atomic(script, "\n".join(["#!/bin/sh", *lines, "#SBATCH --requeue", f"exec {shlex.join(command)}", ""]))
     try:
-        answer = run_command(["sbatch", "--parsable", str(script)], _SBATCH_S)
+        answer = run_command(["sbatch", "--parsable", str(script)], _SBATCH_TIMEOUT_S)
     except OSError as error:
         raise ConfigError(
             f"sbatch: there is no Slurm on this machine ({error.strerror}); leave out --submit"
         ) from error
     if not answer.is_success:
         raise LaunchError(f"sbatch refused {script}: {answer.last_error_line}")
-    number = answer.out.strip().splitlines()[-1].partition(";")[0]
-    return f"submitted job {number}; it logs to {str(log).replace('%j', number)}; 'scancel {number}' ends it, not the leases' jobs"
+    job_id = answer.out.strip().splitlines()[-1].partition(";")[0]
+    return f"submitted job {job_id}; it logs to {str(log).replace('%j', job_id)}; 'scancel {job_id}' ends it, not the leases' jobs"

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from campaign.common.errors import ConfigError, suggest_name
 from campaign.plan.campaign.check import Sources
-from campaign.plan.campaign.load import LoadedFile, config_directories, load_named, validate
-from campaign.plan.campaign.resolve import Campaign, resolve
-from campaign.plan.campaign.workload_inputs import inputs_of, read_inputs, workload_dirs
-from campaign.plan.matrix import expand
+from campaign.plan.campaign.load import LoadedFile, list_config_directories, load_named, validate
+from campaign.plan.campaign.resolve import Campaign, resolve_campaign
+from campaign.plan.campaign.workload_inputs import find_workload_directories, read_inputs, select_inputs
+from campaign.plan.matrix import expand_matrix
 from campaign.run.launched_run import LaunchedRun
 from campaign.run.launchers import open_launcher
 from campaign.spec.campaign_file import CampaignFile
@@ -25,21 +25,21 @@ from campaign.spec.hardware import ComposedHost, Composition, Device
 from campaign.spec.record import Failure
 from campaign.spec.system_file import SystemFile
 from campaign.spec.yaml_file import YamlFile, read_yaml
-from campaign.workloads.failures import classify
-from campaign.workloads.launcher import Limits
+from campaign.workloads.failures import classify_failure
+from campaign.workloads.launcher import StepLimits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import PARSERS, LogReading, RunContext, read_log
 from campaign.workloads.parsers.expressions import MatchCounts, collect_hints, run_parsers
-from campaign.workloads.protocol import Ended, Outcome, Run, Workload
+from campaign.workloads.protocol import Outcome, Run, StepEnd, Workload
 
-HERE = Path("config/campaign.yaml")
+DEFAULT_CAMPAIGN_PATH = Path("config/campaign.yaml")
 """Workloads are looked for where a campaign of this name would find them."""
 _MAX_STEPS = 1_000_000
 """Steps of a saved log if the number of measured steps is not given."""
 
 
 @dataclass(frozen=True)
-class Wish:
+class TrialRequest:
     """Parameters of a trial run.
 
     Args:
@@ -63,21 +63,27 @@ class Wish:
     time_limit_s: float = 900.0
 
 
-def workload_names() -> list[str]:
+def list_workload_names() -> list[str]:
     """List the names of all workload files that can be found from the current directory."""
-    return sorted({path.stem for place in config_directories(HERE) for path in (place / "workloads").glob("*.yaml")})
+    return sorted(
+        {
+            path.stem
+            for directory in list_config_directories(DEFAULT_CAMPAIGN_PATH)
+            for path in (directory / "workloads").glob("*.yaml")
+        }
+    )
 
 
 def find_workload(name: str) -> LoadedFile[Workload]:
     """Load a workload by its file, or by its name under config/workloads."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        return load_named(Workload, name, HERE)
+        return load_named(Workload, name, DEFAULT_CAMPAIGN_PATH)
     source = read_yaml(path)
     return LoadedFile(validate(source, Workload, path.stem), source)
 
 
-def this_machine(devices: int) -> SystemFile:
+def describe_this_machine(devices: int) -> SystemFile:
     """Describe this machine as a system whose devices are ranks on its cores."""
     cores = len(os.sched_getaffinity(0))
     host = {"name": "here", "cores": cores, "devices": [{"model": "cpu-rank", "count": devices}]}
@@ -85,62 +91,72 @@ def this_machine(devices: int) -> SystemFile:
     return SystemFile.model_validate({**document, "devices": {"cpu-rank": {"runs_on": "cpu"}}})
 
 
-def campaign_of(
-    workload: LoadedFile[Workload], wish: Wish, system: SystemFile | None, launcher: Literal["local", "slurm"] = "local"
+def build_trial_campaign(
+    workload: LoadedFile[Workload],
+    request: TrialRequest,
+    system: SystemFile | None,
+    launcher: Literal["local", "slurm"] = "local",
 ) -> Campaign:
     """Build a campaign of a single cell, validated as any other.
 
     Raises ConfigError if the request does not fit the workload or the system.
     """
-    here = system or this_machine(wish.devices)
-    used = here.model_copy(update={"launcher": launcher, "emulation": None})
-    model = next((group.model for host in used.hosts for group in host.devices), None)
+    base_system = system or describe_this_machine(request.devices)
+    trial_system = base_system.model_copy(update={"launcher": launcher, "emulation": None})
+    model = next((group.model for host in trial_system.hosts for group in host.devices), None)
     attach = "local" if model else "fabric"
-    model = model or next((group.model for group in used.pool if group.kind == "gpu"), None)
-    shape = {"name": "once", "hosts": [wish.hosts], "devices_per_host": [wish.devices], "attach": [attach]}
-    precision = wish.precision or workload.model.precisions[0]
+    model = model or next((group.model for group in trial_system.pool if group.kind == "gpu"), None)
+    configuration = {
+        "name": "once",
+        "hosts": [request.hosts],
+        "devices_per_host": [request.devices],
+        "attach": [attach],
+    }
+    precision = request.precision or workload.model.precisions[0]
     if precision not in workload.model.precisions:
-        known = ", ".join(workload.model.precisions)
-        raise ConfigError(f"workload '{workload.model.name}' does not support '{precision}'; it does {known}")
+        precisions = ", ".join(workload.model.precisions)
+        raise ConfigError(f"workload '{workload.model.name}' does not support '{precision}'; it does {precisions}")
     document = {
         "name": "once",
-        "system": used.name,
-        "configurations": [{**shape, **({"device": [model]} if model else {})}],
+        "system": trial_system.name,
+        "configurations": [{**configuration, **({"device": [model]} if model else {})}],
         "axes": {
             "workload": [workload.model.name],
-            "batch": [wish.batch],
+            "batch": [request.batch],
             "precision": [precision],
-            "options": {name: [value] for name, value in wish.options.items()},
+            "options": {name: [value] for name, value in request.options.items()},
         },
-        "protocol": {name: getattr(wish, name) for name in ("warmup_steps", "measured_steps", "time_limit_s")},
+        "protocol": {name: getattr(request, name) for name in ("warmup_steps", "measured_steps", "time_limit_s")},
     }
     source = YamlFile(Path("once"), document, {})
-    asked = validate(source, CampaignFile)
-    sources = Sources(source, {used.name: YamlFile(Path(used.name), {}, {})}, {workload.model.name: workload.source})
-    return resolve(Path("once"), asked, [used], {workload.model.name: workload.model}, sources)
+    campaign_file = validate(source, CampaignFile)
+    sources = Sources(
+        source, {trial_system.name: YamlFile(Path(trial_system.name), {}, {})}, {workload.model.name: workload.source}
+    )
+    return resolve_campaign(Path("once"), campaign_file, [trial_system], {workload.model.name: workload.model}, sources)
 
 
-def _with_inputs(campaign: Campaign, workload: LoadedFile[Workload]) -> Campaign:
+def _add_inputs(campaign: Campaign, workload: LoadedFile[Workload]) -> Campaign:
     """Return the campaign with the input files of its workload."""
     source = workload.source
     sources = Sources(source, {}, {workload.model.name: source})
     axes = campaign.file.axes.options
     inputs = read_inputs(source.path, campaign.workloads, axes, sources)
-    return replace(campaign, inputs=inputs, workload_dirs=workload_dirs(campaign.workloads, sources))
+    return replace(campaign, inputs=inputs, workload_dirs=find_workload_directories(campaign.workloads, sources))
 
 
-def only_cell(campaign: Campaign) -> Cell:
+def get_only_cell(campaign: Campaign) -> Cell:
     """Return the only cell of a trial campaign.
 
     Raises ConfigError if the system cannot provide its configuration.
     """
     if campaign.impossible:
         raise ConfigError(f"{campaign.system.name}: {campaign.impossible[0].why}")
-    (cell,) = expand(campaign).cells
+    (cell,) = expand_matrix(campaign).cells
     return cell
 
 
-def run_of(
+def build_trial_run(
     campaign: Campaign,
     cell: Cell,
     directory: Path,
@@ -161,9 +177,9 @@ def run_of(
     count = configuration.devices_used if pace else 0
     devices = [Device(f"{number}", "gpu", configuration.device, None, "", local=True) for number in range(count)]
     composition = Composition(tuple(ComposedHost(name, 1, 1.0, tuple(devices)) for name in names))
-    runs_on = campaign.device_of(cell.configuration).runs_on
+    runs_on = campaign.device_model(cell.configuration).runs_on
     workload = campaign.workloads[cell.workload]
-    files = inputs_of(workload, {**workload.options, **cell.options}, campaign.inputs)
+    files = select_inputs(workload, {**workload.options, **cell.options}, campaign.inputs)
     paths = {text: file.path for text, file in files.items()}
     return Run(
         cell,
@@ -179,7 +195,7 @@ def run_of(
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialResult:
     """Result of one trial run or one saved log.
 
     Args:
@@ -204,15 +220,15 @@ class Trial:
     hints: tuple[str, ...] = ()
     matches: tuple[MatchCounts, ...] = ()
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the result as a JSON-serialisable dict. Unknown values are left out."""
         outcome = self.outcome
-        rows: dict[str, Any] = {
+        document: dict[str, Any] = {
             "workload": self.workload,
             "status": outcome.status,
             "failure": outcome.failure.model_dump(mode="json") if outcome.failure else None,
             "throughput_per_s": outcome.throughput_per_s,
-            "steps": _steps(outcome),
+            "steps": _summarize_steps(outcome),
             "phases_s": dict(outcome.phases_s),
             "metrics": dict(outcome.metrics),
             "flags": list(outcome.flags),
@@ -225,20 +241,20 @@ class Trial:
             "hints": list(self.hints),
             "matches": [
                 {
-                    "metric": one.parser.metric,
-                    "pattern": one.parser.pattern,
-                    "found": one.total,
-                    "skipped": one.skipped,
-                    "counted": one.counted,
-                    "take": one.parser.take,
+                    "metric": parser_matches.parser.metric,
+                    "pattern": parser_matches.parser.pattern,
+                    "found": parser_matches.total,
+                    "skipped": parser_matches.skipped,
+                    "counted": parser_matches.counted,
+                    "take": parser_matches.parser.take,
                 }
-                for one in self.matches
+                for parser_matches in self.matches
             ],
         }
-        return {name: value for name, value in rows.items() if value not in (None, {}, [])}
+        return {name: value for name, value in document.items() if value not in (None, {}, [])}
 
 
-def _steps(outcome: Outcome) -> dict[str, float]:
+def _summarize_steps(outcome: Outcome) -> dict[str, float]:
     """Return the number of ranks and steps, and the median, shortest and longest step time in seconds."""
     steps = [step for rank in outcome.step_times_s for step in rank]
     if not steps:
@@ -247,7 +263,9 @@ def _steps(outcome: Outcome) -> dict[str, float]:
     return {**counts, "median_s": statistics.median(steps), "shortest_s": min(steps), "longest_s": max(steps)}
 
 
-def run_once(workload: LoadedFile[Workload], wish: Wish, system: SystemFile | None, log: Path) -> Trial:
+def run_workload_once(
+    workload: LoadedFile[Workload], request: TrialRequest, system: SystemFile | None, log: Path
+) -> TrialResult:
     """Run a workload once with the local launcher, and return its result.
 
     Raises LaunchError if the workload could not be started.
@@ -258,87 +276,87 @@ def run_once(workload: LoadedFile[Workload], wish: Wish, system: SystemFile | No
         system: system whose hosts are used; None for this machine.
         log: file for the output.
     """
-    campaign = _with_inputs(campaign_of(workload, wish, system), workload)
-    cell = only_cell(campaign)
+    campaign = _add_inputs(build_trial_campaign(workload, request, system), workload)
+    cell = get_only_cell(campaign)
     file = workload.model
     pace = system.emulation.paces(cell.precision) if system and system.emulation else None
     with tempfile.TemporaryDirectory(prefix="campaign-run-") as scratch:
-        run = run_of(campaign, cell, Path(scratch), pace=pace)
-        if why := file.objection(cell, run.runs_on):
-            raise ConfigError(f"workload '{file.name}': {why}")
+        run = build_trial_run(campaign, cell, Path(scratch), pace=pace)
+        if objection := file.unsupported_reason(cell, run.runs_on):
+            raise ConfigError(f"workload '{file.name}': {objection}")
         software = file.software_document(cell.options, log.parent)
         step = file.step(run)
         launcher = open_launcher("local", campaign.system, run.composition)
         try:
             mark = f"once-{uuid.uuid4().hex}"
-            ended = LaunchedRun(launcher, file, run, mark, log, Limits(wish.time_limit_s)).ended(step)
+            step_result = LaunchedRun(launcher, file, run, mark, log, StepLimits(request.time_limit_s)).execute(step)
         finally:
             launcher.close()
-        text = Log(log)
-        outcome = file.outcome(run, ended, text)
-    ranks = wish.devices * wish.hosts
+        log_text = Log(log)
+        outcome = file.judge_run(run, step_result, log_text)
+    ranks = request.devices * request.hosts
     scope = RunContext(
         ranks,
-        wish.hosts,
-        wish.batch,
-        wish.batch * ranks,
-        wish.warmup_steps,
-        wish.measured_steps,
+        request.hosts,
+        request.batch,
+        request.batch * ranks,
+        request.warmup_steps,
+        request.measured_steps,
         file.log_test,
-        set(ended.codes) == {0},
+        set(step_result.codes) == {0},
     )
-    reading = read_log(file.log_parser, text, scope) if file.log_parser else None
-    disturbed = (f"its times mean nothing: {ended.disturbed}",) if ended.disturbed else ()
-    return Trial(
+    reading = read_log(file.log_parser, log_text, scope) if file.log_parser else None
+    disturbance_hints = (f"its times mean nothing: {step_result.disturbance}",) if step_result.disturbance else ()
+    return TrialResult(
         file.name,
         outcome,
         reading,
         log,
         step.argv,
-        ended.ended - ended.started,
+        step_result.ended - step_result.started,
         software,
-        (*disturbed, *(file.hints(text) if outcome.status == "incomplete" else ())),
+        (*disturbance_hints, *(file.explain_missing_values(log_text) if outcome.status == "incomplete" else ())),
     )
 
 
-def read_saved(name: str, log: Path, scope: RunContext, precision: str | None = None) -> Trial:
+def read_saved_log(name: str, log: Path, scope: RunContext, precision: str | None = None) -> TrialResult:
     """Read a saved log with the workload or built-in parser of this name.
 
     The log does not show how the program ended. Raises ConfigError if the log is missing, or if nothing of this name reads logs.
     """
     if not log.is_file():
         raise ConfigError(f"{log}: no such file")
-    text = Log(log)
-    if name in PARSERS and name not in workload_names():
-        return _read_by_parser(name, name, text, log, scope)
-    if name not in workload_names() and Path(name).suffix not in (".yaml", ".yml"):
-        known = sorted({*workload_names(), *PARSERS})
-        raise ConfigError(f"'{name}' is neither a workload nor a parser; {suggest_name(name, known)}")
+    log_text = Log(log)
+    if name in PARSERS and name not in list_workload_names():
+        return _read_with_parser(name, name, log_text, log, scope)
+    if name not in list_workload_names() and Path(name).suffix not in (".yaml", ".yml"):
+        known_names = sorted({*list_workload_names(), *PARSERS})
+        raise ConfigError(f"'{name}' is neither a workload nor a parser; {suggest_name(name, known_names)}")
     workload = find_workload(name)
     file = workload.model
     if not file.reads_log:
         raise ConfigError(f"workload '{file.name}' ({file.kind}) gives its numbers in files of its own, not in its log")
     if file.log_parser is not None:
         scope = replace(scope, test=file.log_test) if scope.test is None else scope
-        return _read_by_parser(file.name, file.log_parser, text, log, scope, file)
+        return _read_with_parser(file.name, file.log_parser, log_text, log, scope, file)
     steps = scope.measured_steps or _MAX_STEPS
-    wish = Wish(scope.batch or 1, precision, scope.ranks or 1, measured_steps=steps)
-    campaign = campaign_of(workload, wish, None, "slurm")
-    run = replace(run_of(campaign, only_cell(campaign), log.parent), saved=True)
-    outcome = file.outcome(run, Ended((0,), 0.0, 0.0, known=False), text)
-    told = tuple(file.hints(text)) if outcome.status == "incomplete" else ()
-    matches = run_parsers(file.own_parsers, text, scope.ranks or 1).matches
-    return Trial(file.name, outcome, log=log, hints=told, matches=matches)
+    request = TrialRequest(scope.batch or 1, precision, scope.ranks or 1, measured_steps=steps)
+    campaign = build_trial_campaign(workload, request, None, "slurm")
+    run = replace(build_trial_run(campaign, get_only_cell(campaign), log.parent), is_saved_log=True)
+    outcome = file.judge_run(run, StepEnd((0,), 0.0, 0.0, has_exit_codes=False), log_text)
+    hint_texts = tuple(file.explain_missing_values(log_text)) if outcome.status == "incomplete" else ()
+    matches = run_parsers(file.custom_parsers, log_text, scope.ranks or 1).matches
+    return TrialResult(file.name, outcome, log=log, hints=hint_texts, matches=matches)
 
 
-def _read_by_parser(
-    workload: str, parser: str, text: Log, log: Path, scope: RunContext, file: Workload | None = None
-) -> Trial:
+def _read_with_parser(
+    workload: str, parser: str, log_text: Log, log: Path, scope: RunContext, file: Workload | None = None
+) -> TrialResult:
     """Read a log with a built-in parser, and return the result with hints on failures."""
-    reading = read_log(parser, text, scope)
-    if file is not None and reading.status == "ok" and (other := file.other_program(reading, file.options)):
-        reading = replace(reading, status="invalid", problem=other)
-    failure = None if reading.status == "ok" else Failure(reason=reading.problem, evidence=text.tail())
+    reading = read_log(parser, log_text, scope)
+    if file is not None and reading.status == "ok" and (problem := file.find_program_mismatch(reading, file.options)):
+        reading = replace(reading, status="invalid", problem=problem)
+    failure = None if reading.status == "ok" else Failure(reason=reading.problem, evidence=log_text.read_tail())
     outcome = Outcome(
         reading.status,
         failure,
@@ -348,11 +366,11 @@ def _read_by_parser(
         steady=reading.steady,
         flags=reading.flags,
     )
-    told: list[str] = []
+    log_hints: list[str] = []
     # Its exit code was not saved: only what the log itself says of a failure counts.
-    cause = None if reading.status == "ok" else classify(text, (1,), timed_out=False, killed_by_us=False)
+    cause = None if reading.status == "ok" else classify_failure(log_text, (1,), timed_out=False, killed_by_us=False)
     if cause and cause[0] != "crashed":
-        told.append(f"the log says why: {cause[1].reason}: {cause[1].evidence}")
+        log_hints.append(f"the log says why: {cause[1].reason}: {cause[1].evidence}")
     if reading.status == "incomplete":
-        told += collect_hints(text, parser, ())
-    return Trial(workload, outcome, reading, log, hints=tuple(told))
+        log_hints += collect_hints(log_text, parser, ())
+    return TrialResult(workload, outcome, reading, log, hints=tuple(log_hints))

@@ -13,13 +13,13 @@ from campaign.common.files import append_json
 from campaign.common.processes.command import TIMEOUT_EXIT_CODE, CompletedCommand, run_command
 
 # Personal defaults for these commands would change their output or hide jobs.
-_PERSONAL = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")
+_USER_DEFAULT_PREFIXES = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_")
 
 SHOW_HIDDEN = {"SQUEUE_ALL": "1", "SINFO_ALL": "1", "SCONTROL_ALL": "1"}
 """Environment with which squeue, sinfo and scontrol also list the jobs and hosts of hidden partitions (their option `--all`)."""
 
 
-class Slurm:
+class SlurmCommands:
     """Callable that runs Slurm commands and logs each call.
 
     Args:
@@ -36,17 +36,17 @@ class Slurm:
         """
         started_s, ticks_s = time.time(), time.monotonic()
         try:
-            answer = run_command(argv, timeout_s, surroundings(os.environ))
+            answer = run_command(argv, timeout_s, build_command_environment(os.environ))
         except (FileNotFoundError, PermissionError) as error:
             raise ConfigError(
                 f"{argv[0]}: there is no Slurm on this machine ({error.strerror}); start the campaign on a login node of a "
                 "cluster, or load the module that brings Slurm's commands; `snakemake --profile local` measures on this machine"
             ) from error
-        self.note(argv, started_s, time.monotonic() - ticks_s, answer.code)
+        self.log_call(argv, started_s, time.monotonic() - ticks_s, answer.code)
         # Partial output of a command that timed out is discarded.
         return answer._replace(out="") if answer.code == TIMEOUT_EXIT_CODE else answer
 
-    def note(self, argv: Sequence[str], started_s: float, seconds: float, code: int) -> None:
+    def log_call(self, argv: Sequence[str], started_s: float, seconds: float, code: int) -> None:
         """Append one call to the log, also a call that submitit made (sbatch)."""
         if self.log is None:
             return
@@ -56,7 +56,7 @@ class Slurm:
             append_json(self.log, entry)
 
 
-def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
+def build_command_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for Slurm commands, without personal defaults that change their output."""
-    kept = {name: value for name, value in environment.items() if not name.startswith(_PERSONAL)}
-    return {**kept, **SHOW_HIDDEN, "SLURM_TIME_FORMAT": "standard"}
+    variables = {name: value for name, value in environment.items() if not name.startswith(_USER_DEFAULT_PREFIXES)}
+    return {**variables, **SHOW_HIDDEN, "SLURM_TIME_FORMAT": "standard"}

@@ -13,16 +13,16 @@ from pathlib import Path
 
 from campaign.common import files
 from campaign.common.errors import CampaignError
-from campaign.slurm.parse import duration_s
-from campaign.slurm.run_on_hosts import call
+from campaign.slurm.parse import parse_duration_s
+from campaign.slurm.run_on_hosts import run_slurm_command
 
-_NEAR_S = 150.0  # of its end: the warning comes a minute before it, and Slurm may send it a minute early
-_SHARE = 0.25  # of the allocation that the run has had at least: otherwise it was preempted
-_ASK_S = 10.0
+_MAX_REMAINING_S = 150.0  # of its end: the warning comes a minute before it, and Slurm may send it a minute early
+_MIN_ALLOCATION_FRACTION = 0.25  # of the allocation that the run has had at least: otherwise it was preempted
+_SQUEUE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
-class FirstRun:
+class FirstRunFile:
     """File on the first run that a driver of a lease started in its allocation.
 
     Args:
@@ -36,64 +36,64 @@ class FirstRun:
         """Path of the file."""
         return self.directory / "first-run.json"
 
-    def begin(self, run: str) -> None:
+    def record_start(self, run: str) -> None:
         """Record that the first run of this allocation has started."""
-        files.write_json(self.path, {"run": run, "job": _job(), "began_s": time.time()})
+        files.write_json(self.path, {"run": run, "job": _current_job_id(), "began_s": time.time()})
 
-    def end(self) -> None:
+    def remove(self) -> None:
         """Remove the file after the run has ended."""
         self.path.unlink(missing_ok=True)
 
-    def cut_short(self) -> bool:
+    def record_if_cut_short(self) -> bool:
         """Return whether the time limit of this allocation ends the first run, and record it in the file if so.
 
         Return False if Slurm does not report the time limit.
         """
-        found = files.read_json(self.path)
-        left_s, limit_s = _times_s() if found.get("job") == _job() else (None, None)
-        if left_s is None or limit_s is None:
+        document = files.read_json(self.path)
+        remaining_s, limit_s = _query_time_limit_s() if document.get("job") == _current_job_id() else (None, None)
+        if remaining_s is None or limit_s is None:
             return False
-        ran_s = time.time() - found["began_s"]
-        if left_s > _NEAR_S or ran_s < _SHARE * limit_s:
+        ran_s = time.time() - document["began_s"]
+        if remaining_s > _MAX_REMAINING_S or ran_s < _MIN_ALLOCATION_FRACTION * limit_s:
             return False
-        files.write_json(self.path, {**found, "ran_s": ran_s, "limit_s": limit_s})
+        files.write_json(self.path, {**document, "ran_s": ran_s, "limit_s": limit_s})
         return True
 
     def was_cut_short(self) -> bool:
         """Return whether the file records that the time limit ended the run."""
         return "limit_s" in files.read_json(self.path)
 
-    def why(self, run: str) -> str:
+    def explain_no_retry(self, run: str) -> str:
         """Explain why a run is not started again, or return an empty text if it may be started.
 
         A run is not started again if an allocation as long as this one was too short for it.
         """
-        found = files.read_json(self.path)
-        if found.get("run") != run or "limit_s" not in found:
+        document = files.read_json(self.path)
+        if document.get("run") != run or "limit_s" not in document:
             return ""
-        _, limit_s = _times_s()
-        if limit_s is None or limit_s > found["limit_s"]:
+        _, limit_s = _query_time_limit_s()
+        if limit_s is None or limit_s > document["limit_s"]:
             return ""
         return (
-            f"it was still running after {found['ran_s']:.0f} s, when the time limit of its job came, {limit_s / 60:g} min "
+            f"it was still running after {document['ran_s']:.0f} s, when the time limit of its job came, {limit_s / 60:g} min "
             "(`slurm.time_min`), although it was the first run of the job; raise or remove `slurm.time_min`, then `campaign redo` "
             "has it measured again"
         )
 
 
-def _job() -> str:
+def _current_job_id() -> str:
     """Return the id of this job with its restart count, such as `123.0`."""
     return f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
 
 
-def _times_s() -> tuple[float | None, float | None]:
+def _query_time_limit_s() -> tuple[float | None, float | None]:
     """Return the remaining time and the time limit of this job in seconds.
 
     Each is None if Slurm does not report it or if there is no limit.
     """
     with suppress(CampaignError):
-        asked = ["squeue", "--noheader", f"--jobs={os.environ.get('SLURM_JOB_ID', '')}", "--format=%L|%l"]
-        _, out, _ = call(asked, _ASK_S)
-        left, _, limit = out.strip().partition("|")
-        return duration_s(left), duration_s(limit)
+        argv = ["squeue", "--noheader", f"--jobs={os.environ.get('SLURM_JOB_ID', '')}", "--format=%L|%l"]
+        _, out, _ = run_slurm_command(argv, _SQUEUE_TIMEOUT_S)
+        remaining, _, limit = out.strip().partition("|")
+        return parse_duration_s(remaining), parse_duration_s(limit)
     return None, None

@@ -22,17 +22,17 @@ from campaign.spec.system_file import SystemFile
 if TYPE_CHECKING:
     from campaign.slurm.strategies.controller import Controller
 
-_EXPIRES_S = 3600.0
-_CHECK_S = 30.0
-_HEALTH_S = 60.0
+_EXCLUSION_S = 3600.0
+_CHECK_INTERVAL_S = 30.0
+_HEALTH_TIMEOUT_S = 60.0
 
 
-def outage(system: SystemFile, failed: Collection[str]) -> bool:
+def is_outage(system: SystemFile, failed_hosts: Collection[str]) -> bool:
     """Return whether all hosts of a system failed.
 
     The fault is then in something that the hosts share, and no evidence against one of them.
     """
-    return set(failed) >= {name for group in system.hosts for name in group.names()}
+    return set(failed_hosts) >= {name for group in system.hosts for name in group.names()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ExcludedHosts:
 
     directory: Path
 
-    def add(self, hosts: Mapping[str, str], lease: str, system: SystemFile) -> dict[str, Path]:
+    def exclude_hosts(self, hosts: Mapping[str, str], lease: str, system: SystemFile) -> dict[str, Path]:
         """Exclude hosts from further allocations and return their files, which are to be removed when the hosts work again.
 
         If all hosts of the system would then be excluded, none is, and all are used again.
@@ -55,14 +55,14 @@ class ExcludedHosts:
             system: system file with all hosts.
         """
         with files.hold_lock(self.directory / "excluded.lock"):
-            before = self.current()
-            if outage(system, {*before, *hosts}):
+            before = self.read_current()
+            if is_outage(system, {*before, *hosts}):
                 for host in before:
-                    self._use_again(host, "all hosts of the system failed")
+                    self._readmit(host, "all hosts of the system failed")
                 return {}
-            for host, why in hosts.items():
+            for host, reason in hosts.items():
                 times = int(read_json(self.path(host)).get("times", 0)) + (host not in before)
-                document = {"host": host, "why": why, "lease": lease, "time_s": time.time(), "times": times}
+                document = {"host": host, "why": reason, "lease": lease, "time_s": time.time(), "times": times}
                 write_json(self.path(host), document)
             return {host: self.path(host) for host in hosts}
 
@@ -70,16 +70,18 @@ class ExcludedHosts:
         """Return the path of the file of an excluded host."""
         return self.directory / "excluded" / f"{host}.json"
 
-    def read(self) -> dict[str, str]:
+    def read_all(self) -> dict[str, str]:
         """Return the reason by host, for all hosts that were ever excluded."""
-        return {host: str(found.get("why", "unknown")) for host, found in self._documents().items()}
+        return {host: str(document.get("why", "unknown")) for host, document in self._read_documents().items()}
 
-    def current(self) -> dict[str, str]:
+    def read_current(self) -> dict[str, str]:
         """Return the reason by host, for the hosts that are excluded now."""
-        found = {host: document for host, document in self._documents().items() if "used_again" not in document}
-        return {host: str(document.get("why", "unknown")) for host, document in found.items()}
+        documents = {
+            host: document for host, document in self._read_documents().items() if "used_again" not in document
+        }
+        return {host: str(document.get("why", "unknown")) for host, document in documents.items()}
 
-    def lift(self, controller: Controller, system: SystemFile, options: Sequence[str] = ()) -> dict[str, str]:
+    def readmit_hosts(self, controller: Controller, system: SystemFile, options: Sequence[str] = ()) -> dict[str, str]:
         """Readmit excluded hosts that are idle and pass a health check, and any host after an hour; return the reason by host.
 
         The check is a job of one task on the host, with the command that lists its devices, or `true`. A host that fails once
@@ -91,56 +93,61 @@ class ExcludedHosts:
             system: system file with all hosts.
             options: further options of srun, such as the partition.
         """
-        now = time.time()
+        now_s = time.time()
         due = {}
-        for host in self.current():
+        for host in self.read_current():
             document = read_json(self.path(host))
-            if now - document.get("time_s", 0.0) >= _EXPIRES_S:
-                due[host] = f"after {_EXPIRES_S / 60:g} minutes"
-            elif document.get("times", 1) < 2 and now - document.get("checked_s", document["time_s"]) >= _CHECK_S:
+            if now_s - document.get("time_s", 0.0) >= _EXCLUSION_S:
+                due[host] = f"after {_EXCLUSION_S / 60:g} minutes"
+            elif (
+                document.get("times", 1) < 2
+                and now_s - document.get("checked_s", document["time_s"]) >= _CHECK_INTERVAL_S
+            ):
                 due[host] = ""
-        lifted = {}
+        readmissions = {}
         if due:
-            with files.try_lock(self.directory / "excluded.lock") as mine:
-                for host, why in due.items() if mine else ():
-                    if why := why or self._healthy(host, controller, system, options):
-                        self._use_again(host, why)
-                        lifted[host] = why
-        return lifted
+            with files.try_lock(self.directory / "excluded.lock") as has_lock:
+                for host, reason in due.items() if has_lock else ():
+                    if reason := reason or self._check_health(host, controller, system, options):
+                        self._readmit(host, reason)
+                        readmissions[host] = reason
+        return readmissions
 
-    def remaining(self, system: SystemFile) -> tuple[str, ...]:
+    def list_usable(self, system: SystemFile) -> tuple[str, ...]:
         """Return the hosts of the system that are not excluded, or an empty tuple if no host is excluded.
 
         Raises FabricError if all hosts are excluded.
         """
-        excluded = self.current()
-        if not excluded:
+        reasons_by_host = self.read_current()
+        if not reasons_by_host:
             return ()
-        left = tuple(name for group in system.hosts for name in group.names() if name not in excluded)
-        if not left:
-            reasons = "; ".join(f"{host}: {why}" for host, why in excluded.items())
+        usable_hosts = tuple(name for group in system.hosts for name in group.names() if name not in reasons_by_host)
+        if not usable_hosts:
+            reasons = "; ".join(f"{host}: {reason}" for host, reason in reasons_by_host.items())
             raise FabricError(
                 f"every host of {system.name} is excluded ({reasons}); when they work again: rm {self.directory}/excluded/*.json"
             )
-        return left
+        return usable_hosts
 
-    def _documents(self) -> dict[str, dict[str, Any]]:
+    def _read_documents(self) -> dict[str, dict[str, Any]]:
         return {path.stem: read_json(path) for path in sorted((self.directory / "excluded").glob("*.json"))}
 
-    def _use_again(self, host: str, why: str) -> None:
-        write_json(self.path(host), {**read_json(self.path(host)), "used_again": {"time_s": time.time(), "why": why}})
+    def _readmit(self, host: str, reason: str) -> None:
+        write_json(
+            self.path(host), {**read_json(self.path(host)), "used_again": {"time_s": time.time(), "why": reason}}
+        )
 
-    def _healthy(self, host: str, controller: Controller, system: SystemFile, options: Sequence[str]) -> str:
+    def _check_health(self, host: str, controller: Controller, system: SystemFile, options: Sequence[str]) -> str:
         """Check one host and return the evidence that it works, or an empty text if it is not idle or fails the check."""
         write_json(self.path(host), {**read_json(self.path(host)), "checked_s": time.time()})
-        node = controller.nodes([host]).get(host)
-        if node is None or node.broken or "idle" not in node.state:
+        node = controller.query_nodes([host]).get(host)
+        if node is None or node.is_broken or "idle" not in node.state:
             return ""
-        placed = (f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--immediate=10", "--time=2", "--input=none")
+        srun_options = (f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--immediate=10", "--time=2", "--input=none")
         command = system.slurm.devices_command or ("true",)
         # A job of its own, also where the campaign itself runs in one.
         srun = ("env", "--unset=SLURM_JOB_ID", "--unset=SLURM_JOBID", "srun", "--job-name=campaign-health")
-        answer = controller.slurm(*srun, *placed, *options, *command, timeout_s=_HEALTH_S)
+        answer = controller.slurm(*srun, *srun_options, *options, *command, timeout_s=_HEALTH_TIMEOUT_S)
         return "Slurm says idle, and a job ran there" if answer.is_success else ""
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from campaign.common import files
 from campaign.common.errors import HostFailed, LaunchError
-from campaign.slurm.commands import Slurm
-from campaign.slurm.excluded_hosts import outage
+from campaign.slurm.commands import SlurmCommands
+from campaign.slurm.excluded_hosts import is_outage
 from campaign.slurm.strategies.controller import Controller, Node
 from campaign.spec.system_file import SystemFile
 
-_KEPT = frozenset({"reserved", "maint", "maintenance"})
-_LOOK_S = 1.0
-_OUTAGE_S = 600.0  # a maintenance takes longer: the same command goes on after it
+_RESERVED_STATES = frozenset({"reserved", "maint", "maintenance"})
+_POLL_INTERVAL_S = 1.0
+_OUTAGE_TIMEOUT_S = 600.0  # a maintenance takes longer: the same command goes on after it
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class FreeHosts:
     """
 
     system: SystemFile
-    slurm: Slurm
+    slurm: SlurmCommands
     directory: Path
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     @property
-    def matter(self) -> bool:
+    def is_needed(self) -> bool:
         """True if devices are attached before the job is submitted, to hosts that nothing else reserves for the job."""
         settings = self.system.slurm
         return self.system.launcher == "slurm" and settings.strategy == "static" and self.system.pins_hosts
 
-    def wait(
-        self, hosts: Collection[str], count: int, able: Callable[[tuple[str, ...]], bool] = lambda _: True
+    def wait_until_free(
+        self, hosts: Collection[str], count: int, is_acceptable: Callable[[tuple[str, ...]], bool] = lambda _: True
     ) -> tuple[str, ...]:
         """Wait until enough hosts are free for a job and return the free hosts.
 
@@ -57,52 +57,58 @@ class FreeHosts:
             count: number of hosts needed.
             able: predicate that accepts or rejects the free hosts, which differ in the devices they have and can get.
         """
-        until_s = time.monotonic() + _OUTAGE_S
+        until_s = time.monotonic() + _OUTAGE_TIMEOUT_S
         names = tuple(hosts) or tuple(name for group in self.system.hosts for name in group.names())
-        told = ""
-        looked_at: tuple[str, ...] = ()
+        last_message = ""
+        rejected_hosts: tuple[str, ...] = ()
         while True:
-            nodes = self._nodes(names)
-            free = tuple(name for name in names if name not in nodes or self._free(nodes[name]))
+            nodes = self._read_nodes(names)
+            free = tuple(name for name in names if name not in nodes or self._is_free(nodes[name]))
             if free == names:
                 return free
-            if len(free) >= count and free != looked_at:
-                if able(free):
+            if len(free) >= count and free != rejected_hosts:
+                if is_acceptable(free):
                     return free
-                looked_at = free
-            failed = {name: f"Slurm: {node.words}" for name, node in nodes.items() if node.broken}
-            busy = [name for name in names if name not in free and name not in failed]
-            if not busy or len(free) + len(busy) < count:
-                said = "; ".join(f"{name} ({why})" for name, why in failed.items())
-                if not outage(self.system, failed):
-                    raise HostFailed(f"no jobs can run on {said}", failed)
+                rejected_hosts = free
+            failures = {name: f"Slurm: {node.description}" for name, node in nodes.items() if node.is_broken}
+            busy_hosts = [name for name in names if name not in free and name not in failures]
+            if not busy_hosts or len(free) + len(busy_hosts) < count:
+                failure_text = "; ".join(f"{name} ({reason})" for name, reason in failures.items())
+                if not is_outage(self.system, failures):
+                    raise HostFailed(f"no jobs can run on {failure_text}", failures)
                 if time.monotonic() >= until_s:
-                    raise LaunchError(f"no jobs can run on any host of {self.system.name}, for {_OUTAGE_S:g} s: {said}")
-            words = ", ".join(f"{name} ({'+'.join(sorted(nodes[name].state))})" for name in busy or failed)
-            if words != told:
-                told = words
-                self.say(f"nothing is composed until {count} fitting hosts are free; not free: {words}")
-            time.sleep(min(_LOOK_S, self.system.slurm.poll_s))
+                    raise LaunchError(
+                        f"no jobs can run on any host of {self.system.name}, for {_OUTAGE_TIMEOUT_S:g} s: {failure_text}"
+                    )
+            message = ", ".join(f"{name} ({'+'.join(sorted(nodes[name].state))})" for name in busy_hosts or failures)
+            if message != last_message:
+                last_message = message
+                self.report(f"nothing is composed until {count} fitting hosts are free; not free: {message}")
+            time.sleep(min(_POLL_INTERVAL_S, self.system.slurm.poll_s))
 
-    def _free(self, node: Node) -> bool:
+    def _is_free(self, node: Node) -> bool:
         settings = self.system.slurm
         usable = {"idle"} if settings.exclusive else {"idle", "mixed"}
-        away = {"completing", "planned"} | (set() if "reservation" in settings.additional else _KEPT)
-        return bool(node.state & usable) and not node.broken and not node.state & away
+        unusable = {"completing", "planned"} | (set() if "reservation" in settings.additional else _RESERVED_STATES)
+        return bool(node.state & usable) and not node.is_broken and not node.state & unusable
 
-    def _nodes(self, names: Collection[str]) -> dict[str, Node]:
+    def _read_nodes(self, names: Collection[str]) -> dict[str, Node]:
         """Return the nodes by name as Slurm reported them within the current poll interval."""
         path = self.directory / "hosts.json"
         with files.hold_lock(path.with_suffix(".lock")):
-            said = files.read_json(path)
-            if not 0 <= time.time() - said.get("asked_s", 0.0) < self.system.slurm.poll_s or said["names"] != [*names]:
-                nodes = Controller(self.slurm, self.say, self.system.slurm.poll_s).nodes_heard(names)
-                said = {"asked_s": time.time(), "names": [*names], "nodes": [*_documents(nodes.values())]}
-                files.write_json(path, said)
-        found = (Node(each["name"], frozenset(each["state"]), "", each["reason"]) for each in said["nodes"])
-        return {node.name: node for node in found}
+            document = files.read_json(path)
+            if not 0 <= time.time() - document.get("asked_s", 0.0) < self.system.slurm.poll_s or document["names"] != [
+                *names
+            ]:
+                nodes = Controller(self.slurm, self.report, self.system.slurm.poll_s).query_settled_nodes(names)
+                document = {"asked_s": time.time(), "names": [*names], "nodes": [*_node_documents(nodes.values())]}
+                files.write_json(path, document)
+        nodes_read = (
+            Node(entry["name"], frozenset(entry["state"]), "", entry["reason"]) for entry in document["nodes"]
+        )
+        return {node.name: node for node in nodes_read}
 
 
-def _documents(nodes: Collection[Node]) -> Iterator[dict[str, object]]:
+def _node_documents(nodes: Collection[Node]) -> Iterator[dict[str, object]]:
     for node in nodes:
         yield {"name": node.name, "state": sorted(node.state), "reason": node.reason}

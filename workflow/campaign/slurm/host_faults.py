@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from campaign.slurm.commands import Slurm
-from campaign.slurm.excluded_hosts import outage
+from campaign.slurm.commands import SlurmCommands
+from campaign.slurm.excluded_hosts import is_outage
 from campaign.slurm.job_state import JobState
-from campaign.slurm.strategies.controller import NODES, Node, parse_nodes
+from campaign.slurm.strategies.controller import NODES_COMMAND, Node, parse_nodes
 from campaign.spec.system_file import SystemFile
 
 
@@ -17,33 +17,33 @@ class HostFaults:
     """The faults of a system's hosts. Every method asks Slurm."""
 
     system: SystemFile
-    slurm: Slurm
+    slurm: SlurmCommands
 
     def is_outage(self) -> bool:
         """Return whether no host is well, so that another job would not start either."""
-        return outage(self.system, self._read_faults())
+        return is_outage(self.system, self._read_faults())
 
     def select_failed(self, hosts: Collection[str]) -> dict[str, str]:
         """Return the fault of each of these hosts that is unwell while others are well."""
         faults = self._read_faults() if hosts else {}
         # A fault of all hosts is no fault of one of them.
-        return {} if outage(self.system, faults) else {host: faults[host] for host in hosts if host in faults}
+        return {} if is_outage(self.system, faults) else {host: faults[host] for host in hosts if host in faults}
 
-    def find_missing(self, state: JobState, pinned: Sequence[str]) -> list[str]:
+    def find_missing(self, state: JobState, pinned_hosts: Sequence[str]) -> list[str]:
         """Return the hosts that are down or drained and without which a pending job cannot start."""
-        broken = {name for name, node in self._read_nodes().items() if node.broken}
-        if pinned:
-            return [host for host in pinned if host in broken]
+        broken_hosts = {name for name, node in self._read_nodes().items() if node.is_broken}
+        if pinned_hosts:
+            return [host for host in pinned_hosts if host in broken_hosts]
         # Any of the hosts that the reason lists would do, so all of them must be broken.
-        return list(state.hosts) if {*state.hosts} <= broken else []
+        return list(state.hosts) if {*state.hosts} <= broken_hosts else []
 
     def _read_nodes(self) -> dict[str, Node]:
-        return parse_nodes(self.slurm(*NODES).out)
+        return parse_nodes(self.slurm(*NODES_COMMAND).out)
 
     def _read_faults(self) -> dict[str, str]:
         """Return the fault of every unwell host. Hosts that a controller awaits after its start are no such hosts."""
         return {
             name: f"Slurm says {', '.join(sorted(node.state))}{node.reason and f': {node.reason}'}"
             for name, node in self._read_nodes().items()
-            if node.broken or any("reboot" in word for word in node.state)
+            if node.is_broken or any("reboot" in word for word in node.state)
         }

@@ -6,8 +6,8 @@ import time
 
 from campaign.common.paths import Results
 from campaign.slurm import submitted_jobs
-from campaign.slurm.commands import Slurm
-from campaign.slurm.poll import Poll
+from campaign.slurm.commands import SlurmCommands
+from campaign.slurm.poll import QueuePoll
 from campaign.slurm.submitter import Submission
 
 MAX_CANCEL_S = 90.0  # KillWait, and a slow epilog
@@ -15,7 +15,7 @@ MIN_PAUSE_S = 0.1
 MAX_PAUSE_S = 10.0
 
 
-def cancel_job(submission: Submission, results: Results, slurm: Slurm, poll: Poll) -> bool:
+def cancel_job(submission: Submission, results: Results, slurm: SlurmCommands, poll: QueuePoll) -> bool:
     """Cancel a job and wait for its end. Return False if it is still there after MAX_CANCEL_S.
 
     Another job that got the same number later is left alone.
@@ -37,16 +37,16 @@ def cancel_job(submission: Submission, results: Results, slurm: Slurm, poll: Pol
     return True
 
 
-def _is_queued(job: submitted_jobs.Submitted, slurm: Slurm, poll: Poll, began_s: float) -> bool | None:
+def _is_queued(job: submitted_jobs.SubmittedJob, slurm: SlurmCommands, poll: QueuePoll, began_s: float) -> bool | None:
     """Return whether a job is queued or runs, or None if no poll since `began_s` (Unix seconds) tells.
 
     All processes that cancel jobs share the polls.
     """
-    snapshot = poll.snapshot(fresh=True)
-    shown = snapshot.jobs.get(job.job_id)
-    if shown is not None and shown.active and job.is_shown_by(shown):
+    snapshot = poll.take_snapshot(fresh=True)
+    shown_job = snapshot.jobs.get(job.job_id)
+    if shown_job is not None and shown_job.is_active and job.is_shown_by(shown_job):
         return True
     if not snapshot.reachable or snapshot.asked_s < began_s:
         return None
     # A job that the poll does not show may be another user's.
-    return shown is None and submitted_jobs.is_there(job, slurm)
+    return shown_job is None and submitted_jobs.query_is_queued(job, slurm)

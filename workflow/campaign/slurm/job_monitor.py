@@ -18,11 +18,11 @@ from dataclasses import replace
 
 from campaign.common.paths import Results
 from campaign.slurm import submitted_jobs
-from campaign.slurm.commands import Slurm
+from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.host_faults import HostFaults
 from campaign.slurm.job_parameters import list_pinned_hosts
-from campaign.slurm.job_state import QUEUED, JobState, judge
-from campaign.slurm.poll import Poll
+from campaign.slurm.job_state import QUEUED_STATES, JobState, judge_job_state
+from campaign.slurm.poll import QueuePoll
 from campaign.slurm.submitter import DriverStatus, Submission
 from campaign.spec.system_file import SystemFile
 
@@ -30,7 +30,7 @@ from campaign.spec.system_file import SystemFile
 class JobMonitor:
     """Watches the jobs that one process waits for."""
 
-    def __init__(self, system: SystemFile, results: Results, slurm: Slurm, poll: Poll) -> None:
+    def __init__(self, system: SystemFile, results: Results, slurm: SlurmCommands, poll: QueuePoll) -> None:
         self._system = system
         self._results = results
         self._poll = poll
@@ -46,31 +46,31 @@ class JobMonitor:
         if state.done:
             return DriverStatus(True, words)
         if not state.alive:
-            pinned = list_pinned_hosts(self._system, submission.request)
-            return DriverStatus(False, words, self._faults.select_failed({*state.hosts, *pinned}))
-        if state.state in QUEUED:
+            pinned_hosts = list_pinned_hosts(self._system, submission.request)
+            return DriverStatus(False, words, self._faults.select_failed({*state.hosts, *pinned_hosts}))
+        if state.state in QUEUED_STATES:
             # The hosts that it ran on before count once.
-            failed = self._faults.select_failed(self._last_hosts.pop(job_id, ()))
+            failures = self._faults.select_failed(self._last_hosts.pop(job_id, ()))
             # Slurm starts the job on other hosts unless its hosts are pinned.
-            is_alive = not (failed and self._system.pins_hosts)
-            return DriverStatus(is_alive, words, failed, queued=not state.held)
+            is_alive = not (failures and self._system.pins_hosts)
+            return DriverStatus(is_alive, words, failures, queued=not state.held)
         if state.state == "RUNNING":
             self._last_hosts[job_id] = state.hosts
         return DriverStatus(True, words)
 
     def judge_job(self, submission: Submission) -> JobState:
         """Return the state of a job by the shared poll; a job that cannot start is not alive."""
-        job_id, snapshot = submission.job_id, self._poll.snapshot()
+        job_id, snapshot = submission.job_id, self._poll.take_snapshot()
         job = submitted_jobs.read(self._results, submission.lease)
-        shown = snapshot.jobs.get(job_id)
+        shown_job = snapshot.jobs.get(job_id)
         # The accounting is asked only for jobs that have left the queue, so that it does not show another job of this number.
-        is_another = job is not None and shown is not None and shown.queued and not job.is_shown_by(shown)
-        state = judge(
+        is_another = job is not None and shown_job is not None and shown_job.queued and not job.is_shown_by(shown_job)
+        state = judge_job_state(
             job_id,
             snapshot,
             result_there=submission.result_file.exists(),
             submitted_s=job.submitted_s if job else 0.0,
-            now=time.time(),
+            now_s=time.time(),
             latency_s=self._system.slurm.latency_s,
             first_missing_s=self._missing_since_s.get(job_id),
             number_of_another=is_another,

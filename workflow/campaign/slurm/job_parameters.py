@@ -12,18 +12,22 @@ from campaign.common import files
 from campaign.common.errors import ConfigError
 from campaign.common.paths import Results, lease_id
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.campaign.resolve_slurm_options import given_options, options_of, time_limit_min
-from campaign.plan.missing_runs import read_known
-from campaign.slurm.commands import Slurm
-from campaign.slurm.cut_short import FirstRun
+from campaign.plan.campaign.resolve_slurm_options import (
+    compute_time_limit_min,
+    merge_slurm_options,
+    parse_slurm_options,
+)
+from campaign.plan.missing_runs import read_recorded_runs
+from campaign.slurm.commands import SlurmCommands
+from campaign.slurm.cut_short import FirstRunFile
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.slurm.listed_hosts import TIME_LIMITS, parse_time_limit_min
-from campaign.slurm.sbatch_options import sbatch_parameters
+from campaign.slurm.sbatch_options import build_sbatch_parameters
 from campaign.slurm.strategies import open_strategy
 from campaign.spec.driver_messages import DriverRequest
 from campaign.spec.hardware import Composition
 from campaign.spec.lease_plan import LeaseForecast, LeasePlan, read_lease_plan
-from campaign.spec.record import Store
+from campaign.spec.record import RecordStore
 from campaign.spec.system_file import SlurmOptions, SystemFile
 
 MAX_TIME_LIMITS_AGE_S = 600.0  # partitions seldom change
@@ -38,7 +42,7 @@ class JobParameters:
         self,
         campaign: Campaign,
         results: Results,
-        slurm: Slurm,
+        slurm: SlurmCommands,
         report: Callable[[str], None],
         report_once: Callable[[str], None],
     ) -> None:
@@ -52,18 +56,18 @@ class JobParameters:
         """Build the parameters for the job of a lease (see `slurm.sbatch_options`)."""
         system = self._campaign.system
         plan = read_lease_plan(Path(request.lease_plan))
-        given = given_options(plan.slurm)
-        options = options_of(system, plan.configuration, given)
+        plan_options = parse_slurm_options(plan.slurm)
+        options = merge_slurm_options(system, plan.configuration, plan_options)
         self._warn_of_short_job(plan, options)
         hosts = list_pinned_hosts(system, request)
-        return sbatch_parameters(
+        return build_sbatch_parameters(
             self._campaign.name,
             system,
             plan.configuration,
-            given,
+            plan_options,
             time_min=self._limit_time(options, self._estimate_time_min(request, plan)),
             hosts=hosts,
-            excluded=() if hosts else ExcludedHosts(self._results.slurm_state.resolve()).current(),
+            excluded_hosts=() if hosts else ExcludedHosts(self._results.slurm_state.resolve()).read_current(),
             # `begin` of the strategy got the id of the lease; the request has the id of one use of it.
             further=open_strategy(system, self._slurm, self._report).options(lease_id(self._results, request.lease)),
         )
@@ -78,13 +82,15 @@ class JobParameters:
 
     def _estimate_time_min(self, request: DriverRequest, plan: LeasePlan) -> int:
         """Return the minutes that the runs of a lease without a record need."""
-        known = read_known(Store(self._results.directory), skip_implied=self._campaign.protocol.skip_implied)
-        missing = known.missing(plan.work)
+        known_runs = read_recorded_runs(
+            RecordStore(self._results.directory), skip_implied=self._campaign.protocol.skip_implied
+        )
+        missing = known_runs.list_missing_runs(plan.work)
         longest_s = sum(cell.settings.time_limit_s for cell, _ in missing)
         # A run has outlasted the forecast, so the forecast does not count.
-        is_outlasted = FirstRun(self._results.work_directory(request.lease)).was_cut_short()
+        is_outlasted = FirstRunFile(self._results.work_directory(request.lease)).was_cut_short()
         expected_s = None if is_outlasted else _scale_forecast(plan.forecast, len(missing))
-        return time_limit_min(expected_s, longest_s)
+        return compute_time_limit_min(expected_s, longest_s)
 
     def _limit_time(self, options: SlurmOptions, time_min: int) -> int:
         """Limit the time of a job to what its partition allows; the driver continues in another job.

@@ -17,8 +17,8 @@ from campaign.common.errors import CampaignError, ConfigError, LaunchError
 from campaign.plan.campaign.resolve import Campaign
 from campaign.slurm.job_parameters import JobParameters
 from campaign.slurm.job_submission import JobSubmissions, UnansweredSubmission
-from campaign.slurm.refusal import LISTED, Refusal
-from campaign.slurm.submitter import MakeDriver, StillQueued, Submission
+from campaign.slurm.refusal import SINFO_COLUMNS, Refusal
+from campaign.slurm.submitter import MakeDriver, StillQueuedError, Submission
 from campaign.spec.driver_messages import DriverRequest
 
 MIN_RETRY_S = 0.1
@@ -84,15 +84,17 @@ class JobQueue:
             reason, remaining_s = self._wait.read()
             self._report_once(reason)
             if time.monotonic() > deadline:
-                raise StillQueued(reason or "Slurm takes no more jobs")
+                raise StillQueuedError(reason or "Slurm takes no more jobs")
             time.sleep(max(MIN_RETRY_S, min(remaining_s, deadline - time.monotonic())))
         return submission
 
     def count_jobs(self) -> int:
         """Count the campaign's jobs in the queue, including those that the last poll does not show yet."""
-        snapshot = self._submissions.poll.snapshot()
-        shown = sum(job.active and job.name.startswith(f"{self._campaign.name}/") for job in snapshot.jobs.values())
-        return shown + self._submissions.count_unseen(snapshot)
+        snapshot = self._submissions.poll.take_snapshot()
+        shown_count = sum(
+            job.is_active and job.name.startswith(f"{self._campaign.name}/") for job in snapshot.jobs.values()
+        )
+        return shown_count + self._submissions.count_unseen(snapshot)
 
     def _submit_or_wait(self, request: DriverRequest, parameters: dict[str, Any]) -> None:
         """Submit a job, or start the shared wait. The caller holds the lock.
@@ -125,14 +127,14 @@ class JobQueue:
         if refusal.kind == "mistake":
             error_class = ConfigError
             hosts = parameters.get("nodelist")
-            requested = f", which asks for {hosts}" if hosts else ""
-            message = f"system {self._campaign.system.name}: slurm: {request.lease}{requested}: {refusal.words}"
+            request_text = f", which asks for {hosts}" if hosts else ""
+            message = f"system {self._campaign.system.name}: slurm: {request.lease}{request_text}: {refusal.words}"
         return error_class(message + self._list_alternatives(refusal.key))
 
     def _list_alternatives(self, key: str) -> str:
         """Return what the site offers for a key of `slurm`, as the end of a message."""
-        if key not in LISTED:
+        if key not in SINFO_COLUMNS:
             return ""
-        noun, sinfo_format = LISTED[key]
+        noun, sinfo_format = SINFO_COLUMNS[key]
         values = sorted(set(self._submissions.slurm("sinfo", "--noheader", f"--format={sinfo_format}").out.split()))
         return f"; {noun} here: {', '.join(values)}" if values else ""

@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from campaign.slurm.parse import SlurmJob, hosts_in
+from campaign.slurm.parse import SlurmJob, parse_hosts_or_empty
 from campaign.slurm.poll import QueueSnapshot
 
 LOST = "LOST"
 SUBMITTED = "SUBMITTED"
 DONE = "DONE"
-QUEUED = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+QUEUED_STATES = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 
 _LOST_S = 30.0
 
 # Reasons of pending jobs that somebody has to do something about: slurm.schedmd.com/job_reason_codes.html, and slurmctld 22.05.
 # A limit of what an account may use at once is none of them: it passes when others' jobs end.
-_HELD = re.compile(r"JobHeld(User|Admin)")
-_STUCK: tuple[tuple[str, str], ...] = (
+_HELD_REASON = re.compile(r"JobHeld(User|Admin)")
+_STUCK_REASONS: tuple[tuple[str, str], ...] = (
     (r"BadConstraints", "no host has what it requests"),
     (r"DependencyNeverSatisfied", "the job that it depends on failed"),
     (r"held", "Slurm holds it; `scontrol release` lets it start"),
@@ -63,13 +63,13 @@ class JobState:
     missing_since_s: float | None = None
 
 
-def judge(
+def judge_job_state(
     job_id: str,
     snapshot: QueueSnapshot,
     *,
     result_there: bool,
     submitted_s: float,
-    now: float,
+    now_s: float,
     latency_s: float,
     first_missing_s: float | None,
     number_of_another: bool = False,
@@ -90,22 +90,22 @@ def judge(
     if result_there:
         return JobState(False, DONE, "is done", job.hosts if job else (), done=True)
     # A clock that was set back since makes a submission of the future; then the look is as good as any.
-    if snapshot.asked_s < submitted_s <= now:
+    if snapshot.asked_s < submitted_s <= now_s:
         return JobState(True, SUBMITTED, "was submitted")
     if number_of_another:
         return JobState(False, LOST, "is lost: Slurm has given its number to another job, and it left no result")
-    if job is not None and job.active and job.queued:
-        return _active(job, snapshot)
-    since_s = now if first_missing_s is None or first_missing_s > now else first_missing_s
-    if job is not None and not job.active:
+    if job is not None and job.is_active and job.queued:
+        return _judge_active(job, snapshot)
+    since_s = now_s if first_missing_s is None or first_missing_s > now_s else first_missing_s
+    if job is not None and not job.is_active:
         # One that was cancelled in the queue has written nothing that could be late.
         never_started = job.state == "CANCELLED" and not job.hosts
-        return _ended(job, since_s, alive=not never_started and now - since_s < latency_s)
+        return _judge_ended(job, since_s, alive=not never_started and now_s - since_s < latency_s)
     if not snapshot.reachable:
         words = f"has an unknown state: Slurm does not answer ({snapshot.problem or 'no message'})"
         return JobState(True, SUBMITTED, words, job.hosts if job else ())
     # Only of two looks that both lack it, the second after the first verdict: never at once, even when files are not late.
-    waits = now - since_s < max(latency_s, _LOST_S) or snapshot.asked_s <= since_s
+    waits = now_s - since_s < max(latency_s, _LOST_S) or snapshot.asked_s <= since_s
     # Neither in the queue nor ended according to the accounting, which may be off or late.
     words = "left the queue, and the accounting does not say how it ended"
     if not waits:
@@ -113,9 +113,9 @@ def judge(
     return JobState(waits, LOST, words, job.hosts if job else (), missing_since_s=since_s)
 
 
-def _active(job: SlurmJob, snapshot: QueueSnapshot) -> JobState:
-    if job.state in QUEUED:
-        verdict = _pending(job)
+def _judge_active(job: SlurmJob, snapshot: QueueSnapshot) -> JobState:
+    if job.state in QUEUED_STATES:
+        verdict = _judge_pending(job)
     else:
         where = f" on {', '.join(job.hosts)}" if job.hosts else ""
         words = f"is {job.state.lower().replace('_', ' ')}"
@@ -126,13 +126,13 @@ def _active(job: SlurmJob, snapshot: QueueSnapshot) -> JobState:
     return replace(verdict, words=f"{verdict.words} (last known state: Slurm does not answer)", stuck=False)
 
 
-def _pending(job: SlurmJob) -> JobState:
-    if _HELD.search(job.reason):
+def _judge_pending(job: SlurmJob) -> JobState:
+    if _HELD_REASON.search(job.reason):
         words = (
             f"is held, and waited for until `scontrol release {job.job_id}` lets it start (Slurm says: {job.reason})"
         )
         return JobState(True, job.state, words, held=True)
-    meaning = next((words for pattern, words in _STUCK if re.search(pattern, job.reason)), "")
+    meaning = next((words for pattern, words in _STUCK_REASONS if re.search(pattern, job.reason)), "")
     if job.state in ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"):
         meaning = meaning or "Slurm holds it; `scontrol release` lets it start"
     if meaning:
@@ -141,11 +141,11 @@ def _pending(job: SlurmJob) -> JobState:
     if not _HOSTS_AWAY.search(job.reason):
         return JobState(True, job.state, words)
     lacking = re.search(r"Unavailable(?:Nodes)?:([^\s()]+)", job.reason)
-    hosts = hosts_in(lacking[1]) if lacking else ()
+    hosts = parse_hosts_or_empty(lacking[1]) if lacking else ()
     return JobState(True, job.state, words, hosts, stuck=True, needs_hosts=True)
 
 
-def _ended(job: SlurmJob, since_s: float, alive: bool) -> JobState:
+def _judge_ended(job: SlurmJob, since_s: float, alive: bool) -> JobState:
     words = f"ended as {job.state}"
     if job.hosts:
         words += f" on {', '.join(job.hosts)}"

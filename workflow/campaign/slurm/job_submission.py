@@ -23,11 +23,11 @@ from campaign.common import files
 from campaign.common.errors import LaunchError
 from campaign.common.paths import Results
 from campaign.slurm import submitted_jobs
-from campaign.slurm.commands import Slurm
-from campaign.slurm.poll import Poll, QueueSnapshot
+from campaign.slurm.commands import SlurmCommands
+from campaign.slurm.poll import QueuePoll, QueueSnapshot
 from campaign.slurm.refusal import Refusal, parse_refusal
-from campaign.slurm.submitted_jobs import Submitted
-from campaign.slurm.submitter import Reporting, Submission, Submittable
+from campaign.slurm.submitted_jobs import SubmittedJob
+from campaign.slurm.submitter import ReportingDriver, Submission, Submittable
 
 _SITE = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
 _SBATCH_S = 15.0  # as long as an sbatch may be on its way after its caller was killed
@@ -40,7 +40,7 @@ class UnansweredSubmission(LaunchError):
 class JobSubmissions:
     """The submissions of one campaign, with their folders in the directory that its processes share."""
 
-    def __init__(self, results: Results, slurm: Slurm, poll: Poll) -> None:
+    def __init__(self, results: Results, slurm: SlurmCommands, poll: QueuePoll) -> None:
         self.results = results
         self.directory = results.submissions.resolve()
         self.slurm = slurm
@@ -52,10 +52,10 @@ class JobSubmissions:
         folder = self.directory / token
         files.make_private_directory(folder)
         started_s, ticks_s, code = time.time(), time.monotonic(), 1
-        job = Submitted(driver.request, "", str(folder), started_s, parameters["job_name"])
+        job = SubmittedJob(driver.request, "", str(folder), started_s, parameters["job_name"])
         submitted_jobs.write(self.results, job)
         try:
-            job_id = call_sbatch(folder, driver, parameters, submitted_jobs.mark(comment, token))
+            job_id = call_sbatch(folder, driver, parameters, submitted_jobs.append_token(comment, token))
             code = 0
         except UnansweredSubmission as error:
             return Refusal("transient", str(error))
@@ -67,7 +67,7 @@ class JobSubmissions:
                 submitted_jobs.remove(self.results, job.lease)
             return refusal
         finally:
-            self.slurm.note(("sbatch", parameters["job_name"]), started_s, time.monotonic() - ticks_s, code)
+            self.slurm.log_call(("sbatch", parameters["job_name"]), started_s, time.monotonic() - ticks_s, code)
         self._write_down(job, job_id)
         return None
 
@@ -103,29 +103,34 @@ class JobSubmissions:
 
     def list_left_behind(self, snapshot: QueueSnapshot) -> Iterator[str]:
         """List the campaign's jobs in the queue that have left no result and that no lease waits for."""
-        awaited = {Path(job.folder).name for job in submitted_jobs.read_all(self.results)}
+        awaited_ids = {Path(job.folder).name for job in submitted_jobs.read_all(self.results)}
         for job in snapshot.jobs.values():
-            folder = self.directory / (submitted_jobs.token_in(job.comment) or "none")
-            ends = not job.active or job.state == "COMPLETING"
-            if not ends and folder.name not in awaited and folder.is_dir() and not any(folder.glob("*.result.json")):
+            folder = self.directory / (submitted_jobs.parse_token(job.comment) or "none")
+            ends = not job.is_active or job.state == "COMPLETING"
+            if (
+                not ends
+                and folder.name not in awaited_ids
+                and folder.is_dir()
+                and not any(folder.glob("*.result.json"))
+            ):
                 yield job.job_id
 
     def _find_job(self, folder: Path) -> str | None:
         """Find the job that was submitted from a folder, by its log or by its token."""
         for log in folder.glob("*_log.out"):
             return log.name.split("_")[0]
-        snapshot = self.poll.snapshot(fresh=True)
+        snapshot = self.poll.take_snapshot(fresh=True)
         if not snapshot.reachable:
             raise UnansweredSubmission(
                 f"Slurm does not answer ({snapshot.problem}), so it is not known whether a job was submitted"
             )
         for job in snapshot.jobs.values():
-            if submitted_jobs.token_in(job.comment) == folder.name:
+            if submitted_jobs.parse_token(job.comment) == folder.name:
                 return job.job_id
         return None
 
-    def _write_down(self, job: Submitted, job_id: str) -> None:
-        self.poll.watch(job_id)
+    def _write_down(self, job: SubmittedJob, job_id: str) -> None:
+        self.poll.watch_job(job_id)
         # A look at the queue that began before sbatch had answered need not show the job.
         submitted_jobs.write(self.results, replace(job, job_id=job_id, submitted_s=time.time()))
 
@@ -144,7 +149,7 @@ def call_sbatch(folder: Path, driver: Submittable, parameters: dict[str, Any], c
     try:
         # submitit prints what sbatch said; so do we, once.
         with without_personal_defaults(), redirect_stderr(io.StringIO()):
-            return str(executor.submit(Reporting(driver, folder)).job_id)
+            return str(executor.submit(ReportingDriver(driver, folder)).job_id)
     except FailedSubmissionError as error:  # sbatch has ended well, and said something else than the number of a job
         raise UnansweredSubmission(str(error).splitlines()[0]) from error
     except (FailedJobError, OSError) as error:

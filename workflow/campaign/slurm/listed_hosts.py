@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from campaign.slurm.parse import duration_s, rows
+from campaign.slurm.parse import parse_duration_s, split_rows
 
 TIME_LIMITS = ("sinfo", "--noheader", "--format=%P|%l")
 LISTING = ("sinfo", "--Node", "--noheader", "--format=%N|%R|%T|%G|%f")
@@ -43,8 +43,8 @@ def parse_time_limit_min(text: str, partition: str | None) -> int | None:
     """
     names = () if partition is None else parse_partitions(partition)
     limits = [
-        duration_s(limit)
-        for name, limit in rows(text, 2)
+        parse_duration_s(limit)
+        for name, limit in split_rows(text, 2)
         if name.rstrip("*") in names or (partition is None and name.endswith("*"))
     ]
     finite = [limit for limit in limits if limit is not None]
@@ -53,9 +53,9 @@ def parse_time_limit_min(text: str, partition: str | None) -> int | None:
 
 def parse_listing(text: str) -> dict[str, ListedHost]:
     """Parse the output of LISTING into hosts by name. A host of several partitions has several lines."""
-    found: dict[str, ListedHost] = {}
-    for name, partition, state, gres, features in rows(text, 5):
-        given = tuple(each for each in features.split(",") if each)
-        host = found.get(name, ListedHost(name, (), state, gres, given))
-        found[name] = replace(host, partitions=(*host.partitions, partition))
-    return found
+    hosts: dict[str, ListedHost] = {}
+    for name, partition, state, gres, features in split_rows(text, 5):
+        feature_names = tuple(feature for feature in features.split(",") if feature)
+        host = hosts.get(name, ListedHost(name, (), state, gres, feature_names))
+        hosts[name] = replace(host, partitions=(*host.partitions, partition))
+    return hosts

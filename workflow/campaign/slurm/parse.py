@@ -17,7 +17,7 @@ JOB_FORMAT = "--format=%i|%T|%r|%N|%j|%k"
 ACCOUNTING_FORMAT = "--format=JobID,State,ExitCode,NodeList,Reason,JobName"
 """For sacct with --parsable2; the comment is left out: it is only kept where AccountingStoreFlags says so."""
 
-ENDED = frozenset(
+FINAL_STATES = frozenset(
     {
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
         *("PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"),
@@ -25,7 +25,7 @@ ENDED = frozenset(
 )
 """States that a job does not leave by itself; a requeued job is PENDING, or REQUEUED in the accounting."""
 
-NOTHING = frozenset({"(null)", "None", "none", "N/A", "n/a"})
+EMPTY_WORDS = frozenset({"(null)", "None", "none", "N/A", "n/a"})
 _STATE = re.compile(r"[A-Z][A-Z_]+")
 _JOB_ID = re.compile(r"\d+")
 
@@ -55,26 +55,26 @@ class SlurmJob:
     queued: bool = True
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """True if the job has not ended or will start again. A job in an unknown state counts as active."""
-        return self.state not in ENDED
+        return self.state not in FINAL_STATES
 
 
 def parse_squeue(text: str) -> tuple[SlurmJob, ...]:
     """Parse the output of `squeue --noheader` with JOB_FORMAT. Tasks of arrays are skipped: no lease is one."""
     return tuple(
-        SlurmJob(job_id, state, reason, hosts_in(nodes), name, comment)
-        for job_id, state, reason, nodes, name, comment in rows(text, 6)
+        SlurmJob(job_id, state, reason, parse_hosts_or_empty(nodes), name, comment)
+        for job_id, state, reason, nodes, name, comment in split_rows(text, 6)
         if _STATE.fullmatch(state) and _JOB_ID.fullmatch(job_id)
     )
 
 
-def rows(text: str, columns: int) -> Iterator[list[str]]:
+def split_rows(text: str, columns: int) -> Iterator[list[str]]:
     """Yield the cells of every line with this number of columns between `|`; words of Slurm for "nothing" become empty cells."""
     for line in text.splitlines():
         cells = line.strip().split("|", columns - 1)
         if len(cells) == columns:
-            yield ["" if cell in NOTHING else cell for cell in cells]
+            yield ["" if cell in EMPTY_WORDS else cell for cell in cells]
 
 
 def parse_sacct(text: str) -> tuple[SlurmJob, ...]:
@@ -84,20 +84,22 @@ def parse_sacct(text: str) -> tuple[SlurmJob, ...]:
     that was requeued and is listed twice (--duplicates).
     """
     jobs: dict[str, SlurmJob] = {}
-    for job_id, said, exit_code, nodes, reason, name in rows(text, 6):
-        if (state := _STATE.match(said)) and _JOB_ID.fullmatch(job_id):
-            code = _exit_code(exit_code)
-            jobs[job_id] = SlurmJob(job_id, state[0], reason, hosts_in(nodes), name, exit_code=code, queued=False)
+    for job_id, state_text, exit_code, nodes, reason, name in split_rows(text, 6):
+        if (state := _STATE.match(state_text)) and _JOB_ID.fullmatch(job_id):
+            code = _parse_exit_code(exit_code)
+            jobs[job_id] = SlurmJob(
+                job_id, state[0], reason, parse_hosts_or_empty(nodes), name, exit_code=code, queued=False
+            )
     return tuple(jobs.values())
 
 
-def _exit_code(text: str) -> int | None:
+def _parse_exit_code(text: str) -> int | None:
     """Parse an exit code of sacct: `3:0` is 3, `0:9` is -9 (a signal)."""
     match = re.fullmatch(r"(\d+):(\d+)", text)
     return None if match is None else -int(match[2]) or int(match[1])
 
 
-def duration_s(text: str) -> float | None:
+def parse_duration_s(text: str) -> float | None:
     """Parse a duration in the form `[D-][[H:]M:]S` into seconds. Return None for `UNLIMITED`, `INVALID` and similar words."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", text.strip())
     if match is None:
@@ -115,10 +117,10 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     text = text.strip()
     if text.lower() in ("", "(null)", "none", "n/a", "none assigned"):
         return ()
-    return tuple(chain.from_iterable(_expand(part) for part in _split(text)))
+    return tuple(chain.from_iterable(_expand_brackets(part) for part in _split_host_list(text)))
 
 
-def hosts_in(text: str) -> tuple[str, ...]:
+def parse_hosts_or_empty(text: str) -> tuple[str, ...]:
     """Expand a Slurm host list into host names; a list that cannot be parsed gives no hosts.
 
     A job must not be overlooked because its host list is unreadable.
@@ -129,7 +131,7 @@ def hosts_in(text: str) -> tuple[str, ...]:
         return ()
 
 
-def _split(text: str) -> list[str]:
+def _split_host_list(text: str) -> list[str]:
     """Split a host list at the commas outside of brackets."""
     parts = re.findall(r"(?:[^,\[\]\s]|\[[^\[\]\s]*\])+", text)
     if ",".join(parts) != text:
@@ -137,17 +139,17 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _expand(part: str) -> list[str]:
+def _expand_brackets(part: str) -> list[str]:
     """Expand the bracketed ranges of one element of a host list."""
-    before, bracket, rest = part.partition("[")
+    prefix, bracket, remainder = part.partition("[")
     if not bracket:
         return [part]
-    ranges, _, after = rest.partition("]")
-    tails = _expand(after)
-    return [f"{before}{number}{tail}" for number in _numbers(ranges) for tail in tails]
+    ranges, _, suffix = remainder.partition("]")
+    tails = _expand_brackets(suffix)
+    return [f"{prefix}{number}{tail}" for number in _expand_ranges(ranges) for tail in tails]
 
 
-def _numbers(ranges: str) -> list[str]:
+def _expand_ranges(ranges: str) -> list[str]:
     """Expand ranges of numbers; `1-3,07` gives 1, 2, 3, 07. A step, as in `0-6:2`, is supported."""
     numbers: list[str] = []
     for piece in ranges.split(","):

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from campaign.common import files
 from campaign.common.errors import ConfigError, convert_os_error
-from campaign.slurm.commands import Slurm
+from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.parse import ACCOUNTING_FORMAT, JOB_FORMAT, SlurmJob, parse_sacct, parse_squeue
 
-_FRESH_S = 1.0
-_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_DENIED_S = 60.0  # in which a server of files may come back from a fault
-_DISABLED = "accounting storage is disabled"
+_MAX_FRESH_AGE_S = 1.0
+_PERMISSION_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
+_MAX_DENIED_S = 60.0  # in which a server of files may come back from a fault
+_ACCOUNTING_DISABLED = "accounting storage is disabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class QueueSnapshot:
     jobs: Mapping[str, SlurmJob] = field(default_factory=dict)
 
 
-class Poll:
+class QueuePoll:
     """Queue poll that the processes of one campaign share. The clock returns Unix seconds."""
 
     def __init__(
-        self, directory: Path, slurm: Slurm, interval_s: float, clock: Callable[[], float] = time.time
+        self, directory: Path, slurm: SlurmCommands, interval_s: float, clock: Callable[[], float] = time.time
     ) -> None:
         self.slurm = slurm
         self.interval_s = interval_s
@@ -60,23 +60,23 @@ class Poll:
         self._read_last: tuple[tuple[int, int], QueueSnapshot] | None = None  # by the file's inode and time
         self._unshared: QueueSnapshot | None = None
 
-    def watch(self, job_id: str) -> None:
+    def watch_job(self, job_id: str) -> None:
         """Watch a job, so that it is looked up in the accounting once it has left the queue. Idempotent."""
         files.make_directory(self._watched)
         (self._watched / job_id).touch()
 
-    def forget(self, job_id: str) -> None:
+    def unwatch_job(self, job_id: str) -> None:
         """Stop watching a job. Idempotent."""
         (self._watched / job_id).unlink(missing_ok=True)
 
-    def watched(self) -> frozenset[str]:
+    def list_watched(self) -> frozenset[str]:
         """Return the ids of the jobs for which a process waits."""
         try:
             return frozenset(path.name for path in self._watched.iterdir())
         except FileNotFoundError:
             return frozenset()
 
-    def snapshot(self, fresh: bool = False) -> QueueSnapshot:
+    def take_snapshot(self, fresh: bool = False) -> QueueSnapshot:
         """Return the last snapshot of the queue, or poll again if it is older than the interval (with `fresh`, than a second).
 
         Without `fresh`, the call does not wait for another process that is polling. If the directory cannot be used for the
@@ -84,81 +84,83 @@ class Poll:
         the last known jobs are returned as if the controller did not answer. Raises ConfigError if squeue is not installed, and
         RecordError if the directory stays unwritable.
         """
-        limit_s = min(_FRESH_S, self.interval_s) if fresh else self.interval_s
-        look = self._read()
-        if look is not None and self._is_new(look, limit_s):
-            return look
+        limit_s = min(_MAX_FRESH_AGE_S, self.interval_s) if fresh else self.interval_s
+        latest = self._read_latest()
+        if latest is not None and self._is_new(latest, limit_s):
+            return latest
         try:
-            with files.try_lock(self._lock) as mine:
+            with files.try_lock(self._lock) as has_lock:
                 self._denied_s = None
-                if mine:
-                    return self._look(limit_s)
-            if look is not None and not fresh:
-                return look
+                if has_lock:
+                    return self._refresh(limit_s)
+            if latest is not None and not fresh:
+                return latest
             with files.hold_lock(self._lock):
-                return self._look(limit_s)
+                return self._refresh(limit_s)
         except OSError as error:
-            if error.errno in _DENIED:
+            if error.errno in _PERMISSION_ERRNOS:
                 self._denied_s = self._denied_s or self.clock()
-                if self.clock() - self._denied_s >= _DENIED_S:
+                if self.clock() - self._denied_s >= _MAX_DENIED_S:
                     raise convert_os_error(error, self._lock) from error
-            last = look or QueueSnapshot(0.0, False)
+            last = latest or QueueSnapshot(0.0, False)
             return replace(last, reachable=False, problem=f"{error.filename or self._lock}: {error.strerror or error}")
 
-    def _look(self, limit_s: float) -> QueueSnapshot:
+    def _refresh(self, limit_s: float) -> QueueSnapshot:
         """Poll unless another process just has; the lock must be held."""
-        before = self._read()
-        if before is not None and self._is_new(before, limit_s):
-            return before
-        look = self._ask(before or QueueSnapshot(0.0, False))
+        previous = self._read_latest()
+        if previous is not None and self._is_new(previous, limit_s):
+            return previous
+        latest = self._query_slurm(previous or QueueSnapshot(0.0, False))
         try:
-            files.write_json(self._file, asdict(look))
+            files.write_json(self._file, asdict(latest))
             self._unshared = None
         except OSError:  # remembered, so as not to ask again for an interval
-            self._unshared = look
-        return look
+            self._unshared = latest
+        return latest
 
-    def _ask(self, before: QueueSnapshot) -> QueueSnapshot:
+    def _query_slurm(self, previous: QueueSnapshot) -> QueueSnapshot:
         # Before squeue: what is watched by now was submitted, so that squeue has to show it.
-        watched, asked_s = self.watched(), self.clock()
+        watched_ids, asked_s = self.list_watched(), self.clock()
         answer = self.slurm("squeue", "--me", "--states=all", "--noheader", JOB_FORMAT)
         if not answer.is_success:
-            return replace(before, asked_s=asked_s, reachable=False, problem=answer.last_error_line)
+            return replace(previous, asked_s=asked_s, reachable=False, problem=answer.last_error_line)
         jobs = {job.job_id: job for job in parse_squeue(answer.out)}
-        ended = {name: job for name, job in before.jobs.items() if name in watched and not job.active}
-        gone = watched - jobs.keys() - ended.keys()
-        accounting, problem = before.accounting, ""
-        if gone and accounting is not False:
-            accounting, problem, told = self._account(gone)
-            jobs |= {name: job for name, job in told.items() if name in gone}
-        return QueueSnapshot(asked_s, True, accounting, problem, ended | jobs)
+        ended_jobs = {name: job for name, job in previous.jobs.items() if name in watched_ids and not job.is_active}
+        missing_ids = watched_ids - jobs.keys() - ended_jobs.keys()
+        accounting, problem = previous.accounting, ""
+        if missing_ids and accounting is not False:
+            accounting, problem, accounted_jobs = self._query_accounting(missing_ids)
+            jobs |= {name: job for name, job in accounted_jobs.items() if name in missing_ids}
+        return QueueSnapshot(asked_s, True, accounting, problem, ended_jobs | jobs)
 
-    def _account(self, gone: frozenset[str]) -> tuple[bool | None, str, dict[str, SlurmJob]]:
+    def _query_accounting(self, job_ids: frozenset[str]) -> tuple[bool | None, str, dict[str, SlurmJob]]:
         """Query accounting for jobs, and return whether there is accounting (None if unknown), its error message, and the jobs."""
         try:
             options = ("--noheader", "--parsable2", "--allocations", ACCOUNTING_FORMAT)
-            answer = self.slurm("sacct", f"--jobs={','.join(sorted(gone))}", *options)
+            answer = self.slurm("sacct", f"--jobs={','.join(sorted(job_ids))}", *options)
         except ConfigError as error:
             return False, str(error), {}
-        if _DISABLED in answer.err + answer.out:
+        if _ACCOUNTING_DISABLED in answer.err + answer.out:
             return False, "", {}
         if not answer.is_success:
             return None, answer.last_error_line, {}
         return True, "", {job.job_id: job for job in parse_sacct(answer.out)}
 
-    def _is_new(self, look: QueueSnapshot, limit_s: float) -> bool:
-        return 0 <= self.clock() - look.asked_s < limit_s
+    def _is_new(self, snapshot: QueueSnapshot, limit_s: float) -> bool:
+        return 0 <= self.clock() - snapshot.asked_s < limit_s
 
-    def _read(self) -> QueueSnapshot | None:
+    def _read_latest(self) -> QueueSnapshot | None:
         """Return the last snapshot, shared or not, or None if none can be read."""
         try:
             file = self._file.stat()
             if self._read_last is None or self._read_last[0] != (file.st_ino, file.st_mtime_ns):
-                found = files.load_json(self._file)
-                jobs = {name: SlurmJob(**{**row, "hosts": tuple(row["hosts"])}) for name, row in found["jobs"].items()}
+                document = files.load_json(self._file)
+                jobs = {
+                    name: SlurmJob(**{**row, "hosts": tuple(row["hosts"])}) for name, row in document["jobs"].items()
+                }
                 # Hundreds of processes read it twice a second, and it changes once an interval.
-                self._read_last = (file.st_ino, file.st_mtime_ns), QueueSnapshot(**{**found, "jobs": jobs})
-            looks = [self._unshared, self._read_last[1]]
+                self._read_last = (file.st_ino, file.st_mtime_ns), QueueSnapshot(**{**document, "jobs": jobs})
+            snapshots = [self._unshared, self._read_last[1]]
         except (OSError, ValueError, TypeError, KeyError, AttributeError):  # none yet, or that of another version
-            looks = [self._unshared]
-        return max(filter(None, looks), key=lambda look: look.asked_s, default=None)
+            snapshots = [self._unshared]
+        return max(filter(None, snapshots), key=lambda snapshot: snapshot.asked_s, default=None)

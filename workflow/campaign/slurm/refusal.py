@@ -14,7 +14,7 @@ RefusalKind = Literal[
 ]
 
 _COMPLAINT = re.compile(r"^\w+: (?:error|fatal): ", re.MULTILINE)
-_OF_PROGRAM = re.compile(r"(?:sbatch|srun|scontrol|sinfo|squeue|scancel): ")
+_PROGRAM_PREFIX = re.compile(r"(?:sbatch|srun|scontrol|sinfo|squeue|scancel): ")
 
 # Limits that have a name: `AssocMaxSubmitJobLimit`, `QOSMaxCpuPerJobLimit`, `QOSGrpGRES`, `MaxSubmitJobsPerAccount` .. A quality of
 # service with DenyOnLimit refuses a job that exceeds a limit alone, also one of its group: this does not pass.
@@ -76,7 +76,7 @@ class Refusal:
     key: str = ""
 
 
-LISTED = {
+SINFO_COLUMNS = {
     "partition": ("partitions", "%R"),
     "constraint": ("features", "%f"),
     "gres": ("generic resources", "%G"),
@@ -87,28 +87,32 @@ LISTED = {
 
 def parse_refusal(text: str) -> Refusal:
     """Parse the error output of sbatch, srun or scontrol into the reason of the refusal."""
-    said = _said(text)
-    limit = next((match[0] for match in _LIMIT.finditer(said)), "")
+    message = _join_messages(text)
+    limit = next((match[0] for match in _LIMIT.finditer(message)), "")
     if limit and not _SUBMIT_LIMIT.search(limit):
-        return Refusal("mistake", f"it exceeds the limit {limit} of its account or quality of service ({said})")
-    if limit or _WAIT.search(said):
+        return Refusal("mistake", f"it exceeds the limit {limit} of its account or quality of service ({message})")
+    if limit or _WAIT.search(message):
         name = f", limit {limit}" if limit else ""
-        return Refusal("wait", f"Slurm takes no more jobs until some have ended ({said}{name})")
-    if _TRANSIENT.search(said):
-        return Refusal("transient", f"Slurm did not answer ({said})")
+        return Refusal("wait", f"Slurm takes no more jobs until some have ended ({message}{name})")
+    if _TRANSIENT.search(message):
+        return Refusal("transient", f"Slurm did not answer ({message})")
     for part, meaning, key in _MISTAKES:
-        if part.lower() in said.lower():
+        if part.lower() in message.lower():
             see = f"; change `slurm.{key}` in the system file" if key not in ("", "nodelist") else ""
-            return Refusal("mistake", f"{meaning} (Slurm says: {said}){see}", key=key)
-    return Refusal("unknown", f"Slurm says: {said}")
+            return Refusal("mistake", f"{meaning} (Slurm says: {message}){see}", key=key)
+    return Refusal("unknown", f"Slurm says: {message}")
 
 
-def _said(text: str) -> str:
+def _join_messages(text: str) -> str:
     """Join all error messages in one line, without program names, messages on retries, and other output of the site."""
     lines = [line.strip() for line in text.splitlines()]
-    kept = [line for line in lines if line and "sleeping and retrying" not in line and not line.startswith("Try ")]
-    for form in (_COMPLAINT, _OF_PROGRAM):
-        if messages := [line for line in kept if form.match(line)]:
-            kept = messages
+    message_lines = [
+        line for line in lines if line and "sleeping and retrying" not in line and not line.startswith("Try ")
+    ]
+    for form in (_COMPLAINT, _PROGRAM_PREFIX):
+        if messages := [line for line in message_lines if form.match(line)]:
+            message_lines = messages
             break
-    return "; ".join(dict.fromkeys(_COMPLAINT.sub("", line) for line in kept or filter(None, lines))) or "nothing"
+    return (
+        "; ".join(dict.fromkeys(_COMPLAINT.sub("", line) for line in message_lines or filter(None, lines))) or "nothing"
+    )

@@ -19,10 +19,10 @@ from campaign.slurm.commands import SHOW_HIDDEN
 from campaign.slurm.parse import expand_hosts
 from campaign.spec.hardware import ComposedHost, Composition, Device
 
-_RETRY_S = 2.0
+_RETRY_INTERVAL_S = 2.0
 
 # Options of sbatch and personal defaults must not shape a step, but srun reads all of these variables as options.
-_SHAPES = re.compile(
+_STEP_SHAPE_VARIABLES = re.compile(
     r"(?:SLURM|SRUN)_(?:NTASKS|NPROCS|NNODES|NUM_NODES|TASKS_PER_NODE|NTASKS_PER_\w+|CPUS_PER_\w+|TRES_\w+|GPUS|GPUS_PER_\w+|"
     r"GPU_BIND|GPU_FREQ|GRES|GRES_FLAGS|MEM_PER_\w+|DISTRIBUTION|EXCLUSIVE|EXACT|WHOLE|OVERLAP|OVERCOMMIT|HINT|THREADS|CPU_BIND\w*|"
     r"MEM_BIND\w*|KILL_BAD_EXIT|WAIT|LABELIO|UNBUFFEREDIO|STD(?:IN|OUT|ERR)MODE|OPEN_MODE|TIMELIMIT|EXPORT_ENV|JOB_NAME|"
@@ -30,23 +30,25 @@ _SHAPES = re.compile(
     r"STEP_\w+|RELATIVE|EXCLUDES|THREAD_SPEC|CORE_SPEC|NETWORK|HET_SIZE)"
 )
 # The controller is unreachable or busy; nothing has been started.
-_PASSES = re.compile(
+_TRANSIENT_ERROR = re.compile(
     r"Unable to contact slurm controller|Socket timed out|Zero Bytes were transmitted|temporarily unable|connect failure|"
     r"Connection refused|Communication connection failure|Transport endpoint"
 )
 # A controller that has just restarted refuses steps for seconds, for memory or devices that it has not heard of again yet.
-_REFUSED = re.compile(r"Unable to create step")
+_STEP_REFUSED = re.compile(r"Unable to create step")
 # What a step that ended while the controller was away is told to have still: slurmstepd tells of its end once a minute.
-_TAKEN = re.compile(r"Unable to create step[^\n]*(?:Memory required by task is not available|Requested nodes are busy)")
-_OVER = re.compile(
+_RESOURCES_BUSY = re.compile(
+    r"Unable to create step[^\n]*(?:Memory required by task is not available|Requested nodes are busy)"
+)
+_JOB_ENDED = re.compile(
     r"already completing or completed|Invalid job id|Job has been (?:revoked|cancelled)|job allocation .* expired"
 )
-_FORGOTTEN = re.compile(r"Unable to confirm allocation for job \d+: Invalid job id|is lost: Slurm does not know it")
-_PASSES_S, _TAKEN_S, _REFUSED_S = 600.0, 90.0, 10.0
+_JOB_UNKNOWN = re.compile(r"Unable to confirm allocation for job \d+: Invalid job id|is lost: Slurm does not know it")
+_MAX_TRANSIENT_RETRY_S, _MAX_BUSY_RETRY_S, _MAX_REFUSED_RETRY_S = 600.0, 90.0, 10.0
 _IMMEDIATE_S = 10
 _LAUNCH_FAILED = re.compile(r"Task launch for \S+ failed on node (\S+): ([^\n]+)")
 # Everything that the program prints is marked, so that a site's banners and Slurm's own words are none of its answers.
-_ASK = """{ eval "$1" 2>&1 </dev/null; } | while IFS= read -r line || test -n "$line"; do
+_LABELLING_SCRIPT = """{ eval "$1" 2>&1 </dev/null; } | while IFS= read -r line || test -n "$line"; do
   printf 'campaign:%s:%s\\n' "$SLURMD_NODENAME" "$line"
 done
 printf 'campaign:%s.\\n' "$SLURMD_NODENAME"
@@ -54,7 +56,7 @@ printf 'campaign:%s.\\n' "$SLURMD_NODENAME"
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class HostAnswers:
     """Output of a job step on every host.
 
     Args:
@@ -75,23 +77,23 @@ def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if not _SHAPES.fullmatch(name) and not name.startswith("SUBMITIT_")
+        if not _STEP_SHAPE_VARIABLES.fullmatch(name) and not name.startswith("SUBMITIT_")
     }
 
 
-def over(tasks: Mapping[str, int]) -> list[str]:
+def build_srun_prefix(tasks_by_host: Mapping[str, int]) -> list[str]:
     """Build the first words of an srun command that starts this number of tasks on each host without waiting for other steps."""
-    if len(set(tasks.values())) == 1:
-        placed = [f"--nodelist={','.join(tasks)}", f"--ntasks-per-node={next(iter(tasks.values()))}"]
+    if len(set(tasks_by_host.values())) == 1:
+        placement = [f"--nodelist={','.join(tasks_by_host)}", f"--ntasks-per-node={next(iter(tasks_by_host.values()))}"]
     else:  # a host is named once a task
-        names = ",".join(host for host, count in tasks.items() for _ in range(count))
-        placed = [f"--nodelist={names}", "--distribution=arbitrary"]
+        names = ",".join(host for host, count in tasks_by_host.items() for _ in range(count))
+        placement = [f"--nodelist={names}", "--distribution=arbitrary"]
     return [
         "srun",
-        f"--nodes={len(tasks)}",
-        placed[0],
-        f"--ntasks={sum(tasks.values())}",
-        placed[1],
+        f"--nodes={len(tasks_by_host)}",
+        placement[0],
+        f"--ntasks={sum(tasks_by_host.values())}",
+        placement[1],
         "--overlap",
         # Newer Slurm lets a step wait for what its job cannot give: it is asked again instead, for as long as makes sense.
         f"--immediate={_IMMEDIATE_S}",
@@ -103,14 +105,14 @@ def over(tasks: Mapping[str, int]) -> list[str]:
     ]
 
 
-def ask_hosts(
+def run_script_on_hosts(
     hosts: Sequence[str],
     script: str,
     *,
-    devices: Sequence[str] = ("--gres=none",),
+    device_options: Sequence[str] = ("--gres=none",),
     timeout_s: float = 60.0,
-    patience_s: float = 120.0,
-) -> Answers:
+    max_retry_s: float = 120.0,
+) -> HostAnswers:
     """Run a POSIX shell script once on every host of the allocation and return the output by host.
 
     Args:
@@ -121,26 +123,26 @@ def ask_hosts(
         patience_s: longest time in seconds for retries while the controller does not respond.
     """
     argv = [
-        *over(dict.fromkeys(hosts, 1)),
-        *devices,
+        *build_srun_prefix(dict.fromkeys(hosts, 1)),
+        *device_options,
         "--mem=0",
         "--job-name=hosts",
         "/bin/sh",
         "-c",
-        _ASK,
+        _LABELLING_SCRIPT,
         "sh",
         script,
     ]
-    patience = Patience(patience_s)
+    retries = RetryBudget(max_retry_s)
     while True:
-        code, out, words = call(argv, timeout_s)
-        answers = understood(hosts, code, out, words)
-        if not answers.problem or answers.lines or not patience.lasts(words, _RETRY_S):
+        code, out, messages = run_slurm_command(argv, timeout_s)
+        answers = parse_answers(hosts, code, out, messages)
+        if not answers.problem or answers.lines or not retries.allows_retry(messages, _RETRY_INTERVAL_S):
             return answers
-        time.sleep(_RETRY_S)
+        time.sleep(_RETRY_INTERVAL_S)
 
 
-def devices_of_tasks(gres: str, count: int) -> list[str]:
+def build_device_options(gres: str, count: int) -> list[str]:
     """Build the srun options that request this number of devices per task and show each task all devices of its step on the
     host.
 
@@ -156,18 +158,18 @@ def devices_of_tasks(gres: str, count: int) -> list[str]:
     return [f"--gpus-per-task={f'{model}:' if model else ''}{count}", "--gpu-bind=none"]
 
 
-def together(answers: Iterable[Answers]) -> Answers:
+def merge_answers(answers: Iterable[HostAnswers]) -> HostAnswers:
     """Merge the answers of several job steps into one."""
-    every = list(answers)
-    return Answers(
-        {host: lines for each in every for host, lines in each.lines.items()},
-        "; ".join(each.problem for each in every if each.problem),
-        {host: why for each in every for host, why in each.failed.items()},
-        "".join(each.words for each in every),
+    steps = list(answers)
+    return HostAnswers(
+        {host: lines for step in steps for host, lines in step.lines.items()},
+        "; ".join(step.problem for step in steps if step.problem),
+        {host: reason for step in steps for host, reason in step.failed.items()},
+        "".join(step.words for step in steps),
     )
 
 
-class Patience:
+class RetryBudget:
     """Time budget for retries of a job step that could not be started.
 
     The time for which a controller may refuse a step counts from the last time when it was unreachable.
@@ -177,45 +179,47 @@ class Patience:
         clock: source of the time in seconds.
     """
 
-    def __init__(self, most_s: float = _PASSES_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, max_total_s: float = _MAX_TRANSIENT_RETRY_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._clock = clock
-        self._until_s = clock() + most_s
+        self._until_s = clock() + max_total_s
         self._since_s = clock()
 
-    def lasts(self, words: str, pause_s: float) -> bool:
+    def allows_retry(self, messages: str, pause_s: float) -> bool:
         """Return whether another try after a pause is worthwhile, judged by the messages of srun.
 
         Args:
             words: messages of srun.
             pause_s: pause before the next try in seconds.
         """
-        again_s = self._clock() + pause_s
-        wait_s = worth_waiting_s(words)
-        if wait_s >= _PASSES_S:
+        retry_at_s = self._clock() + pause_s
+        wait_s = limit_retry_s(messages)
+        if wait_s >= _MAX_TRANSIENT_RETRY_S:
             self._since_s = self._clock()
-        return again_s <= min(self._until_s, self._since_s + wait_s)
+        return retry_at_s <= min(self._until_s, self._since_s + wait_s)
 
 
-def worth_waiting_s(words: str) -> float:
+def limit_retry_s(messages: str) -> float:
     """Return how many seconds to retry a step that was not started, judged by the messages of srun; 0 if retries are useless."""
-    if _LAUNCH_FAILED.search(words) or _OVER.search(words):
+    if _LAUNCH_FAILED.search(messages) or _JOB_ENDED.search(messages):
         return 0.0
-    if _PASSES.search(words):
-        return _PASSES_S
-    if _TAKEN.search(words):
-        return _TAKEN_S
-    return _REFUSED_S if _REFUSED.search(words) else 0.0
+    if _TRANSIENT_ERROR.search(messages):
+        return _MAX_TRANSIENT_RETRY_S
+    if _RESOURCES_BUSY.search(messages):
+        return _MAX_BUSY_RETRY_S
+    return _MAX_REFUSED_RETRY_S if _STEP_REFUSED.search(messages) else 0.0
 
 
-def is_job_forgotten(words: str) -> bool:
+def is_unknown_job(messages: str) -> bool:
     """Return whether srun or `job_state` reports that the job is unknown to Slurm.
 
     This happens if a controller is restarted before it has saved the job.
     """
-    return bool(_FORGOTTEN.search(words))
+    return bool(_JOB_UNKNOWN.search(messages))
 
 
-def call(argv: Sequence[str], timeout_s: float) -> CompletedCommand:
+def run_slurm_command(argv: Sequence[str], timeout_s: float) -> CompletedCommand:
     """Run a Slurm command in this allocation, with an environment that does not change its output.
 
     Raises ConfigError if the command is not installed, and LaunchError if it cannot be started.
@@ -230,38 +234,40 @@ def call(argv: Sequence[str], timeout_s: float) -> CompletedCommand:
         raise LaunchError(f"{argv[0]}: could not be started: {error}") from error
 
 
-def understood(hosts: Sequence[str], code: int, out: str, words: str) -> Answers:
+def parse_answers(hosts: Sequence[str], code: int, out: str, messages: str) -> HostAnswers:
     """Parse the exit code, output and messages of srun into the answers by host. Pure."""
     lines: dict[str, list[str]] = {host: [] for host in hosts}
-    whole = set()
+    complete_hosts = set()
     for line in out.splitlines():
-        label, host, said = (*line.split(":", 2), "", "")[:3]
+        label, host, text = (*line.split(":", 2), "", "")[:3]
         if label == "campaign" and host in lines and line.startswith(f"campaign:{host}:"):
-            lines[host].append(said)
+            lines[host].append(text)
         elif label == "campaign" and host.endswith(".") and host[:-1] in lines:
-            whole.add(host[:-1])
-    answered = {host: tuple(lines[host]) for host in hosts if host in whole}
-    if len(answered) == len(hosts):
-        return Answers(answered, words=words)
-    problem = last_complaint(words) or f"srun ended with exit code {code} and no message"
+            complete_hosts.add(host[:-1])
+    complete_lines = {host: tuple(lines[host]) for host in hosts if host in complete_hosts}
+    if len(complete_lines) == len(hosts):
+        return HostAnswers(complete_lines, words=messages)
+    problem = find_last_error(messages) or f"srun ended with exit code {code} and no message"
     # Where nobody answered and nobody is named, Slurm has refused the step, and no host is to be blamed.
-    silent = {host: f"did not answer ({problem})" for host in hosts if host not in whole} if answered else {}
-    return Answers(answered, problem, launch_failures(words) or silent, words)
+    silent_hosts = (
+        {host: f"did not answer ({problem})" for host in hosts if host not in complete_hosts} if complete_lines else {}
+    )
+    return HostAnswers(complete_lines, problem, parse_launch_failures(messages) or silent_hosts, messages)
 
 
-def launch_failures(words: str) -> dict[str, str]:
+def parse_launch_failures(messages: str) -> dict[str, str]:
     """Return the reason by host for every host on which srun could not start its tasks."""
-    return {match[1]: match[2].strip() for match in _LAUNCH_FAILED.finditer(words)}
+    return {match[1]: match[2].strip() for match in _LAUNCH_FAILED.finditer(messages)}
 
 
-def last_complaint(words: str) -> str:
+def find_last_error(messages: str) -> str:
     """Return the last error line in the messages of srun, or the last line if none is an error."""
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    lines = [line.strip() for line in messages.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(?:srun|slurmstepd\S*): error: ", line)]
     return (errors or lines or [""])[-1]
 
 
-def hosts_of_allocation() -> tuple[str, ...]:
+def read_allocation_hosts() -> tuple[str, ...]:
     """Return the hosts of the job that this process runs in, in the order of Slurm.
 
     Raises LaunchError if the process is not in a job.
@@ -276,30 +282,37 @@ def hosts_of_allocation() -> tuple[str, ...]:
     return hosts
 
 
-def placed(composition: Composition, hosts: tuple[str, ...]) -> Composition:
+def place_on_hosts(composition: Composition, hosts: tuple[str, ...]) -> Composition:
     """Return the composition moved to the hosts that Slurm chose (`placement: scheduler`).
 
     Hosts in both stay as they are. Every other host of the composition is renamed to an unused host of the allocation, in order.
     Raises LaunchError if the numbers of hosts differ.
     """
-    known = {host.name: host for host in composition.hosts}
-    if len(hosts) != len(known):
-        raise LaunchError(f"the allocation has {len(hosts)} hosts, {len(known)} were requested: {', '.join(hosts)}")
-    spare = iter([host for host in composition.hosts if host.name not in hosts])
-    return Composition(tuple(known[name] if name in known else _moved(next(spare), name) for name in hosts))
+    hosts_by_name = {host.name: host for host in composition.hosts}
+    if len(hosts) != len(hosts_by_name):
+        raise LaunchError(
+            f"the allocation has {len(hosts)} hosts, {len(hosts_by_name)} were requested: {', '.join(hosts)}"
+        )
+    unmatched_hosts = iter([host for host in composition.hosts if host.name not in hosts])
+    return Composition(
+        tuple(
+            hosts_by_name[name] if name in hosts_by_name else _rename_host(next(unmatched_hosts), name)
+            for name in hosts
+        )
+    )
 
 
-def _moved(host: ComposedHost, name: str) -> ComposedHost:
+def _rename_host(host: ComposedHost, name: str) -> ComposedHost:
     """Return the composed host under another name, with its devices and storage renamed accordingly."""
 
-    def moved(device: Device) -> Device:
+    def rename_device(device: Device) -> Device:
         # A host's own devices are named after it; what the other host calls its devices is not known.
         fabric_id, location = (
             f"{name}{text.removeprefix(host.name)}" if text.startswith(f"{host.name}/") else text
             for text in (device.fabric_id, device.location)
         )
-        to = name if device.attached_to == host.name else device.attached_to
-        return replace(device, fabric_id=fabric_id, location=location, attached_to=to, host_id=None)
+        attached_to = name if device.attached_to == host.name else device.attached_to
+        return replace(device, fabric_id=fabric_id, location=location, attached_to=attached_to, host_id=None)
 
-    devices, storage = (tuple(moved(device) for device in group) for group in (host.devices, host.storage))
+    devices, storage = (tuple(rename_device(device) for device in group) for group in (host.devices, host.storage))
     return replace(host, name=name, devices=devices, storage=storage)

@@ -6,14 +6,14 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from campaign.plan.campaign.resolve_slurm_options import gres_of
+from campaign.plan.campaign.resolve_slurm_options import format_gres
 from campaign.spec.cell import Configuration
 from campaign.spec.system_file import SlurmOptions, SystemFile, plain_option
 
 _WARNING_S = 60  # from the warning to the end of an allocation at its time limit
 
 
-def sbatch_parameters(
+def build_sbatch_parameters(
     campaign: str,
     system: SystemFile,
     configuration: Configuration,
@@ -21,7 +21,7 @@ def sbatch_parameters(
     *,
     time_min: int,
     hosts: Collection[str] = (),
-    excluded: Collection[str] = (),
+    excluded_hosts: Collection[str] = (),
     further: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Parameters for submitit's SlurmExecutor, by the names of sbatch.
@@ -39,11 +39,11 @@ def sbatch_parameters(
         "wckey": None,
         **options.model_dump(include={"partition", "account", "qos", "constraint"}),
         "nodelist": ",".join(hosts) or None,
-        "exclude": ",".join(sorted(excluded)) or None,
+        "exclude": ",".join(sorted(excluded_hosts)) or None,
         "exclusive": system.slurm.exclusive or None,
         "cpus_per_task": options.cpus_per_device,
     }
-    if gres := gres_of(system, configuration, hosts):
+    if gres := format_gres(system, configuration, hosts):
         parameters["gres"] = gres
     if options.memory_gib:
         parameters["mem"] = f"{math.ceil(options.memory_gib * 1024)}M"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from campaign.common.processes.command import TIMEOUT_EXIT_CODE, run_command
-from campaign.slurm.commands import SHOW_HIDDEN, Slurm
+from campaign.slurm.commands import SHOW_HIDDEN, SlurmCommands
 from campaign.slurm.listed_hosts import ListedHost, parse_partitions
 from campaign.spec.system_file import SlurmOptions
 
@@ -45,24 +45,26 @@ class DirectoryView:
 
 
 def choose_free_host(
-    names: Iterable[str], listed: dict[str, ListedHost], options: SlurmOptions
+    names: Iterable[str], hosts_by_name: dict[str, ListedHost], options: SlurmOptions
 ) -> tuple[str, str | None] | None:
     """Return a host on which a job can start now, and the partition to ask for it.
 
     Returns None if every host is busy, down or asleep. Asleep hosts are not woken up for a check.
     """
-    wanted = parse_partitions(options.partition or "")
+    partitions = parse_partitions(options.partition or "")
     for state in ("idle", "mixed"):
-        for host in (listed[name] for name in names if name in listed and listed[name].state == state):
+        for host in (
+            hosts_by_name[name] for name in names if name in hosts_by_name and hosts_by_name[name].state == state
+        ):
             # Of several partitions, Slurm would take one that lacks the host.
-            common = [name for name in wanted if name in host.partitions]
-            if common or not wanted:
+            common = [name for name in partitions if name in host.partitions]
+            if common or not partitions:
                 return host.name, common[0] if common else None
     return None
 
 
-def look_from_host(
-    directory: Path, host: str, options: SlurmOptions, latency_s: float, slurm: Slurm | None = None
+def check_from_host(
+    directory: Path, host: str, options: SlurmOptions, latency_s: float, slurm: SlurmCommands | None = None
 ) -> DirectoryView:
     """Return what a host sees of a directory that can be written here: a fresh file in it, and the running Python.
 
@@ -73,12 +75,12 @@ def look_from_host(
         slurm: gets a line in its log about the call.
     """
     token = f".seen-by-hosts-{secrets.token_hex(6)}"
-    given = {
+    srun_options = {
         **options.model_dump(include={"partition", "account", "qos"}, exclude_none=True),
         **{name: value for name, value in options.additional.items() if name == "reservation"},
     }
     wait_s = min(int(latency_s), _MAX_DELAY_S)
-    argv = ["srun", *(f"--{name}={value}" for name, value in given.items())]
+    argv = ["srun", *(f"--{name}={value}" for name, value in srun_options.items())]
     argv += [f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--mem=64M", "--time=1", f"--immediate={_IMMEDIATE_S}"]
     argv += [f"--job-name={token[1:]}", "--chdir=/", "--input=none", "/bin/sh", "-c", _SCRIPT, "sh"]
     argv += [str(directory), token, sys.executable, str(wait_s)]
@@ -96,7 +98,7 @@ def look_from_host(
         with suppress(OSError):
             path.unlink()
     if slurm is not None:
-        slurm.note(argv[:2], started_s, time.monotonic() - ticks_s, answer.code)
+        slurm.log_call(argv[:2], started_s, time.monotonic() - ticks_s, answer.code)
     replies = [line.rpartition(":")[2] for line in answer.out.splitlines() if line.startswith(f"{token}:")]
     view = _VIEWS.get(replies[-1]) if replies else None
     return DirectoryView(view) if view else DirectoryView("unknown", answer.last_error_line)

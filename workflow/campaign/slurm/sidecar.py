@@ -10,13 +10,13 @@ from pathlib import Path
 
 from campaign.common.errors import CampaignError
 from campaign.common.processes.child import END_TIMEOUT_S, end_processes, start_process
-from campaign.slurm.run_on_hosts import call, over
+from campaign.slurm.run_on_hosts import build_srun_prefix, run_slurm_command
 
 _HOST = "{host}"
 
 
 @contextmanager
-def slurm_sidecar(
+def run_slurm_sidecar(
     argv: Sequence[str],
     hosts: Sequence[str],
     environment: Mapping[str, str],
@@ -35,7 +35,7 @@ def slurm_sidecar(
     """
     step = directory / "step"
     try:
-        words = step_argv(argv, hosts, directory, step, looks_at_devices=looks_at_devices)
+        words = build_sidecar_argv(argv, hosts, directory, step, looks_at_devices=looks_at_devices)
         srun = start_process(words, environment, subprocess.DEVNULL, ends_with_parent=True)
     except (OSError, subprocess.SubprocessError):
         yield ()
@@ -46,7 +46,7 @@ def slurm_sidecar(
         end_processes([srun], lambda: _cancel_step(step))
 
 
-def step_argv(
+def build_sidecar_argv(
     argv: Sequence[str], hosts: Sequence[str], directory: Path, step: Path, *, looks_at_devices: bool
 ) -> list[str]:
     """Build the srun command of the auxiliary processes.
@@ -58,21 +58,21 @@ def step_argv(
         step: file to which the id of the step is written.
         looks_at_devices: True if the processes see all devices of the job.
     """
-    words = " ".join(_with_host(word) for word in argv)
+    words = " ".join(_insert_host(word) for word in argv)
     script = f'echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >{shlex.quote(str(step))}; exec {words}'
     output = f"{str(directory).replace('%', '%%')}/%N.log"
     # A rank's core is its own: where there is time for this process, the host's kernel decides.
     options = ["--mem=0", "--cpu-bind=none", "--job-name=sidecar", f"--output={output}"]
     if not looks_at_devices:
         options.append("--gres=none")
-    return [*over(dict.fromkeys(hosts, 1)), *options, "/bin/sh", "-c", script]
+    return [*build_srun_prefix(dict.fromkeys(hosts, 1)), *options, "/bin/sh", "-c", script]
 
 
-def _with_host(word: str) -> str:
+def _insert_host(word: str) -> str:
     return '"$SLURMD_NODENAME"'.join(shlex.quote(part) if part else "" for part in word.split(_HOST)) or "''"
 
 
 def _cancel_step(step: Path) -> None:
     """Kill the step whose id is in a file; a missing file or an unreachable controller is no error."""
     with suppress(OSError, CampaignError, IndexError):
-        call(["scancel", "--signal=KILL", step.read_text(encoding="utf-8").split()[0]], END_TIMEOUT_S)
+        run_slurm_command(["scancel", "--signal=KILL", step.read_text(encoding="utf-8").split()[0]], END_TIMEOUT_S)

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from campaign.common.paths import Results
 from campaign.plan.campaign.resolve import Campaign
 from campaign.slurm import job_cancellation, submitted_jobs
-from campaign.slurm.commands import Slurm
+from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.job_monitor import JobMonitor
 from campaign.slurm.job_parameters import JobParameters
 from campaign.slurm.job_queue import JobQueue
 from campaign.slurm.job_submission import JobSubmissions, UnansweredSubmission
-from campaign.slurm.poll import Poll
+from campaign.slurm.poll import QueuePoll
 from campaign.slurm.submitter import DriverStatus, MakeDriver, Submission
 from campaign.spec.driver_messages import DriverRequest
 
@@ -33,8 +33,8 @@ class SlurmSubmitter:
         self.results = results
         self.poll_interval_s = min(MAX_POLL_INTERVAL_S, system.slurm.poll_s)
         self.latency_s = system.slurm.latency_s
-        self.slurm = Slurm(results.slurm_call_log.resolve())
-        self.poll = Poll(results.slurm_state.resolve(), self.slurm, system.slurm.poll_s)
+        self.slurm = SlurmCommands(results.slurm_call_log.resolve())
+        self.poll = QueuePoll(results.slurm_state.resolve(), self.slurm, system.slurm.poll_s)
         self.submissions = JobSubmissions(results, self.slurm, self.poll)
         self._report = report
         self._report_once = skip_repeats(report)
@@ -80,14 +80,14 @@ class SlurmSubmitter:
 
     def end_left_behind(self) -> None:
         """Cancel jobs that no lease waits for, such as one that a controller remembers again after it was killed."""
-        for job_id in self.submissions.list_left_behind(self.poll.snapshot(fresh=True)):
+        for job_id in self.submissions.list_left_behind(self.poll.take_snapshot(fresh=True)):
             self._report(f"job {job_id} was given up earlier and is still there; it is cancelled")
             self.slurm("scancel", job_id)
 
     def forget(self, lease: str) -> None:
         submission = self.submissions.read(lease)
         if submission is not None:
-            self.poll.forget(submission.job_id)
+            self.poll.unwatch_job(submission.job_id)
             submitted_jobs.remove(self.results, lease)
 
 

@@ -22,40 +22,47 @@ from campaign.common.accelerators.nvidia import DEVICE_ORDER_ENVIRONMENT
 from campaign.common.errors import ConfigError, HostFailed, LaunchError
 from campaign.common.files import make_directory
 from campaign.common.processes.disturbances import DISTURBANCE_POLL_INTERVAL_S, DisturbanceMonitor
-from campaign.emulators.hosts.cluster_spec import find_from_environment
+from campaign.emulators.hosts.cluster_spec import find_cluster_in_environment
 from campaign.slurm.rank_placement import SlurmPlacement
-from campaign.slurm.run_on_hosts import Answers, Patience, ask_hosts, call, launch_failures, step_environment
-from campaign.slurm.sidecar import slurm_sidecar
+from campaign.slurm.run_on_hosts import (
+    HostAnswers,
+    RetryBudget,
+    parse_launch_failures,
+    run_script_on_hosts,
+    run_slurm_command,
+    step_environment,
+)
+from campaign.slurm.sidecar import run_slurm_sidecar
 from campaign.slurm.srun_step import (
     RankEnd,
-    codes_of,
-    memory_of_host_mib,
-    objection,
-    rank_script,
-    read_ends,
-    some_rank_failed,
-    step_argv,
-    sweep_script,
+    build_rank_script,
+    build_step_argv,
+    build_sweep_script,
+    find_launch_error,
+    has_failed_rank,
+    list_exit_codes,
+    parse_host_memory_mib,
+    read_rank_ends,
 )
 from campaign.spec.hardware import Composition
 from campaign.spec.system_file import SystemFile
-from campaign.workloads.command_template import variables
-from campaign.workloads.failures import MEMORY_ENDED
-from campaign.workloads.launcher import Limits
-from campaign.workloads.protocol import Ended, Step
-from campaign.workloads.rank_launchers import free_port
+from campaign.workloads.command_template import resolve_variables
+from campaign.workloads.failures import MEMORY_LIMIT_REPORT
+from campaign.workloads.launcher import StepLimits
+from campaign.workloads.protocol import Step, StepEnd
+from campaign.workloads.rank_launchers import find_free_port
 
-_PEER_PATIENCE_S = 10.0  # from the first failed rank to the end of the others, which wait for it in a collective
-_START_PATIENCE_S = 600.0  # a controller that restarts, hosts that are still busy with what was before
-_END_PATIENCE_S = 15.0  # from the end of all ranks to that of srun
-_DEAD_PATIENCE_S = 2.0
-_SWEEP_PATIENCE_S = 30.0  # for a controller that does not answer while a run is being ended
-_RETRY_S, _FIRST_LOOK_S = 1.0, 0.1
+_PEER_TIMEOUT_S = 10.0  # from the first failed rank to the end of the others, which wait for it in a collective
+_START_TIMEOUT_S = 600.0  # a controller that restarts, hosts that are still busy with what was before
+_END_TIMEOUT_S = 15.0  # from the end of all ranks to that of srun
+_DEAD_HOST_TIMEOUT_S = 2.0
+_SWEEP_TIMEOUT_S = 30.0  # for a controller that does not answer while a run is being ended
+_RETRY_INTERVAL_S, _FIRST_POLL_INTERVAL_S = 1.0, 0.1
 _TAIL_BYTES = 256 * 1024  # Slurm's words about the end of a step come last
 
 _REAPER = (sys.executable, "-I", "-m", "campaign.common.processes.subreaper")
 
-_Why = Literal["time limit", "failed rank", "no start", "disturbance"]
+_EndCause = Literal["time limit", "failed rank", "no start", "disturbance"]
 
 
 class SrunLauncher:
@@ -65,58 +72,64 @@ class SrunLauncher:
         if "SLURM_JOB_ID" not in os.environ:
             raise ConfigError("`launcher: slurm` starts runs inside a job of Slurm, but this process is not in one")
         self._settings = system.slurm
-        self._hosts = SlurmPlacement(system, composition, find_from_environment() if system.emulation else None)
-        self._reaper = () if _follows_every_process() else _REAPER
+        self._hosts = SlurmPlacement(system, composition, find_cluster_in_environment() if system.emulation else None)
+        self._reaper = () if _tracks_every_process() else _REAPER
 
     @cached_property
-    def _memory_of_host_mib(self) -> float:
-        return memory_of_host_mib(call(["scontrol", "show", "job", os.environ["SLURM_JOB_ID"], "--oneliner"], 60.0)[1])
+    def _host_memory_mib(self) -> float:
+        return parse_host_memory_mib(
+            run_slurm_command(["scontrol", "show", "job", os.environ["SLURM_JOB_ID"], "--oneliner"], 60.0)[1]
+        )
 
     @property
     def links(self) -> Mapping[str, Any] | None:
         return self._hosts.links
 
-    def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
-        if limits.memory_limit_mib and limits.memory_limit_mib > self._memory_of_host_mib:
+    def run(self, step: Step, marker: str, log: Path, directory: Path, limits: StepLimits) -> StepEnd:
+        if limits.memory_limit_mib and limits.memory_limit_mib > self._host_memory_mib:
             # Newer Slurm would let it wait for ever.
             raise LaunchError(
-                f"memory_limit_mib is {limits.memory_limit_mib:,}, and the job has {self._memory_of_host_mib:,.0f} MiB on a host: "
+                f"memory_limit_mib is {limits.memory_limit_mib:,}, and the job has {self._host_memory_mib:,.0f} MiB on a host: "
                 "lower it, or ask Slurm for more memory"
             )
-        placement = self._hosts.of(step, free_port())
-        script, asked = directory / "rank.sh", os.environ.get("SLURM_CPUS_PER_TASK", "")
-        argv = step_argv(
+        placement = self._hosts.place_step(step, find_free_port())
+        script, job_cpus = directory / "rank.sh", os.environ.get("SLURM_CPUS_PER_TASK", "")
+        argv = build_step_argv(
             step,
             limits,
             script,
             log,
             name=marker.rpartition("/")[2],
             # Slurm knows nothing of remote devices, and counts parts of devices in its own way: each rank is told its own.
-            gres=None if placement.devices or placement.given else self._settings.gres or None,
+            gres=None if placement.devices or placement.device_environments else self._settings.gres or None,
             # What the job was submitted with, for it knows the overrides for its configuration.
-            cpus_per_task=int(asked) if asked.isdigit() else self._settings.cpus_per_device,
+            cpus_per_task=int(job_cpus) if job_cpus.isdigit() else self._settings.cpus_per_device,
         )
-        program = ", ".join(placement.programs(step))
+        program = ", ".join(placement.list_programs(step))
         one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank and self._hosts.on_cpu else {}
-        environment = {**self._environment(one_thread), **step.environment}
+        environment = {**self._build_environment(one_thread), **step.environment}
         running = _RunningStep(step, program, argv, environment, marker, log, directory, limits)
         try:
             make_directory(log.parent)
-            script.write_text(rank_script(step, placement, marker, directory, reaper=self._reaper), encoding="utf-8")
-            return running.measured(self._hosts.flags(step))
+            script.write_text(
+                build_rank_script(step, placement, marker, directory, reaper=self._reaper), encoding="utf-8"
+            )
+            return running.run_to_end(self._hosts.record_flags(step))
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
             raise LaunchError(f"{program}: could not be started: {error}") from error
 
     def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
         looks = bool(self._settings.gres) and not self._hosts.on_cpu
-        return slurm_sidecar(argv, self._hosts.names, self._environment(), directory, looks_at_devices=looks)
+        return run_slurm_sidecar(
+            argv, self._hosts.host_names, self._build_environment(), directory, looks_at_devices=looks
+        )
 
-    def _environment(self, beside: Mapping[str, str] | None = None) -> dict[str, str]:
+    def _build_environment(self, additions: Mapping[str, str] | None = None) -> dict[str, str]:
         return {
             **step_environment(os.environ),
             **DEVICE_ORDER_ENVIRONMENT,
-            **(beside or {}),
-            **variables(self._settings.environment, "slurm.environment"),
+            **(additions or {}),
+            **resolve_variables(self._settings.environment, "slurm.environment"),
         }
 
     def close(self) -> None:
@@ -139,30 +152,30 @@ class _RunningStep:
     marker: str
     log: Path
     directory: Path
-    limits: Limits
-    words: str = ""
+    limits: StepLimits
+    messages: str = ""
     disturbances: DisturbanceMonitor = field(default_factory=DisturbanceMonitor)
     log_start: int = 0
 
-    def measured(self, flags: tuple[str, ...]) -> Ended:
+    def run_to_end(self, flags: tuple[str, ...]) -> StepEnd:
         """Run the step until it ends by itself or at its limits, and return how it ended."""
-        for rank in range(self.step.processes):
+        for rank in range(self.step.process_count):
             # A shared file system remembers that a file is missing; one that is there is looked at anew when it is opened.
             (self.directory / f"rank.{rank}").write_text("", encoding="utf-8")
         self.log.touch()
         self.log_start = self.log.stat().st_size
-        patience = Patience()
+        retries = RetryBudget()
         while True:
             with self.disturbances:
-                code, why = self._once()
+                code, cause = self._run_srun()
                 self.disturbances.check_clocks()
-            if self._has_begun() or not patience.lasts(self.words, _RETRY_S):
+            if self._has_begun() or not retries.allows_retry(self.messages, _RETRY_INTERVAL_S):
                 break
-            time.sleep(_RETRY_S)
-            self.disturbances, self.words = DisturbanceMonitor(), ""
-        return self._understood(code, why, flags)
+            time.sleep(_RETRY_INTERVAL_S)
+            self.disturbances, self.messages = DisturbanceMonitor(), ""
+        return self._build_result(code, cause, flags)
 
-    def _once(self) -> tuple[int, _Why | None]:
+    def _run_srun(self) -> tuple[int, _EndCause | None]:
         """Start srun once, and return its exit code and the cause for which the step was ended (None if it ended by itself)."""
         srun = subprocess.Popen(
             self.argv,
@@ -174,59 +187,59 @@ class _RunningStep:
             # A group of its own: a signal for the driver is not for srun, which would end the step in its own way.
             process_group=0,
         )
-        swept = False
+        is_swept = False
         try:
-            why = self._watch(srun)
-            if why is not None or (self._has_begun() and (srun.wait() != 0 or not self._has_ended())):
+            cause = self._wait_for_end(srun)
+            if cause is not None or (self._has_begun() and (srun.wait() != 0 or not self._has_ended())):
                 # Also where it ended by itself: a host that is dead does not answer, and is not the subject's failure.
-                swept = True
-                self._end(srun)
-            return srun.wait(), why
+                is_swept = True
+                self._end_processes(srun)
+            return srun.wait(), cause
         finally:
-            if not swept and srun.poll() is None:
+            if not is_swept and srun.poll() is None:
                 # Slurm may be ending the whole job at the same time, and then does this for us.
                 with suppress(LaunchError):
-                    self._end(srun)
+                    self._end_processes(srun)
             if srun.poll() is None:
                 srun.kill()
                 srun.wait()
             if srun.stderr:
                 srun.stderr.close()
             with self.log.open("a", encoding="utf-8") as log:
-                log.write(self.words)
+                log.write(self.messages)
 
-    def _watch(self, srun: subprocess.Popen[bytes]) -> _Why | None:
+    def _wait_for_end(self, srun: subprocess.Popen[bytes]) -> _EndCause | None:
         """Wait until srun ends (None) or the step must be ended, and return the cause."""
-        begun_at: float | None = None
-        failed_at: float | None = None
-        look_s = _FIRST_LOOK_S
+        started_at_s: float | None = None
+        failed_at_s: float | None = None
+        poll_interval_s = _FIRST_POLL_INTERVAL_S
         while True:
-            now = self.disturbances.elapsed_s
-            if begun_at is None and self._has_begun():
-                begun_at = now
+            now_s = self.disturbances.elapsed_s
+            if started_at_s is None and self._has_begun():
+                started_at_s = now_s
             self.disturbances.check_processes([srun.pid])
-            if begun_at is not None and self.disturbances.first_disturbance:
+            if started_at_s is not None and self.disturbances.first_disturbance:
                 return "disturbance"
-            if begun_at is None and now > _START_PATIENCE_S:
+            if started_at_s is None and now_s > _START_TIMEOUT_S:
                 return "no start"
-            if begun_at is not None and now >= begun_at + self.limits.time_limit_s:
+            if started_at_s is not None and now_s >= started_at_s + self.limits.time_limit_s:
                 return "time limit"
-            if failed_at is not None and now >= failed_at + _PEER_PATIENCE_S:
+            if failed_at_s is not None and now_s >= failed_at_s + _PEER_TIMEOUT_S:
                 return "failed rank"
             wait_s = (
-                look_s
-                if begun_at is None
-                else min(DISTURBANCE_POLL_INTERVAL_S, begun_at + self.limits.time_limit_s - now)
+                poll_interval_s
+                if started_at_s is None
+                else min(DISTURBANCE_POLL_INTERVAL_S, started_at_s + self.limits.time_limit_s - now_s)
             )
-            if failed_at is not None:
-                wait_s = min(wait_s, failed_at + _PEER_PATIENCE_S - now)
-            if self.disturbances.call_with_timeout(lambda seconds: self._listen(srun, seconds), wait_s):
+            if failed_at_s is not None:
+                wait_s = min(wait_s, failed_at_s + _PEER_TIMEOUT_S - now_s)
+            if self.disturbances.call_with_timeout(lambda seconds: self._read_messages(srun, seconds), wait_s):
                 return None
-            look_s = min(DISTURBANCE_POLL_INTERVAL_S, 2 * look_s)
-            if failed_at is None and some_rank_failed(self.words):
-                failed_at = self.disturbances.elapsed_s
+            poll_interval_s = min(DISTURBANCE_POLL_INTERVAL_S, 2 * poll_interval_s)
+            if failed_at_s is None and has_failed_rank(self.messages):
+                failed_at_s = self.disturbances.elapsed_s
 
-    def _listen(self, srun: subprocess.Popen[bytes], wait_s: float) -> bool:
+    def _read_messages(self, srun: subprocess.Popen[bytes], wait_s: float) -> bool:
         """Read the next messages of srun, and return True when it has closed its output.
 
         Args:
@@ -236,86 +249,90 @@ class _RunningStep:
         assert srun.stderr is not None
         if not select.select([srun.stderr], [], [], max(0.0, wait_s))[0]:
             return False
-        more = os.read(srun.stderr.fileno(), 65536)
-        self.words += more.decode(errors="replace")
-        return not more
+        chunk = os.read(srun.stderr.fileno(), 65536)
+        self.messages += chunk.decode(errors="replace")
+        return not chunk
 
-    def _end(self, srun: subprocess.Popen[bytes]) -> None:
+    def _end_processes(self, srun: subprocess.Popen[bytes]) -> None:
         """End every process of the run on all hosts, and wait until every host has confirmed it.
 
         Raises HostFailed if a host does not answer, and LaunchError if the hosts cannot be queried.
         """
-        dead = launch_failures(self.words)
-        hosts = [host for host in self.step.ranks_by_host if host not in dead]
-        answers = ask_hosts(hosts, sweep_script(self.marker), patience_s=_SWEEP_PATIENCE_S) if hosts else Answers({})
+        dead_hosts = parse_launch_failures(self.messages)
+        hosts = [host for host in self.step.ranks_by_host if host not in dead_hosts]
+        answers = (
+            run_script_on_hosts(hosts, build_sweep_script(self.marker), max_retry_s=_SWEEP_TIMEOUT_S)
+            if hosts
+            else HostAnswers({})
+        )
         # srun waits for ever for a host that is dead.
-        patience_s = _DEAD_PATIENCE_S if answers.problem else _END_PATIENCE_S
-        if not self._over(srun, patience_s):
-            step = next((end.step for end in read_ends(self.directory, self.step.processes) if end.step), None)
+        timeout_s = _DEAD_HOST_TIMEOUT_S if answers.problem else _END_TIMEOUT_S
+        if not self._wait_for_srun(srun, timeout_s):
+            step = next((end.step for end in read_rank_ends(self.directory, self.step.process_count) if end.step), None)
             if step is not None:
-                call(["scancel", "--signal=KILL", step], patience_s)
-            if step is None or not self._over(srun, patience_s):
+                run_slurm_command(["scancel", "--signal=KILL", step], timeout_s)
+            if step is None or not self._wait_for_srun(srun, timeout_s):
                 srun.kill()
-                answers = answers if answers.problem else Answers({}, f"the step {step or ''} does not end")
+                answers = answers if answers.problem else HostAnswers({}, f"the step {step or ''} does not end")
         if answers.failed:
-            said = "; ".join(f"{host}: {why}" for host, why in answers.failed.items())
-            raise HostFailed(f"a host does not answer after a failed run: {said}", answers.failed)
+            failure_text = "; ".join(f"{host}: {reason}" for host, reason in answers.failed.items())
+            raise HostFailed(f"a host does not answer after a failed run: {failure_text}", answers.failed)
         if answers.problem:
             raise LaunchError(f"the hosts of a failed run could not be queried: {answers.problem}")
 
-    def _over(self, srun: subprocess.Popen[bytes], patience_s: float) -> bool:
+    def _wait_for_srun(self, srun: subprocess.Popen[bytes], timeout_s: float) -> bool:
         """Wait for the end of srun and return whether it has ended within the time."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if self._listen(srun, deadline - time.monotonic()):
+            if self._read_messages(srun, deadline - time.monotonic()):
                 srun.wait()
                 return True
         return False
 
     def _has_begun(self) -> bool:
-        return any(end.host for end in read_ends(self.directory, self.step.processes))
+        return any(end.host for end in read_rank_ends(self.directory, self.step.process_count))
 
     def _has_ended(self) -> bool:
-        return all(end.code is not None for end in read_ends(self.directory, self.step.processes))
+        return all(end.code is not None for end in read_rank_ends(self.directory, self.step.process_count))
 
-    def _understood(self, code: int, why: _Why | None, flags: tuple[str, ...]) -> Ended:
-        ends = read_ends(self.directory, self.step.processes)
-        tail = self._tail()
-        disturbed = self.disturbances.first_disturbance or _disturbed(ends)
-        error = objection(code, self.words, tail, ends, ended_by_us=why is not None, program=self.program)
-        if error is not None and (not disturbed or isinstance(error, HostFailed)):
+    def _build_result(self, code: int, cause: _EndCause | None, flags: tuple[str, ...]) -> StepEnd:
+        ends = read_rank_ends(self.directory, self.step.process_count)
+        tail = self._read_log_tail()
+        disturbance = self.disturbances.first_disturbance or _describe_disturbances(ends)
+        error = find_launch_error(code, self.messages, tail, ends, ended_by_us=cause is not None, program=self.program)
+        if error is not None and (not disturbance or isinstance(error, HostFailed)):
             raise error
-        codes = codes_of(ends, ended_by_us=why is not None)
-        return Ended(
+        codes = list_exit_codes(ends, ended_by_us=cause is not None)
+        return StepEnd(
             codes,
             self.disturbances.started_s,
             self.disturbances.ended_s,
             # All ranks may have ended in the moment in which they were to be ended.
-            timed_out=why == "time limit" and None in codes,
-            memory_limit_hit=any(code != 0 for code in codes) and bool(MEMORY_ENDED.search(tail)),
+            timed_out=cause == "time limit" and None in codes,
+            memory_limit_hit=any(code != 0 for code in codes) and bool(MEMORY_LIMIT_REPORT.search(tail)),
             flags=flags,
             memory_kills=sum(end.memory_kills for end in ends),
-            disturbed=disturbed,
+            disturbance=disturbance,
         )
 
-    def _tail(self) -> str:
+    def _read_log_tail(self) -> str:
         with self.log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self.log_start, size - _TAIL_BYTES))
             return file.read().decode(errors="replace")
 
 
-def _disturbed(ends: Sequence[RankEnd]) -> str:
+def _describe_disturbances(ends: Sequence[RankEnd]) -> str:
     """Describe the disturbances that the rank files record, or return an empty text."""
-    said = [f"rank {rank} was stopped on {end.host}" for rank, end in enumerate(ends) if end.stopped]
+    messages = [f"rank {rank} was stopped on {end.host}" for rank, end in enumerate(ends) if end.stopped]
     set_s = {end.host: end.clock_set_s for end in ends if end.clock_set_s}
-    return "; ".join([*said, *(f"the clock of {host} was set by {by_s:+.1f} s" for host, by_s in set_s.items())])
+    return "; ".join([*messages, *(f"the clock of {host} was set by {by_s:+.1f} s" for host, by_s in set_s.items())])
 
 
-def _follows_every_process() -> bool:
+def _tracks_every_process() -> bool:
     """Return whether Slurm ends every process that a task leaves behind.
 
     It does so with control groups; tracking by parent processes loses some.
     """
-    code, out, _ = call(["scontrol", "show", "config"], 60.0)
+    code, out, _ = run_slurm_command(["scontrol", "show", "config"], 60.0)
     return code == 0 and any(line.startswith("ProctrackType") and "cgroup" in line for line in out.splitlines())

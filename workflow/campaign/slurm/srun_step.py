@@ -16,10 +16,10 @@ from pathlib import Path
 
 from campaign.common.errors import HostFailed, LaunchError
 from campaign.common.processes.marked import MARK_VARIABLE
-from campaign.slurm.run_on_hosts import devices_of_tasks, last_complaint, launch_failures, over
-from campaign.spec.launch_prefix import Given
-from campaign.workloads.failures import MEMORY_ENDED
-from campaign.workloads.launcher import Limits
+from campaign.slurm.run_on_hosts import build_device_options, build_srun_prefix, find_last_error, parse_launch_failures
+from campaign.spec.launch_prefix import DeviceEnvironment
+from campaign.workloads.failures import MEMORY_LIMIT_REPORT
+from campaign.workloads.launcher import StepLimits
 from campaign.workloads.protocol import Step
 
 RANK_MARK = f"{MARK_VARIABLE}_RANK"
@@ -27,7 +27,7 @@ RANK_MARK = f"{MARK_VARIABLE}_RANK"
 
 # Wall clock, clock since boot, and out-of-memory kills of the task's control group (else of the host), as in
 # `launch.local.MemoryKills`. Slurm itself reports those of a group of version 1.
-_LOOK = """look() {
+_READ_CLOCKS_SCRIPT = """look() {
   read -r boot idle </proc/uptime
   group=$(sed -n 's/^0:://p' /proc/self/cgroup)
   kills=$(sed -n 's/^oom_kill //p' "/sys/fs/cgroup$group/memory.events" /proc/vmstat 2>/dev/null | head -n 1)
@@ -60,9 +60,9 @@ _FAILED_TASKS = re.compile(r"srun: error: [^\s:]+: tasks? ([\d,-]+): (?!Terminat
 _LAUNCH_TIMEOUT = re.compile(r"srun: error: timeout waiting for task launch[^\n]*")
 _LOST_HOST = re.compile(r"Node failure on (\S+)")
 _STARTED, _ENDED, _MISSING, _STOPPED = "started", "ended", "missing", "stopped"
-_LOOKS = ("before", "after")
-_CLOCK_SET_S = 1.0  # the script reads one clock after the other
-_KILLS = (-signal.SIGKILL, -signal.SIGTERM)
+_CLOCK_MARKS = ("before", "after")
+_MIN_CLOCK_CHANGE_S = 1.0  # the script reads one clock after the other
+_KILL_CODES = (-signal.SIGKILL, -signal.SIGTERM)
 _SIGNALS = {member.value for member in signal.Signals}
 
 
@@ -85,21 +85,23 @@ class StepPlacement:
     prefixes: Mapping[int, Sequence[str]] = field(default_factory=dict)
     devices: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    given: Mapping[int, Given] = field(default_factory=dict)
+    device_environments: Mapping[int, DeviceEnvironment] = field(default_factory=dict)
     masks: tuple[str, ...] = ()
 
-    def programs(self, step: Step) -> tuple[str, ...]:
+    def list_programs(self, step: Step) -> tuple[str, ...]:
         """Return the names of the programs that the ranks are started with."""
-        prefixes = [self.given.get(rank, Given()).prefix for rank in range(step.processes)]
+        prefixes = [
+            self.device_environments.get(rank, DeviceEnvironment()).prefix for rank in range(step.process_count)
+        ]
         return tuple(dict.fromkeys((*prefix, *step.argv)[0] for prefix in prefixes))
 
 
-def sweep_script(marker: str, rank: str = "") -> str:
+def build_sweep_script(marker: str, rank: str = "") -> str:
     """Build shell lines that SIGKILL every process of a run (or of one rank, `$rank#`) on the host they run on."""
     return _SWEEP.replace("{needle}", f"{shlex.quote(f'{RANK_MARK}={marker}#')}{rank}")
 
 
-def rank_script(
+def build_rank_script(
     step: Step, placement: StepPlacement, marker: str, directory: Path, *, reaper: Sequence[str] = ()
 ) -> str:
     """Build the POSIX shell script that srun starts for each task, with the program's argv as arguments.
@@ -116,21 +118,27 @@ def rank_script(
             for a Slurm without control groups, which loses processes that leave their parent, and then waits for them as long as
             they keep the output open.
     """
-    what = "one rank a task" if step.per_rank else "one program for all ranks"
-    text = f"#!/bin/sh\n# Made for one run: {what}.\n" + "".join(f"{line}\n" for line in _place(step, placement))
-    where, program = shlex.quote(str(directory)), shlex.quote(step.argv[0])
-    if prefixes := {rank: given.prefix for rank, given in placement.given.items() if given.prefix}:
-        text += "".join(f"{line}\n" for line in _by_rank(_before(prefixes)))
+    task_text = "one rank a task" if step.per_rank else "one program for all ranks"
+    text = f"#!/bin/sh\n# Made for one run: {task_text}.\n" + "".join(
+        f"{line}\n" for line in _placement_lines(step, placement)
+    )
+    quoted_directory, program = shlex.quote(str(directory)), shlex.quote(step.argv[0])
+    if prefixes := {
+        rank: device_environment.prefix
+        for rank, device_environment in placement.device_environments.items()
+        if device_environment.prefix
+    }:
+        text += "".join(f"{line}\n" for line in _case_lines(_prepend_commands(prefixes)))
         program = '"$1"'
-    text += _LOOK + _STARTS.replace("{directory}", where).replace("{program}", program)
+    text += _READ_CLOCKS_SCRIPT + _STARTS.replace("{directory}", quoted_directory).replace("{program}", program)
     # In a shell of its own, so that none of it is in the environment of what comes after.
-    text += "(\n" + "".join(f"{line}\n" for line in _program(step, placement, marker, reaper)) + ")\ncode=$?\n"
+    text += "(\n" + "".join(f"{line}\n" for line in _program_lines(step, placement, marker, reaper)) + ")\ncode=$?\n"
     if reaper:
-        text += sweep_script(marker, '"$rank#"')
+        text += build_sweep_script(marker, '"$rank#"')
     return text + _ENDS
 
 
-def _place(step: Step, placement: StepPlacement) -> Iterator[str]:
+def _placement_lines(step: Step, placement: StepPlacement) -> Iterator[str]:
     """Yield the shell lines that set the variables rank, ranks (of this host) and devices."""
     if not step.per_rank:
         host = next(iter(step.ranks_by_host))
@@ -147,58 +155,69 @@ def _place(step: Step, placement: StepPlacement) -> Iterator[str]:
     yield "rank=$((first + SLURM_LOCALID))"
 
 
-def _program(step: Step, placement: StepPlacement, marker: str, reaper: Sequence[str]) -> Iterator[str]:
-    world = str(len(step.ranks))
+def _program_lines(step: Step, placement: StepPlacement, marker: str, reaper: Sequence[str]) -> Iterator[str]:
+    world = str(len(step.rank_locations))
     if step.per_rank:
-        own = {"RANK": "$rank", "LOCAL_RANK": "$SLURM_LOCALID", "LOCAL_WORLD_SIZE": "$ranks"}
-        own |= {"CAMPAIGN_HOST": "$SLURMD_NODENAME", "CAMPAIGN_HOST_RANK": "$SLURM_LOCALID"}
-        given = {
+        rank_variables = {"RANK": "$rank", "LOCAL_RANK": "$SLURM_LOCALID", "LOCAL_WORLD_SIZE": "$ranks"}
+        rank_variables |= {"CAMPAIGN_HOST": "$SLURMD_NODENAME", "CAMPAIGN_HOST_RANK": "$SLURM_LOCALID"}
+        step_variables = {
             "WORLD_SIZE": world,
             "MASTER_ADDR": placement.address,
             "MASTER_PORT": str(placement.port),
             **placement.environment,
         }
     else:
-        own, given = {}, {"CAMPAIGN_RANKS": world, "CAMPAIGN_HOSTS": ",".join(step.ranks_by_host), **_whole(step)}
+        rank_variables, step_variables = (
+            {},
+            {
+                "CAMPAIGN_RANKS": world,
+                "CAMPAIGN_HOSTS": ",".join(step.ranks_by_host),
+                **_single_program_variables(step),
+            },
+        )
         # mpirun and srun shall see the hosts and ranks of the run, not the one task that starts them.
         yield "unset SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_STEPID SLURM_MEM_PER_CPU SLURM_MEM_PER_NODE SLURM_CPU_BIND"
         yield "unset SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_DISTRIBUTION"
     if placement.devices:
-        own[placement.masks[0]] = "$devices"
-        if others := placement.masks[1:]:
-            yield f"unset {' '.join(others)}"
-    words = {**own, **{name: shlex.quote(value) for name, value in given.items()}}
+        rank_variables[placement.masks[0]] = "$devices"
+        if other_masks := placement.masks[1:]:
+            yield f"unset {' '.join(other_masks)}"
+    words = {**rank_variables, **{name: shlex.quote(value) for name, value in step_variables.items()}}
     # What the workload says itself is in the environment of srun already.
     yield from (f"export {name}={word}" for name, word in words.items() if name not in step.environment)
     # Of all that is said of devices this counts: records say it.
-    yield from _by_rank(
-        {rank: _exports(given.environment) for rank, given in placement.given.items() if given.environment}
+    yield from _case_lines(
+        {
+            rank: _format_exports(step_variables.environment)
+            for rank, step_variables in placement.device_environments.items()
+            if step_variables.environment
+        }
     )
     yield f"export {MARK_VARIABLE}={shlex.quote(marker)} {RANK_MARK}={shlex.quote(f'{marker}#')}$rank#"
-    yield from _by_rank(_before(placement.prefixes))
+    yield from _case_lines(_prepend_commands(placement.prefixes))
     if reaper:
         yield f'! command -v {shlex.quote(reaper[0])} >/dev/null || set -- {shlex.join(reaper)} "$here" "$@"'
     yield 'exec "$@"'
 
 
-def _before(words: Mapping[int, Sequence[str]]) -> dict[int, str]:
+def _prepend_commands(words: Mapping[int, Sequence[str]]) -> dict[int, str]:
     return {rank: f'set -- {shlex.join(argv)} "$@"' for rank, argv in words.items()}
 
 
-def _exports(environment: Mapping[str, str]) -> str:
+def _format_exports(environment: Mapping[str, str]) -> str:
     return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
 
 
-def _by_rank(commands: Mapping[int, str]) -> Iterator[str]:
+def _case_lines(commands: Mapping[int, str]) -> Iterator[str]:
     if commands:
         yield "case $rank in"
         yield from (f"{rank}) {command} ;;" for rank, command in sorted(commands.items()))
         yield "esac"
 
 
-def _whole(step: Step) -> dict[str, str]:
-    hosts, world = ",".join(step.ranks_by_host), str(len(step.ranks))
-    count, most = str(len(step.ranks_by_host)), max(step.ranks_by_host.values())
+def _single_program_variables(step: Step) -> dict[str, str]:
+    hosts, world = ",".join(step.ranks_by_host), str(len(step.rank_locations))
+    count, max_ranks = str(len(step.ranks_by_host)), max(step.ranks_by_host.values())
     return {
         "SLURM_NNODES": count,
         "SLURM_JOB_NUM_NODES": count,
@@ -206,13 +225,13 @@ def _whole(step: Step) -> dict[str, str]:
         "SLURM_JOB_NODELIST": hosts,
         "SLURM_NTASKS": world,
         "SLURM_NPROCS": world,
-        "SLURM_NTASKS_PER_NODE": str(most),
-        "SLURM_TASKS_PER_NODE": f"{most}(x{count})" if count != "1" else str(most),
+        "SLURM_NTASKS_PER_NODE": str(max_ranks),
+        "SLURM_TASKS_PER_NODE": f"{max_ranks}(x{count})" if count != "1" else str(max_ranks),
     }
 
 
-def step_argv(
-    step: Step, limits: Limits, script: Path, log: Path, *, name: str, gres: str | None, cpus_per_task: int | None
+def build_step_argv(
+    step: Step, limits: StepLimits, script: Path, log: Path, *, name: str, gres: str | None, cpus_per_task: int | None
 ) -> list[str]:
     """Build the srun command of a run.
 
@@ -226,10 +245,10 @@ def step_argv(
         cpus_per_task: processors per task, or None.
     """
     counts = step.ranks_by_host if step.per_rank else {next(iter(step.ranks_by_host)): 1}
-    argv = over(counts)
+    argv = build_srun_prefix(counts)
     if gres is not None:
         first = next(iter(step.ranks_by_host.values()))
-        argv += _devices(gres, 1 if step.per_rank else first, list(step.ranks_by_host.values()))
+        argv += _device_options(gres, 1 if step.per_rank else first, list(step.ranks_by_host.values()))
     if step.per_rank and cpus_per_task:
         argv.append(f"--cpus-per-task={cpus_per_task}")
     # 0 is all that the job has.
@@ -239,23 +258,23 @@ def step_argv(
     return [*argv, *step.srun, "/bin/sh", str(script), *step.argv]
 
 
-def _devices(gres: str, of_task: int, of_hosts: Sequence[int]) -> list[str]:
+def _device_options(gres: str, count_per_task: int, counts_by_host: Sequence[int]) -> list[str]:
     """Build the options that give a step its devices.
 
     --gres sets the same number on all hosts; where the numbers differ, each task requests its devices.
     """
-    if len(set(of_hosts)) == 1:
-        return [f"--gres={gres}:{of_hosts[0]}"]
-    return devices_of_tasks(gres, of_task)
+    if len(set(counts_by_host)) == 1:
+        return [f"--gres={gres}:{counts_by_host[0]}"]
+    return build_device_options(gres, count_per_task)
 
 
-def memory_of_host_mib(job: str) -> float:
+def parse_host_memory_mib(job: str) -> float:
     """Parse the memory in MiB of a job on each of its hosts from `scontrol show job --oneliner`.
 
     Return infinity if the output does not contain it.
     """
-    found = re.search(r"\b(?:AllocTRES|TRES)=\S*?mem=([\d.]+)([MGT])\S*?node=(\d+)", job)
-    return float(found[1]) * {"M": 1, "G": 1024, "T": 1024**2}[found[2]] / int(found[3]) if found else math.inf
+    match = re.search(r"\b(?:AllocTRES|TRES)=\S*?mem=([\d.]+)([MGT])\S*?node=(\d+)", job)
+    return float(match[1]) * {"M": 1, "G": 1024, "T": 1024**2}[match[2]] / int(match[3]) if match else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,23 +300,23 @@ class RankEnd:
     stopped: bool = False
 
 
-def read_ends(directory: Path, ranks: int) -> tuple[RankEnd, ...]:
-    """Read the files that `rank_script` writes and return the end of each rank, by rank."""
+def read_rank_ends(directory: Path, ranks: int) -> tuple[RankEnd, ...]:
+    """Read the files that `build_rank_script` writes and return the end of each rank, by rank."""
     ends = []
     for rank in range(ranks):
         try:
             text = (directory / f"rank.{rank}").read_text(errors="replace", encoding="utf-8")
         except FileNotFoundError:
             text = ""
-        ends.append(parse_end(text))
+        ends.append(parse_rank_end(text))
     return tuple(ends)
 
 
-def parse_end(text: str) -> RankEnd:
+def parse_rank_end(text: str) -> RankEnd:
     """Parse the text of a rank file into the end of the rank; a torn last line is ignored."""
     host = step = code = None
-    missing = stopped = False
-    looks: list[tuple[float, float, int]] = []
+    is_missing = was_stopped = False
+    clock_readings: list[tuple[float, float, int]] = []
     for line in text.splitlines(keepends=True):
         if not line.endswith("\n"):
             break
@@ -305,39 +324,39 @@ def parse_end(text: str) -> RankEnd:
             case [word, step_id, name] if word == _STARTED:
                 step, host = step_id, name
             case [word, number] if word == _ENDED and number.isdigit():
-                code = _signed(int(number))
+                code = _convert_shell_code(int(number))
             case [word] if word == _MISSING:
-                missing = True
+                is_missing = True
             case [word] if word == _STOPPED:
-                stopped = True
-            case [word, wall, boot, kills] if word in _LOOKS:
+                was_stopped = True
+            case [word, wall, boot, kills] if word in _CLOCK_MARKS:
                 with suppress(ValueError):  # a `date` without fractions of a second
-                    looks.append((float(wall), float(boot), int(kills)))
-    if len(looks) < len(_LOOKS):
-        return RankEnd(host, step, code, missing, stopped=stopped)
-    before, after = looks
+                    clock_readings.append((float(wall), float(boot), int(kills)))
+    if len(clock_readings) < len(_CLOCK_MARKS):
+        return RankEnd(host, step, code, is_missing, stopped=was_stopped)
+    before, after = clock_readings
     set_s = after[0] - before[0] - (after[1] - before[1])
-    clock_set_s = set_s if abs(set_s) > _CLOCK_SET_S else 0.0
-    return RankEnd(host, step, code, missing, after[2] - before[2], clock_set_s, stopped)
+    clock_set_s = set_s if abs(set_s) > _MIN_CLOCK_CHANGE_S else 0.0
+    return RankEnd(host, step, code, is_missing, after[2] - before[2], clock_set_s, was_stopped)
 
 
-def _signed(code: int) -> int:
+def _convert_shell_code(code: int) -> int:
     """Convert a shell's exit code of a process that a signal ended into a negative signal number."""
     return 128 - code if code > 128 and code - 128 in _SIGNALS else code
 
 
-def some_rank_failed(words: str) -> bool:
+def has_failed_rank(messages: str) -> bool:
     """Return whether srun has reported a failed rank."""
-    return _FAILED_TASKS.search(words) is not None
+    return _FAILED_TASKS.search(messages) is not None
 
 
-def codes_of(ends: Sequence[RankEnd], *, ended_by_us: bool) -> tuple[int | None, ...]:
+def list_exit_codes(ends: Sequence[RankEnd], *, ended_by_us: bool) -> tuple[int | None, ...]:
     """Return the exit codes by rank, with None for ranks that this program killed."""
     return tuple(None if ended_by_us and end.code == -signal.SIGKILL else end.code for end in ends)
 
 
-def objection(
-    code: int, words: str, tail: str, ends: Sequence[RankEnd], *, ended_by_us: bool, program: str
+def find_launch_error(
+    code: int, messages: str, tail: str, ends: Sequence[RankEnd], *, ended_by_us: bool, program: str
 ) -> LaunchError | None:
     """Return the error that makes the step no result of the workload, or None if it is a result.
 
@@ -354,45 +373,50 @@ def objection(
         program: name of the program, for the message.
     """
     if code == 0 and all(end.code is not None and not end.missing for end in ends):
-        return _inner_failure(tail)
-    if missing := sorted({end.host or "?" for end in ends if end.missing}):
-        return LaunchError(f"{program}: no such program on {', '.join(missing)}")
-    if failed := launch_failures(words):
-        said = "; ".join(f"{host}: {why}" for host, why in failed.items())
-        return HostFailed(f"Slurm could not start a run on {said}", failed)
-    if lost := _LOST_HOST.search(words):
-        return HostFailed(f"{lost[1]} failed under a run: {lost[0]}", {lost[1]: "failed under a run"})
-    if absent := [str(rank) for rank, end in enumerate(ends) if end.host is None]:
-        said = last_complaint(words) or f"srun ended with exit code {code}"
-        return LaunchError(f"Slurm did not start rank {', '.join(absent)} of {len(ends)}: {said}")
-    if MEMORY_ENDED.search(tail) or MEMORY_ENDED.search(words):
+        return _find_inner_failure(tail)
+    if hosts_without_program := sorted({end.host or "?" for end in ends if end.missing}):
+        return LaunchError(f"{program}: no such program on {', '.join(hosts_without_program)}")
+    if failures := parse_launch_failures(messages):
+        failure_text = "; ".join(f"{host}: {reason}" for host, reason in failures.items())
+        return HostFailed(f"Slurm could not start a run on {failure_text}", failures)
+    if lost_host := _LOST_HOST.search(messages):
+        return HostFailed(f"{lost_host[1]} failed under a run: {lost_host[0]}", {lost_host[1]: "failed under a run"})
+    if absent_ranks := [str(rank) for rank, end in enumerate(ends) if end.host is None]:
+        failure_text = find_last_error(messages) or f"srun ended with exit code {code}"
+        return LaunchError(f"Slurm did not start rank {', '.join(absent_ranks)} of {len(ends)}: {failure_text}")
+    if MEMORY_LIMIT_REPORT.search(tail) or MEMORY_LIMIT_REPORT.search(messages):
         return None
-    return _ended_from_outside(words, tail, ends, ended_by_us)
+    return _find_outside_end(messages, tail, ends, ended_by_us)
 
 
-def _inner_failure(tail: str) -> LaunchError | None:
+def _find_inner_failure(tail: str) -> LaunchError | None:
     """Return the failure of Slurm that an srun inside the program reported, which may end with exit code 0 nevertheless."""
-    if lost := re.search(rf"srun: error: {_LOST_HOST.pattern}", tail):
-        return HostFailed(f"{lost[1]} failed under a run: {lost[0]}", {lost[1]: "failed under a run"})
-    if late := _LAUNCH_TIMEOUT.search(tail):
-        return LaunchError(f"Slurm did not start all ranks: {late[0]}; it will be repeated")
+    if lost_host := re.search(rf"srun: error: {_LOST_HOST.pattern}", tail):
+        return HostFailed(f"{lost_host[1]} failed under a run: {lost_host[0]}", {lost_host[1]: "failed under a run"})
+    if launch_timeout := _LAUNCH_TIMEOUT.search(tail):
+        return LaunchError(f"Slurm did not start all ranks: {launch_timeout[0]}; it will be repeated")
     return None
 
 
-def _ended_from_outside(words: str, tail: str, ends: Sequence[RankEnd], ended_by_us: bool) -> LaunchError | None:
+def _find_outside_end(messages: str, tail: str, ends: Sequence[RankEnd], ended_by_us: bool) -> LaunchError | None:
     step = next(end.step for end in ends if end.step)
     job = step.partition(".")[0]
-    whose = rf"(?:STEP {re.escape(step)}|JOB {re.escape(job)})"
-    told = re.search(rf"\*\*\* {whose} ON (\S+) CANCELLED AT \S+( DUE TO [^*\n]+)?", f"{words}\n{tail}")
-    if told:
-        message = f"Slurm ended the run ({told[2].strip().lower() if told[2] else 'cancelled from outside'}): {told[0]}"
+    step_pattern = rf"(?:STEP {re.escape(step)}|JOB {re.escape(job)})"
+    cancellation = re.search(
+        rf"\*\*\* {step_pattern} ON (\S+) CANCELLED AT \S+( DUE TO [^*\n]+)?", f"{messages}\n{tail}"
+    )
+    if cancellation:
+        message = (
+            "Slurm ended the run "
+            f"({cancellation[2].strip().lower() if cancellation[2] else 'cancelled from outside'}): {cancellation[0]}"
+        )
         return LaunchError(f"{message}; it will be repeated")
     if (
         ended_by_us
         or all(end.code is not None for end in ends)
-        or any(end.code not in (None, 0, *_KILLS) for end in ends)
+        or any(end.code not in (None, 0, *_KILL_CODES) for end in ends)
     ):
         return None  # a rank has failed by itself
     # The scripts around the ranks are small and do nothing: what ends them with the ranks is not the subject.
-    message = last_complaint(words) or "srun says nothing"
+    message = find_last_error(messages) or "srun says nothing"
     return LaunchError(f"the step {step} was ended from outside: {message}; it will be repeated")

@@ -15,16 +15,16 @@ from pydantic import ConfigDict, TypeAdapter
 from campaign.common.errors import ConfigError, LaunchError
 from campaign.common.files import read_bytes, write_json
 from campaign.common.paths import Results
-from campaign.slurm.commands import Slurm
+from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.parse import JOB_FORMAT, SlurmJob, parse_squeue
-from campaign.slurm.poll import Poll
+from campaign.slurm.poll import QueuePoll
 from campaign.spec.driver_messages import DriverRequest
 
-RESTARTS_MAX = 10
+MAX_RESTARTS = 10
 
 
 @dataclass(frozen=True)
-class Submitted:
+class SubmittedJob:
     """Submitted job of a driver.
 
     Args:
@@ -51,21 +51,21 @@ class Submitted:
 
         A cluster that is installed again counts from 1.
         """
-        if token_in(job.comment):
-            return token_in(job.comment) == Path(self.folder).name
+        if parse_token(job.comment):
+            return parse_token(job.comment) == Path(self.folder).name
         # The accounting keeps no comments, and some sites do not.
         return job.name == self.name
 
 
-_DOCUMENT = TypeAdapter(Submitted)
+_DOCUMENT = TypeAdapter(SubmittedJob)
 
 
-def mark(comment: str, token: str) -> str:
+def append_token(comment: str, token: str) -> str:
     """Return the comment of a job with the token appended by which the job is recognised."""
     return f"{comment} token={token}"
 
 
-def token_in(comment: str) -> str:
+def parse_token(comment: str) -> str:
     """Return the token in the comment of a job, or an empty text for a job of somebody else."""
     return comment.rpartition("token=")[2].partition(" ")[0] if "token=" in comment else ""
 
@@ -74,32 +74,32 @@ def _path(results: Results, lease: str) -> Path:
     return results.work_directory(lease) / "job.json"
 
 
-def read(results: Results, lease: str) -> Submitted | None:
+def read(results: Results, lease: str) -> SubmittedJob | None:
     """Read the job of a lease. Return None if none was submitted, if sbatch has not answered, or if its end was read."""
     job = _read(results, lease)
     return job if job and job.job_id else None
 
 
-def read_unanswered(results: Results, lease: str) -> Submitted | None:
+def read_unanswered(results: Results, lease: str) -> SubmittedJob | None:
     """Read the submission of a lease of which it is not known what became. Return None if there is none."""
     job = _read(results, lease)
     return job if job and not job.job_id else None
 
 
-def read_all(results: Results) -> list[Submitted]:
+def read_all(results: Results) -> list[SubmittedJob]:
     """Read the jobs and the unanswered submissions of all leases."""
     leases = [path.parent.name for path in results.work_directory("").glob("*/job.json")]
     return [job for lease in leases if (job := _read(results, lease))]
 
 
-def _read(results: Results, lease: str) -> Submitted | None:
+def _read(results: Results, lease: str) -> SubmittedJob | None:
     try:
         return _DOCUMENT.validate_json(read_bytes(_path(results, lease)))
     except (OSError, ValueError):
         return None
 
 
-def write(results: Results, job: Submitted) -> None:
+def write(results: Results, job: SubmittedJob) -> None:
     write_json(_path(results, job.lease), asdict(job))
 
 
@@ -115,23 +115,23 @@ def is_expected(results: Results, lease: str, poll_s: float) -> bool:
     job = _read(results, lease)
     if job is None or not job.job_id:
         return job is not None
-    slurm = Slurm(results.slurm_call_log)
+    slurm = SlurmCommands(results.slurm_call_log)
     try:
         # The shared look does for a job that it shows: of hundreds, not each is to be asked for by each that looks for orphans.
-        look = Poll(results.slurm_state, slurm, poll_s).snapshot()
-        shown = look.jobs.get(job.job_id)
-        if not look.reachable or look.asked_s < job.submitted_s:
+        queue = QueuePoll(results.slurm_state, slurm, poll_s).take_snapshot()
+        shown_job = queue.jobs.get(job.job_id)
+        if not queue.reachable or queue.asked_s < job.submitted_s:
             return True
-        if shown:
-            return shown.active and job.is_shown_by(shown)
+        if shown_job:
+            return shown_job.is_active and job.is_shown_by(shown_job)
         # Not this user's, perhaps.
-        there = is_there(job, slurm)
+        is_in_queue = query_is_queued(job, slurm)
     except ConfigError:  # no Slurm here: another machine's campaign
         return True
-    return there is not False
+    return is_in_queue is not False
 
 
-def is_there(job: Submitted, slurm: Slurm) -> bool | None:
+def query_is_queued(job: SubmittedJob, slurm: SlurmCommands) -> bool | None:
     """Return whether a job is queued or running, or None if Slurm does not answer.
 
     Raises ConfigError if Slurm is not installed.
@@ -139,27 +139,27 @@ def is_there(job: Submitted, slurm: Slurm) -> bool | None:
     answer = slurm("squeue", "--noheader", f"--jobs={job.job_id}", JOB_FORMAT)
     if not answer.is_success:
         return False if "Invalid job id" in answer.err else None
-    return any(job.is_shown_by(each) for each in parse_squeue(answer.out))
+    return any(job.is_shown_by(shown_job) for shown_job in parse_squeue(answer.out))
 
 
-def restart_count() -> int:
+def count_restarts() -> int:
     """Return how often Slurm has restarted this job (preemption, time limit, lost host); 0 outside of a job."""
     return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 
 
 def check_restart(results: Results, request: DriverRequest) -> None:
     """Raise LaunchError in a job that was restarted too often, or for which no process waits any more."""
-    if not restart_count():
+    if not count_restarts():
         return
-    if restart_count() > RESTARTS_MAX:
-        raise LaunchError(f"Slurm has restarted the job {restart_count()} times, {RESTARTS_MAX} are allowed")
-    submitted = read(results, request.lease)
-    if submitted is None or submitted.request.token != request.token:
+    if count_restarts() > MAX_RESTARTS:
+        raise LaunchError(f"Slurm has restarted the job {count_restarts()} times, {MAX_RESTARTS} are allowed")
+    job = read(results, request.lease)
+    if job is None or job.request.token != request.token:
         # Its composition has been released, and may belong to somebody else now.
         raise LaunchError(f"job {os.environ['SLURM_JOB_ID']} was given up, but Slurm has restarted it")
 
 
 def check_restart_allowed() -> None:
     """Raise LaunchError in a job that may not be restarted again."""
-    if restart_count() >= RESTARTS_MAX:
-        raise LaunchError(f"Slurm has restarted the job {restart_count()} times, which is the limit")
+    if count_restarts() >= MAX_RESTARTS:
+        raise LaunchError(f"Slurm has restarted the job {count_restarts()} times, which is the limit")

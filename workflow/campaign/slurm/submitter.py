@@ -17,7 +17,7 @@ from campaign.common.errors import LaunchError
 from campaign.common.files import load_json, write_json
 from campaign.spec.driver_messages import DriverRequest, DriverResult
 
-_WHOLE_S = 120.0  # until a file that was renamed into its place is seen whole on every host
+_MAX_WRITE_DELAY_S = 120.0  # until a file that was renamed into its place is seen whole on every host
 
 
 class Submittable(Protocol):
@@ -47,13 +47,13 @@ class Submission:
 
     @property
     def result_file(self) -> Path:
-        return result_file(self.folder, self.request)
+        return make_result_path(self.folder, self.request)
 
     @property
     def log_file(self) -> Path:
         return self.folder / f"{self.job_id}_0_log.err"
 
-    def result(self) -> DriverResult | None:
+    def read_result(self) -> DriverResult | None:
         """Read the result of the driver, or return None if there is none yet.
 
         Raises LaunchError if the file is not a result of this driver.
@@ -64,25 +64,25 @@ class Submission:
             return None
         except (OSError, ValueError) as error:
             with suppress(OSError):
-                if time.time() - self.result_file.stat().st_mtime >= _WHOLE_S:
+                if time.time() - self.result_file.stat().st_mtime >= _MAX_WRITE_DELAY_S:
                     where = f"the result of the driver of {self.lease} cannot be read"
                     raise LaunchError(f"{where} ({error}): {self.result_file}") from error
             return None  # not yet whole on a shared file system
         try:
             if document.pop("token") != self.request.token:
                 raise ValueError("it is that of another driver")
-            return DriverResult.of(document)
+            return DriverResult.from_document(document)
         except (AttributeError, KeyError, ValueError) as error:
             raise LaunchError(f"the driver of {self.lease} left an unexpected result in {self.result_file}") from error
 
 
-def result_file(folder: Path, request: DriverRequest) -> Path:
+def make_result_path(folder: Path, request: DriverRequest) -> Path:
     """Return the path of the result file of a driver."""
     return folder / f"{request.token}.result.json"
 
 
 @dataclass(frozen=True)
-class Reporting:
+class ReportingDriver:
     """Callable for submitit that runs a driver and writes its result to a file of its own.
 
     The result is not pickled, because a pickle from another user may run anything.
@@ -95,10 +95,12 @@ class Reporting:
         try:
             document = self.driver()
         except Exception as error:
-            failed = LaunchError(f"the driver of {self.driver.request.lease} failed: {type(error).__name__}: {error}")
-            self._report(DriverResult(error=failed).document())
+            launch_error = LaunchError(
+                f"the driver of {self.driver.request.lease} failed: {type(error).__name__}: {error}"
+            )
+            self._write_result(DriverResult(error=launch_error).document())
             raise
-        self._report(document)
+        self._write_result(document)
 
     def checkpoint(self, *_: Any) -> Any:
         """Resubmit the same driver after a time limit or preemption, unless it refuses (hook of submitit)."""
@@ -107,9 +109,9 @@ class Reporting:
         self.driver.checkpoint()
         return DelayedSubmission(self)
 
-    def _report(self, document: dict[str, Any]) -> None:
+    def _write_result(self, document: dict[str, Any]) -> None:
         request = self.driver.request
-        write_json(result_file(self.folder, request), {"token": request.token, **document}, durable=True)
+        write_json(make_result_path(self.folder, request), {"token": request.token, **document}, durable=True)
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class DriverStatus:
     queued: bool = False
 
 
-class StillQueued(LaunchError):
+class StillQueuedError(LaunchError):
     """Error for a driver that waits in the queue, or for room there, while devices are held for it."""
 
 

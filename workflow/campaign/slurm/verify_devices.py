@@ -15,20 +15,20 @@ from campaign.common.accelerators import ACCELERATORS, Accelerator, AcceleratorK
 from campaign.common.accelerators.accelerator import parse_identity_and_model
 from campaign.common.errors import HostFailed, LaunchError
 from campaign.common.files import make_directory
-from campaign.slurm.run_on_hosts import ask_hosts, devices_of_tasks, together
-from campaign.spec.hardware import ComposedHost, Composition, Device, normal
+from campaign.slurm.run_on_hosts import build_device_options, merge_answers, run_script_on_hosts
+from campaign.spec.hardware import ComposedHost, Composition, Device, normalize_identity
 from campaign.spec.system_file import DeviceModel, SystemFile
 
-_DEVICE, _END = "device ", "exit "
+_DEVICE_PREFIX, _EXIT_PREFIX = "device ", "exit "
 # Slurm's grant, one line a device; a step that asks for more than the host has is refused, or gets an empty list.
-_GRANTED = """IFS=,
+_GRANTED_DEVICES_SCRIPT = """IFS=,
 for device in {granted}; do
   test "$device" = NoDevFiles || echo "device $device"
 done
 echo "exit 0"
 """
 _MASKS = [mask for each in ACCELERATORS.values() for mask in each.mask_variables[:1]]
-_REPORTED = """said=$({command} 2>&1)
+_LIST_DEVICES_SCRIPT = """said=$({command} 2>&1)
 code=$?
 printf '%s\\n' "$said" | while IFS= read -r line; do echo "device $line"; done
 echo "exit $code"
@@ -36,7 +36,7 @@ echo "exit $code"
 _TIMEOUT_S = 120.0  # the first query of a GPU that nobody uses loads its driver
 
 
-class DevicesDiffer(HostFailed):
+class DeviceMismatchError(HostFailed):
     """Error for hosts whose devices differ from the composition.
 
     Args:
@@ -45,13 +45,15 @@ class DevicesDiffer(HostFailed):
         lost: devices of the composition that a host does not list.
     """
 
-    def __init__(self, message: str, hosts: Mapping[str, str] | None = None, lost: Sequence[Device] = ()) -> None:
+    def __init__(
+        self, message: str, hosts: Mapping[str, str] | None = None, missing_devices: Sequence[Device] = ()
+    ) -> None:
         super().__init__(message, hosts)
-        self.lost = tuple(lost)
+        self.lost = tuple(missing_devices)
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class DeviceVerification:
     """Result of the comparison of the listed devices with the composition.
 
     Args:
@@ -65,7 +67,7 @@ class Verified:
     lost: tuple[Device, ...] = ()
 
 
-def verify(system: SystemFile, composition: Composition, directory: Path) -> Verified:
+def verify_devices_of_hosts(system: SystemFile, composition: Composition, directory: Path) -> DeviceVerification:
     """Have every host of the composition list its devices, and compare the lists with the composition.
 
     The lists are kept in `directory`/devices.txt. Raises DevicesDiffer if a host has fewer or other devices than the
@@ -73,61 +75,68 @@ def verify(system: SystemFile, composition: Composition, directory: Path) -> Ver
     and HostFailed if a host does not answer.
     """
     hosts = [host.name for host in composition.hosts]
-    command, identified = devices_script(system, composition)
-    counts = {host.name: len(on_host(host)) for host in composition.hosts}
+    command, is_identified = build_devices_script(system, composition)
+    counts = {host.name: len(list_physical_devices(host)) for host in composition.hosts}
     if len(set(counts.values())) > 1:
         # The job requested no number, and --gres sets the same number on all hosts. Each task requests its devices instead.
-        alike = [[host for host in hosts if counts[host] == count] for count in dict.fromkeys(counts.values())]
-        answers = together(
-            ask_hosts(each, command, devices=devices_of_tasks(system.slurm.gres, counts[each[0]]), timeout_s=_TIMEOUT_S)
-            for each in alike
+        host_groups = [[host for host in hosts if counts[host] == count] for count in dict.fromkeys(counts.values())]
+        answers = merge_answers(
+            run_script_on_hosts(
+                group,
+                command,
+                device_options=build_device_options(system.slurm.gres, counts[group[0]]),
+                timeout_s=_TIMEOUT_S,
+            )
+            for group in host_groups
         )
     else:
-        most = max(counts.values(), default=0)
-        gres = f"{system.slurm.gres}:{most}" if system.slurm.gres and most else "none"
+        max_count = max(counts.values(), default=0)
+        gres = f"{system.slurm.gres}:{max_count}" if system.slurm.gres and max_count else "none"
         # Devices are identified among all that the job has: a grant of as many as were composed might be of the others.
-        answers = ask_hosts(hosts, command, devices=() if identified else (f"--gres={gres}",), timeout_s=_TIMEOUT_S)
+        answers = run_script_on_hosts(
+            hosts, command, device_options=() if is_identified else (f"--gres={gres}",), timeout_s=_TIMEOUT_S
+        )
     make_directory(directory)
-    told = [f"{host}: {line}\n" for host, lines in answers.lines.items() for line in lines]
-    (directory / "devices.txt").write_text("".join(told) + answers.words, encoding="utf-8")
+    lines_to_write = [f"{host}: {line}\n" for host, lines in answers.lines.items() for line in lines]
+    (directory / "devices.txt").write_text("".join(lines_to_write) + answers.words, encoding="utf-8")
     if answers.failed:
-        said = "; ".join(f"{host}: {why}" for host, why in answers.failed.items())
-        raise HostFailed(f"the devices of a host could not be queried: {said}", answers.failed)
+        problem_text = "; ".join(f"{host}: {reason}" for host, reason in answers.failed.items())
+        raise HostFailed(f"the devices of a host could not be queried: {problem_text}", answers.failed)
     if answers.problem:
         raise LaunchError(f"the devices of {', '.join(hosts)} could not be queried: {answers.problem}")
-    found = checked(system, composition, answers.lines, identified=identified)
-    if found.problems:
-        said = "; ".join(f"{host}: {what}" for host, what in found.problems.items())
-        raise DevicesDiffer(
-            f"devices differ from the composition: {said}. Nothing was measured; check how Slurm learns of devices "
+    verification = compare_devices(system, composition, answers.lines, is_identified=is_identified)
+    if verification.problems:
+        problem_text = "; ".join(f"{host}: {problem}" for host, problem in verification.problems.items())
+        raise DeviceMismatchError(
+            f"devices differ from the composition: {problem_text}. Nothing was measured; check how Slurm learns of devices "
             f"(slurm.strategy: {system.slurm.strategy}), and `scontrol show node`",
-            found.problems,
-            found.lost,
+            verification.problems,
+            verification.lost,
         )
-    return found
+    return verification
 
 
-def devices_script(system: SystemFile, composition: Composition) -> tuple[str, bool]:
+def build_devices_script(system: SystemFile, composition: Composition) -> tuple[str, bool]:
     """Build the shell script that lists the devices of a host.
 
     The second result is True if the output identifies the devices, and False if the devices can only be counted.
     """
-    command = system.slurm.devices_command or kind_of(system, composition.hosts).list_command
+    command = system.slurm.devices_command or find_accelerator(system, composition.hosts).list_command
     if not command:
-        granted = "".join(f"${{{mask}-" for mask in _MASKS) + "}" * len(_MASKS)
-        return _GRANTED.replace("{granted}", granted), False
-    return _REPORTED.replace("{command}", shlex.join(command)), True
+        variables = "".join(f"${{{mask}-" for mask in _MASKS) + "}" * len(_MASKS)
+        return _GRANTED_DEVICES_SCRIPT.replace("{granted}", variables), False
+    return _LIST_DEVICES_SCRIPT.replace("{command}", shlex.join(command)), True
 
 
-def kind_of(system: SystemFile, hosts: Sequence[ComposedHost]) -> Accelerator:
+def find_accelerator(system: SystemFile, hosts: Sequence[ComposedHost]) -> Accelerator:
     """Return the kind of accelerator in a composition, or that of CPU processes if it has no other."""
-    kinds = [ACCELERATORS[runs_on(system, device)] for host in hosts for device in on_host(host)]
+    kinds = [ACCELERATORS[find_device_kind(system, device)] for host in hosts for device in list_physical_devices(host)]
     return next((kind for kind in kinds if kind.list_command), ACCELERATORS["cpu"])
 
 
-def checked(
-    system: SystemFile, composition: Composition, lines: Mapping[str, tuple[str, ...]], *, identified: bool
-) -> Verified:
+def compare_devices(
+    system: SystemFile, composition: Composition, lines: Mapping[str, tuple[str, ...]], *, is_identified: bool
+) -> DeviceVerification:
     """Compare the output lines of the hosts with the composition. Pure.
 
     Args:
@@ -137,79 +146,102 @@ def checked(
         identified: True if the lines identify devices; otherwise devices are only counted, if Slurm grants devices at all.
     """
     parse = (
-        parse_identity_and_model if system.slurm.devices_command else kind_of(system, composition.hosts).parse_devices
+        parse_identity_and_model
+        if system.slurm.devices_command
+        else find_accelerator(system, composition.hosts).parse_devices
     )
-    seen: dict[str, tuple[DetectedDevice, ...]] = {}
+    devices_by_host: dict[str, tuple[DetectedDevice, ...]] = {}
     problems: dict[str, str] = {}
-    lost: list[Device] = []
+    missing_devices: list[Device] = []
     for host in composition.hosts:
-        said = lines.get(host.name, ())
-        ended = next((line.removeprefix(_END) for line in said if line.startswith(_END)), "unknown")
-        texts = [line.removeprefix(_DEVICE) for line in said if line.startswith(_DEVICE)]
-        seen[host.name] = parse(texts) if identified else tuple(DetectedDevice() for text in texts if text.strip())
+        host_lines = lines.get(host.name, ())
+        exit_code = next(
+            (line.removeprefix(_EXIT_PREFIX) for line in host_lines if line.startswith(_EXIT_PREFIX)), "unknown"
+        )
+        texts = [line.removeprefix(_DEVICE_PREFIX) for line in host_lines if line.startswith(_DEVICE_PREFIX)]
+        devices_by_host[host.name] = (
+            parse(texts) if is_identified else tuple(DetectedDevice() for text in texts if text.strip())
+        )
         # Slurm tells a step its devices by a variable for GPUs only.
-        comparable = identified or system.slurm.gres.partition(":")[0] == "gpu"
-        if ended != "0":
-            words = f"the command that lists its devices failed (exit code {ended}): {' '.join(texts)[:200]}"
+        comparable = is_identified or system.slurm.gres.partition(":")[0] == "gpu"
+        if exit_code != "0":
+            words = f"the command that lists its devices failed (exit code {exit_code}): {' '.join(texts)[:200]}"
             problems[host.name] = words
-        elif comparable and (problem := _difference(system, host, seen[host.name], identified=identified)):
+        elif comparable and (
+            problem := _describe_difference(system, host, devices_by_host[host.name], is_identified=is_identified)
+        ):
             problems[host.name] = problem
-            lost += _lost(system, host, seen[host.name]) if identified else ()
-    return Verified(seen, problems, tuple(lost))
+            missing_devices += _find_missing_devices(system, host, devices_by_host[host.name]) if is_identified else ()
+    return DeviceVerification(devices_by_host, problems, tuple(missing_devices))
 
 
-def _difference(
-    system: SystemFile, host: ComposedHost, seen: tuple[DetectedDevice, ...], *, identified: bool
+def _describe_difference(
+    system: SystemFile, host: ComposedHost, listed_devices: tuple[DetectedDevice, ...], *, is_identified: bool
 ) -> str | None:
     """Describe how the listed devices of a host differ from the composition, or return None if they match.
 
     Additional devices do no harm, because each run gets the list of its own.
     """
-    wanted = on_host(host)
-    if len(seen) < len(wanted):
-        return f"{len(seen)} devices found, {len(wanted)} composed"
-    if not identified:
+    composed_devices = list_physical_devices(host)
+    if len(listed_devices) < len(composed_devices):
+        return f"{len(listed_devices)} devices found, {len(composed_devices)} composed"
+    if not is_identified:
         return None
-    if lost := [f"{device.fabric_id} ({device.host_id})" for device in _lost(system, host, seen)]:
-        return f"{', '.join(lost)} not among {', '.join(sorted({device.identity for device in seen}))}"
-    models = {device.identity: device.model for device in seen}
-    for model in dict.fromkeys(device.model for device in wanted):
-        called = system.devices.get(model, DeviceModel()).reported_as
-        if called is None or not any(models.values()):  # amd-smi lists no models
+    if missing_devices := [
+        f"{device.fabric_id} ({device.host_id})" for device in _find_missing_devices(system, host, listed_devices)
+    ]:
+        return f"{', '.join(missing_devices)} not among {', '.join(sorted({device.identity for device in listed_devices}))}"
+    models = {device.identity: device.model for device in listed_devices}
+    for model in dict.fromkeys(device.model for device in composed_devices):
+        reported_model = system.devices.get(model, DeviceModel()).reported_as
+        if reported_model is None or not any(models.values()):  # amd-smi lists no models
             continue
-        count = sum(device.model == model for device in wanted)
-        fitting = sum(each == called for each in models.values()) if len(models) == len(seen) else 0
-        if fitting < count:
-            others = ", ".join(sorted({each for each in models.values() if each != called})) or "nothing"
-            return f"{fitting} of {count} {model} report '{called}'; found {others}"
+        count = sum(device.model == model for device in composed_devices)
+        match_count = (
+            sum(listed_model == reported_model for listed_model in models.values())
+            if len(models) == len(listed_devices)
+            else 0
+        )
+        if match_count < count:
+            other_models = (
+                ", ".join(sorted({listed_model for listed_model in models.values() if listed_model != reported_model}))
+                or "nothing"
+            )
+            return f"{match_count} of {count} {model} report '{reported_model}'; found {other_models}"
     return None
 
 
-def _lost(system: SystemFile, host: ComposedHost, seen: Sequence[DetectedDevice]) -> list[Device]:
+def _find_missing_devices(
+    system: SystemFile, host: ComposedHost, listed_devices: Sequence[DetectedDevice]
+) -> list[Device]:
     """Return the devices of a host whose names on the host are known but are missing from its list."""
     # Fabrics and hosts write one identity in more ways than one.
-    there = {normal(name) for device in seen for name in (device.identity, device.address) if name}
+    identities = {
+        normalize_identity(name) for device in listed_devices for name in (device.identity, device.address) if name
+    }
     return [
         device
-        for device in on_host(host)
+        for device in list_physical_devices(host)
         # The host's tools do not know an emulated device by the fabric's host id, and a number or `card.tile` identifies none.
-        if device.host_id and runs_on(system, device) != "cpu" and not device.host_id.replace(".", "", 1).isdecimal()
-        if normal(device.host_id) not in there
+        if device.host_id
+        and find_device_kind(system, device) != "cpu"
+        and not device.host_id.replace(".", "", 1).isdecimal()
+        if normalize_identity(device.host_id) not in identities
     ]
 
 
-def on_host(host: ComposedHost) -> tuple[Device, ...]:
+def list_physical_devices(host: ComposedHost) -> tuple[Device, ...]:
     """Return the physical devices of a host, with one entry for all parts of a device.
 
     Remote devices are left out, because a run reaches them in other ways.
     """
-    found: dict[str, Device] = {}
+    devices: dict[str, Device] = {}
     for device in host.devices:
         if device.launch is None or device.local:
-            found.setdefault(device.physical, device)
-    return tuple(found.values())
+            devices.setdefault(device.physical, device)
+    return tuple(devices.values())
 
 
-def runs_on(system: SystemFile, device: Device) -> AcceleratorKind:
+def find_device_kind(system: SystemFile, device: Device) -> AcceleratorKind:
     """Return the kind of a device, as the system file states it for the model."""
     return system.devices.get(device.model, DeviceModel()).runs_on

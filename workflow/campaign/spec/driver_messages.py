@@ -24,7 +24,7 @@ _ERRORS = {
     each.__name__: each
     for each in (CampaignError, ConfigError, FabricError, HostFailed, LaunchError, RecordError, ArchiveError)
 }
-_CLOSED = ConfigDict(extra="forbid")
+_FORBID_EXTRA = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class DriverRequest:
     is given again. holding: the same for the composition (`Journal.holding`).
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
     lease_plan: str
     root: str
     campaign: str
@@ -57,7 +57,7 @@ class DriverRequest:
         return asdict(self)
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Self:
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Parse a request from its document. Raises ValueError if the document is invalid."""
         return cast(Self, _REQUEST.validate_python(document))
 
@@ -67,17 +67,17 @@ _REQUEST = TypeAdapter(DriverRequest)
 
 @dataclass(frozen=True)
 class _Error:
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
     kind: str
     message: str
     hosts: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, error: CampaignError) -> _Error:
-        kind = next(each.__name__ for each in type(error).__mro__ if each.__name__ in _ERRORS)
+    def from_error(cls, error: CampaignError) -> _Error:
+        kind = next(error_class.__name__ for error_class in type(error).__mro__ if error_class.__name__ in _ERRORS)
         return cls(kind, str(error), error.hosts if isinstance(error, HostFailed) else {})
 
-    def error(self) -> CampaignError:
+    def to_error(self) -> CampaignError:
         """Return the exception that was recorded. Raises ValueError if its kind is unknown."""
         if (kind := _ERRORS.get(self.kind)) is None:
             raise ValueError(f"no error is called {self.kind!r}")
@@ -88,7 +88,7 @@ class _Error:
 class _ResultDocument:
     """`DriverResult` in JSON."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
     measured: list[tuple[str, int]]
     use: str
     error: _Error | None
@@ -111,11 +111,11 @@ class DriverResult:
     began_s: float | None = None
 
     def document(self) -> dict[str, Any]:
-        error = _Error.of(self.error) if self.error else None
+        error = _Error.from_error(self.error) if self.error else None
         return asdict(_ResultDocument(self.measured, self.use, error, self.began_s))
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Self:
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Parse a result from its document. Raises ValueError if the document is invalid."""
-        found = _RESULT.validate_python(document)
-        return cls(found.measured, found.use, found.error.error() if found.error else None, found.began_s)
+        result = _RESULT.validate_python(document)
+        return cls(result.measured, result.use, result.error.to_error() if result.error else None, result.began_s)

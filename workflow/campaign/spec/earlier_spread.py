@@ -36,24 +36,24 @@ class EarlierSpread:
         return all(map(math.isfinite, (self.variance, self.freedom, self.per_run))) and self.freedom > 0
 
 
-def spreads(rows: Any) -> tuple[EarlierSpread, ...]:
+def parse_spreads(rows: Any) -> tuple[EarlierSpread, ...]:
     """Parse spreads from JSON; damaged rows give none, which only makes statements more careful."""
     try:
-        found = tuple(EarlierSpread(**row) for row in rows)
-        return tuple(each for each in found if each.usable)
+        all_spreads = tuple(EarlierSpread(**row) for row in rows)
+        return tuple(spread for spread in all_spreads if spread.usable)
     except TypeError:
         return ()
 
 
-def keep(path: Path, system: str, found: Iterable[EarlierSpread]) -> None:
+def write_spreads(path: Path, system: str, spreads_to_write: Iterable[EarlierSpread]) -> None:
     """Write the spreads of a system to a file, or remove the file if there are none."""
-    if rows := [asdict(each) for each in found]:
+    if rows := [asdict(spread) for spread in spreads_to_write]:
         write_json(path, {"schema_version": SCHEMA, "system": system, "spreads": rows}, indent=1)
     else:
         path.unlink(missing_ok=True)
 
 
-def kept(path: Path) -> Sequence[EarlierSpread]:
+def read_spreads(path: Path) -> Sequence[EarlierSpread]:
     """Read the spreads of earlier campaigns from a file."""
     document = read_json(path)
-    return spreads(document.get("spreads")) if document.get("schema_version") == SCHEMA else ()
+    return parse_spreads(document.get("spreads")) if document.get("schema_version") == SCHEMA else ()

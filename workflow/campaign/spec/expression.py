@@ -68,7 +68,7 @@ class Expression:
             ) from error
 
 
-def parse(text: str, known: Collection[str], where: str = "expression") -> Expression:
+def parse_expression(text: str, allowed_names: Collection[str], where: str = "expression") -> Expression:
     """Parse a predicate over the names in `known`; ConfigError says what is not allowed and names the nearest axis."""
     if len(text) > MAX_LENGTH:
         raise ConfigError(f"{where}: expression of {len(text)} characters; at most {MAX_LENGTH} are allowed")
@@ -83,25 +83,27 @@ def parse(text: str, known: Collection[str], where: str = "expression") -> Expre
             "\"workload == 'bert-large' and batch >= 8\""
         ) from error
     names: set[str] = set()
-    term = _translate(tree.body, text, known, where, names, 0)
+    term = _translate(tree.body, text, allowed_names, where, names, 0)
     return Expression(text, frozenset(names), where, term)
 
 
-def _translate(node: ast.expr, text: str, known: Collection[str], where: str, names: set[str], depth: int) -> _Term:
+def _translate(
+    node: ast.expr, text: str, allowed_names: Collection[str], where: str, names: set[str], depth: int
+) -> _Term:
     if depth > MAX_DEPTH:
         raise ConfigError(f"{where}: '{_short(text)}' is nested deeper than {MAX_DEPTH} levels")
 
     def term(child: ast.expr) -> _Term:
-        return _translate(child, text, known, where, names, depth + 1)
+        return _translate(child, text, allowed_names, where, names, depth + 1)
 
     match node:
         case ast.Constant(value=str() | int() | float() | bool()):
             constant = node.value
             return lambda _: constant
         case ast.Name(id=name):
-            if name not in known:
-                near = difflib.get_close_matches(name, list(known), n=1)
-                hint = f"did you mean '{near[0]}'?" if near else f"known names: {', '.join(sorted(known))}"
+            if name not in allowed_names:
+                near = difflib.get_close_matches(name, list(allowed_names), n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"known names: {', '.join(sorted(allowed_names))}"
                 raise ConfigError(f"{where}: '{text}' names '{name}', which is no axis; {hint} (texts need quotes)")
             names.add(name)
             return lambda axes: axes[name]

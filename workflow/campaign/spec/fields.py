@@ -106,10 +106,10 @@ class FileModel(ClosedModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
 
-def listed(value: Any) -> Any:
+def as_list(value: Any) -> Any:
     """A single value stands for a list of one."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 _T = TypeVar("_T")
-Many = Annotated[tuple[_T, ...], Field(min_length=1), BeforeValidator(listed)]
+Many = Annotated[tuple[_T, ...], Field(min_length=1), BeforeValidator(as_list)]

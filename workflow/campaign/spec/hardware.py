@@ -19,11 +19,11 @@ Health = Literal["ok", "warning", "critical"]
 
 STORAGE_KIND = "nvme"
 NETWORK_KIND = "nic"
-_FLEETING = ("holder", "state", "attached_to", "others", "called", "movable")
+_MOMENTARY_FIELDS = ("holder", "state", "attached_to", "others", "called", "movable")
 """What of a device is of the moment, so that no record keeps it."""
 
 
-def use_of(kind: str) -> str:
+def describe_use(kind: str) -> str:
     """Return the word for devices of a kind in a composition, such as 'drive' or 'device'."""
     return {STORAGE_KIND: "drive", NETWORK_KIND: "network card"}.get(kind, "device")
 
@@ -38,7 +38,7 @@ class Link:
     gen_max: int
 
     @property
-    def degraded(self) -> bool:
+    def is_degraded(self) -> bool:
         return self.width < self.width_max or self.gen < self.gen_max
 
     @property
@@ -81,7 +81,7 @@ class Device:
     @property
     def use(self) -> str:
         """Word for the device in a composition."""
-        return use_of(self.kind)
+        return describe_use(self.kind)
 
     @property
     def physical(self) -> str:
@@ -93,8 +93,8 @@ class Device:
 
         It has no holder and no state, so that equal compositions have equal documents.
         """
-        gone = (*_FLEETING, *(("launch",) if self.launch is None else ()))
-        return {name: value for name, value in asdict(self).items() if name not in gone}
+        omitted_fields = (*_MOMENTARY_FIELDS, *(("launch",) if self.launch is None else ()))
+        return {name: value for name, value in asdict(self).items() if name not in omitted_fields}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Device:
@@ -103,8 +103,8 @@ class Device:
         Raises TypeError or KeyError if the document is invalid.
         """
         link, launch = document["link"], document.get("launch")
-        nested = {"link": link and Link(**link), "launch": launch and Launch.from_document(launch)}
-        return cls(**{**document, **nested, "state": "in_use"})
+        nested_fields = {"link": link and Link(**link), "launch": launch and Launch.from_document(launch)}
+        return cls(**{**document, **nested_fields, "state": "in_use"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,10 @@ class Inventory:
     hosts: tuple[Host, ...]
     devices: tuple[Device, ...]
 
-    def device(self, fabric_id: str) -> Device | None:
+    def find_device(self, fabric_id: str) -> Device | None:
         return next((device for device in self.devices if device.fabric_id == fabric_id), None)
 
-    def freed(self) -> Inventory:
+    def release_all(self) -> Inventory:
         """Return the same inventory with all hosts and devices released.
 
         With it, select() shows whether a configuration could ever fit.
@@ -166,9 +166,9 @@ class ComposedHost:
 
     def document(self) -> dict[str, Any]:
         """See `Composition.document`; without what the fabric does not tell."""
-        own = {"name": self.name, "cores": self.cores, "memory_gib": self.memory_gib}
+        host_fields = {"name": self.name, "cores": self.cores, "memory_gib": self.memory_gib}
         parts = {"devices": [d.document() for d in self.devices], "storage": [d.document() for d in self.storage]}
-        return {**own, **parts, **({} if self.p2p is None else {"p2p": self.p2p})}
+        return {**host_fields, **parts, **({} if self.p2p is None else {"p2p": self.p2p})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +191,8 @@ class Composition:
     def from_document(cls, document: Mapping[str, Any]) -> Composition:
         """Build the composition that a document describes. Raises TypeError or KeyError if the document is invalid."""
 
-        def devices(found: Sequence[Mapping[str, Any]]) -> tuple[Device, ...]:
-            return tuple(Device.from_document(device) for device in found)
+        def devices(documents: Sequence[Mapping[str, Any]]) -> tuple[Device, ...]:
+            return tuple(Device.from_document(device) for device in documents)
 
         return cls(
             tuple(
@@ -201,22 +201,22 @@ class Composition:
             )
         )
 
-    def shortfall(self, configuration: Configuration) -> tuple[str, ...]:
+    def list_shortfalls(self, configuration: Configuration) -> tuple[str, ...]:
         """List what is missing so that the configuration cannot be measured at all (as against measured and flagged)."""
-        found: list[str] = []
+        shortfalls: list[str] = []
         if len(self.hosts) != configuration.hosts:
-            found.append(f"{len(self.hosts)} hosts obtained, {configuration.hosts} requested")
+            shortfalls.append(f"{len(self.hosts)} hosts obtained, {configuration.hosts} requested")
         count = configuration.devices_per_host
         for host in self.hosts[: configuration.hosts]:
             if len(host.devices) < count:
-                found.append(f"{host.name}: {len(host.devices)} devices obtained, {count} requested")
+                shortfalls.append(f"{host.name}: {len(host.devices)} devices obtained, {count} requested")
             if configuration.storage != "local" and not host.storage:
-                found.append(f"{host.name}: no {configuration.storage} storage obtained")
+                shortfalls.append(f"{host.name}: no {configuration.storage} storage obtained")
             if configuration.p2p and not host.p2p:
-                found.append(f"{host.name}: peer-to-peer through the fabric is not on")
-        return (*found, *(f"{name}: {words}" for name, words in self.doubts))
+                shortfalls.append(f"{host.name}: peer-to-peer through the fabric is not on")
+        return (*shortfalls, *(f"{name}: {words}" for name, words in self.doubts))
 
-    def mismatches(
+    def list_mismatches(
         self, configuration: Configuration, links: Mapping[str, tuple[int, int]] | None = None
     ) -> tuple[str, ...]:
         """List every difference between the obtained and the requested hardware; empty if they are equal.
@@ -225,72 +225,74 @@ class Composition:
             configuration: requested hardware.
             links: (lanes, generation) that the site expects of a model's links, where more than the device itself reports.
         """
-        found = list(self.shortfall(configuration))
+        mismatches = list(self.list_shortfalls(configuration))
         for host in self.hosts[: configuration.hosts]:
             if len(host.devices) > configuration.devices_per_host:
-                found.append(
+                mismatches.append(
                     f"{host.name}: {len(host.devices)} devices obtained, {configuration.devices_per_host} requested"
                 )
             if (local := sum(device.local for device in host.devices)) != configuration.local_devices_per_host:
-                found.append(
+                mismatches.append(
                     f"{host.name}: {local} local devices obtained, {configuration.local_devices_per_host} requested"
                 )
-            found.extend(
+            mismatches.extend(
                 f"{host.name}: {device.fabric_id} is {device.model!r}, {configuration.device!r} requested"
                 for device in host.devices
                 if device.model != configuration.device
             )
         for host in self.hosts:
-            found.extend(
+            mismatches.extend(
                 f"{host.name}: {device.fabric_id} is {'local' if device.local else 'on the fabric'}, "
                 f"storage {configuration.storage} requested"
                 for device in host.storage
                 if device.local != (configuration.storage == "nvme")
             )
         if not configuration.p2p:
-            found.extend(f"{host.name}: peer-to-peer is on, not requested" for host in self.hosts if host.p2p)
-        found.extend(f"{device.fabric_id}: health {device.health}" for device in self.devices if device.health != "ok")
-        linked = [(device, device.link) for device in self.devices if device.link is not None]
-        found.extend(f"{device.fabric_id}: {link.shortfall}" for device, link in linked if link.degraded)
-        for device, link in linked:
+            mismatches.extend(f"{host.name}: peer-to-peer is on, not requested" for host in self.hosts if host.p2p)
+        mismatches.extend(
+            f"{device.fabric_id}: health {device.health}" for device in self.devices if device.health != "ok"
+        )
+        device_links = [(device, device.link) for device in self.devices if device.link is not None]
+        mismatches.extend(f"{device.fabric_id}: {link.shortfall}" for device, link in device_links if link.is_degraded)
+        for device, link in device_links:
             # As good as both ends can be, and less than the site expects of the model.
             width, gen = (links or {}).get(device.model, (0, 0))
-            if not link.degraded and (link.width < width or link.gen < gen):
-                expected = f"x{width} gen {gen} expected of {device.model!r}"
-                found.append(f"{device.fabric_id}: link x{link.width} gen {link.gen}, {expected}")
-        return tuple(found)
+            if not link.is_degraded and (link.width < width or link.gen < gen):
+                expectation = f"x{width} gen {gen} expected of {device.model!r}"
+                mismatches.append(f"{device.fabric_id}: link x{link.width} gen {link.gen}, {expectation}")
+        return tuple(mismatches)
 
 
 POOL = "pool"
 """Drawer of devices whose entry names none."""
 
 
-def own_devices(host: HostSpec) -> tuple[Device, ...]:
+def list_built_in_devices(host: HostSpec) -> tuple[Device, ...]:
     """List the devices built into a host, with ids like `host1/gpu0`, numbered per kind."""
-    found: list[Device] = []
+    devices: list[Device] = []
     numbers: Counter[str] = Counter()
     for spec in host.devices:
         for _ in range(spec.count):
             name = f"{host.name}/{spec.kind}{numbers[spec.kind]}"
             numbers[spec.kind] += 1
-            found.append(Device(name, spec.kind, spec.model, None, host.name, local=True, attached_to=host.name))
-    return tuple(found)
+            devices.append(Device(name, spec.kind, spec.model, None, host.name, local=True, attached_to=host.name))
+    return tuple(devices)
 
 
-def pool_devices(pool: Iterable[PoolSpec]) -> tuple[Device, ...]:
+def list_pool_devices(pool: Iterable[PoolSpec]) -> tuple[Device, ...]:
     """List the devices of the pool; id and location are `<drawer>/slot<n>`."""
-    found: list[Device] = []
+    devices: list[Device] = []
     slots: Counter[str] = Counter()
     for spec in pool:
         drawer = spec.drawer or POOL
         for _ in range(spec.count):
             slots[drawer] += 1
             location = f"{drawer}/slot{slots[drawer]}"
-            found.append(Device(location, spec.kind, spec.model, None, location, local=False))
-    return tuple(found)
+            devices.append(Device(location, spec.kind, spec.model, None, location, local=False))
+    return tuple(devices)
 
 
-def normal(identity: str) -> str:
+def normalize_identity(identity: str) -> str:
     """Normalise an identity, so that the spellings of different tools compare equal.
 
     `GPU-`, upper case, the separators of a MAC and the eight-digit PCI domain are removed.

@@ -41,7 +41,7 @@ class Launch:
     server: str = ""
 
     @property
-    def way(self) -> tuple[Any, ...]:
+    def shared_settings(self) -> tuple[Any, ...]:
         """Settings that all devices of one process must share."""
         return self.prefix, tuple(sorted(self.environment.items())), self.fraction, self.memory_mib
 
@@ -52,14 +52,14 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class DeviceEnvironment:
     """Command prefix and variables that one process needs for its devices; empty for devices that are attached to its host."""
 
     prefix: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def given(launches: Sequence[Launch | None], host: str) -> Given:
+def build_device_environment(launches: Sequence[Launch | None], host: str) -> DeviceEnvironment:
     """Build the command prefix and the variables for one process with these devices.
 
     Raises ValueError if the devices need different settings.
@@ -68,28 +68,30 @@ def given(launches: Sequence[Launch | None], host: str) -> Given:
         launches: launch of each device; None for an attached one.
         host: host of the process.
     """
-    used = [launch for launch in launches if launch is not None]
-    if not used:
-        return Given()
-    first = used[0]
-    if len(used) != len(launches) or any(launch.way != first.way for launch in used):
+    remote_launches = [launch for launch in launches if launch is not None]
+    if not remote_launches:
+        return DeviceEnvironment()
+    first = remote_launches[0]
+    if len(remote_launches) != len(launches) or any(
+        launch.shared_settings != first.shared_settings for launch in remote_launches
+    ):
         raise ValueError("its devices are used in different ways, and one process can be started in one only")
     values = {
-        "devices": str(len(used)),
-        "fraction": decimal(first.fraction),
-        "percent": decimal(str(100 * Fraction(first.fraction))),
+        "devices": str(len(remote_launches)),
+        "fraction": format_decimal(first.fraction),
+        "percent": format_decimal(str(100 * Fraction(first.fraction))),
         "memory_mib": str(first.memory_mib),
-        "ids": ",".join(dict.fromkeys(launch.id for launch in used)),
-        "servers": ",".join(dict.fromkeys(launch.server for launch in used)),
+        "ids": ",".join(dict.fromkeys(launch.id for launch in remote_launches)),
+        "servers": ",".join(dict.fromkeys(launch.server for launch in remote_launches)),
         "host": host,
     }
-    return Given(
-        tuple(_filled(word, values) for word in first.prefix),
-        {name: _filled(text, values) for name, text in first.environment.items()},
+    return DeviceEnvironment(
+        tuple(_fill_template(word, values) for word in first.prefix),
+        {name: _fill_template(text, values) for name, text in first.environment.items()},
     )
 
 
-def decimal(fraction: str) -> str:
+def format_decimal(fraction: str) -> str:
     """Format a fraction as a decimal number, rounded down, such as 0.142857 for 1/7.
 
     It is never rounded up, because seven times 1/7 would then be more than a device.
@@ -98,7 +100,7 @@ def decimal(fraction: str) -> str:
     return f"{int(million) / 1_000_000:.6f}".rstrip("0").rstrip(".")
 
 
-def exact(value: str | float) -> Fraction:
+def parse_fraction(value: str | float) -> Fraction:
     """Parse the fraction of a device ('5/20', '1/7' or 0.25) exactly. Raises ValueError if it is not above 0 and at most 1."""
     try:
         part = Fraction(str(value))
@@ -111,9 +113,9 @@ def exact(value: str | float) -> Fraction:
     return part
 
 
-def names_in(text: str) -> Iterator[str]:
+def parse_names(text: str) -> Iterator[str]:
     """Yield the names in the braces of a template. Raises ValueError if the template is invalid or has an unknown name."""
-    for _, name in _parts(text):
+    for _, name in _split_template(text):
         if name is not None:
             if name not in NAMES:
                 raise ValueError(
@@ -122,11 +124,11 @@ def names_in(text: str) -> Iterator[str]:
             yield name
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    return "".join(literal + ("" if name is None else values[name]) for literal, name in _parts(text))
+def _fill_template(text: str, values: Mapping[str, str]) -> str:
+    return "".join(literal + ("" if name is None else values[name]) for literal, name in _split_template(text))
 
 
-def _parts(text: str) -> Iterator[tuple[str, str | None]]:
+def _split_template(text: str) -> Iterator[tuple[str, str | None]]:
     # Plain names only: format fields could otherwise reach into attributes.
     try:
         parts = list(string.Formatter().parse(text))

@@ -118,7 +118,7 @@ class LeasePlan(ClosedModel):
     parts: dict[str, dict[str, Any]]
     """Parts of specifications, by hash."""
     batches: dict[str, tuple[tuple[int, str], ...]]
-    """By `memory_key`: batch and cell id of every cell of the campaign with this key, in this lease or not."""
+    """By `hash_memory_use`: batch and cell id of every cell of the campaign with this key, in this lease or not."""
     forecast: LeaseForecast | None
     """Expected duration; null where nothing is to be measured."""
     charge: LeaseCharge | None = None

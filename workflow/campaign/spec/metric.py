@@ -79,9 +79,9 @@ class Metric:
     @property
     def label(self) -> str:
         """What it is called in sentences: its name without its unit."""
-        statistic = _statistic(self.name)
+        statistic = _find_statistic(self.name)
         stem = self.name.removesuffix(statistic)
-        return (stem.removesuffix(_suffix(self.name)) + statistic).replace("_", " ")
+        return (stem.removesuffix(_find_unit_suffix(self.name)) + statistic).replace("_", " ")
 
     @property
     def axis(self) -> str:
@@ -118,9 +118,9 @@ class Metric:
     @property
     def suffix(self) -> str:
         """Unit as names of columns end with it; empty where its name has none."""
-        return _suffix(self.name).removeprefix("_")
+        return _find_unit_suffix(self.name).removeprefix("_")
 
-    def of(self, throughput_per_s: float | None, metrics: Mapping[str, float]) -> float | None:
+    def read_value(self, throughput_per_s: float | None, metrics: Mapping[str, float]) -> float | None:
         """Return the value of the metric for a run, or None if the run has none or only tables compute it."""
         return throughput_per_s if self.name == "throughput_per_s" else metrics.get(self.name)
 
@@ -133,7 +133,7 @@ THROUGHPUT = Metric("throughput_per_s", "samples/s", "higher", "total_rate")
 """The metric of a campaign that names none."""
 
 
-def metric(
+def find_metric(
     name: str, unit: str | None = None, better: Better | None = None, scaling: Scaling | None = None
 ) -> Metric | None:
     """Return the metric of that name, or None if nothing tells which direction is better.
@@ -145,7 +145,7 @@ def metric(
     scaling = scaling or _find_scaling(name)
     if name == THROUGHPUT.name:
         return Metric(name, unit or THROUGHPUT.unit, better or THROUGHPUT.better, scaling)
-    symbol, _, direction = _UNITS.get(_suffix(name), ("", "", None))
+    symbol, _, direction = _UNITS.get(_find_unit_suffix(name), ("", "", None))
     better = better or direction
     return None if better is None else Metric(name, symbol if unit is None else unit, better, scaling)
 
@@ -158,14 +158,14 @@ def from_document(document: Mapping[str, Any]) -> Metric:
     return Metric(name, document["unit"], document["better"], document.get("scaling", _find_scaling(name)))
 
 
-def metric_of(context: Mapping[str, Any]) -> Metric:
+def read_primary_metric(context: Mapping[str, Any]) -> Metric:
     """Return the primary metric from the context document of a campaign; throughput if it names none."""
     return from_document(context.get("campaign", {}).get("metric") or {})
 
 
 def unit_words(name: str) -> str | None:
     """Return the unit of a number in words, by the end of its name; None if the name has no unit."""
-    return _UNITS[suffix][1] if (suffix := _suffix(name)) else None
+    return _UNITS[suffix][1] if (suffix := _find_unit_suffix(name)) else None
 
 
 def _find_scaling(name: str) -> Scaling | None:
@@ -173,13 +173,13 @@ def _find_scaling(name: str) -> Scaling | None:
     return next((scaling for names, scaling in _SCALING.items() if re.fullmatch(names, name, re.VERBOSE)), None)
 
 
-def _suffix(name: str) -> str:
-    stem = name.removesuffix(_statistic(name))
+def _find_unit_suffix(name: str) -> str:
+    stem = name.removesuffix(_find_statistic(name))
     return next((suffix for suffix in _UNITS if stem.endswith(suffix)), "")
 
 
-def _statistic(name: str) -> str:
-    found = _STATISTIC.search(name)
-    if found is None or (found[0] in _UNITS and not name[: found.start()].endswith(tuple(_UNITS))):
+def _find_statistic(name: str) -> str:
+    match = _STATISTIC.search(name)
+    if match is None or (match[0] in _UNITS and not name[: match.start()].endswith(tuple(_UNITS))):
         return ""
-    return found[0]
+    return match[0]

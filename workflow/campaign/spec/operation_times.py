@@ -35,7 +35,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class OperationTime:
     """One operation. answer: what the control plane said of an attach ("true", "false"); it need not be what happened."""
 
     operation: Operation
@@ -45,27 +45,29 @@ class Timed:
     seconds: float
     group: int = 0
 
-    def is_a(self, operation: Operation, device: str = "", box: str = "", answer: str = "") -> bool:
+    def matches(self, operation: Operation, device: str = "", box: str = "", answer: str = "") -> bool:
         """Return whether the operation matches all filters that are not empty."""
-        named = ((device, self.device), (box, self.box), (answer, self.answer))
-        return self.operation == operation and all(not asked or asked == own for asked, own in named)
+        filters = ((device, self.device), (box, self.box), (answer, self.answer))
+        return self.operation == operation and all(
+            not requested_value or requested_value == actual_value for requested_value, actual_value in filters
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class RecordingSession:
     """Operations recorded in one stretch, in order. resolution_s: of its clock; 1 where only whole seconds were printed."""
 
     name: str
-    operations: tuple[Timed, ...]
+    operations: tuple[OperationTime, ...]
     began: str = ""
     resolution_s: float = 0.001
 
-    def groups(self) -> list[tuple[Timed, ...]]:
+    def group_operations(self) -> list[tuple[OperationTime, ...]]:
         """Group the operations into recompositions, in order."""
-        found: dict[int, list[Timed]] = {}
-        for each in self.operations:
-            found.setdefault(each.group, []).append(each)
-        return [tuple(group) for group in found.values()]
+        groups: dict[int, list[OperationTime]] = {}
+        for operation in self.operations:
+            groups.setdefault(operation.group, []).append(operation)
+        return [tuple(group) for group in groups.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,58 +77,58 @@ class OperationTimes:
     fabric: str
     source: str
     address: str
-    sessions: tuple[Session, ...]
+    sessions: tuple[RecordingSession, ...]
 
     def __len__(self) -> int:
         return sum(len(session.operations) for session in self.sessions)
 
-    def seconds(self, operation: Operation, device: str = "", box: str = "", answer: str = "") -> list[float]:
+    def select_seconds(self, operation: Operation, device: str = "", box: str = "", answer: str = "") -> list[float]:
         """Return the durations (s) of the operations that match all filters that are not empty."""
         return [
-            each.seconds
+            timed.seconds
             for session in self.sessions
-            for each in session.operations
-            if each.is_a(operation, device, box, answer)
+            for timed in session.operations
+            if timed.matches(operation, device, box, answer)
         ]
 
     def quantile(self, share: float, operation: Operation, device: str = "", answer: str = "") -> float | None:
         """A quantile over all sessions together, by linear interpolation; None where the operation was never timed."""
-        values = sorted(self.seconds(operation, device, "", answer))
+        values = sorted(self.select_seconds(operation, device, "", answer))
         if not values:
             return None
-        place = share * (len(values) - 1)
-        low = math.floor(place)
+        position = share * (len(values) - 1)
+        low = math.floor(position)
         high = min(low + 1, len(values) - 1)
-        return values[low] + (place - low) * (values[high] - values[low])
+        return values[low] + (position - low) * (values[high] - values[low])
 
-    def scaled(self, factor: float) -> OperationTimes:
+    def scale_times(self, factor: float) -> OperationTimes:
         """Return the recording with each time multiplied by a factor."""
         if factor == 1:
             return self
-        scaled = self._with(lambda each: replace(each, seconds=factor * each.seconds))
-        return replace(scaled, source=f"{self.source}, times {factor:g}")
+        scaled_times = self._map_operations(lambda each: replace(each, seconds=factor * each.seconds))
+        return replace(scaled_times, source=f"{self.source}, times {factor:g}")
 
-    def read_twice(self, pause_s: float) -> OperationTimes:
+    def double_readings(self, pause_s: float) -> OperationTimes:
         """The recording as if each reading were followed by another after a pause, for states that two readings agree on."""
-        again = pause_s + (self.quantile(0.5, "inventory") or 0.0)
+        extra_s = pause_s + (self.quantile(0.5, "inventory") or 0.0)
 
-        def longer(each: Timed) -> Timed:
+        def lengthen(each: OperationTime) -> OperationTime:
             reading = each.operation in ("inventory", "read_back")
-            return replace(each, seconds=each.seconds + again) if reading else each
+            return replace(each, seconds=each.seconds + extra_s) if reading else each
 
-        return self._with(longer)
+        return self._map_operations(lengthen)
 
-    def of_any_device(self) -> OperationTimes:
+    def drop_device_kinds(self) -> OperationTimes:
         """Return the recording without device kinds, so that its times apply to devices of every kind."""
-        return self._with(lambda each: replace(each, device=""))
+        return self._map_operations(lambda each: replace(each, device=""))
 
-    def _with(self, change: Callable[[Timed], Timed]) -> OperationTimes:
+    def _map_operations(self, change: Callable[[OperationTime], OperationTime]) -> OperationTimes:
         sessions = (replace(each, operations=tuple(map(change, each.operations))) for each in self.sessions)
         return replace(self, sessions=tuple(sessions))
 
-    def sample(self, random: Random, operation: Operation, device: str = "", answer: str = "") -> float:
+    def sample_seconds(self, random: Random, operation: Operation, device: str = "", answer: str = "") -> float:
         """Return one recorded duration (s) at random; 0 if the operation was never timed."""
-        values = self.seconds(operation, device, "", answer) or self.seconds(operation, device)
+        values = self.select_seconds(operation, device, "", answer) or self.select_seconds(operation, device)
         return random.choice(values) if values else 0.0
 
     def document(self) -> dict[str, Any]:
@@ -150,7 +152,9 @@ def from_document(document: Any, where: str = "operation times") -> OperationTim
         if document["schema_version"] != SCHEMA:
             raise ValueError(f"schema_version is not {SCHEMA}")
         sessions = [
-            Session(str(s["session"]), _operations(s["operations"]), str(s["began"]), float(s["resolution_s"]))
+            RecordingSession(
+                str(s["session"]), _parse_operations(s["operations"]), str(s["began"]), float(s["resolution_s"])
+            )
             for s in document["sessions"]
         ]
         source = document["source"]
@@ -162,12 +166,12 @@ def from_document(document: Any, where: str = "operation times") -> OperationTim
         ) from error
 
 
-def _operations(rows: Iterable[Sequence[Any]]) -> tuple[Timed, ...]:
+def _parse_operations(rows: Iterable[Sequence[Any]]) -> tuple[OperationTime, ...]:
     found = []
     for operation, device, box, answer, seconds, group in rows:
         if operation not in OPERATIONS or not 0 <= float(seconds) < math.inf:
             raise ValueError(f"{operation} of {seconds} s; operations are {', '.join(OPERATIONS)}")
-        found.append(Timed(operation, str(device), str(box), str(answer), float(seconds), int(group)))
+        found.append(OperationTime(operation, str(device), str(box), str(answer), float(seconds), int(group)))
     return tuple(found)
 
 
@@ -180,11 +184,13 @@ def read_times(path: Path) -> OperationTimes:
     return from_document(document, str(path))
 
 
-def published_times(name: str) -> OperationTimes:
+def read_published_times(name: str) -> OperationTimes:
     """Read recordings that come with this package, such as `h3`. Raises ConfigError for an unknown name."""
     directory = files("campaign") / "fabrics" / "times"
-    known = sorted(each.name.removesuffix(".yaml") for each in directory.iterdir() if each.name.endswith(".yaml"))
-    if name not in known:
-        raise ConfigError(f"no recorded times {name!r}; there are: {', '.join(known)}")
+    available_names = sorted(
+        file.name.removesuffix(".yaml") for file in directory.iterdir() if file.name.endswith(".yaml")
+    )
+    if name not in available_names:
+        raise ConfigError(f"no recorded times {name!r}; there are: {', '.join(available_names)}")
     text = (directory / f"{name}.yaml").read_text(encoding="utf-8")
     return from_document(yaml.load(text, _Loader), f"{name}.yaml")

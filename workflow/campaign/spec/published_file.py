@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_va
 from campaign.common.errors import ConfigError
 from campaign.common.paths import PUBLISHED_DATA_DIRECTORY
 from campaign.spec.cell import AXES, SHAPE_AXES, Scalar
-from campaign.spec.expression import parse
+from campaign.spec.expression import parse_expression
 from campaign.spec.fields import ClosedModel
 from campaign.spec.yaml_file import read_yaml
 
@@ -84,7 +84,7 @@ class ModelHere(ClosedModel):
         return (*self.same, *self.like)
 
 
-class Here(ClosedModel):
+class CampaignMapping(ClosedModel):
     """How a campaign's cells are held against a claim."""
 
     compute: Compute
@@ -148,7 +148,7 @@ class Claim(ClosedModel):
     """A remark for people."""
     says: str
     """The claim in words."""
-    here: Here | None = None
+    here: CampaignMapping | None = None
     """How a campaign's cells are compared with it."""
     not_here: str = ""
     """Why no campaign can measure it; instead of `here`."""
@@ -207,19 +207,19 @@ class ReferenceSet(ClosedModel):
             raise ValueError(f"way: not axes: {', '.join(unknown)}; there are: {', '.join(sorted(self.axes))}")
         return self
 
-    def _check(self, name: str, here: Here) -> None:
+    def _check(self, name: str, mapping: CampaignMapping) -> None:
         """ValueError for a model, an axis or an expression that means nothing here."""
-        if unknown := sorted({*here.models, *here.against_models}.difference(self.models)):
+        if unknown := sorted({*mapping.models, *mapping.against_models}.difference(self.models)):
             raise ValueError(f"{name}: models that the set does not list: {', '.join(unknown)}")
         axes = self.axes
-        if unknown := sorted({*here.vary, *here.under, *here.keep}.difference(axes)):
+        if unknown := sorted({*mapping.vary, *mapping.under, *mapping.keep}.difference(axes)):
             raise ValueError(f"{name}: not axes: {', '.join(unknown)}; there are: {', '.join(sorted(axes))}")
-        for text in filter(None, (here.of, here.against)):
+        for text in filter(None, (mapping.of, mapping.against)):
             self._check_expression(name, text)
 
     def _check_expression(self, name: str, text: str) -> None:
         try:
-            parse(text, self.axes, name)
+            parse_expression(text, self.axes, name)
         except ConfigError as error:
             raise ValueError(str(error)) from error
 
@@ -229,61 +229,64 @@ class ReferenceSet(ClosedModel):
         return frozenset({*AXES, *SHAPE_AXES, *self.options})
 
 
-def holds(check: Check, claims: Mapping[str, Claim]) -> bool:
+def is_check_satisfied(check: Check, claims: Mapping[str, Claim]) -> bool:
     """Return whether the arithmetic of a check holds with the printed values, to the printed digits."""
-    above, below = (claims[name].value for name in check.over)
+    dividend, divisor = (claims[name].value for name in check.over)
     low, high = claims[check.within].accept
-    if not isinstance(above, float) or not isinstance(below, float):
+    if not isinstance(dividend, float) or not isinstance(divisor, float):
         return False
-    ratio = above / below
+    ratio = dividend / divisor
     inside = (low is None or ratio >= low) and (high is None or ratio <= high)
     return inside and math.isclose(ratio, check.result, rel_tol=1e-3)
 
 
-def names() -> list[str]:
+def list_set_names() -> list[str]:
     """List the names of the sets that come with the project."""
     return sorted(path.stem for path in PUBLISHED_DATA_DIRECTORY.glob("*.yaml"))
 
 
-def is_set(text: str) -> bool:
+def is_set_name(text: str) -> bool:
     """Return whether a text is the name of a set that comes with the project."""
-    return text in names()
+    return text in list_set_names()
 
 
-def path_of(reference: str, beside: Path | None = None) -> Path:
+def find_set_path(reference: str, directory: Path | None = None) -> Path:
     """Return the path of the file that `load` would read."""
-    return PUBLISHED_DATA_DIRECTORY / f"{reference}.yaml" if is_set(reference) else (beside or Path()) / reference
+    return (
+        PUBLISHED_DATA_DIRECTORY / f"{reference}.yaml" if is_set_name(reference) else (directory or Path()) / reference
+    )
 
 
-def load(reference: str, beside: Path | None = None, place: str = "") -> ReferenceSet:
+def load_set(reference: str, directory: Path | None = None, place: str = "") -> ReferenceSet:
     """A set by its name, or by the path of its file (relative to the directory `beside`). place: where it is named, for messages.
 
     ConfigError: there is none, or it is not as this module says; with the place.
     """
-    path = path_of(reference, beside)
+    path = find_set_path(reference, directory)
     if not path.is_file():
         raise ConfigError(
-            f"{place}{reference}: not a set of published claims; choose from: {', '.join(names())}, or give the path of a YAML file"
+            f"{place}{reference}: not a set of published claims; choose from: "
+            f"{', '.join(list_set_names())}, or give the path of a YAML file"
         )
     source = read_yaml(path)
-    return from_document(source.data, str(path), source.place)
+    return from_document(source.data, str(path), source.format_location)
 
 
 def _place(name: str, location: tuple[str | int, ...], place: Callable[..., str] | None) -> str:
     return place(*location, name="set") if place else f"{name}: {'.'.join(map(str, location)) or 'set'}"
 
 
-def _of_this_version(document: Mapping[str, object]) -> Mapping[str, object]:
+def _drop_obsolete_keys(document: Mapping[str, object]) -> Mapping[str, object]:
     """Return a set in results without the keys that sets of earlier versions had for predictions."""
-    kept = dict(document)
-    if isinstance(claims := kept.get("claims"), list):
-        kept["claims"] = [_without(claim, "by_construction") for claim in claims]
-    if isinstance(models := kept.get("models"), dict):
-        kept["models"] = {name: _without(model, "replayed") for name, model in models.items()}
-    return kept
+    document_copy = dict(document)
+    if isinstance(claims := document_copy.get("claims"), list):
+        document_copy["claims"] = [_drop_keys(claim, "by_construction") for claim in claims]
+    if isinstance(models := document_copy.get("models"), dict):
+        document_copy["models"] = {name: _drop_keys(model, "replayed") for name, model in models.items()}
+    return document_copy
 
 
-def _without(document: object, *keys: str) -> object:
+def _drop_keys(document: object, *keys: str) -> object:
     """Return a document without some of its keys; anything else as it is."""
     return (
         {key: value for key, value in document.items() if key not in keys} if isinstance(document, dict) else document
@@ -296,7 +299,7 @@ def from_document(document: Mapping[str, object], name: str, place: Callable[...
     place: names a key of its file and the line. Without it, the document is part of results.
     """
     if place is None:
-        document = _of_this_version(document)
+        document = _drop_obsolete_keys(document)
     try:
         return ReferenceSet.model_validate_json(json.dumps(document), strict=True)
     except (ValidationError, TypeError, ValueError) as error:

@@ -33,9 +33,9 @@ from campaign.spec.readings import Reading, newest_readings
 SCHEMA = "record/1"
 IMPORTED = "imported"
 """Flag of a record that was read from a log which was made without us."""
-NO_LEASE_SAID = "imported-"
+IMPORTED_LEASE_PREFIX = "imported-"
 """How the last part of the lease's id begins where the map of an import says of no lease."""
-_FULL_BYTES = 64 * 1024  # more than a program prints at once
+_MIN_FREE_BYTES = 64 * 1024  # more than a program prints at once
 
 Status = Literal[
     "ok",  # finished, and its metrics are believed
@@ -88,7 +88,7 @@ class RecordedCell(ClosedModel):
     options: dict[str, Scalar] = Field(default_factory=dict)
 
     @classmethod
-    def of(cls, cell: Cell) -> RecordedCell:
+    def from_cell(cls, cell: Cell) -> RecordedCell:
         return cls.model_validate(
             {
                 "configuration": cell.configuration.name,
@@ -207,10 +207,10 @@ class Record(ClosedModel):
 
 def is_full(directory: Path) -> bool:
     """Return whether so little space is left that the output of programs may be lost."""
-    return shutil.disk_usage(directory).free < _FULL_BYTES
+    return shutil.disk_usage(directory).free < _MIN_FREE_BYTES
 
 
-class Store:
+class RecordStore:
     """Store of the records of one results directory."""
 
     def __init__(self, results: Path) -> None:
@@ -222,13 +222,13 @@ class Store:
         """Return the path of the record of a run that was started."""
         return self.records / f"{cell_id[:2]}/{cell_id}.{repetition}.json"
 
-    def index(self, *, implied: bool = True, cells: Collection[str] | None = None) -> set[tuple[str, int]]:
+    def list_keys(self, *, implied: bool = True, cells: Collection[str] | None = None) -> set[tuple[str, int]]:
         """Keys of all records, from file names alone.
 
         implied: with those of runs that were not started for being implied; cells: ids, where those of some cells will do.
         """
         keys: set[tuple[str, int]] = set()
-        others: list[tuple[tuple[str, int], tuple[str, int]]] = []
+        implied_keys: list[tuple[tuple[str, int], tuple[str, int]]] = []
         if not self.records.is_dir():
             return keys
         try:
@@ -240,23 +240,27 @@ class Store:
                     if match[3] is None:
                         keys.add((match[1], int(match[2])))
                     elif implied:
-                        others.append(((match[1], int(match[2])), (match[3], int(match[4]))))
+                        implied_keys.append(((match[1], int(match[2])), (match[3], int(match[4]))))
         except OSError as error:
             raise RecordError(f"{error.filename}: cannot be listed ({error.strerror}); fix its permissions") from error
         # What implies a run of these cells may be a run of another one.
-        there = keys if cells is None else {evidence for _, evidence in others if self.path(*evidence).exists()}
-        return keys | {key for key, evidence in others if evidence in there}
+        existing_keys = (
+            keys if cells is None else {evidence for _, evidence in implied_keys if self.path(*evidence).exists()}
+        )
+        return keys | {key for key, evidence in implied_keys if evidence in existing_keys}
 
-    def has(self, cell_id: str, repetition: int, *, implied: bool = True) -> bool:
+    def has_record(self, cell_id: str, repetition: int, *, implied: bool = True) -> bool:
         """Return whether a run has a record."""
-        return self.path(cell_id, repetition).exists() or (implied and self._implied(cell_id, repetition) is not None)
+        return self.path(cell_id, repetition).exists() or (
+            implied and self._find_implied(cell_id, repetition) is not None
+        )
 
-    def started(self, cell_id: str) -> list[int]:
+    def list_started(self, cell_id: str) -> list[int]:
         """Return the numbers of a cell's runs that were started and have a record."""
         names = (_NAME.fullmatch(path.name) for path in (self.records / cell_id[:2]).glob(f"{cell_id}.*.json"))
         return sorted(int(match[2]) for match in names if match and match[3] is None)
 
-    def _implied(self, cell_id: str, repetition: int) -> Path | None:
+    def _find_implied(self, cell_id: str, repetition: int) -> Path | None:
         for path in sorted((self.records / cell_id[:2]).glob(f"{cell_id}.{repetition}.implied-by.*.json")):
             match = _NAME.fullmatch(path.name)
             if match and match[3] and self.path(match[3], int(match[4])).exists():
@@ -268,7 +272,7 @@ class Store:
         until = time.monotonic() + latency_s
         # All names are listed only where one is not seen: a shared file system may remember that there was no such file.
         unseen = {key for key in keys if not self.path(*key).exists()}
-        while unseen and (unseen := unseen - self.index()):
+        while unseen and (unseen := unseen - self.list_keys()):
             if time.monotonic() > until:
                 raise RecordError(
                     f"{self.path(*min(unseen))}: was written on another host, and is not seen here after {latency_s:g} s; is "
@@ -277,19 +281,19 @@ class Store:
             time.sleep(0.2)
 
     def write(self, record: Record) -> None:
-        path = self.path(*record.key).with_name(_file_name(record))
+        path = self.path(*record.key).with_name(_format_file_name(record))
         body = record.model_dump_json(exclude={"checksum"}).encode().removesuffix(b"}")
         write_once(path, body + b',"checksum":"%s"}\n' % _checksum(body))
 
-    def read(self, cell_id: str, repetition: int) -> Record:
+    def read_latest(self, cell_id: str, repetition: int) -> Record:
         """The record of a run with the newest reading of its log, or the record that says what implies how it ends.
 
         RecordError: it is damaged; ConfigError: a reading is.
         """
         record = self.read_measured(cell_id, repetition)
-        if found := self._readings.get((f"{cell_id}.{repetition}", record.started)):
+        if reading := self._readings.get((f"{cell_id}.{repetition}", record.started)):
             try:
-                return Record.model_validate({**dict(record), **found.record})
+                return Record.model_validate({**dict(record), **reading.record})
             except ValidationError as error:
                 raise ConfigError(
                     f"{Results.from_directory(self.results).log_readings}: the reading of run {cell_id}.{repetition} is damaged "
@@ -300,21 +304,21 @@ class Store:
     def read_measured(self, cell_id: str, repetition: int) -> Record:
         """Read the record as it was written after the run."""
         path = self.path(cell_id, repetition)
-        return read_record(path if path.exists() else self._implied(cell_id, repetition) or path)
+        return read_record(path if path.exists() else self._find_implied(cell_id, repetition) or path)
 
     @cached_property
     def _readings(self) -> Mapping[tuple[str, float], Reading]:
         return newest_readings(self.results)
 
-    def damaged(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    def find_damaged(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
         """Return the problem by key, for those of these records that cannot be read."""
-        found = {}
+        problems = {}
         for key in keys:
             try:
                 self.read_measured(*key)
             except RecordError as error:
-                found[key] = str(error)
-        return found
+                problems[key] = str(error)
+        return problems
 
     def forget_implied_by(self, cell_id: str, repetition: int) -> None:
         """Remove what rests on a record that says something else now."""
@@ -323,20 +327,20 @@ class Store:
 
     def __iter__(self) -> Iterator[Record]:
         """All records in the order of their keys; a damaged one raises RecordError naming the file."""
-        for key in sorted(self.index()):
-            yield self.read(*key)
+        for key in sorted(self.list_keys()):
+            yield self.read_latest(*key)
 
-    def share(self, document: object) -> str:
+    def share_document(self, document: object) -> str:
         """Store a document that many records have in common once, and return its hash. A damaged file is replaced."""
         name = hash_document(document)
         try:
-            self.shared_document(name)
+            self.read_shared_document(name)
         except RecordError:
             (self.shared / f"{name}.json").unlink(missing_ok=True)
         write_once(self.shared / f"{name}.json", (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
         return name
 
-    def shared_document(self, name: str) -> dict[str, Any]:
+    def read_shared_document(self, name: str) -> dict[str, Any]:
         path = self.shared / f"{name}.json"
         document = require_json(path, "restore it from an archive")
         if hash_document(document) != name:
@@ -350,12 +354,12 @@ def read_record(path: Path) -> Record:
         content = read_bytes(path)
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror})") from error
-    if found := _CHECKSUM.search(content):
-        if _checksum(content[: found.start()]) != found[1]:
+    if match := _CHECKSUM.search(content):
+        if _checksum(content[: match.start()]) != match[1]:
             raise RecordError(
                 f"{path}: was changed since it was written (checksum); move it away and the run is measured again"
             )
-        content = content[: found.start()] + b"}"
+        content = content[: match.start()] + b"}"
     try:
         record = Record.model_validate_json(content)
     except ValidationError as error:
@@ -363,7 +367,7 @@ def read_record(path: Path) -> Record:
         raise RecordError(
             f"{path}: not a whole {SCHEMA} record ({problem}); move it away and the run is measured again"
         ) from error
-    if path.name != _file_name(record):
+    if path.name != _format_file_name(record):
         raise RecordError(f"{path}: holds the record of {record.cell_id}.{record.repetition}; move it away")
     return record
 
@@ -380,9 +384,9 @@ def _names_in(directory: Path) -> list[str]:
         return []
 
 
-def _file_name(record: Record) -> str:
-    by = f".implied-by.{record.implied_by}" if record.implied_by else ""
-    return f"{record.cell_id}.{record.repetition}{by}.json"
+def _format_file_name(record: Record) -> str:
+    suffix = f".implied-by.{record.implied_by}" if record.implied_by else ""
+    return f"{record.cell_id}.{record.repetition}{suffix}.json"
 
 
 CAMPAIGN_SCHEMA = "campaign-as-used/1"
@@ -390,19 +394,19 @@ IN_ARCHIVE = "campaign.json"
 """Where an archive holds the campaign as used."""
 
 
-def campaigns_as_used(directory: Path, *, every: bool = False) -> Iterator[dict[str, Any]]:
+def read_campaigns_as_used(directory: Path, *, every: bool = False) -> Iterator[dict[str, Any]]:
     """The campaign as used in a results directory: that of its plan, then that of an archive that was extracted there.
 
     Without both, or where `every` one is wanted, those that records name, the newest first.
     """
-    results, alone = Results.from_directory(directory), True
+    results, needs_recorded = Results.from_directory(directory), True
     if name := read_json(results.plan_file).get("campaign_hash"):
         with suppress(RecordError):
-            yield Store(directory).shared_document(str(name))
-            alone = False
+            yield RecordStore(directory).read_shared_document(str(name))
+            needs_recorded = False
     if document := read_json(directory / IN_ARCHIVE):
         yield document
-        alone = False
-    if alone or every:
+        needs_recorded = False
+    if needs_recorded or every:
         paths = sorted(results.shared_documents.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
         yield from (each for each in map(read_json, paths) if each.get("schema_version") == CAMPAIGN_SCHEMA)

@@ -14,20 +14,20 @@ RunKey = tuple[str, int]
 """Id of a cell, and number of one of its runs."""
 BLOCK_ORDERS = ("blocks", "random-blocks")
 """Orders of leases (`protocol.lease_order`) that compose everything once, in random order, before anything is composed again."""
-MOST = 999
+MAX_RUNS_PER_COMPOSITION = 999
 """Most runs of a cell in one composition, and most compositions of a configuration."""
 
 
-def run_number(composition: int, number: int) -> int:
+def compute_run_number(composition: int, number: int) -> int:
     """Return the run number (`Record.repetition`) of the n-th run of a cell in a composition; both count from 1."""
-    if not (1 <= composition <= MOST and 1 <= number <= MOST):
-        raise ValueError(f"composition {composition}, run {number}: both are between 1 and {MOST}")
-    return (composition - 1) * (MOST + 1) + number
+    if not (1 <= composition <= MAX_RUNS_PER_COMPOSITION and 1 <= number <= MAX_RUNS_PER_COMPOSITION):
+        raise ValueError(f"composition {composition}, run {number}: both are between 1 and {MAX_RUNS_PER_COMPOSITION}")
+    return (composition - 1) * (MAX_RUNS_PER_COMPOSITION + 1) + number
 
 
 def composition_of(run: int) -> int:
     """Return the number of the composition, from 1, that a run is measured on."""
-    return run // (MOST + 1) + 1
+    return run // (MAX_RUNS_PER_COMPOSITION + 1) + 1
 
 
 def number_in_composition(run: int) -> int:
@@ -35,33 +35,33 @@ def number_in_composition(run: int) -> int:
 
     Runs of equal number there are a block.
     """
-    return run % (MOST + 1)
+    return run % (MAX_RUNS_PER_COMPOSITION + 1)
 
 
-def runs_of(settings: Settings) -> tuple[int, ...]:
+def list_run_numbers(settings: Settings) -> tuple[int, ...]:
     """List the numbers of the planned runs of a cell in planned order; its repetitions take turns over the compositions.
 
     If the settings are for one composition, only its runs are listed.
     """
     k = settings.compositions
     if settings.composition is not None:
-        here = len(range(settings.composition - 1, settings.repetitions, k))
-        return tuple(run_number(settings.composition, number) for number in range(1, here + 1))
-    return tuple(run_number(place % k + 1, place // k + 1) for place in range(settings.repetitions))
+        run_count = len(range(settings.composition - 1, settings.repetitions, k))
+        return tuple(compute_run_number(settings.composition, number) for number in range(1, run_count + 1))
+    return tuple(compute_run_number(place % k + 1, place // k + 1) for place in range(settings.repetitions))
 
 
-def compositions_of(settings: Settings) -> range:
+def list_compositions(settings: Settings) -> range:
     """Return the compositions, from 1, that have runs of a cell; no more than the cell has repetitions."""
     if settings.composition is not None:
         return range(settings.composition, settings.composition + 1)
     return range(1, min(settings.compositions, settings.repetitions) + 1)
 
 
-def in_composition(settings: Settings, composition: int) -> Settings:
+def with_composition(settings: Settings, composition: int) -> Settings:
     """Return the settings of a cell for one of its compositions."""
     return replace(settings, composition=composition)
 
 
-def whole(settings: Settings) -> Settings:
+def without_composition(settings: Settings) -> Settings:
     """Return the settings of a cell for all its compositions."""
     return replace(settings, composition=None)

@@ -17,7 +17,7 @@ from pathlib import Path
 from campaign.common.errors import RecordError
 from campaign.common.files import load_json, make_directory, write_once
 from campaign.common.paths import Results
-from campaign.spec.record import Store
+from campaign.spec.record import RecordStore
 from campaign.spec.run_numbers import RunKey
 
 SCHEMA = "superseded/1"
@@ -54,9 +54,9 @@ class SetAside:
 
     def path(self, run: RunKey) -> Path:
         """Where the record of a run is now."""
-        return Store(self.directory).path(*run)
+        return RecordStore(self.directory).path(*run)
 
-    def complete(self, store: Store) -> int:
+    def complete(self, store: RecordStore) -> int:
         """Move what is not moved yet; gives how many records. RecordError when that is not possible."""
         moved = 0
         for run in self.runs:
@@ -74,7 +74,7 @@ class SetAside:
         return moved
 
 
-def set_aside(store: Store, runs: Sequence[RunKey], *, where: str = "", why: str = "") -> SetAside:
+def set_aside(store: RecordStore, runs: Sequence[RunKey], *, where: str = "", why: str = "") -> SetAside:
     """Move records out of the way, into a directory of its own; RecordError when that is not possible."""
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     directory = Results.from_directory(store.results).superseded_records / when
@@ -88,20 +88,20 @@ def set_aside(store: Store, runs: Sequence[RunKey], *, where: str = "", why: str
     return made
 
 
-def all_set_aside(results: Path) -> list[SetAside]:
+def list_set_aside(results: Path) -> list[SetAside]:
     """List every time that records were set aside, in order of time. Raises RecordError with the name of a damaged file."""
-    found = []
+    set_asides = []
     for path in sorted(Results.from_directory(results).superseded_records.glob("*/why.json")):
         try:
             document = load_json(path)
-            keys = tuple(_key(name) for name in document["runs"])
-            found.append(SetAside(path.parent, str(document["where"]), keys, str(document.get("why", ""))))
+            keys = tuple(_parse_run_key(name) for name in document["runs"])
+            set_asides.append(SetAside(path.parent, str(document["where"]), keys, str(document.get("why", ""))))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"{path}: cannot be read ({error!r}); restore it from an archive") from error
-    return found
+    return set_asides
 
 
-def _key(name: str) -> RunKey:
+def _parse_run_key(name: str) -> RunKey:
     cell_id, repetition = name.split(".")
     return cell_id, int(repetition)
 
@@ -112,7 +112,7 @@ class RecordedHosts:
     Names of files are read once, files when a cell is asked for. `seen`: the hosts of the cells that were.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: RecordStore) -> None:
         self.store = store
         self.seen: set[str] = set()
         self._files: dict[str, list[Path]] | None = None
@@ -124,12 +124,12 @@ class RecordedHosts:
             for directory in (self.store.records, *sorted(paths.superseded_records.glob("*/records"))):
                 for path in _files(directory):
                     self._files.setdefault(path.name.split(".")[0], []).append(path)
-        hosts = frozenset(host for path in self._files.get(cell_id, ()) for host in hosts_of(path))
+        hosts = frozenset(host for path in self._files.get(cell_id, ()) for host in read_recorded_hosts(path))
         self.seen |= hosts
         return hosts
 
 
-def hosts_of(path: Path) -> tuple[str, ...]:
+def read_recorded_hosts(path: Path) -> tuple[str, ...]:
     """Read the hosts of one record without parsing the rest; none if the run was not started. Raises RecordError if damaged."""
     try:
         document = load_json(path)

@@ -40,16 +40,16 @@ class YamlFile:
     data: dict[str, Any]
     lines: dict[Location, int]
 
-    def line(self, location: Location) -> int:
+    def find_line(self, location: Location) -> int:
         """Return the line of a location in the document, or of its nearest ancestor that has one."""
         for end in range(len(location), -1, -1):
             if location[:end] in self.lines:
                 return self.lines[location[:end]]
         return 1
 
-    def place(self, *location: str | int, name: str = "") -> str:
+    def format_location(self, *location: str | int, name: str = "") -> str:
         """Format a location for messages, as 'file:line: key.key'; the line is left out if the document is no file."""
-        line = f":{self.line(location)}" if self.lines else ""
+        line = f":{self.find_line(location)}" if self.lines else ""
         where = ".".join(map(str, location)) or name
         return f"{self.path}{line}: {where}" if where else f"{self.path}{line}"
 
@@ -79,16 +79,18 @@ def parse_yaml(text: str, path: Path) -> YamlFile:
                 f"{path}:1: expected a mapping of keys to values at the top of the file, such as `name: mine`"
             )
         lines: dict[Location, int] = {(): 1}
-        _walk(node, (), lines, path, [MAX_VALUES, MAX_CHARACTERS])
+        _record_lines(node, (), lines, path, [MAX_VALUES, MAX_CHARACTERS])
         data = _plain(loader.construct_document(node))
     except yaml.constructor.ConstructorError as error:
         raise ConfigError(
-            f"{path}:{_mark(error)}: {error.problem}; only plain YAML values are allowed, no tags"
+            f"{path}:{_find_error_line(error)}: {error.problem}; only plain YAML values are allowed, no tags"
         ) from error
     except yaml.YAMLError as error:
         if "nesting depth" in str(error):  # PyYAML 6.0.4 looks ahead of its events, and has a limit of its own there
-            raise _too_deep(path, _mark(error)) from error
-        raise ConfigError(f"{path}:{_mark(error)}: not valid YAML: {_problem(error, text)}") from error
+            raise _too_deep(path, _find_error_line(error)) from error
+        raise ConfigError(
+            f"{path}:{_find_error_line(error)}: not valid YAML: {_describe_problem(error, text)}"
+        ) from error
     except (RecursionError, ValueError, OverflowError) as error:
         raise ConfigError(f"{path}: not a valid document: {str(error) or 'nested too deeply'}") from error
     finally:
@@ -124,7 +126,7 @@ def _too_deep(path: Path, line: int | str) -> ConfigError:
     return ConfigError(f"{path}:{line}: nested deeper than {MAX_DEPTH} levels; write it flat")
 
 
-def _problem(error: yaml.YAMLError, text: str) -> str:
+def _describe_problem(error: yaml.YAMLError, text: str) -> str:
     """What is wrong, and what to do."""
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     mark = getattr(error, "problem_mark", None)
@@ -139,41 +141,43 @@ def _problem(error: yaml.YAMLError, text: str) -> str:
     return f"{problem}; check quotes, brackets and indentation here and above"
 
 
-def _mark(error: yaml.YAMLError) -> str:
+def _find_error_line(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     if "end of stream" in str(getattr(error, "problem", None)):  # of a quote that is never closed, the start helps
         mark = getattr(error, "context_mark", None) or mark
     return str(mark.line + 1) if mark is not None else "1"
 
 
-def _walk(node: yaml.Node, location: Location, lines: dict[Location, int], path: Path, left: list[int]) -> None:
+def _record_lines(
+    node: yaml.Node, location: Location, lines: dict[Location, int], path: Path, remaining_counts: list[int]
+) -> None:
     """Note the line of everything, and refuse duplicates, bombs and bottomless nesting before data is constructed."""
-    left[0] -= 1
-    left[1] -= len(node.value) if isinstance(node, yaml.ScalarNode) else 0
-    if min(left) < 0:
-        most = f"{MAX_VALUES} values" if left[0] < 0 else f"{MAX_CHARACTERS} characters"
-        raise ConfigError(f"{path}: more than {most} once aliases are expanded; write the values out")
+    remaining_counts[0] -= 1
+    remaining_counts[1] -= len(node.value) if isinstance(node, yaml.ScalarNode) else 0
+    if min(remaining_counts) < 0:
+        limit_text = f"{MAX_VALUES} values" if remaining_counts[0] < 0 else f"{MAX_CHARACTERS} characters"
+        raise ConfigError(f"{path}: more than {limit_text} once aliases are expanded; write the values out")
     if len(location) > MAX_DEPTH:
         raise _too_deep(path, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise ConfigError(f"{path}:{key.start_mark.line + 1}: a key must be a plain text; write `key: value`")
-            if key.value in seen:
+            if key.value in keys:
                 raise ConfigError(f"{path}:{key.start_mark.line + 1}: '{key.value}' is given twice; remove one")
-            seen.add(key.value)
-            left[1] -= len(key.value)
+            keys.add(key.value)
+            remaining_counts[1] -= len(key.value)
             lines[(*location, key.value)] = key.start_mark.line + 1
-            _walk(value, (*location, key.value), lines, path, left)
+            _record_lines(value, (*location, key.value), lines, path, remaining_counts)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             lines[(*location, index)] = value.start_mark.line + 1
-            _walk(value, (*location, index), lines, path, left)
-    elif isinstance(node, yaml.ScalarNode) and (shown := _HIDING.search(node.value)):
+            _record_lines(value, (*location, index), lines, path, remaining_counts)
+    elif isinstance(node, yaml.ScalarNode) and (hidden_character := _HIDING.search(node.value)):
         place = f"{path}:{node.start_mark.line + 1}: {'.'.join(map(str, location))}"
         raise ConfigError(
-            f"{place}: has the character U+{ord(shown[0]):04X}, which changes how the text is shown; remove it"
+            f"{place}: has the character U+{ord(hidden_character[0]):04X}, which changes how the text is shown; remove it"
         )
     elif isinstance(node, yaml.ScalarNode) and not node.style and node.tag.endswith((":int", ":float")):
         _refuse_trap(node, f"{path}:{node.start_mark.line + 1}: {'.'.join(map(str, location))}")

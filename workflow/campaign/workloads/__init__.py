@@ -25,24 +25,26 @@ WORKLOADS: dict[str, str] = {
 _EARLIER_SERVICE = "campaign.workloads.earlier_service:EarlierService"
 
 
-def workload_class(kind: str) -> type[Workload]:
+def load_workload_class(kind: str) -> type[Workload]:
     """Import and return the class of a kind of workload. Raises ConfigError if the kind is not in the table."""
     if kind not in WORKLOADS:
         raise ConfigError(f"'{kind}' is not a kind of workload; {suggest_name(kind, WORKLOADS)}")
     return cast(type[Workload], pkgutil.resolve_name(WORKLOADS[kind]))
 
 
-def stored_class(document: Mapping[str, Any]) -> type[Workload]:
+def load_stored_class(document: Mapping[str, Any]) -> type[Workload]:
     """Import and return the class of a workload document from stored results.
 
     Raises ConfigError if its kind is not in the table.
     """
     if document["kind"] == "service" and document.get("load") is not None:
         return cast(type[Workload], pkgutil.resolve_name(_EARLIER_SERVICE))
-    return workload_class(str(document["kind"]))
+    return load_workload_class(str(document["kind"]))
 
 
-def without_removed_keys(document: Mapping[str, Any]) -> dict[str, Any]:
+def remove_obsolete_keys(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a workload document from stored results without the keys of earlier versions that are no longer read."""
-    unread = {"objective", *(key for key in ("client", "load", "model") if document.get(key) is None)}
-    return {key: value for key, value in document.items() if document.get("kind") != "service" or key not in unread}
+    obsolete_keys = {"objective", *(key for key in ("client", "load", "model") if document.get(key) is None)}
+    return {
+        key: value for key, value in document.items() if document.get("kind") != "service" or key not in obsolete_keys
+    }

@@ -19,14 +19,14 @@ from campaign.spec.fields import AXIS_PATTERN, Argument, Precision, Variables
 from campaign.spec.record import Failure
 from campaign.workloads import software as environments
 from campaign.workloads.command_template import (
-    BESIDE,
-    RESERVED,
+    RESERVED_NAMES,
     RUN_VALUES,
+    WORKLOAD_DIR_PREFIX,
     check_template,
-    fill,
-    run_values,
-    texts,
-    variables,
+    fill_template,
+    resolve_variables,
+    template_values,
+    walk_texts,
 )
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import (
@@ -40,11 +40,11 @@ from campaign.workloads.parsers import (
     select_tests,
 )
 from campaign.workloads.parsers.expressions import Parser, collect_hints, find_misnamed_metrics, read_expressions
-from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
-from campaign.workloads.rank_launchers import LaunchMethod, command_line
-from campaign.workloads.software import Software, filled, search_path
+from campaign.workloads.protocol import Outcome, ReferenceTable, Run, Step, StepEnd, ValidationContext, Workload
+from campaign.workloads.rank_launchers import LaunchMethod, build_command_line
+from campaign.workloads.software import Software, build_search_path, fill_software
 
-_FILLED_PER_RUN = {
+_TEMPLATE_KEYS = {
     *("command", "launch_options", "environment", "precision_arguments", "precision_environment"),
     *("prepare", "cleanup", "result"),
 }
@@ -72,7 +72,7 @@ class CommandWorkload(Workload):
 
     introduction: ClassVar[str] = _INTRODUCTION
     example: ClassVar[str] = _EXAMPLE
-    reading_keys: ClassVar[frozenset[str]] = frozenset({"parser", "test", "parsers"})
+    parsing_keys: ClassVar[frozenset[str]] = frozenset({"parser", "test", "parsers"})
 
     kind: Literal["command"]
     """Any program."""
@@ -115,7 +115,7 @@ class CommandWorkload(Workload):
     """Instead of `parser`: expressions that read its output."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> CommandWorkload:
+    def _check_consistency(self) -> CommandWorkload:
         if self.parser is not None and self.parsers:
             raise ValueError("give either 'parser' or 'parsers'")
         if self.test != "only" and self.parser is None:
@@ -128,23 +128,23 @@ class CommandWorkload(Workload):
             raise ValueError("'mpi' goes with 'launch: srun' or 'launch: mpirun'; remove it")
         if self.launch == "mpirun" and self.mpi not in (None, "openmpi", "mpich"):
             raise ValueError(f"'mpi: {self.mpi}' is not a known mpirun; use openmpi or mpich")
-        if self.launch == "horovodrun" and self.in_container:
+        if self.launch == "horovodrun" and self.runs_in_container:
             raise ValueError("horovodrun cannot start containers on other hosts; use 'launch: mpirun' with an image")
         for key in ("precision_arguments", "precision_environment"):
-            if more := [precision for precision in getattr(self, key) if precision not in self.precisions]:
+            if undeclared := [precision for precision in getattr(self, key) if precision not in self.precisions]:
                 raise ValueError(
-                    f"'{key}' names {more[0]}, which is not in 'precisions'; add it there or remove it here"
+                    f"'{key}' names {undeclared[0]}, which is not in 'precisions'; add it there or remove it here"
                 )
         return self
 
     @classmethod
-    def tables(cls) -> Iterator[ReferenceTable]:
+    def reference_tables(cls) -> Iterator[ReferenceTable]:
         """Return the table of names in braces for the reference page."""
         names = [(f"`{{{name}}}`", meaning) for name, meaning in {**AXES, **RUN_VALUES}.items()]
         yield ReferenceTable("Names in braces", "The options of the workload, and:", ("Name", "Meaning"), names)
 
     @property
-    def one_process_for_all(self) -> bool:
+    def starts_single_process(self) -> bool:
         """True if one launcher or program is started for all devices of a run."""
         return self.launch not in ("per_rank", "srun")
 
@@ -163,91 +163,108 @@ class CommandWorkload(Workload):
         return self.parser
 
     @property
-    def own_parsers(self) -> Sequence[Parser]:
+    def custom_parsers(self) -> Sequence[Parser]:
         return self.parsers
 
     @property
     def log_test(self) -> int | Literal["last"] | None:
         return None if self.test == "only" else self.test
 
-    def tests(self, log: Log) -> Sequence[LogReading]:
+    def parse_tests(self, log: Log) -> Sequence[LogReading]:
         """Parse every test in a log with the built-in parser, or only the test that the workload file selects."""
         return [] if self.parser is None else select_tests(read_tests(self.parser, log, RunContext()), self.log_test)
 
-    def of_test(self, number: int) -> Self:
+    def with_test(self, test_number: int) -> Self:
         """Return a copy of the workload that reads only this test (number from 1) of its logs."""
-        return self.model_copy(update={"test": number})
+        return self.model_copy(update={"test": test_number})
 
     @property
-    def in_container(self) -> bool:
+    def runs_in_container(self) -> bool:
         """True if the program runs in an Apptainer image."""
         return self.software is not None and self.software.apptainer is not None
 
-    def input_words(self) -> tuple[str, ...]:
+    def input_names(self) -> tuple[str, ...]:
         """Return the names in `inputs`, or else the words of the commands that may name a script."""
-        scripts = (word for command in (self.command, *self.prepare) for word in _shell_words(command))
-        return tuple(word.removeprefix(BESIDE) for word in (scripts if self.inputs is None else self.inputs))
+        scripts = (word for command in (self.command, *self.prepare) for word in _split_shell_command(command))
+        return tuple(
+            word.removeprefix(WORKLOAD_DIR_PREFIX) for word in (scripts if self.inputs is None else self.inputs)
+        )
 
-    def script_words(self) -> tuple[str, ...]:
+    def script_names(self) -> tuple[str, ...]:
         """Return words of the commands that name a script only if the file exists before the run starts."""
         if self.inputs is not None:
             return ()
-        made = self.prepare or self.in_container
-        plain = () if made or _shell_words(self.command) is not self.command else self.command
+        has_generated_files = self.prepare or self.runs_in_container
+        program_words = (
+            () if has_generated_files or _split_shell_command(self.command) is not self.command else self.command
+        )
         commands = (self.command, *self.prepare)
-        beside = [word.removeprefix(BESIDE) for words in commands for word in words if word.startswith(BESIDE)]
-        return (*beside, *(word for word in plain if not word.startswith(("-", BESIDE))))
+        prefixed_names = [
+            word.removeprefix(WORKLOAD_DIR_PREFIX)
+            for words in commands
+            for word in words
+            if word.startswith(WORKLOAD_DIR_PREFIX)
+        ]
+        return (*prefixed_names, *(word for word in program_words if not word.startswith(("-", WORKLOAD_DIR_PREFIX))))
 
     @property
-    def printed_metrics(self) -> list[str] | None:
+    def reported_metrics(self) -> list[str] | None:
         """Names of the metrics that the parsers report, or None if they are not known beforehand."""
-        known = list(self.metrics) if self.parser in PARSERS_WITHOUT_RATE else [each.metric for each in self.parsers]
-        return known or None
+        names = (
+            list(self.metrics) if self.parser in PARSERS_WITHOUT_RATE else [parser.metric for parser in self.parsers]
+        )
+        return names or None
 
-    def summary(self) -> Mapping[str, Any]:
+    def list_columns(self) -> Mapping[str, Any]:
         """Return program, launch method and parser as columns of `campaign workload list`."""
         return {
-            "model or program": self._program(),
+            "model or program": self._program_name(),
             "launch": self.launch,
             "parser": self.parser or ("its own" if self.parsers else None),
         }
 
-    def _program(self) -> str:
+    def _program_name(self) -> str:
         """Return the name of the program, without its interpreter and directories."""
-        known = dict.fromkeys(RESERVED, "") | self.options
+        values = dict.fromkeys(RESERVED_NAMES, "") | self.options
         words = self.command[4:] if self.command[:2] == ("sh", "-c") else self.command
-        filled_in = [fill(word, known, self.name) for word in words if not word.startswith("-")]
-        named = [word for word in filled_in if "/" in word or word.endswith((".py", ".sh"))]
-        return (named or filled_in)[0].rpartition("/")[2]
+        filled_words = [fill_template(word, values, self.name) for word in words if not word.startswith("-")]
+        scripts = [word for word in filled_words if "/" in word or word.endswith((".py", ".sh"))]
+        return (scripts or filled_words)[0].rpartition("/")[2]
 
-    def problems(self, around: Surroundings) -> Iterator[str]:
+    def problems(self, context: ValidationContext) -> Iterator[str]:
         """Yield an error message for each unknown name in braces, relative program path or unsupported launcher."""
-        known = RESERVED | set(self.options)
-        for place, text in texts(self.model_dump(include=_FILLED_PER_RUN)):
-            yield from collect_problems(check_template, text, known, around.place(*place))
+        names = RESERVED_NAMES | set(self.options)
+        for position, text in walk_texts(self.model_dump(include=_TEMPLATE_KEYS)):
+            yield from collect_problems(check_template, text, names, context.format_location(*position))
         if self.software is not None:
-            for place, text in texts(self.software.model_dump(include={"conda", "venv", "apptainer"})):
+            for position, text in walk_texts(self.software.model_dump(include={"conda", "venv", "apptainer"})):
                 # These depend on options only, not on the run, so only options are allowed in braces.
-                yield from collect_problems(check_template, text, self.options, around.place("software", *place))
+                yield from collect_problems(
+                    check_template, text, self.options, context.format_location("software", *position)
+                )
         for index, word in enumerate(self.inputs or ()):
-            yield from collect_problems(check_template, word, self.options, around.place("inputs", index))
-        yield from find_misnamed_metrics(self.parsers, lambda index, key: around.place("parsers", index, key))
-        starts: list[tuple[tuple[str | int, ...], tuple[str, ...]]] = [(("command",), self.command)]
-        starts += [(("prepare", place), words) for place, words in enumerate(self.prepare)]
-        starts += [(("cleanup", place), words) for place, words in enumerate(self.cleanup)]
-        for key, (program, *_) in starts:
+            yield from collect_problems(check_template, word, self.options, context.format_location("inputs", index))
+        yield from find_misnamed_metrics(
+            self.parsers, lambda index, key: context.format_location("parsers", index, key)
+        )
+        commands: list[tuple[tuple[str | int, ...], tuple[str, ...]]] = [(("command",), self.command)]
+        commands += [(("prepare", position), words) for position, words in enumerate(self.prepare)]
+        commands += [(("cleanup", position), words) for position, words in enumerate(self.cleanup)]
+        for key, (program, *_) in commands:
             if "/" in program and not program.startswith(("/", "{")):
                 yield (
-                    f"{around.place(*key, 0)}: '{program}' is a relative path, but every run starts in its own directory; "
-                    f"give the full path, or '{BESIDE}{program}' for one beside the workload file, or a program on the PATH"
+                    f"{context.format_location(*key, 0)}: '{program}' is a relative "
+                    "path, but every run starts in its own directory; "
+                    f"give the full path, or '{WORKLOAD_DIR_PREFIX}{program}' for "
+                    "one beside the workload file, or a program on the PATH"
                 )
-        if self.needs_slurm and around.launcher == "local":
+        if self.needs_slurm and context.launcher == "local":
             yield (
-                f"{around.place('launch')}: srun needs a Slurm job, but system '{around.system}' starts runs with "
+                f"{context.format_location('launch')}: srun needs a Slurm job, but system '{context.system}' starts runs with "
                 "`launcher: local`; use a system (or a profile) with `launcher: slurm`, or `launch: per_rank`, mpirun or torchrun"
             )
 
-    def missing(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
+    def missing_requirements(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
         """Return an error message if the program is not found on this machine, else None."""
         program = self.command[0]
         if "{" in program or shutil.which(program):
@@ -256,40 +273,47 @@ class CommandWorkload(Workload):
 
     def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:
         """Describe the software environment of the program, and the version of its launcher."""
-        software = self._software(options)
+        software = self._resolve_software(options)
         launcher = self.launch if self.launch in ("mpirun", "horovodrun") else None
-        return environments.software_document(software, launcher, cache, f"workload '{self.name}'")
+        return environments.build_software_document(software, launcher, cache, f"workload '{self.name}'")
 
-    def _software(self, options: Mapping[str, Scalar]) -> Software | None:
+    def _resolve_software(self, options: Mapping[str, Scalar]) -> Software | None:
         """Return the software environment with the options of a cell filled in, or None."""
         if self.software is None:
             return None
-        return filled(self.software, {**self.options, **options}, f"workload {self.name}")
+        return fill_software(self.software, {**self.options, **options}, f"workload {self.name}")
 
-    def hints(self, log: Log) -> list[str]:
+    def explain_missing_values(self, log: Log) -> list[str]:
         """Return explanations of why the parsers found no results in a log."""
         return collect_hints(log, self.parser, self.parsers)
 
     def step(self, run: Run) -> Step:
         """Return the step that starts the command of the workload for a run."""
-        where = f"workload {self.name}"
+        location = f"workload {self.name}"
         words = (*self.command, *self.precision_arguments.get(cast(Precision, run.cell.precision), ()))
-        options = [fill(part, self._values(run), f"{where}: launch_options") for part in self.launch_options]
-        return self._started(run, words, self.launch, options)
+        options = [
+            fill_template(part, self._template_values(run), f"{location}: launch_options")
+            for part in self.launch_options
+        ]
+        return self._build_step(run, words, self.launch, options)
 
-    def before(self, run: Run) -> Sequence[Step]:
+    def preparation_steps(self, run: Run) -> Sequence[Step]:
         """Return the steps that start the commands of `prepare`."""
-        return [self._started(run, words, "once") for words in self.prepare]
+        return [self._build_step(run, words, "once") for words in self.prepare]
 
-    def after(self, run: Run) -> Sequence[Step]:
+    def cleanup_steps(self, run: Run) -> Sequence[Step]:
         """Return the steps that start the commands of `cleanup`."""
-        return [self._started(run, words, "once") for words in self.cleanup]
+        return [self._build_step(run, words, "once") for words in self.cleanup]
 
     def result_file(self, run: Run) -> str | None:
         """Return the name of the program's result file with values of the run filled in, or None."""
-        return None if self.result is None else fill(self.result, self._values(run), f"workload {self.name}: result")
+        return (
+            None
+            if self.result is None
+            else fill_template(self.result, self._template_values(run), f"workload {self.name}: result")
+        )
 
-    def _started(self, run: Run, words: Sequence[str], launch: LaunchMethod, options: Sequence[str] = ()) -> Step:
+    def _build_step(self, run: Run, words: Sequence[str], launch: LaunchMethod, options: Sequence[str] = ()) -> Step:
         """Build the step that starts a command of this workload.
 
         Args:
@@ -298,41 +322,41 @@ class CommandWorkload(Workload):
             launch: method that starts the ranks.
             options: options of the launcher, filled in.
         """
-        values = self._values(run)
-        where = f"workload {self.name}"
-        environment = self._environment(run, values, where)
-        software = self._software(run.cell.options)
-        if path := search_path(software, environment.get("PATH", os.environ.get("PATH", os.defpath))):
+        values = self._template_values(run)
+        location = f"workload {self.name}"
+        environment = self._build_environment(run, values, location)
+        software = self._resolve_software(run.cell.options)
+        if path := build_search_path(software, environment.get("PATH", os.environ.get("PATH", os.defpath))):
             environment |= {"PATH": path, "VIRTUAL_ENV": path.split("/bin:", 1)[0]}
-        filled_in = [fill(part, values, f"{where}: command") for part in words]
-        program = [run.files.get(word, word) for word in filled_in]
-        started = command_line(run, launch, self.mpi, software, options, program, environment)
+        filled_words = [fill_template(part, values, f"{location}: command") for part in words]
+        program = [run.files.get(word, word) for word in filled_words]
+        command = build_command_line(run, launch, self.mpi, software, options, program, environment)
         return Step(
-            argv=started.argv,
+            argv=command.argv,
             environment=environment,
             ranks_by_host=run.ranks_by_host,
             per_rank=launch in ("per_rank", "srun"),
             srun=(*([f"--mpi={self.mpi}"] if self.mpi else []), *options) if launch == "srun" else (),
-            program_at=started.program_at,
-            wrapped_ranks=started.wrapped_ranks,
+            program_at=command.program_at,
+            wrapped_ranks=command.wrapped_ranks,
         )
 
-    def _values(self, run: Run) -> dict[str, Scalar]:
+    def _template_values(self, run: Run) -> dict[str, Scalar]:
         """Return the values of all names that may stand in braces in a run."""
-        return run_values(self.options, run.cell, run.repetition, run.workload_dir)
+        return template_values(self.options, run.cell, run.repetition, run.workload_dir)
 
-    def _environment(self, run: Run, values: Mapping[str, Scalar], where: str) -> dict[str, str]:
+    def _build_environment(self, run: Run, values: Mapping[str, Scalar], location: str) -> dict[str, str]:
         """Return the environment variables that the workload file sets for the ranks of a run."""
-        said = {**self.environment, **self.precision_environment.get(cast(Precision, run.cell.precision), {})}
+        definitions = {**self.environment, **self.precision_environment.get(cast(Precision, run.cell.precision), {})}
         # On a CPU a device is one core. Our own launchers set this for the ranks that they start themselves.
-        one_thread = run.runs_on == "cpu" and self.launch in ("mpirun", "horovodrun", "torchrun")
-        threads = {"OMP_NUM_THREADS": "1"} if one_thread else {}
-        return threads | variables(said, f"{where}: environment", values)
+        is_single_threaded = run.runs_on == "cpu" and self.launch in ("mpirun", "horovodrun", "torchrun")
+        threads = {"OMP_NUM_THREADS": "1"} if is_single_threaded else {}
+        return threads | resolve_variables(definitions, f"{location}: environment", values)
 
-    def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
+    def read(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
         """Parse the log of a run, and return its outcome."""
-        if failed := ended.failure(log):
-            return failed
+        if failure_outcome := step_end.failure_outcome(log):
+            return failure_outcome
         cell = run.cell
         scope = RunContext(
             ranks=cell.configuration.ranks,
@@ -342,15 +366,15 @@ class CommandWorkload(Workload):
             warmup_steps=cell.settings.warmup_steps,
             measured_steps=cell.settings.measured_steps,
             test=self.log_test,
-            ended_normally=ended.known,
+            ended_normally=step_end.has_exit_codes,
         )
         reading = read_log(self.parser, log, scope) if self.parser else read_expressions(self.parsers, log, scope)
-        if ended.known:
+        if step_end.has_exit_codes:
             reading = reading.without_cut_off_flag()
         status, problem = reading.status, reading.problem
-        if status == "ok" and (other := self.other_program(reading, {**self.options, **cell.options})):
-            status, problem = "invalid", other
-        failure = None if status == "ok" else Failure(reason=problem, evidence=log.tail())
+        if status == "ok" and (mismatch := self.find_program_mismatch(reading, {**self.options, **cell.options})):
+            status, problem = "invalid", mismatch
+        failure = None if status == "ok" else Failure(reason=problem, evidence=log.read_tail())
         return Outcome(
             status=status,
             failure=failure,
@@ -362,22 +386,22 @@ class CommandWorkload(Workload):
             flags=reading.flags,
         )
 
-    def other_program(self, reading: LogReading, options: Mapping[str, Scalar]) -> str:
+    def find_program_mismatch(self, reading: LogReading, options: Mapping[str, Scalar]) -> str:
         """Explain why a reading comes from another program than the one that the command starts; '' if there is no sign of it."""
-        known = load_format(self.parser).program_pattern if self.parser else None
-        if known is not None and reading.program:
-            values = {**dict.fromkeys(RESERVED, ""), **options}
-            names = {fill(word, values, self.name).rpartition("/")[2] for word in self.command}
-            started = sorted(name.removesuffix("_mpi") for name in names if known.fullmatch(name))
-            if started and reading.program not in started:
-                return f"the output is of {reading.program}, and the command starts {', '.join(started)}"
-        own = [name for name in self.metrics if name in reading.metrics]
-        if self.metrics and self.parser in PARSERS_WITHOUT_RATE and not own:
+        program_pattern = load_format(self.parser).program_pattern if self.parser else None
+        if program_pattern is not None and reading.program:
+            values = {**dict.fromkeys(RESERVED_NAMES, ""), **options}
+            names = {fill_template(word, values, self.name).rpartition("/")[2] for word in self.command}
+            started_programs = sorted(name.removesuffix("_mpi") for name in names if program_pattern.fullmatch(name))
+            if started_programs and reading.program not in started_programs:
+                return f"the output is of {reading.program}, and the command starts {', '.join(started_programs)}"
+        reported_names = [name for name in self.metrics if name in reading.metrics]
+        if self.metrics and self.parser in PARSERS_WITHOUT_RATE and not reported_names:
             return f"the output has none of {', '.join(self.metrics)}, but {', '.join(reading.metrics) or 'no number'}"
         return ""
 
 
-def _shell_words(command: Sequence[str]) -> Sequence[str]:
+def _split_shell_command(command: Sequence[str]) -> Sequence[str]:
     """Return the words of a command. The script of `sh -c` or `bash -c` is split into its words."""
     if tuple(command[:2]) not in (("sh", "-c"), ("bash", "-c")) or len(command) < 3:
         return command

@@ -20,15 +20,17 @@ RUN_VALUES: Mapping[str, str] = {
 }
 """Names that can be filled in besides the axes and the workload's options, with their meanings."""
 
-RESERVED = frozenset(AXES) | frozenset(RUN_VALUES)
+RESERVED_NAMES = frozenset(AXES) | frozenset(RUN_VALUES)
 """Names that an option cannot have."""
 
 
-BESIDE = "{workload_dir}/"
+WORKLOAD_DIR_PREFIX = "{workload_dir}/"
 """Prefix of the name of a file in the directory of the workload file."""
 
 
-def run_values(options: Mapping[str, Scalar], cell: Cell, repetition: int, workload_dir: str = "") -> dict[str, Scalar]:
+def template_values(
+    options: Mapping[str, Scalar], cell: Cell, repetition: int, workload_dir: str = ""
+) -> dict[str, Scalar]:
     """Return the values of all names that may stand in braces in a run.
 
     Args:
@@ -49,7 +51,7 @@ def run_values(options: Mapping[str, Scalar], cell: Cell, repetition: int, workl
     }
 
 
-def fill(text: str, values: Mapping[str, Scalar], where: str) -> str:
+def fill_template(template: str, values: Mapping[str, Scalar], location: str) -> str:
     """Replace every `{name}` in a template by its value. Raises ConfigError for an unknown name.
 
     Args:
@@ -58,11 +60,12 @@ def fill(text: str, values: Mapping[str, Scalar], where: str) -> str:
         location: location of the template for error messages.
     """
     return "".join(
-        literal + (str(values[name]) if name is not None else "") for literal, name in _parts(text, values, where)
+        literal + (str(values[name]) if name is not None else "")
+        for literal, name in _parse_template(template, values, location)
     )
 
 
-def check_template(text: str, known: Collection[str], where: str) -> None:
+def check_template(template: str, names: Collection[str], location: str) -> None:
     """Raise ConfigError if the template is malformed or contains an unknown name.
 
     Args:
@@ -70,11 +73,13 @@ def check_template(text: str, known: Collection[str], where: str) -> None:
         names: allowed names.
         location: location of the template for error messages.
     """
-    for _ in _parts(text, known, where):
+    for _ in _parse_template(template, names, location):
         pass
 
 
-def variables(said: Variables, where: str, values: Mapping[str, Scalar] | None = None) -> dict[str, str]:
+def resolve_variables(
+    definitions: Variables, location: str, values: Mapping[str, Scalar] | None = None
+) -> dict[str, str]:
     """Return environment variables with their values.
 
     Raises LaunchError if a variable is to be taken from the environment but is not set there.
@@ -84,21 +89,22 @@ def variables(said: Variables, where: str, values: Mapping[str, Scalar] | None =
         location: location of the definitions for error messages.
         values: values of names in braces; if None, texts are used as they are.
     """
-    found: dict[str, str] = {}
-    for name, value in said.items():
+    environment: dict[str, str] = {}
+    for name, value in definitions.items():
         if isinstance(value, str):
-            found[name] = value if values is None else fill(value, values, f"{where}.{name}")
+            environment[name] = value if values is None else fill_template(value, values, f"{location}.{name}")
         elif name in os.environ:
-            found[name] = os.environ[name]
+            environment[name] = os.environ[name]
         else:
             raise LaunchError(
-                f"{where}.{name}: this variable is not set where the driver runs; export it before you start the campaign, and let "
+                f"{location}.{name}: this variable is not set where the driver "
+                "runs; export it before you start the campaign, and let "
                 "jobs have the environment (no `export: NONE`)"
             )
-    return found
+    return environment
 
 
-def names_in(text: str) -> frozenset[str]:
+def names_in_braces(text: str) -> frozenset[str]:
     """Return the names in braces in a text. The set is empty if the text is not a valid template."""
     try:
         return frozenset(name for _, name, _, _ in string.Formatter().parse(text) if name is not None)
@@ -106,7 +112,7 @@ def names_in(text: str) -> frozenset[str]:
         return frozenset()
 
 
-def texts(document: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def walk_texts(document: Any, key_path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the key path and the value of every text in a nested document.
 
     Args:
@@ -114,29 +120,29 @@ def texts(document: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tu
         key_path: key path of the document itself.
     """
     if isinstance(document, str):
-        yield place, document
+        yield key_path, document
     elif isinstance(document, Mapping):
         for key, value in document.items():
-            yield from texts(value, (*place, key))
+            yield from walk_texts(value, (*key_path, key))
     elif isinstance(document, Sequence):
         for index, value in enumerate(document):
-            yield from texts(value, (*place, index))
+            yield from walk_texts(value, (*key_path, index))
 
 
-def _parts(text: str, known: Collection[str], where: str) -> Iterator[tuple[str, str | None]]:
+def _parse_template(template: str, names: Collection[str], location: str) -> Iterator[tuple[str, str | None]]:
     # Plain names only: format fields could otherwise reach into attributes.
     """Yield the literals of a template, each with the name in braces after it or None."""
     try:
-        parts = list(string.Formatter().parse(text))
+        parts = list(string.Formatter().parse(template))
     except ValueError as error:
-        raise ConfigError(f"{where}: '{text}': {error}; write {{{{ and }}}} for literal braces") from error
-    for literal, name, form, conversion in parts:
-        if name is not None and (form or conversion):
+        raise ConfigError(f"{location}: '{template}': {error}; write {{{{ and }}}} for literal braces") from error
+    for literal, name, format_spec, conversion in parts:
+        if name is not None and (format_spec or conversion):
             raise ConfigError(
-                f"{where}: '{text}': only plain names are allowed in braces; remove what follows ':' or '!'"
+                f"{location}: '{template}': only plain names are allowed in braces; remove what follows ':' or '!'"
             )
-        if name is not None and name not in known:
+        if name is not None and name not in names:
             raise ConfigError(
-                f"{where}: '{{{name}}}' is not known; {suggest_name(name, known)} (write {{{{ and }}}} for literal braces)"
+                f"{location}: '{{{name}}}' is not known; {suggest_name(name, names)} (write {{{{ and }}}} for literal braces)"
             )
         yield literal, name

@@ -11,14 +11,16 @@ from typing import Literal
 
 from campaign.common.accelerators import ACCELERATORS, AcceleratorKind
 from campaign.spec.record import Status
-from campaign.workloads.failures import described
+from campaign.workloads.failures import locate_evidence
 from campaign.workloads.log_reader import Log
 
-DOUBTFUL: frozenset[Status] = frozenset({"crashed", "comm_error", "comm_timeout", "time_limit", "incomplete"})
+STATUSES_OF_LOST_DEVICES: frozenset[Status] = frozenset(
+    {"crashed", "comm_error", "comm_timeout", "time_limit", "incomplete"}
+)
 """Statuses that a lost device may cause. Others, such as running out of memory or a loss of nan, have other causes."""
-NOT_SEEN = "was asked for, and "
+DEVICE_NOT_AVAILABLE = "was asked for, and "
 """Part of the message of our own ranks that get no device (`trainer.rank_device`)."""
-SIGNS = (
+DEVICE_FAULT_SIGNS = (
     b"Torch not compiled", b"GPUs are available", b"devices are available", b"capable device", b"NVIDIA driver on your system",
     b"driver version is insufficient", b"version mismatch", b"not yet initialized", b"_NOT_READY", b"NotReady", b"no kernel image",
     b"_NO_DEVICE", b"NoDevice", b"DevicesUnavailable", b"was asked for", b"uncorrectable", b"Uncorrectable", b"_UNCORRECTABLE",
@@ -45,7 +47,7 @@ class DeviceFault:
     rank: int | None
 
 
-def device_fault(runs_on: AcceleratorKind, status: Status, log: Log, processes: int) -> DeviceFault | None:
+def find_device_fault(runs_on: AcceleratorKind, status: Status, log: Log, processes: int) -> DeviceFault | None:
     """Search the output of a failed run for a device fault.
 
     Returns None if the output contains no sign of one, or if the status has another cause.
@@ -57,16 +59,16 @@ def device_fault(runs_on: AcceleratorKind, status: Status, log: Log, processes: 
         processes: number of ranks.
     """
     kind = ACCELERATORS[runs_on]
-    if status not in DOUBTFUL or kind.torch_type == "cpu":
+    if status not in STATUSES_OF_LOST_DEVICES or kind.torch_type == "cpu":
         return None
-    text = log.excerpt(SIGNS)
+    text = log.read_excerpt(DEVICE_FAULT_SIGNS)
     # A certain fault counts even if the program printed a less certain message before it.
     patterns: tuple[tuple[Literal["fault", "unavailable", "suspicion"], tuple[str, ...]], ...] = (
         ("fault", kind.device_faults),
-        ("unavailable", (*kind.unavailable, rf"device {runs_on} {NOT_SEEN}")),
+        ("unavailable", (*kind.unavailable, rf"device {runs_on} {DEVICE_NOT_AVAILABLE}")),
         ("suspicion", kind.device_suspicions),
     )
-    for which, each in patterns:
-        if each and (match := re.search("|".join(each), text)):
-            return DeviceFault(which, *described(text, match, processes))
+    for fault_kind, alternatives in patterns:
+        if alternatives and (match := re.search("|".join(alternatives), text)):
+            return DeviceFault(fault_kind, *locate_evidence(text, match, processes))
     return None

@@ -39,9 +39,9 @@ class EarlierService(ServiceWorkload):
     load: dict[str, Any]
     model: str | None = None
 
-    def identity(self) -> dict[str, Any]:
+    def identity_document(self) -> dict[str, Any]:
         """Return the identity document with the load, as earlier versions wrote it."""
-        document = super().identity()
+        document = super().identity_document()
         document.pop("client", None)
         document["load"] = {key: value for key, value in self.load.items() if value != _LOAD_DEFAULTS.get(key)}
         return document

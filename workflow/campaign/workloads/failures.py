@@ -20,16 +20,16 @@ _EVIDENCE_CHARACTERS = 500
 _DEVICE_SIGNS = (b"out of memory", b"OOM when allocating", b"pin_memory")
 _LABEL = re.compile(r"^ *(\d{1,6}): ")
 # srun --label; mpirun --tag-output, horovodrun; torchrun.
-_AT = r"^(?: *\d+: |\[[^\]\s]{1,60}\]<std(?:out|err)>: ?|\[default\d+\]: ?)?"
-_RANK = re.compile(
+_LINE_PREFIX = r"^(?: *\d+: |\[[^\]\s]{1,60}\]<std(?:out|err)>: ?|\[default\d+\]: ?)?"
+_RANK_PREFIX = re.compile(
     r"\[rank ?(\d+)\]|Rank (\d+)\]|\btask (\d+):|\[(?:[^\]\s]*,)?(\d+)\]<std(?:out|err)>|\[default(\d+)\]:"
 )
 _OOM_KILLER = "killed by the kernel's out-of-memory killer"
-KILLED = "killed by SIGKILL from outside; nothing says that memory was short"
+KILLED_FROM_OUTSIDE = "killed by SIGKILL from outside; nothing says that memory was short"
 PACE_NOT_HELD = "the cores of this machine could not hold the pace of the emulated devices"
 """Reason of a failure that the workload may not have caused."""
-_KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}
-_ENDED_BY_US = _KILLED | {-signal.SIGTERM, 128 + signal.SIGTERM}
+_KILL_EXIT_CODES = {-signal.SIGKILL, 128 + signal.SIGKILL}
+_LAUNCHER_EXIT_CODES = _KILL_EXIT_CODES | {-signal.SIGTERM, 128 + signal.SIGTERM}
 
 
 _Cause = tuple[Status, Failure]
@@ -43,18 +43,18 @@ class _Signature:
         self.pattern = re.compile("|".join(patterns), re.MULTILINE)
 
 
-_MEMORY_ENDED = (
+_MEMORY_LIMIT_PATTERNS = (
     r"Detected \d+ oom[-_]kill event",
     # Slurm enforces the limit itself; the word in the middle differs between releases.
     r"[Ee]xceeded (?:(?:job|step|task) )?memory limit",
 )
-MEMORY_ENDED = re.compile("|".join(_MEMORY_ENDED))
+MEMORY_LIMIT_REPORT = re.compile("|".join(_MEMORY_LIMIT_PATTERNS))
 """Messages of Slurm after it or the kernel ended a step because of its memory."""
 
 _TENSORFLOW_OOM = r"OOM when allocating tensor[^\n]*device:GPU"
 _OUT_OF_MEMORY = [each.out_of_memory for each in ACCELERATORS.values() if each.out_of_memory]
-_DEVICE = re.compile("|".join((_TENSORFLOW_OOM, *(first for first, *_ in _OUT_OF_MEMORY))))
-_KERNEL_ENDED = r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d+"  # from the kernel log
+_DEVICE_OUT_OF_MEMORY = re.compile("|".join((_TENSORFLOW_OOM, *(first for first, *_ in _OUT_OF_MEMORY))))
+_KERNEL_OOM_KILL = r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d+"  # from the kernel log
 _OOM_DEVICE = _Signature(
     "oom_device",
     "the device's memory was not enough",
@@ -65,14 +65,14 @@ _OOM_DEVICE = _Signature(
 )
 # The words of a device, about the host: cudaHostAlloc fails with "out of memory", too. Programs that go on without pinned memory
 # (TensorFlow, llama.cpp) say it in words that nothing here matches.
-_PINNED = _Signature(
+_PINNED_MEMORY = _Signature(
     "oom_host",
     "the host's memory could not be pinned",
     r"pin_memory(?:\.py\"|\()[^\n]*\n(?:[^\n]*\n){0,5}?[^\n]*(?:CUDA|HIP) error: out of memory",
     r"(?:Cuda failure (?:2 )?'out of memory'[^\n]*\n(?:[^\n]*\n){0,2}?[^\n]*)?Failed to CUDA host alloc \d+ bytes",
 )
 # These errors occur if the device's memory is full, but also if a library does not support the device.
-_NOTHING_LEFT = _Signature(
+_FULL_DEVICE = _Signature(
     "oom_device",
     "the device's memory was full, and nothing was left for a library's own",
     r"(?:FIND|GET) was unable to find an engine to execute this computation",
@@ -80,17 +80,17 @@ _NOTHING_LEFT = _Signature(
     r"CUDNN_STATUS_INTERNAL_ERROR\b",
 )
 _CAUSES = (
-    _PINNED,
+    _PINNED_MEMORY,
     _OOM_DEVICE,
     _Signature(
         "oom_host",
         "the host's memory was not enough",
-        *_MEMORY_ENDED,
-        _KERNEL_ENDED,
+        *_MEMORY_LIMIT_PATTERNS,
+        _KERNEL_OOM_KILL,
         r"srun: error: [^\n]*: Out Of Memory",
         r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory)",
         r"std::bad_alloc",
-        _AT + r"(?:\[rank ?\d+\]: ?)?(?:(?:\w+\.)*_ArrayMemoryError|MemoryError)\b",
+        _LINE_PREFIX + r"(?:\[rank ?\d+\]: ?)?(?:(?:\w+\.)*_ArrayMemoryError|MemoryError)\b",
     ),
     _Signature(
         "comm_timeout",
@@ -129,23 +129,23 @@ _LOST_PEER = _Signature(
     r"Broken pipe",
 )
 # Slurm also cancels a step because one of its ranks failed, so a cancelled step alone is no evidence.
-_APPARATUS = re.compile(
+_SLURM_CANCELLATION = re.compile(
     r"\*\*\* (?:(?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ DUE TO (PREEMPTION|NODE FAILURE)|JOB \S+ ON \S+ CANCELLED AT \S+) \*\*\*"
 )
 _STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*")
 _SRUN_TASK = re.compile(r"srun: error: [^\s:]+: tasks? (\d+)[^:\n]*: (?!Terminated)([^\n]+)")
 _KILLED_LINE = re.compile(
-    _AT + r"Killed *$|line \d+: +\d+ Killed\b|"
+    _LINE_PREFIX + r"Killed *$|line \d+: +\d+ Killed\b|"
     # mpirun; torchrun; a data loader of torch.
     r"signal 9 \(Killed\)|Signal 9 \(SIGKILL\)|exitcode +: -9\b|killed by signal: Killed",
     re.MULTILINE,
 )
 _EXCEPTION = re.compile(
-    _AT + r"(?:\[rank ?\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)): ?[^\n]*$", re.MULTILINE
+    _LINE_PREFIX + r"(?:\[rank ?\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)): ?[^\n]*$", re.MULTILINE
 )
 _LAST_ERROR = re.compile(r"Last error:[^\n]*\n[^\n]*")
 
-SIGNS = (
+FAILURE_SIGNS = (
     b"out of memory", b"OOM when", b"_ALLOC_FAILED", b"oom_kill", b"oom-kill", b"emory limit", b"Out Of Memory",
     b"DefaultCPUAllocator", b"bad_alloc", b"MemoryError", b"Watchdog caught", b"Timed out", b"timeout after", b"has timed out",
     b"connectFullMesh", b"ncclSystem", b"ncclUnhandled", b"ncclInternal", b"ncclInvalid", b"ncclRemote", b"EnforceNotMet",
@@ -159,7 +159,7 @@ SIGNS = (
 """Byte strings of which every line relevant to `classify_failure` contains at least one."""
 
 
-def classify(
+def classify_failure(
     text: str | Log,
     exit_codes: Sequence[int | None],
     *,
@@ -186,48 +186,58 @@ def classify(
         memory_kills: number of out-of-memory kills that the kernel counted during the run (`launch.local.MemoryKills`).
         device_full: true if nearly all memory of the device was in use.
     """
-    source = Log.of(text) if isinstance(text, str) else text
+    source = Log.from_text(text) if isinstance(text, str) else text
     if not timed_out and not memory_limit_hit and exit_codes and all(code == 0 for code in exit_codes):
-        log = "\n".join(source.lines(_DEVICE_SIGNS))
-        found = _earliest(log, len(exit_codes), (_PINNED, _OOM_DEVICE)) if _DEVICE.search(log) else None
-        return found if found and found[0] == "oom_device" else None
-    log = source.excerpt(SIGNS)
+        log = "\n".join(source.read_lines(_DEVICE_SIGNS))
+        cause = (
+            _find_first_cause(log, len(exit_codes), (_PINNED_MEMORY, _OOM_DEVICE))
+            if _DEVICE_OUT_OF_MEMORY.search(log)
+            else None
+        )
+        return cause if cause and cause[0] == "oom_device" else None
+    log = source.read_excerpt(FAILURE_SIGNS)
     if memory_limit_hit:
-        rank = _first(exit_codes, _KILLED)
-        told = MEMORY_ENDED.search(log)
-        evidence = _line_at(log, told) if told else _ends(exit_codes)
+        rank = _find_first_rank(exit_codes, _KILL_EXIT_CODES)
+        match = MEMORY_LIMIT_REPORT.search(log)
+        evidence = _extract_line(log, match) if match else _format_exit_codes(exit_codes)
         return "oom_host", Failure(reason="the run's memory limit was hit", evidence=evidence, rank=rank)
-    if found := _earliest(log, len(exit_codes), (*_CAUSES, _NOTHING_LEFT) if device_full else _CAUSES):
-        return found
+    if cause := _find_first_cause(log, len(exit_codes), (*_CAUSES, _FULL_DEVICE) if device_full else _CAUSES):
+        return cause
     if timed_out:
-        return "time_limit", Failure(reason="still running at its time limit", evidence=_last_line(log))
-    if not killed_by_us and (cancelled := _APPARATUS.search(log)):
-        raise _cancelled(log, cancelled)
-    return _Ending(log, exit_codes, killed_by_us, memory_kills).find_cause()
+        return "time_limit", Failure(reason="still running at its time limit", evidence=_extract_last_line(log))
+    if not killed_by_us and (cancellation := _SLURM_CANCELLATION.search(log)):
+        raise _cancellation_error(log, cancellation)
+    return _RunEnd(log, exit_codes, killed_by_us, memory_kills).find_cause()
 
 
-def _cancelled(log: str, match: re.Match[str]) -> LaunchError:
+def _cancellation_error(log: str, match: re.Match[str]) -> LaunchError:
     """Build the error for a run that Slurm cancelled, from the line in its log."""
-    why = (match[1] if match.re is _APPARATUS and match[1] else "cancelled from outside").lower()
-    return LaunchError(f"Slurm ended the run ({why}): {_line_at(log, match)}; run the same command again to measure it")
+    reason = (match[1] if match.re is _SLURM_CANCELLATION and match[1] else "cancelled from outside").lower()
+    return LaunchError(
+        f"Slurm ended the run ({reason}): {_extract_line(log, match)}; run the same command again to measure it"
+    )
 
 
-def _earliest(log: str, ranks: int, causes: Sequence[_Signature]) -> tuple[Status, Failure] | None:
+def _find_first_cause(log: str, ranks: int, causes: Sequence[_Signature]) -> tuple[Status, Failure] | None:
     """Return the cause whose signature comes first in the log, or None."""
     matches = [(match, cause) for cause in causes if (match := cause.pattern.search(log))]
     if not matches:
         return None
-    match, cause = min(matches, key=lambda found: found[0].start())
-    evidence = _line_at(log, match)
-    if cause.status == "comm_error" and (last := _LAST_ERROR.search(log, match.start())):
-        evidence = f"{evidence[: _EVIDENCE_CHARACTERS // 2]}\n{last[0]}"
-        if own := next((each for each in (_PINNED, _OOM_DEVICE) if each.pattern.search(last[0])), None):
-            cause = own
-    return cause.status, Failure(reason=cause.reason, evidence=_trim(evidence), rank=_rank_of(evidence, ranks))
+    match, cause = min(matches, key=lambda candidate: candidate[0].start())
+    evidence = _extract_line(log, match)
+    if cause.status == "comm_error" and (last_error := _LAST_ERROR.search(log, match.start())):
+        evidence = f"{evidence[: _EVIDENCE_CHARACTERS // 2]}\n{last_error[0]}"
+        if specific_cause := next(
+            (signature for signature in (_PINNED_MEMORY, _OOM_DEVICE) if signature.pattern.search(last_error[0])), None
+        ):
+            cause = specific_cause
+    return cause.status, Failure(
+        reason=cause.reason, evidence=_trim_evidence(evidence), rank=_parse_rank(evidence, ranks)
+    )
 
 
 @dataclass(frozen=True)
-class _Ending:
+class _RunEnd:
     """End of a run - its exit codes, and the log without a known signature.
 
     Attributes:
@@ -243,7 +253,7 @@ class _Ending:
     @cached_property
     def own_exit_codes(self) -> list[int | None]:
         """Exit codes by rank, with None for a rank that the launcher ended."""
-        return [None if self.killed_by_launcher and code in _ENDED_BY_US else code for code in self.exit_codes]
+        return [None if self.killed_by_launcher and code in _LAUNCHER_EXIT_CODES else code for code in self.exit_codes]
 
     @cached_property
     def lost_peer(self) -> re.Match[str] | None:
@@ -253,16 +263,18 @@ class _Ending:
     def find_kill(self) -> _Cause | None:
         """Return the cause if a rank was killed from outside."""
         line = None if self.killed_by_launcher else _KILLED_LINE.search(self.log)
-        rank = _first(self.own_exit_codes, _KILLED)
+        rank = _find_first_rank(self.own_exit_codes, _KILL_EXIT_CODES)
         if rank is None and not line:
             return None
-        return _killed(_line_at(self.log, line) if line else _ends(self.exit_codes), rank, self.memory_kills)
+        return _classify_kill(
+            _extract_line(self.log, line) if line else _format_exit_codes(self.exit_codes), rank, self.memory_kills
+        )
 
     def find_exception(self) -> _Cause | None:
         """Return the cause if a rank ended with an uncaught exception that is not about a lost peer."""
         for exception in _EXCEPTION.finditer(self.log):
             if not _LOST_PEER.pattern.search(exception[0]):
-                evidence, rank = described(self.log, exception, len(self.exit_codes))
+                evidence, rank = locate_evidence(self.log, exception, len(self.exit_codes))
                 reason = f"ended with {exception[1].rpartition('.')[2]}"
                 return "crashed", Failure(reason=reason, evidence=evidence, rank=rank)
         return None
@@ -272,25 +284,27 @@ class _Ending:
         task = _SRUN_TASK.search(self.log)
         if not task:
             return None
-        evidence, rank, how = _line_at(self.log, task), int(task[1]), task[2].strip()
-        if how == "Killed" and not self.killed_by_launcher:
-            return _killed(evidence, rank, self.memory_kills)
-        return "crashed", Failure(reason=f"rank {rank}: {how}", evidence=evidence, rank=rank)
+        evidence, rank, description = _extract_line(self.log, task), int(task[1]), task[2].strip()
+        if description == "Killed" and not self.killed_by_launcher:
+            return _classify_kill(evidence, rank, self.memory_kills)
+        return "crashed", Failure(reason=f"rank {rank}: {description}", evidence=evidence, rank=rank)
 
     def find_exit_code(self) -> _Cause | None:
         """Return the cause if a rank ended with an exit code that a lost peer does not explain."""
         for rank, code in enumerate(self.own_exit_codes):
             # A rank that lost its peer ends with an exception and thus with 1. Any other code is that of the lost rank.
             if code and (self.lost_peer is None or code != 1):
-                evidence = _last_line(self.log) or _ends(self.exit_codes)
-                return "crashed", Failure(reason=f"rank {rank} {_describe_end(code)}", evidence=evidence, rank=rank)
+                evidence = _extract_last_line(self.log) or _format_exit_codes(self.exit_codes)
+                return "crashed", Failure(
+                    reason=f"rank {rank} {_describe_exit_code(code)}", evidence=evidence, rank=rank
+                )
         return None
 
     def find_lost_peer(self) -> _Cause | None:
         """Return the cause if a rank lost its connection to another rank."""
         if not self.lost_peer:
             return None
-        evidence, rank = described(self.log, self.lost_peer, len(self.exit_codes))
+        evidence, rank = locate_evidence(self.log, self.lost_peer, len(self.exit_codes))
         return _LOST_PEER.status, Failure(reason=_LOST_PEER.reason, evidence=evidence, rank=rank)
 
     def find_cause(self) -> _Cause:
@@ -306,72 +320,72 @@ class _Ending:
             cause = find()
             if cause:
                 return cause
-        cancelled = None if self.killed_by_launcher else _STEP_CANCELLED.search(self.log)
-        if cancelled:
-            raise _cancelled(self.log, cancelled)
+        cancellation = None if self.killed_by_launcher else _STEP_CANCELLED.search(self.log)
+        if cancellation:
+            raise _cancellation_error(self.log, cancellation)
         ended_by_launcher = "ended by its launcher before it had finished"
         reason = ended_by_launcher if self.killed_by_launcher else "did not end, or how it ended is not known"
-        return "crashed", Failure(reason=reason, evidence=_ends(self.exit_codes))
+        return "crashed", Failure(reason=reason, evidence=_format_exit_codes(self.exit_codes))
 
 
-def _describe_end(code: int) -> str:
+def _describe_exit_code(code: int) -> str:
     """Describe the exit code of a rank: 'was ended by SIGSEGV', 'ended with exit code 3'."""
     number = -code if code < 0 else code - 128
     by_signal = number in {member.value for member in signal.Signals}
     return f"was ended by {signal.Signals(number).name}" if by_signal else f"ended with exit code {code}"
 
 
-def _killed(evidence: str, rank: int | None, memory_kills: int) -> tuple[Status, Failure]:
+def _classify_kill(evidence: str, rank: int | None, memory_kills: int) -> tuple[Status, Failure]:
     """Classify a SIGKILL. It means a lack of memory only if the kernel counted an out-of-memory kill.
 
     Persons, schedulers and monitors send the same signal.
     """
     if not memory_kills:
-        return "crashed", Failure(reason=KILLED, evidence=evidence, rank=rank)
-    counted = f"out-of-memory kills that the kernel counted during the run: {memory_kills}"
-    return "oom_host", Failure(reason=_OOM_KILLER, evidence=_trim(f"{counted}\n{evidence}"), rank=rank)
+        return "crashed", Failure(reason=KILLED_FROM_OUTSIDE, evidence=evidence, rank=rank)
+    kill_count = f"out-of-memory kills that the kernel counted during the run: {memory_kills}"
+    return "oom_host", Failure(reason=_OOM_KILLER, evidence=_trim_evidence(f"{kill_count}\n{evidence}"), rank=rank)
 
 
-def _first(exit_codes: Sequence[int | None], wanted: set[int]) -> int | None:
+def _find_first_rank(exit_codes: Sequence[int | None], codes: set[int]) -> int | None:
     """Return the first rank whose exit code is one of these, or None."""
-    return next((rank for rank, code in enumerate(exit_codes) if code in wanted), None)
+    return next((rank for rank, code in enumerate(exit_codes) if code in codes), None)
 
 
-def _ends(exit_codes: Sequence[int | None]) -> str:
+def _format_exit_codes(exit_codes: Sequence[int | None]) -> str:
     """Format the exit codes by rank as evidence."""
     return "exit codes by rank: " + ", ".join("unknown" if code is None else str(code) for code in exit_codes)
 
 
-def described(log: str, match: re.Match[str], ranks: int) -> tuple[str, int | None]:
+def locate_evidence(log: str, match: re.Match[str], ranks: int) -> tuple[str, int | None]:
     """Return the line of a match as evidence, and the rank that the line names."""
-    evidence = _line_at(log, match)
-    return evidence, _rank_of(evidence, ranks)
+    evidence = _extract_line(log, match)
+    return evidence, _parse_rank(evidence, ranks)
 
 
-def _rank_of(evidence: str, ranks: int) -> int | None:
+def _parse_rank(evidence: str, ranks: int) -> int | None:
     """Return the rank that a line names, or None.
 
     A number that is no rank of the run is ignored, except if there is only one exit code. It may be the exit code of srun, which
     stands for any number of ranks.
     """
-    named = _RANK.search(evidence) or _LABEL.match(evidence)
-    number = int(next(group for group in named.groups() if group)) if named else None
+    match = _RANK_PREFIX.search(evidence) or _LABEL.match(evidence)
+    number = int(next(group for group in match.groups() if group)) if match else None
     return None if number is None or number >= ranks > 1 else number
 
 
-def _line_at(log: str, match: re.Match[str]) -> str:
+def _extract_line(log: str, match: re.Match[str]) -> str:
     """Return the complete line of a match. Of a very long line, only the part from the match on is returned."""
     start = log.rfind("\n", 0, match.start()) + 1
     end = log.find("\n", match.end())
     line = log[start : end if end >= 0 else len(log)]
-    return _trim(line if len(line) <= _EVIDENCE_CHARACTERS else log[match.start() :].partition("\n")[0])
+    return _trim_evidence(line if len(line) <= _EVIDENCE_CHARACTERS else log[match.start() :].partition("\n")[0])
 
 
-def _last_line(log: str) -> str:
+def _extract_last_line(log: str) -> str:
     """Return the last line of a log, as evidence."""
-    return _trim(log.rstrip().rpartition("\n")[2])
+    return _trim_evidence(log.rstrip().rpartition("\n")[2])
 
 
-def _trim(text: str) -> str:
+def _trim_evidence(text: str) -> str:
     """Shorten a text to the maximum length of evidence."""
     return text.strip()[:_EVIDENCE_CHARACTERS]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from campaign.workloads.protocol import Ended, Step
+from campaign.workloads.protocol import Step, StepEnd
 
 
 @dataclass(frozen=True)
-class Limits:
+class StepLimits:
     """Limits at which a step is stopped.
 
     Attributes:
@@ -31,7 +31,7 @@ class Launcher(Protocol):
     def links(self) -> Mapping[str, Any] | None:
         """Emulation plan of the links (`campaign.emulators.hosts.emulation_plan`), or None if links are not emulated."""
 
-    def run(self, step: Step, marker: str, log: Path, directory: Path, limits: Limits) -> Ended:
+    def run(self, step: Step, marker: str, log: Path, directory: Path, limits: StepLimits) -> StepEnd:
         """Run a step to its end or to its limits, and append its output to a log file.
 
         No process of the step is left after the call, even if it raises. Raises LaunchError if the step cannot be started.

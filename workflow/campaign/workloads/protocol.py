@@ -17,15 +17,15 @@ from campaign.spec.fields import AxisName, FileModel, InputFiles, Name, Precisio
 from campaign.spec.hardware import Composition, Device
 from campaign.spec.metric import Better, Scaling
 from campaign.spec.record import Failure, Status
-from campaign.workloads.command_template import BESIDE
-from campaign.workloads.failures import classify
+from campaign.workloads.command_template import WORKLOAD_DIR_PREFIX
+from campaign.workloads.failures import classify_failure
 from campaign.workloads.log_reader import Log
 
 if TYPE_CHECKING:  # a plan reads no logs
     from campaign.workloads.parsers.expressions import Parser
     from campaign.workloads.parsers.reading import LogReading
 
-FELL_BACK = "the framework reports that the CPU did work of the"
+CPU_FALLBACK_REASON = "the framework reports that the CPU did work of the"
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class Run:
     files: Mapping[str, str] = field(default_factory=dict)
     pace: Mapping[str, float] = field(default_factory=dict)
     workload_dir: str = ""
-    saved: bool = False
+    is_saved_log: bool = False
 
     @property
     def ranks_by_host(self) -> Mapping[str, int]:
         """Number of devices that the run uses on each host, by host name. There is one rank per device."""
-        wanted = self.cell.configuration
-        return {host.name: wanted.devices_used for host in self.composition.hosts[: wanted.hosts]}
+        configuration = self.cell.configuration
+        return {host.name: configuration.devices_used for host in self.composition.hosts[: configuration.hosts]}
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -83,7 +83,7 @@ class Run:
         These are the first devices of each host. Local devices come before devices of the pool.
         """
         counts = self.ranks_by_host
-        return tuple(d for host in self.composition.hosts for d in host.in_order[: counts.get(host.name, 0)])
+        return tuple(device for host in self.composition.hosts for device in host.in_order[: counts.get(host.name, 0)])
 
 
 @dataclass(frozen=True)
@@ -109,18 +109,18 @@ class Step:
     wrapped_ranks: int = 1
 
     @property
-    def ranks(self) -> list[tuple[str, int]]:
+    def rank_locations(self) -> list[tuple[str, int]]:
         """Host and local rank of every rank, in rank order."""
         return [(host, number) for host, count in self.ranks_by_host.items() for number in range(count)]
 
     @property
-    def processes(self) -> int:
+    def process_count(self) -> int:
         """Number of processes that the launcher starts."""
-        return len(self.ranks) if self.per_rank else 1
+        return len(self.rank_locations) if self.per_rank else 1
 
 
 @dataclass(frozen=True)
-class Ended:
+class StepEnd:
     """End of a step.
 
     Attributes:
@@ -142,15 +142,15 @@ class Ended:
     exit_hang: tuple[int, ...] = ()
     flags: tuple[str, ...] = ()
     memory_kills: int = 0
-    disturbed: str = ""
-    known: bool = True
+    disturbance: str = ""
+    has_exit_codes: bool = True
 
-    def failure(self, log: Log) -> Outcome | None:
+    def failure_outcome(self, log: Log) -> Outcome | None:
         """Return the outcome of a run that failed, or None if the step ended well.
 
         The cause is found from limits, exit codes and the log.
         """
-        found = classify(
+        cause = classify_failure(
             log,
             self.codes,
             timed_out=self.timed_out,
@@ -158,7 +158,7 @@ class Ended:
             memory_limit_hit=self.memory_limit_hit,
             memory_kills=self.memory_kills,
         )
-        return Outcome(*found) if found else None
+        return Outcome(*cause) if cause else None
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ValidationContext:
     """Properties of the campaign that a workload file is validated against.
 
     Attributes:
@@ -198,8 +198,8 @@ class Surroundings:
         launcher: launcher of the system.
     """
 
-    place: Callable[..., str]
-    axis_place: Callable[..., str]
+    format_location: Callable[..., str]
+    format_axis_location: Callable[..., str]
     axes: Mapping[str, Sequence[Scalar]]
     """Values of each option that is an axis of the campaign."""
     system: str
@@ -215,7 +215,7 @@ class ReferenceTable(NamedTuple):
     rows: Sequence[tuple[str, ...]]
 
 
-class MetricFacts(FileModel):
+class MetricProperties(FileModel):
     """Properties of a metric that its name does not determine."""
 
     unit: str | None = None
@@ -244,13 +244,13 @@ class Workload(FileModel):
     """A YAML file of this kind that runs on a CPU in a few seconds."""
     needs_torch: ClassVar[bool] = False
     """True if runs use PyTorch, so that links can be measured with it, too."""
-    lengthens_warmup: ClassVar[bool] = False
+    extends_warmup: ClassVar[bool] = False
     """True if runs extend their warm-up until they are steady (`warmup_steps_max`)."""
-    steps_by_time: ClassVar[bool] = False
+    supports_min_durations: ClassVar[bool] = False
     """True if runs support minimum durations (`warmup_min_s`, `measured_min_s`)."""
     serves_requests: ClassVar[bool] = False
     """True if runs consist of requests instead of steps. The batch of a cell is then 1."""
-    reading_keys: ClassVar[frozenset[str]] = frozenset()
+    parsing_keys: ClassVar[frozenset[str]] = frozenset()
     """Keys that determine only how kept logs are parsed, not what is run."""
     rate_unit: ClassVar[str] = "samples/s"
     """Unit of `throughput_per_s`."""
@@ -265,7 +265,7 @@ class Workload(FileModel):
     """Supported precisions. The plan excludes cells with others."""
     options: dict[AxisName, Scalar] = Field(default_factory=dict)
     """Options with their default values. A campaign may vary them under `axes.options`."""
-    metrics: dict[AxisName, MetricFacts] = Field(default_factory=dict)
+    metrics: dict[AxisName, MetricProperties] = Field(default_factory=dict)
     """Unit, better direction and scaling of metrics whose names do not tell them, such as `score: {better: higher}`."""
     inputs: InputFiles | None = None
     """Files whose content is part of a cell's identity, so that an edited one is measured anew. Relative to the workload file or
@@ -278,7 +278,7 @@ class Workload(FileModel):
     """Kind of the workload."""
 
     @classmethod
-    def tables(cls) -> Iterable[ReferenceTable]:
+    def reference_tables(cls) -> Iterable[ReferenceTable]:
         """Return the tables for the reference page of this kind."""
         return ()
 
@@ -288,7 +288,7 @@ class Workload(FileModel):
         return self.options
 
     @property
-    def one_process_for_all(self) -> bool:
+    def starts_single_process(self) -> bool:
         """True if one program is started for all devices of a run, false if there is one per device."""
         return False
 
@@ -308,7 +308,7 @@ class Workload(FileModel):
         return None
 
     @property
-    def own_parsers(self) -> Sequence[Parser]:
+    def custom_parsers(self) -> Sequence[Parser]:
         """Expressions of the workload file that read the log."""
         return ()
 
@@ -317,30 +317,30 @@ class Workload(FileModel):
         """Test in the log that counts (number from 1, or 'last'), or None if the workload file selects none."""
         return None
 
-    def tests(self, log: Log) -> Sequence[LogReading]:
+    def parse_tests(self, log: Log) -> Sequence[LogReading]:
         """Parse every test in a log with the built-in parser, and return one reading per test.
 
         If the workload file selects a test, only that one is returned.
         """
         return ()
 
-    def of_test(self, number: int) -> Self:
+    def with_test(self, test_number: int) -> Self:
         """Return a copy of the workload that reads only this test (number from 1) of its logs."""
         return self
 
     @property
-    def in_container(self) -> bool:
+    def runs_in_container(self) -> bool:
         """True if the programs run in a container image and see its files."""
         return False
 
-    def input_words(self) -> Sequence[str]:
+    def input_names(self) -> Sequence[str]:
         """Return the names of input files, with options in braces.
 
         If `inputs` is None, these are the words of the command that may be the name of a script.
         """
         return tuple(self.inputs or ())
 
-    def version_of(self, text: str) -> str | None:
+    def find_input_version(self, input_name: str) -> str | None:
         """Return the version that replaces the content of an input file in a cell's identity.
 
         Returns None if the content itself counts.
@@ -350,27 +350,28 @@ class Workload(FileModel):
         """
         versions = self.inputs if isinstance(self.inputs, Mapping) else {}
         patterns = {
-            word: ".*".join(map(re.escape, re.split(r"\{[^}]*\}", word.removeprefix(BESIDE)))) for word in versions
+            word: ".*".join(map(re.escape, re.split(r"\{[^}]*\}", word.removeprefix(WORKLOAD_DIR_PREFIX))))
+            for word in versions
         }
-        return next((versions[word] for word, pattern in patterns.items() if re.fullmatch(pattern, text)), None)
+        return next((versions[word] for word, pattern in patterns.items() if re.fullmatch(pattern, input_name)), None)
 
-    def script_words(self) -> Sequence[str]:
-        """Return those `input_words` that name a script only if the file exists before the run starts.
+    def script_names(self) -> Sequence[str]:
+        """Return those `input_names` that name a script only if the file exists before the run starts.
 
         The list is empty if the workload file has the key `inputs`.
         """
         return ()
 
     @property
-    def printed_metrics(self) -> Sequence[str] | None:
+    def reported_metrics(self) -> Sequence[str] | None:
         """Names of all metrics that the workload can report, or None if they are not known beforehand."""
         return None
 
-    def summary(self) -> Mapping[str, Any]:
+    def list_columns(self) -> Mapping[str, Any]:
         """Return the columns of `campaign workload list` - model or program, parameters, launch, parser."""
         return {}
 
-    def problems(self, around: Surroundings) -> Iterable[str]:
+    def problems(self, context: ValidationContext) -> Iterable[str]:
         """Yield an error message for each inconsistency in the workload file, or between the file and the campaign or system.
 
         Args:
@@ -378,25 +379,25 @@ class Workload(FileModel):
         """
         return ()
 
-    def identity(self) -> dict[str, Any]:
+    def identity_document(self) -> dict[str, Any]:
         """Return the part of the workload file that belongs to a cell's identity.
 
         Options are not included. The identity holds them separately, with the values of the cell.
         """
         # Descriptive texts and the list of possible precisions may change without a new measurement.
         # A key at its default is left out, so a key that a later version adds does not change earlier identities.
-        words = {"description", "precisions", "schema_version", "options", "metrics", "inputs", "run_s"}
-        return self.model_dump(mode="json", exclude=words, exclude_defaults=True)
+        excluded_keys = {"description", "precisions", "schema_version", "options", "metrics", "inputs", "run_s"}
+        return self.model_dump(mode="json", exclude=excluded_keys, exclude_defaults=True)
 
-    def runs(self) -> dict[str, Any]:
+    def run_identity_document(self) -> dict[str, Any]:
         """Return the part of the identity that determines the execution of runs. Keys on log parsing are left out."""
-        return {key: value for key, value in self.identity().items() if key not in self.reading_keys}
+        return {key: value for key, value in self.identity_document().items() if key not in self.parsing_keys}
 
-    def reading(self) -> dict[str, Any]:
+    def parsing_document(self) -> dict[str, Any]:
         """Return the keys of the workload file that determine how logs are parsed."""
-        return self.model_dump(mode="json", include=set(self.reading_keys), exclude_defaults=True)
+        return self.model_dump(mode="json", include=set(self.parsing_keys), exclude_defaults=True)
 
-    def counted_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    def select_identity_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
         """Return the options of a cell that are part of its identity.
 
         Args:
@@ -408,7 +409,7 @@ class Workload(FileModel):
         """Return whether runs with these options read from the configuration's storage."""
         return False
 
-    def missing(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
+    def missing_requirements(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
         """Return what this machine lacks to run the workload on these kinds of devices, with the remedy.
 
         Returns None if nothing is missing.
@@ -426,18 +427,18 @@ class Workload(FileModel):
         """
         return None
 
-    def other_program(self, reading: LogReading, options: Mapping[str, Scalar]) -> str:
+    def find_program_mismatch(self, reading: LogReading, options: Mapping[str, Scalar]) -> str:
         """Explain why a reading comes from another program than the one that runs with these options start.
 
         Returns '' if there is no sign of it.
         """
         return ""
 
-    def hints(self, log: Log) -> Sequence[str]:
+    def explain_missing_values(self, log: Log) -> Sequence[str]:
         """Return explanations of why the log of an incomplete run has no results."""
         return ()
 
-    def objection(self, cell: Cell, runs_on: AcceleratorKind) -> str | None:
+    def unsupported_reason(self, cell: Cell, runs_on: AcceleratorKind) -> str | None:
         """Return the reason why this cell can never run on this kind of device, or None.
 
         Such a cell gets the status `unsupported`.
@@ -448,14 +449,14 @@ class Workload(FileModel):
     def step(self, run: Run) -> Step:
         """Return the step that measures the run. May write files that it needs into `run.directory`."""
 
-    def before(self, run: Run) -> Sequence[Step]:
+    def preparation_steps(self, run: Run) -> Sequence[Step]:
         """Return the steps to start before the measuring step.
 
         If one of them fails, the run has no result and is repeated.
         """
         return ()
 
-    def after(self, run: Run) -> Sequence[Step]:
+    def cleanup_steps(self, run: Run) -> Sequence[Step]:
         """Return the steps to start after the measuring step, however it ended.
 
         If one of them fails, the run is flagged.
@@ -469,23 +470,23 @@ class Workload(FileModel):
         """
         return None
 
-    def outcome(self, run: Run, ended: Ended, log: Log) -> Outcome:
+    def judge_run(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
         """Return the outcome that `read` returns, after two checks of its plausibility.
 
         A run is `invalid` if the CPU did work in place of a device, or if its rate is not positive.
         """
-        found = self.read(run, ended, log)
-        if found.status == "ok" and (line := find_fallback(ACCELERATORS[run.runs_on], log.lines)):
-            failure = Failure(reason=f"{FELL_BACK} {ACCELERATORS[run.runs_on].title}", evidence=line[:500])
-            return replace(found, status="invalid", failure=failure)
-        rate = found.throughput_per_s
-        if found.status != "ok" or rate is None or rate > 0:
-            return found
+        outcome = self.read(run, step_end, log)
+        if outcome.status == "ok" and (line := find_fallback(ACCELERATORS[run.runs_on], log.read_lines)):
+            failure = Failure(reason=f"{CPU_FALLBACK_REASON} {ACCELERATORS[run.runs_on].title}", evidence=line[:500])
+            return replace(outcome, status="invalid", failure=failure)
+        rate = outcome.throughput_per_s
+        if outcome.status != "ok" or rate is None or rate > 0:
+            return outcome
         failure = Failure(
-            reason=f"throughput_per_s is {rate:g}; a run that did work has a positive one", evidence=log.tail()
+            reason=f"throughput_per_s is {rate:g}; a run that did work has a positive one", evidence=log.read_tail()
         )
-        return replace(found, status="invalid", failure=failure)
+        return replace(outcome, status="invalid", failure=failure)
 
     @abstractmethod
-    def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
+    def read(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
         """Return the outcome of a run. Failures of the workload are outcomes, not exceptions."""

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from campaign.workloads.protocol import Run
-from campaign.workloads.software import Software, software_words
+from campaign.workloads.software import Software, build_software_words
 
 LaunchMethod = Literal["once", "per_rank", "srun", "mpirun", "horovodrun", "torchrun"]
 
-MARKS = ("CAMPAIGN_RUN", "CAMPAIGN_RUN_RANK")
+RUN_MARK_VARIABLES = ("CAMPAIGN_RUN", "CAMPAIGN_RUN_RANK")
 """Variables by which the processes of a run are found. Processes that mpirun starts on other hosts need them, too."""
 
 
@@ -27,7 +27,7 @@ class CommandLine(NamedTuple):
     wrapped_ranks: int
 
 
-def command_line(
+def build_command_line(
     run: Run,
     launch: LaunchMethod,
     mpi: str | None,
@@ -50,56 +50,66 @@ def command_line(
         program: program and arguments, with names filled in.
         environment: names of variables that the ranks need.
     """
-    inside = software_words(software, runs_on=run.runs_on)  # words that start each rank
-    outside: list[str] = []
+    rank_wrapper = build_software_words(software, runs_on=run.runs_on)  # words that start each rank
+    launcher_wrapper: list[str] = []
     if launch in ("mpirun", "horovodrun") and not (software and software.apptainer):
-        outside, inside = inside, outside
+        launcher_wrapper, rank_wrapper = rank_wrapper, launcher_wrapper
     hosts = ",".join(f"{host}:{count}" for host, count in run.ranks_by_host.items())
     slurm, ranks = run.launcher == "slurm", str(sum(run.ranks_by_host.values()))
     match launch:
         case "mpirun" if mpi == "mpich":
             # Hydra passes the whole environment to its ranks.
-            words = ["mpirun", "-n", ranks, *(["-hosts", hosts] if slurm else []), *options, *inside]
+            words = ["mpirun", "-n", ranks, *(["-hosts", hosts] if slurm else []), *options, *rank_wrapper]
         case "mpirun":
-            where = ["-H", hosts, "--map-by", "slot"] if slurm else ["--oversubscribe"]
-            names = _exported(software, environment, slurm)
+            placement = ["-H", hosts, "--map-by", "slot"] if slurm else ["--oversubscribe"]
+            names = _list_exported_variables(software, environment, slurm)
             words = [
                 "mpirun",
                 "-np",
                 ranks,
-                *where,
+                *placement,
                 *(word for name in names for word in ("-x", name)),
                 *options,
-                *inside,
+                *rank_wrapper,
             ]
         case "horovodrun":
-            words = ["horovodrun", "-np", ranks, "-H", hosts if slurm else f"localhost:{ranks}", *options, *inside]
+            words = [
+                "horovodrun",
+                "-np",
+                ranks,
+                "-H",
+                hosts if slurm else f"localhost:{ranks}",
+                *options,
+                *rank_wrapper,
+            ]
         case "torchrun" if slurm and len(run.ranks_by_host) > 1:
-            words = [*_torchrun_over_hosts(run, inside), *options]
+            words = [*_torchrun_words_for_hosts(run, rank_wrapper), *options]
         case "torchrun":
-            words = [*inside, "torchrun", "--standalone", f"--nproc-per-node={ranks}", *options]
+            words = [*rank_wrapper, "torchrun", "--standalone", f"--nproc-per-node={ranks}", *options]
         case _:
-            words = inside
+            words = rank_wrapper
     if launch == "torchrun":  # torchrun starts Python files itself, so only its own start can be marked
-        at = words.index("torchrun")
-        times = len(run.ranks_by_host) if words[0] == "srun" else 1
+        program_at = words.index("torchrun")
+        wrapped_ranks = len(run.ranks_by_host) if words[0] == "srun" else 1
     else:
-        at = len(outside) + len(words)
-        times = 1 if launch == "once" else int(ranks)
-    return CommandLine((*outside, *words, *program), at or None, times)
+        program_at = len(launcher_wrapper) + len(words)
+        wrapped_ranks = 1 if launch == "once" else int(ranks)
+    return CommandLine((*launcher_wrapper, *words, *program), program_at or None, wrapped_ranks)
 
 
-def _exported(software: Software | None, environment: Iterable[str], slurm: bool) -> list[str]:
+def _list_exported_variables(software: Software | None, environment: Iterable[str], slurm: bool) -> list[str]:
     """Return the names of variables that mpirun has to pass to ranks on other hosts.
 
     With Slurm, CAMPAIGN_RUN_RANK is included, because only Slurm's launcher marks each rank of a host separately.
     """
-    changed = ["PATH"] if software is not None and software.apptainer is None else []
-    changed += ["LD_LIBRARY_PATH"] if software is not None and software.modules else []
-    return list(dict.fromkeys((*environment, *changed, *(MARKS if slurm else MARKS[:1]))))
+    changed_variables = ["PATH"] if software is not None and software.apptainer is None else []
+    changed_variables += ["LD_LIBRARY_PATH"] if software is not None and software.modules else []
+    return list(
+        dict.fromkeys((*environment, *changed_variables, *(RUN_MARK_VARIABLES if slurm else RUN_MARK_VARIABLES[:1])))
+    )
 
 
-def _torchrun_over_hosts(run: Run, inside: Sequence[str]) -> list[str]:
+def _torchrun_words_for_hosts(run: Run, rank_wrapper: Sequence[str]) -> list[str]:
     """Return the words that start torchrun once per host through srun."""
     hosts = list(run.ranks_by_host)
     return [
@@ -112,17 +122,17 @@ def _torchrun_over_hosts(run: Run, inside: Sequence[str]) -> list[str]:
         "--overlap",
         "--mem=0",
         "--export=ALL",
-        *inside,
+        *rank_wrapper,
         "torchrun",
         f"--nnodes={len(hosts)}",
         f"--nproc-per-node={run.ranks_by_host[hosts[0]]}",
         "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={hosts[0]}:{free_port()}",
+        f"--rdzv-endpoint={hosts[0]}:{find_free_port()}",
         f"--rdzv-id={run.cell.id}.{run.repetition}",
     ]
 
 
-def free_port(address: str = "") -> int:
+def find_free_port(address: str = "") -> int:
     """Return a TCP port that is free now.
 
     Args:

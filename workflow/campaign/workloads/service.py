@@ -20,12 +20,19 @@ from campaign.spec.cell import Scalar
 from campaign.spec.fields import Precision
 from campaign.spec.record import Failure, Status
 from campaign.workloads import software as environments
-from campaign.workloads.command_template import BESIDE, RESERVED, check_template, run_values, texts, variables
-from campaign.workloads.failures import classify
+from campaign.workloads.command_template import (
+    RESERVED_NAMES,
+    WORKLOAD_DIR_PREFIX,
+    check_template,
+    resolve_variables,
+    template_values,
+    walk_texts,
+)
+from campaign.workloads.failures import classify_failure
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import LogReading, RunContext, read_log, read_tests, select_tests
 from campaign.workloads.parsers.expressions import Parser, collect_hints, find_misnamed_metrics, read_expressions
-from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
+from campaign.workloads.protocol import Outcome, ReferenceTable, Run, Step, StepEnd, ValidationContext, Workload
 from campaign.workloads.service_run.specification import (
     CLIENT_OUTPUT_FILE,
     RESULT_FILE,
@@ -36,7 +43,7 @@ from campaign.workloads.service_run.specification import (
     ServiceRunResult,
     ServiceRunSpecification,
 )
-from campaign.workloads.software import Software, filled, search_path, software_words
+from campaign.workloads.software import Software, build_search_path, build_software_words, fill_software
 
 _INTRODUCTION = """\
 A server that answers requests, such as one for the inference of language models, and a benchmark client that sends them. A run
@@ -98,29 +105,31 @@ class ServiceWorkload(Workload):
     """Software environment of server and client. Default: what is on the PATH."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> ServiceWorkload:
-        if more := [precision for precision in self.server.precision_arguments if precision not in self.precisions]:
+    def _check_consistency(self) -> ServiceWorkload:
+        if undeclared := [
+            precision for precision in self.server.precision_arguments if precision not in self.precisions
+        ]:
             raise ValueError(
-                f"'server.precision_arguments' names {more[0]}, which is not in 'precisions'; add it there or remove it here"
+                f"'server.precision_arguments' names {undeclared[0]}, which is not in 'precisions'; add it there or remove it here"
             )
-        if taken := sorted(SERVICE_VALUES.keys() & self.options.keys()):
-            raise ValueError(f"'options' has '{taken[0]}', which is a name of the run; choose another one")
+        if reserved_names := sorted(SERVICE_VALUES.keys() & self.options.keys()):
+            raise ValueError(f"'options' has '{reserved_names[0]}', which is a name of the run; choose another one")
         return self
 
     @classmethod
-    def tables(cls) -> Iterator[ReferenceTable]:
+    def reference_tables(cls) -> Iterator[ReferenceTable]:
         """Return the table of names in braces for the reference page."""
         names = [(f"`{{{name}}}`", meaning) for name, meaning in SERVICE_VALUES.items()]
-        known = "The options, the [names of commands](#names-in-braces), and:"
-        yield ReferenceTable("Names in braces of services", known, ("Name", "Meaning"), names)
+        introduction = "The options, the [names of commands](#names-in-braces), and:"
+        yield ReferenceTable("Names in braces of services", introduction, ("Name", "Meaning"), names)
 
     @property
-    def one_process_for_all(self) -> bool:
+    def starts_single_process(self) -> bool:
         """True unless the server is started once per rank."""
         return self.server.launch != "per_rank"
 
     @property
-    def in_container(self) -> bool:
+    def runs_in_container(self) -> bool:
         """True if server and client run in an Apptainer image."""
         return self.software is not None and self.software.apptainer is not None
 
@@ -130,36 +139,42 @@ class ServiceWorkload(Workload):
         return True
 
     @property
-    def own_parsers(self) -> Sequence[Parser]:
+    def custom_parsers(self) -> Sequence[Parser]:
         """Expressions that read the output of the client."""
         return self.client.parsers
 
-    def tests(self, log: Log) -> Sequence[LogReading]:
+    def parse_tests(self, log: Log) -> Sequence[LogReading]:
         """Parse every test in the client's output, or only the test that the workload file selects."""
-        chosen = None if self.client.test == "only" else self.client.test
+        test = None if self.client.test == "only" else self.client.test
         return (
-            []
-            if self.client.parser is None
-            else select_tests(read_tests(self.client.parser, log, RunContext()), chosen)
+            [] if self.client.parser is None else select_tests(read_tests(self.client.parser, log, RunContext()), test)
         )
 
-    def of_test(self, number: int) -> Self:
+    def with_test(self, test_number: int) -> Self:
         """Return a copy of the workload that reads only this test (number from 1) of the client's output."""
-        return self.model_copy(update={"client": self.client.model_copy(update={"test": number})})
+        return self.model_copy(update={"client": self.client.model_copy(update={"test": test_number})})
 
-    def input_words(self) -> Sequence[str]:
+    def input_names(self) -> Sequence[str]:
         """Return the names in `inputs`, or else all words of the commands of server and client."""
         words = (*self.server.command, *self.client.command) if self.inputs is None else self.inputs
-        return tuple(word.removeprefix(BESIDE) for word in words)
+        return tuple(word.removeprefix(WORKLOAD_DIR_PREFIX) for word in words)
 
-    def script_words(self) -> Sequence[str]:
+    def script_names(self) -> Sequence[str]:
         """Return words of the commands that name a script only if the file exists before the run starts."""
         words = (*self.server.command, *self.client.command)
-        named = (word for word in words if word.startswith(BESIDE) or not (self.in_container or word.startswith("-")))
-        return () if self.inputs is not None else tuple(word.removeprefix(BESIDE) for word in named)
+        script_candidates = (
+            word
+            for word in words
+            if word.startswith(WORKLOAD_DIR_PREFIX) or not (self.runs_in_container or word.startswith("-"))
+        )
+        return (
+            ()
+            if self.inputs is not None
+            else tuple(word.removeprefix(WORKLOAD_DIR_PREFIX) for word in script_candidates)
+        )
 
     @property
-    def printed_metrics(self) -> Sequence[str] | None:
+    def reported_metrics(self) -> Sequence[str] | None:
         """Names of the metrics of the client's parser, the primary metric first, or None if they are not known.
 
         With an option `rate_per_s`, the primary metric is a latency, because the rate of answers equals that of the requests.
@@ -168,41 +183,42 @@ class ServiceWorkload(Workload):
             return [parser.metric for parser in self.client.parsers] or None
         return [*_LATENCIES, *_RATES]
 
-    def summary(self) -> Mapping[str, Any]:
+    def list_columns(self) -> Mapping[str, Any]:
         """Return server program, launch method and parser as columns of `campaign workload list`."""
-        *_, program = (self.server.command[0], *_modules(self.server.command))
+        *_, program = (self.server.command[0], *_interpreter_targets(self.server.command))
         return {
             "model or program": program.rpartition("/")[2],
             "launch": self.server.launch,
             "parser": self.client.parser or "its own",
         }
 
-    def identity(self) -> dict[str, Any]:
+    def identity_document(self) -> dict[str, Any]:
         """Return the identity document without the time limits for start and end of the server."""
-        document = super().identity()
+        document = super().identity_document()
         for timeout in ("ready_within_s", "stop_within_s"):
             document["server"].pop(timeout, None)
         return document
 
-    def problems(self, around: Surroundings) -> Iterator[str]:
+    def problems(self, context: ValidationContext) -> Iterator[str]:
         """Yield an error message for each key of server or client that does not fit the campaign or the system."""
-        known = RESERVED | SERVICE_VALUES.keys() | self.options.keys()
+        names = RESERVED_NAMES | SERVICE_VALUES.keys() | self.options.keys()
         yield from find_misnamed_metrics(
-            self.client.parsers, lambda index, key: around.place("client", "parsers", index, key)
+            self.client.parsers, lambda index, key: context.format_location("client", "parsers", index, key)
         )
         keys = {"command", "environment", "precision_arguments"}
         for part in ("server", "client"):
             document = self.model_dump(include={part: keys})[part]
-            for place, text in texts(document):
-                yield from collect_problems(check_template, text, known, around.place(part, *place))
+            for position, text in walk_texts(document):
+                yield from collect_problems(check_template, text, names, context.format_location(part, *position))
             program = document["command"][0]
             if "/" in program and not program.startswith(("/", "{")):
                 yield (
-                    f"{around.place(part, 'command', 0)}: '{program}' is a relative path, but every run starts in its own "
+                    f"{context.format_location(part, 'command', 0)}: '{program}' is "
+                    "a relative path, but every run starts in its own "
                     "directory; give the full path, or a program on the PATH"
                 )
 
-    def missing(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
+    def missing_requirements(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
         """Return an error message if server, client or a required package is not installed, else None."""
         if (absent := find_missing_package("prometheus_client")) is not None:
             return f"services need the package {absent}"
@@ -213,16 +229,16 @@ class ServiceWorkload(Workload):
 
     def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:
         """Describe the software environment of server and client, or return None for the host's software."""
-        software = self._software(options)
-        return environments.software_document(software, None, cache, f"workload '{self.name}'")
+        software = self._resolve_software(options)
+        return environments.build_software_document(software, None, cache, f"workload '{self.name}'")
 
-    def _software(self, options: Mapping[str, Scalar]) -> Software | None:
+    def _resolve_software(self, options: Mapping[str, Scalar]) -> Software | None:
         """Return the software environment with the options of a cell filled in, or None."""
         if self.software is None:
             return None
-        return filled(self.software, {**self.options, **options}, f"workload {self.name}")
+        return fill_software(self.software, {**self.options, **options}, f"workload {self.name}")
 
-    def hints(self, log: Log) -> list[str]:
+    def explain_missing_values(self, log: Log) -> list[str]:
         """Return explanations of why the parsers found no results in the client's output."""
         return collect_hints(log, self.client.parser, self.client.parsers)
 
@@ -232,22 +248,22 @@ class ServiceWorkload(Workload):
 
     def step(self, run: Run) -> Step:
         """Write the specification of a service run, and return the step that starts server and client."""
-        cell, where = run.cell, f"workload {self.name}"
-        software = self._software(cell.options)
-        path = search_path(software, os.environ.get("PATH", os.defpath))
+        cell, location = run.cell, f"workload {self.name}"
+        software = self._resolve_software(cell.options)
+        path = build_search_path(software, os.environ.get("PATH", os.defpath))
         for environment in (self.server.environment, self.client.environment):
-            variables(
-                environment, f"{where}: environment"
+            resolve_variables(
+                environment, f"{location}: environment"
             )  # a variable that is not set is named before the server starts
         arguments = self.server.precision_arguments.get(cast(Precision, cell.precision), ())
         specification = ServiceRunSpecification(
-            where=where,
+            where=location,
             directory=run.directory,
             server=self.server.model_copy(update={"command": (*self.server.command, *arguments)}),
             client=self.client,
-            values=run_values(self.options, cell, run.repetition, run.workload_dir),
+            values=template_values(self.options, cell, run.repetition, run.workload_dir),
             files=dict(run.files),
-            words=tuple(software_words(software, runs_on=run.runs_on)),
+            words=tuple(build_software_words(software, runs_on=run.runs_on)),
             variables={"PATH": path, "VIRTUAL_ENV": path.split("/bin:", 1)[0]} if path else {},
             hosts=tuple(run.ranks_by_host),
             slurm=run.launcher == "slurm",
@@ -255,22 +271,26 @@ class ServiceWorkload(Workload):
         specification.path.write_text(specification.model_dump_json(), encoding="utf-8")
         specification.end_of_run_file.write_text("", encoding="utf-8")
         argv = (sys.executable, "-m", "campaign.workloads.service_run", str(specification.path))
-        return Step(argv, {}, run.ranks_by_host, per_rank=not self.one_process_for_all)
+        return Step(argv, {}, run.ranks_by_host, per_rank=not self.starts_single_process)
 
-    def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
+    def read(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
         """Return the outcome of a service run from the results of its client and its program."""
-        if run.saved:
-            return ended.failure(log) or self._judge(self._read_client(run, log, ended.known))
+        if run.is_saved_log:
+            return step_end.failure_outcome(log) or self._check_error_rate(
+                self._read_client_outcome(run, log, step_end.has_exit_codes)
+            )
         result = read_result(run)
         if result is not None and result.problem is not None:
-            return failed_outcome(result, result.problem, ended, log)
-        if failed := ended.failure(log):
-            return failed
+            return build_failed_outcome(result, result.problem, step_end, log)
+        if failure_outcome := step_end.failure_outcome(log):
+            return failure_outcome
         if result is None:
-            return Outcome("incomplete", Failure(reason="the run left no result", evidence=log.tail()))
-        written = self.client.find_result(run.directory)
-        outcome = self._read_client(run, Log(written or run.directory / CLIENT_OUTPUT_FILE), ended=True)
-        return self._judge(
+            return Outcome("incomplete", Failure(reason="the run left no result", evidence=log.read_tail()))
+        result_path = self.client.find_result(run.directory)
+        outcome = self._read_client_outcome(
+            run, Log(result_path or run.directory / CLIENT_OUTPUT_FILE), has_ended_well=True
+        )
+        return self._check_error_rate(
             replace(
                 outcome,
                 window_s=(result.client_ended - result.client_started,),
@@ -281,7 +301,7 @@ class ServiceWorkload(Workload):
             )
         )
 
-    def _read_client(self, run: Run, log: Log, ended: bool) -> Outcome:
+    def _read_client_outcome(self, run: Run, log: Log, has_ended_well: bool) -> Outcome:
         """Read the outcome that the client wrote or printed.
 
         Args:
@@ -291,33 +311,37 @@ class ServiceWorkload(Workload):
         """
         client, configuration = self.client, run.cell.configuration
         test = None if client.test == "only" else client.test
-        scope = RunContext(ranks=configuration.ranks, hosts=configuration.hosts, test=test, ended_normally=ended)
+        scope = RunContext(
+            ranks=configuration.ranks, hosts=configuration.hosts, test=test, ended_normally=has_ended_well
+        )
         reading = read_log(client.parser, log, scope) if client.parser else read_expressions(client.parsers, log, scope)
-        reading = reading.without_cut_off_flag() if ended else reading
+        reading = reading.without_cut_off_flag() if has_ended_well else reading
         rate = reading.throughput_per_s
         return Outcome(
             reading.status,
-            None if reading.status == "ok" else Failure(reason=reading.problem, evidence=log.tail()),
+            None if reading.status == "ok" else Failure(reason=reading.problem, evidence=log.read_tail()),
             throughput_per_s=reading.metrics.get("requests_per_s") if rate is None else rate,
             metrics=reading.metrics,
             flags=reading.flags,
         )
 
-    def _judge(self, outcome: Outcome) -> Outcome:
+    def _check_error_rate(self, outcome: Outcome) -> Outcome:
         """Return the outcome, marked as `invalid` if no request succeeded or too many failed."""
-        failed = outcome.metrics.get("errors", 0.0)
-        count = outcome.metrics.get("requests", failed + 1)
-        if outcome.status != "ok" or (failed < count and 100 * failed <= self.errors_at_most_pct * count):
+        failed_requests = outcome.metrics.get("errors", 0.0)
+        requests = outcome.metrics.get("requests", failed_requests + 1)
+        if outcome.status != "ok" or (
+            failed_requests < requests and 100 * failed_requests <= self.errors_at_most_pct * requests
+        ):
             return outcome
-        if failed >= count:
-            reason = f"none of {count:g} requests succeeded"
+        if failed_requests >= requests:
+            reason = f"none of {requests:g} requests succeeded"
         else:
-            share = f"{100 * failed / count:.3g} %; errors_at_most_pct is {self.errors_at_most_pct:g}"
-            reason = f"{failed:g} of {count:g} requests failed ({share})"
+            share = f"{100 * failed_requests / requests:.3g} %; errors_at_most_pct is {self.errors_at_most_pct:g}"
+            reason = f"{failed_requests:g} of {requests:g} requests failed ({share})"
         return replace(outcome, status="invalid", failure=Failure(reason=reason))
 
 
-def _modules(command: Sequence[str]) -> Iterator[str]:
+def _interpreter_targets(command: Sequence[str]) -> Iterator[str]:
     """Yield the module or script that an interpreter in the command runs, if there is one."""
     for before, word in pairwise(command):
         if before == "-m" or word.endswith((".py", ".sh")):
@@ -325,7 +349,7 @@ def _modules(command: Sequence[str]) -> Iterator[str]:
             return
 
 
-def failed_outcome(result: ServiceRunResult, problem: ServiceProblem, ended: Ended, log: Log) -> Outcome:
+def build_failed_outcome(result: ServiceRunResult, problem: ServiceProblem, step_end: StepEnd, log: Log) -> Outcome:
     """Build the outcome of a run without a measurement.
 
     Raises LaunchError if the program or the port of the service was not available.
@@ -337,10 +361,10 @@ def failed_outcome(result: ServiceRunResult, problem: ServiceProblem, ended: End
     if status == "crashed":
         # A server must not end by itself, so an exit code of 0 counts as 1.
         codes = (result.code or 1,)
-        found = classify(log, codes, timed_out=False, killed_by_us=False, memory_kills=ended.memory_kills)
-        if found and found[0] != "crashed":
-            status, why = found
-            failure = Failure(reason=f"{result.words}: {why.reason}", evidence=why.evidence)
+        cause = classify_failure(log, codes, timed_out=False, killed_by_us=False, memory_kills=step_end.memory_kills)
+        if cause and cause[0] != "crashed":
+            status, cause_failure = cause
+            failure = Failure(reason=f"{result.words}: {cause_failure.reason}", evidence=cause_failure.evidence)
     return Outcome(status, failure, phases_s=result.phases_s, flags=result.flags)
 
 

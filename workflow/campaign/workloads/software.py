@@ -24,19 +24,24 @@ from campaign.common.files import read_json, write_json
 from campaign.common.processes.command import CompletedCommand, run_command
 from campaign.spec.cell import Scalar
 from campaign.spec.fields import MODULE_PATTERN, OPERAND_PATTERN, FileModel
-from campaign.workloads.command_template import fill
+from campaign.workloads.command_template import fill_template
 
-Filled = Annotated[str, StringConstraints(pattern=OPERAND_PATTERN)]
+TemplateText = Annotated[str, StringConstraints(pattern=OPERAND_PATTERN)]
 ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN, max_length=200)]
 
 SCHEMA = "software/1"
-_ANSWER_S = 120.0  # long enough for an environment on a busy shared file system
-_PACKAGES = "import json, importlib.metadata as m; print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
-_LOADED = 'printf "campaign:%s\\n" "$LOADEDMODULES"'
+_QUERY_TIMEOUT_S = 120.0  # long enough for an environment on a busy shared file system
+_PACKAGES_SCRIPT = (
+    "import json, importlib.metadata as m; "
+    "print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
+)
+_LOADED_MODULES_SCRIPT = 'printf "campaign:%s\\n" "$LOADEDMODULES"'
 # Old Tcl modules exit with 0 even if a module could not be loaded.
-_NO_MODULE = re.compile(r"Unable to locate a modulefile|ERROR:105|module\(s\) (?:are unknown|cannot be loaded)", re.I)
+_MODULE_NOT_FOUND = re.compile(
+    r"Unable to locate a modulefile|ERROR:105|module\(s\) (?:are unknown|cannot be loaded)", re.I
+)
 # Module names and command are arguments, not text of the script, so that they reach the program unchanged.
-_MODULES = """\
+_MODULES_SCRIPT = """\
 command -v module >/dev/null || . /etc/profile >/dev/null 2>&1
 while test "$1" != --; do module load "$1" || exit 127; shift; done
 shift
@@ -47,11 +52,11 @@ exec "$@"
 class Container(FileModel):
     """Apptainer image that a program runs in."""
 
-    image: Filled
+    image: TemplateText
     """Image file. Names of the workload's options in braces are filled in, here and in the rest of `software`."""
     nv: bool = True
     """Pass the host's driver into the container (`--nv`, or `--rocm` for AMD) if the devices are GPUs that need it."""
-    binds: tuple[Filled, ...] = ()
+    binds: tuple[TemplateText, ...] = ()
     """Directories of the host to mount, in the form of `--bind`."""
     program: Literal["apptainer", "singularity"] = "apptainer"
     """Program that starts the container."""
@@ -60,42 +65,42 @@ class Container(FileModel):
 class Software(FileModel):
     """Software environment of a program; exactly one of these keys. Every record lists what is installed there."""
 
-    conda: Filled | None = None
+    conda: TemplateText | None = None
     """Conda environment: its name, or its directory."""
     apptainer: Container | None = None
     """Apptainer or Singularity image."""
     modules: tuple[ModuleName, ...] | None = Field(default=None, min_length=1)
     """Environment modules (Lmod or Tcl), loaded in this order."""
-    venv: Filled | None = None
+    venv: TemplateText | None = None
     """Python virtual environment: its directory."""
 
     @model_validator(mode="after")
-    def _one(self) -> Software:
+    def _require_one_key(self) -> Software:
         if sum(value is not None for value in (self.conda, self.apptainer, self.modules, self.venv)) != 1:
             raise ValueError("give exactly one of 'conda', 'apptainer', 'modules' and 'venv'")
         return self
 
 
-def software_words(software: Software | None, *, runs_on: AcceleratorKind) -> list[str]:
+def build_software_words(software: Software | None, *, runs_on: AcceleratorKind) -> list[str]:
     """Build the words before a command that start it in its software environment.
 
-    A virtual environment needs no words. Its programs are found by the PATH (see `search_path`).
+    A virtual environment needs no words. Its programs are found by the PATH (see `build_search_path`).
     """
     if software is None or software.venv is not None:
         return []
     if software.conda is not None:
-        which = "-p" if "/" in software.conda else "-n"
-        return ["conda", "run", "--no-capture-output", which, software.conda]
+        selector = "-p" if "/" in software.conda else "-n"
+        return ["conda", "run", "--no-capture-output", selector, software.conda]
     if software.apptainer is not None:
         image = software.apptainer
         option = ACCELERATORS[runs_on].container_option
         driver = [option] if image.nv and option else []
         return [image.program, "exec", *driver, *(f"--bind={bind}" for bind in image.binds), image.image]
     # 'campaign' is the name of the script, as ps shows it.
-    return ["bash", "-c", _MODULES, "campaign", *(software.modules or ()), "--"]
+    return ["bash", "-c", _MODULES_SCRIPT, "campaign", *(software.modules or ()), "--"]
 
 
-def search_path(software: Software | None, path: str) -> str | None:
+def build_search_path(software: Software | None, path: str) -> str | None:
     """Return the PATH of a program in a virtual environment, or None if the PATH stays as it is.
 
     Args:
@@ -105,7 +110,7 @@ def search_path(software: Software | None, path: str) -> str | None:
     return f"{software.venv}/bin:{path}" if software is not None and software.venv is not None else None
 
 
-def filled(software: Software, values: Mapping[str, Scalar], where: str) -> Software:
+def fill_software(software: Software, values: Mapping[str, Scalar], location: str) -> Software:
     """Return the software environment with names in braces replaced by the values of the workload's options.
 
     Args:
@@ -114,18 +119,20 @@ def filled(software: Software, values: Mapping[str, Scalar], where: str) -> Soft
         location: location of the workload for error messages.
     """
 
-    def text(value: str) -> str:
-        return fill(value, values, f"{where}: software")
+    def fill_value(value: str) -> str:
+        return fill_template(value, values, f"{location}: software")
 
     image = software.apptainer
     if image is not None:
-        image = image.model_copy(update={"image": text(image.image), "binds": tuple(map(text, image.binds))})
-    changes = {name: text(value) for name in ("conda", "venv") if (value := getattr(software, name)) is not None}
+        image = image.model_copy(
+            update={"image": fill_value(image.image), "binds": tuple(map(fill_value, image.binds))}
+        )
+    changes = {name: fill_value(value) for name in ("conda", "venv") if (value := getattr(software, name)) is not None}
     return software.model_copy(update={**changes, "apptainer": image})
 
 
-def software_document(
-    software: Software | None, launcher: str | None, cache: Path, where: str
+def build_software_document(
+    software: Software | None, launcher: str | None, cache: Path, location: str
 ) -> dict[str, Any] | None:
     """Describe the environment that a program is started in, with the version of its launcher.
 
@@ -139,13 +146,13 @@ def software_document(
     """
     if software is None and launcher is None:
         return None
-    found = {} if software is None else describe(software, cache, where)
-    return {"schema_version": SCHEMA, **found} | (
-        {"launcher": _launcher(launcher, software, where)} if launcher else {}
+    environment = {} if software is None else describe_environment(software, cache, location)
+    return {"schema_version": SCHEMA, **environment} | (
+        {"launcher": _read_launcher_version(launcher, software, location)} if launcher else {}
     )
 
 
-def describe(software: Software, kept: Path, where: str = "software") -> dict[str, Any]:
+def describe_environment(software: Software, cache: Path, location: str = "software") -> dict[str, Any]:
     """Return the content of a software environment as a JSON-serialisable dict. Raises LaunchError if it does not exist.
 
     Args:
@@ -154,15 +161,15 @@ def describe(software: Software, kept: Path, where: str = "software") -> dict[st
         location: location of the workload for error messages.
     """
     if software.conda is not None:
-        return _conda(software.conda, where)
+        return _describe_conda(software.conda, location)
     if software.apptainer is not None:
-        return _container(software.apptainer, kept, where)
+        return _describe_container(software.apptainer, cache, location)
     if software.venv is not None:
-        return _venv(software.venv, where)
-    return _modules(software, where)
+        return _describe_venv(software.venv, location)
+    return _describe_modules(software, location)
 
 
-def image_digest(image: Path, kept: Path) -> str:
+def compute_image_digest(image: Path, cache: Path) -> str:
     """Return the SHA-256 of an image file in hex.
 
     The digest is cached. A file with unchanged path, size and modification time is not read again.
@@ -173,25 +180,27 @@ def image_digest(image: Path, kept: Path) -> str:
     """
     status = image.stat()
     state = [status.st_size, status.st_mtime_ns]
-    memory, name = kept / "images.json", str(image.resolve())
-    known = read_json(memory)
-    entry = known.get(name)
+    cache_file, name = cache / "images.json", str(image.resolve())
+    entries = read_json(cache_file)
+    entry = entries.get(name)
     if isinstance(entry, dict) and entry.get("state") == state and isinstance(entry.get("sha256"), str):
         return str(entry["sha256"])
     with image.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     # The cache only saves time. If it cannot be written, the image is read again.
     with suppress(OSError):
-        write_json(memory, {**known, name: {"state": state, "sha256": digest}})
+        write_json(cache_file, {**entries, name: {"state": state, "sha256": digest}})
     return digest
 
 
-def _conda(name: str, where: str) -> dict[str, Any]:
+def _describe_conda(name: str, location: str) -> dict[str, Any]:
     """Describe a conda environment by its packages. Raises LaunchError if it does not exist."""
-    _program("conda", where, "load or install it, or give the environment as `venv`")
-    code, out, words = _ask(["conda", "list", "--json", "-p" if "/" in name else "-n", name])
+    _require_program("conda", location, "load or install it, or give the environment as `venv`")
+    code, out, error_output = _run_query(["conda", "list", "--json", "-p" if "/" in name else "-n", name])
     if code != 0:
-        raise _missing(where, f"the conda environment '{name}'", out + words, "create it, or correct `software.conda`")
+        raise _missing_software_error(
+            location, f"the conda environment '{name}'", out + error_output, "create it, or correct `software.conda`"
+        )
     document: dict[str, Any] = {"kind": "conda", "environment": name}
     with suppress(ValueError, TypeError, KeyError):
         document["packages"] = {
@@ -201,62 +210,66 @@ def _conda(name: str, where: str) -> dict[str, Any]:
     return document
 
 
-def _container(container: Container, kept: Path, where: str) -> dict[str, Any]:
+def _describe_container(container: Container, cache: Path, location: str) -> dict[str, Any]:
     """Describe an Apptainer image by digest, labels and Python packages. Raises LaunchError if it does not exist."""
     image = Path(container.image)
-    _program(container.program, where, "install it, or say `program: singularity` where that is its name")
+    _require_program(container.program, location, "install it, or say `program: singularity` where that is its name")
     if "://" in container.image:
         raise LaunchError(
-            f"{where}: '{container.image}' is an address, which may mean another image tomorrow; fetch it once with "
+            f"{location}: '{container.image}' is an address, which may mean another image tomorrow; fetch it once with "
             f"`{container.program} pull IMAGE.sif {container.image}`, and give that file as software.apptainer.image"
         )
     if not image.exists():
         raise LaunchError(
-            f"{where}: the image '{image}' is not there on {os.uname().nodename}; build or copy it, or correct "
+            f"{location}: the image '{image}' is not there on {os.uname().nodename}; build or copy it, or correct "
             "software.apptainer.image"
         )
     document: dict[str, Any] = {"kind": "apptainer", "image": str(image)}
     if image.is_file():  # else a sandbox
         try:
-            document["sha256"] = image_digest(image, kept)
+            document["sha256"] = compute_image_digest(image, cache)
         except OSError as error:
-            raise LaunchError(f"{where}: the image '{image}' cannot be read ({error.strerror})") from error
-    code, out, _ = _ask([container.program, "inspect", "--json", str(image)])
+            raise LaunchError(f"{location}: the image '{image}' cannot be read ({error.strerror})") from error
+    code, out, _ = _run_query([container.program, "inspect", "--json", str(image)])
     if code == 0:
         with suppress(ValueError, TypeError, KeyError):
             document["labels"] = dict(json.loads(out)["data"]["attributes"]["labels"])
-    words = software_words(Software(apptainer=container.model_copy(update={"binds": ()})), runs_on="cpu")
-    return document | _python_packages([*words, "python3"])
+    words = build_software_words(Software(apptainer=container.model_copy(update={"binds": ()})), runs_on="cpu")
+    return document | _list_python_packages([*words, "python3"])
 
 
-def _venv(directory: str, where: str) -> dict[str, Any]:
+def _describe_venv(directory: str, location: str) -> dict[str, Any]:
     """Describe a virtual environment by its packages. Raises LaunchError if it does not exist."""
     python = Path(directory) / "bin/python"
     if not python.exists():
         raise LaunchError(
-            f"{where}: '{directory}' is no virtual environment on {os.uname().nodename} (it has no bin/python); create it with "
+            f"{location}: '{directory}' is no virtual environment on {os.uname().nodename} (it has no bin/python); create it with "
             f"`python -m venv {directory}`, or correct software.venv"
         )
-    return {"kind": "venv", "directory": directory, **_python_packages([str(python)])}
+    return {"kind": "venv", "directory": directory, **_list_python_packages([str(python)])}
 
 
-def _modules(software: Software, where: str) -> dict[str, Any]:
+def _describe_modules(software: Software, location: str) -> dict[str, Any]:
     """Load environment modules, and describe the loaded ones. Raises LaunchError if one cannot be loaded."""
     names = software.modules or ()
-    told = " ".join(names)
-    code, out, words = _ask([*software_words(software, runs_on="cpu"), "bash", "-c", _LOADED])
-    if code != 0 or _NO_MODULE.search(words):
-        raise _missing(where, f"the modules '{told}'", words, "see `module avail`, or correct `software.modules`")
+    module_names = " ".join(names)
+    code, out, error_output = _run_query(
+        [*build_software_words(software, runs_on="cpu"), "bash", "-c", _LOADED_MODULES_SCRIPT]
+    )
+    if code != 0 or _MODULE_NOT_FOUND.search(error_output):
+        raise _missing_software_error(
+            location, f"the modules '{module_names}'", error_output, "see `module avail`, or correct `software.modules`"
+        )
     document: dict[str, Any] = {"kind": "modules", "modules": list(names)}
-    loaded = [line.removeprefix("campaign:") for line in out.splitlines() if line.startswith("campaign:")]
-    if loaded and loaded[-1]:
-        document["loaded"] = loaded[-1].split(":")
+    loaded_modules = [line.removeprefix("campaign:") for line in out.splitlines() if line.startswith("campaign:")]
+    if loaded_modules and loaded_modules[-1]:
+        document["loaded"] = loaded_modules[-1].split(":")
     return document
 
 
-def _python_packages(python: Sequence[str]) -> dict[str, Any]:
+def _list_python_packages(python: Sequence[str]) -> dict[str, Any]:
     """List the packages of a Python interpreter with their versions. The result is empty if the interpreter fails."""
-    code, out, _ = _ask([*python, "-c", _PACKAGES])
+    code, out, _ = _run_query([*python, "-c", _PACKAGES_SCRIPT])
     with suppress(ValueError, TypeError, IndexError):
         packages = json.loads(out.strip().splitlines()[-1])
         if code == 0 and packages:
@@ -264,34 +277,36 @@ def _python_packages(python: Sequence[str]) -> dict[str, Any]:
     return {}
 
 
-def _launcher(program: str, software: Software | None, where: str) -> str:
+def _read_launcher_version(program: str, software: Software | None, location: str) -> str:
     """Return the first line that a launcher prints about its version."""
-    outside = None if software is not None and software.apptainer is not None else software
-    path = search_path(outside, os.environ.get("PATH", os.defpath))
-    argv = [*software_words(outside, runs_on="cpu"), program, "--version"]
-    code, out, words = _ask(argv, {} if path is None else {"PATH": path})
-    said = next((line.strip() for line in (out + words).splitlines() if line.strip()), "")
+    launcher_software = None if software is not None and software.apptainer is not None else software
+    path = build_search_path(launcher_software, os.environ.get("PATH", os.defpath))
+    argv = [*build_software_words(launcher_software, runs_on="cpu"), program, "--version"]
+    code, out, error_output = _run_query(argv, {} if path is None else {"PATH": path})
+    first_line = next((line.strip() for line in (out + error_output).splitlines() if line.strip()), "")
     if code != 0:
-        raise _missing(where, program, out + words, "install or load it, or choose another `launch`")
-    return said
+        raise _missing_software_error(
+            location, program, out + error_output, "install or load it, or choose another `launch`"
+        )
+    return first_line
 
 
-def _program(name: str, where: str, remedy: str) -> None:
+def _require_program(name: str, location: str, remedy: str) -> None:
     """Raise LaunchError if a program is not on the PATH."""
     if shutil.which(name) is None:
-        raise LaunchError(f"{where}: {name} is not on the PATH of {os.uname().nodename}; {remedy}")
+        raise LaunchError(f"{location}: {name} is not on the PATH of {os.uname().nodename}; {remedy}")
 
 
-def _missing(where: str, what: str, words: str, remedy: str) -> LaunchError:
+def _missing_software_error(location: str, component: str, output: str, remedy: str) -> LaunchError:
     """Build the error for software that cannot be used, with the last output and a remedy."""
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
-    said = f" ({' '.join(lines)[-300:]})" if lines else ""
-    return LaunchError(f"{where}: {what} cannot be used on {os.uname().nodename}{said}; {remedy}")
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    details = f" ({' '.join(lines)[-300:]})" if lines else ""
+    return LaunchError(f"{location}: {component} cannot be used on {os.uname().nodename}{details}; {remedy}")
 
 
-def _ask(argv: Sequence[str], variables: Mapping[str, str] | None = None) -> CompletedCommand:
+def _run_query(argv: Sequence[str], variables: Mapping[str, str] | None = None) -> CompletedCommand:
     """Run a command and return its result. The exit code is 127 if the program does not exist, and 124 after a timeout."""
     try:
-        return run_command(argv, _ANSWER_S, {**os.environ, **(variables or {})})
+        return run_command(argv, _QUERY_TIMEOUT_S, {**os.environ, **(variables or {})})
     except OSError as error:
         return CompletedCommand(127, "", f"{argv[0]}: {error.strerror}")

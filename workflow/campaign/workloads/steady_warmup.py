@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import median
 
-CHUNKS = 5
+MIN_CHUNKS = 5
 """Minimum number of chunks. Fewer do not distinguish a trend from noise."""
-FEWEST_STEPS = 4
+MIN_CHUNK_STEPS = 4
 """Minimum number of steps of a chunk."""
-TREND_PCT = 1.0
+MIN_TREND_PCT = 1.0
 """Minimum trend of step times, in percent, that extends a warm-up."""
-_SIGNIFICANT = 1.64
+_SIGNIFICANCE_LIMIT_SD = 1.64
 """Limit of the correlation in standard errors. A steady run is extended by chance in at most one of ten chunks."""
 STEADY, GIVEN_UP = 0, -1
 """Results of `decide_next_steps` other than a number of steps."""
@@ -27,42 +27,42 @@ SHORT_WINDOW = "measured window shorter than asked"
 """Flag of a run whose measured steps took less than `measured_min_s`."""
 
 
-def chunk_of(warmup_steps: int) -> int:
+def chunk_steps(warmup_steps: int) -> int:
     """Return the number of steps after which the trend is tested again."""
-    return max(warmup_steps, FEWEST_STEPS)
+    return max(warmup_steps, MIN_CHUNK_STEPS)
 
 
-def least_of(warmup_steps: int) -> int:
+def min_warmup_steps(warmup_steps: int) -> int:
     """Return the number of steps of the shortest warm-up that can be tested for a trend."""
-    return CHUNKS * chunk_of(warmup_steps)
+    return MIN_CHUNKS * chunk_steps(warmup_steps)
 
 
 def has_trend(times_s: Sequence[float]) -> bool:
     """Return whether step times (seconds, in order) get longer or shorter by more than noise."""
-    half = len(times_s) // 2
-    before, after = median(times_s[:half]), median(times_s[-half:])
-    if abs(after - before) <= TREND_PCT / 100 * before:
+    half_count = len(times_s) // 2
+    first_median_s, last_median_s = median(times_s[:half_count]), median(times_s[-half_count:])
+    if abs(last_median_s - first_median_s) <= MIN_TREND_PCT / 100 * first_median_s:
         return False
-    return abs(_rank_correlation(times_s)) * math.sqrt(len(times_s) - 1) > _SIGNIFICANT
+    return abs(_rank_correlation(times_s)) * math.sqrt(len(times_s) - 1) > _SIGNIFICANCE_LIMIT_SD
 
 
 def _rank_correlation(values: Sequence[float]) -> float:
     """Return Spearman's correlation between values and their positions. Equal values share their mean rank."""
-    places = sorted(range(len(values)), key=values.__getitem__)
+    order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     start = 0
-    for end in range(1, len(places) + 1):
-        if end == len(places) or values[places[end]] != values[places[start]]:
-            for place in places[start:end]:
+    for end in range(1, len(order) + 1):
+        if end == len(order) or values[order[end]] != values[order[start]]:
+            for place in order[start:end]:
                 ranks[place] = (start + end - 1) / 2
             start = end
     middle = (len(values) - 1) / 2
-    both = sum((rank - middle) * (place - middle) for place, rank in enumerate(ranks))
+    covariance = sum((rank - middle) * (place - middle) for place, rank in enumerate(ranks))
     spread = sum((rank - middle) ** 2 for rank in ranks) * sum((place - middle) ** 2 for place in range(len(values)))
-    return both / math.sqrt(spread) if spread else 0.0
+    return covariance / math.sqrt(spread) if spread else 0.0
 
 
-def steps_to_go(times_s: Sequence[float], warmup_steps: int, most: int) -> int:
+def decide_next_steps(times_s: Sequence[float], warmup_steps: int, max_steps: int) -> int:
     """Return the number of further warm-up steps before the next test, `STEADY`, or `GIVEN_UP` if the maximum is reached.
 
     Args:
@@ -70,18 +70,18 @@ def steps_to_go(times_s: Sequence[float], warmup_steps: int, most: int) -> int:
         warmup_steps: configured number of warm-up steps.
         max_steps: maximum number of warm-up steps.
     """
-    made, least = len(times_s), least_of(warmup_steps)
-    if made >= least and not has_trend(times_s[-max(least, made // 2) :]):
+    steps_done, min_steps = len(times_s), min_warmup_steps(warmup_steps)
+    if steps_done >= min_steps and not has_trend(times_s[-max(min_steps, steps_done // 2) :]):
         return STEADY
-    return min(chunk_of(warmup_steps), most - made) if made < most else GIVEN_UP
+    return min(chunk_steps(warmup_steps), max_steps - steps_done) if steps_done < max_steps else GIVEN_UP
 
 
-def lengthened(
+def extend_warmup(
     times_s: list[float],
-    take: Callable[[int], Sequence[float]],
+    take_steps: Callable[[int], Sequence[float]],
     warmup_steps: int,
-    most: int,
-    agreed: Callable[[int], int] = lambda decision: decision,
+    max_steps: int,
+    agree_on: Callable[[int], int] = lambda decision: decision,
 ) -> bool:
     """Extend a warm-up until the step times show no trend, and return whether they ended steady.
 
@@ -92,6 +92,6 @@ def lengthened(
         max_steps: maximum number of warm-up steps.
         agree_on: returns the decision that all ranks follow, given that of this rank. All ranks call it equally often.
     """
-    while (decision := agreed(steps_to_go(times_s, warmup_steps, most))) > 0:
-        times_s += take(decision)
+    while (decision := agree_on(decide_next_steps(times_s, warmup_steps, max_steps))) > 0:
+        times_s += take_steps(decision)
     return decision == STEADY

@@ -12,15 +12,15 @@ from pydantic import Field, model_validator
 
 from campaign.common.errors import collect_problems
 from campaign.spec.cell import AXES, Cell
-from campaign.spec.expression import parse
+from campaign.spec.expression import parse_expression
 from campaign.spec.fields import FileModel
 from campaign.spec.record import Failure
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, Run, Step, Surroundings, Workload
+from campaign.workloads.protocol import Outcome, Run, Step, StepEnd, ValidationContext, Workload
 from campaign.workloads.steady_warmup import NOT_STEADY
 
 
-class FailureByRequest(FileModel):
+class RequestedFailure(FileModel):
     """Failure that the synthetic workload produces on purpose."""
 
     when: str
@@ -37,7 +37,7 @@ class SyntheticWorkload(Workload):
     with the constant `cold_steps`.
     """
 
-    lengthens_warmup: ClassVar[bool] = True
+    extends_warmup: ClassVar[bool] = True
     introduction: ClassVar[str] = (
         "A reference whose step times are known beforehand. It checks the chain from run to report without hardware."
     )
@@ -75,32 +75,35 @@ noise_pct: 1
     """Memory of each device that telemetry reads."""
     utilisation_pct: Annotated[float, Field(ge=0, le=100)] | None = None
     """Utilisation of each device that telemetry reads."""
-    failures: tuple[FailureByRequest, ...] = ()
+    failures: tuple[RequestedFailure, ...] = ()
     """Failures to produce on purpose."""
 
     @model_validator(mode="after")
-    def _takes_time(self) -> SyntheticWorkload:
+    def _check_duration(self) -> SyntheticWorkload:
         if self.sample_ms + self.overhead_ms == 0:
             raise ValueError("a step needs a duration; set 'sample_ms' or 'overhead_ms' to more than 0")
         return self
 
-    def problems(self, around: Surroundings) -> Iterator[str]:
+    def problems(self, context: ValidationContext) -> Iterator[str]:
         """Yield an error message for each invalid condition in `failures`."""
         for index, failure in enumerate(self.failures):
             yield from collect_problems(
-                parse, failure.when, {*AXES, *self.options}, around.place("failures", index, "when")
+                parse_expression,
+                failure.when,
+                {*AXES, *self.options},
+                context.format_location("failures", index, "when"),
             )
 
     def step(self, run: Run) -> Step:
         """Write the specification of a synthetic run, and return the step that starts its program."""
         axes = run.cell.axes()
-        where = f"workload {self.name}"
-        fail = next((f.status for f in self.failures if parse(f.when, axes.keys(), where)(axes)), None)
+        location = f"workload {self.name}"
+        fail = next((f.status for f in self.failures if parse_expression(f.when, axes.keys(), location)(axes)), None)
         gauges = {"power_w": self.power_w, "memory_mib": self.memory_mib, "utilisation_pct": self.utilisation_pct}
-        given = {name: value for name, value in gauges.items() if value is not None}
+        gauge_values = {name: value for name, value in gauges.items() if value is not None}
         devices = [f"{host}/{number}" for host, count in run.ranks_by_host.items() for number in range(count)]
         specification = {
-            "step_s": true_step_s(self, run.cell),
+            "step_s": expected_step_s(self, run.cell),
             "noise_pct": self.noise_pct,
             "cold_pct": self.cold_pct,
             "cold_steps": self.cold_steps,
@@ -110,7 +113,7 @@ noise_pct: 1
             "measured_steps": run.cell.settings.measured_steps,
             "seed": f"{run.cell.settings.seed}/{run.cell.id}/{run.repetition}",
             "fail": fail,
-            "gauges": dict.fromkeys(devices, given) if given else {},
+            "gauges": dict.fromkeys(devices, gauge_values) if gauge_values else {},
         }
         path = run.directory / "spec.json"
         path.write_text(json.dumps(specification), encoding="utf-8")
@@ -118,22 +121,22 @@ noise_pct: 1
         argv = (sys.executable, "-I", "-S", str(Path(__file__).with_name("synthetic_program.py")), str(path))
         return Step(argv, {}, run.ranks_by_host, per_rank=False, takes_devices=False)
 
-    def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
+    def read(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
         """Return the outcome of a run from the JSON line that its program printed."""
-        if failed := ended.failure(log):
-            return failed
-        printed = ""
-        for line in log.lines([b"{"]):
-            printed = line if line.startswith("{") else printed
+        if failure_outcome := step_end.failure_outcome(log):
+            return failure_outcome
+        result_line = ""
+        for line in log.read_lines([b"{"]):
+            result_line = line if line.startswith("{") else result_line
         try:
-            result: dict[str, Any] = json.loads(printed)
+            result: dict[str, Any] = json.loads(result_line)
         except ValueError:  # no output, or incomplete output
-            return Outcome("incomplete", Failure(reason="no result in the output", evidence=log.tail()))
+            return Outcome("incomplete", Failure(reason="no result in the output", evidence=log.read_tail()))
         steps = tuple(result["step_times_s"])
         nan = result["loss"] is None
         return Outcome(
             status="nan" if nan else "ok",
-            failure=Failure(reason="the loss is not a number", evidence=printed[:400]) if nan else None,
+            failure=Failure(reason="the loss is not a number", evidence=result_line[:400]) if nan else None,
             throughput_per_s=run.cell.batch_global * len(steps) / sum(steps),
             step_times_s=(steps,),
             warmup_steps=result["warmup_steps"],
@@ -143,10 +146,13 @@ noise_pct: 1
         )
 
 
-def true_step_s(file: SyntheticWorkload, cell: Cell) -> float:
+def expected_step_s(workload: SyntheticWorkload, cell: Cell) -> float:
     """Return the expected duration of a step of this cell in seconds (see SyntheticWorkload)."""
-    c = cell.configuration
-    share = c.fabric_devices / c.devices
+    configuration = cell.configuration
+    share = configuration.fabric_devices / configuration.devices
     return (
-        file.overhead_ms + cell.batch * file.sample_ms + (c.hosts - 1) * file.host_ms + share * file.fabric_ms
+        workload.overhead_ms
+        + cell.batch * workload.sample_ms
+        + (configuration.hosts - 1) * workload.host_ms
+        + share * workload.fabric_ms
     ) / 1e3

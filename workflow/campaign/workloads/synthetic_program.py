@@ -16,18 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_WHY = "asked for by the campaign"
+_REQUEST_REMARK = "asked for by the campaign"
 FAILURES: Mapping[str, tuple[str, int]] = {
-    "oom_device": (f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB ({_WHY})", 1),
-    "oom_host": (f"MemoryError: {_WHY}", 1),
-    "comm_timeout": (f"RuntimeError: Timed out waiting 5000ms for recv operation to complete ({_WHY})", 1),
-    "crashed": (f"ValueError: {_WHY}", 1),
-    "incomplete": (f"ended before the first result, as {_WHY}", 0),
+    "oom_device": (f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB ({_REQUEST_REMARK})", 1),
+    "oom_host": (f"MemoryError: {_REQUEST_REMARK}", 1),
+    "comm_timeout": (f"RuntimeError: Timed out waiting 5000ms for recv operation to complete ({_REQUEST_REMARK})", 1),
+    "crashed": (f"ValueError: {_REQUEST_REMARK}", 1),
+    "incomplete": (f"ended before the first result, as {_REQUEST_REMARK}", 0),
 }
 
 
 @contextmanager
-def published(devices: Mapping[str, Mapping[str, float]]) -> Iterator[None]:
+def publish_gauges(devices: Mapping[str, Mapping[str, float]]) -> Iterator[None]:
     """Publish gauge values for the samplers on this machine while the context is open.
 
     Nothing is published if there are no devices or no directory CAMPAIGN_GAUGES.
@@ -40,10 +40,10 @@ def published(devices: Mapping[str, Mapping[str, float]]) -> Iterator[None]:
         yield
         return
     machine = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-    started = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
+    start_ticks = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
     file = Path(directory, f"{machine}.{os.getpid()}.json")
     partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps({"started": started, "devices": devices}), encoding="utf-8")
+    partial.write_text(json.dumps({"started": start_ticks, "devices": devices}), encoding="utf-8")
     partial.replace(file)
     try:
         yield
@@ -53,7 +53,7 @@ def published(devices: Mapping[str, Mapping[str, float]]) -> Iterator[None]:
 
 def run_program(specification: Mapping[str, Any]) -> int:
     """Take the specified steps, print their times, and return the exit code."""
-    with published(specification.get("gauges", {})):
+    with publish_gauges(specification.get("gauges", {})):
         return _take_steps(specification)
 
 
@@ -63,23 +63,23 @@ class _StepSequence:
     def __init__(self, specification: Mapping[str, Any]) -> None:
         self._specification = specification
         self._noise = random.Random(specification["seed"])
-        self._made = 0
+        self._steps_done = 0
 
-    def take(self, count: int) -> list[float]:
+    def take_steps(self, count: int) -> list[float]:
         """Take this number of further steps, and return their durations in seconds."""
-        return [self._step() for _ in range(count)]
+        return [self._take_step() for _ in range(count)]
 
-    def _step(self) -> float:
-        given = self._specification
-        step_s = given["step_s"] * max(0.01, 1 + self._noise.gauss(0, given["noise_pct"] / 100))
-        if given.get("cold_pct"):
-            step_s *= 1 + given["cold_pct"] / 100 * math.exp(-self._made / given["cold_steps"])
-        self._made += 1
-        if not given["real_time"]:
+    def _take_step(self) -> float:
+        specification = self._specification
+        step_s = specification["step_s"] * max(0.01, 1 + self._noise.gauss(0, specification["noise_pct"] / 100))
+        if specification.get("cold_pct"):
+            step_s *= 1 + specification["cold_pct"] / 100 * math.exp(-self._steps_done / specification["cold_steps"])
+        self._steps_done += 1
+        if not specification["real_time"]:
             return float(step_s)
-        started = time.perf_counter()
+        start_s = time.perf_counter()
         time.sleep(step_s)
-        return time.perf_counter() - started
+        return time.perf_counter() - start_s
 
 
 def _take_steps(specification: Mapping[str, Any]) -> int:
@@ -92,18 +92,18 @@ def _take_steps(specification: Mapping[str, Any]) -> int:
         print(message, flush=True)
         return code
     steps = _StepSequence(specification)
-    warmup, most = specification["warmup_steps"], specification.get("warmup_steps_max")
-    times, is_steady = steps.take(warmup), None
-    if most is not None:
+    warmup, max_warmup_steps = specification["warmup_steps"], specification.get("warmup_steps_max")
+    times, is_steady = steps.take_steps(warmup), None
+    if max_warmup_steps is not None:
         # Loaded as a file, because this program cannot import the package.
         rule = runpy.run_path(str(Path(__file__).with_name("steady_warmup.py")))
-        is_steady = rule["extend_warmup"](times, steps.take, warmup, most)
-    started = time.time()
-    measured = steps.take(specification["measured_steps"])
-    window = (started, time.time()) if specification["real_time"] else None
+        is_steady = rule["extend_warmup"](times, steps.take_steps, warmup, max_warmup_steps)
+    started_at = time.time()
+    measured_times = steps.take_steps(specification["measured_steps"])
+    window = (started_at, time.time()) if specification["real_time"] else None
     loss = None if fail == "nan" else 1.0
-    made = {"warmup_steps": len(times), "warmup_is_steady": is_steady}
-    print(json.dumps({"step_times_s": measured, "loss": loss, "window": window, **made}), flush=True)
+    warmup_facts = {"warmup_steps": len(times), "warmup_is_steady": is_steady}
+    print(json.dumps({"step_times_s": measured_times, "loss": loss, "window": window, **warmup_facts}), flush=True)
     return 0
 
 

@@ -12,11 +12,22 @@ from campaign.common.accelerators import ACCELERATORS, AcceleratorKind
 from campaign.common.errors import ConfigError, suggest_name
 from campaign.spec.cell import Cell, Scalar
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, ReferenceTable, Run, Step, Surroundings, Workload
-from campaign.workloads.trainer.model_catalog import COMMON_OPTIONS, FAMILY_OPTIONS, MODELS, model_info, resolve_options
-from campaign.workloads.trainer_runs import outcome_of_ranks, ranks_step, strategy_objection, torch_missing
+from campaign.workloads.protocol import Outcome, ReferenceTable, Run, Step, StepEnd, ValidationContext, Workload
+from campaign.workloads.trainer.model_catalog import (
+    COMMON_OPTIONS,
+    FAMILY_OPTIONS,
+    MODELS,
+    find_model_info,
+    resolve_options,
+)
+from campaign.workloads.trainer_runs import (
+    build_ranks_step,
+    judge_ranks,
+    missing_torch_requirement,
+    unsupported_strategy_reason,
+)
 
-_COLLECTIVE_TIME_OUT_S = 120.0
+_COLLECTIVE_TIMEOUT_S = 120.0
 _SHARED_OPTIONS = frozenset(COMMON_OPTIONS) - {"learning_rate"}
 _REMOVED_DEFAULTS: Mapping[str, Scalar] = {
     "tensor_parallel": 1,
@@ -66,8 +77,8 @@ class TrainWorkload(Workload):
     introduction: ClassVar[str] = _INTRODUCTION
     example: ClassVar[str] = _EXAMPLE
     needs_torch: ClassVar[bool] = True
-    lengthens_warmup: ClassVar[bool] = True
-    steps_by_time: ClassVar[bool] = True
+    extends_warmup: ClassVar[bool] = True
+    supports_min_durations: ClassVar[bool] = True
 
     kind: Literal["train"]
     """Built-in training."""
@@ -75,7 +86,7 @@ class TrainWorkload(Workload):
     """Built-in model, or `transformers:NAME` or `torchvision:NAME` if that package is installed."""
 
     @classmethod
-    def tables(cls) -> Iterator[ReferenceTable]:
+    def reference_tables(cls) -> Iterator[ReferenceTable]:
         """Return the tables of built-in models and their options for the reference page."""
         yield ReferenceTable(
             "Built-in models",
@@ -92,14 +103,14 @@ class TrainWorkload(Workload):
                 for model in MODELS.values()
             ],
         )
-        of_all = [("all", COMMON_OPTIONS)]
-        of_families = [
+        common_rows = [("all", COMMON_OPTIONS)]
+        family_rows = [
             (", ".join(f"`{m.name}`" for m in MODELS.values() if m.family == family) or f"`{family}:NAME`", options)
             for family, options in FAMILY_OPTIONS.items()
         ]
         rows = [
-            (f"`{name}`", models, option.words(), option.description)
-            for models, options in (*of_all, *of_families)
+            (f"`{name}`", models, option.format_values(), option.description)
+            for models, options in (*common_rows, *family_rows)
             for name, option in options.items()
         ]
         yield ReferenceTable("Options of models", "", ("Option", "Models", "Type", "Meaning"), rows)
@@ -109,62 +120,71 @@ class TrainWorkload(Workload):
         """Options that may be axes of a campaign, including those that every model has."""
         return {*self.options, *COMMON_OPTIONS}
 
-    def summary(self) -> Mapping[str, Any]:
+    def list_columns(self) -> Mapping[str, Any]:
         """Return the model and its number of parameters as columns of `campaign workload list`."""
-        return {"model or program": self.model, "parameters": model_info(self.model).parameters}
+        return {"model or program": self.model, "parameters": find_model_info(self.model).parameters}
 
-    def problems(self, around: Surroundings) -> Iterator[str]:
+    def problems(self, context: ValidationContext) -> Iterator[str]:
         """Yield an error message for an unknown model and for each invalid option or axis value."""
         try:
-            model_info(self.model)
+            find_model_info(self.model)
         except ConfigError as error:
-            yield f"{around.place('model')}: {error}"
+            yield f"{context.format_location('model')}: {error}"
             return
-        given = [(option, value, around.place("options", option)) for option, value in self.options.items()]
-        for option, values in around.axes.items():
-            given += [(option, value, around.axis_place(option, index)) for index, value in enumerate(values)]
-        for option, value, where in given:
+        settings = [
+            (option, value, context.format_location("options", option)) for option, value in self.options.items()
+        ]
+        for option, values in context.axes.items():
+            settings += [
+                (option, value, context.format_axis_location(option, index)) for index, value in enumerate(values)
+            ]
+        for option, value, location in settings:
             try:
                 resolve_options(self.model, {option: value})
             except ConfigError as error:
-                known = model_info(self.model).options
-                yield f"{where}: {error}" + ("" if option in known else f"; {suggest_name(option, known)}")
+                model_options = find_model_info(self.model).options
+                yield f"{location}: {error}" + (
+                    "" if option in model_options else f"; {suggest_name(option, model_options)}"
+                )
 
-    def counted_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    def select_identity_options(self, options: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
         """Return the options that belong to a cell's identity. Common options count only if they differ from the default.
 
         Such an option may thus become an axis, or be added in a later version, without new measurements.
         """
-        known = model_info(self.model).default_options
-        defaults = {**_REMOVED_DEFAULTS, **{name: known[name] for name in COMMON_OPTIONS if name in known}}
+        model_defaults = find_model_info(self.model).default_options
+        defaults = {
+            **_REMOVED_DEFAULTS,
+            **{name: model_defaults[name] for name in COMMON_OPTIONS if name in model_defaults},
+        }
         return {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
 
     def reads_storage(self, options: Mapping[str, Scalar]) -> bool:
         """Return whether the samples are read from the configuration's storage."""
         return options.get("input") == "storage"
 
-    def missing(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
+    def missing_requirements(self, kinds: Collection[AcceleratorKind] = ()) -> str | None:
         """Return an error message if PyTorch for these kinds of devices is not installed, else None."""
-        return torch_missing(kinds)
+        return missing_torch_requirement(kinds)
 
-    def objection(self, cell: Cell, runs_on: AcceleratorKind) -> str | None:
+    def unsupported_reason(self, cell: Cell, runs_on: AcceleratorKind) -> str | None:
         """Return the reason why this cell can never run on this kind of device, or None."""
         if runs_on != "cuda" and cell.precision == "tf32":
             return f"tf32 is a mode of NVIDIA's tensor cores, and no mode of this kind of device: {ACCELERATORS[runs_on].title}"
-        return strategy_objection(cell, self._options(cell))
+        return unsupported_strategy_reason(cell, self._resolve_options(cell))
 
-    def _options(self, cell: Cell) -> dict[str, Scalar]:
+    def _resolve_options(self, cell: Cell) -> dict[str, Scalar]:
         """Return all options of a cell, with the defaults of the model."""
         return resolve_options(self.model, {**self.options, **cell.options})
 
-    def _replicas(self, cell: Cell) -> int:
+    def _devices_per_process(self, cell: Cell) -> int:
         """Return the number of devices of one process."""
-        return cell.configuration.ranks if self._options(cell)["parallel"] == "dp" else 1
+        return cell.configuration.ranks if self._resolve_options(cell)["parallel"] == "dp" else 1
 
     def step(self, run: Run) -> Step:
         """Return the step that starts the ranks of a training run."""
         cell, settings = run.cell, run.cell.settings
-        options, replicas = self._options(cell), self._replicas(cell)
+        options, replicas = self._resolve_options(cell), self._devices_per_process(cell)
         specification: dict[str, Any] = {
             "model": self.model,
             "replicas": replicas,
@@ -175,7 +195,7 @@ class TrainWorkload(Workload):
             "options": {**self.options, **cell.options},
             "device": run.runs_on,
             "pace_gflops": [run.pace[device.model] for device in run.devices if device.model in run.pace],
-            "time_out_s": min(_COLLECTIVE_TIME_OUT_S, settings.time_limit_s),
+            "time_out_s": min(_COLLECTIVE_TIMEOUT_S, settings.time_limit_s),
         }
         if options["input"] == "storage":
             if run.storage is None:
@@ -189,8 +209,8 @@ class TrainWorkload(Workload):
                 # Number of processes per host, which share its storage.
                 "storage_ranks": cell.configuration.devices_used // replicas,
             }
-        return ranks_step(run, specification, replicas)
+        return build_ranks_step(run, specification, replicas)
 
-    def read(self, run: Run, ended: Ended, log: Log) -> Outcome:
+    def read(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
         """Return the outcome of a training run from the results of its ranks."""
-        return outcome_of_ranks(run, ended, log, run.cell.configuration.ranks // self._replicas(run.cell))
+        return judge_ranks(run, step_end, log, run.cell.configuration.ranks // self._devices_per_process(run.cell))

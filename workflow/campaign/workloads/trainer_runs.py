@@ -19,16 +19,16 @@ from typing import Any
 from campaign.common.accelerators import ACCELERATORS, AcceleratorKind
 from campaign.common.errors import format_install_command
 from campaign.spec.cell import Cell, Scalar
-from campaign.spec.hardware import normal
+from campaign.spec.hardware import normalize_identity
 from campaign.spec.record import Failure
 from campaign.workloads.failures import PACE_NOT_HELD
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome, Run, Step
-from campaign.workloads.trainer.rank_interface import RankResult, mixed_objection, read_results
+from campaign.workloads.protocol import Outcome, Run, Step, StepEnd
+from campaign.workloads.trainer.rank_interface import RankResult, read_results, unsupported_mixed_reason
 
-_MOST_LOST_PCT = 2.0
-_FOLLOWS = {"comm_error", "comm_timeout"}
-_LARGEST = (
+_MAX_PACE_LOSS_PCT = 2.0
+_CONSEQUENTIAL_STATUSES = {"comm_error", "comm_timeout"}
+_METRICS_BY_MAXIMUM = (
     "parameters",
     "gradient_bytes",
     "allreduce_bytes_per_step",
@@ -43,7 +43,7 @@ _LARGEST = (
 )
 
 
-def torch_missing(kinds: Collection[AcceleratorKind] = ()) -> str | None:
+def missing_torch_requirement(kinds: Collection[AcceleratorKind] = ()) -> str | None:
     """Return what this machine lacks for training on these kinds of devices, with the remedy, or None.
 
     PyTorch is not loaded for the check.
@@ -63,7 +63,7 @@ def torch_missing(kinds: Collection[AcceleratorKind] = ()) -> str | None:
     return None
 
 
-def strategy_objection(cell: Cell, options: Mapping[str, Scalar]) -> str | None:
+def unsupported_strategy_reason(cell: Cell, options: Mapping[str, Scalar]) -> str | None:
     """Return the reason why the devices of a cell cannot share their work as the options require, or None."""
     configuration, parallel = cell.configuration, options["parallel"]
     if parallel == "dp" and configuration.hosts > 1:
@@ -71,7 +71,7 @@ def strategy_objection(cell: Cell, options: Mapping[str, Scalar]) -> str | None:
         return f"parallel dp is DataParallel, one process for the devices of one host; this configuration has {hosts} hosts"
     if cell.batch % (steps := int(options["accumulation"])):
         return f"accumulation: a batch of {cell.batch} a device cannot be divided into {steps} micro-steps"
-    if reason := mixed_objection(options, cell.precision, configuration.ranks):
+    if reason := unsupported_mixed_reason(options, cell.precision, configuration.ranks):
         return reason
     if options["measure_communication"] and parallel != "ddp" and configuration.ranks > 1:
         return f"measure_communication leaves the all-reduce of ddp out; parallel {parallel} has no such step"
@@ -80,7 +80,7 @@ def strategy_objection(cell: Cell, options: Mapping[str, Scalar]) -> str | None:
     return None
 
 
-def ranks_step(run: Run, specification: Mapping[str, Any], replicas: int = 1) -> Step:
+def build_ranks_step(run: Run, specification: Mapping[str, Any], replicas: int = 1) -> Step:
     """Write the specification of the ranks, and return the step that starts one process per device or per group of devices.
 
     Args:
@@ -105,7 +105,7 @@ def ranks_step(run: Run, specification: Mapping[str, Any], replicas: int = 1) ->
     return Step(argv, environment, run.ranks_by_host, per_rank=replicas == 1, preload="campaign.workloads.trainer")
 
 
-def outcome_of_ranks(run: Run, ended: Ended, log: Log, processes: int) -> Outcome:
+def judge_ranks(run: Run, step_end: StepEnd, log: Log, processes: int) -> Outcome:
     """Judge a run by the results that its processes left.
 
     Args:
@@ -115,66 +115,74 @@ def outcome_of_ranks(run: Run, ended: Ended, log: Log, processes: int) -> Outcom
         processes: number of processes of the run.
     """
     results = read_results(run.directory, processes)
-    whole = [result for result in results if result is not None]
-    failed = [result for result in whole if result.status != "ok"]
-    limited = ended.timed_out or ended.memory_limit_hit
-    if limited or (len(whole) < len(results) and not failed):
-        nothing = Failure(reason="a rank left no result", evidence=f"exit codes {ended.codes}")
-        return ended.failure(log) or Outcome("incomplete", nothing)
-    if len(whole) < len(results) or any(result.status != "nan" for result in failed):
+    complete_results = [result for result in results if result is not None]
+    failed_results = [result for result in complete_results if result.status != "ok"]
+    hit_limit = step_end.timed_out or step_end.memory_limit_hit
+    if hit_limit or (len(complete_results) < len(results) and not failed_results):
+        no_result = Failure(reason="a rank left no result", evidence=f"exit codes {step_end.codes}")
+        return step_end.failure_outcome(log) or Outcome("incomplete", no_result)
+    if len(complete_results) < len(results) or any(result.status != "nan" for result in failed_results):
         # A rank with an error of its own is the cause. Ranks that lost a peer are its consequences.
-        cause = next((result for result in failed if result.status not in _FOLLOWS), failed[0])
-        if cause.status in _FOLLOWS and (found := ended.failure(log)):
-            return found
-        return Outcome(cause.status, _failure(cause), ran_on=ran_on(whole))
-    if failure := other_devices(run, whole):
-        return Outcome("invalid", failure, ran_on=ran_on(whole))
-    return at_pace(_measured(run, whole, ended, failed))
+        cause = next(
+            (result for result in failed_results if result.status not in _CONSEQUENTIAL_STATUSES), failed_results[0]
+        )
+        if cause.status in _CONSEQUENTIAL_STATUSES and (outcome := step_end.failure_outcome(log)):
+            return outcome
+        return Outcome(cause.status, _build_failure(cause), ran_on=list_devices_used(complete_results))
+    if failure := find_wrong_devices(run, complete_results):
+        return Outcome("invalid", failure, ran_on=list_devices_used(complete_results))
+    return reject_lost_pace(_build_measured_outcome(run, complete_results, step_end, failed_results))
 
 
-def _failure(result: RankResult) -> Failure:
+def _build_failure(result: RankResult) -> Failure:
     """Build the failure of a run from the result of a failed rank."""
     return Failure(reason=result.reason, evidence=result.evidence, rank=result.rank)
 
 
-def _measured(run: Run, results: Sequence[RankResult], ended: Ended, not_a_number: Sequence[RankResult]) -> Outcome:
+def _build_measured_outcome(
+    run: Run, results: Sequence[RankResult], step_end: StepEnd, not_a_number: Sequence[RankResult]
+) -> Outcome:
     """Build the outcome of a run whose ranks were all measured."""
     windows = tuple(result.window_s or 0.0 for result in results)
     slowest = max(windows)
     steps = len(results[0].step_times_s)
-    hang = {"exit_hang"} if ended.exit_hang else set()
+    hang_flags = {"exit_hang"} if step_end.exit_hang else set()
     phases = {
         phase: max(result.phases_s.get(phase, 0.0) for result in results)
         for phase in dict.fromkeys(phase for result in results for phase in result.phases_s)
     }
     if starts := [result.window_started for result in results if result.window_started is not None]:
         # Time from the launch of the step to the first measured step of the last rank.
-        phases["first_step"] = max(starts) - ended.started
+        phases["first_step"] = max(starts) - step_end.started
     return Outcome(
         status="nan" if not_a_number else "ok",
-        failure=_failure(not_a_number[0]) if not_a_number else None,
+        failure=_build_failure(not_a_number[0]) if not_a_number else None,
         # All ranks finish a step together, so the slowest window is the job's; ranks' own rates must not be added up.
         throughput_per_s=run.cell.batch_global * steps / slowest if slowest > 0 else None,
         step_times_s=tuple(result.step_times_s for result in results),
         warmup_steps=max(result.warmup_steps for result in results),
         window_s=windows,
-        metrics={**_metrics(results), **lost_pace(results, slowest), **efficiency(run, results, slowest)},
+        metrics={
+            **_collect_metrics(results),
+            **compute_pace_loss(results, slowest),
+            **compute_efficiency(run, results, slowest),
+        },
         phases_s=phases,
         numa=tuple(result.numa for result in results if result.numa),
-        steady=_steady(results),
-        ran_on=ran_on(results),
-        in_force=_in_force(results),
-        flags=tuple(sorted(hang.union(*(r.flags for r in results)))),
+        steady=_find_steady_window(results),
+        ran_on=list_devices_used(results),
+        in_force=_merge_settings_in_force(results),
+        flags=tuple(sorted(hang_flags.union(*(r.flags for r in results)))),
     )
 
 
-def _in_force(results: Sequence[RankResult]) -> dict[str, str]:
+def _merge_settings_in_force(results: Sequence[RankResult]) -> dict[str, str]:
     """Merge the settings that the ranks found in force. Values that differ between ranks are joined by ' and '."""
     names = dict.fromkeys(name for result in results for name in result.in_force)
     return {name: " and ".join(sorted({r.in_force[name] for r in results if name in r.in_force})) for name in names}
 
 
-def lost_pace(results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
+def compute_pace_loss(results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
     """Return the share of the window that was lost because cores could not hold the pace of emulated devices, as a metric.
 
     Ranks wait for each other in every step, so the run loses the maximum over its ranks. The result is empty if no device is
@@ -190,22 +198,23 @@ def lost_pace(results: Sequence[RankResult], slowest_s: float) -> dict[str, floa
     return {"pace_lost_pct": 100 * sum(map(max, zip(*lost_s, strict=True))) / slowest_s}
 
 
-def at_pace(outcome: Outcome) -> Outcome:
+def reject_lost_pace(outcome: Outcome) -> Outcome:
     """Return the outcome, marked as `invalid` if the pace of the emulated devices was not held.
 
     The measured times would otherwise be those of overloaded cores.
     """
     lost_pct = outcome.metrics.get("pace_lost_pct", 0.0)
-    if outcome.status != "ok" or lost_pct <= _MOST_LOST_PCT:
+    if outcome.status != "ok" or lost_pct <= _MAX_PACE_LOSS_PCT:
         return outcome
     evidence = (
-        f"{lost_pct:.1f} % of the window was lost, and at most {_MOST_LOST_PCT:g} % may be; end other work on this machine, lower "
+        f"{lost_pct:.1f} % of the window was lost, and at most "
+        f"{_MAX_PACE_LOSS_PCT:g} % may be; end other work on this machine, lower "
         "emulation.pace in the system file, or use fewer devices"
     )
     return replace(outcome, status="invalid", failure=Failure(reason=PACE_NOT_HELD, evidence=evidence))
 
 
-def _steady(results: Sequence[RankResult]) -> tuple[float, float] | None:
+def _find_steady_window(results: Sequence[RankResult]) -> tuple[float, float] | None:
     """Return start and end (Unix seconds) of the time in which all ranks were in their windows.
 
     Returns None if a rank has no window, or if the windows do not overlap by the clocks of their hosts.
@@ -217,24 +226,24 @@ def _steady(results: Sequence[RankResult]) -> tuple[float, float] | None:
     return (start, end) if start < end else None
 
 
-def _metrics(results: Sequence[RankResult]) -> dict[str, float]:
+def _collect_metrics(results: Sequence[RankResult]) -> dict[str, float]:
     """Collect the metrics other than the rate. Losses are those of rank 0, other metrics are the maximum over all ranks.
 
     Metrics that no rank reports are left out.
     """
     losses = {"loss_first": results[0].loss_first, "loss_last": results[0].loss_last}
-    found = {name: float(value) for name, value in losses.items() if value is not None}
-    for name in _LARGEST:
+    metrics = {name: float(value) for name, value in losses.items() if value is not None}
+    for name in _METRICS_BY_MAXIMUM:
         if values := [value for result in results if (value := getattr(result, name)) is not None]:
             in_mib = name.endswith("_peak_bytes")
-            found[name.replace("_bytes", "_mib") if in_mib else name] = max(values) / (2**20 if in_mib else 1)
-    return found
+            metrics[name.replace("_bytes", "_mib") if in_mib else name] = max(values) / (2**20 if in_mib else 1)
+    return metrics
 
 
-def efficiency(run: Run, results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
+def compute_efficiency(run: Run, results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
     """Compute how efficiently a training run used its devices, links and storage, as metrics by name.
 
-    - `flops_per_step`: operations of all ranks per step, by the model.
+    - `count_step_flops`: operations of all ranks per step, by the model.
     - `achieved_tflops`: achieved rate per device.
     - `mfu_pct`: achieved rate as a percentage of the device's peak in this precision (Chowdhery et al. 2022).
     - `flops_per_allreduce_byte`: operations of a rank per byte that it passes to all-reduces.
@@ -248,41 +257,41 @@ def efficiency(run: Run, results: Sequence[RankResult], slowest_s: float) -> dic
         results: results by rank.
         slowest_s: longest window of all ranks in seconds.
     """
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     first, cell = results[0], run.cell
     if slowest_s > 0 and first.flops_per_step and first.samples_per_step:
-        per_step = first.flops_per_step / first.samples_per_step * cell.batch_global
-        achieved = per_step * len(first.step_times_s) / slowest_s / cell.configuration.ranks / 1e12
-        found |= {"flops_per_step": per_step, "achieved_tflops": achieved}
+        flops_per_step = first.flops_per_step / first.samples_per_step * cell.batch_global
+        achieved_tflops = flops_per_step * len(first.step_times_s) / slowest_s / cell.configuration.ranks / 1e12
+        metrics |= {"flops_per_step": flops_per_step, "achieved_tflops": achieved_tflops}
         if run.peak_tflops:
-            found["mfu_pct"] = 100 * achieved / run.peak_tflops
+            metrics["mfu_pct"] = 100 * achieved_tflops / run.peak_tflops
         if first.allreduce_bytes_per_step:
-            found["flops_per_allreduce_byte"] = first.flops_per_step / first.allreduce_bytes_per_step
+            metrics["flops_per_allreduce_byte"] = first.flops_per_step / first.allreduce_bytes_per_step
     waits = [result.input_read_s for result in results if result.input_read_s is not None]
     if slowest_s > 0 and waits:
         step_bytes = sum(result.input_bytes_per_step or 0 for result in results)
         rate = step_bytes * len(first.step_times_s) / slowest_s / 1e9
-        found |= {"input_wait_s": max(waits), "input_gb_per_s": rate}
-    return found
+        metrics |= {"input_wait_s": max(waits), "input_gb_per_s": rate}
+    return metrics
 
 
 _UUID = re.compile(r"[0-9a-f]{32}")
 
 
-def ran_on(results: Sequence[RankResult]) -> tuple[str, ...]:
+def list_devices_used(results: Sequence[RankResult]) -> tuple[str, ...]:
     """List the devices on which the ranks report their work, as torch's device name and UUID.
 
     Ranks without a report are left out. The UUIDs of the further devices of a process follow its first device.
     """
-    told = [
+    devices_by_rank = [
         (" ".join((*result.work_on, result.device_uuid or "")).strip(), *result.replica_uuids)
         for result in results
         if result.work_on
     ]
-    return tuple(said for each in told for said in each)
+    return tuple(device for devices in devices_by_rank for device in devices)
 
 
-def other_devices(run: Run, results: Sequence[RankResult]) -> Failure | None:
+def find_wrong_devices(run: Run, results: Sequence[RankResult]) -> Failure | None:
     """Return a failure if the ranks used other devices than those of the run, or if several ranks used one device.
 
     Returns None if there is no sign of it. Parts of devices and remote devices are not checked, because the UUIDs that they show
@@ -291,11 +300,13 @@ def other_devices(run: Run, results: Sequence[RankResult]) -> Failure | None:
     """
     if any(device.launch for device in run.devices):
         return None
-    uuids = {result.rank: normal(result.device_uuid) for result in results if result.device_uuid}
-    if twice := [uuid for uuid, count in Counter(uuids.values()).items() if count > 1]:
-        ranks = ", ".join(str(rank) for rank, uuid in uuids.items() if uuid == twice[0])
-        return Failure(reason="several ranks used one device", evidence=f"ranks {ranks} report the device {twice[0]}")
-    names = [normal(device.host_id or "") for device in run.devices]
+    uuids = {result.rank: normalize_identity(result.device_uuid) for result in results if result.device_uuid}
+    if shared_uuids := [uuid for uuid, count in Counter(uuids.values()).items() if count > 1]:
+        ranks = ", ".join(str(rank) for rank, uuid in uuids.items() if uuid == shared_uuids[0])
+        return Failure(
+            reason="several ranks used one device", evidence=f"ranks {ranks} report the device {shared_uuids[0]}"
+        )
+    names = [normalize_identity(device.host_id or "") for device in run.devices]
     if run.runs_on != "cuda" or not all(map(_UUID.fullmatch, names)):
         return None
     for rank, uuid in uuids.items():

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import numpy as np
 import numpy.typing as npt
 
-from campaign.analysis.statistics.ratios import LogRatios, unpaired
-from campaign.analysis.statistics.summary import Summaries, summaries
+from campaign.analysis.statistics.ratios import LogRatios, compute_unpaired_ratios
+from campaign.analysis.statistics.summary import SampleSummaries, summarize_samples
 
 
 def summarize(values: npt.ArrayLike) -> SimpleNamespace:
     """The fields of `Summaries` as scalars; outliers: places of the values that lie far from the others."""
     sample = np.asarray(values, dtype=np.float64)
-    found = summaries(sample, np.zeros(sample.size, dtype=np.int64), 1)
-    one = {field.name: getattr(found, field.name)[0] for field in fields(Summaries) if field.name != "outlier"}
+    found = summarize_samples(sample, np.zeros(sample.size, dtype=np.int64), 1)
+    one = {field.name: getattr(found, field.name)[0] for field in fields(SampleSummaries) if field.name != "outlier"}
     return SimpleNamespace(**one, outliers=tuple(np.flatnonzero(found.outlier).tolist()))
 
 
@@ -26,4 +26,4 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> LogRatios:
     (one, sd_a), (other, sd_b) = (
         (np.mean(x) if x else np.nan, np.std(x, ddof=1) if len(x) > 1 else np.nan) for x in (a, b)
     )
-    return unpaired(one, sd_a, len(a), other, sd_b, len(b))
+    return compute_unpaired_ratios(one, sd_a, len(a), other, sd_b, len(b))

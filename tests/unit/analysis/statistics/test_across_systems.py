@@ -12,7 +12,7 @@ import pytest
 
 from campaign.analysis.statistics import comparable_cells, comparisons
 from campaign.common import intervals
-from campaign.spec.run_numbers import run_number
+from campaign.spec.run_numbers import compute_run_number
 
 COUNTS = (1, 2, 4, 8)
 
@@ -34,7 +34,7 @@ def planted(
                     at = np.arange(campaigns) * 8 + 2 * place + system
                     found.append(pd.DataFrame({
                         "cell_id": at, "lease_id": [f"{cell}.{block}" for cell in at], "workload": np.arange(campaigns),
-                        "repetition": run_number(block + 1, run + 1), "configuration": "c", "batch": ranks, "status": "ok",
+                        "repetition": compute_run_number(block + 1, run + 1), "configuration": "c", "batch": ranks, "status": "ok",
                         "system": f"s{system}", "host_names": f"host{system}-{place}", "started": float(block),
                         "value": np.exp(log) * (ratio if system else 1.0),
                     }))  # fmt: skip
@@ -44,10 +44,10 @@ def planted(
 def compared(runs: pd.DataFrame, campaigns: int) -> tuple[npt.NDArray[np.float64], ...]:
     """Of each campaign and device count: p, adjusted within the campaign, and the interval."""
     first = pd.Series(np.arange(campaigns * len(COUNTS)) * 2)
-    found = comparisons.ratios(first + 1, first, comparisons.design(runs, {"lease_order": "blocks"}))
-    assert found.tested.all()
-    p = found.p().reshape(campaigns, -1)
-    _, low, high = (each.reshape(campaigns, -1) for each in found.of.bounds())
+    found = comparisons.compute_ratios(first + 1, first, comparisons.build_design(runs, {"lease_order": "blocks"}))
+    assert found.is_tested.all()
+    p = found.compute_p_values().reshape(campaigns, -1)
+    _, low, high = (each.reshape(campaigns, -1) for each in found.estimate.compute_bounds())
     return np.array([intervals.adjust_p_values(each) for each in p]), low, high
 
 
@@ -84,7 +84,7 @@ def test_a_composition_is_held_against_as_many_hosts_else_against_the_fewest() -
     runs = cells.loc[ids.index].assign(
         repetition=[1, 2] * len(cells), lease_id=ids, status="ok", value=100.0, started=0.0, host_names="h"
     )
-    rows = comparable_cells.across_systems(cells, comparisons.design(runs))
+    rows = comparable_cells.compare_systems(cells, comparisons.build_design(runs))
     found = rows[["configuration", "against_configuration", "same_hosts"]].itertuples(index=False, name=None)
     # Nothing of the first system has 8 devices and a run, or this precision.
     assert list(found) == [("c1x4", "t2x2", False), ("c2x2", "t2x2", True)]

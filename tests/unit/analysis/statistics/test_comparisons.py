@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from campaign.analysis.statistics import comparable_cells, comparisons, verdict
-from campaign.analysis.tables.cells import CellPlan, cells_table
-from campaign.analysis.tables.runs import runs_table
+from campaign.analysis.tables.cells import CellPlan, build_cells_table
+from campaign.analysis.tables.runs import build_runs_table
 from campaign.common import intervals
 from campaign.spec.record import Record
 from tests import planted_campaigns
@@ -37,9 +37,9 @@ def measured(**changes: dict[int, dict]) -> list[Record]:
 
 
 def compared(records: list[Record], order: str = "blocks") -> pd.Series:
-    runs = runs_table(records)
-    cells = cells_table([CellPlan(cell, 5, "l") for cell in (PLAIN, FAST)], runs)
-    rows = comparable_cells.precision(cells, comparisons.design(runs, {"order": order}))
+    runs = build_runs_table(records)
+    cells = build_cells_table([CellPlan(cell, 5, "l") for cell in (PLAIN, FAST)], runs)
+    rows = comparable_cells.compare_precisions(cells, comparisons.build_design(runs, {"order": order}))
     return rows.set_index("precision").loc["fp16"]
 
 
@@ -75,7 +75,7 @@ def test_one_composition_each_is_not_tested_and_its_interval_is_of_runs() -> Non
     assert not row["tested"]
     assert np.isnan(row[["p", "p_holm", "least_detectable_pct"]].astype(float)).all()
     assert row["ratio_low"] < row["ratio"] < row["ratio_high"]
-    assert "one composition each was measured" in verdict.doubt(row, -1.0, 1.0)
+    assert "one composition each was measured" in verdict.describe_uncertainty(row, -1.0, 1.0)
 
 
 def test_cells_of_several_shared_leases_are_compared_lease_by_lease() -> None:
@@ -103,9 +103,9 @@ def test_cells_of_different_compositions_are_not_paired() -> None:
         for cell in cells
         for n in range(1, 5)
     ]
-    runs = runs_table(records)
-    rows = comparable_cells.node_spread(
-        cells_table([CellPlan(c, 4, "l") for c in cells], runs), comparisons.design(runs)
+    runs = build_runs_table(records)
+    rows = comparable_cells.compare_host_counts(
+        build_cells_table([CellPlan(c, 4, "l") for c in cells], runs), comparisons.build_design(runs)
     )
     assert not rows["paired"].any()
     assert rows.set_index("hosts")["method"].to_dict() == {
@@ -115,20 +115,20 @@ def test_cells_of_different_compositions_are_not_paired() -> None:
 
 
 def test_reasons_for_no_interval_are_told() -> None:
-    runs = runs_table(
+    runs = build_runs_table(
         [synthetic.record(PLAIN, n, 100.0 + n) for n in (1, 2)] + [synthetic.record(FAST, 1, None, "oom_device")]
     )
     known = PLAIN.id
-    found = comparisons.ratios(
-        pd.Series([known, FAST.id, known]), pd.Series([known, known, None]), comparisons.design(runs)
+    found = comparisons.compute_ratios(
+        pd.Series([known, FAST.id, known]), pd.Series([known, known, None]), comparisons.build_design(runs)
     )
     assert found.method.tolist() == [
         intervals.NO_INTERVAL_REFERENCE,
         intervals.NO_INTERVAL_NO_RUN,
         intervals.NO_INTERVAL_WITHOUT_REFERENCE,
     ]
-    assert found.of.bounds()[0][0] == found.of.bounds()[1][0] == 1.0
-    assert np.isnan(found.p()).all()
+    assert found.estimate.compute_bounds()[0][0] == found.estimate.compute_bounds()[1][0] == 1.0
+    assert np.isnan(found.compute_p_values()).all()
 
 
 def test_a_metric_of_which_less_is_better_is_faster_where_it_is_less() -> None:
@@ -141,8 +141,10 @@ def test_a_metric_of_which_less_is_better_is_faster_where_it_is_less() -> None:
             for n in (1, 2, 3)
         ]
     )  # fmt: skip
-    by = comparisons.design(runs, column="latency_us", higher=False)
-    assert comparisons.ratios(pd.Series(["a"]), pd.Series(["b"]), by).of.ratio[0] == pytest.approx(2, rel=0.01)
+    by = comparisons.build_design(runs, column="latency_us", higher_is_better=False)
+    assert comparisons.compute_ratios(pd.Series(["a"]), pd.Series(["b"]), by).estimate.ratio[0] == pytest.approx(
+        2, rel=0.01
+    )
     assert by.value.tolist() == pytest.approx([10.02, 20.02])
 
 
@@ -152,21 +154,21 @@ def test_other_numbers_of_steps_and_an_order_that_is_not_random_are_part_of_a_co
     runs = runs.assign(warmup_steps=np.where(runs["at"] == 0, 5, 10), measured_steps=20)
     runs.loc[runs.index[runs["at"] == 1][0], "warmup_steps"] = 12
     of, to = planted_campaigns.pairs(truth, 1)
-    told = comparisons.ratios(of, to, comparisons.design(runs))
-    assert list(told.unlike) == ["10 to 12 warm-up steps against 5"]
-    assert not told.in_order.any()
+    told = comparisons.compute_ratios(of, to, comparisons.build_design(runs))
+    assert list(told.step_differences) == ["10 to 12 warm-up steps against 5"]
+    assert not told.is_in_order.any()
     assert list(told.compositions) == list(told.against_compositions) == [3]
-    alike = comparisons.ratios(of, to, comparisons.design(runs.assign(warmup_steps=5)))
-    assert list(alike.unlike) == [""]
-    in_plan_order = comparisons.design(runs, {"lease_order": "least-recomposition"})
-    assert comparisons.ratios(of, to, in_plan_order).in_order.all()
+    alike = comparisons.compute_ratios(of, to, comparisons.build_design(runs.assign(warmup_steps=5)))
+    assert list(alike.step_differences) == [""]
+    in_plan_order = comparisons.build_design(runs, {"lease_order": "least-recomposition"})
+    assert comparisons.compute_ratios(of, to, in_plan_order).is_in_order.all()
     # Batches share their leases: the order of leases is nothing to them, that of runs is.
     same = pd.Series(runs["cell_id"].unique()[:1]), pd.Series(runs["cell_id"].unique()[:1] + 100)
     both = pd.concat([runs[runs["at"] == 0], runs[runs["at"] == 0].assign(cell_id=same[1].iloc[0])], ignore_index=True)
-    assert not comparisons.ratios(
-        *same, comparisons.design(both, {"lease_order": "least-recomposition"})
-    ).in_order.any()
-    assert comparisons.ratios(*same, comparisons.design(both, {"order": "sequential"})).in_order.all()
+    assert not comparisons.compute_ratios(
+        *same, comparisons.build_design(both, {"lease_order": "least-recomposition"})
+    ).is_in_order.any()
+    assert comparisons.compute_ratios(*same, comparisons.build_design(both, {"order": "sequential"})).is_in_order.all()
 
 
 @pytest.mark.parametrize("cells", [1, 4])
@@ -175,13 +177,13 @@ def test_a_workload_is_compared_as_if_it_were_alone_on_its_leases(cells: int) ->
     truth = planted_campaigns.Truth(workloads=3, cells=cells)
     runs = planted_campaigns.runs(truth, 1, 1)
     of, to = planted_campaigns.pairs(truth, 1)
-    together = comparisons.ratios(of, to, comparisons.design(runs))
+    together = comparisons.compute_ratios(of, to, comparisons.build_design(runs))
     workload = of.map(runs.drop_duplicates("cell_id").set_index("cell_id")["workload"])
     for name, own in runs.groupby("workload"):
         here = (workload == name).to_numpy()
-        alone = comparisons.ratios(of[here], to[here], comparisons.design(own))
-        np.testing.assert_allclose(together.of.variance[here], alone.of.variance)
-        np.testing.assert_allclose(together.of.freedom[here], alone.of.freedom)
+        alone = comparisons.compute_ratios(of[here], to[here], comparisons.build_design(own))
+        np.testing.assert_allclose(together.estimate.variance[here], alone.estimate.variance)
+        np.testing.assert_allclose(together.estimate.freedom[here], alone.estimate.freedom)
 
 
 def wild(campaigns: int, wild_sd: float) -> comparisons.Ratios:
@@ -192,19 +194,19 @@ def wild(campaigns: int, wild_sd: float) -> comparisons.Ratios:
     noise = np.random.default_rng(5).normal(0, wild_sd, len(runs))
     runs["value"] *= np.exp(np.where(last, noise, 0.0))
     of, to = planted_campaigns.pairs(truth, campaigns)
-    return comparisons.ratios(of[2::3], to[2::3], comparisons.design(runs))
+    return comparisons.compute_ratios(of[2::3], to[2::3], comparisons.build_design(runs))
 
 
 def test_no_spread_is_borrowed_from_quiet_cells_that_the_own_runs_contradict() -> None:
     found = wild(300, 0.009)
-    differs = np.nan_to_num(found.p(), nan=1.0) < 0.05
+    differs = np.nan_to_num(found.compute_p_values(), nan=1.0) < 0.05
     assert differs.mean() < 0.13
     assert (found.method == intervals.RUN_VARIATION_ONLY).mean() > 0.75
     # The interval holds the runs' own variation, which is the whole one here.
-    _, low, high = found.of.bounds()
+    _, low, high = found.estimate.compute_bounds()
     assert ((low < 1) & (high > 1)).mean() > 0.85
     # Of ties of clearly wild runs, hardly one is called a difference.
-    assert (np.nan_to_num(wild(300, 0.03).p(), nan=1.0) < 0.05).mean() < 0.07
+    assert (np.nan_to_num(wild(300, 0.03).compute_p_values(), nan=1.0) < 0.05).mean() < 0.07
     assert (wild(300, 0.0005).method == intervals.T_BORROWED_SPREAD).mean() > 0.9
 
 
@@ -212,15 +214,18 @@ def test_a_noisy_configuration_is_named_in_what_a_comparison_rests_on() -> None:
     """Three times as noisy with fewer compositions: every third one is found by its two or three compositions."""
     for compositions, share in ((2, 0.3), (3, 0.45)):
         truth = planted_campaigns.Truth(4, compositions=(compositions, 5, 5, 5), runs=10, noisy=3, noisy_at=0)
-        found = comparisons.ratios(
-            *planted_campaigns.pairs(truth, 300), comparisons.design(planted_campaigns.runs(truth, 300, 1))
+        found = comparisons.compute_ratios(
+            *planted_campaigns.pairs(truth, 300), comparisons.build_design(planted_campaigns.runs(truth, 300, 1))
         )
-        assert np.mean(found.noisy == "the reference") > share
-    row = {name: column[np.argmax(found.noisy != "")] for name, column in found.basis(pd.RangeIndex(900)).items()}
+        assert np.mean(found.noisy_side == "the reference") > share
+    row = {
+        name: column[np.argmax(found.noisy_side != "")]
+        for name, column in found.build_basis_columns(pd.RangeIndex(900)).items()
+    }
     row |= {"p": 0.5, "lent_by": ""}
-    assert "noisy: compositions of the reference differ more than those of others" in verdict.basis(row)
+    assert "noisy: compositions of the reference differ more than those of others" in verdict.describe_basis(row)
     equal = planted_campaigns.Truth(4, compositions=5, runs=10)
-    calm = comparisons.ratios(
-        *planted_campaigns.pairs(equal, 300), comparisons.design(planted_campaigns.runs(equal, 300, 1))
+    calm = comparisons.compute_ratios(
+        *planted_campaigns.pairs(equal, 300), comparisons.build_design(planted_campaigns.runs(equal, 300, 1))
     )
-    assert np.mean(calm.noisy == "this configuration") < 0.08
+    assert np.mean(calm.noisy_side == "this configuration") < 0.08

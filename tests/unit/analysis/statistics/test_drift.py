@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from campaign.analysis.statistics import comparisons
-from campaign.analysis.statistics.drift import adjusted, drift
-from campaign.spec.run_numbers import run_number
+from campaign.analysis.statistics.drift import adjust_by_reference, estimate_drift
+from campaign.spec.run_numbers import compute_run_number
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def campaign(
         lease, hour = f"l{c}.{k}", 3600.0 * place
         for n in range(2):
             rate, start = np.exp(-(drifted + deviation + random.normal(0, 0.01))), hour + 600 * n
-            runs.append((f"c{c}", f"c{c}", run_number(k + 1, n + 1), lease, "ok", rate, start, "w", 1, "fp32"))
+            runs.append((f"c{c}", f"c{c}", compute_run_number(k + 1, n + 1), lease, "ok", rate, start, "w", 1, "fp32"))
             rate = np.exp(-(drifted + seen + random.normal(0, 0.01)))
             reference.append((lease, f"c{c}", "fabric", "x", "ok", rate, hour + 1800 * n))
     return pd.DataFrame(runs, columns=_NAMES.split()), pd.DataFrame(reference, columns=_OF_REFERENCE.split())
@@ -51,13 +51,13 @@ def study(campaigns: int, adjust: bool, **planted: Any) -> tuple[float, float]:
     first, others = pd.Series(["c0"] * 3), pd.Series(["c1", "c2", "c3"])
     held, width = [], []
     for _ in range(campaigns):
-        by = comparisons.of_campaign(*_first_two(campaign(random, **planted), said))
-        found = comparisons.ratios(others, first, by)
-        _, low, high = found.of.bounds()
+        by = comparisons.build_campaign_design(*_first_two(campaign(random, **planted), said))
+        found = comparisons.compute_ratios(others, first, by)
+        _, low, high = found.estimate.compute_bounds()
         held.append((low <= 1) & (high >= 1))
         width.append(50 * (high - low))
-        assert bool(found.adjusted.all()) == adjust
-        assert bool(found.in_order.any()) == (not adjust and order != "blocks")
+        assert bool(found.is_adjusted.all()) == adjust
+        assert bool(found.is_in_order.any()) == (not adjust and order != "blocks")
     return float(np.mean(held)), float(np.mean(width))
 
 
@@ -67,7 +67,7 @@ def _first_two(tables: tuple[pd.DataFrame, pd.DataFrame], said: dict[str, Any]) 
 
 def found(campaigns: int, **planted: Any) -> float:
     random = np.random.default_rng(11)
-    return float(np.mean([drift(campaign(random, **planted)[1]).found for _ in range(campaigns)]))
+    return float(np.mean([estimate_drift(campaign(random, **planted)[1]).is_significant for _ in range(campaigns)]))
 
 
 def test_a_drift_of_5_percent_is_found_and_none_where_there_is_none() -> None:
@@ -78,7 +78,7 @@ def test_a_drift_of_5_percent_is_found_and_none_where_there_is_none() -> None:
 def test_the_size_of_the_drift_is_in_its_interval() -> None:
     random = np.random.default_rng(2)
     true = 100 * np.expm1(-0.05 * (12 - 1) / 12)
-    seen = [drift(campaign(random, change=0.05)[1]).change_pct for _ in range(200)]
+    seen = [estimate_drift(campaign(random, change=0.05)[1]).change_pct for _ in range(200)]
     assert np.mean([low <= true <= high for _, low, high in seen]) == pytest.approx(0.95, abs=0.04)
     assert np.mean([value for value, _, _ in seen]) == pytest.approx(true, abs=0.3)
 
@@ -104,32 +104,34 @@ def test_what_adjusting_costs_without_drift() -> None:
 
 def test_too_few_compositions_say_nothing_and_equal_numbers_no_drift() -> None:
     _, reference = campaign(np.random.default_rng(1))
-    few = drift(reference[reference["lease_id"].isin(reference["lease_id"].unique()[:2])])
-    assert not few.known
-    assert not few.found
-    assert not drift(reference.iloc[:0]).known
-    assert not drift(reference.assign(value=7.0)).found
+    few = estimate_drift(reference[reference["lease_id"].isin(reference["lease_id"].unique()[:2])])
+    assert not few.is_known
+    assert not few.is_significant
+    assert not estimate_drift(reference.iloc[:0]).is_known
+    assert not estimate_drift(reference.assign(value=7.0)).is_significant
 
 
 def test_devices_of_other_kinds_have_levels_of_their_own_and_one_trend() -> None:
     _, reference = campaign(np.random.default_rng(1), change=0.05)
     twice = reference["configuration"].isin(["c0", "c1"])
     other = reference.assign(hardware=np.where(twice, "y", "x"), value=np.where(twice, 2.0, 1.0) * reference["value"])
-    assert drift(other).slope == pytest.approx(drift(reference).slope, rel=0.5)
-    assert drift(other).freedom == drift(reference).freedom - 1
+    assert estimate_drift(other).slope == pytest.approx(estimate_drift(reference).slope, rel=0.5)
+    assert estimate_drift(other).freedom == estimate_drift(reference).freedom - 1
 
 
 def test_a_composition_without_the_reference_gets_what_its_neighbours_say() -> None:
     runs, reference = campaign(np.random.default_rng(1), change=0.5)
     gone = reference[reference["lease_id"] != reference["lease_id"].unique()[5]]
     lease = runs["lease_id"] == reference["lease_id"].unique()[5]
-    whole, between = adjusted(runs, reference), adjusted(runs, gone)
+    whole, between = adjust_by_reference(runs, reference), adjust_by_reference(runs, gone)
     assert (between.loc[lease, "value"] / whole.loc[lease, "value"]).to_numpy() == pytest.approx(1, abs=0.05)
-    assert adjusted(runs, reference.iloc[:0]).equals(runs)
+    assert adjust_by_reference(runs, reference.iloc[:0]).equals(runs)
 
 
 def test_less_is_better_for_times_and_more_for_rates() -> None:
     runs, reference = campaign(np.random.default_rng(1), change=0.05)
-    rates = adjusted(runs, reference)
-    times = adjusted(runs.assign(value=1 / runs["value"]), reference.assign(value=1 / reference["value"]), higher=False)
+    rates = adjust_by_reference(runs, reference)
+    times = adjust_by_reference(
+        runs.assign(value=1 / runs["value"]), reference.assign(value=1 / reference["value"]), higher_is_better=False
+    )
     assert (rates["value"] * times["value"]).to_numpy() == pytest.approx(1)

@@ -123,11 +123,16 @@ def test_hosts_do_not_make_intervals_useless(hosts: int) -> None:
 def test_what_stayed_on_hosts_of_its_own_is_not_told_from_them() -> None:
     own = Truth(hosts=4, host=0.03, placed="own")
     assert said.measured(own, campaigns=20).tested == 0
-    design = comparisons.design(planted_campaigns.runs(own, 1, seed=1))
-    found = comparisons.ratios(pd.Series([1]), pd.Series([0]), design)
-    row = {**{name: column[0] for name, column in found.basis(pd.RangeIndex(1)).items()}, "p": float("nan")}
+    design = comparisons.build_design(planted_campaigns.runs(own, 1, seed=1))
+    found = comparisons.compute_ratios(pd.Series([1]), pd.Series([0]), design)
+    row = {
+        **{name: column[0] for name, column in found.build_basis_columns(pd.RangeIndex(1)).items()},
+        "p": float("nan"),
+    }
     assert row["method"] == intervals.CONFOUNDED_WITH_HOSTS
-    assert "each ran on other hosts, whose own differences cannot be separated" in verdict.doubt(row, -1.0, 1.0)
+    assert "each ran on other hosts, whose own differences cannot be separated" in verdict.describe_uncertainty(
+        row, -1.0, 1.0
+    )
     # With two of four on each host, those of one host are compared.
     assert said.measured(replace(own, hosts=2), campaigns=60).tested == pytest.approx(100 / 3)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from campaign.analysis.statistics.selected_estimate import bound_largest
+from campaign.analysis.statistics.selected_estimate import bound_largest_estimate
 from campaign.common.intervals import student_quantile
 from tests.planted_campaigns import Truth
 from tests.statements_under_truth import chosen
@@ -34,7 +34,7 @@ def missed(truths: Sequence[float], in_common: float = 0.0, campaigns: int = 150
         best = int(value.argmax())
         leads = np.delete(value[best] - value, best)
         covariances = np.full(leads.size, variance * (1 - in_common))
-        low, high = bound_largest(value[best], variance, freedom, leads, covariances)
+        low, high = bound_largest_estimate(value[best], variance, freedom, leads, covariances)
         assert low < value[best] <= high
         below.append(true[best] < low)
         above.append(true[best] > high)
@@ -54,26 +54,26 @@ def test_the_truth_is_inside_95_times_of_100(truths: Sequence[float], in_common:
 
 
 def test_a_contender_far_behind_takes_nothing() -> None:
-    low, high = bound_largest(0.0, 1.0, FREEDOM, np.array([50.0]), np.array([1.0]))
+    low, high = bound_largest_estimate(0.0, 1.0, FREEDOM, np.array([50.0]), np.array([1.0]))
     width = 2 * float(student_quantile(FREEDOM))
     assert width < high - low < 1.15 * width
-    near, _ = bound_largest(0.0, 1.0, FREEDOM, np.array([0.1]), np.array([1.0]))
+    near, _ = bound_largest_estimate(0.0, 1.0, FREEDOM, np.array([0.1]), np.array([1.0]))
     assert near < 1.3 * low
 
 
 def test_a_contender_that_deviates_with_the_best_does_not_pass_it_by_chance() -> None:
-    apart = bound_largest(0.0, 1.0, FREEDOM, np.array([0.5]), np.array([1.0]))
-    together = bound_largest(0.0, 1.0, FREEDOM, np.array([0.5]), np.array([0.01]))
-    never = bound_largest(0.0, 1.0, FREEDOM, np.array([0.5]), np.array([-0.01]))
+    apart = bound_largest_estimate(0.0, 1.0, FREEDOM, np.array([0.5]), np.array([1.0]))
+    together = bound_largest_estimate(0.0, 1.0, FREEDOM, np.array([0.5]), np.array([0.01]))
+    never = bound_largest_estimate(0.0, 1.0, FREEDOM, np.array([0.5]), np.array([-0.01]))
     assert together[0] > apart[0]
     assert together == pytest.approx(never)
 
 
 def test_without_a_variance_there_is_no_interval_and_without_any_deviation_no_width() -> None:
     none = np.empty(0)
-    assert np.isnan(bound_largest(1.0, float("nan"), 3.0, none, none)).all()
-    assert np.isnan(bound_largest(1.0, 1.0, float("nan"), none, none)).all()
-    assert bound_largest(1.0, 0.0, 3.0, none, none) == (1.0, 1.0)
+    assert np.isnan(bound_largest_estimate(1.0, float("nan"), 3.0, none, none)).all()
+    assert np.isnan(bound_largest_estimate(1.0, 1.0, float("nan"), none, none)).all()
+    assert bound_largest_estimate(1.0, 0.0, 3.0, none, none) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, stdtrit
 
 from campaign.analysis.statistics import ratios
-from campaign.analysis.statistics.summary import bca, medians_without_one, summaries
+from campaign.analysis.statistics.summary import bootstrap_median_bounds, compute_jackknife_medians, summarize_samples
 from campaign.common import intervals
 from campaign.common.intervals import compute_spread_bounds
 from tests.unit.analysis.statistics.sample_data import ratio, summarize
@@ -73,7 +73,7 @@ def test_a_missing_number_is_not_averaged() -> None:
 def test_many_samples_at_once_are_summarised_like_each_alone(cells: list[list[float]], random) -> None:
     runs = [(value, place) for place, values in enumerate(cells) for value in values]
     random.shuffle(runs)
-    found = summaries([value for value, _ in runs], [place for _, place in runs], len(cells))
+    found = summarize_samples([value for value, _ in runs], [place for _, place in runs], len(cells))
     for place in range(len(cells)):
         alone = summarize([value for value, of in runs if of == place])
         for name in ("median", "sd", "minimum", "maximum", "median_low", "median_high"):
@@ -100,7 +100,7 @@ def test_the_bootstrap_is_that_of_scipy_at_the_expanded_level() -> None:
     theirs = scipy.stats.bootstrap(
         (sample,), np.median, confidence_level=level, n_resamples=20_000, rng=5, vectorized=True
     ).confidence_interval
-    (low,), (high,) = bca(sample[None, :])
+    (low,), (high,) = bootstrap_median_bounds(sample[None, :])
     assert (low, high) == pytest.approx((theirs.low, theirs.high), abs=0.06 * (theirs.high - theirs.low))
 
 
@@ -108,7 +108,7 @@ def test_the_bootstrap_is_that_of_scipy_at_the_expanded_level() -> None:
 def test_medians_without_one_are_those_of_what_is_left(n: int) -> None:
     rows = np.sort(np.random.default_rng(n).random((5, n)), axis=1)
     left = [np.median(np.delete(rows, gone, axis=1), axis=1) for gone in range(n)]
-    np.testing.assert_allclose(medians_without_one(rows), np.transpose(left))
+    np.testing.assert_allclose(compute_jackknife_medians(rows), np.transpose(left))
 
 
 # Three standard deviations of how often 1,000 intervals that cover in 95 of 100 cases do.
@@ -118,7 +118,7 @@ BY_CHANCE = 3 * np.sqrt(0.95 * 0.05 / 1000)
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 10, 19, 20, 30])
 def test_intervals_of_the_median_cover_in_95_of_100(n: int) -> None:
     draws = np.random.default_rng(n).normal(100, 3, size=(1_000, n))
-    found = summaries(draws.ravel(), np.repeat(np.arange(1_000), n), 1_000)
+    found = summarize_samples(draws.ravel(), np.repeat(np.arange(1_000), n), 1_000)
     covered = ((found.median_low <= 100) & (found.median_high >= 100)).mean()
     assert abs(covered - 0.95) < BY_CHANCE
 
@@ -131,7 +131,7 @@ def test_intervals_are_element_wise() -> None:
 
 @given(samples, samples)
 def test_ratio_and_its_inverse_agree(a: list[float], b: list[float]) -> None:
-    (value, low, high), inverse = ratio(a, b).bounds(), ratio(b, a).bounds()
+    (value, low, high), inverse = ratio(a, b).compute_bounds(), ratio(b, a).compute_bounds()
     assert value * inverse[0] == pytest.approx(1)
     assert low <= value <= high
     if low > 0 and np.isfinite(high):
@@ -140,18 +140,18 @@ def test_ratio_and_its_inverse_agree(a: list[float], b: list[float]) -> None:
 
 @given(samples, samples, st.floats(min_value=1e-2, max_value=1e2))
 def test_ratio_is_of_no_unit(a: list[float], b: list[float], factor: float) -> None:
-    one, other = ratio(a, b).bounds(), ratio([v * factor for v in a], [v * factor for v in b]).bounds()
+    one, other = ratio(a, b).compute_bounds(), ratio([v * factor for v in a], [v * factor for v in b]).compute_bounds()
     assert other[0] == pytest.approx(one[0])
     assert np.log(other[2]) == pytest.approx(np.log(one[2]), rel=1e-3, abs=1e-3)
 
 
 def test_a_sample_without_spread_gives_an_interval_without_width() -> None:
-    assert ratio([2.0, 2.0], [1.0, 1.0]).bounds() == (2.0, 2.0, 2.0)
+    assert ratio([2.0, 2.0], [1.0, 1.0]).compute_bounds() == (2.0, 2.0, 2.0)
 
 
 @pytest.mark.parametrize(("a", "value"), [([1.0], 2 / 3), ([], np.nan), ([0.0, 0.0], np.nan)])
 def test_a_ratio_without_two_runs_or_a_positive_mean_has_no_interval(a: list[float], value: float) -> None:
-    found, low, high = ratio(a, [1.0, 2.0]).bounds()
+    found, low, high = ratio(a, [1.0, 2.0]).compute_bounds()
     assert found == pytest.approx(value, nan_ok=True)
     assert np.isnan([low, high]).all()
 
@@ -169,7 +169,7 @@ def test_interval_of_a_ratio_covers_in_about_95_of_100(n_a: int, n_b: int, sd_b:
     random = np.random.default_rng(12)
     a, b = random.normal(200, 4, size=(20_000, n_a)), random.normal(100, sd_b, size=(20_000, n_b))
     moments = [(x.mean(axis=1), x.std(axis=1, ddof=1), x.shape[1]) for x in (a, b)]
-    _, low, high = ratios.unpaired(*moments[0], *moments[1]).bounds()
+    _, low, high = ratios.compute_unpaired_ratios(*moments[0], *moments[1]).compute_bounds()
     covered = ((low <= 2) & (high >= 2)).mean()
     assert 0.935 < covered < 0.975
 

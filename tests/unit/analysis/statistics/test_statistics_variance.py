@@ -10,8 +10,8 @@ import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.analysis.statistics.slow_hosts import AMONG_HOSTS, WITH_LEASES, compare_hosts
-from campaign.analysis.statistics.variance_components import HOST, LEASE, RUN, components
+from campaign.analysis.statistics.slow_hosts import ERROR_FROM_LEASES, ERROR_FROM_OTHER_HOSTS, compare_hosts
+from campaign.analysis.statistics.variance_components import HOST, LEASE, RUN, estimate_components
 
 RUN_SD, LEASE_SD, HOST_SD = 0.005, 0.01, 0.02
 
@@ -43,7 +43,7 @@ def by_host(host: Any) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize(("lease_sd", "host_sd"), [(LEASE_SD, HOST_SD), (0.0, HOST_SD), (LEASE_SD, 0.0)])
 def test_intervals_of_components_cover_what_was_planted(lease_sd: float, host_sd: float) -> None:
     draws, random = 250, np.random.default_rng(11)
-    found = [components(*simulated(random, lease_sd=lease_sd, host_sd=host_sd)) for _ in range(draws)]
+    found = [estimate_components(*simulated(random, lease_sd=lease_sd, host_sd=host_sd)) for _ in range(draws)]
     for name, truth in ((RUN, RUN_SD), (LEASE, lease_sd), (HOST, host_sd)):
         parts = [next(part for part in (each.run, each.lease, each.host) if part.name == name) for each in found]
         covered = sum(part.low_pct <= 100 * truth <= part.high_pct for part in parts)
@@ -55,21 +55,21 @@ def test_intervals_of_components_cover_what_was_planted(lease_sd: float, host_sd
 
 def test_what_the_design_cannot_tell_apart_is_said() -> None:
     random = np.random.default_rng(5)
-    one_lease = components(
+    one_lease = estimate_components(
         np.exp(random.normal(0, 0.01, 20)), np.arange(20) // 5, np.arange(20) // 5, np.arange(20) // 5
     )
-    assert one_lease.run.known
+    assert one_lease.run.is_known
     assert "on one lease" in one_lease.lease.why
     assert "on one lease" in one_lease.host.why
-    confounded = components(*simulated(random, leases=6, hosts=6))
-    assert confounded.together.known
+    confounded = estimate_components(*simulated(random, leases=6, hosts=6))
+    assert confounded.lease_and_host.is_known
     assert "cannot be separated" in confounded.lease.why
-    assert not confounded.host.known
-    same_hosts = components(*simulated(random, hosts=1))
-    assert same_hosts.lease.known
+    assert not confounded.host.is_known
+    same_hosts = estimate_components(*simulated(random, hosts=1))
+    assert same_hosts.lease.is_known
     assert "one set of hosts" in same_hosts.host.why
-    alone = components(*simulated(random, repetitions=1))
-    assert not alone.run.known
+    alone = estimate_components(*simulated(random, repetitions=1))
+    assert not alone.run.is_known
     assert np.isnan(alone.run.sd_pct)
 
 
@@ -81,14 +81,17 @@ def test_components_depend_on_ratios_alone(seed: int, factor: float) -> None:
     rate, cell, lease, host = simulated(random, cells=3, leases=4, hosts=2, repetitions=2)
     order = random.permutation(rate.size)
     scaled = rate * np.where(cell == 1, factor, 1.0)
-    first, second = components(rate, cell, lease, host), components(*(a[order] for a in (scaled, cell, lease, host)))
+    first, second = (
+        estimate_components(rate, cell, lease, host),
+        estimate_components(*(a[order] for a in (scaled, cell, lease, host))),
+    )
     for one, other in zip((first.run, first.lease, first.host), (second.run, second.lease, second.host), strict=True):
         assert (one.sd_pct, one.high_pct) == pytest.approx((other.sd_pct, other.high_pct), rel=1e-6, abs=1e-6)
 
 
 def test_a_throughput_that_is_not_positive_is_refused() -> None:
     with pytest.raises(ValueError, match="not positive"):
-        components([1.0, 0.0], [1, 1], [1, 1], [1, 1])
+        estimate_components([1.0, 0.0], [1, 1], [1, 1], [1, 1])
 
 
 def slowed(random: np.random.Generator, part: float, leases: int = 8, **changes: Any) -> tuple[Any, Any, Any, Any]:
@@ -103,11 +106,11 @@ def test_no_slow_host_is_found_where_none_is_and_the_planted_one_is_found() -> N
         for part in (0.0, 0.06):
             rate, cell, lease, hosts = slowed(random, part)
             results = {r.host: r for r in compare_hosts(rate, cell, lease, hosts)}
-            slow = {name for name, result in results.items() if result.slow}
+            slow = {name for name, result in results.items() if result.is_slow}
             wrong += bool(slow - {"host2"}) if part else bool(slow)
             found += bool(part) and "host2" in slow
             covered += results["host2"].low_pct <= 100 * part <= results["host2"].high_pct
-            assert {result.error_of for result in results.values()} == {WITH_LEASES}
+            assert {result.error_of for result in results.values()} == {ERROR_FROM_LEASES}
     assert wrong <= scipy.stats.binom.ppf(0.999, 2 * draws, 0.06)
     assert found >= 0.95 * draws
     assert covered >= scipy.stats.binom.ppf(0.001, 2 * draws, 0.94)
@@ -119,10 +122,10 @@ def test_rare_slow_runs_of_short_leases_blame_no_host(leases: int, hosts: int) -
     for _ in range(draws):
         rate, cell, lease, host = simulated(random, cells=2, leases=leases, hosts=hosts, repetitions=2, host_sd=0.0)
         rate = rate * np.where(random.random(rate.size) < 0.05, 0.7, 1.0)
-        wrong += any(result.slow for result in compare_hosts(rate, cell, lease, by_host(host)))
+        wrong += any(result.is_slow for result in compare_hosts(rate, cell, lease, by_host(host)))
         slow = rate * np.where(host == 2, 0.85, 1.0)
         found += any(
-            result.slow and result.host == "host2" for result in compare_hosts(slow, cell, lease, by_host(host))
+            result.is_slow and result.host == "host2" for result in compare_hosts(slow, cell, lease, by_host(host))
         )
     assert wrong <= scipy.stats.binom.ppf(0.999, draws, 0.05)
     assert found >= 0.3 * draws
@@ -131,7 +134,7 @@ def test_rare_slow_runs_of_short_leases_blame_no_host(leases: int, hosts: int) -
 def test_without_any_spread_digits_blame_no_host() -> None:
     hosts = [(f"host{number}",) for number in range(6)] * 2
     rates = 100 * np.exp(1e-6 * np.arange(12.0))
-    assert not any(result.slow for result in compare_hosts(rates, np.zeros(12), np.arange(12), hosts))
+    assert not any(result.is_slow for result in compare_hosts(rates, np.zeros(12), np.arange(12), hosts))
 
 
 def test_without_repeated_leases_a_host_must_stand_out_from_the_others() -> None:
@@ -139,11 +142,11 @@ def test_without_repeated_leases_a_host_must_stand_out_from_the_others() -> None
     wrong = found = 0
     for _ in range(draws):
         rate, cell, lease, host = simulated(random, leases=8, hosts=8, repetitions=2, host_sd=0.0)
-        wrong += any(result.slow for result in compare_hosts(rate, cell, lease, by_host(host)))
+        wrong += any(result.is_slow for result in compare_hosts(rate, cell, lease, by_host(host)))
         slow = rate * np.where(host == 2, 0.85, 1.0)
         first = compare_hosts(slow, cell, lease, by_host(host))[0]
-        assert first.error_of == AMONG_HOSTS
-        found += first.host == "host2" and first.slow
+        assert first.error_of == ERROR_FROM_OTHER_HOSTS
+        found += first.host == "host2" and first.is_slow
     assert wrong <= scipy.stats.binom.ppf(0.999, draws, 0.08)
     assert found >= 0.9 * draws
 
@@ -151,7 +154,7 @@ def test_without_repeated_leases_a_host_must_stand_out_from_the_others() -> None
 def test_few_hosts_with_one_lease_each_are_not_compared() -> None:
     rate, cell, lease, host = simulated(np.random.default_rng(1), leases=3, hosts=3, lease_sd=0.0, host_sd=0.0)
     results = compare_hosts(rate * np.where(host == 1, 0.9, 1.0), cell, lease, by_host(host))
-    assert not any(result.slow for result in results)
+    assert not any(result.is_slow for result in results)
     assert all("a slow lease looks like a slow host" in result.why for result in results)
 
 
@@ -175,7 +178,7 @@ def test_a_host_that_was_only_used_beside_a_slow_one_is_not_blamed() -> None:
     hosts = pairs * 3
     rate = np.exp(random.normal(0, 0.005, len(hosts))) * [0.9 if "host0" in names else 1.0 for names in hosts]
     results = {r.host: r for r in compare_hosts(rate, cell, np.tile(np.arange(len(pairs)), 3), hosts)}
-    assert [name for name, result in results.items() if result.slow] == ["host0"]
+    assert [name for name, result in results.items() if result.is_slow] == ["host0"]
     assert results["host0"].cells == ("0", "1", "2")
 
 
@@ -184,7 +187,7 @@ def test_hosts_that_only_work_together_are_named_together() -> None:
     hosts = [("a", "b"), ("c", "d")] * 10
     rate = np.exp(random.normal(0, 0.005, 20)) * np.tile([0.9, 1.0], 10)
     results = {r.host: r for r in compare_hosts(rate, np.zeros(20), np.arange(20), hosts)}
-    assert results["a"].slow
+    assert results["a"].is_slow
     assert results["a"].together == ("b",)
 
 
@@ -192,4 +195,4 @@ def test_a_host_without_a_cell_in_common_is_not_compared() -> None:
     rate, cell = np.ones(8) + 0.01 * np.arange(8), np.repeat([0, 1], 4)
     results = compare_hosts(rate, cell, cell, [("a",)] * 4 + [("b",)] * 4)
     assert all("both on it and elsewhere" in result.why for result in results)
-    assert not any(result.slow for result in results)
+    assert not any(result.is_slow for result in results)

@@ -50,7 +50,7 @@ def row(p: float, p_holm: float, **more: Any) -> dict[str, Any]:
 def test_doubt_follows_from_the_adjusted_p_and_the_interval(
     compared: dict[str, Any], low: float, high: float, words: str
 ) -> None:
-    assert verdict.doubt(compared, low, high) == words
+    assert verdict.describe_uncertainty(compared, low, high) == words
 
 
 def _several(effect: tuple[float, ...], compositions: int = 3) -> tuple[pd.DataFrame, comparisons.Design]:
@@ -58,9 +58,9 @@ def _several(effect: tuple[float, ...], compositions: int = 3) -> tuple[pd.DataF
     truth = Truth(
         configurations=len(effect), effect=effect, compositions=compositions, runs=2 * compositions, lease=0.002
     )
-    design = comparisons.design(planted.runs(replace(truth, run=0.002), 1, 3))
+    design = comparisons.build_design(planted.runs(replace(truth, run=0.002), 1, 3))
     of, to = planted.pairs(truth, 1)
-    found = comparisons.ratios(of, to, design).columns(of.index)
+    found = comparisons.compute_ratios(of, to, design).build_columns(of.index)
     return pd.DataFrame({"cell_id": of, "against_cell": to, "workload": [f"w{n}" for n in of], **found}), design
 
 
@@ -103,7 +103,7 @@ def test_a_mean_of_untested_ratios_has_no_interval() -> None:
     rows, design = _several((1.0, 0.5, 0.25), compositions=1)
     said = verdict.summarize_effects(rows, design, ["workload"])
     assert said.startswith("2.8")
-    assert f"× (no interval: {verdict.ONE_COMPOSITION}; mean of 2 cells); estimates" in said
+    assert f"× (no interval: {verdict.RUN_VARIATION_ONLY}; mean of 2 cells); estimates" in said
     assert "differ" not in said
 
 
@@ -115,10 +115,10 @@ def test_what_limits_comparisons_is_said_and_nothing_else() -> None:
             row(NAN, NAN, method=intervals.NO_INTERVAL_REFERENCE),
         ]
     )
-    assert verdict.limits(rows, {"order": "blocks"}) == ("1 statement holds for one composition only.",)
-    assert verdict.limits(rows[1:], {"order": "blocks"}) == ()
-    assert verdict.limits(rows[1:], {"order": "sequential"}) == (verdict.SEQUENTIAL,)
-    assert verdict.limits(rows[2:], {}) == ("No comparison has an interval.",)
+    assert verdict.list_limitations(rows, {"order": "blocks"}) == ("1 statement holds for one composition only.",)
+    assert verdict.list_limitations(rows[1:], {"order": "blocks"}) == ()
+    assert verdict.list_limitations(rows[1:], {"order": "sequential"}) == (verdict.SEQUENTIAL_RUNS_CAVEAT,)
+    assert verdict.list_limitations(rows[2:], {}) == ("No comparison has an interval.",)
 
 
 ONE = {"compositions": 1, "against_compositions": 1}
@@ -144,45 +144,49 @@ LENT = "one composition each, spread borrowed"
     ],
 )  # fmt: skip
 def test_a_statement_says_on_how_many_compositions_it_rests(compared: dict[str, Any], words: str) -> None:
-    assert verdict.basis(compared) == words
+    assert verdict.describe_basis(compared) == words
 
 
 def test_one_composition_each_is_said_instead_of_a_result() -> None:
     alone = row(NAN, NAN, method=intervals.RUN_VARIATION_ONLY, freedom=NAN, **ONE)
-    assert verdict.doubt(alone, -1.0, 2.0) == f" ({verdict.ONE_EACH})"
-    (said,) = verdict.limits(pd.DataFrame([alone]), {})
+    assert verdict.describe_uncertainty(alone, -1.0, 2.0) == f" ({verdict.NOT_TESTED_ONE_COMPOSITION})"
+    (said,) = verdict.list_limitations(pd.DataFrame([alone]), {})
     assert said.startswith("Comparisons not tested: one composition of each")
-    assert verdict.basis({**alone, "in_order": True}) == ""
+    assert verdict.describe_basis({**alone, "in_order": True}) == ""
     assert "differ" not in said
     assert "degrees" not in said
-    of_table = [verdict.COLUMNS[name](alone) for name in ("p (Holm)", "Compositions", "Degrees of freedom", "Compared")]
+    of_table = [
+        verdict.BASIS_COLUMNS[name](alone) for name in ("p (Holm)", "Compositions", "Degrees of freedom", "Compared")
+    ]
     assert of_table == ["–", "1 / 1", "–", intervals.RUN_VARIATION_ONLY.removesuffix(", 95 %")]
 
 
 def test_a_caption_says_what_all_comparisons_rest_on() -> None:
     lent = row(0.4, 1.0, method=intervals.T_BORROWED_SPREAD, **ONE)
     rows = pd.DataFrame([row(0.4, 1.0), lent, row(0.4, 1.0, method=intervals.T_PAIRED_BY_BLOCK, **ONE)])
-    said = verdict.rests_on(rows)
+    said = verdict.describe_evidence(rows)
     assert said.startswith("Each cell was measured on 1 to 3 compositions. 1 statement holds for one composition only.")
     assert "In 1 comparison, the spread of compositions is borrowed from other cells (8.0 degrees" in said
-    steps = verdict.unlike(rows.assign(unlike=["", "5 warm-up steps against 10", "20 measured steps against 8"]))
+    steps = verdict.describe_step_mismatches(
+        rows.assign(unlike=["", "5 warm-up steps against 10", "20 measured steps against 8"])
+    )
     assert steps.startswith(
         " 2 comparisons are between cells that were measured unlike (such as 5 warm-up steps against 10)"
     )
-    assert verdict.unlike(rows) == ""
+    assert verdict.describe_step_mismatches(rows) == ""
     planned = {"compositions": 3, "lease_order": "least-recomposition"}
-    assert verdict.LEASES_IN_ORDER in verdict.limits(rows, planned)
-    assert verdict.ORDER_UNKNOWN in verdict.limits(rows, {"compositions": 3})
-    assert "drift" not in " ".join(verdict.limits(rows, {"compositions": 3, "lease_order": "blocks"}))
+    assert verdict.FIXED_LEASE_ORDER_CAVEAT in verdict.list_limitations(rows, planned)
+    assert verdict.UNKNOWN_LEASE_ORDER_CAVEAT in verdict.list_limitations(rows, {"compositions": 3})
+    assert "drift" not in " ".join(verdict.list_limitations(rows, {"compositions": 3, "lease_order": "blocks"}))
 
 
 def test_a_table_says_how_each_was_compared() -> None:
-    say = verdict.COLUMNS["Compared"]
+    say = verdict.BASIS_COLUMNS["Compared"]
     assert say(row(0, 0, paired=True, n_pairs=4, method=intervals.T_PAIRED_BY_BLOCK)) == "paired, 4 blocks"
     assert say(row(0, 0, paired=True, n_pairs=3)) == "paired, 3 leases"
     assert say(row(0, 0)) == "t over compositions"
     assert say(row(0, 0, method=intervals.NO_INTERVAL_REFERENCE)) == intervals.NO_INTERVAL_REFERENCE
-    assert [verdict.p_value(p) for p in (0.0, 0.0344, 1.0, NAN)] == ["< 0.001", "0.034", "1.0", "–"]
-    assert [verdict.COLUMNS["Detectable"](row(0, 0, least_detectable_pct=least)) for least in (0.123, 7.0, NAN)] == [
+    assert [verdict.format_p_value(p) for p in (0.0, 0.0344, 1.0, NAN)] == ["< 0.001", "0.034", "1.0", "–"]
+    assert [verdict.BASIS_COLUMNS["Detectable"](row(0, 0, least_detectable_pct=least)) for least in (0.123, 7.0, NAN)] == [
         "0.12\u202f%", "7.0\u202f%", "–",
     ]  # fmt: skip

@@ -8,16 +8,21 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from campaign.analysis.tables.collect import collect, gather, gather_planned, tables_of
-from campaign.analysis.tables.collected import Collected
-from campaign.analysis.tables.columns import COLUMNS
-from campaign.analysis.tables.leases import leases_table, operations_table
-from campaign.analysis.tables.report_context import context_document
-from campaign.analysis.tables.run_notes import list_device_evidence
+from campaign.analysis.tables.collect import (
+    build_tables,
+    read_campaign_results,
+    read_planned_results,
+    write_campaign_tables,
+)
+from campaign.analysis.tables.collected import CampaignResults
+from campaign.analysis.tables.columns import COLUMN_MEANINGS
+from campaign.analysis.tables.leases import build_leases_table, build_operations_table
+from campaign.analysis.tables.report_context import build_context_document
+from campaign.analysis.tables.run_notes import list_device_evidence_notes
 from campaign.common.errors import RecordError
 from campaign.common.files import write_json
 from campaign.common.paths import Results
-from campaign.emulators.hosts.emulation_plan import links_document
+from campaign.emulators.hosts.emulation_plan import describe_links
 from campaign.emulators.hosts.topology import LinkRates
 from campaign.plan.baseline import choose_baseline
 from campaign.plan.campaign.resolve import Campaign, load_campaign
@@ -26,7 +31,7 @@ from campaign.plan.request import PlanRequest
 from campaign.plan.write import write_plan
 from campaign.slurm.excluded_hosts import ExcludedHosts
 from campaign.spec.race import RaceDocument, write_race
-from campaign.spec.record import Store
+from campaign.spec.record import RecordStore
 from tests.campaign_files import load, write_files
 from tests.campaign_records import fill, write
 from tests.unit.archive import archive_data
@@ -44,20 +49,20 @@ def results(tmp_path: Path, campaign: Campaign) -> Path:
 
 
 def test_all_records_and_leases_of_the_campaign_are_gathered(campaign: Campaign, results: Path) -> None:
-    collected = gather(campaign, results)
+    collected = read_campaign_results(campaign, results)
     assert len(collected.records) == 32
     assert [lease["lease"] for lease in collected.leases] == [f"{c.name}.c1" for c in campaign.configurations]
 
 
 def test_a_subset_gathers_only_its_records(campaign: Campaign, results: Path) -> None:
-    collected = gather(campaign, results, "batch == 2")
+    collected = read_campaign_results(campaign, results, "batch == 2")
     assert {record.cell.batch for record in collected.records} == {2}
     assert len(collected.records) == 16
 
 
 def test_records_of_cells_that_are_no_longer_asked_for_are_left_out(tmp_path: Path, results: Path) -> None:
     smaller = load(tmp_path / "smaller", {"campaign.axes.batch": 1, "campaign.protocol.repetitions": 1})
-    assert len(gather(smaller, results).records) == 8
+    assert len(read_campaign_results(smaller, results).records) == 8
 
 
 def test_foreign_files_do_no_harm(campaign: Campaign, results: Path) -> None:
@@ -72,7 +77,7 @@ def test_foreign_files_do_no_harm(campaign: Campaign, results: Path) -> None:
     ):
         path.parent.mkdir(exist_ok=True)
         path.write_text("foreign")
-    assert len(gather(campaign, results).records) == 32
+    assert len(read_campaign_results(campaign, results).records) == 32
 
 
 def truncate(path: Path) -> Path:
@@ -93,7 +98,7 @@ def test_a_damaged_file_is_named_with_its_remedy(
 ) -> None:
     path = damage(results)
     with pytest.raises(RecordError, match=f"{path}: .*(move it away|restore it from an archive)") as caught:
-        context_document(gather(campaign, results))
+        build_context_document(read_campaign_results(campaign, results))
     assert "\n" not in str(caught.value)
 
 
@@ -112,7 +117,7 @@ def test_what_is_no_lease_document_is_named(campaign: Campaign, results: Path, c
     path = results / "leases" / "foreign.json"
     path.write_text(content, encoding="latin-1")
     with pytest.raises(RecordError, match=f"{path}: .*move it away"):
-        gather(campaign, results)
+        read_campaign_results(campaign, results)
 
 
 @pytest.mark.parametrize("content", ["[]", "3", "{}", '{"lease": "x"}', '{"lease": [], "reason": ""}', "{torn", ""])
@@ -121,7 +126,7 @@ def test_what_is_no_manifest_is_named(campaign: Campaign, results: Path, content
     path.parent.mkdir(parents=True)
     path.write_text(content)
     with pytest.raises(RecordError, match=f"{path}: cannot be read .*delete this manifest, it is made again"):
-        gather(campaign, results)
+        read_campaign_results(campaign, results)
 
 
 def test_missing_runs_stand_in_the_tables_with_their_reason(tmp_path: Path, campaign: Campaign) -> None:
@@ -132,7 +137,7 @@ def test_missing_runs_stand_in_the_tables_with_their_reason(tmp_path: Path, camp
     )
     out = tmp_path / "tables"
     out.mkdir()
-    collect(gather(campaign, tmp_path / "r"), out)
+    write_campaign_tables(read_campaign_results(campaign, tmp_path / "r"), out)
     runs, cells = pd.read_parquet(out / "runs.parquet"), pd.read_parquet(out / "cells.parquet")
     assert (len(runs), len(cells)) == (24, 16)
     assert "the chassis is on fire" in (out / "cells.csv").read_text()
@@ -143,7 +148,7 @@ def test_the_context_says_what_was_left_out_and_what_software_ran(tmp_path: Path
     changes = {"campaign.exclude": [{"when": "batch == 2", "why": "a reason"}], "campaign.title": "Title"}
     campaign = load(tmp_path / "config", changes)
     fill(campaign, tmp_path / "r")
-    document = context_document(gather(campaign, tmp_path / "r"))
+    document = build_context_document(read_campaign_results(campaign, tmp_path / "r"))
     assert document["excluded"] == [{"rule": "batch == 2", "why": "a reason", "cells": 8}]
     assert document["software"] == [{"name": "torch", "version": "2.0"}]
     assert document["campaign"]["title"] == "Title"
@@ -154,8 +159,8 @@ def test_the_report_says_what_is_unverified_and_how_it_is_known_where_work_was(t
     changes = {"system.devices.cpu-rank": {"runs_on": "xpu", "price_per_h": 1.5}, "system.currency": "EUR"}
     campaign = load(tmp_path / "config", changes)
     fill(campaign, tmp_path / "r")
-    collected = gather(campaign, tmp_path / "r")
-    document = context_document(collected)
+    collected = read_campaign_results(campaign, tmp_path / "r")
+    document = build_context_document(collected)
     assert any(
         "`runs_on: xpu` (cpu-rank) is unverified: nothing was run on an Intel GPU" in n for n in document["notes"]
     )
@@ -163,47 +168,47 @@ def test_the_report_says_what_is_unverified_and_how_it_is_known_where_work_was(t
     valid = len(collected.records)
     assert note.endswith(f"{valid} have neither: that their work was on the devices is not known.")
     told = [r.model_copy(update={"ran_on": ("xpu:0",)}) for r in collected.records[1:]]
-    (note,) = list_device_evidence(campaign, [collected.records[0], *told])
+    (note,) = list_device_evidence_notes(campaign, [collected.records[0], *told])
     assert f"ranks of {valid - 1} reported" in note
     assert " 1 have neither" in note
     assert document["system"]["currency"] == "EUR"
-    prices = tables_of(collected).cells.set_index("configuration")["price_per_h"]
+    prices = build_tables(collected).cells.set_index("configuration")["price_per_h"]
     assert prices["1x2-fabric"].unique().tolist() == [3.0]
 
 
 def test_hosts_that_failed_are_told_with_the_reason(campaign: Campaign, results: Path) -> None:
-    assert context_document(gather(campaign, results))["hosts_left_out"] == []
+    assert build_context_document(read_campaign_results(campaign, results))["hosts_left_out"] == []
     for host in ("host3", "host2"):
         write_json(ExcludedHosts(results / "slurm").path(host), {"why": f"{host} is on fire"})
-    assert context_document(gather(campaign, results))["hosts_left_out"] == [
+    assert build_context_document(read_campaign_results(campaign, results))["hosts_left_out"] == [
         {"host": "host2", "why": "host2 is on fire"},
         {"host": "host3", "why": "host3 is on fire"},
     ]
 
 
 def test_runs_are_counted_by_the_launcher_that_measured_them(campaign: Campaign, results: Path) -> None:
-    store = Store(results)
-    document = campaign.document()
-    as_used = store.share({**document, "system": {**document["system"], "launcher": "slurm"}})
-    for key in sorted(store.index())[:5]:
-        record = store.read(*key).model_copy(update={"campaign": as_used})
+    store = RecordStore(results)
+    document = campaign.to_document()
+    as_used = store.share_document({**document, "system": {**document["system"], "launcher": "slurm"}})
+    for key in sorted(store.list_keys())[:5]:
+        record = store.read_latest(*key).model_copy(update={"campaign": as_used})
         store.path(*key).unlink()
         store.write(record)
     assert campaign.system.launcher == "local"
-    assert context_document(gather(campaign, results))["launchers"] == {"local": 27, "slurm": 5}
+    assert build_context_document(read_campaign_results(campaign, results))["launchers"] == {"local": 27, "slurm": 5}
 
 
 def test_a_lease_is_not_idle_while_it_runs_what_is_not_asked_for(campaign: Campaign, tmp_path: Path) -> None:
     results = tmp_path / "r"
     store = fill(campaign, results)
-    keys = sorted(key for key in store.index() if store.read(*key).cell.configuration == "1x1-local")
-    for position, key in enumerate(sorted(keys, key=lambda key: store.read(*key).cell.batch)):
+    keys = sorted(key for key in store.list_keys() if store.read_latest(*key).cell.configuration == "1x1-local")
+    for position, key in enumerate(sorted(keys, key=lambda key: store.read_latest(*key).cell.batch)):
         times = {"started": 100.0 + 10 * position, "ended": 109.0 + 10 * position}
-        record = store.read(*key).model_copy(update=times)
+        record = store.read_latest(*key).model_copy(update=times)
         store.path(*key).unlink()
         store.write(record)
     for where in (None, "batch == 2"):
-        collect(gather(campaign, results, where), _made(tmp_path / f"tables-{where}"))
+        write_campaign_tables(read_campaign_results(campaign, results, where), _made(tmp_path / f"tables-{where}"))
         runs = pd.read_parquet(tmp_path / f"tables-{where}" / "runs.parquet")
         idle = runs[runs["configuration"] == "1x1-local"]["idle_before_s"]
         assert idle.dropna().tolist() == [1.0] * (7 if where is None else 4)
@@ -238,19 +243,19 @@ def emulated_notes(directory: Path, *links: dict[str, Any] | None) -> list[str]:
     """Notes on links of a report whose runs were measured in turn over these."""
     campaign = load(directory / "config", EMULATED)
     store = fill(campaign, directory / "r")
-    for number, key in enumerate(sorted(store.index())):
-        record = store.read(*key)
+    for number, key in enumerate(sorted(store.list_keys())):
+        record = store.read_latest(*key)
         given = links[number % len(links)]
-        shared = store.share({"hosts": [], **({} if given is None else {"links": given})})
+        shared = store.share_document({"hosts": [], **({} if given is None else {"links": given})})
         store.path(*key).unlink()
         store.write(record.model_copy(update={"composition": shared}))
-    notes = context_document(gather(campaign, directory / "r"))["notes"]
+    notes = build_context_document(read_campaign_results(campaign, directory / "r"))["notes"]
     return [note for note in notes if note.startswith("Links are")]
 
 
 def test_the_report_says_how_links_were_emulated(tmp_path: Path) -> None:
     rates = LinkRates(fabric_gb_per_s=10, scale=0.01)
-    with_, without = links_document(rates, "root"), links_document(rates, None, "no `tc` here")
+    with_, without = describe_links(rates, "root"), describe_links(rates, None, "no `tc` here")
     (said,) = emulated_notes(tmp_path / "all", with_)
     assert "0.8 Gbit/s for 10 GB/s" in said
     assert "runs" not in said
@@ -267,12 +272,12 @@ def test_the_report_says_how_fast_devices_were_and_how_well_that_was_held(tmp_pa
     store = fill(campaign, tmp_path / "r")
 
     def notes() -> list[str]:
-        found = context_document(gather(campaign, tmp_path / "r"))["notes"]
+        found = build_context_document(read_campaign_results(campaign, tmp_path / "r"))["notes"]
         return [note for note in found if note.startswith("Devices compute at a pace")]
 
-    shared = store.share({"hosts": []})
-    for number, key in enumerate(sorted(store.index())):
-        record = store.read(*key)
+    shared = store.share_document({"hosts": []})
+    for number, key in enumerate(sorted(store.list_keys())):
+        record = store.read_latest(*key)
         store.path(*key).unlink()
         store.write(
             record.model_copy(update={"composition": shared, "metrics": {"pace_lost_pct": 0.5 if number else 0.9}})
@@ -284,20 +289,24 @@ def test_the_report_says_how_fast_devices_were_and_how_well_that_was_held(tmp_pa
 
 
 def test_gathering_needs_no_system(campaign: Campaign, results: Path) -> None:
-    collected = gather(campaign, results)
-    assert isinstance(collected, Collected)
+    collected = read_campaign_results(campaign, results)
+    assert isinstance(collected, CampaignResults)
     assert not (results.parent / ".systems").exists()
 
 
 def test_the_page_repeats_the_links_of_the_system_file_and_says_nothing_without(tmp_path: Path) -> None:
     without = load(tmp_path / "without")
-    assert not [note for note in context_document(gather(without, tmp_path / "none"))["notes"] if "Links" in note]
+    assert not [
+        note
+        for note in build_context_document(read_campaign_results(without, tmp_path / "none"))["notes"]
+        if "Links" in note
+    ]
     links = {"local": {"gb_per_s": 36.2, "latency_us": 1.85, "source": "Table IV"}, "fabric": {"gb_per_s": 12.2}}
     given = load(tmp_path / "given", {"system.links": links})
     assert (
         "Links by the system file, one way, not measured: between devices of a host 36.2 GB/s, 1.85 µs (Table IV); "
         "to devices behind the fabric 12.2 GB/s."
-    ) in context_document(gather(given, tmp_path / "none"))["notes"]
+    ) in build_context_document(read_campaign_results(given, tmp_path / "none"))["notes"]
 
 
 def test_the_page_tells_real_and_emulated_rates_of_storage(tmp_path: Path) -> None:
@@ -312,7 +321,11 @@ def test_the_page_tells_real_and_emulated_rates_of_storage(tmp_path: Path) -> No
         ("emulated", emulated, ", emulated at 0.0256 GB/s for all ranks of a host"),
     ):
         campaign = load(tmp_path / name, {**changes, "system.storage": storage})
-        (said,) = (n for n in context_document(gather(campaign, tmp_path / "none"))["notes"] if "Storage" in n)
+        (said,) = (
+            n
+            for n in build_context_document(read_campaign_results(campaign, tmp_path / "none"))["notes"]
+            if "Storage" in n
+        )
         assert said == f"Storage by the system file: nvme 3.2 GB/s (a data sheet){limit}."
 
 
@@ -324,9 +337,9 @@ def test_a_plan_in_the_results_is_all_that_is_read(tmp_path: Path, monkeypatch: 
     results = Results(root, campaign.name)
     fill(campaign, results.directory, share=0.7)
     write_plan(read_plan(PlanRequest(path, root)), results)
-    expected = tables_of(gather(campaign, results.directory))
-    monkeypatch.setattr("campaign.analysis.tables.collect.expand", None)
-    made = tables_of(gather_planned(results.plan_file))
+    expected = build_tables(read_campaign_results(campaign, results.directory))
+    monkeypatch.setattr("campaign.analysis.tables.collect.expand_matrix", None)
+    made = build_tables(read_planned_results(results.plan_file))
     pd.testing.assert_frame_equal(made.cells, expected.cells)
     assert made.runs["composition"].tolist() == expected.runs["composition"].tolist()
     assert set(made.runs["composition"]) == {1, 2, 3}
@@ -341,13 +354,13 @@ def test_compositions_that_a_race_did_not_need_are_not_missing(tmp_path: Path) -
     composed = {name: 3 if name == names[0] else 2 for name in names}
     race = RaceDocument(within_pct=5, blocks=3, ended=True, compositions=composed, compositions_planned=12)
     write_race(results.race_file, race)
-    tables = tables_of(gather(campaign, results.directory))
+    tables = build_tables(read_campaign_results(campaign, results.directory))
     planned = tables.cells.groupby("configuration")["n_planned"].unique()
     assert {name: list(counts) for name, counts in planned.items()} == {name: [k] for name, k in composed.items()}
     assert tables.cells["n_missing"].equals(tables.cells["n_planned"])
     assert RaceDocument.model_validate(tables.context["race"]) == race
     fill(campaign, results.directory)  # what was measured all the same counts
-    tables = tables_of(gather(campaign, results.directory))
+    tables = build_tables(read_campaign_results(campaign, results.directory))
     assert set(tables.cells["n_planned"]) == set(tables.cells["n_ok"]) == {3}
     assert set(tables.cells["n_missing"]) == {0}
 
@@ -357,7 +370,7 @@ def test_runs_that_an_earlier_plan_asked_for_count(tmp_path: Path) -> None:
     once = load_campaign(write_files(tmp_path, {"campaign.protocol.repetitions": 3}))
     fill(once, tmp_path / "r")
     changes = {"campaign.protocol.repetitions": 3, "campaign.protocol.compositions": 3}
-    tables = tables_of(gather(load_campaign(write_files(tmp_path, changes)), tmp_path / "r"))
+    tables = build_tables(read_campaign_results(load_campaign(write_files(tmp_path, changes)), tmp_path / "r"))
     assert set(tables.cells["n_ok"]) == {3}
     assert set(tables.cells["n_planned"]) == {3}
     assert set(tables.cells["n_missing"]) == {2}
@@ -365,17 +378,17 @@ def test_runs_that_an_earlier_plan_asked_for_count(tmp_path: Path) -> None:
 
 def test_every_column_of_the_tables_has_a_meaning(campaign: Campaign, results: Path) -> None:
     """The reference names the columns that the tables have."""
-    tables = tables_of(gather(campaign, results))
+    tables = build_tables(read_campaign_results(campaign, results))
     frames = {
         "runs": tables.runs,
         "cells": tables.cells,
-        "leases": leases_table(tables.leases),
-        "operations": operations_table(tables.leases),
+        "leases": build_leases_table(tables.leases),
+        "operations": build_operations_table(tables.leases),
         "telemetry": tables.telemetry,
         "steps": tables.steps,
         "reference": tables.reference,
     }
-    named = {name: set(columns) for name, columns in COLUMNS.items()}
+    named = {name: set(columns) for name, columns in COLUMN_MEANINGS.items()}
     assert {name: set(frame.columns) for name, frame in frames.items()} == named
 
 
@@ -383,7 +396,7 @@ def test_every_column_of_the_tables_has_a_meaning(campaign: Campaign, results: P
 def test_nodes_without_accelerators_emulate_nothing(tmp_path: Path, emulated: bool) -> None:
     device = {"runs_on": "cpu"} if emulated else {"runs_on": "cpu", "emulated": False}
     campaign = archive_data.campaign_in(tmp_path, {"system.devices": {"cpu-rank": device}})
-    context = tables_of(gather(campaign, archive_data.fill(campaign, tmp_path / "results"))).context
+    context = build_tables(read_campaign_results(campaign, archive_data.fill(campaign, tmp_path / "results"))).context
     assert any("is emulated by one process on a CPU core" in note for note in context["notes"]) is emulated
     assert any("its nodes have no accelerators" in note for note in context["notes"]) is not emulated
     assert ("processes on CPU cores stand for devices" in context["conditions"]) is emulated

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from campaign.analysis.tables.cells import CellPlan, cells_table, tally
-from campaign.analysis.tables.io import Tables, read, write, write_csv, write_tables
-from campaign.analysis.tables.leases import leases_table
-from campaign.analysis.tables.runs import RUN_COLUMNS, runs_table
+from campaign.analysis.tables.cells import CellPlan, build_cells_table, count_texts
+from campaign.analysis.tables.io import Tables, read_tables, write_all_tables, write_csv, write_runs_and_cells
+from campaign.analysis.tables.leases import build_leases_table
+from campaign.analysis.tables.runs import RUN_COLUMNS, build_runs_table
 from campaign.common import intervals
 from campaign.common.errors import RecordError
 from campaign.report.context_schema import ContextDocument
@@ -30,13 +30,13 @@ def plan() -> list[CellPlan]:
 
 @pytest.fixture(scope="module")
 def runs(plan: list[CellPlan]) -> pd.DataFrame:
-    return runs_table(synthetic.records(plan))
+    return build_runs_table(synthetic.records(plan))
 
 
 def test_one_row_a_run_with_axes_and_derived_numbers() -> None:
     told = synthetic.record(ONE, 1, 100.0).model_copy(update={"ran_on": ("cuda:0 5f6b", "cuda:1 7a2c")})
-    assert runs_table([told]).iloc[0]["ran_on"] == "cuda:0 5f6b, cuda:1 7a2c"
-    row = runs_table([synthetic.record(ONE, 1, 100.0)]).iloc[0]
+    assert build_runs_table([told]).iloc[0]["ran_on"] == "cuda:0 5f6b, cuda:1 7a2c"
+    row = build_runs_table([synthetic.record(ONE, 1, 100.0)]).iloc[0]
     assert (row["ranks"], row["devices"], row["batch_global"]) == (2, 2, 16)
     assert row["throughput_per_device_per_s"] == 50.0
     assert (row["host_names"], row["wall_s"]) == ("host0", 20.0)
@@ -45,14 +45,14 @@ def test_one_row_a_run_with_axes_and_derived_numbers() -> None:
 
 def test_warm_up_steps_are_those_that_were_made_where_the_program_says_so() -> None:
     told = [synthetic.record(ONE, 1, 100.0), synthetic.record(ONE, 2, 100.0, warmup_steps=35)]
-    assert runs_table(told)["warmup_steps"].tolist() == [5, 35]
+    assert build_runs_table(told)["warmup_steps"].tolist() == [5, 35]
 
 
 def test_the_value_of_a_run_is_its_primary_metric() -> None:
     record = synthetic.record(ONE, 1, 100.0, metrics={"latency_us": 7.0, "value": 9.0})
-    assert runs_table([record]).iloc[0]["value"] == 100.0
+    assert build_runs_table([record]).iloc[0]["value"] == 100.0
     for name, value in (("latency_us", 7.0), ("value", 9.0), ("throughput_per_device_per_s", 50.0), ("loss", None)):
-        found = runs_table([record], metric=Metric(name, "", "lower")).iloc[0]["value"]
+        found = build_runs_table([record], metric=Metric(name, "", "lower")).iloc[0]["value"]
         assert found == value if value is not None else np.isnan(found)
 
 
@@ -60,13 +60,13 @@ def test_the_value_of_a_run_is_its_primary_metric() -> None:
 def test_what_is_not_positive_or_not_valid_is_no_value(status: str) -> None:
     rate = -1.0 if status == "ok" else 100.0
     record = synthetic.record(ONE, 1, rate, status)
-    table = runs_table([record, record.model_copy(update={"repetition": 2, "throughput_per_s": min(rate, 0.0)})])
+    table = build_runs_table([record, record.model_copy(update={"repetition": 2, "throughput_per_s": min(rate, 0.0)})])
     assert table["value"].isna().all()
 
 
 @pytest.mark.parametrize("status", ["nan", "incomplete", "oom_device"])
 def test_the_rate_of_a_run_that_is_not_believed_stands_apart(status: str) -> None:
-    row = runs_table([synthetic.record(ONE, 1, 100.0, status)]).iloc[0]
+    row = build_runs_table([synthetic.record(ONE, 1, 100.0, status)]).iloc[0]
     assert np.isnan(row["throughput_per_s"])
     assert np.isnan(row["throughput_per_device_per_s"])
     assert row["throughput_printed_per_s"] == 100.0
@@ -78,7 +78,7 @@ def test_steps_are_those_of_the_slowest_rank() -> None:
     slow, fast = (0.2, 0.2, 0.4), (0.1, 0.1, 0.1)
     by_window = synthetic.record(ONE, 1, 1.0, step_times_s=(fast, slow), window_s=(0.3, 0.8))
     by_sum = synthetic.record(ONE, 2, 1.0, step_times_s=(slow, fast), window_s=())
-    table = runs_table([by_window, by_sum, synthetic.record(ONE, 3, None)])
+    table = build_runs_table([by_window, by_sum, synthetic.record(ONE, 3, None)])
     assert list(table["step_median_s"][:2]) == [0.2, 0.2]
     assert table["step_p95_s"][0] == pytest.approx(np.percentile(slow, 95))
     assert table["step_cv_pct"][0] == pytest.approx(100 * np.std(slow, ddof=1) / np.mean(slow))
@@ -88,7 +88,7 @@ def test_steps_are_those_of_the_slowest_rank() -> None:
 def test_options_keep_their_type_and_metrics_never_hide_a_column() -> None:
     at = ONE.configuration
     cells = [synthetic.cell(at, seq_len=64, mode="a", half=0.5), synthetic.cell(at, seq_len=128, mode=3, half=1)]
-    table = runs_table([synthetic.record(c, 1, 1.0, metrics={"wall_s": 7.0, "power_w": 3.0}) for c in cells])
+    table = build_runs_table([synthetic.record(c, 1, 1.0, metrics={"wall_s": 7.0, "power_w": 3.0}) for c in cells])
     assert sorted(table["option_seq_len"]) == [64, 128]
     assert table["option_seq_len"].dtype == np.int64
     assert table["option_half"].dtype == np.float64
@@ -101,20 +101,20 @@ def test_options_keep_their_type_and_metrics_never_hide_a_column() -> None:
 def test_the_order_of_records_does_not_matter(plan: list[CellPlan], runs: pd.DataFrame) -> None:
     records = list(synthetic.records(plan))
     random.Random(1).shuffle(records)
-    pd.testing.assert_frame_equal(runs_table(records), runs)
+    pd.testing.assert_frame_equal(build_runs_table(records), runs)
 
 
 def test_no_record_at_all_still_gives_all_columns(plan: list[CellPlan]) -> None:
-    empty = runs_table([])
+    empty = build_runs_table([])
     assert list(empty.columns) == list(RUN_COLUMNS)
-    cells = cells_table(plan, empty)
+    cells = build_cells_table(plan, empty)
     assert len(cells) == len(plan)
     assert set(cells["state"]) == {"missing"}
-    assert cells_table([], empty).empty
+    assert build_cells_table([], empty).empty
 
 
 def test_every_planned_cell_has_a_row_in_the_order_of_the_plan(plan: list[CellPlan], runs: pd.DataFrame) -> None:
-    cells = cells_table(plan, runs)
+    cells = build_cells_table(plan, runs)
     assert list(cells["cell_id"]) == [entry.cell.id for entry in plan]
     assert (cells["n_ok"] + cells["n_failed"] + cells["n_missing"] == cells["n_planned"]).all()
     assert cells["state"].value_counts().to_dict() == {"measured": 153, "failed": 14, "missing": 1}
@@ -122,7 +122,7 @@ def test_every_planned_cell_has_a_row_in_the_order_of_the_plan(plan: list[CellPl
 
 def test_a_measured_cell_is_summarised() -> None:
     records = [synthetic.record(ONE, n, rate) for n, rate in enumerate([10.0, 12.0, 14.0, 16.0], start=1)]
-    row = cells_table([CellPlan(ONE, 4, "l")], runs_table(records)).iloc[0]
+    row = build_cells_table([CellPlan(ONE, 4, "l")], build_runs_table(records)).iloc[0]
     # Total work over total time: of equal work, 4 / (1/10 + 1/12 + 1/14 + 1/16).
     assert row["mean"] == pytest.approx(4 / (1 / 10 + 1 / 12 + 1 / 14 + 1 / 16))
     assert (row["median"], row["min"], row["max"], row["n_ok"]) == (13.0, 10.0, 16.0, 4)
@@ -139,7 +139,7 @@ def test_a_run_far_from_the_others_is_named_and_counts() -> None:
     records.append(synthetic.record(ONE, 7, None, "nan"))
     other = synthetic.cell(ONE.configuration, batch=64)
     records += [synthetic.record(other, n, 50.0 + n) for n in (1, 2, 3)]
-    cells = cells_table([CellPlan(other, 3, "l"), CellPlan(ONE, 7, "l")], runs_table(records))
+    cells = build_cells_table([CellPlan(other, 3, "l"), CellPlan(ONE, 7, "l")], build_runs_table(records))
     assert cells["n_outliers"].tolist() == [0, 1]
     assert cells["outliers"].tolist() == ["", "3 (-20.0 %)"]
     assert (cells["n_ok"][1], cells["min"][1]) == (6, 80.0)
@@ -149,13 +149,13 @@ def test_a_run_far_from_the_others_is_named_and_counts() -> None:
 
 def test_the_median_has_an_interval_beside_that_of_the_mean() -> None:
     records = [synthetic.record(ONE, n, rate) for n, rate in enumerate([10.0, 12.0, 14.0, 22.0], start=1)]
-    row = cells_table([CellPlan(ONE, 4, "l")], runs_table(records)).iloc[0]
+    row = build_cells_table([CellPlan(ONE, 4, "l")], build_runs_table(records)).iloc[0]
     assert (row["median"], row["mean"]) == (13.0, pytest.approx(4 / (1 / 10 + 1 / 12 + 1 / 14 + 1 / 22)))
     half = 3.182446 * row["sd"] / 2
     assert (row["median_low"], row["median_high"]) == pytest.approx((13 - 1.026 * half, 13 + 1.026 * half))
     assert row["median_method"] == intervals.STUDENT_T_FOR_MEDIAN
     many = [synthetic.record(ONE, n, 10.0 + n % 7) for n in range(1, 31)]
-    row = cells_table([CellPlan(ONE, 30, "l")], runs_table(many)).iloc[0]
+    row = build_cells_table([CellPlan(ONE, 30, "l")], build_runs_table(many)).iloc[0]
     assert (row["interval_method"], row["median_method"]) == (
         intervals.T_OVER_RUNS_OF_COMPOSITION,
         intervals.BCA_BOOTSTRAP,
@@ -168,7 +168,7 @@ def test_failures_and_missing_runs_are_told_with_their_reasons() -> None:
         synthetic.record(ONE, 2, 99.0, "nan"),
         synthetic.record(ONE, 3, None, "nan"),
     ]
-    row = cells_table([CellPlan(ONE, 5, "l", {4: "fabric down"})], runs_table(records)).iloc[0]
+    row = build_cells_table([CellPlan(ONE, 5, "l", {4: "fabric down"})], build_runs_table(records)).iloc[0]
     assert (row["n_ok"], row["n_failed"], row["n_missing"], row["state"]) == (1, 2, 2, "measured")
     assert row["failures"] == "nan x2"
     assert row["missing_reasons"] == "fabric down, no record"
@@ -177,7 +177,7 @@ def test_failures_and_missing_runs_are_told_with_their_reasons() -> None:
 
 
 def test_a_run_that_is_ok_without_a_rate_is_neither_failed_nor_missing() -> None:
-    row = cells_table([CellPlan(ONE, 1, "l")], runs_table([synthetic.record(ONE, 1, None)])).iloc[0]
+    row = build_cells_table([CellPlan(ONE, 1, "l")], build_runs_table([synthetic.record(ONE, 1, None)])).iloc[0]
     assert (row["state"], row["n_ok"], row["n_failed"], row["n_missing"]) == ("measured", 0, 0, 0)
     assert np.isnan(row["mean"])
 
@@ -188,23 +188,23 @@ def test_a_cell_says_what_its_measured_windows_suffer_from() -> None:
             synthetic.record(ONE, n, 100.0, step_times_s=(tuple(2 * (decay + n / 1e4) ** i for i in range(40)),))
             for n in (1, 2, 3)
         ]
-        return str(cells_table([CellPlan(ONE, 3, "l")], runs_table(told))["window"].iloc[0])
+        return str(build_cells_table([CellPlan(ONE, 3, "l")], build_runs_table(told))["window"].iloc[0])
 
     assert window(0.99) == "not steady"
     assert window(1.0) == ""
-    assert cells_table([CellPlan(ONE, 3, "l")], runs_table([]))["window"].iloc[0] == ""
+    assert build_cells_table([CellPlan(ONE, 3, "l")], build_runs_table([]))["window"].iloc[0] == ""
 
 
 def test_runs_of_unplanned_cells_are_left_out_and_further_repetitions_count() -> None:
     other = synthetic.cell(ONE.configuration, batch=64)
     records = [synthetic.record(ONE, 1, 10.0), synthetic.record(ONE, 2, 20.0), synthetic.record(other, 1, 5.0)]
-    cells = cells_table([CellPlan(ONE, 1, "l")], runs_table(records))
+    cells = build_cells_table([CellPlan(ONE, 1, "l")], build_runs_table(records))
     assert len(cells) == 1
     assert (cells["n_ok"][0], cells["mean"][0], cells["n_missing"][0]) == (2, pytest.approx(40 / 3), 0)
 
 
 def test_leases_are_taken_apart_into_phases() -> None:
-    leases = leases_table(
+    leases = build_leases_table(
         [
             {
                 "lease_id": "a", "configuration": "c", "state": "released", "requested_s": 100.0, "fabric_done_s": 103.0,
@@ -226,9 +226,9 @@ def test_leases_are_taken_apart_into_phases() -> None:
 
 
 def test_files_are_equal_byte_for_byte_and_keep_their_types(plan, runs: pd.DataFrame, tmp_path: Path) -> None:
-    cells = cells_table(plan, runs)
+    cells = build_cells_table(plan, runs)
     for name in ("one", "two"):
-        write_tables(tmp_path / name, runs.copy(), cells.copy())
+        write_runs_and_cells(tmp_path / name, runs.copy(), cells.copy())
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert names == ["cells.csv", "cells.parquet", "runs.csv", "runs.parquet"]
     for name in names:
@@ -240,30 +240,30 @@ def test_tables_of_earlier_versions_are_read_unless_they_hold_predictions(
     plan: list[CellPlan], runs: pd.DataFrame, tmp_path: Path
 ) -> None:
     context = {**synthetic.context_document(), "inputs": {}, "prediction": ""}
-    cells = cells_table(plan, runs).assign(predicted=False)
+    cells = build_cells_table(plan, runs).assign(predicted=False)
     made = Tables(runs.assign(predicted=False), cells, [], [], context)
-    write(made, tmp_path)
-    assert len(read(tmp_path).cells) == len(cells)
-    assert ContextDocument.model_validate(read(tmp_path).context).campaign.name == made.name
-    write(replace(made, context={**context, "prediction": "steps was replayed."}), tmp_path)
+    write_all_tables(made, tmp_path)
+    assert len(read_tables(tmp_path).cells) == len(cells)
+    assert ContextDocument.model_validate(read_tables(tmp_path).context).campaign.name == made.name
+    write_all_tables(replace(made, context={**context, "prediction": "steps was replayed."}), tmp_path)
     with pytest.raises(RecordError, match="are predictions of an earlier version"):
-        read(tmp_path)
+        read_tables(tmp_path)
 
 
 def test_a_directory_that_cannot_be_written_is_an_error_that_names_it(runs: pd.DataFrame, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(RecordError, match="file"):
-        write_tables(blocked, runs, runs)
+        write_runs_and_cells(blocked, runs, runs)
 
 
 def test_tally_counts_in_order_of_appearance() -> None:
-    assert tally(["nan", "oom_device", "nan", ""]) == "nan x2, oom_device"
+    assert count_texts(["nan", "oom_device", "nan", ""]) == "nan x2, oom_device"
 
 
 def test_logs_that_name_no_lease_are_of_no_known_lease() -> None:
     cell = synthetic.planned()[0].cell
-    runs = runs_table([
+    runs = build_runs_table([
         synthetic.record(cell, 1, 10.0, lease_id=f"m.{cell.configuration.name}.imported-0123456789ab"),
         synthetic.record(cell, 2, 10.0, lease_id=f"m.{cell.configuration.name}.second"),
     ])  # fmt: skip

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from campaign.analysis.recommend.advise import advise
-from campaign.analysis.recommend.objectives import REPORT
-from campaign.analysis.tables.collect import collect, gather, tables_of
+from campaign.analysis.recommend.advise import build_recommendation
+from campaign.analysis.recommend.objectives import REPORT_REQUEST
+from campaign.analysis.tables.collect import build_tables, read_campaign_results, write_campaign_tables
 from campaign.plan.past_costs import parse_costs
 from tests import two_systems
 from tests.unit.archive import archive_data
@@ -25,7 +25,7 @@ CHANGES = {
 def test_devices_of_two_systems_are_told_apart(tmp_path: Path) -> None:
     campaign = two_systems.load(tmp_path / "config", CHANGES)
     results = archive_data.fill(campaign, tmp_path / "results")
-    tables = tables_of(gather(campaign, results))
+    tables = build_tables(read_campaign_results(campaign, results))
     for table in (tables.runs, tables.cells):
         assert set(table["system"]) == {"plain", "bench"}
         assert (table["device"] == "cpu-rank on " + table["system"]).all()
@@ -33,13 +33,13 @@ def test_devices_of_two_systems_are_told_apart(tmp_path: Path) -> None:
     assert context["campaign"]["system"] == context["system"]["name"] == "plain, bench"
     assert context["system"]["fabric"] == "plain: static, bench: simulated"
     assert context["campaign"]["baseline"] == "plain-1x2-local, bench-1x2-fabric"
-    advice = advise(tables, REPORT)
+    advice = build_recommendation(tables, REPORT_REQUEST)
     assert advice.unmeasured == ()
     assert any("the hosts and pool of the system are unknown here" in each for each in advice.basis)
     # One note for what holds for both.
     assert sum("is emulated by one process" in note for note in context["notes"]) == 1
     assert context["launchers"] == {"local": len(tables.runs)}
-    collect(gather(campaign, results), tmp_path / "tables")
+    write_campaign_tables(read_campaign_results(campaign, results), tmp_path / "tables")
     found = parse_costs(json.loads((tmp_path / "tables" / "costs.json").read_text()))
     assert [each.system for each in found] == ["plain", "bench"]
     assert (
@@ -52,7 +52,7 @@ def test_parts_that_were_measured_on_two_machines_are_copied_together(tmp_path: 
     campaign = two_systems.load(tmp_path / "config", CHANGES)
     results = archive_data.fill(campaign, tmp_path / "results")
     every = {path.relative_to(results): path.read_bytes() for path in results.rglob("*") if path.is_file()}
-    whole = tables_of(gather(campaign, results))
+    whole = build_tables(read_campaign_results(campaign, results))
     for name in campaign.systems:
         own = Path(shutil.copytree(results, tmp_path / name / "results"))
         for path in own.glob("records/*/*.json"):
@@ -61,6 +61,6 @@ def test_parts_that_were_measured_on_two_machines_are_copied_together(tmp_path: 
     together, other = (tmp_path / name / "results" for name in campaign.systems)
     subprocess.run(["cp", "-rn", f"{other}/.", f"{together}/"], check=True)
     assert {path.relative_to(together): path.read_bytes() for path in together.rglob("*") if path.is_file()} == every
-    tables = tables_of(gather(campaign, together))
+    tables = build_tables(read_campaign_results(campaign, together))
     pd.testing.assert_frame_equal(tables.runs, whole.runs)
     pd.testing.assert_frame_equal(tables.cells, whole.cells)

@@ -89,9 +89,9 @@ def test_what_the_tools_list_is_understood() -> None:
 
 @pytest.mark.parametrize(("line", "kind"), FALLBACKS.items())
 def test_a_fallback_is_found_in_a_log_and_not_on_a_cpu(line: str, kind: AcceleratorKind) -> None:
-    log = Log.of(f"step 1\n  {line}\nstep 2\n")
-    assert find_fallback(ACCELERATORS[kind], log.lines) == line
-    assert find_fallback(ACCELERATORS["cpu"], log.lines) == "", "there it is what was asked for"
+    log = Log.from_text(f"step 1\n  {line}\nstep 2\n")
+    assert find_fallback(ACCELERATORS[kind], log.read_lines) == line
+    assert find_fallback(ACCELERATORS["cpu"], log.read_lines) == "", "there it is what was asked for"
 
 
 @pytest.mark.parametrize(
@@ -104,4 +104,4 @@ def test_a_fallback_is_found_in_a_log_and_not_on_a_cpu(line: str, kind: Accelera
     ],
 )
 def test_other_fallbacks_are_none(line: str) -> None:
-    assert find_fallback(ACCELERATORS["xpu"], Log.of(line + "\n").lines) == ""
+    assert find_fallback(ACCELERATORS["xpu"], Log.from_text(line + "\n").read_lines) == ""

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from campaign.observe.links.document import LinksDocument, measured
-from campaign.observe.links.external_tools import starts
-from campaign.observe.links.lease_links import described
+from campaign.observe.links.document import LinksDocument, build_measurements
+from campaign.observe.links.external_tools import list_invocations
+from campaign.observe.links.lease_links import describe_devices
 from campaign.observe.links.spec import CollectiveTimes, LinkSpec, PairTimes, RankLinks
 from campaign.spec.hardware import Composition
 from tests.unit.run.launch.compositions import composition
@@ -17,7 +17,7 @@ SPEC = LinkSpec(
     hosts=("host1", "host1"), sizes_bytes=(11, 8), repeats=3, warmup=0, budget_s=1.0, device="cpu", time_out_s=9.0
 )
 SIZE = 10**9
-DEVICES = described(composition((2, 0)))
+DEVICES = describe_devices(composition((2, 0)))
 
 
 def times(peer: int, *seconds: float) -> tuple[PairTimes, ...]:
@@ -43,7 +43,7 @@ ONE = RankLinks(
 
 
 def document(*ranks: RankLinks | None) -> LinksDocument:
-    return LinksDocument(**measured(SPEC, DEVICES, ranks))
+    return LinksDocument(**build_measurements(SPEC, DEVICES, ranks))
 
 
 def test_a_row_sends_and_a_column_receives() -> None:
@@ -83,18 +83,18 @@ def test_sizes_are_whole_numbers_in_order() -> None:
 def test_devices_are_in_the_order_of_their_ranks() -> None:
     (host,) = composition((1, 2)).hosts
     behind_first = Composition((replace(host, devices=host.devices[::-1]),))
-    assert [each.attach for each in described(behind_first)] == ["local", "fabric", "fabric"]
+    assert [each.attach for each in describe_devices(behind_first)] == ["local", "fabric", "fabric"]
 
 
 def test_programs_are_started_on_the_hosts_that_they_can_know() -> None:
     two = {"a": 2, "b": 1}
-    assert [(each.about, dict(each.ranks_by_host)) for each in starts("nvbandwidth", two, 64)] == [
+    assert [(each.about, dict(each.ranks_by_host)) for each in list_invocations("nvbandwidth", two, 64)] == [
         ("a", {"a": 2}),
         ("b", {"b": 1}),
     ]
-    (alone,) = starts("nccl-tests", {"a": 2}, 64)
+    (alone,) = list_invocations("nccl-tests", {"a": 2}, 64)
     assert alone.argv == ("all_reduce_perf", "-b", "8", "-e", "64", "-f", "2", "-g", "2")
-    (both,) = starts("nccl-tests", two, 64)
+    (both,) = list_invocations("nccl-tests", two, 64)
     assert both.argv[:5] == ("mpirun", "-np", "3", "--host", "a:2,b:1")
-    assert [each.argv[-1] for each in starts("osu", two, 64)] == ["osu_bw", "osu_bibw", "osu_latency"]
-    assert next(iter(starts("osu", two, 64))).argv[:5] == ("mpirun", "-np", "2", "--host", "a:1,b:1")
+    assert [each.argv[-1] for each in list_invocations("osu", two, 64)] == ["osu_bw", "osu_bibw", "osu_latency"]
+    assert next(iter(list_invocations("osu", two, 64))).argv[:5] == ("mpirun", "-np", "2", "--host", "a:1,b:1")

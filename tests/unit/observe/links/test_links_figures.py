@@ -11,7 +11,7 @@ import pytest
 
 from campaign.analysis.statistics import verdict
 from campaign.report.figure import Drawing, FigureData, load_figure
-from campaign.report.link_selection import kinds_ratio, shown, size_words
+from campaign.report.link_selection import compare_link_kinds, format_size, select_shown_links
 from tests.unit.observe.links import links_data
 
 
@@ -79,12 +79,12 @@ def test_the_measurement_before_the_runs_is_shown() -> None:
         {"configuration": "a", "when": when, "document": number}
         for number, when in enumerate(("after", "before", "after"))
     ]
-    assert [each.document for each in shown(uses)] == [1]
-    assert [each.document for each in shown(uses[:1])] == [0]
+    assert [each.document for each in select_shown_links(uses)] == [1]
+    assert [each.document for each in select_shown_links(uses[:1])] == [0]
 
 
 def test_sizes_are_said_in_binary_units() -> None:
-    assert [size_words(size) for size in (8, 4096, 65536, 2**20, 2**28)] == [
+    assert [format_size(size) for size in (8, 4096, 65536, 2**20, 2**28)] == [
         "8 B",
         "4 KiB",
         "64 KiB",
@@ -115,7 +115,7 @@ def test_all_reduce_is_compared_at_one_size_only() -> None:
 def test_all_reduce_of_two_configurations_is_tested_where_both_were_composed_again() -> None:
     once = [each for each in links_data.links() if each["configuration"] in ("local-4", "fabric-2x2")]
     (alone,) = draw("allreduce", once).findings
-    assert f"the first has 15.06× ({verdict.ONCE}) the bandwidth" in alone
+    assert f"the first has 15.06× ({verdict.NOT_TESTED_SINGLE_RUN}) the bandwidth" in alone
     assert "[" in alone
     again = [
         {
@@ -150,9 +150,9 @@ def test_kinds_of_links_are_compared_over_compositions_where_there_are_several()
         matrix, kinds = each["document"]["matrices"]["unidirectional_gb_per_s"], each["document"]["kinds"]
         for row, ways in zip(matrix, kinds, strict=True):
             row[:] = [rate and rate * (1 + 0.2 * n * (kind == "fabric")) for rate, kind in zip(row, ways, strict=True)]
-    said = kinds_ratio(again, "hybrid-8", ("local", "fabric"))
+    said = compare_link_kinds(again, "hybrid-8", ("local", "fabric"))
     assert "within 3 compositions" in said
-    alone = kinds_ratio(again[:1], "hybrid-8", ("local", "fabric"))
+    alone = compare_link_kinds(again[:1], "hybrid-8", ("local", "fabric"))
     # Compositions differ more than pairs of one composition do.
     assert _width(said) > 3 * _width(alone)
 

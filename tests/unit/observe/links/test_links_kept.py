@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from campaign.analysis.tables.collect import gather
+from campaign.analysis.tables.collect import read_campaign_results
 from campaign.common.errors import RecordError
-from campaign.observe.links.alpha_beta_model import allreduce_s
+from campaign.observe.links.alpha_beta_model import predict_allreduce_s
 from campaign.observe.links.document import LinksDocument
-from campaign.observe.links.lease_links import SCHEMA, asked_of, links_of_uses
-from campaign.spec.record import Store
+from campaign.observe.links.lease_links import SCHEMA, measurement_times, read_link_measurements
+from campaign.spec.record import RecordStore
 from tests.campaign_files import load
 from tests.campaign_records import fill, write
 
@@ -23,7 +23,7 @@ ALPHA_S, BYTES_PER_S = 20e-6, 5e9
 def document(ranks: int = 4) -> dict[str, Any]:
     """All-reduces that take exactly what the ring model says."""
     sizes = (8, 65536, 2**20, 2**24)
-    times = [float(allreduce_s(size, ranks, ALPHA_S * 1e6, BYTES_PER_S / 1e9)) for size in sizes]
+    times = [float(predict_allreduce_s(size, ranks, ALPHA_S * 1e6, BYTES_PER_S / 1e9)) for size in sizes]
     rates = [size / seconds / 1e9 for size, seconds in zip(sizes, times, strict=True)]
     allreduce = {"ranks": ranks, "size_bytes": sizes, "time_s": times, "algbw_gb_per_s": rates, "busbw_gb_per_s": rates}
     found = LinksDocument.model_validate(
@@ -36,13 +36,13 @@ def keep(results: Path, found: dict[str, Any]) -> Path:
     path = results / "links" / "1x4.1.before.json"
     path.parent.mkdir(parents=True)
     said = {"schema_version": SCHEMA, "lease_id": "1x4.1", "lease": "1x4", "when": "before"}
-    path.write_text(json.dumps({**said, "document": Store(results).share(found)}))
+    path.write_text(json.dumps({**said, "document": RecordStore(results).share_document(found)}))
     return path
 
 
 def test_what_is_read_back_has_the_models_of_what_was_measured(tmp_path: Path) -> None:
     keep(tmp_path, document())
-    (found,) = links_of_uses(tmp_path, Store(tmp_path))
+    (found,) = read_link_measurements(tmp_path, RecordStore(tmp_path))
     assert (found["lease_id"], found["when"]) == ("1x4.1", "before")
     model = found["document"]["model"]["allreduce"]
     assert model["alpha_us"] == pytest.approx(ALPHA_S * 1e6, rel=1e-3)
@@ -54,11 +54,11 @@ def test_a_damaged_file_is_named(content: str, tmp_path: Path) -> None:
     path = keep(tmp_path, document())
     path.write_text(content)
     with pytest.raises(RecordError, match=r"1x4\.1\.before\.json|shared/0"):
-        links_of_uses(tmp_path, Store(tmp_path))
+        read_link_measurements(tmp_path, RecordStore(tmp_path))
 
 
 def test_without_any_there_are_none(tmp_path: Path) -> None:
-    assert links_of_uses(tmp_path, Store(tmp_path)) == []
+    assert read_link_measurements(tmp_path, RecordStore(tmp_path)) == []
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_without_any_there_are_none(tmp_path: Path) -> None:
 def test_links_are_measured_where_it_is_said_or_where_training_is(
     changes: dict[str, Any], when: tuple[str, ...], tmp_path: Path
 ) -> None:
-    assert asked_of(load(tmp_path, changes)) == when
+    assert measurement_times(load(tmp_path, changes)) == when
 
 
 def test_only_links_that_records_were_measured_over_are_collected(tmp_path: Path) -> None:
@@ -82,6 +82,9 @@ def test_only_links_that_records_were_measured_over_are_collected(tmp_path: Path
     used = f"{campaign.configurations[0].name}.c1.1"
     for lease in (used, "never-used.1"):
         said = {"schema_version": SCHEMA, "lease_id": lease, "lease": lease, "when": "before"}
-        write(tmp_path / "results" / "links" / f"{lease}.before.json", {**said, "document": store.share(document())})
-    (found,) = gather(campaign, tmp_path / "results").links
+        write(
+            tmp_path / "results" / "links" / f"{lease}.before.json",
+            {**said, "document": store.share_document(document())},
+        )
+    (found,) = read_campaign_results(campaign, tmp_path / "results").links
     assert (found["lease_id"], found["configuration"]) == (used, campaign.configurations[0].name)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.observe.links.alpha_beta_model import allreduce_s, fit_allreduce, fit_messages
+from campaign.observe.links.alpha_beta_model import fit_allreduce, fit_messages, predict_allreduce_s
 
 SIZES = [8, 4096, 65536, 2**20, 2**24, 2**26, 2**28]
 
@@ -15,7 +15,7 @@ SIZES = [8, 4096, 65536, 2**20, 2**24, 2**26, 2**28]
 @settings(max_examples=25, deadline=None)
 @given(st.integers(2, 64), st.floats(1.0, 1000.0), st.floats(0.01, 500.0))
 def test_exact_times_give_back_what_made_them(ranks: int, alpha_us: float, gb_per_s: float) -> None:
-    fit = fit_allreduce(SIZES, list(allreduce_s(SIZES, ranks, alpha_us, gb_per_s)), ranks)
+    fit = fit_allreduce(SIZES, list(predict_allreduce_s(SIZES, ranks, alpha_us, gb_per_s)), ranks)
     assert fit is not None
     assert fit.alpha_us == pytest.approx(alpha_us, rel=1e-6)
     assert fit.gb_per_s == pytest.approx(gb_per_s, rel=1e-6)
@@ -25,7 +25,7 @@ def test_exact_times_give_back_what_made_them(ranks: int, alpha_us: float, gb_pe
 @pytest.mark.parametrize("noise", [0.02, 0.1])
 def test_intervals_hold_the_truth_about_as_often_as_they_say(noise: float) -> None:
     random = np.random.default_rng(11)
-    truth = allreduce_s(SIZES, 4, 30.0, 12.0)
+    truth = predict_allreduce_s(SIZES, 4, 30.0, 12.0)
     turns, alpha_in, rate_in = 300, 0, 0
     for _ in range(turns):
         fit = fit_allreduce(SIZES, list(truth * (1 + noise * random.standard_normal(len(SIZES)))), 4)

@@ -17,13 +17,13 @@ import pytest
 
 from campaign.common.errors import LaunchError
 from campaign.common.processes.marked import list_children
-from campaign.observe.links.alpha_beta_model import with_models
+from campaign.observe.links.alpha_beta_model import add_models
 from campaign.observe.links.document import LinksDocument
-from campaign.observe.links.external_tools import LinkBench
+from campaign.observe.links.external_tools import LinkTestSetup
 from campaign.observe.links.lease_links import measure_links
 from campaign.run.local_launcher import LocalLauncher
 from campaign.spec.campaign_file import LinkMeasurement
-from campaign.workloads.protocol import Ended
+from campaign.workloads.protocol import StepEnd
 from tests.unit.run.launch.compositions import composition, system
 
 SIZES = (8, 4096, 65536)
@@ -42,7 +42,7 @@ def measure(launcher: LocalLauncher, at: Any, directory: Path, **keys: Any) -> L
     settings = {"sizes_bytes": SIZES, "repeats": 3, "warmup": 1, "budget_s": 30.0, **keys}
     given = LinkMeasurement.model_validate(settings)
     document = measure_links(
-        LinkBench(launcher, at, directory, "links-test", directory / "log" / "links.log"), "cpu", given
+        LinkTestSetup(launcher, at, directory, "links-test", directory / "log" / "links.log"), "cpu", given
     )
     assert [path.name for path in directory.iterdir() if path.name != "log"] == []
     return LinksDocument.model_validate(document)
@@ -76,9 +76,9 @@ def test_a_measurement_that_is_disturbed_is_repeated_and_then_discarded(tmp_path
     class Suspended:
         runs = 0
 
-        def run(self, *_: Any) -> Ended:
+        def run(self, *_: Any) -> StepEnd:
             self.runs += 1
-            return Ended((0, 0, 0), 0.0, 1.0, disturbed="the run was suspended, and went on")
+            return StepEnd((0, 0, 0), 0.0, 1.0, disturbance="the run was suspended, and went on")
 
     suspended: Any = Suspended()
     found = measure(suspended, THREE, tmp_path)
@@ -127,7 +127,7 @@ def test_sizes_that_do_not_fit_are_left_out_for_all_and_named(launcher: LocalLau
     assert found.matrices.latency_us[0][1] is not None
     assert found.allreduce is not None
     assert found.allreduce.size_bytes == (8,)
-    assert with_models(found.model_dump(mode="json"))["model"]["allreduce"] is None
+    assert add_models(found.model_dump(mode="json"))["model"]["allreduce"] is None
 
 
 def test_one_device_has_its_host_only(launcher: LocalLauncher, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_what_an_installed_program_prints_is_read(
 
 
 def test_a_rank_that_is_killed_is_a_problem_and_no_hang(launcher: LocalLauncher, tmp_path: Path) -> None:
-    parent = launcher._parent("campaign.workloads.trainer")._process.pid
+    parent = launcher._fork_server("campaign.workloads.trainer")._process.pid
     victim = threading.Thread(target=kill_a_rank, args=(parent, list_children() or set()))
     victim.start()
     started_s = time.monotonic()
@@ -215,7 +215,7 @@ def test_between_processes_no_message_is_larger_than_says_something(tmp_path: Pa
 
     looks: Any = Looks()
     with pytest.raises(LaunchError, match="seen"):
-        measure_links(LinkBench(looks, THREE, tmp_path, "links-test", tmp_path / "log"), runs_on, LinkMeasurement())
+        measure_links(LinkTestSetup(looks, THREE, tmp_path, "links-test", tmp_path / "log"), runs_on, LinkMeasurement())
 
 
 def test_a_rank_without_a_valid_specification_says_so(tmp_path: Path) -> None:

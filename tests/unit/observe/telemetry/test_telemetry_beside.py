@@ -15,12 +15,12 @@ import pytest
 
 from campaign.observe.telemetry import run_telemetry
 from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN
-from campaign.observe.telemetry.run_telemetry import NO_SAMPLES, Summary, Telemetry
+from campaign.observe.telemetry.run_telemetry import NO_SAMPLES, Telemetry, TelemetrySummary
 from campaign.run.launchers import open_launcher
 from campaign.spec.hardware import Composition
-from campaign.workloads.launcher import Launcher, Limits
+from campaign.workloads.launcher import Launcher, StepLimits
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended, Outcome
+from campaign.workloads.protocol import Outcome, StepEnd
 from campaign.workloads.synthetic import SyntheticWorkload
 from tests.campaign_files import one_cell, one_run
 from tests.unit.analysis.statistics.sample_data import summarize
@@ -31,7 +31,7 @@ POWER_W, MEMORY_MIB, UTILISATION_PCT = 250.0, 1024.0, 80.0
 
 def measured(
     directory: Path, hosts: Composition, interval_s: float | None, **workload: Any
-) -> tuple[Outcome, Ended, Summary]:
+) -> tuple[Outcome, StepEnd, TelemetrySummary]:
     """One run of the reference workload, with telemetry beside it."""
     truth = {"power_w": POWER_W, "memory_mib": MEMORY_MIB, "utilisation_pct": UTILISATION_PCT}
     document = {"name": "s", "kind": "synthetic", "precisions": ["fp32"], **truth, **workload}
@@ -45,11 +45,11 @@ def measured(
             _await_sampler(directory / "telemetry", interval_s)
             step = model.step(run)
             step = replace(step, environment={**step.environment, **telemetry.environment})
-            ended = launcher.run(step, "telemetry-test", log, run.directory, Limits(30.0))
+            ended = launcher.run(step, "telemetry-test", log, run.directory, StepLimits(30.0))
             outcome = model.read(run, ended, Log(log))
             samples = 4.0 * len(outcome.step_times_s[0]) if outcome.step_times_s else None
             out = directory / "samples.parquet"
-            return outcome, ended, telemetry.keep(ended.started, ended.ended, outcome.steady, samples, out, {})
+            return outcome, ended, telemetry.store_run(ended.started, ended.ended, outcome.steady, samples, out, {})
     finally:
         launcher.close()
 
@@ -90,13 +90,13 @@ def test_throughput_spread_energy_power_and_utilisation_are_the_true_ones(tmp_pa
 def test_without_telemetry_nothing_is_started_or_kept(tmp_path: Path) -> None:
     outcome, _, kept = measured(tmp_path, composition((2, 0)), None, sample_ms=1)
     assert outcome.status == "ok"
-    assert kept == Summary()
+    assert kept == TelemetrySummary()
     assert not (tmp_path / "samples.parquet").exists()
 
 
 def test_a_run_that_is_shorter_than_the_interval_has_no_samples_and_no_flag(tmp_path: Path) -> None:
     _, _, kept = measured(tmp_path, composition((2, 0)), 5.0, sample_ms=1)
-    assert kept == Summary()
+    assert kept == TelemetrySummary()
 
 
 class _Beside:
@@ -127,15 +127,17 @@ def _says(hosts: Sequence[str]) -> Callable[[Path], None]:
 def _telemetry(directory: Path, launcher: Any) -> Iterator[Telemetry]:
     stub: Launcher = launcher
     with Telemetry(stub, composition((1, 0), (1, 0)), 1.0, directory / "telemetry") as telemetry:
-        telemetry._since = 900.0
+        telemetry._started_s = 900.0
         yield telemetry
 
 
 def test_without_a_steady_window_the_whole_run_counts_and_says_so(tmp_path: Path) -> None:
     with _telemetry(tmp_path, _Beside(["host1", "host2"], _says(["host1", "host2"]))) as telemetry:
-        kept = telemetry.keep(1000.0, 1010.0, None, None, tmp_path / "a.parquet")
-        assert kept == Summary({**kept.metrics, "energy_j": pytest.approx(2000)}, (WHOLE_RUN,), tmp_path / "a.parquet")
-        later = telemetry.keep(1011.0, 1020.0, (1012.0, 1016.0), 8.0, tmp_path / "b.parquet")
+        kept = telemetry.store_run(1000.0, 1010.0, None, None, tmp_path / "a.parquet")
+        assert kept == TelemetrySummary(
+            {**kept.metrics, "energy_j": pytest.approx(2000)}, (WHOLE_RUN,), tmp_path / "a.parquet"
+        )
+        later = telemetry.store_run(1011.0, 1020.0, (1012.0, 1016.0), 8.0, tmp_path / "b.parquet")
     assert later.flags == ()
     assert later.metrics["energy_per_sample_j"] == pytest.approx(100)
     times = pq.read_table(tmp_path / "b.parquet").to_pandas()["time"]
@@ -144,7 +146,7 @@ def test_without_a_steady_window_the_whole_run_counts_and_says_so(tmp_path: Path
 
 def test_a_host_whose_sampler_died_is_named_and_costs_nothing_else(tmp_path: Path) -> None:
     with _telemetry(tmp_path, _Beside(["host1", "host2"], _says(["host1"]))) as telemetry:
-        kept = telemetry.keep(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "a.parquet")
+        kept = telemetry.store_run(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "a.parquet")
     assert kept.flags == ("telemetry: no samples of host2",)
     assert kept.metrics["device_power_mean_w"] == 100
     assert kept.written
@@ -153,9 +155,9 @@ def test_a_host_whose_sampler_died_is_named_and_costs_nothing_else(tmp_path: Pat
 @pytest.mark.parametrize(("length_s", "flagged"), [(1.5, False), (10.0, True)])
 def test_samples_are_missed_only_where_there_should_be_some(tmp_path: Path, length_s: float, flagged: bool) -> None:
     with _telemetry(tmp_path, _Beside(["host1", "host2"], _says([]))) as telemetry:
-        kept = telemetry.keep(2000.0, 2000.0 + length_s, None, None, tmp_path / "a.parquet")
+        kept = telemetry.store_run(2000.0, 2000.0 + length_s, None, None, tmp_path / "a.parquet")
     expected = ("telemetry: no samples of host1", "telemetry: no samples of host2") if flagged else ()
-    assert kept == Summary({}, expected)
+    assert kept == TelemetrySummary({}, expected)
 
 
 def test_a_full_disk_loses_the_samples_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +167,7 @@ def test_a_full_disk_loses_the_samples_and_not_the_run(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(pq, "write_table", full)
     with _telemetry(tmp_path, _Beside(["host1", "host2"], _says(["host1", "host2"]))) as telemetry:
-        kept = telemetry.keep(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "deep" / "a.parquet")
+        kept = telemetry.store_run(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "deep" / "a.parquet")
     assert kept.flags == ("telemetry: the samples could not be written (No space left on device)",)
     assert not kept.written
     assert kept.metrics["energy_j"] == pytest.approx(2000)
@@ -178,7 +180,7 @@ def test_samples_that_no_writer_takes_cost_no_run(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(pq, "write_table", broken)
     with _telemetry(tmp_path, _Beside(["host1"], _says(["host1"]))) as telemetry:
-        kept = telemetry.keep(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "a.parquet")
+        kept = telemetry.store_run(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "a.parquet")
     assert kept.flags[-1] == "telemetry: the samples could not be written (a pyarrow of another release)"
     assert kept.metrics
 
@@ -188,14 +190,14 @@ def test_a_directory_that_cannot_be_made_costs_samples_only(tmp_path: Path) -> N
     launcher = open_launcher("local", system(), composition((1, 0)))
     with Telemetry(launcher, composition((1, 0)), 1.0, tmp_path / "file" / "telemetry") as telemetry:
         now = time.time()
-        assert telemetry.keep(now, now, None, None, tmp_path / "a.parquet") == Summary()
+        assert telemetry.store_run(now, now, None, None, tmp_path / "a.parquet") == TelemetrySummary()
     launcher.close()
 
 
 def test_keeping_nothing_imports_nothing_heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_telemetry, "write", None)
+    monkeypatch.setattr(run_telemetry, "write_samples", None)
     with _telemetry(tmp_path, _Beside(["host1"], _says(["host1"]))) as telemetry:
-        assert telemetry.keep(5000.0, 5000.5, None, None, tmp_path / "a.parquet") == Summary()
+        assert telemetry.store_run(5000.0, 5000.5, None, None, tmp_path / "a.parquet") == TelemetrySummary()
 
 
 GPUS = [f"GPU-{n}0000000-0000-0000-0000-000000000000" for n in range(4)]
@@ -236,8 +238,8 @@ def test_telemetry_is_of_the_device_that_the_run_used_or_of_none(
     nameless = replace(composition((1, 0)), hosts=(replace(host, devices=(replace(host.devices[0], host_id=None),)),))
     stub: Any = _Beside(["host1"], _devices())
     with Telemetry(stub, nameless, 1.0, tmp_path / "telemetry") as telemetry:
-        telemetry._since = 900.0
-        kept = telemetry.keep(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "a.parquet", {"host1": 1}, ran_on)
+        telemetry._started_s = 900.0
+        kept = telemetry.store_run(1000.0, 1010.0, (1000.0, 1010.0), None, tmp_path / "a.parquet", {"host1": 1}, ran_on)
     assert kept.metrics.get("device_power_mean_w") == power_w
     assert bool(kept.flags) is (power_w is None)
     assert all("which 1 of 4 devices on host1 the run used is not known" in flag for flag in kept.flags)
@@ -246,8 +248,8 @@ def test_telemetry_is_of_the_device_that_the_run_used_or_of_none(
 def test_a_run_on_devices_that_is_too_short_for_samples_says_so(tmp_path: Path) -> None:
     stub: Any = _Beside(["host1"], _devices())
     with Telemetry(stub, composition((1, 0)), 1.0, tmp_path / "telemetry") as telemetry:
-        kept = telemetry.keep(1000.2, 1000.7, (1000.3, 1000.65), None, tmp_path / "a.parquet", {"host1": 1})
-        on_cpus = telemetry.keep(1001.2, 1001.7, (1001.3, 1001.65), None, tmp_path / "b.parquet", {})
+        kept = telemetry.store_run(1000.2, 1000.7, (1000.3, 1000.65), None, tmp_path / "a.parquet", {"host1": 1})
+        on_cpus = telemetry.store_run(1001.2, 1001.7, (1001.3, 1001.65), None, tmp_path / "b.parquet", {})
     assert kept.metrics == {}
     assert kept.flags == (NO_SAMPLES.format(0.35, 1.0),)
-    assert on_cpus == Summary()
+    assert on_cpus == TelemetrySummary()

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.observe.telemetry.samples import Series, TimeWindow
-from campaign.observe.telemetry.sources import NotRead, Probe, SamplerOptions
-from campaign.observe.telemetry.sources.amd import probes as amd_probes
-from campaign.observe.telemetry.sources.intel import probes as intel_probes
-from campaign.observe.telemetry.sources.nvidia import _ByteCounters, probes
+from campaign.observe.telemetry.samples import SampleSeries, TimeWindow
+from campaign.observe.telemetry.sources import DevicesUnreadableError, Probe, SamplerOptions
+from campaign.observe.telemetry.sources.amd import create_probes as amd_probes
+from campaign.observe.telemetry.sources.intel import create_probes as intel_probes
+from campaign.observe.telemetry.sources.nvidia import _ByteCounters, create_probes
 from tests.unit.observe.telemetry.fake_nvml import LOST, UNKNOWN, FakeNvml, Gpu
 
 PCIE = {197, 198}
@@ -30,7 +30,7 @@ def read(found: list[Probe]) -> dict[str, dict[str, float]]:
 
 
 def opened(nvml: FakeNvml, interval_s: float = 1.0) -> list[Probe]:
-    return probes(nvml, SamplerOptions(interval_s))
+    return create_probes(nvml, SamplerOptions(interval_s))
 
 
 def test_everything_that_a_device_has() -> None:
@@ -142,7 +142,7 @@ def test_older_drivers_are_looked_at_where_there_is_time(interval_s: float, look
 
 def test_a_host_without_devices_has_no_probes_and_one_whose_driver_fails_says_so() -> None:
     assert opened(FakeNvml([])) == []
-    with pytest.raises(NotRead, match="NVML does not answer there"):
+    with pytest.raises(DevicesUnreadableError, match="NVML does not answer there"):
         opened(FakeNvml([Gpu("GPU-a")], init_fails=9))
 
 
@@ -178,7 +178,7 @@ class Link:
         self.gpu.fields |= {197: (self.start + self.moved) % 2**self.width, 198: 0}
 
     def opened(self, interval_s: float = 1.0) -> list[Probe]:
-        return probes(self.nvml, SamplerOptions(interval_s), clock=lambda: self.now)
+        return create_probes(self.nvml, SamplerOptions(interval_s), clock=lambda: self.now)
 
 
 # Seconds and bytes a second between looks; the link is PCIe 5 x16.
@@ -202,7 +202,7 @@ def test_traffic_is_the_true_one_or_none(bits: tuple[int, int], start: int, move
         link.move(seconds, int(seconds * rate))
         times.append(link.now)
         values.append(read([probe])["gpu:GPU-a"]["pcie_sent_bytes"])
-    told = Series(tuple(times), tuple(values)).rate(TimeWindow(0.0, link.now))
+    told = SampleSeries(tuple(times), tuple(values)).growth_rate(TimeWindow(0.0, link.now))
     assert told is None or told == pytest.approx(link.moved / link.now, rel=1e-6, abs=1.0)
     if all(seconds < probe.needed_every_s() for seconds, _ in moves):
         assert told is not None, "read often enough"
@@ -217,9 +217,9 @@ def test_a_counter_of_32_bits_at_one_look_a_second_gives_no_figure(rate: float) 
     for second in range(12):
         values.append((float(second), read(found)["gpu:GPU-a"]["pcie_sent_bytes"]))
         link.move(1.0, int(rate))
-    series = Series(*zip(*values, strict=True))
-    assert series.rate(TimeWindow(1.0, 10.0)) is None
-    assert series.fastest(TimeWindow(1.0, 10.0)) is None
+    series = SampleSeries(*zip(*values, strict=True))
+    assert series.growth_rate(TimeWindow(1.0, 10.0)) is None
+    assert series.max_growth_rate(TimeWindow(1.0, 10.0)) is None
 
 
 def test_counters_that_cost_too_much_between_samples_are_looked_at_instead() -> None:
@@ -241,7 +241,7 @@ def test_newer_devices_count_the_traffic_of_each_nvlink() -> None:
     links = {(number, link): 2**40 for number in (202, 204) for link in range(3)}
     gpu = Gpu("GPU-a", data, fields=links)
     nvml = FakeNvml([gpu])
-    found = probes(nvml, SamplerOptions(1.0), clock=iter(float(n) for n in range(1000)).__next__)
+    found = create_probes(nvml, SamplerOptions(1.0), clock=iter(float(n) for n in range(1000)).__next__)
     assert read(found)["gpu:GPU-a"]["nvlink_sent_bytes"] == 0
     gpu.fields |= {(202, link): 2**40 + 10**9 for link in range(3)}
     told = read(found)["gpu:GPU-a"]
@@ -260,7 +260,9 @@ def test_a_counter_whose_width_is_not_known_is_not_read_without_end() -> None:
         return ask(gpu, numbers)
 
     nvml.nvmlDeviceGetFieldValues = timed  # type: ignore[method-assign]
-    (probe,) = [each for each in probes(nvml, SamplerOptions(1.0), lambda: now["s"]) if isinstance(each, _ByteCounters)]
+    (probe,) = [
+        each for each in create_probes(nvml, SamplerOptions(1.0), lambda: now["s"]) if isinstance(each, _ByteCounters)
+    ]
     assert probe.needed_every_s() == float("inf")
     gpu.fields |= {(202, 0): 2**33, (204, 0): 2**33}
     read([probe])
@@ -298,7 +300,7 @@ def test_samples_of_the_driver_are_taken_where_they_are_finer_and_cheaper(
 
     nvml.nvmlDeviceGetSamples = costly  # type: ignore[method-assign]
     nvml.nvmlDeviceGetPowerUsage = single  # type: ignore[method-assign, attr-defined]
-    found = probes(nvml, SamplerOptions(1.0), clock=lambda: now["s"])
+    found = create_probes(nvml, SamplerOptions(1.0), clock=lambda: now["s"])
     gpu.samples = {0: [*gpu.samples[0], *kept(spacing_s, 3, time.time() - set_by_s + 1)]}
     readings = [each for probe in found for each in probe.read() if each[1] == "power_w"]
     assert [each[2] for each in readings] == ([0.0, 1.0, 2.0] if taken else [287.5])

@@ -10,14 +10,14 @@ import pytest
 
 from campaign.observe.telemetry.sources import SamplerOptions
 from campaign.observe.telemetry.sources.host import (
-    disks,
-    energy,
-    infiniband,
-    memory,
-    networks,
+    open_energy_probe,
+    open_infiniband_probe,
     open_probes,
-    processors,
-    sockets_of,
+    parse_disks,
+    parse_memory,
+    parse_networks,
+    parse_processors,
+    socket_by_processor,
 )
 
 STAT = """cpu  400 0 100 1000 100 0 0 400 50 0
@@ -38,9 +38,9 @@ DISKS = """ 259       0 nvme0n1 10 0 2000 5 20 0 4000 9 0 1 2
 
 
 def test_processors_are_busy_with_what_is_neither_idle_nor_taken() -> None:
-    one = {(part, quantity): value for part, quantity, value in processors(STAT, {"cpu0": 0, "cpu1": 0}, 100.0)}
+    one = {(part, quantity): value for part, quantity, value in parse_processors(STAT, {"cpu0": 0, "cpu1": 0}, 100.0)}
     assert one == {("host", "cpu_busy_s"): 5, ("host", "cpu_stolen_s"): 4, ("host", "cpu_all_s"): 20}
-    two = {(part, quantity): value for part, quantity, value in processors(STAT, {"cpu0": 0, "cpu1": 1}, 100.0)}
+    two = {(part, quantity): value for part, quantity, value in parse_processors(STAT, {"cpu0": 0, "cpu1": 1}, 100.0)}
     assert two["socket:0", "cpu_busy_s"] == 2
     assert two["socket:1", "cpu_busy_s"] == 3
     assert two["socket:1", "cpu_all_s"] == 15
@@ -48,18 +48,18 @@ def test_processors_are_busy_with_what_is_neither_idle_nor_taken() -> None:
 
 def test_memory_that_programs_cannot_have_is_used() -> None:
     text = "MemTotal:       2048000 kB\nMemFree:  1 kB\nMemAvailable:    1024000 kB\nHugePages_Total:       0\n"
-    assert list(memory(text)) == [("host", "memory_used_mib", 1000)]
-    assert list(memory("MemTotal: 5 kB\n")) == []
+    assert list(parse_memory(text)) == [("host", "memory_used_mib", 1000)]
+    assert list(parse_memory("MemTotal: 5 kB\n")) == []
 
 
 def test_interfaces_and_whole_disks() -> None:
-    assert list(networks(NET, lambda name: name == "eth0")) == [
+    assert list(parse_networks(NET, lambda name: name == "eth0")) == [
         ("loopback:lo", "received_bytes", 500),
         ("loopback:lo", "sent_bytes", 500),
         ("nic:eth0", "received_bytes", 99999999999),
         ("nic:eth0", "sent_bytes", 88888888888),
     ]
-    assert list(disks(DISKS, lambda name: name == "nvme0n1")) == [
+    assert list(parse_disks(DISKS, lambda name: name == "nvme0n1")) == [
         ("disk:nvme0n1", "disk_read_bytes", 2000 * 512),
         ("disk:nvme0n1", "disk_written_bytes", 4000 * 512),
     ]
@@ -67,9 +67,9 @@ def test_interfaces_and_whole_disks() -> None:
 
 def test_what_repeats_a_card_is_no_card() -> None:
     text = NET + NET.splitlines()[-1].replace("eth0", "bond0") + "\n"
-    found = networks(text, lambda name: name == "eth0")
+    found = parse_networks(text, lambda name: name == "eth0")
     assert [part for part, _, _ in found][::2] == ["loopback:lo", "nic:eth0", "virtual:bond0"]
-    in_a_container = networks(text, lambda name: False)
+    in_a_container = parse_networks(text, lambda name: False)
     assert [part for part, _, _ in in_a_container][::2] == ["loopback:lo", "nic:eth0", "nic:bond0"]
 
 
@@ -78,7 +78,7 @@ def test_energy_goes_on_where_its_counter_begins_anew(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "energy_uj").write_text(f"{micro:.0f}\n")
         (tmp_path / name / "max_energy_range_uj").write_text("10000000\n")
-    probe = energy(tmp_path)
+    probe = open_energy_probe(tmp_path)
     assert probe is not None
     assert list(probe.read()) == [("socket:0", "package_energy_j", 9), ("socket:1", "package_energy_j", 1)]
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("2000000\n")
@@ -87,8 +87,8 @@ def test_energy_goes_on_where_its_counter_begins_anew(tmp_path: Path) -> None:
 
 def test_there_is_no_energy_where_it_may_not_be_read(tmp_path: Path) -> None:
     (tmp_path / "intel-rapl:0").mkdir()
-    assert energy(tmp_path) is None
-    assert energy(tmp_path / "none") is None
+    assert open_energy_probe(tmp_path) is None
+    assert open_energy_probe(tmp_path / "none") is None
 
 
 def test_ports_of_infiniband_count_words(tmp_path: Path) -> None:
@@ -96,10 +96,10 @@ def test_ports_of_infiniband_count_words(tmp_path: Path) -> None:
     counters.mkdir(parents=True)
     (counters / "port_rcv_data").write_text("10\n")
     (counters / "port_xmit_data").write_text("20\n")
-    probe = infiniband(tmp_path)
+    probe = open_infiniband_probe(tmp_path)
     assert probe is not None
     assert list(probe.read()) == [("port:mlx5_0/1", "received_bytes", 40), ("port:mlx5_0/1", "sent_bytes", 80)]
-    assert infiniband(tmp_path / "none") is None
+    assert open_infiniband_probe(tmp_path / "none") is None
 
 
 def test_sockets_are_those_of_the_processors(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_sockets_are_those_of_the_processors(tmp_path: Path) -> None:
         (tmp_path / f"cpu{number}" / "topology").mkdir(parents=True)
         (tmp_path / f"cpu{number}" / "topology" / "physical_package_id").write_text(f"{socket}\n")
     (tmp_path / "cpufreq").mkdir()
-    assert sockets_of(tmp_path) == {"cpu0": 0, "cpu1": 0, "cpu2": 1}
+    assert socket_by_processor(tmp_path) == {"cpu0": 0, "cpu1": 0, "cpu2": 1}
 
 
 def test_this_host_is_as_psutil_sees_it() -> None:

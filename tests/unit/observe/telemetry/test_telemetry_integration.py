@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaign.observe.telemetry.samples import Series, TimeWindow, together
+from campaign.observe.telemetry.samples import SampleSeries, TimeWindow, sum_counters
 
 _GRID = st.lists(st.integers(0, 2000), min_size=2, max_size=12, unique=True).map(sorted)
 _VALUE = st.integers(-500, 500)
 
 
-def line(times: list[float], slope: float, offset: float) -> Series:
-    return Series(tuple(times), tuple(offset + slope * time for time in times))
+def line(times: list[float], slope: float, offset: float) -> SampleSeries:
+    return SampleSeries(tuple(times), tuple(offset + slope * time for time in times))
 
 
 @settings(max_examples=60, deadline=None)
@@ -33,7 +33,7 @@ def test_what_changes_evenly_is_integrated_exactly(
 @given(_GRID, st.data())
 def test_windows_that_follow_each_other_add_up(grid: list[int], data: st.DataObject) -> None:
     values = data.draw(st.lists(_VALUE, min_size=len(grid), max_size=len(grid)))
-    series = Series(tuple(map(float, grid)), tuple(map(float, values)))
+    series = SampleSeries(tuple(map(float, grid)), tuple(map(float, values)))
     edges = sorted(data.draw(st.lists(st.integers(-100, 2100), min_size=3, max_size=6)))
     parts = sum(series.integral(TimeWindow(start, end)) for start, end in pairwise(edges))
     assert parts == pytest.approx(series.integral(TimeWindow(edges[0], edges[-1])), abs=1e-6)
@@ -41,27 +41,27 @@ def test_windows_that_follow_each_other_add_up(grid: list[int], data: st.DataObj
 
 def test_a_mean_counts_time_and_not_samples() -> None:
     # Ten samples in the first second, one in the second: the burst is not worth more.
-    series = Series((*(i / 10 for i in range(11)), 2.0), (*([100.0] * 11), 0.0))
+    series = SampleSeries((*(i / 10 for i in range(11)), 2.0), (*([100.0] * 11), 0.0))
     assert series.mean(TimeWindow(0.0, 2.0)) == pytest.approx((100 + 50) / 2)
-    assert series.peak(TimeWindow(0.5, 2.0)) == 100.0
+    assert series.find_peak(TimeWindow(0.5, 2.0)) == 100.0
 
 
 def test_a_rate_is_of_the_time_between_samples() -> None:
-    counter = Series((1.0, 2.0, 3.0, 4.0), (10.0, 20.0, 60.0, 70.0))
-    assert counter.rate(TimeWindow(1.5, 3.5)) == pytest.approx((65 - 15) / 2)
-    assert counter.rate(TimeWindow(0.0, 9.0)) == pytest.approx(20.0)
-    assert counter.fastest(TimeWindow(1.0, 4.0)) == pytest.approx(40.0)
+    counter = SampleSeries((1.0, 2.0, 3.0, 4.0), (10.0, 20.0, 60.0, 70.0))
+    assert counter.growth_rate(TimeWindow(1.5, 3.5)) == pytest.approx((65 - 15) / 2)
+    assert counter.growth_rate(TimeWindow(0.0, 9.0)) == pytest.approx(20.0)
+    assert counter.max_growth_rate(TimeWindow(1.0, 4.0)) == pytest.approx(40.0)
 
 
 @pytest.mark.parametrize("window", [TimeWindow(4.0, 4.0), TimeWindow(5.0, 6.0), TimeWindow(-2.0, -1.0)])
 def test_there_is_no_rate_where_there_are_no_samples(window: TimeWindow) -> None:
-    assert Series((1.0, 2.0, 4.0), (1.0, 2.0, 3.0)).rate(window) is None
+    assert SampleSeries((1.0, 2.0, 4.0), (1.0, 2.0, 3.0)).growth_rate(window) is None
 
 
 def test_a_counter_that_went_back_says_nothing() -> None:
-    turned = Series((1.0, 2.0, 3.0), (10.0, 20.0, 5.0))
-    assert turned.rate(TimeWindow(1.0, 3.0)) is None
-    assert turned.fastest(TimeWindow(1.0, 3.0)) is None
+    turned = SampleSeries((1.0, 2.0, 3.0), (10.0, 20.0, 5.0))
+    assert turned.growth_rate(TimeWindow(1.0, 3.0)) is None
+    assert turned.max_growth_rate(TimeWindow(1.0, 3.0)) is None
 
 
 @pytest.mark.parametrize(
@@ -76,20 +76,20 @@ def test_a_counter_that_went_back_says_nothing() -> None:
     ],
 )
 def test_a_part_must_be_seen_from_start_to_end(times: tuple[float, ...], enough: bool) -> None:
-    assert Series(times, times).covers(TimeWindow(0.0, 6.0), 1.0) is enough
+    assert SampleSeries(times, times).covers(TimeWindow(0.0, 6.0), 1.0) is enough
 
 
 def test_one_sample_has_no_length() -> None:
-    assert not Series((1.0,), (5.0,)).covers(TimeWindow(0.0, 2.0), 1.0)
-    assert Series((0.9, 1.9), (5.0, 5.0)).covers(TimeWindow(0.0, 2.0), 1.0)
+    assert not SampleSeries((1.0,), (5.0,)).covers(TimeWindow(0.0, 2.0), 1.0)
+    assert SampleSeries((0.9, 1.9), (5.0, 5.0)).covers(TimeWindow(0.0, 2.0), 1.0)
 
 
 def test_an_empty_window_is_not_covered() -> None:
-    assert not Series((1.0, 1.0001), (1.0, 1.0)).covers(TimeWindow(1.0, 1.0), 1.0)
+    assert not SampleSeries((1.0, 1.0001), (1.0, 1.0)).covers(TimeWindow(1.0, 1.0), 1.0)
 
 
 def test_counters_are_added_where_all_were_read() -> None:
-    one, other = Series((1.0, 2.0, 3.0), (1.0, 2.0, 3.0)), Series((2.0, 3.0), (10.0, 20.0))
-    assert together([one, other]) == Series((2.0, 3.0), (12.0, 23.0))
-    assert together([one, Series((9.0,), (1.0,))]) is None
-    assert together([]) is None
+    one, other = SampleSeries((1.0, 2.0, 3.0), (1.0, 2.0, 3.0)), SampleSeries((2.0, 3.0), (10.0, 20.0))
+    assert sum_counters([one, other]) == SampleSeries((2.0, 3.0), (12.0, 23.0))
+    assert sum_counters([one, SampleSeries((9.0,), (1.0,))]) is None
+    assert sum_counters([]) is None

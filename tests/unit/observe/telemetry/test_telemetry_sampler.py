@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from campaign.observe.telemetry.sampler import SHARE, Looks, SampleOutput, interval_in_force, next_tick
+from campaign.observe.telemetry.sampler import MAX_CPU_SHARE, ProbeReader, SampleOutput, choose_interval, next_tick
 from campaign.observe.telemetry.samples import SampleFile
 from campaign.observe.telemetry.sources import SamplerOptions, SensorReading
-from campaign.observe.telemetry.sources.program_gauges import machine, open_probes, started_ticks
+from campaign.observe.telemetry.sources.program_gauges import open_probes, read_machine_id, read_start_ticks
 
 ARGV = (sys.executable, "-m", "campaign.observe.telemetry.sampler", "--host", "h", "--interval", "0.1")
 
@@ -44,13 +44,13 @@ def test_what_was_sampled_is_there_whatever_ends_it(tmp_path: Path, end: signal.
     content = out.read_bytes()
     assert content.endswith(b"\n")
     file = SampleFile(out)
-    file.read_on()
-    found = file.between(0, time.time())
+    file.read_new_lines()
+    found = file.collect_samples(0, time.time())
     assert found is not None
-    assert found.machine == machine()
+    assert found.machine == read_machine_id()
     assert found.interval_s >= 0.1
     assert 0 < found.look_s < 0.1, "measured at the start"
-    series = found.of("sampler", "cpu_used_s")
+    series = found.find_series("sampler", "cpu_used_s")
     assert series is not None
     assert len(series.times) >= 3
     # Processor time, by the sample; 1 % of a core at one a second. The figure itself is in tests/benchmarks.
@@ -95,10 +95,10 @@ class Costly:
 
 def in_force(asked_s: float, costs_s: dict[str, float]) -> float:
     world = {"now": 0.0, "cpu": 0.0}
-    looks = Looks([Costly(*each, world) for each in costs_s.items()], lambda: world["now"], lambda: world["cpu"])
-    cpu_s, wall_s = looks.cost_s()
+    looks = ProbeReader([Costly(*each, world) for each in costs_s.items()], lambda: world["now"], lambda: world["cpu"])
+    cpu_s, wall_s = looks.measure_cost_s()
     assert cpu_s == pytest.approx(sum(costs_s.values()))
-    return interval_in_force(asked_s, cpu_s, wall_s, looks.devices)
+    return choose_interval(asked_s, cpu_s, wall_s, looks.devices)
 
 
 def test_what_is_cheap_is_read_as_often_as_asked() -> None:
@@ -110,11 +110,11 @@ def test_eight_devices_are_read_within_a_second_or_two(look_s: float) -> None:
     """3 to 10 ms a device: with the share of one core for all of them, that was each 4 to 13 s."""
     interval_s = in_force(1.0, {"host": 2e-4, **{f"gpu:{n}": look_s for n in range(8)}})
     assert 1.0 <= interval_s <= 1.5
-    assert (8 * look_s + 2e-4) / interval_s <= 9 * SHARE + 1e-9
+    assert (8 * look_s + 2e-4) / interval_s <= 9 * MAX_CPU_SHARE + 1e-9
 
 
 def test_calls_that_wait_leave_half_of_the_time() -> None:
-    assert interval_in_force(1.0, 0.0, 0.8, 4) == 1.6
+    assert choose_interval(1.0, 0.0, 0.8, 4) == 1.6
 
 
 def test_counters_are_read_between_samples_where_they_need_it() -> None:
@@ -132,10 +132,10 @@ def test_counters_are_read_between_samples_where_they_need_it() -> None:
             return self.every_s
 
     counter, wide, other = Counter(0.04), Counter(5.0), Costly("host", 0.0, {"now": 0.0, "cpu": 0.0})
-    looks = Looks([counter, wide, other])
-    looks.between(1.0)
-    assert (counter.reads, wide.reads, looks.needed_every_s()) == (1, 0, 0.04)
-    assert Looks([other]).needed_every_s() == float("inf")
+    looks = ProbeReader([counter, wide, other])
+    looks.read_frequent_probes(1.0)
+    assert (counter.reads, wide.reads, looks.max_read_interval_s()) == (1, 0, 0.04)
+    assert ProbeReader([other]).max_read_interval_s() == float("inf")
 
 
 def test_samples_of_the_driver_keep_their_times() -> None:
@@ -145,7 +145,7 @@ def test_samples_of_the_driver_keep_their_times() -> None:
             yield "gpu:a", "power_w", 6.0, 10.5
             yield "gpu:a", "energy_j", 7.0
 
-    assert Looks([Kept()]).sample() == (
+    assert ProbeReader([Kept()]).read_all() == (
         {"gpu:a": {"energy_j": 7.0}},
         {"gpu:a": {"power_w": [(10.25, 5.0), (10.5, 6.0)]}},
     )
@@ -156,8 +156,8 @@ def test_a_probe_that_breaks_costs_no_other(capsys: pytest.CaptureFixture[str]) 
         def read(self) -> Iterable[SensorReading]:
             raise RuntimeError("no such counter")
 
-    looks = Looks([Broken(), Costly("host", 0.0, {"now": 0.0, "cpu": 0.0})])
-    assert [looks.sample()[0] for _ in range(2)] == [{"host": {"power_w": 1.0}}] * 2
+    looks = ProbeReader([Broken(), Costly("host", 0.0, {"now": 0.0, "cpu": 0.0})])
+    assert [looks.read_all()[0] for _ in range(2)] == [{"host": {"power_w": 1.0}}] * 2
     assert capsys.readouterr().err.count("no such counter") == 1
 
 
@@ -169,24 +169,24 @@ def test_missed_ticks_are_not_made_up_for() -> None:
 
 def test_a_disk_that_is_full_costs_samples_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = SampleOutput(tmp_path / "h.jsonl")
-    out.line({"n": 1})
+    out.write_line({"n": 1})
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, text: write(descriptor, text[:4]))
-    out.line({"n": 2})
+    out.write_line({"n": 2})
     monkeypatch.setattr(os, "write", write)
-    out.line({"n": 3})
+    out.write_line({"n": 3})
     assert (tmp_path / "h.jsonl").read_text().splitlines() == ['{"n":1}', '{"n"', '{"n":3}']
 
 
 def published(directory: Path, pid: int, started: int | None, machine_id: str = "") -> None:
     document = {"started": started, "devices": {"h/0": {"power_w": 5, "memory_mib": None, "other": 1}}}
-    (directory / f"{machine_id or machine()}.{pid}.json").write_text(json.dumps(document))
+    (directory / f"{machine_id or read_machine_id()}.{pid}.json").write_text(json.dumps(document))
 
 
 def test_gauges_count_while_their_process_lives(tmp_path: Path) -> None:
     (probe,) = open_probes(SamplerOptions(1.0, tmp_path))
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as program:
-        published(tmp_path, program.pid, started_ticks(program.pid))
+        published(tmp_path, program.pid, read_start_ticks(program.pid))
         assert list(probe.read()) == [("gauge:h/0", "power_w", 5)]
         program.kill()
     assert list(probe.read()) == []
@@ -194,10 +194,10 @@ def test_gauges_count_while_their_process_lives(tmp_path: Path) -> None:
 
 def test_gauges_of_others_do_not_count(tmp_path: Path) -> None:
     (probe,) = open_probes(SamplerOptions(1.0, tmp_path))
-    published(tmp_path, os.getpid(), (started_ticks(os.getpid()) or 0) + 1)  # its pid is another's now
-    published(tmp_path, os.getpid(), started_ticks(os.getpid()), "another-machine")
-    (tmp_path / f"{machine()}.{os.getppid()}.json").write_text('{"started": 1, "dev')
-    (tmp_path / f"{machine()}.1.json").write_text(json.dumps({"started": started_ticks(1), "devices": [1]}))
+    published(tmp_path, os.getpid(), (read_start_ticks(os.getpid()) or 0) + 1)  # its pid is another's now
+    published(tmp_path, os.getpid(), read_start_ticks(os.getpid()), "another-machine")
+    (tmp_path / f"{read_machine_id()}.{os.getppid()}.json").write_text('{"started": 1, "dev')
+    (tmp_path / f"{read_machine_id()}.1.json").write_text(json.dumps({"started": read_start_ticks(1), "devices": [1]}))
     (tmp_path / "unrelated").write_text("")
     assert list(probe.read()) == []
     assert open_probes(SamplerOptions(1.0)) == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from campaign.observe.telemetry.samples import HostSamples, SampleFile, rows
+from campaign.observe.telemetry.samples import HostSamples, SampleFile, build_columns
 
 HEADER = {"schema_version": "telemetry/1", "host": "h", "machine": "m", "network": 1, "interval_s": 1.0}
 
@@ -23,14 +23,14 @@ def text(*documents: dict[str, Any]) -> str:
 
 
 def between(file: SampleFile, start: float, end: float) -> HostSamples:
-    file.read_on()
-    found = file.between(start, end)
+    file.read_new_lines()
+    found = file.collect_samples(start, end)
     assert found is not None
     return found
 
 
 def powers(samples: HostSamples) -> tuple[float, ...]:
-    series = samples.of("gpu:a", "power_w")
+    series = samples.find_series("gpu:a", "power_w")
     return series.values if series else ()
 
 
@@ -60,7 +60,7 @@ def test_only_samples_of_the_run_count_and_the_past_is_forgotten(path: Path) -> 
     path.write_text(text(HEADER, *(tick(time, time) for time in range(1, 9))))
     file = SampleFile(path)
     assert powers(between(file, 2, 4)) == (2, 3, 4)
-    file.forget(6)
+    file.drop_before(6)
     later = between(file, 7, 9)
     assert powers(later) == (7, 8)
     assert later.earlier == {"gpu:a": {"power_w": 6}}, "the last one before a run says who was there"
@@ -72,12 +72,12 @@ def test_samples_of_the_driver_stand_at_their_own_times(path: Path) -> None:
         {**tick(time, time), "sampled": {"gpu:a": {"clock_sm_mhz": [[time - 0.5, 1], [time, 2]]}}} for time in (2, 3)
     ]
     path.write_text(text(HEADER, *kept))
-    series = between(SampleFile(path), 2, 9).of("gpu:a", "clock_sm_mhz")
+    series = between(SampleFile(path), 2, 9).find_series("gpu:a", "clock_sm_mhz")
     assert series is not None
     assert (series.times, series.values) == ((2.0, 2.5, 3.0), (2.0, 1.0, 2.0)), "what was before the run is not of it"
     jumped = [*kept, {**kept[1], "time": 5000.0}]
     path.write_text(text(HEADER, *jumped))
-    assert between(SampleFile(path), 2, 9000).of("gpu:a", "clock_sm_mhz") is None
+    assert between(SampleFile(path), 2, 9000).find_series("gpu:a", "clock_sm_mhz") is None
 
 
 def test_a_sampler_says_how_often_it_looks_and_what_that_costs(path: Path) -> None:
@@ -89,11 +89,11 @@ def test_a_sampler_says_how_often_it_looks_and_what_that_costs(path: Path) -> No
 
 def test_a_sampler_that_has_said_nothing_is_none(tmp_path: Path) -> None:
     file = SampleFile(tmp_path / "none.jsonl")
-    file.read_on()
-    assert file.between(0, 9) is None
+    file.read_new_lines()
+    assert file.collect_samples(0, 9) is None
     (tmp_path / "none.jsonl").write_text(text(tick(1, 1)))
-    file.read_on()
-    assert file.between(0, 9) is None
+    file.read_new_lines()
+    assert file.collect_samples(0, 9) is None
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 40.0])
@@ -102,7 +102,7 @@ def test_a_clock_that_is_set_is_told_and_time_goes_on(path: Path, jump: float) -
     path.write_text(text(HEADER, *(tick(time, time) for time in (1, 2, 3)), *after))
     found = between(SampleFile(path), min(0, jump), 9 + max(0, jump))
     assert found.jumped_s == pytest.approx(abs(jump))
-    series = found.of("gpu:a", "power_w")
+    series = found.find_series("gpu:a", "power_w")
     assert series is not None
     assert series.times == (1, 2, 3, 4, 5, 6)
     assert series.values == (1, 2, 3, 4, 5, 6)
@@ -115,7 +115,7 @@ def test_a_clock_that_is_kept_in_step_is_not_set(path: Path) -> None:
 
 def test_rows_are_long(path: Path) -> None:
     path.write_text(text(HEADER, tick(1, 10), tick(2, 20)))
-    assert rows([between(SampleFile(path), 0, 9)]) == {
+    assert build_columns([between(SampleFile(path), 0, 9)]) == {
         "time": [1, 2],
         "host": ["h", "h"],
         "part": ["gpu:a", "gpu:a"],

@@ -14,13 +14,13 @@ import yaml
 from campaign.common.accelerators import ACCELERATORS
 from campaign.common.paths import CONFIG_DIRECTORY
 from campaign.fabrics import load_fabric_kinds
-from campaign.plan.campaign.json_schemas import NOUNS, SUBJECTS, options_schema, schema_of
+from campaign.plan.campaign.json_schemas import NOUNS, SUBJECTS, build_options_schema, build_schema
 from campaign.plan.campaign.load import validate
 from campaign.plan.campaign.resolve import load_campaign
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import expand_matrix
 from campaign.spec.cell import AXES
 from campaign.spec.yaml_file import parse_yaml, read_yaml
-from campaign.workloads import WORKLOADS, workload_class
+from campaign.workloads import WORKLOADS, load_workload_class
 from campaign.workloads.command_template import RUN_VALUES
 from campaign.workloads.parsers import PARSERS
 from campaign.workloads.trainer.model_catalog import MODELS
@@ -53,7 +53,7 @@ KEYS = ("configuration", "campaign-file", "system-file", "fabric-options", "work
 @pytest.mark.parametrize(("path", "noun"), SHIPPED, ids=lambda value: value.stem if isinstance(value, Path) else value)
 def test_shipped_files_are_valid_and_name_their_schema(path: Path, noun: str) -> None:
     validate(read_yaml(path), SUBJECTS[noun][0], None if noun == "campaign" else path.stem)
-    jsonschema.Draft202012Validator(schema_of(noun)).validate(yaml.safe_load(path.read_text()))
+    jsonschema.Draft202012Validator(build_schema(noun)).validate(yaml.safe_load(path.read_text()))
     first = path.read_text().splitlines()[0]
     assert first.startswith("# yaml-language-server: $schema=")
     assert (path.parent / first.partition("=")[2]).resolve().name == f"{noun}.schema.json"
@@ -62,12 +62,12 @@ def test_shipped_files_are_valid_and_name_their_schema(path: Path, noun: str) ->
 
 @pytest.mark.parametrize("path", [path for path, noun in SHIPPED if noun == "campaign"], ids=lambda path: path.stem)
 def test_shipped_campaigns_have_cells(path: Path) -> None:
-    assert expand(load_campaign(path)).cells
+    assert expand_matrix(load_campaign(path)).cells
 
 
 def test_schemas_are_schemas_and_closed() -> None:
     for noun in NOUNS:
-        schema = schema_of(noun)
+        schema = build_schema(noun)
         jsonschema.Draft202012Validator.check_schema(schema)
         assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
         for model in _models(schema):
@@ -87,8 +87,8 @@ def _models(schema: Any) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "schema",
-    [partial(schema_of, noun) for noun in ("campaign", "system", "workload", "plan")]
-    + [partial(options_schema, name) for name in load_fabric_kinds()],
+    [partial(build_schema, noun) for noun in ("campaign", "system", "workload", "plan")]
+    + [partial(build_options_schema, name) for name in load_fabric_kinds()],
     ids=lambda schema: schema.args[0],
 )
 def test_every_key_says_what_it_means(schema: Callable[[], dict[str, Any]]) -> None:
@@ -107,23 +107,23 @@ def test_every_key_says_what_it_means(schema: Callable[[], dict[str, Any]]) -> N
 def test_a_scalar_and_a_list_are_both_valid_where_either_can_stand(change: dict[str, Any]) -> None:
     document = yaml.safe_load(EXAMPLES["campaign"])
     document["axes"] |= change
-    jsonschema.Draft202012Validator(schema_of("campaign")).validate(document)
+    jsonschema.Draft202012Validator(build_schema("campaign")).validate(document)
 
 
 @pytest.mark.parametrize(
-    ("noun", "example"), [*EXAMPLES.items(), *(("workload", workload_class(kind).example) for kind in WORKLOADS)]
+    ("noun", "example"), [*EXAMPLES.items(), *(("workload", load_workload_class(kind).example) for kind in WORKLOADS)]
 )
 def test_examples_are_valid(noun: str, example: str) -> None:
     file = parse_yaml(example, Path("example.yaml"))
     validate(file, SUBJECTS[noun][0])
-    jsonschema.Draft202012Validator(schema_of(noun)).validate(file.data)
+    jsonschema.Draft202012Validator(build_schema(noun)).validate(file.data)
 
 
 def test_the_examples_work_together(tmp_path: Path) -> None:
     path = write_files(tmp_path)
     path.write_text(EXAMPLES["campaign"])
-    assert len(expand(load_campaign(path)).cells) == 4 * (4 - 1)
-    examples = {kind: workload_class(kind).example for kind in WORKLOADS}
+    assert len(expand_matrix(load_campaign(path)).cells) == 4 * (4 - 1)
+    examples = {kind: load_workload_class(kind).example for kind in WORKLOADS}
     workloads = {kind: yaml.safe_load(example)["name"] for kind, example in examples.items()}
     for kind, name in workloads.items():
         (tmp_path / "workloads" / f"{name}.yaml").write_text(examples[kind])
@@ -136,12 +136,12 @@ def test_the_examples_work_together(tmp_path: Path) -> None:
         "axes": {"workload": [*workloads.values()]},
     }
     path.write_text(yaml.safe_dump(document))
-    assert len(expand(load_campaign(path)).cells) == 2 * len(WORKLOADS)
+    assert len(expand_matrix(load_campaign(path)).cells) == 2 * len(WORKLOADS)
 
 
 def test_the_reference_names_every_key_model_adapter_and_placeholder() -> None:
     text = page(*KEYS)
-    schemas = [schema_of(noun) for noun in ("campaign", "system", "workload")]
+    schemas = [build_schema(noun) for noun in ("campaign", "system", "workload")]
     keys = {key for schema in schemas for model in _models(schema) for key in model["properties"]}
     for name in {*keys, *MODELS, *AXES}:
         assert f"`{name}`" in text

@@ -10,8 +10,8 @@ import yaml
 
 from campaign.common.errors import ConfigError, suggest_name
 from campaign.common.paths import ROOT
-from campaign.plan.campaign.json_schemas import schema_of
-from campaign.plan.campaign.load import config_directories
+from campaign.plan.campaign.json_schemas import build_schema
+from campaign.plan.campaign.load import list_config_directories
 from campaign.plan.campaign.resolve import load_campaign
 from tests.campaign_files import load, write_files
 
@@ -82,7 +82,7 @@ def test_files_beside_the_campaign_come_before_the_shipped_ones(tmp_path: Path) 
     assert load_campaign(path).system.name == "bench"
     (tmp_path / "campaigns" / "deep" / "systems").rename(tmp_path / "campaigns" / "systems")
     assert load_campaign(path).system.name == "bench"
-    assert config_directories(path)[:2] == [tmp_path / "campaigns" / "deep", tmp_path / "campaigns"]
+    assert list_config_directories(path)[:2] == [tmp_path / "campaigns" / "deep", tmp_path / "campaigns"]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_the_schema_refuses_what_the_models_refuse(tmp_path: Path, name: str) ->
     write_files(tmp_path, changes)
     noun = {"campaign.yaml": "campaign", "systems/bench.yaml": "system"}.get(file, "workload")
     document = json.loads(json.dumps(yaml.safe_load((tmp_path / file).read_text())))
-    assert not jsonschema.Draft202012Validator(schema_of(noun)).is_valid(document)
+    assert not jsonschema.Draft202012Validator(build_schema(noun)).is_valid(document)
 
 
 def test_the_schema_takes_what_the_models_take(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_the_schema_takes_what_the_models_take(tmp_path: Path) -> None:
         ("workloads/nano", "workload"),
     ):
         document = yaml.safe_load((tmp_path / f"{file}.yaml").read_text())
-        jsonschema.Draft202012Validator(schema_of(noun)).validate(document)
+        jsonschema.Draft202012Validator(build_schema(noun)).validate(document)
     assert load(tmp_path, {"campaign.axes.batch": 4}).file.axes.batch == (4,)
 
 

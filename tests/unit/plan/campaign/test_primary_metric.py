@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from campaign.common.errors import ConfigError
-from campaign.plan.campaign.resolve import from_document
-from campaign.spec.metric import MEASURED_BY_CAMPAIGN, THROUGHPUT, Metric, metric_of
+from campaign.plan.campaign.resolve import campaign_from_document
+from campaign.spec.metric import MEASURED_BY_CAMPAIGN, THROUGHPUT, Metric, read_primary_metric
 from tests.campaign_files import load
 
 LATENCY = Metric("latency_us", "µs", "lower")
@@ -35,7 +35,7 @@ def test_one_workload_with_a_throughput_keeps_throughput(tmp_path: Path) -> None
 def test_a_campaign_names_its_metric(tmp_path: Path) -> None:
     chosen = load(tmp_path, {**PROGRAM, "campaign.metric": {"name": "score", "better": "higher"}})
     assert chosen.metric == Metric("score", "", "higher")
-    assert from_document(chosen.document()).metric == chosen.metric
+    assert campaign_from_document(chosen.to_document()).metric == chosen.metric
 
 
 def test_a_workload_file_says_direction_and_unit(tmp_path: Path) -> None:
@@ -59,11 +59,11 @@ def test_what_cannot_lead_is_an_error_with_its_place(tmp_path: Path, metric: dic
 
 
 def test_directions_are_no_part_of_the_identity(tmp_path: Path) -> None:
-    from campaign.plan.matrix import expand
+    from campaign.plan.matrix import expand_matrix
 
-    before = [cell.id for cell in expand(load(tmp_path / "a", PROGRAM)).cells]
+    before = [cell.id for cell in expand_matrix(load(tmp_path / "a", PROGRAM)).cells]
     said = {"workloads.program.metrics": {"score": {"better": "higher"}}, "campaign.metric": {"name": "score"}}
-    assert [cell.id for cell in expand(load(tmp_path / "b", {**PROGRAM, **said})).cells] == before
+    assert [cell.id for cell in expand_matrix(load(tmp_path / "b", {**PROGRAM, **said})).cells] == before
 
 
 @pytest.mark.parametrize("name", MEASURED_BY_CAMPAIGN)
@@ -71,16 +71,16 @@ def test_a_metric_with_the_name_of_a_measured_column_is_refused_in_files_only(tm
     parser = {"metric": name, "regex": r"latency: (\S+)"}
     with pytest.raises(ConfigError, match=rf"parsers\.0\.metric: '{name}' is measured .*'program_{name}'"):
         load(tmp_path, {**PROGRAM, "workloads.program.parsers": [parser]})
-    stored = load(tmp_path, PROGRAM).document()
+    stored = load(tmp_path, PROGRAM).to_document()
     stored["workloads"]["program"]["parsers"][0]["metric"] = name
-    assert from_document(stored).workloads["program"].parsers[0].metric == name
+    assert campaign_from_document(stored).workloads["program"].parsers[0].metric == name
 
 
 def scaling_of(directory: Path, changes: dict[str, Any]) -> tuple[Any, list[str]]:
     """How the metric of PROGRAM with changes scales on one and two devices, and the warnings about it."""
     both = {"campaign.configurations": [{"devices_per_host": [1, 2], "attach": "local"}]}
     found = load(directory, {**PROGRAM, **both, **changes})
-    assert from_document(found.document()).metric.scaling == found.metric.scaling
+    assert campaign_from_document(found.to_document()).metric.scaling == found.metric.scaling
     return found.metric.scaling, [each for each in found.warnings if "nothing tells how" in each]
 
 
@@ -126,18 +126,18 @@ def test_a_rate_that_is_better_lower_is_refused(tmp_path: Path) -> None:
 
 
 def test_scaling_is_no_part_of_the_identity(tmp_path: Path) -> None:
-    from campaign.plan.matrix import expand
+    from campaign.plan.matrix import expand_matrix
 
-    before = [cell.id for cell in expand(load(tmp_path / "a", PROGRAM)).cells]
+    before = [cell.id for cell in expand_matrix(load(tmp_path / "a", PROGRAM)).cells]
     said = {"workloads.program.metrics": {"score": {"scaling": "total_rate"}}}
-    assert [cell.id for cell in expand(load(tmp_path / "b", {**PROGRAM, **said})).cells] == before
+    assert [cell.id for cell in expand_matrix(load(tmp_path / "b", {**PROGRAM, **said})).cells] == before
 
 
 def test_a_metric_of_results_without_a_scaling_has_what_is_known_of_its_name() -> None:
     old = {"name": "busbw_peak_gb_per_s", "label": "busbw peak", "unit": "GB/s", "better": "higher"}
-    assert metric_of({"campaign": {"metric": old}}).scaling == "rate_per_device"
+    assert read_primary_metric({"campaign": {"metric": old}}).scaling == "rate_per_device"
     declared = Metric("score", "", "higher", "total_rate")
-    assert metric_of({"campaign": {"metric": declared.document()}}).scaling == "total_rate"
+    assert read_primary_metric({"campaign": {"metric": declared.document()}}).scaling == "total_rate"
     assert "scaling" not in THROUGHPUT.document()
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from campaign.common.errors import ConfigError
 from campaign.plan.campaign import resolve
-from campaign.plan.campaign.resolve import from_document, load_campaign, systems_of
-from campaign.plan.matrix import expand
-from campaign.plan.request import request_of
+from campaign.plan.campaign.resolve import campaign_from_document, load_campaign, stored_systems
+from campaign.plan.matrix import expand_matrix
+from campaign.plan.request import request_from_config
 from tests.campaign_files import load, write_files
 
 EMULATED = {"system.emulation": {"scale": 0.01}}
@@ -52,14 +52,14 @@ def test_everything_that_does_not_fit_is_told_at_once(tmp_path: Path) -> None:
 def test_emulated_links_need_only_the_rates_that_are_asked_for(tmp_path: Path, changes: dict[str, Any]) -> None:
     campaign = load(tmp_path, {**EMULATED, **changes})
     assert campaign.system.emulation is not None
-    assert from_document(campaign.document()).system == campaign.system
+    assert campaign_from_document(campaign.to_document()).system == campaign.system
 
 
 def test_what_a_fabric_measured_opens_where_its_adapter_is_not_installed(tmp_path: Path) -> None:
-    document = json.loads(json.dumps(load(tmp_path, {}).document()))
-    (system,) = systems_of(document).values()
+    document = json.loads(json.dumps(load(tmp_path, {}).to_document()))
+    (system,) = stored_systems(document).values()
     system["fabric"] = {"kind": "patch-panel", "url": "https://panel.example"}
-    assert from_document(document).system.fabric == system["fabric"]
+    assert campaign_from_document(document).system.fabric == system["fabric"]
 
 
 NANO = {
@@ -72,13 +72,13 @@ NANO = {
 
 def test_keys_of_predictions_are_ignored_in_results_and_refused_in_files(tmp_path: Path) -> None:
     campaign = load(tmp_path, NANO)
-    document = json.loads(json.dumps(campaign.document()))
-    (system,) = systems_of(document).values()
+    document = json.loads(json.dumps(campaign.to_document()))
+    (system,) = stored_systems(document).values()
     system |= {"parameters": {"slowdown": {"low": 0.1, "high": 0.2}}}
     system["emulation"]["dilation"] = None
     system["devices"]["cpu-rank"]["memory_gib"] = 16.0
     system["links"]["fabric"]["uses"] = ["falcon.t4.bw.FF"]
-    assert from_document(document).document() == campaign.document()
+    assert campaign_from_document(document).to_document() == campaign.to_document()
     for key in ("parameters", "emulation.dilation", "devices.cpu-rank.memory_gib", "links.fabric.uses"):
         with pytest.raises(ConfigError, match=f"{re.escape(key)}: unknown key"):
             load(tmp_path, {**copy.deepcopy(NANO), f"system.{key}": 1})
@@ -86,11 +86,11 @@ def test_keys_of_predictions_are_ignored_in_results_and_refused_in_files(tmp_pat
 
 def test_cells_with_removed_options_keep_their_identities_in_results(tmp_path: Path) -> None:
     """The ids are those of commit 4516c968, which had these options."""
-    document = json.loads(json.dumps(load(tmp_path, NANO).document()))
+    document = json.loads(json.dumps(load(tmp_path, NANO).to_document()))
     defaults = {"sequence_parallel": [False], "pipeline_parallel": [1], "pipeline_schedule": ["1f1b"]}
     options = {"tensor_parallel": [1, 2], "rank_order": ["tp-dp-pp"], **defaults}
     document["campaign"]["axes"]["options"] = options
-    found = {cell.options["tensor_parallel"]: cell.id for cell in expand(from_document(document)).cells}
+    found = {cell.options["tensor_parallel"]: cell.id for cell in expand_matrix(campaign_from_document(document)).cells}
     assert found == {1: "35166c3d85c16fd5b066", 2: "ae0bcd792f26c889fed5"}
     with pytest.raises(ConfigError, match="workload 'nano' has no such option"):
         load(tmp_path, {**NANO, "campaign.axes.options": options})
@@ -99,9 +99,9 @@ def test_cells_with_removed_options_keep_their_identities_in_results(tmp_path: P
 @pytest.mark.parametrize("check", [None, "devices"])
 def test_a_stored_campaign_that_checked_devices_still_opens(check: str | None, tmp_path: Path) -> None:
     campaign = load(tmp_path, {})
-    document = json.loads(json.dumps(campaign.document()))
+    document = json.loads(json.dumps(campaign.to_document()))
     document["campaign"]["protocol"]["check"] = check
-    assert from_document(document).file.protocol == campaign.file.protocol
+    assert campaign_from_document(document).file.protocol == campaign.file.protocol
 
 
 def names(directory: Path, *shapes: dict[str, Any], **changes: Any) -> list[str]:
@@ -191,10 +191,10 @@ def test_the_campaign_as_used_is_the_same_campaign(tmp_path: Path) -> None:
     campaign = load(
         tmp_path, {"campaign.axes.workload": ["steps", "program", "nano"], "campaign.baseline": "1x2-local"}
     )
-    again = from_document(json.loads(json.dumps(campaign.document())))
+    again = campaign_from_document(json.loads(json.dumps(campaign.to_document())))
     assert (again.file, again.system, again.workloads) == (campaign.file, campaign.system, campaign.workloads)
     assert again.configurations == campaign.configurations
-    assert again.document() == campaign.document()
+    assert again.to_document() == campaign.to_document()
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_the_campaign_as_used_is_the_same_campaign(tmp_path: Path) -> None:
 )
 def test_a_damaged_campaign_as_used_is_a_clear_error(document: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        from_document(document)
+        campaign_from_document(document)
 
 
 @pytest.mark.parametrize("label", ["580.10", "0580", "1e3", "1_0", "nan", "inf", "true", 580.1, True])
@@ -225,6 +225,6 @@ def test_a_label_that_others_write_anew_is_refused_at_every_door(tmp_path: Path,
     if not isinstance(label, str):
         told = "a config file gives .*put it in quotes"
     with pytest.raises(ConfigError, match=f"version: .*{told}"):
-        request_of({"campaign": plain, "version": label}).load()
+        request_from_config({"campaign": plain, "version": label}).load_campaign()
     for kept in ("580", "580.159.03", "driver-580.10"):
-        assert request_of({"campaign": plain, "version": kept}).load().file.version == kept
+        assert request_from_config({"campaign": plain, "version": kept}).load_campaign().file.version == kept

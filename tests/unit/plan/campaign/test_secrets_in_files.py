@@ -7,12 +7,12 @@ import json
 import pytest
 
 from campaign.common.errors import ConfigError, LaunchError
-from campaign.plan.campaign.resolve import from_document
-from campaign.plan.matrix import expand
-from campaign.run.preflight import preflight
+from campaign.plan.campaign.resolve import campaign_from_document
+from campaign.plan.matrix import expand_matrix
+from campaign.run.preflight import check_campaign_can_run
 from campaign.spec.cell import Cell
 from campaign.spec.fields import Variables
-from campaign.workloads.command_template import variables
+from campaign.workloads.command_template import resolve_variables
 from tests.campaign_files import load, one_run
 
 TOKEN = "hf_" + "aB3" * 11
@@ -52,13 +52,13 @@ def test_the_remedy_is_valid_and_its_value_is_nowhere(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "swordfish")
     changes = {"campaign.axes.workload": ["program"], "workloads.program.environment": {**TAKEN, "SIZE": "{size}"}}
     campaign = load(tmp_path, changes)
-    cell: Cell = expand(campaign).cells[0]
+    cell: Cell = expand_matrix(campaign).cells[0]
     step = campaign.workloads["program"].step(one_run(tmp_path / "run", cell))
 
     assert step.environment == {"HF_TOKEN": "swordfish", "SIZE": "8"}
-    stored = json.dumps(campaign.document())
+    stored = json.dumps(campaign.to_document())
     assert "swordfish" not in stored
-    assert from_document(json.loads(stored)).workloads == campaign.workloads
+    assert campaign_from_document(json.loads(stored)).workloads == campaign.workloads
 
 
 def test_a_variable_that_is_not_set_is_told_before_anything_is_composed(tmp_path, monkeypatch):
@@ -72,7 +72,7 @@ def test_a_variable_that_is_not_set_is_told_before_anything_is_composed(tmp_path
     with pytest.raises(
         ConfigError, match=r"environment\.HF_TOKEN: the variable HF_TOKEN is not set here; export"
     ) as refused:
-        preflight(load(tmp_path, changes))
+        check_campaign_can_run(load(tmp_path, changes))
 
     assert "slurm.environment.OTHER: the variable OTHER is not set here" in str(refused.value)
 
@@ -81,7 +81,7 @@ def test_a_variable_that_a_job_has_lost_is_no_failure_of_the_subject():
     said: Variables = {"HF_TOKEN_THAT_IS_NOT_SET": {"from": "environment"}, "A": "1"}
 
     with pytest.raises(LaunchError, match="HF_TOKEN_THAT_IS_NOT_SET: this variable is not set where the driver runs"):
-        variables(said, "workload x: environment")
+        resolve_variables(said, "workload x: environment")
 
 
 @pytest.mark.parametrize("value", [{"from": "file"}, {}, {"from": "environment", "name": "X"}, 5])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from campaign.plan.campaign.resolve import Campaign, load_campaign
-from campaign.plan.matrix import expand
+from campaign.plan.matrix import expand_matrix
 from campaign.spec.cell import Cell
 from tests.workflow.checkout_twin import ROOT
 
@@ -19,7 +19,7 @@ CAMPAIGNS = sorted(ROOT.glob("config/campaigns/*.yaml"))
 
 def cells(name: str) -> tuple[Campaign, tuple[Cell, ...]]:
     campaign = load_campaign(ROOT / "config" / "campaigns" / f"{name}.yaml")
-    return campaign, expand(campaign).cells
+    return campaign, expand_matrix(campaign).cells
 
 
 def shapes(found: tuple[Cell, ...], **values: object) -> Iterator[Cell]:
@@ -33,7 +33,7 @@ def test_every_shipped_campaign_has_cells_and_a_baseline(path: Path) -> None:
     if len(campaign.systems) == 1:
         assert campaign.file.baseline in {cell.configuration.name for cell in found}
         assert campaign.impossible == ()
-    warnings = [*campaign.warnings, *expand(campaign).warnings]
+    warnings = [*campaign.warnings, *expand_matrix(campaign).warnings]
     assert [each for each in warnings if "there is no file" not in each] == []
 
 
@@ -89,7 +89,7 @@ def test_the_faster_study_plans_with_the_programs_of_the_document_too(tmp_path: 
     campaign = load_campaign(path)
     (faster,) = campaign.references
     assert {workload for model in faster.models.values() for workload in model.same} == set(campaign.workloads)
-    batches = {(cell.workload, cell.batch) for cell in expand(campaign).cells}
+    batches = {(cell.workload, cell.batch) for cell in expand_matrix(campaign).cells}
     assert batches == {("tf-resnet50", 32), ("pt-resnet50", 32), *(("bert-large-squad", n) for n in (4, 8, 16, 32))}
 
 

@@ -11,13 +11,13 @@ import yaml
 
 from campaign.common.errors import ConfigError, LaunchError
 from campaign.common.files import write_json
-from campaign.plan.campaign.resolve import Campaign, from_document, load_campaign
-from campaign.plan.campaign.workload_inputs import edited, inputs_of, refuse_edited
-from campaign.plan.lease_plans import campaign_of, lease_plans
-from campaign.plan.matrix import cell_id, expand, specification
+from campaign.plan.campaign.resolve import Campaign, campaign_from_document, load_campaign
+from campaign.plan.campaign.workload_inputs import check_unedited, describe_edited_files, select_inputs
+from campaign.plan.lease_plans import build_lease_plans, campaign_part_from_lease_plan
+from campaign.plan.matrix import build_specification, expand_matrix, hash_specification
 from campaign.plan.plan import build_plan
-from campaign.run.preflight import missing_inputs, missing_software, preflight
-from campaign.spec.record import Store
+from campaign.run.preflight import check_campaign_can_run, find_missing_inputs, find_missing_software
+from campaign.spec.record import RecordStore
 from tests.campaign_files import load, one_cell, one_run, write_files
 
 PROGRAM: dict[str, Any] = {"campaign.axes.workload": "program", "campaign.axes.batch": 1}
@@ -29,7 +29,7 @@ def scripted(directory: Path, command: list[str], **keys: Any) -> Campaign:
 
 
 def ids(campaign: Campaign) -> list[str]:
-    return [cell.id for cell in expand(campaign).cells]
+    return [cell.id for cell in expand_matrix(campaign).cells]
 
 
 @pytest.fixture
@@ -87,12 +87,12 @@ def test_named_inputs_replace_the_default_and_follow_options(tmp_path: Path, scr
     }
     campaign = load(tmp_path, changes)
     assert sorted(campaign.inputs["program"]) == ["HPL-16.dat", "HPL-8.dat"]
-    cells = expand(campaign).cells
+    cells = expand_matrix(campaign).cells
     for cell in cells:
-        assert list(specification(campaign, cell)["inputs"]) == [f"HPL-{cell.options['size']}.dat"]
-        assert cell_id(specification(campaign, cell)) == cell.id
+        assert list(build_specification(campaign, cell)["inputs"]) == [f"HPL-{cell.options['size']}.dat"]
+        assert hash_specification(build_specification(campaign, cell)) == cell.id
     (script.parent / "HPL-8.dat").write_text("other\n")
-    again = {cell.id for cell in expand(load(tmp_path, changes)).cells}
+    again = {cell.id for cell in expand_matrix(load(tmp_path, changes)).cells}
     assert {cell.options["size"] for cell in cells if cell.id in again} == {16}
 
 
@@ -109,15 +109,15 @@ def test_a_version_counts_in_place_of_the_content(tmp_path: Path, script: Path) 
     assert with_inputs({"bench.py": None}) != plain
     # The message has the line that keeps what was measured.
     now = scripted(tmp_path, ["python3", "bench.py"])
-    (told,) = edited(now.workloads, now.inputs, measured.inputs)
+    (told,) = describe_edited_files(now.workloads, now.inputs, measured.inputs)
     assert with_inputs(yaml.safe_load(told.split("`")[1])["inputs"]) == plain
     now = scripted(tmp_path, ["python3", "bench.py"], inputs={"bench.py": "v1"})
-    (told,) = edited(now.workloads, now.inputs, measured.inputs)
+    (told,) = describe_edited_files(now.workloads, now.inputs, measured.inputs)
     assert "its version 'v1' counts" in told
     for size in (8, 16):
         (script.parent / f"HPL-{size}.dat").write_text(f"{size}\n")
     varied = scripted(tmp_path, ["x"], inputs={"HPL-{size}.dat": "v3"}, options={"size": 16})
-    assert specification(varied, expand(varied).cells[0])["inputs"] == {"HPL-16.dat": "v3"}
+    assert build_specification(varied, expand_matrix(varied).cells[0])["inputs"] == {"HPL-16.dat": "v3"}
 
 
 OTHER_PARSER = [{"metric": "throughput_per_s", "regex": "speed: (.*)"}]
@@ -139,10 +139,10 @@ def test_another_reading_of_what_was_measured_makes_no_other_cells(
     results = tmp_path / "results"
     path = write_files(tmp_path, PROGRAM)
     before = load_campaign(path)
-    store = Store(results / before.name)
+    store = RecordStore(results / before.name)
 
     def planned(campaign: Campaign) -> None:
-        name = store.share(campaign.document())
+        name = store.share_document(campaign.to_document())
         if known == "plan":
             write_json(results / before.name / "plan" / "plan.json", {"campaign_hash": name})
 
@@ -150,7 +150,7 @@ def test_another_reading_of_what_was_measured_makes_no_other_cells(
     write_files(tmp_path, {**PROGRAM, **{f"workloads.program.{key}": value for key, value in keys.items()}})
     after = load_campaign(path, results=results)
     assert (ids(after) == ids(before)) == same
-    assert ids(from_document(after.document())) == ids(after)
+    assert ids(campaign_from_document(after.to_document())) == ids(after)
     planned(after)
     write_files(tmp_path, {**PROGRAM, "workloads.program.parsers": [{"metric": "latency_us", "regex": "(.*) us"}]})
     assert ids(load_campaign(path, results=results)) == ids(before)
@@ -177,13 +177,13 @@ def test_a_missing_input_is_an_error_with_its_place(
 def test_stored_campaigns_and_lease_plans_hold_the_hashes(tmp_path: Path, script: Path) -> None:
     campaign = scripted(tmp_path, ["python3", "bench.py"])
     script.unlink()
-    stored = from_document(campaign.document())
+    stored = campaign_from_document(campaign.to_document())
     assert stored.inputs == campaign.inputs
     assert ids(stored) == ids(campaign)
-    document = next(lease_plans(build_plan(campaign, expand(campaign))))
-    assert campaign_of(document).inputs == campaign.inputs
+    document = next(build_lease_plans(build_plan(campaign, expand_matrix(campaign))))
+    assert campaign_part_from_lease_plan(document).inputs == campaign.inputs
     cell = document.work[0]
-    assert document.specification(cell) == specification(campaign, cell)
+    assert document.specification(cell) == build_specification(campaign, cell)
 
 
 @pytest.mark.parametrize("known", ["plan", "archive", "records"])
@@ -196,23 +196,23 @@ def test_a_file_that_is_gone_is_as_it_was_measured(
     changes |= {} if inputs is None else {"workloads.program.inputs": inputs}
     path = write_files(tmp_path, changes)
     before, results = load_campaign(path), tmp_path / "results"
-    store = Store(results / before.name)
-    name = store.share(before.document())
+    store = RecordStore(results / before.name)
+    name = store.share_document(before.to_document())
     if known == "plan":
         write_json(results / before.name / "plan" / "plan.json", {"campaign_hash": name})
     if known == "archive":
-        write_json(results / before.name / "campaign.json", before.document())
+        write_json(results / before.name / "campaign.json", before.to_document())
         (store.shared / f"{name}.json").unlink()
     script.unlink()
     after = load_campaign(path, results=results)
     assert ids(after) == ids(before)
-    assert missing_software(after) == missing_inputs(after)
-    assert "workloads/program.yaml:1: input file 'bench.py' is missing: " in missing_inputs(after)[0]
+    assert find_missing_software(after) == find_missing_inputs(after)
+    assert "workloads/program.yaml:1: input file 'bench.py' is missing: " in find_missing_inputs(after)[0]
     with pytest.raises(ConfigError, match=r"input file 'bench.py' is missing"):
-        preflight(after)
+        check_campaign_can_run(after)
     with pytest.raises(LaunchError, match="is not there on this host"):
-        refuse_edited(after.inputs["program"])
-    refuse_edited(after.inputs["program"], in_container=True)
+        check_unedited(after.inputs["program"])
+    check_unedited(after.inputs["program"], in_container=True)
     script.write_text("print('rate: 2')\n")
     assert not set(ids(load_campaign(path, results=results))) & set(ids(before)), "an edited file is another program"
 
@@ -236,18 +236,18 @@ def test_a_script_that_was_never_there_is_told_before_anything_is_composed(
     tmp_path: Path, changes: dict[str, Any], missing: list[str]
 ) -> None:
     campaign = scripted(tmp_path, **changes)
-    told = missing_inputs(campaign)
+    told = find_missing_inputs(campaign)
     assert [line.split("'")[1] for line in told] == missing
-    stored = missing_inputs(from_document(campaign.document()))
+    stored = find_missing_inputs(campaign_from_document(campaign.to_document()))
     assert [line.split("'")[1] for line in stored] == missing, "the driver's document says the same"
     if missing:
         with pytest.raises(ConfigError, match="command: no file"):
-            preflight(campaign)
+            check_campaign_can_run(campaign)
 
 
 def test_files_of_other_hosts_are_not_looked_for_here(tmp_path: Path) -> None:
     changes = {**PROGRAM, "system.launcher": "slurm", "workloads.program.command": ["python3", "/of/a/node/bench.py"]}
-    assert not missing_inputs(load(tmp_path, changes))
+    assert not find_missing_inputs(load(tmp_path, changes))
 
 
 @pytest.mark.parametrize(
@@ -263,9 +263,9 @@ def test_files_of_other_hosts_are_not_looked_for_here(tmp_path: Path) -> None:
     ],
 )
 def test_stored_inputs_and_readings_that_are_none_are_an_error(tmp_path: Path, key: str, stored: Any) -> None:
-    document = {**load(tmp_path, PROGRAM).document(), key: stored}
+    document = {**load(tmp_path, PROGRAM).to_document(), key: stored}
     with pytest.raises(ConfigError, match="the stored campaign is damaged"):
-        from_document(document)
+        campaign_from_document(document)
 
 
 def test_inputs_beside_the_workload_file_are_found_by_the_driver(tmp_path: Path, script: Path) -> None:
@@ -274,11 +274,11 @@ def test_inputs_beside_the_workload_file_are_found_by_the_driver(tmp_path: Path,
     assert scripted(tmp_path, ["python3", "copy.py"]).workload_dirs == {}
     assert campaign.workload_dirs == {"program": str(script.parent)}
     assert "bench.py" in campaign.inputs["program"]
-    document = next(lease_plans(build_plan(campaign, expand(campaign))))
-    stored = campaign_of(document)
+    document = next(build_lease_plans(build_plan(campaign, expand_matrix(campaign))))
+    stored = campaign_part_from_lease_plan(document)
     assert stored.workload_dirs == campaign.workload_dirs
     run = replace(one_run(tmp_path / "run", one_cell()), workload_dir=stored.workload_dirs["program"])
-    (step,) = stored.workloads["program"].before(run)
+    (step,) = stored.workloads["program"].preparation_steps(run)
     assert step.argv == ("cp", str(script), ".")
 
 
@@ -292,11 +292,11 @@ def test_the_program_is_started_where_it_is(tmp_path: Path, script: Path) -> Non
 
 def test_a_script_that_is_edited_after_the_plan_is_not_run(tmp_path: Path, script: Path) -> None:
     campaign = scripted(tmp_path, ["python3", "bench.py"])
-    files = inputs_of(campaign.workloads["program"], {"size": 8}, campaign.inputs)
-    refuse_edited(files)
+    files = select_inputs(campaign.workloads["program"], {"size": 8}, campaign.inputs)
+    check_unedited(files)
     script.write_text("print('rate: 2')\n")
     with pytest.raises(LaunchError, match="was edited after the campaign was planned"):
-        refuse_edited(files)
+        check_unedited(files)
 
 
 def test_the_script_of_a_service_counts_and_is_missed(tmp_path: Path, script: Path) -> None:
@@ -316,4 +316,4 @@ def test_the_script_of_a_service_counts_and_is_missed(tmp_path: Path, script: Pa
     campaign = load(tmp_path, changes)
     assert list(campaign.inputs["service"]) == ["bench.py"]
     script.unlink()
-    assert "command: no file 'bench.py'" in missing_inputs(load(tmp_path, changes))[0]
+    assert "command: no file 'bench.py'" in find_missing_inputs(load(tmp_path, changes))[0]

@@ -19,8 +19,8 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from campaign.analysis.tables.collect import collect, gather
-from campaign.analysis.tables.io import Tables, read
+from campaign.analysis.tables.collect import read_campaign_results, write_campaign_tables
+from campaign.analysis.tables.io import Tables, read_tables
 from campaign.cli.main import main
 from campaign.plan.campaign.resolve import Campaign
 from campaign.report.site import campaigns, history, pages
@@ -73,7 +73,7 @@ def test_a_cell_has_a_line_with_the_mean_and_interval_of_each_campaign(three: Pa
     numbers = pd.read_csv(page.with_suffix(".csv"))
     assert len(numbers) == 6  # two cells, three campaigns
     for number in range(3):
-        cells = read(three / f"demo{number}" / "tables").cells.query("configuration == '1x4-fabric'")
+        cells = read_tables(three / f"demo{number}" / "tables").cells.query("configuration == '1x4-fabric'")
         own = numbers[numbers["campaign"].str.startswith(f"demo-2023-11-{14 + 7 * number}")]
         assert sorted(own["mean"]) == pytest.approx(sorted(cells["mean"]))
         assert sorted(own["ci_low"]) == pytest.approx(sorted(cells["ci_low"]))
@@ -171,7 +171,7 @@ def test_results_that_grew_take_the_place_of_what_was_there_and_an_older_copy_do
     out = tmp_path / "site"
     for sources in ([old], [new], [old], [old, new]):
         made(*sources, "--output", out)
-    (entry,) = campaigns.entries(out)
+    (entry,) = campaigns.read_entries(out)
     assert entry.runs == len(whole.runs)
     assert (out / entry.directory / "report.html").read_text() == "<title>new</title>"
 
@@ -208,16 +208,16 @@ def test_an_archive_is_read_anew_and_what_cannot_be_read_is_named(
 
     def page(_: object, __: object, ___: object, scratch: Path, out: Path) -> None:
         # Figures of a campaign take half a minute; tests of archives and reports draw them.
-        from campaign.analysis.tables.collect import collect, gather
+        from campaign.analysis.tables.collect import read_campaign_results, write_campaign_tables
 
-        collect(gather(_, __, None), scratch / "tables")  # type: ignore[arg-type]
+        write_campaign_tables(read_campaign_results(_, __, None), scratch / "tables")  # type: ignore[arg-type]
         (scratch / "figures").mkdir()
         out.write_text("drawn anew")
 
     monkeypatch.setattr(campaigns, "write_report", page)
     done = made(sources, "--output", tmp_path / "site")
     assert done.exit_code == 0, done.output
-    (entry,) = campaigns.entries(tmp_path / "site")
+    (entry,) = campaigns.read_entries(tmp_path / "site")
     assert (tmp_path / "site" / entry.directory / "report.html").read_text() == "drawn anew"
     said = done.output
     assert f"warning: left out: {sources}/torn.zip: is not a complete archive" in said
@@ -231,7 +231,7 @@ def test_repetitions_of_a_plan_without_tables_are_campaigns_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def page(of: Campaign, directory: Path, where: str | None, scratch: Path, out: Path) -> None:
-        collect(gather(of, directory, where), scratch / "tables")
+        write_campaign_tables(read_campaign_results(of, directory, where), scratch / "tables")
         (scratch / "figures").mkdir()
         out.write_text("drawn anew")
 
@@ -246,10 +246,10 @@ def test_repetitions_of_a_plan_without_tables_are_campaigns_of_their_own(
     done = made(*sources, "--output", tmp_path / "site")
     assert done.output.splitlines() == [f"{tmp_path}/site/index.html: 2 campaigns"]
     copy = shutil.copytree(sources[0], tmp_path / "copy")
-    assert campaigns.digest_of(copy) == campaigns.digest_of(sources[0])
+    assert campaigns.hash_source(copy) == campaigns.hash_source(sources[0])
     lease = next((copy / "leases").glob("*.json"))
     lease.write_text(lease.read_text() + " ")
-    assert campaigns.digest_of(copy) != campaigns.digest_of(sources[0])
+    assert campaigns.hash_source(copy) != campaigns.hash_source(sources[0])
 
 
 def test_a_site_without_a_campaign_and_a_directory_without_results_are_errors(tmp_path: Path) -> None:
@@ -276,8 +276,8 @@ def test_times_that_are_none_are_refused(demo: Simulated, tmp_path: Path, starte
 
 
 def in_order(all_tables: Mapping[str, Tables]) -> list[history.History]:
-    return history.histories([
-        (name, float(each.runs["started"].min()), history.measured_cells(each.cells, each.context))
+    return history.build_histories([
+        (name, float(each.runs["started"].min()), history.select_measured_cells(each.cells, each.context))
         for name, each in all_tables.items()
     ])  # fmt: skip
 
@@ -306,8 +306,8 @@ def test_a_cell_of_another_program_is_another_one(demo: Simulated) -> None:
 
 def test_no_name_in_the_table_of_a_history_is_a_formula(demo: Simulated) -> None:
     found = in_order({f"=demo{n}": measured(demo, n) for n in range(2)})
-    (page, *_) = pages.history_pages(found, campaigns.plain)
-    assert set(pages.history_table(page)["campaign"]) == {"'=demo0", "'=demo1"}
+    (page, *_) = pages.build_history_pages(found, campaigns.to_address)
+    assert set(pages.build_history_table(page)["campaign"]) == {"'=demo0", "'=demo1"}
 
 
 def _renamed(tables: Tables) -> Tables:

@@ -1,6 +1,13 @@
 from __future__ import annotations
 
-from campaign.emulators.hosts.emulation_plan import FLAGS, emulation_of, hosts_of, links_document, rates_of, sentence
+from campaign.emulators.hosts.emulation_plan import (
+    FLAGS,
+    build_emulation_spec,
+    describe_links,
+    format_links_sentence,
+    link_rates,
+    list_emulated_hosts,
+)
 from campaign.spec.system_file import Emulation, Links, SiteLink
 from tests.unit.run.launch.compositions import composition
 
@@ -8,7 +15,7 @@ LINKS = Links(fabric=SiteLink(gb_per_s=10), network=SiteLink(gb_per_s=20))
 
 
 def test_a_composition_becomes_hosts_with_their_own_and_their_fabric_devices() -> None:
-    hosts = hosts_of(composition((2, 1), (0, 4)))
+    hosts = list_emulated_hosts(composition((2, 1), (0, 4)))
     assert [(host.name, host.local_devices, host.fabric_devices) for host in hosts] == [
         ("host1", 2, 1),
         ("host2", 0, 4),
@@ -18,38 +25,38 @@ def test_a_composition_becomes_hosts_with_their_own_and_their_fabric_devices() -
 def test_names_of_a_real_site_do_not_matter() -> None:
     mine = composition((1, 0))
     odd = type(mine)(tuple(type(host)("Rack_7.node", 4, 8.0, host.devices) for host in mine.hosts))
-    assert hosts_of(odd) == hosts_of(mine)
+    assert list_emulated_hosts(odd) == list_emulated_hosts(mine)
 
 
 def test_rates_are_the_links_of_the_system_file_by_the_scale() -> None:
-    spec = emulation_of(Emulation(scale=0.01), LINKS, composition((1, 1)))
+    spec = build_emulation_spec(Emulation(scale=0.01), LINKS, composition((1, 1)))
     assert (spec.rates.gbit_per_s("fabric"), spec.rates.gbit_per_s("network")) == (0.8, 1.6)
 
 
 def test_a_link_that_is_not_given_is_not_shaped() -> None:
-    rates = rates_of(Emulation(), Links(network=SiteLink(gb_per_s=20)))
-    document = links_document(rates, "root")
+    rates = link_rates(Emulation(), Links(network=SiteLink(gb_per_s=20)))
+    document = describe_links(rates, "root")
     assert (document["fabric_gbit_per_s"], document["network_gbit_per_s"]) == (None, 1.6)
-    assert "a fabric device and its host not shaped" in sentence(document, 1, 1)
+    assert "a fabric device and its host not shaped" in format_links_sentence(document, 1, 1)
 
 
 def test_local_links_are_emulated_only_where_the_system_file_gives_their_rate() -> None:
-    without = links_document(rates_of(Emulation(scale=0.01), LINKS), "root")
+    without = describe_links(link_rates(Emulation(scale=0.01), LINKS), "root")
     assert not [key for key in without if key.startswith("local")]
-    assert "between devices of a host not shaped." in sentence(without, 1, 1)
-    local = links_document(
-        rates_of(Emulation(scale=0.01), LINKS.model_copy(update={"local": SiteLink(gb_per_s=36)})), "root"
+    assert "between devices of a host not shaped." in format_links_sentence(without, 1, 1)
+    local = describe_links(
+        link_rates(Emulation(scale=0.01), LINKS.model_copy(update={"local": SiteLink(gb_per_s=36)})), "root"
     )
     assert {key: local[key] for key in local.keys() - without.keys()} == {
         "local_gb_per_s": 36,
         "local_gbit_per_s": 2.88,
     }
-    assert "between devices of a host 2.88 Gbit/s for 36 GB/s." in sentence(local, 1, 1)
+    assert "between devices of a host 2.88 Gbit/s for 36 GB/s." in format_links_sentence(local, 1, 1)
 
 
 def test_the_report_says_how_links_are_emulated_and_at_what_rates() -> None:
-    document = links_document(rates_of(Emulation(scale=0.01), LINKS), "user namespace")
-    text = sentence(document, 8, 8)
+    document = describe_links(link_rates(Emulation(scale=0.01), LINKS), "user namespace")
+    text = format_links_sentence(document, 8, 8)
     for part in ("user namespace", "0.01 of the real rates", "0.8 Gbit/s for 10 GB/s", "1.6 Gbit/s for 20 GB/s"):
         assert part in text
     assert "runs" not in text
@@ -58,13 +65,13 @@ def test_the_report_says_how_links_are_emulated_and_at_what_rates() -> None:
 def test_the_report_says_that_hybrid_costs_more_over_emulated_links_of_unlike_rates() -> None:
     for local, said in ((36.0, True), (10.0, False)):
         links = LINKS.model_copy(update={"local": SiteLink(gb_per_s=local)})
-        document = links_document(rates_of(Emulation(scale=0.01), links), "root")
-        assert ("Hybrid compositions cost more than they would" in sentence(document, 1, 1)) == said
+        document = describe_links(link_rates(Emulation(scale=0.01), links), "root")
+        assert ("Hybrid compositions cost more than they would" in format_links_sentence(document, 1, 1)) == said
 
 
 def test_the_report_says_that_links_are_not_emulated_why_and_for_how_many_runs() -> None:
-    document = links_document(rates_of(Emulation(), LINKS), None, "no `tc` here")
-    text = sentence(document, 3, 8)
+    document = describe_links(link_rates(Emulation(), LINKS), None, "no `tc` here")
+    text = format_links_sentence(document, 3, 8)
     assert "not emulated (3 of 8 runs): no `tc` here." in text
     assert "loopback" in text
 

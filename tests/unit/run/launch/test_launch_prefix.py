@@ -19,21 +19,21 @@ import pytest
 from campaign.common.accelerators.nvidia import CUDA
 from campaign.common.errors import ConfigError, LaunchError
 from campaign.common.processes.marked import find_marked_processes
-from campaign.plan.campaign.launch_prefix_rules import devices_to_ask
+from campaign.plan.campaign.launch_prefix_rules import count_devices_to_request
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.campaign.resolve_slurm_options import devices_asked
-from campaign.plan.matrix import expand
+from campaign.plan.campaign.resolve_slurm_options import count_requested_devices
+from campaign.plan.matrix import expand_matrix
 from campaign.plan.used_devices import UsedDevices
 from campaign.run.local_launcher import LocalLauncher
 from campaign.slurm.rank_placement import SlurmPlacement
-from campaign.slurm.sbatch_options import sbatch_parameters
-from campaign.slurm.srun_step import objection, rank_script, read_ends, step_argv
-from campaign.slurm.verify_devices import checked, devices_script
+from campaign.slurm.sbatch_options import build_sbatch_parameters
+from campaign.slurm.srun_step import build_rank_script, build_step_argv, find_launch_error, read_rank_ends
+from campaign.slurm.verify_devices import build_devices_script, compare_devices
 from campaign.spec.hardware import ComposedHost, Composition, Device
 from campaign.spec.launch_prefix import Launch
 from campaign.spec.system_file import SystemFile
-from campaign.workloads.launcher import Limits
-from campaign.workloads.protocol import Ended, Step
+from campaign.workloads.launcher import StepLimits
+from campaign.workloads.protocol import Step, StepEnd
 from tests.campaign_files import load, one_cell, one_run
 from tests.launch_client import LEND, asked, install
 from tests.unit.run.launch.compositions import system
@@ -77,8 +77,8 @@ class Bench:
         self.log = directory / "run.log"
         self.directory = directory
 
-    def run(self, step: Step, time_limit_s: float = 60.0) -> Ended:
-        return self.launcher.run(step, self.mark, self.log, self.directory, Limits(time_limit_s))
+    def run(self, step: Step, time_limit_s: float = 60.0) -> StepEnd:
+        return self.launcher.run(step, self.mark, self.log, self.directory, StepLimits(time_limit_s))
 
     def environments(self) -> list[dict[str, str]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
@@ -124,7 +124,7 @@ def test_one_program_has_one_prefix_for_all_its_devices(tmp_path: Path, bench: B
     two = LocalLauncher(system(), mixed("host1", "host2"))
     step = Step(("true",), {}, {"host1": 1, "host2": 1}, per_rank=False)
     with pytest.raises(LaunchError, match="devices on host2 need"):
-        two.run(step, bench.mark, bench.log, tmp_path, Limits(5.0))
+        two.run(step, bench.mark, bench.log, tmp_path, StepLimits(5.0))
     two.close()
 
 
@@ -146,14 +146,14 @@ def test_a_prefix_that_is_not_there_is_the_apparatus_failure_and_is_named(tmp_pa
     )
     launcher = LocalLauncher(system(), composition)
     with pytest.raises(LaunchError, match="no-such-layer: could not be started"):
-        launcher.run(show(1), "m", tmp_path / "log", tmp_path, Limits(5.0))
+        launcher.run(show(1), "m", tmp_path / "log", tmp_path, StepLimits(5.0))
     launcher.close()
 
 
 def test_a_layer_that_refuses_is_the_runs_failure_with_its_words(tmp_path: Path, bench: Bench) -> None:
     wrong = device("host1", 0, False, prefix=("lend", "1", "{percent}", "--"), fraction="1/4")
     launcher = LocalLauncher(system(), Composition((ComposedHost("host1", 4, 8.0, (wrong,)),)))
-    assert launcher.run(show(1), bench.mark, bench.log, tmp_path, Limits(5.0)).codes == (64,)
+    assert launcher.run(show(1), bench.mark, bench.log, tmp_path, StepLimits(5.0)).codes == (64,)
     assert "lend: 25 is no part" in bench.log.read_text()
     launcher.close()
 
@@ -174,7 +174,7 @@ def test_training_goes_through_a_prefix_as_processes_of_its_own(bench: Bench, tm
     run = replace(one_run(tmp_path / "run", cell), composition=mixed("host1"))
     workload = campaign.workloads["nano"]
     step = workload.step(run)
-    ended = bench.launcher.run(step, bench.mark, bench.log, run.directory, Limits(120.0))
+    ended = bench.launcher.run(step, bench.mark, bench.log, run.directory, StepLimits(120.0))
     outcome = workload.read(run, ended, bench.log.read_text())
     assert outcome.status == "ok", outcome
     assert outcome.throughput_per_s is not None
@@ -185,7 +185,7 @@ def test_training_goes_through_a_prefix_as_processes_of_its_own(bench: Bench, tm
 def test_variables_alone_leave_training_its_cheap_forks() -> None:
     devices = UsedDevices(mixed("host1"))
     step = Step(("true",), {}, {"host1": 1}, preload="campaign.workloads.trainer")
-    (given,) = devices.given(step)
+    (given,) = devices.build_environments(step)
     assert (given.prefix, dict(given.environment)) == ((), {"CUDA_VISIBLE_DEVICES": "7", "GIVEN": "it's"})
 
 
@@ -197,12 +197,12 @@ TRAIN = Step(("python", "-m", "campaign.workloads.trainer.rank"), {"CAMPAIGN_SPE
 
 def made() -> str:
     """The command as a comment, and the script that it starts."""
-    placement = SlurmPlacement(system(), mixed("host1", "host2"), None).of(TRAIN, 29500)
+    placement = SlurmPlacement(system(), mixed("host1", "host2"), None).place_step(TRAIN, 29500)
     directory = Path("/shared/results/work/L1R2/runs/cell.1")
-    argv = step_argv(
-        TRAIN, Limits(600.0), directory / "rank.sh", Path("/shared/log"), name="cell.1", gres=None, cpus_per_task=8
+    argv = build_step_argv(
+        TRAIN, StepLimits(600.0), directory / "rank.sh", Path("/shared/log"), name="cell.1", gres=None, cpus_per_task=8
     )
-    return f"# {shlex.join(argv)}\n" + rank_script(TRAIN, placement, "0123/L1R2/cell.1", directory)
+    return f"# {shlex.join(argv)}\n" + build_rank_script(TRAIN, placement, "0123/L1R2/cell.1", directory)
 
 
 def test_golden() -> None:
@@ -212,9 +212,9 @@ def test_golden() -> None:
 @pytest.mark.parametrize("there", [True, False])
 def test_the_script_of_a_rank_starts_it_through_its_prefix(tmp_path: Path, bench: Bench, there: bool) -> None:
     step = Step(("sh", "-c", 'echo "$GIVEN ${LENT_PART-none} $CUDA_VISIBLE_DEVICES"'), {"GIVEN": "no"}, {"host1": 3})
-    placement = SlurmPlacement(system(), mixed("host1"), None).of(step, 1)
-    assert placement.programs(step) == ("sh", "lend")
-    (tmp_path / "rank.sh").write_text(rank_script(step, placement, "m", tmp_path))
+    placement = SlurmPlacement(system(), mixed("host1"), None).place_step(step, 1)
+    assert placement.list_programs(step) == ("sh", "lend")
+    (tmp_path / "rank.sh").write_text(build_rank_script(step, placement, "m", tmp_path))
     if not there:
         (tmp_path / "bin" / "lend").unlink()
     said = []
@@ -226,13 +226,13 @@ def test_the_script_of_a_rank_starts_it_through_its_prefix(tmp_path: Path, bench
             capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
         said.append(done.stdout.strip())
-    ends = read_ends(tmp_path, 3)
+    ends = read_rank_ends(tmp_path, 3)
     assert said[0] == "it's none 7"
     if there:
         assert said[1:] == ["no 0.25 0,1"] * 2
         assert [end.code for end in ends] == [0, 0, 0]
     else:
-        error = objection(1, "", "", ends, ended_by_us=False, program=", ".join(placement.programs(step)))
+        error = find_launch_error(1, "", "", ends, ended_by_us=False, program=", ".join(placement.list_programs(step)))
         assert str(error) == "sh, lend: no such program on host1"
 
 
@@ -241,9 +241,11 @@ def test_devices_with_launches_are_not_named_by_the_host_as_well() -> None:
         replace(host, devices=tuple(replace(each, model="a100", host_id="GPU-1") for each in host.devices))
         for host in mixed("host1").hosts
     )
-    placement = SlurmPlacement(system(), Composition(hosts), None).of(replace(TRAIN, ranks_by_host={"host1": 3}), 1)
+    placement = SlurmPlacement(system(), Composition(hosts), None).place_step(
+        replace(TRAIN, ranks_by_host={"host1": 3}), 1
+    )
     assert placement.devices == {}
-    assert sorted(placement.given) == [0, 1, 2]
+    assert sorted(placement.device_environments) == [0, 1, 2]
 
 
 # ---- what Slurm is asked for, and what its hosts are looked at for ----
@@ -278,9 +280,9 @@ def test_slurm_is_asked_for_what_is_on_its_hosts(model: str, local: int, remote:
     configuration = replace(
         one_cell().configuration, device=model, devices_per_host=local + remote, local_devices_per_host=local
     )
-    assert devices_asked(site, configuration) == (gres or 0)
-    assert (devices_to_ask(site, configuration) is None) == (model == "a100")
-    parameters = sbatch_parameters("c", site, configuration, site.slurm, time_min=10)
+    assert count_requested_devices(site, configuration) == (gres or 0)
+    assert (count_devices_to_request(site, configuration) is None) == (model == "a100")
+    parameters = build_sbatch_parameters("c", site, configuration, site.slurm, time_min=10)
     assert parameters.get("gres") == (None if gres is None else f"gpu:{gres}")
 
 
@@ -295,13 +297,13 @@ def test_remote_devices_are_not_looked_for_on_the_host_and_parts_of_one_are_one(
 
     def problem(*devices: Device, said: tuple[str, ...] = seen) -> str | None:
         composition = Composition((ComposedHost("host1", 4, 8.0, devices),))
-        return checked(site, composition, {"host1": said}, identified=True).problems.get("host1")
+        return compare_devices(site, composition, {"host1": said}, is_identified=True).problems.get("host1")
 
     assert problem(*parts, *remote) is None
     assert problem(*remote, said=("exit 0",)) is None
     assert problem(*parts, device("host1", 1, True)) == "1 devices found, 2 composed"
     only_remote = Composition((ComposedHost("host1", 4, 8.0, remote),))
-    assert " ".join(CUDA.list_command) not in devices_script(site, only_remote)[0]
+    assert " ".join(CUDA.list_command) not in build_devices_script(site, only_remote)[0]
 
 
 # ---- identity, and what a plan refuses ----
@@ -319,7 +321,7 @@ VIRTUAL: dict[str, Any] = {
 def cells(directory: Path, changes: dict[str, Any]) -> dict[str, str]:
     """Cell ids by attachment, of one cell each."""
     one = {"campaign.axes.batch": 1, "campaign.axes.precision": "fp32"}
-    found = expand(load(directory, {**VIRTUAL, **one, **changes})).cells
+    found = expand_matrix(load(directory, {**VIRTUAL, **one, **changes})).cells
     return {cell.configuration.attach: cell.id for cell in found}
 
 
@@ -357,7 +359,7 @@ def planned(directory: Path, **changes: Any) -> Campaign:
             **changes,
         },
     )
-    expand(campaign)
+    expand_matrix(campaign)
     return campaign
 
 

@@ -16,8 +16,8 @@ from campaign.common.errors import LaunchError
 from campaign.common.processes.marked import find_marked_processes
 from campaign.run import local_launcher as local
 from campaign.run.local_launcher import LocalLauncher
-from campaign.workloads.launcher import Limits
-from campaign.workloads.protocol import Ended, Step
+from campaign.workloads.launcher import StepLimits
+from campaign.workloads.protocol import Step, StepEnd
 from tests.unit.run.launch.compositions import composition, system
 
 SHOW = "import json, os; print(json.dumps(dict(os.environ), sort_keys=True), flush=True)"
@@ -38,9 +38,9 @@ class Bench:
         code: str | tuple[str, ...],
         hosts: Mapping[str, int] | None = None,
         per_rank: bool = True,
-        limits: Limits = Limits(30.0),  # noqa: B008
+        limits: StepLimits = StepLimits(30.0),  # noqa: B008
         environment: Mapping[str, str] | None = None,
-    ) -> Ended:
+    ) -> StepEnd:
         argv = (sys.executable, "-S", "-c", code) if isinstance(code, str) else code
         step = Step(argv, environment or {}, hosts or {"host1": 1}, per_rank)
         return self.launcher.run(step, self.mark, self.log, self.directory, limits)
@@ -96,17 +96,17 @@ def test_times_are_those_of_the_step(bench: Bench) -> None:
 
 
 def test_the_memory_limit_ends_the_step(bench: Bench) -> None:
-    ended = bench.run(f"x = bytearray(150_000_000); {SLEEP}", limits=Limits(30.0, memory_limit_mib=100))
+    ended = bench.run(f"x = bytearray(150_000_000); {SLEEP}", limits=StepLimits(30.0, memory_limit_mib=100))
     assert (ended.memory_limit_hit, ended.timed_out, ended.codes) == (True, False, (-9,))
 
 
 def test_a_step_below_its_memory_limit_is_left_alone(bench: Bench) -> None:
-    ended = bench.run("import time; time.sleep(0.3)", {"host1": 2}, limits=Limits(30.0, memory_limit_mib=500))
+    ended = bench.run("import time; time.sleep(0.3)", {"host1": 2}, limits=StepLimits(30.0, memory_limit_mib=500))
     assert (ended.memory_limit_hit, ended.codes) == (False, (0, 0))
 
 
 def test_one_failing_rank_ends_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_PEER_PATIENCE_S", 0.2)
+    monkeypatch.setattr(local, "_PEER_TIMEOUT_S", 0.2)
     code = f"import os, sys, time; sys.exit(3) if os.environ['RANK'] == '1' else {SLEEP.removeprefix('import time; ')}"
     ended = bench.run(code, {"host1": 3})
     assert ended.codes == (-9, 3, -9)
@@ -116,16 +116,16 @@ def test_one_failing_rank_ends_the_others(bench: Bench, monkeypatch: pytest.Monk
 def test_a_rank_that_hangs_in_its_exit_is_ended_and_its_result_stands(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_EXIT_PATIENCE_S", 0.2)
+    monkeypatch.setattr(local, "_EXIT_TIMEOUT_S", 0.2)
     code = f"""
 import os, sys, time
 open(os.environ['CAMPAIGN_OUT'] + '/rank' + os.environ['RANK'] + '.json', 'w').close()
 if os.environ['RANK'] == '1': {SLEEP.removeprefix("import time; ")}
 """
-    places = [local.ProcessPlace({"RANK": str(rank), "CAMPAIGN_OUT": str(bench.directory)}) for rank in range(2)]
+    places = [local.ProcessPlacement({"RANK": str(rank), "CAMPAIGN_OUT": str(bench.directory)}) for rank in range(2)]
     step = Step((sys.executable, "-S", "-c", code), {"CAMPAIGN_OUT": str(bench.directory)}, {"host1": 2}, preload="x")
     bench.log.parent.mkdir()
-    ended = local._run(step, bench.mark, places, bench.log, bench.directory, Limits(30.0), None)
+    ended = local._run_processes(step, bench.mark, places, bench.log, bench.directory, StepLimits(30.0), None)
     assert (ended.codes, ended.exit_hang, ended.timed_out) == ((0, 0), (1,), False)
 
 
@@ -139,7 +139,7 @@ def test_what_a_program_leaves_in_the_background_is_ended_too(bench: Bench) -> N
 def test_a_preload_that_cannot_be_loaded_is_the_apparatus_failure(bench: Bench) -> None:
     step = Step(("true",), {}, {"host1": 1}, preload="campaign.no_such_room")
     with pytest.raises(LaunchError, match="parent process of the ranks"):
-        bench.launcher.run(step, bench.mark, bench.log, bench.directory, Limits(5.0))
+        bench.launcher.run(step, bench.mark, bench.log, bench.directory, StepLimits(5.0))
 
 
 def test_an_interruption_leaves_nothing_running(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_an_interruption_leaves_nothing_running(bench: Bench, monkeypatch: pytes
     def interrupted(*_: object) -> None:
         raise Interruption
 
-    monkeypatch.setattr(local, "_wait", interrupted)
+    monkeypatch.setattr(local, "_wait_for_processes", interrupted)
     with pytest.raises(Interruption):
         bench.run(SLEEP, {"host1": 2})
     assert list(find_marked_processes(bench.mark)) == []
@@ -186,7 +186,7 @@ def test_a_rank_that_is_stopped_for_a_while_is_noticed(bench: Bench, deep: bool)
     timer = after(0.7, stop)
     ended = bench.run(argv)
     timer.join()
-    assert "stopped" in ended.disturbed
+    assert "stopped" in ended.disturbance
     assert not ended.timed_out
     assert ended.ended - ended.started < 10
 
@@ -195,12 +195,12 @@ def test_a_driver_that_is_suspended_with_its_run_notices_it(bench: Bench) -> Non
     timer = after(0.2, lambda: os.kill(os.getpid(), signal.SIGCONT))
     ended = bench.run("import time; time.sleep(0.6)")
     timer.join()
-    assert "suspended" in ended.disturbed
+    assert "suspended" in ended.disturbance
 
 
 def test_a_debugger_is_noticed(bench: Bench) -> None:
     traced = "import ctypes, time; ctypes.CDLL(None).ptrace(0, 0, 0, 0); time.sleep(60)"  # by its parent
-    assert "debugger" in bench.run(traced).disturbed
+    assert "debugger" in bench.run(traced).disturbance
 
 
 @pytest.mark.parametrize("by_s", [-7200.0, 7200.0])
@@ -213,12 +213,12 @@ def test_a_clock_that_is_set_ends_no_run_and_gives_no_duration(
     timer.join()
     assert not ended.timed_out
     assert 0.5 <= ended.ended - ended.started < 5
-    assert f"the clock was set by {by_s:+.1f} s" in ended.disturbed
+    assert f"the clock was set by {by_s:+.1f} s" in ended.disturbance
 
 
 def test_an_undisturbed_run_says_nothing(bench: Bench) -> None:
     """Neither its own debugger nor SIGKILL by somebody is a disturbance of its times."""
-    assert bench.run("import os; os.kill(os.getpid(), 9)").disturbed == ""
+    assert bench.run("import os; os.kill(os.getpid(), 9)").disturbance == ""
     tracer = """
 import ctypes, os
 if os.fork():
@@ -227,4 +227,4 @@ else:
     ctypes.CDLL(None).ptrace(0, 0, 0, 0)
     os.kill(os.getpid(), 19)
 """
-    assert bench.run(tracer).disturbed == ""
+    assert bench.run(tracer).disturbance == ""

@@ -11,11 +11,11 @@ import pytest
 
 from campaign.common.errors import LaunchError
 from campaign.run.launchers import open_launcher
-from campaign.run.local_devices import verify_here
-from campaign.slurm.verify_devices import DevicesDiffer
+from campaign.run.local_devices import verify_local_devices
+from campaign.slurm.verify_devices import DeviceMismatchError
 from campaign.spec.hardware import ComposedHost, Composition, Device
 from campaign.spec.system_file import SystemFile
-from campaign.workloads.launcher import Limits
+from campaign.workloads.launcher import StepLimits
 from campaign.workloads.protocol import Step
 from tests.unit.run.launch.compositions import composition
 
@@ -69,7 +69,7 @@ def names(found: Composition) -> list[str | None]:
 
 def test_own_devices_are_named_by_their_number_on_the_host(listed: Any, tmp_path: Path) -> None:
     listed(10, 11, 12, 13)
-    found = verify_here(system(), composed("host1/gpu1", "host1/gpu3"), tmp_path / "work")
+    found = verify_local_devices(system(), composed("host1/gpu1", "host1/gpu3"), tmp_path / "work")
     assert names(found) == [UUID.format(11), UUID.format(13)]
     assert (tmp_path / "work" / "devices.txt").read_text().count("device GPU-") == 4
 
@@ -77,62 +77,62 @@ def test_own_devices_are_named_by_their_number_on_the_host(listed: Any, tmp_path
 def test_names_that_the_fabric_tells_stay_and_are_compared(listed: Any, tmp_path: Path) -> None:
     listed(1, 0, 7)
     given = composed("slot0", "slot1", known=(0, 1), local=False)
-    assert names(verify_here(system(), given, tmp_path)) == [UUID.format(0), UUID.format(1)]
+    assert names(verify_local_devices(system(), given, tmp_path)) == [UUID.format(0), UUID.format(1)]
     listed(1, 7)
-    with pytest.raises(DevicesDiffer, match=rf"slot0 \({UUID.format(0)}\) not among") as caught:
-        verify_here(system(), given, tmp_path)
+    with pytest.raises(DeviceMismatchError, match=rf"slot0 \({UUID.format(0)}\) not among") as caught:
+        verify_local_devices(system(), given, tmp_path)
     assert [device.fabric_id for device in caught.value.lost] == ["slot0"]
     assert caught.value.hosts == {}, "this machine is not left out for it"
 
 
 def test_pooled_devices_without_names_are_told_only_where_there_are_no_others(listed: Any, tmp_path: Path) -> None:
     listed(4, 5)
-    assert names(verify_here(system(), composed("slot0", "slot1", local=False), tmp_path)) == [
+    assert names(verify_local_devices(system(), composed("slot0", "slot1", local=False), tmp_path)) == [
         UUID.format(4),
         UUID.format(5),
     ]
     listed(4, 5, 6)
-    assert names(verify_here(system(), composed("slot0", "slot1", local=False), tmp_path)) == [None, None]
+    assert names(verify_local_devices(system(), composed("slot0", "slot1", local=False), tmp_path)) == [None, None]
 
 
 def test_names_that_a_simulated_fabric_invents_are_no_evidence(listed: Any, tmp_path: Path) -> None:
     simulated = SystemFile.model_validate({**system().model_dump(), "fabric": {"kind": "simulated"}})
     given = composed("slot0", "slot1", known=(0, 1), local=False)
     listed(7, 8)
-    assert names(verify_here(simulated, given, tmp_path)) == [UUID.format(7), UUID.format(8)]
+    assert names(verify_local_devices(simulated, given, tmp_path)) == [UUID.format(7), UUID.format(8)]
     listed(7)
     with pytest.raises(LaunchError, match="1 devices found, 2 composed"):
-        verify_here(simulated, given, tmp_path)
+        verify_local_devices(simulated, given, tmp_path)
     listed(0, 7)
-    with pytest.raises(DevicesDiffer, match="slot1"):  # those of some are real
-        verify_here(simulated, given, tmp_path)
+    with pytest.raises(DeviceMismatchError, match="slot1"):  # those of some are real
+        verify_local_devices(simulated, given, tmp_path)
 
 
 def test_too_few_devices_and_a_tool_that_fails_measure_nothing(listed: Any, tmp_path: Path) -> None:
     listed(0)
     with pytest.raises(LaunchError, match=r"1 devices found, 2 composed\. Nothing was measured"):
-        verify_here(system(), composed("host1/gpu0", "host1/gpu1"), tmp_path)
+        verify_local_devices(system(), composed("host1/gpu0", "host1/gpu1"), tmp_path)
     listed(code=9)
     with pytest.raises(LaunchError, match=r"failed \(exit code 9\)"):
-        verify_here(system(), composed("host1/gpu0"), tmp_path)
+        verify_local_devices(system(), composed("host1/gpu0"), tmp_path)
 
 
 def test_a_machine_without_the_tool_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere:/bin:/usr/bin")
     with pytest.raises(LaunchError, match="nvidia-smi"):
-        verify_here(system(), composed("host1/gpu0"), tmp_path)
+        verify_local_devices(system(), composed("host1/gpu0"), tmp_path)
 
 
 def test_cores_that_stand_for_devices_are_not_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     given = composed("host1/gpu0")
-    assert verify_here(system("cpu"), given, tmp_path) is given
+    assert verify_local_devices(system("cpu"), given, tmp_path) is given
 
 
 def environments(found: Composition, step: Step, tmp_path: Path, kind: str = "cuda") -> list[dict[str, str]]:
     launcher = open_launcher("local", system(kind), found)
     try:
-        launcher.run(step, "test-mask", tmp_path / "log", tmp_path, Limits(30.0))
+        launcher.run(step, "test-mask", tmp_path / "log", tmp_path, StepLimits(30.0))
     finally:
         launcher.close()
     told = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign.run.local_launcher import MemoryKills
+from campaign.run.local_launcher import OomKillCounter
 
 
 def made(root: Path, files: dict[str, str]) -> Path:
@@ -23,17 +23,17 @@ V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
 
 
 def test_the_group_counts_and_where_there_is_none_the_host(tmp_path: Path) -> None:
-    assert MemoryKills(tmp_path).count() == 0
+    assert OomKillCounter(tmp_path).count() == 0
     made(
         tmp_path,
         {"proc/vmstat": "nr_free_pages 1\noom_kill 7\n", "proc/self/cgroup": "4:cpu,memory:/a/b\n0::/job/step\n"},
     )
-    assert MemoryKills(tmp_path).count() == 7
+    assert OomKillCounter(tmp_path).count() == 7
     # The step's group has no controller, so that the job's counts.
     made(tmp_path, {"sys/fs/cgroup/job/memory.events": V2.format(2), "sys/fs/cgroup/job/step/cgroup.procs": ""})
-    assert MemoryKills(tmp_path).count() == 2
+    assert OomKillCounter(tmp_path).count() == 2
     made(tmp_path, {"sys/fs/cgroup/memory/a/b/memory.oom_control": V1.format(1)})
-    assert MemoryKills(tmp_path).count() == 1
+    assert OomKillCounter(tmp_path).count() == 1
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ def test_a_kill_of_the_kernel_is_counted(group: Path) -> None:
     code = (
         "import os, subprocess, sys\n"
         "from pathlib import Path\n"
-        "from campaign.run.local_launcher import MemoryKills\n"
+        "from campaign.run.local_launcher import OomKillCounter\n"
         f"Path({str(group)!r}, 'cgroup.procs').write_text(str(os.getpid()))\n"
-        "kills = MemoryKills()\nbefore = kills.count()\n"
+        "kills = OomKillCounter()\nbefore = kills.count()\n"
         "code = subprocess.run([sys.executable, '-S', '-c', 'bytearray(200 << 20)']).returncode\n"
         "print(code, kills.count() - before)\n"
     )

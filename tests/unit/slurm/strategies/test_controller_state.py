@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from campaign.slurm.strategies.controller import (
-    NODES,
+    NODES_COMMAND,
     HostJob,
     Reservation,
     count_gres,
@@ -14,7 +14,7 @@ from campaign.slurm.strategies.controller import (
     parse_reservations,
 )
 
-_WIDTHS = [int(part.rpartition(":")[2]) for part in NODES[-1].partition("=")[2].split(",")]
+_WIDTHS = [int(part.rpartition(":")[2]) for part in NODES_COMMAND[-1].partition("=")[2].split(",")]
 RESERVED = (
     "ReservationName=night.4x1.0a StartTime=2026-11-21T10:39:57 EndTime=2027-11-21T10:39:57 Duration=365-00:00:00 "
     "Nodes=dyn[1-2] NodeCnt=2 CoreCnt=32 Features=(null) PartitionName=(null) Flags=IGNORE_JOBS,SPEC_NODES TRES=cpu=32 "
@@ -66,7 +66,7 @@ def test_devices_are_counted_by_name_and_type(text: str, gres: str, count: int) 
 )
 def test_a_state_says_what_can_be_expected_of_a_host(state: str, drained: bool, serves: bool, broken: bool) -> None:
     node = parse_nodes(line("host1", state, "gpu:4", "none"))["host1"]
-    assert (node.drained, node.serves, node.broken) == (drained, serves, broken)
+    assert (node.is_drained, node.is_serving, node.is_broken) == (drained, serves, broken)
 
 
 def test_a_reason_may_have_anything_in_it_and_warnings_are_not_hosts() -> None:
@@ -76,7 +76,7 @@ def test_a_reason_may_have_anything_in_it_and_warnings_are_not_hosts() -> None:
     assert set(found) == {"host1", "host2"}
     assert (found["host1"].gres, found["host1"].reason) == ("", "")
     assert found["host2"].reason == "fan | broken, 2nd time"
-    assert found["host2"].words == "down+drain, Gres gpu:a:2(S:0), fan | broken, 2nd time"
+    assert found["host2"].description == "down+drain, Gres gpu:a:2(S:0), fan | broken, 2nd time"
 
 
 def test_jobs_are_told_with_their_reservation() -> None:

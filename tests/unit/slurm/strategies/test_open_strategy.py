@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from campaign.common.errors import ConfigError, HostFailed, LaunchError
 from campaign.common.processes.command import CompletedCommand
-from campaign.slurm.commands import Slurm
+from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.strategies import STRATEGIES, open_strategy
-from campaign.slurm.strategies.controller import Controller, reservation_name
+from campaign.slurm.strategies.controller import Controller, make_reservation_name
 from campaign.spec.system_file import SlurmSettings, SystemFile
 
 SLURMD = {"stop": ["ssh", "{host}", "stop"], "start": ["ssh", "{host}", "start {gres} {devices} {fabric_devices}"]}
 
 
-class Scripted(Slurm):
+class Scripted(SlurmCommands):
     """Answers every command alike, and keeps what was asked."""
 
     def __init__(self, *answers: CompletedCommand) -> None:
@@ -58,7 +58,7 @@ def test_the_table_has_every_strategy_of_the_system_file() -> None:
     ],
 )
 def test_a_strategy_says_what_its_jobs_need(strategy: str, options: dict[str, str], by_slurm: bool) -> None:
-    opened = open_strategy(system(strategy, slurmd=SLURMD), Slurm())
+    opened = open_strategy(system(strategy, slurmd=SLURMD), SlurmCommands())
     assert (opened.options("lease.1"), opened.composed_by_slurm) == (options, by_slurm)
 
 
@@ -72,7 +72,7 @@ def test_what_needs_nothing_said_asks_slurm_nothing(strategy: str) -> None:
 
 
 def test_without_slurm_nobody_is_told() -> None:
-    opened = open_strategy(system("reservation", launcher="local"), Slurm())
+    opened = open_strategy(system("reservation", launcher="local"), SlurmCommands())
     assert opened.options("lease.1") == {}
 
 
@@ -87,7 +87,7 @@ def test_without_slurm_nobody_is_told() -> None:
 )
 def test_commands_that_cannot_be_filled_in_are_refused_at_once(slurmd: Any, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        open_strategy(system("dynamic", slurmd=slurmd), Slurm())
+        open_strategy(system("dynamic", slurmd=slurmd), SlurmCommands())
 
 
 def test_a_host_that_the_file_forgot_is_named() -> None:
@@ -98,7 +98,7 @@ def test_a_host_that_the_file_forgot_is_named() -> None:
 
 @given(st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=5, unique=True))
 def test_reservations_are_named_apart_in_plain_characters(leases: list[str]) -> None:
-    names = [reservation_name(lease) for lease in leases]
+    names = [make_reservation_name(lease) for lease in leases]
     assert len(set(names)) == len(leases)
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+", name) for name in names)
 
@@ -106,9 +106,9 @@ def test_reservations_are_named_apart_in_plain_characters(leases: list[str]) -> 
 def test_a_controller_that_stays_away_is_a_failure_after_a_while() -> None:
     away = CompletedCommand(1, "", "slurm_load_node: Unable to contact slurm controller (connect failure)")
     controller = Controller(Scripted(away), print, poll_s=0.01)
-    controller.patience_s = 0.05
+    controller.max_unreachable_s = 0.05
     with pytest.raises(LaunchError, match="Unable to contact slurm controller"):
-        controller.nodes(["host1"])
+        controller.query_nodes(["host1"])
 
 
 def test_a_controller_that_comes_back_is_asked_again() -> None:
@@ -117,7 +117,7 @@ def test_a_controller_that_comes_back_is_asked_again() -> None:
         CompletedCommand(1, "", "Socket timed out on send/recv operation"),
         CompletedCommand(0, "", ""),
     )
-    assert Controller(slurm, print, poll_s=0.01).nodes(["host1"]) == {}
+    assert Controller(slurm, print, poll_s=0.01).query_nodes(["host1"]) == {}
     assert len(slurm.asked) == 3
 
 
@@ -126,4 +126,4 @@ def test_what_slurm_does_not_let_us_do_says_who_may() -> None:
         CompletedCommand(0, "No reservations in the system", ""), CompletedCommand(1, "", "Access/permission denied")
     )
     with pytest.raises(LaunchError, match="adminlevel=operator"):
-        Controller(slurm, print, poll_s=0.01).reserve("lease.1", ["host1"])
+        Controller(slurm, print, poll_s=0.01).reserve_hosts("lease.1", ["host1"])

@@ -12,8 +12,8 @@ from campaign.common import files
 from campaign.common.files import hash_document, write_atomic
 from campaign.common.paths import Results, lease_id
 from campaign.plan.campaign.resolve import load_campaign
-from campaign.plan.matrix import expand
-from campaign.plan.plan import lease_name
+from campaign.plan.matrix import expand_matrix
+from campaign.plan.plan import format_lease_name
 from campaign.run.driver import Driver
 from campaign.slurm import slurm_submitter as slurm
 from campaign.slurm.submitter import Submission
@@ -50,8 +50,10 @@ class Login:
 
     def leases(self, configuration: str | None = None) -> list[str]:
         """Names of the leases, each once, in order."""
-        cells = expand(self.campaign).cells
-        names = [lease_name(self.campaign.protocol, c) for c in cells if configuration in (None, c.configuration.name)]
+        cells = expand_matrix(self.campaign).cells
+        names = [
+            format_lease_name(self.campaign.protocol, c) for c in cells if configuration in (None, c.configuration.name)
+        ]
         return list(dict.fromkeys(names))
 
     def submitter(self) -> slurm.SlurmSubmitter:

@@ -16,7 +16,7 @@ from campaign.common.errors import ConfigError, LaunchError
 from campaign.run.driver import Driver
 from campaign.slurm import slurm_submitter as module
 from campaign.slurm import submitted_jobs
-from campaign.slurm.submitter import StillQueued, Submission
+from campaign.slurm.submitter import StillQueuedError, Submission
 from tests.fake_slurm import ENDED, FakeSlurm
 from tests.unit.slurm.submission.login import ALIKE, Login, login, request_in
 
@@ -90,7 +90,7 @@ def test_who_holds_devices_does_not_wait_for_room_in_the_queue(tmp_path: Path, f
     first, second = here.leases()
     here.submit(first)
     started_s = time.monotonic()
-    with here.measuring(second), pytest.raises(StillQueued, match="max_jobs is 1"):
+    with here.measuring(second), pytest.raises(StillQueuedError, match="max_jobs is 1"):
         here.submitter().submit(here.request(second), 0.5)
     assert time.monotonic() - started_s < 4
     assert len(fake_slurm.jobs()) == 1

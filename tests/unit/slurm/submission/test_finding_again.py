@@ -129,7 +129,7 @@ def test_an_sbatch_that_outlives_its_caller_is_given_time(
     lease = here.leases()[0]
     folder = here.results.submissions / ("0" * 16)
     folder.mkdir(parents=True)
-    job = submitted_jobs.Submitted(here.request(lease), "", str(folder), time.time(), "small/1x1-local")
+    job = submitted_jobs.SubmittedJob(here.request(lease), "", str(folder), time.time(), "small/1x1-local")
     submitted_jobs.write(here.results, job)
     late = threading.Timer(0.5, lambda: fake_slurm.add("small/1x1-local", comment=f"python=x token={folder.name}"))
     late.start()
@@ -163,7 +163,7 @@ def test_a_driver_that_ended_is_found_for_as_long_as_nobody_has_read_its_result(
     fake_slurm.forget("1")
     found = here.submitter().find(lease)
     assert found is not None
-    assert found.result() == DriverResult([("a", 1)])
+    assert found.read_result() == DriverResult([("a", 1)])
     here.submitter().forget(lease)
     assert here.submitter().find(lease) is None
     assert list((here.results.slurm_state / "watched").iterdir()) == []
@@ -297,7 +297,7 @@ def test_a_look_that_began_before_sbatch_answered_tells_nothing_of_the_job(
     call = job_submission.call_sbatch
 
     def slow(*arguments: Any) -> str:
-        submitter.poll.snapshot()
+        submitter.poll.take_snapshot()
         return call(*arguments)
 
     monkeypatch.setattr(job_submission, "call_sbatch", slow)
@@ -451,7 +451,7 @@ def test_waiting_for_the_end_of_a_job_costs_few_calls(
 def test_hundreds_of_pending_jobs_are_picked_up_by_one_look(
     tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(poll, "_FRESH_S", 5.0)
+    monkeypatch.setattr(poll, "_MAX_FRESH_AGE_S", 5.0)
     here = login(tmp_path, ALIKE, poll_s=30.0)
     leases = [f"lease-{number}" for number in range(300)]
     request = here.request(here.leases()[0])
@@ -461,7 +461,7 @@ def test_hundreds_of_pending_jobs_are_picked_up_by_one_look(
             for number in range(300)
         }
     for number, lease in enumerate(leases):
-        job = submitted_jobs.Submitted(
+        job = submitted_jobs.SubmittedJob(
             replace(request, lease=lease), str(number), str(tmp_path / "t"), time.time() - 60, "c/x"
         )
         submitted_jobs.write(here.results, job)

@@ -17,7 +17,7 @@ from campaign.run.launchers import LAUNCHERS
 from campaign.run.local_submitter import LocalSubmitter
 from campaign.run.submitters import SUBMITTERS, open_submitter
 from campaign.slurm.slurm_submitter import SlurmSubmitter
-from campaign.slurm.submitter import Reporting, Submission
+from campaign.slurm.submitter import ReportingDriver, Submission
 from campaign.spec.driver_messages import DriverRequest, DriverResult
 from tests.unit.slurm.submission.login import ALIKE, finish, login
 
@@ -42,11 +42,11 @@ def submission(tmp_path: Path) -> Submission:
 
 
 def test_there_is_no_result_until_it_is_whole(submission: Submission) -> None:
-    assert submission.result() is None
+    assert submission.read_result() is None
     submission.result_file.write_bytes(b"")
-    assert submission.result() is None
+    assert submission.read_result() is None
     finish(submission, DriverResult([("a", 1)], error=HostFailed("lost", {"host1": "down"})))
-    driven = submission.result()
+    driven = submission.read_result()
     assert driven is not None
     assert driven.measured == [("a", 1)]
     assert isinstance(driven.error, HostFailed)
@@ -57,16 +57,16 @@ def test_there_is_no_result_until_it_is_whole(submission: Submission) -> None:
 def test_a_result_that_is_only_partly_seen_is_none_yet(submission: Submission, length: int) -> None:
     finish(submission, DriverResult(error=LaunchError("lost")))
     submission.result_file.write_bytes(submission.result_file.read_bytes()[:length])
-    assert submission.result() is None
+    assert submission.read_result() is None
     os.utime(submission.result_file, (1.0, 1.0))
     with pytest.raises(LaunchError, match=f"cannot be read .*{submission.result_file}"):
-        submission.result()
+        submission.read_result()
 
 
 def test_a_driver_that_fails_is_the_apparatus(submission: Submission) -> None:
     with pytest.raises(ValueError, match="no such thing"):
-        Reporting(Failing(submission.request), submission.folder)()
-    driven = submission.result()
+        ReportingDriver(Failing(submission.request), submission.folder)()
+    driven = submission.read_result()
     assert driven is not None
     assert isinstance(driven.error, LaunchError)
     assert "the driver of 1x2-local failed: ValueError: no such thing" in str(driven.error)
@@ -81,7 +81,7 @@ def test_what_is_no_result_of_this_driver_is_not_taken_for_it(submission: Submis
     document = json.loads(submission.result_file.read_bytes())
     submission.result_file.write_text(json.dumps({**document, **changes}))
     with pytest.raises(LaunchError, match="unexpected result"):
-        submission.result()
+        submission.read_result()
 
 
 def test_no_pickle_is_ever_read(submission: Submission) -> None:
@@ -95,9 +95,9 @@ def test_no_pickle_is_ever_read(submission: Submission) -> None:
         (submission.folder / name).write_bytes(pickle.dumps(("success", Payload())))
     os.utime(submission.result_file, (1.0, 1.0))
     with pytest.raises(LaunchError, match="cannot be read"):
-        submission.result()
+        submission.read_result()
     submission.result_file.unlink()
-    assert submission.result() is None
+    assert submission.read_result() is None
     assert not (submission.folder / "ran").exists()
 
 

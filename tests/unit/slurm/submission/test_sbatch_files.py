@@ -40,7 +40,9 @@ def scheduled(login: Login) -> None:
 
 
 def without_a_host(login: Login) -> None:
-    ExcludedHosts(login.results.slurm_state).add({"host1": "not responding"}, "1x1-local", login.campaign.system)
+    ExcludedHosts(login.results.slurm_state).exclude_hosts(
+        {"host1": "not responding"}, "1x1-local", login.campaign.system
+    )
     scheduled(login)
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from campaign.common.processes.disturbances import DisturbanceMonitor
 from campaign.common.processes.marked import adopt_orphans
-from campaign.run.local_launcher import _Forked, _wait
-from campaign.workloads.launcher import Limits
-from campaign.workloads.rank_launchers import free_port
+from campaign.run.local_launcher import _ForkedProcess, _wait_for_processes
+from campaign.workloads.launcher import StepLimits
+from campaign.workloads.rank_launchers import find_free_port
 from campaign.workloads.trainer.rank_interface import RankResult, read_results
 
 SERVER = ("-m", "campaign.workloads.trainer.forkserver")
@@ -95,7 +95,7 @@ class Driver:
         """One spec a rank (all the same in a real run); gives the pids. program: instead of the rank's, with `SERVER_OF_TESTS`."""
         directory.mkdir(parents=True, exist_ok=True)
         environment = {"PATH": os.environ["PATH"], "WORLD_SIZE": str(len(specs)), "MASTER_ADDR": "127.0.0.1"}
-        environment |= {"MASTER_PORT": str(free_port()), "CAMPAIGN_OUT": str(directory)}
+        environment |= {"MASTER_PORT": str(find_free_port()), "CAMPAIGN_OUT": str(directory)}
         environment |= {"TEST_PROGRAM": program} if program else {}
         ranks = []
         for rank, spec in enumerate(specs):
@@ -110,8 +110,8 @@ class Driver:
         return self.pids
 
     def finish(self, directory: Path, world_size: int, patience_s: float = 60) -> Outcome:
-        ranks = [_Forked(pid) for pid in self.pids]
-        stopped = _wait(ranks, "none", _Unwatched(), Limits(patience_s), ())
+        ranks = [_ForkedProcess(pid) for pid in self.pids]
+        stopped = _wait_for_processes(ranks, "none", _Unwatched(), StepLimits(patience_s), ())
         if stopped:
             os.killpg(self.pids[0], signal.SIGKILL)
         codes = [rank.wait() for rank in ranks]

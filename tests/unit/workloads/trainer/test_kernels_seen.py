@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from campaign.workloads.trainer.kernels_seen import kernels_seen
+from campaign.workloads.trainer.kernels_seen import record_kernels
 
 
 def attend() -> None:
@@ -26,13 +26,13 @@ def attend() -> None:
     ],
 )
 def test_the_attention_that_was_chosen_is_found(chosen: list[SDPBackend], found: str) -> None:
-    with kernels_seen() as seen, sdpa_kernel(chosen):
+    with record_kernels() as seen, sdpa_kernel(chosen):
         attend()
     assert seen == {"attention": found}
 
 
 def test_several_kernels_are_all_told() -> None:
-    with kernels_seen() as seen:
+    with record_kernels() as seen:
         attend()
         with sdpa_kernel(SDPBackend.MATH):
             attend()
@@ -40,7 +40,7 @@ def test_several_kernels_are_all_told() -> None:
 
 
 def test_products_without_attention_are_none_and_other_threads_are_not_seen() -> None:
-    with kernels_seen() as seen:
+    with record_kernels() as seen:
         torch.ones(3, 3) @ torch.ones(3, 3)
         other = threading.Thread(target=attend)
         other.start()
@@ -53,6 +53,6 @@ def test_a_fused_optimizer_is_seen_in_its_step(fused: bool) -> None:
     weight = torch.nn.Parameter(torch.zeros(3))
     weight.grad = torch.ones(3)
     optimizer = torch.optim.AdamW([weight], fused=fused)
-    with kernels_seen() as seen:
+    with record_kernels() as seen:
         optimizer.step()
     assert seen == ({"optimizer": "fused"} if fused else {})

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from campaign.workloads.trainer import models
-from campaign.workloads.trainer.paced_modules import PacedDevices, Pacer
+from campaign.workloads.trainer.paced_modules import DevicePacer, PacedDevices
 from campaign.workloads.trainer.rank_interface import RankResult, TrainSpec
 from tests.unit.workloads.trainer.conftest import nano
 from tests.unit.workloads.trainer.rank_driver import Driver, Outcome
@@ -31,7 +31,7 @@ STEP_S = 0.2
 def paced(spec: dict[str, Any], devices: int = 1, step_s: float = STEP_S) -> dict[str, Any]:
     """The run on devices that take so long for a step of their own."""
     alone = TrainSpec.model_validate({**spec, "replicas": 1})
-    flops = models.flops_per_step(alone)
+    flops = models.count_step_flops(alone)
     assert flops is not None
     return {**spec, "pace_gflops": [flops / step_s / 1e9] * devices}
 
@@ -141,7 +141,7 @@ def test_gradients_are_reduced_when_the_device_would_have_them() -> None:
     """Four layers of as many operations, each a bucket: the first is reduced after a quarter of the backward pass."""
     network = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(4)))
     devices = PacedDevices({str(layer): 1e6 for layer in range(4)}, 12e6, [0.05])  # 20 ms forward, 40 ms backward
-    devices.hold(network)
+    devices.pace_network(network)
     model = DistributedDataParallel(network, bucket_cap_mb=0.001)
     times_s: list[float] = []
 
@@ -157,7 +157,7 @@ def test_gradients_are_reduced_when_the_device_would_have_them() -> None:
     passes = []
     for _ in range(8):  # DDP makes its buckets after the first pass
         times_s.clear()
-        devices.begin()
+        devices.begin_step()
         devices.begin_window()
         started_s = time.perf_counter()
         loss = model(torch.ones(2, 64)).sum()
@@ -171,11 +171,11 @@ def test_gradients_are_reduced_when_the_device_would_have_them() -> None:
 
 def test_what_others_wait_for_is_lost_and_what_one_makes_up_for_alone_is_not() -> None:
     for alone, lost_s in ((True, (0.0, 0.03)), (False, (0.02, 0.03))):
-        devices = PacedDevices({"": 1e6}, 3e6, [1.0], alone=alone)
+        devices = PacedDevices({"": 1e6}, 3e6, [1.0], is_single_process=alone)
         devices.begin_window()
         # Behind at the gradients and at the end of two steps.
         devices._late_s += [0.02, 0.0, 0.01, 0.03]
-        assert devices.lost_s() == pytest.approx(lost_s)
+        assert devices.compute_lost_s() == pytest.approx(lost_s)
 
 
 def test_a_module_that_is_called_twice_works_twice() -> None:
@@ -189,22 +189,22 @@ def test_a_module_that_is_called_twice_works_twice() -> None:
 
     network = Twice()
     devices = PacedDevices({"layer": 1e6}, 6e6, [1.0])
-    devices.hold(network)
+    devices.pace_network(network)
     for passes in (1, 2):
         network(torch.ones(2, 8)).sum().backward()
-        devices.end()
+        devices.end_step()
         assert devices.paced_s == pytest.approx(passes * 2 * 3e-3, rel=1e-3)
 
 
 def test_a_device_that_updates_a_share_of_the_weights_takes_that_share_of_the_optimizers_time() -> None:
-    whole, quarter = (PacedDevices({}, 20e6, [1.0], updates=share) for share in (1.0, 0.25))
+    whole, quarter = (PacedDevices({}, 20e6, [1.0], update_share=share) for share in (1.0, 0.25))
     for devices in (whole, quarter):
-        devices.end()
+        devices.end_step()
     assert quarter.paced_s == pytest.approx(whole.paced_s / 4)
 
 
 def test_operations_are_those_of_modules_in_their_order() -> None:
-    operations = models.count("bert-nano", models.shaping_options("bert-nano", {"seq_len": 16}))
+    operations = models.count_module_flops("bert-nano", models.select_shaping_options("bert-nano", {"seq_len": 16}))
     assert operations is not None
     tokens, width = 16, 128
     # Attention's two products lie before the projection.
@@ -215,7 +215,7 @@ def test_operations_are_those_of_modules_in_their_order() -> None:
         ("layers.0.feed_forward.2", 2 * tokens * width * 4 * width),
     ]
     # GPT's output is no module: it goes to the last one, whose gradients come after it.
-    gpt = models.count("gpt-nano", models.shaping_options("gpt-nano", {"seq_len": 16}))
+    gpt = models.count_module_flops("gpt-nano", models.select_shaping_options("gpt-nano", {"seq_len": 16}))
     assert gpt is not None
     assert list(gpt.items())[-1] == ("norm", 2 * tokens * width * 2048)
 
@@ -228,37 +228,37 @@ def _compute(seconds: float) -> None:
 
 @pytest.mark.alone
 def test_work_takes_the_device_s_time() -> None:
-    pacer, started = Pacer(), time.perf_counter()
+    pacer, started = DevicePacer(), time.perf_counter()
     for _ in range(40):
         _compute(0.001)
-        pacer.advance(0.005)
+        pacer.wait_for_device(0.005)
     assert time.perf_counter() - started == pytest.approx(0.2, rel=0.02)
     assert pacer.paced_s == pytest.approx(0.2)
 
 
 def test_what_a_thread_is_blocked_for_is_no_work() -> None:
-    pacer, started = Pacer(), time.perf_counter()
+    pacer, started = DevicePacer(), time.perf_counter()
     for _ in range(20):
         time.sleep(0.005)
-        pacer.advance(0.005)
+        pacer.wait_for_device(0.005)
     assert time.perf_counter() - started >= 0.195
 
 
 @pytest.mark.alone
 def test_a_slow_part_is_made_up_for() -> None:
-    pacer, started = Pacer(), time.perf_counter()
+    pacer, started = DevicePacer(), time.perf_counter()
     _compute(0.02)
-    pacer.advance(0.001)
+    pacer.wait_for_device(0.001)
     assert pacer.late_s > 0.015
     for _ in range(20):
-        pacer.advance(0.005)
+        pacer.wait_for_device(0.005)
     assert pacer.late_s < 0.001
     assert time.perf_counter() - started == pytest.approx(0.101, rel=0.05)
 
 
 def test_a_core_that_is_too_slow_is_late() -> None:
-    pacer = Pacer()
+    pacer = DevicePacer()
     for _ in range(5):
         _compute(0.004)
-        pacer.advance(0.002)
+        pacer.wait_for_device(0.002)
     assert pacer.late_s >= 0.009

@@ -12,13 +12,13 @@ from campaign.common.accelerators import AcceleratorKind
 from campaign.common.errors import ConfigError
 from campaign.workloads.trainer import rank_device
 from campaign.workloads.trainer.rank_device import (
-    bound_to_socket,
+    bind_to_socket,
     choose_device,
-    elsewhere,
-    identity,
-    libraries,
-    places,
-    uuids_of_replicas,
+    describe_foreign_devices,
+    identify_device,
+    list_replica_uuids,
+    locate_tensors,
+    read_library_versions,
 )
 
 
@@ -51,7 +51,7 @@ def test_a_rank_takes_the_device_it_is_shown_or_that_of_its_number(
     xpu.count = count
     device = choose_device("xpu", local_rank)
     assert device == xpu.chosen == torch.device("xpu", index)
-    assert identity(device) == {
+    assert identify_device(device) == {
         "device_name": "Intel(R) Data Center GPU Max 1550",
         "device_uuid": "000102030405060708090a0b0c0d0e0f",
     }
@@ -79,10 +79,10 @@ def test_a_rank_is_bound_to_the_socket_of_its_device(
         return "device in node 1, rank in 0", beside
 
     monkeypatch.setattr(rank_device, "bind_near_device", bind)
-    said, flag = bound_to_socket(torch.device("cuda", 0))
+    said, flag = bind_to_socket(torch.device("cuda", 0))
     assert (bound, said) == ([address], "device in node 1, rank in 0")
     assert bool(flag) is not beside
-    assert bound_to_socket(torch.device("cpu")) == ("", "")
+    assert bind_to_socket(torch.device("cpu")) == ("", "")
     assert bound == [address], "what runs on the CPU is left as it is"
 
 
@@ -91,15 +91,15 @@ def test_what_torch_has_loaded_for_a_gpu_is_told_by_its_version(monkeypatch: pyt
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92000)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 1))
-    assert libraries(torch.device("cuda", 0)) == {"cuda": "13.0", "cudnn": "92000", "nccl": "2.29.1"}
-    assert libraries(torch.device("cpu")) == {}
+    assert read_library_versions(torch.device("cuda", 0)) == {"cuda": "13.0", "cudnn": "92000", "nccl": "2.29.1"}
+    assert read_library_versions(torch.device("cpu")) == {}
 
 
 def test_one_process_with_several_devices_says_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     module = SimpleNamespace(get_device_properties=lambda device: SimpleNamespace(uuid=f"uuid-{device.index}"))
     monkeypatch.setattr(rank_device, "device_module", lambda torch_type: module)
-    assert uuids_of_replicas(torch.device("cuda", 0), 3) == ("uuid-1", "uuid-2")
-    assert uuids_of_replicas(torch.device("cuda", 0), 1) == uuids_of_replicas(torch.device("cpu"), 3) == ()
+    assert list_replica_uuids(torch.device("cuda", 0), 3) == ("uuid-1", "uuid-2")
+    assert list_replica_uuids(torch.device("cuda", 0), 1) == list_replica_uuids(torch.device("cpu"), 3) == ()
 
 
 @pytest.mark.parametrize(
@@ -128,11 +128,11 @@ def test_a_torch_of_the_other_vendor_is_told_apart(
 
 def test_tensors_elsewhere_are_told_from_those_on_the_device() -> None:
     model = torch.nn.Linear(2, 2)
-    on_cpu = places({"parameters": model.parameters(), "gradients": []})
+    on_cpu = locate_tensors({"parameters": model.parameters(), "gradients": []})
     assert on_cpu == {"parameters": ("cpu",)}
-    assert elsewhere(torch.device("cpu"), on_cpu) == ""
-    assert elsewhere(torch.device("xpu", 1), on_cpu) == "parameters on cpu"
-    mixed = places({"losses": [torch.zeros(1, device="meta"), torch.zeros(1)]})
-    assert elsewhere(torch.device("meta"), mixed) == "losses on cpu"
-    assert elsewhere(torch.device("xpu", 1), {"losses": ("xpu:0", "xpu:1")}) == "losses on xpu:0"
-    assert elsewhere(torch.device("xpu"), {"losses": ("xpu:0",)}) == ""
+    assert describe_foreign_devices(torch.device("cpu"), on_cpu) == ""
+    assert describe_foreign_devices(torch.device("xpu", 1), on_cpu) == "parameters on cpu"
+    mixed = locate_tensors({"losses": [torch.zeros(1, device="meta"), torch.zeros(1)]})
+    assert describe_foreign_devices(torch.device("meta"), mixed) == "losses on cpu"
+    assert describe_foreign_devices(torch.device("xpu", 1), {"losses": ("xpu:0", "xpu:1")}) == "losses on xpu:0"
+    assert describe_foreign_devices(torch.device("xpu"), {"losses": ("xpu:0",)}) == ""

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from campaign.workloads.trainer import dataset
-from campaign.workloads.trainer.dataset import BLOCK_BYTES, BatchMemory, Dataset, LinkRate
+from campaign.workloads.trainer.dataset import BLOCK_BYTES, BatchMemory, Dataset, EmulatedLink
 from campaign.workloads.trainer.input_pipeline import StorageFeed, make_feed
 from campaign.workloads.trainer.model_catalog import MODELS
-from campaign.workloads.trainer.models import Sample, batch_of, build
+from campaign.workloads.trainer.models import Sample, build_model, make_batch
 from campaign.workloads.trainer.rank_interface import TrainSpec
 from tests.unit.workloads.trainer.rank_driver import Driver
 
@@ -43,13 +43,13 @@ def batch(index: int) -> Sample:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_batch_from_storage_is_the_batch_that_was_made(tmp_path: Path, workers: int) -> None:
     spec = spec_of(tmp_path, options={"loader_workers": workers})
-    trainable = build(spec.model, spec.resolved_options(), "meta")
+    trainable = build_model(spec.model, spec.resolve_options(), "meta")
     feed, size_bytes = make_feed(spec, trainable, rank=1, world_size=2, device=CPU)
     assert size_bytes == 2 * (3 * 32 * 32 + 8)
     for step in range(9):  # four batches are stored, so that this is more than two rounds
         image, target = feed()
         first = (step % 4 * 2 + 1) * 2
-        made = batch_of(trainable, range(first, first + 2), spec.seed)
+        made = make_batch(trainable, range(first, first + 2), spec.seed)
         assert torch.equal(image, (made[0].float() - 127.5) / 73.9)
         assert torch.equal(target, made[1])
     assert list(tmp_path.iterdir()) == []  # the file has no name, so nothing is left behind
@@ -59,9 +59,9 @@ def test_every_batch_from_storage_is_the_batch_that_was_made(tmp_path: Path, wor
 
 
 def test_the_first_batch_has_on_storage_the_checksum_that_it_had_in_memory(tmp_path: Path) -> None:
-    written, read = BatchMemory(batch(0), pinned=False), BatchMemory(batch(0), pinned=False)
-    written.fill(batch(0))
-    Dataset(tmp_path, batch, 3).read(0, read)
+    written, read = BatchMemory(batch(0), is_pinned=False), BatchMemory(batch(0), is_pinned=False)
+    written.copy_batch(batch(0))
+    Dataset(tmp_path, batch, 3).read_record(0, read)
     assert hashlib.sha256(read.bytes).digest() == hashlib.sha256(written.bytes).digest()
     assert torch.equal(read.tensors[1], batch(0)[1])
 
@@ -70,8 +70,8 @@ def test_the_first_batch_has_on_storage_the_checksum_that_it_had_in_memory(tmp_p
 @given(pixels=st.integers(1, 9000), tokens=st.integers(1, 600))
 def test_memory_of_a_batch_is_whole_blocks_at_the_start_of_one(pixels: int, tokens: int) -> None:
     example = torch.zeros(2, pixels, dtype=torch.uint8), torch.zeros(2, tokens, dtype=torch.int64)
-    record = BatchMemory(example, pinned=False)
-    record.fill(example)
+    record = BatchMemory(example, is_pinned=False)
+    record.copy_batch(example)
     assert record.size_bytes % BLOCK_BYTES == 0
     assert 0 <= record.size_bytes - 2 * pixels - 16 * tokens < BLOCK_BYTES + 64
     assert record.tensors[0].data_ptr() % BLOCK_BYTES == 0
@@ -79,17 +79,17 @@ def test_memory_of_a_batch_is_whole_blocks_at_the_start_of_one(pixels: int, toke
 
 
 def test_a_large_dataset_repeats_its_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "_DISTINCT_BYTES", 2 * BLOCK_BYTES)
-    stored, record = Dataset(tmp_path, batch, 5), BatchMemory(batch(0), pinned=False)
+    monkeypatch.setattr(dataset, "_MAX_DISTINCT_BYTES", 2 * BLOCK_BYTES)
+    stored, record = Dataset(tmp_path, batch, 5), BatchMemory(batch(0), is_pinned=False)
     read = []
     for index in range(5):
-        stored.read(index, record)
+        stored.read_record(index, record)
         read.append(int(record.tensors[1][0]))
     assert read == [0, 1, 0, 1, 0]
 
 
 def test_the_size_asked_for_is_the_size_written(tmp_path: Path) -> None:
-    trainable = build("mobilenetv2-32px", spec_of(tmp_path).resolved_options(), "meta")
+    trainable = build_model("mobilenetv2-32px", spec_of(tmp_path).resolve_options(), "meta")
     for asked, records in (({"dataset_mib": 1}, 2**20 // (2 * (3 * 32 * 32 + 8))), ({}, 4)):
         feed, _ = make_feed(spec_of(tmp_path, options=asked), trainable, 0, 1, CPU)
         assert isinstance(feed, StorageFeed)
@@ -99,10 +99,10 @@ def test_the_size_asked_for_is_the_size_written(tmp_path: Path) -> None:
 def test_a_file_that_something_cuts_is_an_error_that_names_the_directory(tmp_path: Path) -> None:
     stored = Dataset(tmp_path, batch, 4)
     os.ftruncate(stored._file.fileno(), 2 * stored.record_bytes)
-    record = BatchMemory(batch(0), pinned=False)
-    stored.read(1, record)
+    record = BatchMemory(batch(0), is_pinned=False)
+    stored.read_record(1, record)
     with pytest.raises(OSError, match=f"ends early.*{tmp_path.name}"):
-        stored.read(2, record)
+        stored.read_record(2, record)
 
 
 def test_the_error_of_a_loader_reaches_the_step(tmp_path: Path) -> None:
@@ -153,20 +153,20 @@ def test_where_o_direct_is_refused_reads_still_go_on(tmp_path: Path, monkeypatch
         return real(file, command, flags)
 
     monkeypatch.setattr(dataset.fcntl, "fcntl", refuses)
-    stored, record = Dataset(tmp_path, batch, 2), BatchMemory(batch(0), pinned=False)
-    stored.read(1, record)
-    assert not stored.direct
+    stored, record = Dataset(tmp_path, batch, 2), BatchMemory(batch(0), is_pinned=False)
+    stored.read_record(1, record)
+    assert not stored.is_direct
     assert int(record.tensors[1][0]) == 1
 
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 10**6)), min_size=1, max_size=20))
 def test_a_link_never_carries_more_than_its_rate(asked: list[tuple[float, int]]) -> None:
-    link = LinkRate(1e6)
+    link = EmulatedLink(1e6)
     now_s, carried = 0.0, 0
     for pause_s, size_bytes in asked:
         now_s += pause_s
-        due_s = link.due_s(size_bytes, now_s)
+        due_s = link.schedule_read(size_bytes, now_s)
         carried += size_bytes
         assert due_s >= now_s + size_bytes / 1e6 - 1e-9
         assert carried / 1e6 <= due_s + 1e-9
@@ -174,12 +174,12 @@ def test_a_link_never_carries_more_than_its_rate(asked: list[tuple[float, int]])
 
 
 def test_readers_of_one_link_wait_for_each_other() -> None:
-    link = LinkRate(100.0)
-    assert [link.due_s(50, 1.0), link.due_s(50, 1.0), link.due_s(50, 9.0)] == [1.5, 2.0, 9.5]
+    link = EmulatedLink(100.0)
+    assert [link.schedule_read(50, 1.0), link.schedule_read(50, 1.0), link.schedule_read(50, 9.0)] == [1.5, 2.0, 9.5]
 
 
 def test_emulated_storage_is_no_faster_than_its_share_and_says_so(tmp_path: Path) -> None:
-    trainable = build("mobilenetv2-32px", spec_of(tmp_path).resolved_options(), "meta")
+    trainable = build_model("mobilenetv2-32px", spec_of(tmp_path).resolve_options(), "meta")
     spec = spec_of(tmp_path, storage_gb_per_s=0.002, storage_ranks=2)
     feed, _ = make_feed(spec, trainable, 0, 1, CPU)
     assert "storage emulated" in feed.flags
@@ -196,9 +196,9 @@ def test_the_page_cache_is_dropped_before_the_first_read_and_after_every_one(
     monkeypatch.setattr(
         os, "posix_fadvise", lambda file, offset, size_bytes, advice: dropped.append((offset, size_bytes))
     )
-    monkeypatch.setattr(Dataset, "_ask_direct", lambda self: None)
-    stored, record = Dataset(tmp_path, batch, 3), BatchMemory(batch(0), pinned=False)
-    stored.read(2, record)
+    monkeypatch.setattr(Dataset, "_enable_direct_reads", lambda self: None)
+    stored, record = Dataset(tmp_path, batch, 3), BatchMemory(batch(0), is_pinned=False)
+    stored.read_record(2, record)
     size = stored.record_bytes
     assert dropped == [
         (0, 0),

@@ -15,7 +15,7 @@ from campaign.workloads.failures import PACE_NOT_HELD
 from campaign.workloads.protocol import Outcome, Run, RunStorage
 from campaign.workloads.train import TrainWorkload
 from campaign.workloads.trainer.rank_interface import RankResult, TrainSpec
-from campaign.workloads.trainer_runs import at_pace, efficiency, lost_pace
+from campaign.workloads.trainer_runs import compute_efficiency, compute_pace_loss, reject_lost_pace
 from tests.campaign_files import one_cell, one_run
 
 FILE = TrainWorkload(name="nano", kind="train", model="bert-nano", precisions=("fp32",), options={"input": "storage"})
@@ -33,7 +33,7 @@ def result(rank: int = 0, **values: Any) -> RankResult:
 
 def test_a_step_of_all_ranks_and_what_one_device_did_of_its_peak(tmp_path: Path) -> None:
     first = result(flops_per_step=8e12, allreduce_bytes_per_step=10**9)
-    found = efficiency(run_with(tmp_path, peak_tflops=20.0), [first, result(1)], 2.0)
+    found = compute_efficiency(run_with(tmp_path, peak_tflops=20.0), [first, result(1)], 2.0)
     # Three steps (tests.campaign_files) of two ranks in two seconds.
     assert found == {
         "flops_per_step": 16e12,
@@ -45,9 +45,12 @@ def test_a_step_of_all_ranks_and_what_one_device_did_of_its_peak(tmp_path: Path)
 
 def test_what_cannot_be_known_is_absent(tmp_path: Path) -> None:
     run = run_with(tmp_path)
-    assert efficiency(run, [result(), result(1)], 2.0) == {}
-    assert set(efficiency(run, [result(flops_per_step=1e9), result(1)], 2.0)) == {"flops_per_step", "achieved_tflops"}
-    assert efficiency(run, [result(flops_per_step=1e9, input_read_s=0.1), result(1)], 0.0) == {}
+    assert compute_efficiency(run, [result(), result(1)], 2.0) == {}
+    assert set(compute_efficiency(run, [result(flops_per_step=1e9), result(1)], 2.0)) == {
+        "flops_per_step",
+        "achieved_tflops",
+    }
+    assert compute_efficiency(run, [result(flops_per_step=1e9, input_read_s=0.1), result(1)], 0.0) == {}
 
 
 def test_the_rank_that_waited_longest_and_the_bytes_of_all(tmp_path: Path) -> None:
@@ -55,9 +58,12 @@ def test_the_rank_that_waited_longest_and_the_bytes_of_all(tmp_path: Path) -> No
         result(0, input_bytes_per_step=10**9, input_read_s=0.5),
         result(1, input_bytes_per_step=10**9, input_read_s=0.7),
     ]
-    assert efficiency(run_with(tmp_path), ranks, 3.0) == {"input_wait_s": 0.7, "input_gb_per_s": pytest.approx(2.0)}
+    assert compute_efficiency(run_with(tmp_path), ranks, 3.0) == {
+        "input_wait_s": 0.7,
+        "input_gb_per_s": pytest.approx(2.0),
+    }
     resident = [result(0, input_bytes_per_step=10**9), result(1, input_bytes_per_step=10**9)]
-    assert efficiency(run_with(tmp_path), resident, 3.0) == {}
+    assert compute_efficiency(run_with(tmp_path), resident, 3.0) == {}
 
 
 def test_ranks_are_told_where_the_configuration_s_storage_is_and_how_many_share_it(tmp_path: Path) -> None:
@@ -85,7 +91,7 @@ def paced(*lost_s: tuple[float, ...]) -> Outcome:
     results = [
         result(rank, step_times_s=(1.0, 1.0, 1.0), window_s=3.0, pace_lost_s=lost) for rank, lost in enumerate(lost_s)
     ]
-    return at_pace(Outcome("ok", throughput_per_s=1.0, metrics=lost_pace(results, 3.0)))
+    return reject_lost_pace(Outcome("ok", throughput_per_s=1.0, metrics=compute_pace_loss(results, 3.0)))
 
 
 def test_a_run_whose_pace_was_not_held_is_invalid_and_says_what_to_do() -> None:
@@ -102,7 +108,7 @@ def test_a_run_whose_pace_was_not_held_is_invalid_and_says_what_to_do() -> None:
 
 
 def test_without_a_pace_nothing_is_lost() -> None:
-    assert lost_pace([result(), result(1)], 3.0) == {}
+    assert compute_pace_loss([result(), result(1)], 3.0) == {}
 
 
 def test_ranks_that_do_not_read_are_told_of_no_storage(tmp_path: Path) -> None:

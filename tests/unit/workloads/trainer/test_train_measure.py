@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from campaign.workloads.trainer import timed_steps
 from campaign.workloads.trainer.input_pipeline import make_feed
-from campaign.workloads.trainer.models import build
+from campaign.workloads.trainer.models import build_model
 from campaign.workloads.trainer.rank_interface import RankEnvironment, TrainSpec
-from campaign.workloads.trainer.timed_steps import CpuClock, Training, measure
+from campaign.workloads.trainer.timed_steps import CpuClock, Training, measure_steps
 from campaign.workloads.trainer.training_session import TrainingSession
 
 CPU = torch.device("cpu")
@@ -28,14 +28,14 @@ def nano(**changes: object) -> TrainSpec:
 
 def make(spec: TrainSpec) -> Training:
     torch.manual_seed(spec.seed)
-    trainable = build(spec.model, spec.resolved_options())
+    trainable = build_model(spec.model, spec.resolve_options())
     feed, _ = make_feed(spec, trainable, 0, 1, CPU)
     return Training(spec, trainable, feed, CPU, 1)
 
 
 def test_another_seed_trains_other_parameters() -> None:
     one, other = make(nano(seed=1)), make(nano(seed=2))
-    assert one.step().item() != other.step().item()
+    assert one.run_step().item() != other.run_step().item()
 
 
 def saved_bytes(spec: TrainSpec) -> tuple[int, float]:
@@ -67,10 +67,10 @@ def test_activation_checkpointing_keeps_less_for_the_same_loss(model: str) -> No
 @pytest.mark.parametrize(("given", "expected"), [({}, False), ({"channels_last": True}, True)])
 def test_images_and_convolutions_have_the_memory_format_that_is_asked_for(given: Any, expected: bool) -> None:
     spec = TrainSpec(model="resnet50w16", batch=2, measured_steps=1, options=given)
-    assert spec.channels_last is expected
-    assert spec.model_copy(update={"device": "cuda"}).channels_last is True
+    assert spec.uses_channels_last is expected
+    assert spec.model_copy(update={"device": "cuda"}).uses_channels_last is True
     session = TrainingSession(spec, RankEnvironment(0, 1, 0, Path(), Path(), 1), 0.0)
-    trainable = session._build()
+    trainable = session._build_model()
     assert trainable.network.features[0].weight.is_contiguous(memory_format=torch.channels_last) is expected
     image, _ = make_feed(spec, trainable, 0, 1, CPU)[0]()
     assert image.is_contiguous(memory_format=torch.channels_last) is expected
@@ -79,9 +79,9 @@ def test_images_and_convolutions_have_the_memory_format_that_is_asked_for(given:
 
 def test_training_lowers_the_loss_and_repeats_bit_for_bit() -> None:
     first, again = make(nano()), make(nano())
-    losses = [first.step().item() for _ in range(20)]
+    losses = [first.run_step().item() for _ in range(20)]
     assert losses[-1] < losses[0] / 2
-    assert losses == [again.step().item() for _ in range(20)]
+    assert losses == [again.run_step().item() for _ in range(20)]
     assert first.applied_steps == 20
 
 
@@ -92,7 +92,7 @@ def test_the_window_holds_the_steps_and_the_barriers_are_outside() -> None:
         events.append("step")
         return torch.tensor(1.5)
 
-    window = measure(step, 3, CpuClock(), lambda: events.append("barrier"))
+    window = measure_steps(step, 3, CpuClock(), lambda: events.append("barrier"))
     assert events == ["barrier", "step", "step", "step", "barrier"]
     assert len(window.step_times_s) == 3
     assert sum(window.step_times_s) <= window.window_s
@@ -102,7 +102,7 @@ def test_the_window_holds_the_steps_and_the_barriers_are_outside() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_one_loss_that_is_not_finite_is_seen(bad: float) -> None:
     losses = iter([1.0, bad, 1.0])
-    window = measure(lambda: torch.tensor(next(losses)), 3, CpuClock(), lambda: None)
+    window = measure_steps(lambda: torch.tensor(next(losses)), 3, CpuClock(), lambda: None)
     assert not all(map(math.isfinite, window.losses))
 
 
@@ -114,10 +114,10 @@ def test_fp16_warms_up_until_updates_are_applied_and_a_dropped_one_is_counted() 
     warmup = training.warm_up()
     assert training.applied_steps >= 3
     assert warmup.steps > training.applied_steps
-    assert warmup.steady is None
+    assert warmup.is_steady is None
     before = training.applied_steps
     training.scaler.update(2.0**60)
-    training.step()
+    training.run_step()
     assert training.applied_steps == before
 
 
@@ -128,9 +128,9 @@ def test_fp16_is_lengthened_after_its_scaler_has_settled() -> None:
     training.scaler.update(2.0**24)
     warmup = training.warm_up()
     assert 20 <= warmup.steps <= 40
-    assert warmup.steady == (warmup.steps < 40) or warmup.steady
+    assert warmup.is_steady == (warmup.steps < 40) or warmup.is_steady
     before = training.applied_steps
-    training.step()
+    training.run_step()
     assert training.applied_steps == before + 1
 
 
@@ -172,7 +172,7 @@ def test_steps_are_made_for_as_long_as_is_asked(
     with pytest.MonkeyPatch.context() as monkeypatch:
         training = planted(monkeypatch, times_s, **asked)
         warmup = training.warm_up()
-        steps = training.steps_to_measure(warmup)
+        steps = training.count_steps_to_measure(warmup)
     made_s = [times_s[min(index, len(times_s) - 1)] for index in range(warmup.steps)]
     assert sum(made_s[1:]) >= warmup_min_s or math.isclose(sum(made_s[1:]), warmup_min_s)
     assert warmup.steps >= warmup_steps
@@ -188,18 +188,18 @@ def test_a_first_step_that_compiles_is_no_warm_up(monkeypatch: pytest.MonkeyPatc
     training = planted(monkeypatch, times_s, warmup_steps=1, warmup_min_s=1.0, measured_min_s=2.0)
     warmup = training.warm_up()
     assert 21 <= warmup.steps <= 22
-    assert training.steps_to_measure(warmup) == math.ceil(1.05 * 2.0 / 0.05)
+    assert training.count_steps_to_measure(warmup) == math.ceil(1.05 * 2.0 / 0.05)
 
 
 @pytest.mark.parametrize("asked", ["fp32", "bf16", "fp16"])
 def test_parameters_and_gradients_stay_fp32(asked: str) -> None:
     training = make(nano(precision=asked))
-    training.step()
+    training.run_step()
     kinds = {parameter.grad.dtype for parameter in training.model.parameters() if parameter.grad is not None}
     assert kinds == {torch.float32}
 
 
 def test_optimizers_are_those_of_the_family() -> None:
     for name, kind in (("bert-nano", torch.optim.AdamW), ("cspn", torch.optim.SGD)):
-        trainable = build(name, TrainSpec(model=name, batch=1, measured_steps=1).resolved_options())
-        assert trainable.optimizer_of(0.1)[0] is kind
+        trainable = build_model(name, TrainSpec(model=name, batch=1, measured_steps=1).resolve_options())
+        assert trainable.choose_optimizer(0.1)[0] is kind

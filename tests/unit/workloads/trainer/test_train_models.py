@@ -17,7 +17,7 @@ from torch import nn
 from campaign.common.errors import ConfigError
 from campaign.workloads.trainer import models
 from campaign.workloads.trainer.model_catalog import FAMILY_OPTIONS, MODELS, resolve_options
-from campaign.workloads.trainer.models import Sample, batch_of, build, yolo
+from campaign.workloads.trainer.models import Sample, build_model, make_batch, yolo
 from campaign.workloads.trainer.rank_interface import RankEnvironment, TrainSpec
 from campaign.workloads.trainer.training_session import TrainingSession
 from campaign.workloads.trainer.transformer_sizes import GPT_SIZES
@@ -54,9 +54,9 @@ def as_input(batch: Sample) -> Sample:
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_parameters_and_arithmetic(name: str) -> None:
     info = MODELS[name]
-    trainable = build(name, info.default_options, "meta")
+    trainable = build_model(name, info.default_options, "meta")
     shaping = {option: info.default_options[option] for option in FAMILY_OPTIONS[info.family]}
-    counted = models.count(name, tuple(sorted(shaping.items())))
+    counted = models.count_module_flops(name, tuple(sorted(shaping.items())))
     parameters = sum(parameter.numel() for parameter in trainable.parameters())
     assert parameters == info.parameters
     assert counted is not None
@@ -67,10 +67,10 @@ def test_parameters_and_arithmetic(name: str) -> None:
 
 
 def test_only_models_of_a_billion_parameters_are_built_without_memory() -> None:
-    assert [name for name in MODELS if models.is_late(name)] == ["gpt3-1.3b", "gpt3-6.7b"]
+    assert [name for name in MODELS if models.is_deferred(name)] == ["gpt3-1.3b", "gpt3-6.7b"]
     spec = TrainSpec(model="gpt3-6.7b", batch=2, measured_steps=1)
     session = TrainingSession(spec.model_copy(update={"options": {"parallel": "fsdp"}}), PLACE, 0.0)
-    assert all(weight.is_meta for weight in session._build().parameters())
+    assert all(weight.is_meta for weight in session._build_model().parameters())
 
 
 def test_a_sequence_is_no_longer_than_a_model_has_positions() -> None:
@@ -81,10 +81,10 @@ def test_a_sequence_is_no_longer_than_a_model_has_positions() -> None:
 
 
 def test_late_weights_are_drawn_as_others_are_and_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = build("gpt-nano", MODELS["gpt-nano"].default_options)
-    late, again, other = (build("gpt-nano", MODELS["gpt-nano"].default_options, "meta") for _ in range(3))
+    plain = build_model("gpt-nano", MODELS["gpt-nano"].default_options)
+    late, again, other = (build_model("gpt-nano", MODELS["gpt-nano"].default_options, "meta") for _ in range(3))
     for trainable, seed in ((late, 1), (again, 1), (other, 2)):
-        models.materialise(trainable, torch.device("cpu"), seed)
+        models.materialise_weights(trainable, torch.device("cpu"), seed)
     for (name, weight), expected in zip(late.named_parameters(), plain.parameters(), strict=True):
         assert weight.std().item() == pytest.approx(expected.std().item(), rel=0.05, abs=1e-9), name
         assert weight.mean().item() == pytest.approx(expected.mean().item(), abs=2e-3), name
@@ -96,8 +96,8 @@ def test_late_weights_are_drawn_as_others_are_and_by_their_names(monkeypatch: py
 @pytest.mark.parametrize("name", REDUCED)
 def test_every_parameter_takes_part_in_the_loss(name: str) -> None:
     torch.manual_seed(0)
-    trainable = build(name, MODELS[name].default_options)
-    loss = trainable(*as_input(batch_of(trainable, range(6), 1)))
+    trainable = build_model(name, MODELS[name].default_options)
+    loss = trainable(*as_input(make_batch(trainable, range(6), 1)))
     loss.backward()
     idle = [key for key, value in trainable.named_parameters() if value.grad is None or not value.grad.abs().sum() > 0]
     assert loss.shape == ()
@@ -108,8 +108,8 @@ def test_every_parameter_takes_part_in_the_loss(name: str) -> None:
 @pytest.mark.parametrize("name", ["bert-nano", "gpt-nano"])
 def test_dropout_is_an_option_that_changes_training_only(name: str) -> None:
     torch.manual_seed(0)
-    trainable = build(name, resolve_options(name, {"dropout": 0.5, "seq_len": 8}))
-    batch = batch_of(trainable, range(2), 1)
+    trainable = build_model(name, resolve_options(name, {"dropout": 0.5, "seq_len": 8}))
+    batch = make_batch(trainable, range(2), 1)
     assert trainable(*batch) != trainable(*batch)
     trainable.eval()
     assert trainable(*batch) == trainable(*batch)
@@ -117,7 +117,7 @@ def test_dropout_is_an_option_that_changes_training_only(name: str) -> None:
 
 def test_a_language_model_sees_nothing_of_what_is_to_come() -> None:
     torch.manual_seed(0)
-    network = build("gpt-nano", resolve_options("gpt-nano", {"seq_len": 8})).network
+    network = build_model("gpt-nano", resolve_options("gpt-nano", {"seq_len": 8})).network
     token_ids = torch.arange(8).unsqueeze(0)
     changed = token_ids.clone()
     changed[0, 5] = 99
@@ -127,24 +127,24 @@ def test_a_language_model_sees_nothing_of_what_is_to_come() -> None:
 
 
 def test_what_a_language_model_foretells_is_the_same_text_one_token_on() -> None:
-    token_ids, following = batch_of(build("gpt-nano", MODELS["gpt-nano"].default_options, "meta"), range(2), 1)
+    token_ids, following = make_batch(build_model("gpt-nano", MODELS["gpt-nano"].default_options, "meta"), range(2), 1)
     assert token_ids.shape == following.shape == (2, 64)
     assert torch.equal(token_ids[:, 1:], following[:, :-1])
 
 
 def test_a_new_language_model_expects_every_token_alike() -> None:
     torch.manual_seed(0)
-    trainable = build("gpt-nano", MODELS["gpt-nano"].default_options)
-    loss = trainable(*batch_of(trainable, range(4), 1))
+    trainable = build_model("gpt-nano", MODELS["gpt-nano"].default_options)
+    loss = trainable(*make_batch(trainable, range(4), 1))
     assert loss.item() == pytest.approx(math.log(GPT_SIZES["gpt-nano"].vocabulary), rel=0.02)
 
 
 @settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 10**6), name=st.sampled_from(["bert-nano", "cspn", "gpt-nano"]))
 def test_a_sample_depends_on_its_index_not_on_how_the_batch_is_cut(seed: int, name: str) -> None:
-    trainable = build(name, MODELS[name].default_options, "meta")
-    whole = batch_of(trainable, range(4), seed)
-    halves = [batch_of(trainable, part, seed) for part in (range(2), range(2, 4))]
+    trainable = build_model(name, MODELS[name].default_options, "meta")
+    whole = make_batch(trainable, range(4), seed)
+    halves = [make_batch(trainable, part, seed) for part in (range(2), range(2, 4))]
     for column, tensor in enumerate(whole):
         assert torch.equal(tensor, torch.cat([half[column] for half in halves]))
     assert not torch.equal(whole[0][0], whole[0][1])
@@ -161,7 +161,7 @@ def test_a_detector_that_finds_the_boxes_has_a_lower_loss_than_one_that_does_not
         output[0, 0, :4, row, column] = torch.logit(offsets)
         output[0, 0, 4, row, column] = 8.0
         output[0, 0, 5 + 3, row, column] = 8.0
-    assert yolo.loss(found, objects) < 0.01 < yolo.loss(blank, objects)
+    assert yolo.detection_loss(found, objects) < 0.01 < yolo.detection_loss(blank, objects)
 
 
 @pytest.mark.parametrize("package", ["transformers", "torchvision"])
@@ -169,7 +169,7 @@ def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, package, None)
     name = f"{package}:bert"
     with pytest.raises(ConfigError, match=f"needs the package {package}"):
-        build(name, resolve_options(name, {}))
+        build_model(name, resolve_options(name, {}))
 
 
 class _Tuple:
@@ -213,10 +213,10 @@ def _fake_transformers() -> Any:
 
 def test_a_model_of_transformers_trains_with_all_of_its_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", _fake_transformers())
-    trainable = build("transformers:bert", resolve_options("transformers:bert", {"seq_len": 6}))
-    batch = batch_of(trainable, range(3), 1)
+    trainable = build_model("transformers:bert", resolve_options("transformers:bert", {"seq_len": 6}))
+    batch = make_batch(trainable, range(3), 1)
     assert batch[0].shape == (3, 6)
     trainable(*batch).backward()
     assert all(parameter.grad is not None for parameter in trainable.parameters())
     with pytest.raises(ConfigError, match="neither a model type"):
-        build("transformers:nothing", resolve_options("transformers:nothing", {}))
+        build_model("transformers:nothing", resolve_options("transformers:nothing", {}))

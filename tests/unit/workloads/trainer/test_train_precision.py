@@ -12,9 +12,9 @@ from torch._dynamo.testing import CompileCounter
 
 from campaign.spec.fields import Precision
 from campaign.workloads.trainer import precision
-from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
+from campaign.workloads.trainer.cpu_data_parallel import CpuDataParallel
 from campaign.workloads.trainer.input_pipeline import make_feed
-from campaign.workloads.trainer.models import build
+from campaign.workloads.trainer.models import build_model
 from campaign.workloads.trainer.rank_interface import TrainSpec
 from campaign.workloads.trainer.timed_steps import Training
 
@@ -25,32 +25,32 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd asimdhp bf16\n"
 
 @pytest.fixture(autouse=True)
 def _switches() -> Iterator[None]:
-    precision.switch_on("fp32")
+    precision.set_matmul_precision("fp32")
     yield
-    precision.switch_on("fp32")
+    precision.set_matmul_precision("fp32")
 
 
 @pytest.mark.parametrize(("asked", "mantissa_bits"), [("fp32", 23), ("fp16", 10), ("bf16", 7)])
 def test_a_product_is_rounded_as_the_precision_says(asked: Precision, mantissa_bits: int) -> None:
-    precision.switch_on(asked)
+    precision.set_matmul_precision(asked)
     torch.manual_seed(0)
     value = 1 + torch.rand(64, 64)
-    with precision.autocast(asked, CPU):
+    with precision.make_autocast(asked, CPU):
         product = (value @ torch.eye(64)).float()
     error = ((product - value).abs() / value).max().item()
     half_a_unit = 2.0 ** -(mantissa_bits + 1)
     assert error <= half_a_unit
     if asked != "fp32":
         assert error > half_a_unit / 4
-    assert precision.in_force(asked, CPU) == asked
+    assert precision.measure_precision(asked, CPU) == asked
 
 
 def test_fp16_o2_is_a_product_of_fp16_weights_with_fp16_gradients() -> None:
     half, full = torch.float16, torch.float32
-    assert precision.in_force("fp16-o2", CPU, half, half) == "fp16-o2"
-    assert precision.in_force("fp16-o2", CPU, full, full) == "fp32"
-    assert precision.in_force("fp16-o2", CPU, half, full) == "fp16"
-    assert precision.in_force("fp16", CPU, full, full) == "fp16"
+    assert precision.measure_precision("fp16-o2", CPU, half, half) == "fp16-o2"
+    assert precision.measure_precision("fp16-o2", CPU, full, full) == "fp32"
+    assert precision.measure_precision("fp16-o2", CPU, half, full) == "fp16"
+    assert precision.measure_precision("fp16", CPU, full, full) == "fp16"
 
 
 @pytest.mark.parametrize("model", ["bert-nano", "gpt-nano", "cspn"])
@@ -58,10 +58,10 @@ def test_fp16_o2_keeps_norms_and_what_the_optimizer_updates_in_fp32(model: str) 
     options = {"emulation": "allow", "activation_checkpointing": True, **({"image_px": 32} if model == "cspn" else {})}
     spec = TrainSpec(model=model, batch=2, measured_steps=1, warmup_steps=0, precision="fp16-o2", options=options)
     torch.manual_seed(0)
-    trainable = build(model, spec.resolved_options())
+    trainable = build_model(model, spec.resolve_options())
     training = Training(spec, trainable, make_feed(spec, trainable, 0, 1, CPU)[0], CPU, 1)
     training.warm_up()
-    norms = {id(weight) for norm in precision.norms_of(trainable) for weight in norm.parameters()}
+    norms = {id(weight) for norm in precision.weighted_norms(trainable) for weight in norm.parameters()}
     assert norms
     updated = [weight for group in training.strategy.optimizer.param_groups for weight in group["params"]]
     assert {weight.dtype for weight in updated} == {torch.float32}
@@ -73,12 +73,12 @@ def test_fp16_o2_keeps_norms_and_what_the_optimizer_updates_in_fp32(model: str) 
 
 
 def test_what_is_in_force_is_found_out_not_echoed() -> None:
-    assert precision.in_force("tf32", CPU) == "fp32"
+    assert precision.measure_precision("tf32", CPU) == "fp32"
 
 
 @pytest.mark.parametrize("asked", ["fp32", "tf32", "bf16"])
 def test_torch_compile_can_read_the_switches(asked: Precision) -> None:
-    precision.switch_on(asked)
+    precision.set_matmul_precision(asked)
     allowed = asked == "tf32"
     assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
     assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is allowed
@@ -91,9 +91,9 @@ def test_convolutions_are_looked_at_beside_products(monkeypatch: pytest.MonkeyPa
 
     convolve = torch.nn.functional.conv2d
     monkeypatch.setattr(torch.nn.functional, "conv2d", coarser)
-    found = precision.in_force("fp32", CPU)
+    found = precision.measure_precision("fp32", CPU)
     assert found == "fp32 in products, bf16 in convolutions"
-    assert precision.flaw("fp32", found) == f"found {found}, not fp32"
+    assert precision.describe_precision_mismatch("fp32", found) == f"found {found}, not fp32"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_convolutions_are_looked_at_beside_products(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_a_finer_convolution_is_no_flaw(asked: Precision, found: str, has_flaw: bool) -> None:
-    assert bool(precision.flaw(asked, found)) is has_flaw
+    assert bool(precision.describe_precision_mismatch(asked, found)) is has_flaw
 
 
 def trained(
@@ -117,10 +117,10 @@ def trained(
     options = {"emulation": "allow", "parallel": parallel, "seq_len": 4, **more}
     spec = TrainSpec(model="bert-nano", batch=2, replicas=replicas, measured_steps=1, precision=asked, options=options)
     torch.manual_seed(0)
-    trainable = build("bert-nano", spec.resolved_options())
+    trainable = build_model("bert-nano", spec.resolve_options())
     training = Training(spec, trainable, make_feed(spec, trainable, 0, 1, CPU)[0], CPU, 1)
-    copies = training.model.modules_of_replicas if isinstance(training.model, CpuReplicas) else ()
-    return training, precision.SeenTypes(trainable.network, False, copies) if looked_at else None
+    copies = training.model.replica_modules if isinstance(training.model, CpuDataParallel) else ()
+    return training, precision.DtypeObserver(trainable.network, False, copies) if looked_at else None
 
 
 def test_a_replica_computes_in_the_precision_whatever_its_thread_enters() -> None:
@@ -142,12 +142,12 @@ def test_a_replica_computes_in_the_precision_whatever_its_thread_enters() -> Non
 
 def test_each_replica_is_looked_at() -> None:
     training, seen = trained("bf16", "dp", replicas=2)
-    training.step()
+    training.run_step()
     assert seen.differing("bf16") == ""
-    assert isinstance(training.model, CpuReplicas)
-    second = training.model.modules_of_replicas[1]
+    assert isinstance(training.model, CpuDataParallel)
+    second = training.model.replica_modules[1]
     second.__class__ = type(second).__mro__[1]  # without the precision inside
-    training.step()
+    training.run_step()
     assert seen.differing("bf16", 2) == "float32 on replica 1"
     assert seen.differing("bf16", 3) == "something on 2 of 3 replicas only"
 
@@ -159,7 +159,7 @@ def test_what_is_looked_at_is_no_part_of_a_compiled_model() -> None:
         counter = CompileCounter()
         training.model.compile(backend=counter)
         for _ in range(3):
-            training.step()
+            training.run_step()
         assert seen is None or seen.differing("bf16") == ""
         assert seen is None or seen.differing("fp32") == "bfloat16 on replica 0"
         return counter.frame_count, counter.op_count
@@ -170,7 +170,7 @@ def test_what_is_looked_at_is_no_part_of_a_compiled_model() -> None:
 def test_layers_that_are_computed_again_are_in_the_same_precision() -> None:
     def gradients(again: bool) -> list[torch.Tensor]:
         training, _ = trained("bf16", "ddp", activation_checkpointing=again)
-        training.step()
+        training.run_step()
         return [weight.grad for weight in training.model.parameters() if weight.grad is not None]
 
     assert all(torch.equal(one, other) for one, other in zip(gradients(False), gradients(True), strict=True))
@@ -196,12 +196,12 @@ def test_tf32_on_a_cpu_is_unsupported() -> None:
     ],
 )
 def test_instructions_decide_what_a_cpu_emulates(cpuinfo: str, asked: Precision, emulated: bool) -> None:
-    assert precision.emulated(asked, precision.cpu_features(cpuinfo)) is emulated
+    assert precision.is_emulated(asked, precision.parse_cpu_features(cpuinfo)) is emulated
 
 
 @pytest.mark.parametrize("asked", ["bf16", "fp16"])
 def test_emulation_is_refused_unless_allowed(asked: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "cpu_features", lambda _: frozenset({"avx2"}))
+    monkeypatch.setattr(precision, "parse_cpu_features", lambda _: frozenset({"avx2"}))
     reason = precision.unsupported_reason(asked, CPU, allow_emulation=False)
     assert reason is not None
     assert f"no {asked} instructions" in reason
@@ -215,5 +215,5 @@ def test_only_both_kinds_of_fp16_scale_their_loss_and_headroom_lowers_the_scale(
     assert scaler is not None
     scaler.scale(torch.ones(()))
     before = scaler.get_scale()
-    precision.leave_headroom(scaler)
+    precision.lower_settled_scale(scaler)
     assert scaler.get_scale() == before / 16

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from campaign.common.errors import ConfigError, RecordError
-from campaign.workloads.trainer.rank import describe
+from campaign.workloads.trainer.rank import classify_exception
 from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, read_results, write_result
-from campaign.workloads.trainer.training_session import nearly_full
+from campaign.workloads.trainer.training_session import describe_full_memory
 
 Spec = Callable[..., dict[str, Any]]
 WHERE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -61,11 +61,11 @@ def test_a_peer_that_never_comes_is_a_comm_timeout(driver: Any, tmp_path: Path, 
 
 def alone(directory: Path, spec: dict[str, Any]) -> dict[str, str]:
     """The environment of rank 0 of 2 whose peer is missing."""
-    from campaign.workloads.rank_launchers import free_port
+    from campaign.workloads.rank_launchers import find_free_port
 
     path = directory / "spec.json"
     path.write_text(json.dumps(spec))
-    own = {"RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": str(free_port())}
+    own = {"RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": str(find_free_port())}
     return {**WHERE, **own, "CAMPAIGN_SPEC": str(path), "CAMPAIGN_OUT": str(directory)}
 
 
@@ -145,7 +145,7 @@ def test_a_rank_outside_its_world_is_refused() -> None:
 )
 def test_an_exception_is_classified(error: Exception, status: str) -> None:
     text = f"Traceback (most recent call last):\n{type(error).__module__}.{type(error).__name__}: {error}\n"
-    found, reason, evidence = describe(error, text)
+    found, reason, evidence = classify_exception(error, text)
     assert found == status
     assert reason
     assert evidence
@@ -154,15 +154,15 @@ def test_an_exception_is_classified(error: Exception, status: str) -> None:
 def test_a_library_without_memory_is_believed_with_the_memory_that_was_in_use() -> None:
     error = RuntimeError("FIND was unable to find an engine to execute this computation")
     text = f"RuntimeError: {error}\n"
-    full = nearly_full(76 * 2**30, 80 * 2**30)
+    full = describe_full_memory(76 * 2**30, 80 * 2**30)
     assert full == "memory in use at its peak: 76.0 of 80.0 GiB"
-    assert describe(error, text, full) == (
+    assert classify_exception(error, text, full) == (
         "oom_device",
         "the device's memory was full, and nothing was left for a library's own",
         f"RuntimeError: {error}\n{full}",
     )
-    assert nearly_full(70 * 2**30, 80 * 2**30) == ""
-    assert describe(error, text)[0] == "crashed"
+    assert describe_full_memory(70 * 2**30, 80 * 2**30) == ""
+    assert classify_exception(error, text)[0] == "crashed"
 
 
 def test_results_are_read_by_rank_and_a_damaged_one_is_named(tmp_path: Path) -> None:

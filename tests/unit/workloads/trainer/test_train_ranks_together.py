@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from campaign.workloads.log_reader import Log
-from campaign.workloads.protocol import Ended
+from campaign.workloads.protocol import StepEnd
 from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
 from campaign.workloads.train import TrainWorkload
-from campaign.workloads.trainer.model_catalog import model_info
+from campaign.workloads.trainer.model_catalog import find_model_info
 from tests.campaign_files import one_cell, one_run
 
 Spec = Callable[..., dict[str, Any]]
@@ -50,7 +50,7 @@ def test_a_lost_rank_ends_the_run_within_its_time_out_and_is_named(
     wait_until_training(pids)
     os.kill(pids[1], sent)
     codes = tuple(driver.finish(run.directory, 2, patience_s=30).codes)
-    outcome = FILE.read(run, Ended(codes, 0.0, 1.0), Log(run.directory / "log"))
+    outcome = FILE.read(run, StepEnd(codes, 0.0, 1.0), Log(run.directory / "log"))
     assert (outcome.status, outcome.throughput_per_s) == (status, None), outcome
     assert outcome.failure is not None
     assert said in outcome.failure.reason
@@ -122,7 +122,7 @@ def test_a_rank_that_is_lost_in_a_lengthened_warm_up_ends_the_run(
     os.kill(pids[lost], sent)
     codes = tuple(driver.finish(run.directory, 2, patience_s=30).codes)
     assert codes[1 - lost] not in (0, None)
-    outcome = FILE.read(run, Ended(codes, 0.0, 1.0), Log(run.directory / "log"))
+    outcome = FILE.read(run, StepEnd(codes, 0.0, 1.0), Log(run.directory / "log"))
     assert outcome.status == status
     assert outcome.throughput_per_s is None
 
@@ -172,7 +172,7 @@ def test_the_models_of_the_studies_train_at_their_true_size_on_two_ranks(
     outcome = driver.run(tmp_path, spec, world_size=2, patience_s=300)
     assert [result and result.status for result in outcome.results] == ["ok", "ok"], outcome.log
     for result in outcome.results:
-        assert result.parameters == model_info(model).parameters
+        assert result.parameters == find_model_info(model).parameters
         assert result.allreduce_bytes_per_step == 4 * result.parameters
 
 

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from campaign.common.errors import ConfigError
-from campaign.workloads.trainer.model_catalog import COMMON_OPTIONS, FAMILY_OPTIONS, MODELS, model_info, resolve_options
+from campaign.workloads.trainer.model_catalog import (
+    COMMON_OPTIONS,
+    FAMILY_OPTIONS,
+    MODELS,
+    find_model_info,
+    resolve_options,
+)
 from campaign.workloads.trainer.rank_interface import TrainSpec
 
 WORKLOADS = Path(__file__).parents[4] / "config" / "workloads"
@@ -82,14 +88,14 @@ def test_options_overlay_the_defaults() -> None:
 
 @pytest.mark.parametrize("name", ["transformers:bert", "torchvision:resnet18"])
 def test_foreign_models_are_named_by_package(name: str) -> None:
-    info = model_info(name)
+    info = find_model_info(name)
     assert (info.family, info.parameters) == (name.partition(":")[0], None)
     assert resolve_options(name, {}) == dict(info.default_options)
 
 
 def test_a_foreign_package_that_is_not_supported_is_refused() -> None:
     with pytest.raises(ConfigError, match="transformers:NAME, torchvision:NAME"):
-        model_info("timm:resnet18")
+        find_model_info("timm:resnet18")
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))

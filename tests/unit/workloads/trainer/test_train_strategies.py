@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from campaign.workloads.rank_launchers import free_port
+from campaign.workloads.rank_launchers import find_free_port
 
 # A process of its own, as ranks are forked: pytest's has threads. Its specification is the scenarios. Each rank leaves its
 # whole parameters, and what one more step hands to collectives. No conv nets: batch norms see the samples of their rank.
@@ -178,7 +178,7 @@ Parameters = dict[str, torch.Tensor]
 @pytest.fixture(scope="module")
 def out(driver: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("trained")
-    scenarios = {name: (ranks, free_port(), *rest) for name, (ranks, *rest) in SCENARIOS.items()}
+    scenarios = {name: (ranks, find_free_port(), *rest) for name, (ranks, *rest) in SCENARIOS.items()}
     outcome = driver.run(directory, scenarios, patience_s=300, program=PROGRAM)
     assert outcome.codes == [0], outcome.log
     return directory

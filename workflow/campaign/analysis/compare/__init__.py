@@ -3,7 +3,7 @@
 `compare` makes a CampaignComparison from the tables of two campaigns, `build_document` its JSON document. Pure.
 """
 
-from campaign.analysis.compare.comparison import Comparison, compare, document
-from campaign.analysis.compare.gate import Broken, Rule, parse_rule
+from campaign.analysis.compare.comparison import CampaignComparison, build_document, compare
+from campaign.analysis.compare.gate import RegressionRule, RuleViolation, parse_rule
 
-__all__ = ["Broken", "Comparison", "Rule", "compare", "document", "parse_rule"]
+__all__ = ["CampaignComparison", "RegressionRule", "RuleViolation", "build_document", "compare", "parse_rule"]

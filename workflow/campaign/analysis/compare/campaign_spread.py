@@ -35,30 +35,30 @@ class CampaignSpread:
         """Whether there are enough campaigns for a test."""
         return self.campaigns >= MIN_CAMPAIGNS and np.isfinite(self.variance)
 
-    def widen(self, ratios: LogRatios) -> LogRatios:
+    def widen_ratios(self, ratios: LogRatios) -> LogRatios:
         """Return changes between two campaigns, with the spread between campaigns wherever it widens the interval."""
-        both = np.full_like(ratios.variance, 2 * self.variance)
-        ours = LogRatios(ratios.ratio, both, np.full_like(both, self.campaigns - 1.0))
-        wider = ours.bounds()[2] > ratios.bounds()[2]
+        variance = np.full_like(ratios.variance, 2 * self.variance)
+        spread_ratios = LogRatios(ratios.ratio, variance, np.full_like(variance, self.campaigns - 1.0))
+        is_wider = spread_ratios.compute_bounds()[2] > ratios.compute_bounds()[2]
         return LogRatios(
             ratios.ratio,
-            np.where(wider, ours.variance, ratios.variance),
-            np.where(wider, ours.freedom, ratios.freedom),
+            np.where(is_wider, spread_ratios.variance, ratios.variance),
+            np.where(is_wider, spread_ratios.freedom, ratios.freedom),
         )
 
-    def apply(self, found: Ratios) -> Ratios:
+    def apply_to(self, ratios: Ratios) -> Ratios:
         """Return comparisons of two campaigns with this spread taken into account.
 
         They are untested if the spread is unknown.
         """
         if not self.is_known:
-            open_ = np.isfinite(found.of.ratio) & (found.method != CONFOUNDED_WITH_HOSTS)
-            method = np.where(open_, CAMPAIGNS_UNKNOWN, found.method).astype(object)
-            return replace(found, tested=np.zeros_like(found.tested), method=method)
-        of = self.widen(found.of)
-        wider = found.tested & (of.variance != found.of.variance)
-        method = np.where(wider, BETWEEN_CAMPAIGNS, found.method).astype(object)
-        return replace(found, of=of, paired=found.paired & ~wider, method=method)
+            is_untested = np.isfinite(ratios.estimate.ratio) & (ratios.method != CONFOUNDED_WITH_HOSTS)
+            method = np.where(is_untested, CAMPAIGNS_UNKNOWN, ratios.method).astype(object)
+            return replace(ratios, is_tested=np.zeros_like(ratios.is_tested), method=method)
+        log_ratios = self.widen_ratios(ratios.estimate)
+        is_wider = ratios.is_tested & (log_ratios.variance != ratios.estimate.variance)
+        method = np.where(is_wider, BETWEEN_CAMPAIGNS, ratios.method).astype(object)
+        return replace(ratios, estimate=log_ratios, is_paired=ratios.is_paired & ~is_wider, method=method)
 
 
 def estimate_campaign_spread(means: pd.DataFrame) -> CampaignSpread:
@@ -68,10 +68,10 @@ def estimate_campaign_spread(means: pd.DataFrame) -> CampaignSpread:
         means: one row per cell and campaign: `cell`, `campaign`, `mean`.
     """
     cells = means.groupby("cell")["mean"]
-    kept = means[(cells.transform("size") > 1) & (means["mean"] > 0)]
-    if kept.empty:
+    repeated_cells = means[(cells.transform("size") > 1) & (means["mean"] > 0)]
+    if repeated_cells.empty:
         return CampaignSpread(float("nan"), 0)
-    log = np.log(kept["mean"])
-    deviation = log - log.groupby(kept["cell"]).transform("mean")
-    freedom = len(kept) - kept["cell"].nunique()
-    return CampaignSpread(float((deviation**2).sum() / freedom), kept["campaign"].nunique())
+    log = np.log(repeated_cells["mean"])
+    deviation = log - log.groupby(repeated_cells["cell"]).transform("mean")
+    degrees_of_freedom = len(repeated_cells) - repeated_cells["cell"].nunique()
+    return CampaignSpread(float((deviation**2).sum() / degrees_of_freedom), repeated_cells["campaign"].nunique())

@@ -12,26 +12,32 @@ import numpy as np
 import pandas as pd
 
 from campaign.analysis.compare.campaign_spread import CampaignSpread
-from campaign.analysis.compare.gate import STATE, Broken, Rule, broken_by_changes, broken_by_states
-from campaign.analysis.compare.matching import Matched, match
+from campaign.analysis.compare.gate import (
+    STATE,
+    RegressionRule,
+    RuleViolation,
+    find_change_violations,
+    find_state_violations,
+)
+from campaign.analysis.compare.matching import CellMatches, match_cells
 from campaign.analysis.statistics import changes, comparisons
-from campaign.analysis.statistics.comparable_cells import naming_columns
+from campaign.analysis.statistics.comparable_cells import list_naming_columns
 from campaign.analysis.statistics.comparisons import Ratios
 from campaign.analysis.statistics.drift import is_adjusted
 from campaign.analysis.tables import measured_protocol
-from campaign.analysis.tables.columns import MEASURED, RUNS
+from campaign.analysis.tables.columns import MEASURED_COLUMNS, RUNS
 from campaign.analysis.tables.io import Tables
-from campaign.analysis.tables.measured_programs import WORDS, read_programs
+from campaign.analysis.tables.measured_programs import DESCRIPTIVE_KEYS, read_programs
 from campaign.common import intervals, wording
 from campaign.common.errors import ConfigError
 from campaign.common.intervals import SIGNIFICANCE_LEVEL
-from campaign.spec.metric import THROUGHPUT, Metric, metric_of
+from campaign.spec.metric import THROUGHPUT, Metric, read_primary_metric
 
-ALL = "all cells"
+ALL_CELLS = "all cells"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CampaignComparison:
     """Comparison of two campaigns; each change is that of `other` relative to `base`.
 
     Args:
@@ -54,34 +60,34 @@ class Comparison:
     means: pd.DataFrame
     only_base: pd.DataFrame
     only_other: pd.DataFrame
-    surroundings: tuple[Difference, ...]
+    context_differences: tuple[ContextDifference, ...]
     metric: Metric = THROUGHPUT
     """The primary metric of both: what the means are of. A ratio above 1 is better, whichever direction of it is."""
-    measured: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()
     """How the runs of both were measured, base first: one of them where it is the same."""
     rules: tuple[str, ...] = ()
-    broken: tuple[Broken, ...] = ()
-    untested: tuple[Broken, ...] = ()
+    violations: tuple[RuleViolation, ...] = ()
+    untested_violations: tuple[RuleViolation, ...] = ()
     """What is beyond the limit of a rule, but was measured on one composition each, so that it may be chance."""
-    programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    program_differences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What differs in the program of a workload that both campaigns measured: keys of its file, and input files."""
     spread: CampaignSpread | None = None
     """How much earlier campaigns on the system differ; None where nobody looked at them."""
 
     @property
-    def changed(self) -> pd.DataFrame:
+    def changed_outcomes(self) -> pd.DataFrame:
         """Matched pairs whose outcome changed."""
         return self.rows[self.rows["base_outcome"] != self.rows["outcome"]]
 
     @property
-    def compared(self) -> int:
+    def compared_count(self) -> int:
         """Number of matched pairs with a ratio."""
         return int(self.rows["ratio"].notna().sum())
 
 
 def compare(
-    base: Tables, other: Tables, rules: Sequence[Rule] = (), spread: CampaignSpread | None = None
-) -> Comparison:
+    base: Tables, other: Tables, rules: Sequence[RegressionRule] = (), spread: CampaignSpread | None = None
+) -> CampaignComparison:
     """Compare the campaign `other` with the campaign `base`.
 
     Raises ConfigError if a rule names a quantity that one of the campaigns lacks, or if their primary metrics differ.
@@ -93,106 +99,115 @@ def compare(
         spread: spread between earlier campaigns on the system. A change below it is no change. If it is unknown (too few
             campaigns), no change is tested.
     """
-    metric, others = metric_of(base.context), metric_of(other.context)
-    if (metric.name, metric.better) != (others.name, others.better):
+    metric, other_metric = read_primary_metric(base.context), read_primary_metric(other.context)
+    if (metric.name, metric.better) != (other_metric.name, other_metric.better):
         raise ConfigError(
-            f"{base.name} is compared by {metric.name} and {other.name} by {others.name}; give both campaigns the same `metric`"
+            f"{base.name} is compared by {metric.name} and {other.name} by "
+            f"{other_metric.name}; give both campaigns the same `metric`"
         )
-    matched = match(base.cells, other.cells)
-    rows = _rows(matched, base, other, spread)
-    means = _means(rows, spread)
-    comparison = Comparison(
-        *_names(base.name, other.name),
+    matched = match_cells(base.cells, other.cells)
+    rows = _compare_cells(matched, base, other, spread)
+    means = _average_ratios(rows, spread)
+    comparison = CampaignComparison(
+        *_distinguish_names(base.name, other.name),
         rows,
         means,
-        _alone(matched.only_base),
-        _alone(matched.only_other),
-        tuple(differences(base.context, other.context)),
+        _list_unmatched(matched.only_base),
+        _list_unmatched(matched.only_other),
+        tuple(compare_contexts(base.context, other.context)),
         metric,
-        _measured(rows, base, other),
+        _describe_protocols(rows, base, other),
         tuple(rule.text for rule in rules),
-        programs={
-            name: changed
+        program_differences={
+            name: changed_keys
             for name, keys in _compare_programs(base.context, other.context).items()
-            if (changed := tuple(key for key in keys if key not in WORDS))
+            if (changed_keys := tuple(key for key in keys if key not in DESCRIPTIVE_KEYS))
         },
         spread=spread,
     )
-    found = [each for rule in rules for each in _broken(rule, comparison, matched, (base.runs, other.runs))]
+    violations = [
+        violation
+        for rule in rules
+        for violation in _find_violations(rule, comparison, matched, (base.runs, other.runs))
+    ]
     return replace(
         comparison,
-        broken=tuple(each for each in found if each.tested),
-        untested=tuple(each for each in found if not each.tested),
+        violations=tuple(violation for violation in violations if violation.tested),
+        untested_violations=tuple(violation for violation in violations if not violation.tested),
     )
 
 
-def _names(base: str, other: str) -> tuple[str, str]:
+def _distinguish_names(base: str, other: str) -> tuple[str, str]:
     """Return the names of both campaigns, with (A) and (B) added if they are equal."""
     return (base, other) if base != other else (f"{base} (A)", f"{other} (B)")
 
 
-def _rows(matched: Matched, base: Tables, other: Tables, spread: CampaignSpread | None) -> pd.DataFrame:
+def _compare_cells(matched: CellMatches, base: Tables, other: Tables, spread: CampaignSpread | None) -> pd.DataFrame:
     """Compare each matched pair of cells and return one row per pair."""
-    one, two = matched.base, matched.other
+    base_cells, other_cells = matched.base, matched.other
     # The same cell in two campaigns gets two ids. Otherwise it would be compared with itself.
-    a = two.assign(cell_id="other " + two["cell_id"].astype("str"))
-    b = one.assign(cell_id="base " + one["cell_id"].astype("str"))
-    by = comparisons.of_campaign(_both(base.runs, other.runs), _protocol(base, other), _both_references(base, other))
-    found = comparisons.ratios(a["cell_id"], b["cell_id"], by)
-    found = changes.judge_by_other_groups(found, one["configuration"])
-    found = spread.apply(found) if spread else found
-    ratio, low, high = found.of.bounds()
-    rows = one[["configuration", "workload", "batch", "precision"]].assign(
-        cell=_words(one),
-        cell_id=one["cell_id"],
-        other_cell_id=two["cell_id"],
-        by=matched.by,
-        differs=matched.differs,
-        base_state=one["state"],
-        state=two["state"],
-        base_outcome=_outcomes(one),
-        outcome=_outcomes(two),
-        base_mean=one["mean"],
-        mean=two["mean"],
-        base_n=one["n_ok"],
-        n=two["n_ok"],
+    compared_cells = other_cells.assign(cell_id="other " + other_cells["cell_id"].astype("str"))
+    reference_cells = base_cells.assign(cell_id="base " + base_cells["cell_id"].astype("str"))
+    design = comparisons.build_campaign_design(
+        _combine_runs(base.runs, other.runs), _combine_protocols(base, other), _combine_references(base, other)
+    )
+    ratios = comparisons.compute_ratios(compared_cells["cell_id"], reference_cells["cell_id"], design)
+    ratios = changes.test_against_other_groups(ratios, base_cells["configuration"])
+    ratios = spread.apply_to(ratios) if spread else ratios
+    ratio, low, high = ratios.estimate.compute_bounds()
+    rows = base_cells[["configuration", "workload", "batch", "precision"]].assign(
+        cell=_describe_cells(base_cells),
+        cell_id=base_cells["cell_id"],
+        other_cell_id=other_cells["cell_id"],
+        by=matched.methods,
+        differs=matched.differences,
+        base_state=base_cells["state"],
+        state=other_cells["state"],
+        base_outcome=_list_outcomes(base_cells),
+        outcome=_list_outcomes(other_cells),
+        base_mean=base_cells["mean"],
+        mean=other_cells["mean"],
+        base_n=base_cells["n_ok"],
+        n=other_cells["n_ok"],
         ratio=ratio,
         low=low,
         high=high,
-        **{name: column for name, column in found.tests().items() if name != "n_tests"},
-        paired=found.paired,
-        n_pairs=found.pairs,
-        **found.basis(one.index),
+        **{name: column for name, column in ratios.build_test_columns().items() if name != "n_tests"},
+        paired=ratios.is_paired,
+        n_pairs=ratios.pair_count,
+        **ratios.build_basis_columns(base_cells.index),
     )
-    return rows.assign(says=[_says(row) for row in rows.to_dict("records")])
+    return rows.assign(says=[_describe_change(row) for row in rows.to_dict("records")])
 
 
-def _measured(rows: pd.DataFrame, base: Tables, other: Tables) -> tuple[str, ...]:
+def _describe_protocols(rows: pd.DataFrame, base: Tables, other: Tables) -> tuple[str, ...]:
     """Describe how the runs of both campaigns were measured, in one text if both protocols are the same."""
-    told = []
+    descriptions = []
     for tables, ids in ((base, rows["cell_id"]), (other, rows["other_cell_id"])):
         runs, context = tables.runs[tables.runs["cell_id"].isin(ids)], tables.context
-        how = measured_protocol.said(runs, dict(context["campaign"]).get("protocol") or {})
-        told.append(
+        protocol = measured_protocol.describe_measured_protocol(runs, dict(context["campaign"]).get("protocol") or {})
+        descriptions.append(
             ". ".join(
-                [f"Protocol: {how}", *(f"{each[:1].upper()}{each[1:]}" for each in context.get("conditions", ()))]
+                [f"Protocol: {protocol}", *(f"{text[:1].upper()}{text[1:]}" for text in context.get("conditions", ()))]
             )
             + "."
         )
-    names = _names(base.name, other.name)
+    names = _distinguish_names(base.name, other.name)
     return (
-        (told[0],) if told[0] == told[1] else tuple(f"{name}: {each}" for name, each in zip(names, told, strict=True))
+        (descriptions[0],)
+        if descriptions[0] == descriptions[1]
+        else tuple(f"{name}: {text}" for name, text in zip(names, descriptions, strict=True))
     )
 
 
-def _both(base: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+def _combine_runs(base: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of both campaigns in one table, with cell ids that name the campaign."""
-    shared = _shared_leases(base, other)
+    shared_leases = _find_shared_leases(base, other)
     sides = [
         runs.assign(
             cell_id=f"{name} " + runs["cell_id"].astype("str"),
             campaign=name,
-            lease_id=_leases(name, runs, shared),
+            lease_id=_distinguish_leases(name, runs, shared_leases),
             configuration=f"{name} " + runs["configuration"].astype("str"),
         )
         for name, runs in (("base", base), ("other", other))
@@ -200,176 +215,202 @@ def _both(base: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(sides, ignore_index=True)
 
 
-def _shared_leases(base: pd.DataFrame, other: pd.DataFrame) -> list[str]:
+def _find_shared_leases(base: pd.DataFrame, other: pd.DataFrame) -> list[str]:
     """Return the ids of leases of which both campaigns hold the same run.
 
     The id alone is no identity: a campaign that is measured again from the start reuses the names of its leases.
     """
-    one_run = ["lease_id", "cell_id", "repetition", "started"]
-    return list(set(base[one_run].merge(other[one_run])["lease_id"]))
+    run_columns = ["lease_id", "cell_id", "repetition", "started"]
+    return list(set(base[run_columns].merge(other[run_columns])["lease_id"]))
 
 
-def _leases(side: str, runs: pd.DataFrame, shared: Sequence[str]) -> pd.Series[str]:
+def _distinguish_leases(side: str, runs: pd.DataFrame, shared_leases: Sequence[str]) -> pd.Series[str]:
     """Return the lease ids of runs, prefixed by the campaign's side unless both campaigns share the lease."""
-    own = (runs["lease_id"] != "") & ~runs["lease_id"].isin(shared)
-    return runs["lease_id"].where(~own, f"{side} " + runs["lease_id"].astype("str"))
+    is_exclusive = (runs["lease_id"] != "") & ~runs["lease_id"].isin(shared_leases)
+    return runs["lease_id"].where(~is_exclusive, f"{side} " + runs["lease_id"].astype("str"))
 
 
-def _both_references(base: Tables, other: Tables) -> pd.DataFrame | None:
+def _combine_references(base: Tables, other: Tables) -> pd.DataFrame | None:
     """Return the reference runs of both campaigns in one table.
 
     Return None unless both campaigns adjust by a reference that ran on devices of the same kinds.
     """
-    if not all(is_adjusted(each.context["campaign"]) and len(each.reference) for each in (base, other)):
+    if not all(is_adjusted(tables.context["campaign"]) and len(tables.reference) for tables in (base, other)):
         return None
-    kinds = [set(each.reference.loc[each.reference["status"] == "ok", "hardware"]) for each in (base, other)]
+    kinds = [set(tables.reference.loc[tables.reference["status"] == "ok", "hardware"]) for tables in (base, other)]
     if not kinds[0] or kinds[0] != kinds[1]:
         return None
-    shared = _shared_leases(base.runs, other.runs)
+    shared_leases = _find_shared_leases(base.runs, other.runs)
     sides = (("base", base.reference), ("other", other.reference))
     return pd.concat(
-        [runs.assign(lease_id=_leases(name, runs, shared)) for name, runs in sides], ignore_index=True
+        [runs.assign(lease_id=_distinguish_leases(name, runs, shared_leases)) for name, runs in sides],
+        ignore_index=True,
     ).drop_duplicates(["lease_id", "repetition", "started"], ignore_index=True)
 
 
-def _protocol(base: Tables, other: Tables) -> dict[str, Any]:
+def _combine_protocols(base: Tables, other: Tables) -> dict[str, Any]:
     """Combine the protocols of both campaigns.
 
     Runs are in blocks, and adjusted by a reference, only if that holds for both campaigns.
     """
-    one, two = (dict(tables.context["campaign"]) for tables in (base, other))
-    sequential = any(dict(each.get("protocol") or {}).get("order") == "sequential" for each in (one, two))
-    lent = {repr(each): each for campaign in (one, two) for each in campaign.get("earlier_spread") or ()}
+    base_campaign, other_campaign = (dict(tables.context["campaign"]) for tables in (base, other))
+    sequential = any(
+        dict(item.get("protocol") or {}).get("order") == "sequential" for item in (base_campaign, other_campaign)
+    )
+    earlier_spreads = {
+        repr(item): item
+        for campaign in (base_campaign, other_campaign)
+        for item in campaign.get("earlier_spread") or ()
+    }
     return {
-        **one,
+        **base_campaign,
         "protocol": {
             "order": "sequential" if sequential else "blocks",
-            "reference": {"adjust": _both_references(base, other) is not None},
+            "reference": {"adjust": _combine_references(base, other) is not None},
         },
-        "earlier_spread": list(lent.values()),
+        "earlier_spread": list(earlier_spreads.values()),
     }
 
 
-def _words(cells: pd.DataFrame) -> list[str]:
+def _describe_cells(cells: pd.DataFrame) -> list[str]:
     """Describe each cell by the columns that name it, without empty ones."""
     if cells.empty:
         return []
-    axes = naming_columns(cells)
-    empty = [name for name in axes if (cells[name].astype("object") == "").all()]
-    kept = [name for name in axes if name not in empty]
-    return [wording.format_axes(row, [name for name in kept if row[name] != ""]) for row in cells.to_dict("records")]
-
-
-def _outcomes(cells: pd.DataFrame) -> list[str]:
-    """Return the outcome of each cell, which is 'ok', the failure ('oom_device'), 'implied' or 'missing'."""
-    states = zip(cells["state"], cells["failures"], strict=True)
+    axes = list_naming_columns(cells)
+    empty_axes = [name for name in axes if (cells[name].astype("object") == "").all()]
+    used_axes = [name for name in axes if name not in empty_axes]
     return [
-        "ok" if state == "measured" else _kinds(failures) if state == "failed" else state for state, failures in states
+        wording.format_axes(row, [name for name in used_axes if row[name] != ""]) for row in cells.to_dict("records")
     ]
 
 
-def _kinds(failures: str) -> str:
+def _list_outcomes(cells: pd.DataFrame) -> list[str]:
+    """Return the outcome of each cell, which is 'ok', the failure ('oom_device'), 'implied' or 'missing'."""
+    states = zip(cells["state"], cells["failures"], strict=True)
+    return [
+        "ok" if state == "measured" else _strip_failure_counts(failures) if state == "failed" else state
+        for state, failures in states
+    ]
+
+
+def _strip_failure_counts(failures: str) -> str:
     """Remove the counts from a text of failures, such as 'oom_device x3'."""
     return ", ".join(dict.fromkeys(part.partition(" x")[0] for part in failures.split(", "))) or "failed"
 
 
-_NOT_TESTED = {
+_UNTESTED_REASONS = {
     intervals.CONFOUNDED_WITH_HOSTS: "each on hosts of its own",
     intervals.CAMPAIGNS_UNKNOWN: "the spread between campaigns is unknown",
 }
 
 
-def _says(row: Mapping[Any, Any]) -> str:
+def _describe_change(row: Mapping[Any, Any]) -> str:
     """Describe the change of a matched pair, for example 'faster' or 'not tested'."""
     if not np.isfinite(row["ratio"]):
         return ""
     if not np.isfinite(row["low"]):
         return "one run, no interval"
     if not row["tested"]:
-        return f"not tested: {_NOT_TESTED.get(row['method'], 'one composition each')}"
+        return f"not tested: {_UNTESTED_REASONS.get(row['method'], 'one composition each')}"
     if row["p_holm"] < SIGNIFICANCE_LEVEL:
         return "faster" if row["ratio"] > 1 else "slower"
-    most = max(abs(row["low"] - 1), abs(row["high"] - 1))
-    return f"no difference larger than {wording.format_percent(100 * most)}"
+    largest = max(abs(row["low"] - 1), abs(row["high"] - 1))
+    return f"no difference larger than {wording.format_percent(100 * largest)}"
 
 
-def _means(rows: pd.DataFrame, spread: CampaignSpread | None = None) -> pd.DataFrame:
+def _average_ratios(rows: pd.DataFrame, spread: CampaignSpread | None = None) -> pd.DataFrame:
     """Return the geometric mean of the ratios of each workload, and of all cells.
 
     A mean of cells that are not tested has no interval and no test: their difference may be one of compositions or hosts.
     """
-    known = rows[rows["ratio"].notna()]
-    groups = [*known.groupby("workload", sort=False), *([(ALL, known)] if known["workload"].nunique() > 1 else [])]
-    told = []
+    rows_with_ratio = rows[rows["ratio"].notna()]
+    groups = [
+        *rows_with_ratio.groupby("workload", sort=False),
+        *([(ALL_CELLS, rows_with_ratio)] if rows_with_ratio["workload"].nunique() > 1 else []),
+    ]
+    records = []
     for name, group in groups:
-        tested = bool(group["tested"].any())
-        cells = group[group["tested"]] if tested else group
-        of = changes.average_changes(cells["ratio"], cells["configuration"])
-        of = spread.widen(of) if spread and tested else of
-        value, low, high = (float(each[0]) for each in of.bounds())
-        numbers = {"low": low, "high": high, "p": float(of.p()[0])} if tested else {}
-        told.append({"workload": name, "cells": len(cells), "ratio": value, "tested": tested, **numbers})
+        is_tested = bool(group["tested"].any())
+        cells = group[group["tested"]] if is_tested else group
+        log_ratios = changes.average_changes(cells["ratio"], cells["configuration"])
+        log_ratios = spread.widen_ratios(log_ratios) if spread and is_tested else log_ratios
+        value, low, high = (float(bound[0]) for bound in log_ratios.compute_bounds())
+        numbers = {"low": low, "high": high, "p": float(log_ratios.compute_p_values()[0])} if is_tested else {}
+        records.append({"workload": name, "cells": len(cells), "ratio": value, "tested": is_tested, **numbers})
     types = {"cells": "int64", **dict.fromkeys(("ratio", "low", "high", "p"), "float64"), "tested": "bool"}
-    return pd.DataFrame(told, columns=["workload", *types]).astype(types)
+    return pd.DataFrame(records, columns=["workload", *types]).astype(types)
 
 
-def _alone(cells: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame({"cell": _words(cells), "state": cells["state"].to_numpy()})
+def _list_unmatched(cells: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({"cell": _describe_cells(cells), "state": cells["state"].to_numpy()})
 
 
-def _broken(
-    rule: Rule, comparison: Comparison, matched: Matched, runs: tuple[pd.DataFrame, pd.DataFrame]
-) -> Iterable[Broken]:
+def _find_violations(
+    rule: RegressionRule, comparison: CampaignComparison, matched: CellMatches, runs: tuple[pd.DataFrame, pd.DataFrame]
+) -> Iterable[RuleViolation]:
     """Return the violations of a rule in a comparison."""
     rows = comparison.rows
     if rule.quantity == STATE:
-        return broken_by_states(rule, rows)
-    words = rows["cell"].tolist()
+        return find_state_violations(rule, rows)
+    cell_names = rows["cell"].tolist()
     metric = comparison.metric
     if rule.quantity in (metric.name, metric.label):
         means = comparison.means[comparison.means["cells"] > 1]
-        named = [f"mean over {row['cells']} cells of {row['workload']}" for row in means.to_dict("records")]
+        mean_names = [f"mean over {row['cells']} cells of {row['workload']}" for row in means.to_dict("records")]
         # Cells and means of one rule are one family, so a rule fails by chance in 5 of 100 comparisons.
-        both = pd.concat([rows[["ratio", "p"]], means[["ratio", "p"]]])
+        family = pd.concat([rows[["ratio", "p"]], means[["ratio", "p"]]])
         # More of a cost is a smaller ratio.
-        change = both["ratio"] if metric.higher else 1 / both["ratio"]
-        return broken_by_changes(rule, [*words, *named], change.to_numpy(), intervals.adjust_p_values(both["p"]))
+        change = family["ratio"] if metric.higher else 1 / family["ratio"]
+        return find_change_violations(
+            rule, [*cell_names, *mean_names], change.to_numpy(), intervals.adjust_p_values(family["p"])
+        )
     if rule.quantity == THROUGHPUT.label:
         rule = replace(rule, quantity=THROUGHPUT.name)
-    ratios = _metric_ratios(rule, matched, runs, metric)
-    p = intervals.adjust_p_values(ratios.p())
+    ratios = _compare_by_metric(rule, matched, runs, metric)
+    p = intervals.adjust_p_values(ratios.compute_p_values())
     # The ratio of the metric itself: a larger value is a larger cost.
-    return broken_by_changes(rule, words, 1 / ratios.of.ratio, p)
+    return find_change_violations(rule, cell_names, 1 / ratios.estimate.ratio, p)
 
 
-def _metric_ratios(rule: Rule, matched: Matched, runs: tuple[pd.DataFrame, pd.DataFrame], metric: Metric) -> Ratios:
+def _compare_by_metric(
+    rule: RegressionRule, matched: CellMatches, runs: tuple[pd.DataFrame, pd.DataFrame], metric: Metric
+) -> Ratios:
     """Compare the matched cells by a metric of their valid runs, as ratios of cost.
 
     Raises ConfigError if one of the campaigns has no such metric.
     """
-    for each in runs:
-        known = each[each["status"] == "ok"].select_dtypes("number").dropna(axis="columns", how="all").columns
-        numeric = [str(name) for name in known if _is_metric(str(name))]
+    for table in runs:
+        columns = table[table["status"] == "ok"].select_dtypes("number").dropna(axis="columns", how="all").columns
+        numeric = [str(name) for name in columns if _is_metric(str(name))]
         if rule.quantity not in numeric:
-            near = difflib.get_close_matches(rule.quantity, [metric.label, STATE, *numeric], n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join([metric.label, STATE, *numeric])}"
+            suggestions = difflib.get_close_matches(rule.quantity, [metric.label, STATE, *numeric], n=1)
+            hint = (
+                f"did you mean '{suggestions[0]}'?"
+                if suggestions
+                else f"there are: {', '.join([metric.label, STATE, *numeric])}"
+            )
             raise ConfigError(
                 f"--fail-on '{rule.text}': not both campaigns have the quantity '{rule.quantity}'; {hint}"
             )
-    by = comparisons.design(_both(*runs), column=rule.quantity, higher=False)
-    of, to = ("other " + matched.other["cell_id"].astype("str"), "base " + matched.base["cell_id"].astype("str"))
-    return changes.judge_by_other_groups(comparisons.ratios(of, to, by), matched.base["configuration"])
+    design = comparisons.build_design(_combine_runs(*runs), column=rule.quantity, higher_is_better=False)
+    compared_cells, reference_cells = (
+        "other " + matched.other["cell_id"].astype("str"),
+        "base " + matched.base["cell_id"].astype("str"),
+    )
+    return changes.test_against_other_groups(
+        comparisons.compute_ratios(compared_cells, reference_cells, design), matched.base["configuration"]
+    )
 
 
 def _is_metric(column: str) -> bool:
     """Return whether a column of the runs table is a measurement, not a setting or a time of a run."""
-    return column in MEASURED or not (column in RUNS or column.startswith("option_"))
+    return column in MEASURED_COLUMNS or not (column in RUNS or column.startswith("option_"))
 
 
 SCHEMA = "comparison/1"
 
 
-def document(comparison: Comparison) -> dict[str, Any]:
+def build_document(comparison: CampaignComparison) -> dict[str, Any]:
     """Build the JSON-serialisable document of a comparison.
 
     Unknown values are null. Ratios are those of `other` over `base`.
@@ -379,38 +420,38 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "base": comparison.base,
         "other": comparison.other,
         "metric": comparison.metric.document(),
-        "cells": _records(comparison.rows),
-        "means": _records(comparison.means),
-        "only_base": _records(comparison.only_base),
-        "only_other": _records(comparison.only_other),
-        "surroundings": [asdict(each) for each in comparison.surroundings],
+        "cells": _to_plain_records(comparison.rows),
+        "means": _to_plain_records(comparison.means),
+        "only_base": _to_plain_records(comparison.only_base),
+        "only_other": _to_plain_records(comparison.only_other),
+        "surroundings": [asdict(item) for item in comparison.context_differences],
         "rules": list(comparison.rules),
-        "broken": [_rule(each) for each in comparison.broken],
-        "untested": [_rule(each) for each in comparison.untested],
+        "broken": [_violation_document(item) for item in comparison.violations],
+        "untested": [_violation_document(item) for item in comparison.untested_violations],
     }
 
 
-def _rule(each: Broken) -> dict[str, Any]:
-    return {name: value for name, value in asdict(each).items() if name != "tested"}
+def _violation_document(violation: RuleViolation) -> dict[str, Any]:
+    return {name: value for name, value in asdict(violation).items() if name != "tested"}
 
 
-def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): _plain(value) for name, value in row.items()} for row in rows.to_dict("records")]
+def _to_plain_records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): _to_plain_value(value) for name, value in row.items()} for row in rows.to_dict("records")]
 
 
-def _plain(value: Any) -> Any:
+def _to_plain_value(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value.item() if hasattr(value, "item") else value
 
 
 # Keys whose values differ between any two hosts and change no measurement.
-_OF_ITS_OWN = ("host", "hostname", "schema_version", "collected_s", "uuid", "part_of", "address", "numa_node")
-_LONGEST = 300
+_HOST_SPECIFIC_KEYS = ("host", "hostname", "schema_version", "collected_s", "uuid", "part_of", "address", "numa_node")
+_MAX_TEXT_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
-class Difference:
+class ContextDifference:
     """Difference between the contexts of two campaigns; '' for a campaign without a value."""
 
     what: str
@@ -418,16 +459,18 @@ class Difference:
     other: str
 
 
-def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Difference]:
+def compare_contexts(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[ContextDifference]:
     """Yield the differences between the context documents of two campaigns (`campaign.report.context_schema`)."""
-    one, two = _flat(base), _flat(other)
-    for what in dict.fromkeys([*one, *two]):
-        a, b = sorted(one.get(what, {})), sorted(two.get(what, {}))
-        if a != b:
-            yield Difference(what, _short(a), _short(b))
+    base_values, other_values = _collect_values(base), _collect_values(other)
+    for label in dict.fromkeys([*base_values, *other_values]):
+        base_texts, other_texts = sorted(base_values.get(label, {})), sorted(other_values.get(label, {}))
+        if base_texts != other_texts:
+            yield ContextDifference(label, _join_values(base_texts), _join_values(other_texts))
     for name, keys in _compare_programs(base, other).items():
-        for key, (text, of_other) in keys.items():
-            yield Difference(f"workload {name}: {key.replace('_', ' ')}", _short([text]), _short([of_other]))
+        for key, (base_text, other_text) in keys.items():
+            yield ContextDifference(
+                f"workload {name}: {key.replace('_', ' ')}", _join_values([base_text]), _join_values([other_text])
+            )
 
 
 def _compare_programs(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, dict[str, tuple[str, str]]]:
@@ -435,64 +478,64 @@ def _compare_programs(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict
 
     The text is '' if a campaign lacks the key.
     """
-    ours, theirs = read_programs(base), read_programs(other)
+    base_programs, other_programs = read_programs(base), read_programs(other)
     return {
         name: {
             key: texts
-            for key in dict.fromkeys([*ours[name], *theirs[name]])
-            if (texts := (ours[name].get(key, ""), theirs[name].get(key, "")))[0] != texts[1]
+            for key in dict.fromkeys([*base_programs[name], *other_programs[name]])
+            if (texts := (base_programs[name].get(key, ""), other_programs[name].get(key, "")))[0] != texts[1]
         }
-        for name in ours
-        if name in theirs
+        for name in base_programs
+        if name in other_programs
     }
 
 
-def _short(values: list[str]) -> str:
+def _join_values(values: list[str]) -> str:
     """Join values to one text and cut it after 300 characters."""
     text = " | ".join(values)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= _MAX_TEXT_CHARACTERS else f"{text[: _MAX_TEXT_CHARACTERS - 3]}..."
 
 
-def _flat(context: Mapping[str, Any]) -> dict[str, dict[str, None]]:
+def _collect_values(context: Mapping[str, Any]) -> dict[str, dict[str, None]]:
     """Collect all values of each key of a context document; hosts of one campaign may differ from each other."""
-    found: dict[str, dict[str, None]] = {}
+    values: dict[str, dict[str, None]] = {}
 
-    def put(what: str, value: object) -> None:
-        found.setdefault(what, {})[str(value)] = None
+    def add_value(label: str, value: object) -> None:
+        values.setdefault(label, {})[str(value)] = None
 
     for name, value in context.get("system", {}).items():
-        put(f"system: {name}", value)
+        add_value(f"system: {name}", value)
     for name, value in context.get("campaign", {}).get("protocol", {}).items():
-        put(f"protocol: {name.replace('_', ' ')}", value)
+        add_value(f"protocol: {name.replace('_', ' ')}", value)
     for name in context.get("launchers", {}):
-        put("launcher", name)
-    for each in context.get("software", ()):
-        put(f"software: {each['name']}", each["version"])
+        add_value("launcher", name)
+    for package in context.get("software", ()):
+        add_value(f"software: {package['name']}", package["version"])
     for document in context.get("environments", {}).values():
-        for what, value in _leaves(document):
-            put(what, value)
-    return found
+        for label, value in _iterate_leaves(document):
+            add_value(label, value)
+    return values
 
 
-def _leaves(document: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+def _iterate_leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the path (in words) and the value of each leaf of a document, without those that differ between any two hosts."""
     for name, value in document.items():
-        what = f"{above}{name.replace('_', ' ')}"
-        if name in _OF_ITS_OWN:
+        label = f"{prefix}{name.replace('_', ' ')}"
+        if name in _HOST_SPECIFIC_KEYS:
             continue
         if isinstance(value, Mapping):
             # Versions of packages are listed among the software already.
-            yield from () if name == "packages" else _leaves(value, f"{what}: ")
+            yield from () if name == "packages" else _iterate_leaves(value, f"{label}: ")
         elif isinstance(value, list):
             for item in value:
                 if isinstance(item, Mapping):
-                    yield from _leaves(item, f"{what}: ")
+                    yield from _iterate_leaves(item, f"{label}: ")
                     continue
-                yield what, _without_identity(str(item)) if name == "gpus" else item
+                yield label, _strip_gpu_identity(str(item)) if name == "gpus" else item
         else:
-            yield what, value
+            yield label, value
 
 
-def _without_identity(gpu: str) -> str:
+def _strip_gpu_identity(gpu: str) -> str:
     """Remove the index and UUID from a line of nvidia-smi."""
     return ", ".join(gpu.split(", ")[2:]) or gpu

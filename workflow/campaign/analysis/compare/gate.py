@@ -24,7 +24,7 @@ from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats
 THROUGHPUT, STATE = "throughput", "state"
 
 _RULE = re.compile(r"\s*([A-Za-z_]\w*)\s*(<=|>=|<|>)\s*([+-]?\d+(?:\.\d+)?)\s*%\s*")
-_TESTS: dict[str, Callable[[Floats, float], np.ndarray]] = {
+_OPERATORS: dict[str, Callable[[Floats, float], np.ndarray]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -33,7 +33,7 @@ _TESTS: dict[str, Callable[[Floats, float], np.ndarray]] = {
 
 
 @dataclass(frozen=True)
-class Rule:
+class RegressionRule:
     """Rule of the regression gate, with a quantity and the change in percent that is not accepted."""
 
     text: str
@@ -43,7 +43,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Broken:
+class RuleViolation:
     """Violation of a rule by a cell or a workload."""
 
     rule: str
@@ -52,24 +52,26 @@ class Broken:
     tested: bool = True
 
 
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str) -> RegressionRule:
     """Parse a rule of the regression gate.
 
     Raises ConfigError if the text is not a rule; its message names the allowed forms.
     """
     if text.strip() == STATE:
-        return Rule(text.strip(), STATE)
-    found = _RULE.fullmatch(text)
-    if found is None:
+        return RegressionRule(text.strip(), STATE)
+    match = _RULE.fullmatch(text)
+    if match is None:
         raise ConfigError(
             f"--fail-on '{text}': is no rule; write a quantity, one of < <= > >= and a change in percent, such as "
             "'throughput < -5%' or 'energy_per_sample_j > 10%', or 'state'"
         )
-    quantity, test, limit = found.groups()
-    return Rule(" ".join(text.split()), quantity, test, float(limit))
+    quantity, test, limit = match.groups()
+    return RegressionRule(" ".join(text.split()), quantity, test, float(limit))
 
 
-def broken_by_changes(rule: Rule, words: list[str], ratio: Floats, p_holm: Floats) -> list[Broken]:
+def find_change_violations(
+    rule: RegressionRule, labels: list[str], ratio: Floats, p_holm: Floats
+) -> list[RuleViolation]:
     """Return the violations of a rule about a quantity.
 
     Args:
@@ -79,17 +81,21 @@ def broken_by_changes(rule: Rule, words: list[str], ratio: Floats, p_holm: Float
         p_holm: adjusted p-value of each change; nan if it is not tested.
     """
     change_pct = 100 * (ratio - 1)
-    past = _TESTS[rule.test](np.where(np.isfinite(change_pct), change_pct, 0.0), rule.limit_pct) & np.isfinite(
-        change_pct
-    )
-    past &= ~(p_holm >= SIGNIFICANCE_LEVEL)
+    exceeds_limit = _OPERATORS[rule.test](
+        np.where(np.isfinite(change_pct), change_pct, 0.0), rule.limit_pct
+    ) & np.isfinite(change_pct)
+    exceeds_limit &= ~(p_holm >= SIGNIFICANCE_LEVEL)
     return [
-        Broken(rule.text, words[place], wording.format_percent(change_pct[place]), bool(np.isfinite(p_holm[place])))
-        for place in np.flatnonzero(past)
+        RuleViolation(
+            rule.text, labels[index], wording.format_percent(change_pct[index]), bool(np.isfinite(p_holm[index]))
+        )
+        for index in np.flatnonzero(exceeds_limit)
     ]
 
 
-def broken_by_states(rule: Rule, rows: pd.DataFrame) -> list[Broken]:
+def find_state_violations(rule: RegressionRule, rows: pd.DataFrame) -> list[RuleViolation]:
     """Return a violation for each cell that was measured in the baseline but not in the other campaign."""
-    lost = rows[(rows["base_state"] == "measured") & (rows["state"] != "measured")]
-    return [Broken(rule.text, row["cell"], f"measured → {row['outcome']}") for row in lost.to_dict("records")]
+    lost_cells = rows[(rows["base_state"] == "measured") & (rows["state"] != "measured")]
+    return [
+        RuleViolation(rule.text, row["cell"], f"measured → {row['outcome']}") for row in lost_cells.to_dict("records")
+    ]

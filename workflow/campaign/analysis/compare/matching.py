@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign.analysis.statistics.comparable_cells import SHAPE, option_columns
+from campaign.analysis.statistics.comparable_cells import HARDWARE_COLUMNS, list_option_columns
 
 CONTENT, NAMES, SHAPES = "content", "names", "shape"
 _AXES = ("workload", "batch", "precision")
 
 
 @dataclass(frozen=True)
-class Matched:
+class CellMatches:
     """Matched cells of two campaigns, and the cells without a counterpart.
 
     Args:
@@ -33,55 +33,67 @@ class Matched:
 
     base: pd.DataFrame
     other: pd.DataFrame
-    by: list[str]
-    differs: list[str]
+    methods: list[str]
+    differences: list[str]
     only_base: pd.DataFrame
     only_other: pd.DataFrame
 
 
-def match(base: pd.DataFrame, other: pd.DataFrame) -> Matched:
+def match_cells(base: pd.DataFrame, other: pd.DataFrame) -> CellMatches:
     """Match the rows of two cells tables, in the order of the first.
 
     Of several equal cells, the n-th of one table is matched with the n-th of the other.
     """
-    options = sorted({*option_columns(base), *option_columns(other)})
-    first, second = _with(base, options), _with(other, options)
-    content = _pairs(first, second, [*SHAPE, *_AXES, *options])
-    left_a, left_b = _left(first, content["base"]), _left(second, content["other"])
-    shared = [name for name in options if name in base.columns and name in other.columns]
-    names = _pairs(left_a, left_b, ["configuration", *_AXES, *shared])
+    options = sorted({*list_option_columns(base), *list_option_columns(other)})
+    base_table, other_table = _with_option_columns(base, options), _with_option_columns(other, options)
+    content = _pair_rows(base_table, other_table, [*HARDWARE_COLUMNS, *_AXES, *options])
+    unmatched_base, unmatched_other = (
+        _exclude_rows(base_table, content["base"]),
+        _exclude_rows(other_table, content["other"]),
+    )
+    shared_options = [name for name in options if name in base.columns and name in other.columns]
+    names = _pair_rows(unmatched_base, unmatched_other, ["configuration", *_AXES, *shared_options])
     # Several cells of one name cannot be told apart.
     names = names[(names["nth"] == 0) & names["alone"]]
-    left_a, left_b = _left(left_a, names["base"]), _left(left_b, names["other"])
-    shapes = _pairs(left_a, left_b, [*(name for name in SHAPE if name != "device"), *_AXES, *shared])
+    unmatched_base, unmatched_other = (
+        _exclude_rows(unmatched_base, names["base"]),
+        _exclude_rows(unmatched_other, names["other"]),
+    )
+    shapes = _pair_rows(
+        unmatched_base,
+        unmatched_other,
+        [*(name for name in HARDWARE_COLUMNS if name != "device"), *_AXES, *shared_options],
+    )
     shapes = shapes[(shapes["nth"] == 0) & shapes["alone"]]
-    found = [content.assign(by=CONTENT), names.assign(by=NAMES), shapes.assign(by=SHAPES)]
-    both = pd.concat(found).sort_values("base", kind="stable")
-    one, two = first.loc[both["base"]], second.loc[both["other"]]
-    return Matched(
-        one.reset_index(drop=True),
-        two.reset_index(drop=True),
-        both["by"].tolist(),
-        _differences(one, two, [*SHAPE, *options], both["by"].tolist()),
-        _left(first, both["base"]).reset_index(drop=True),
-        _left(second, both["other"]).reset_index(drop=True),
+    pairs_by_method = [content.assign(by=CONTENT), names.assign(by=NAMES), shapes.assign(by=SHAPES)]
+    pairs = pd.concat(pairs_by_method).sort_values("base", kind="stable")
+    base_rows, other_rows = base_table.loc[pairs["base"]], other_table.loc[pairs["other"]]
+    return CellMatches(
+        base_rows.reset_index(drop=True),
+        other_rows.reset_index(drop=True),
+        pairs["by"].tolist(),
+        _describe_differences(base_rows, other_rows, [*HARDWARE_COLUMNS, *options], pairs["by"].tolist()),
+        _exclude_rows(base_table, pairs["base"]).reset_index(drop=True),
+        _exclude_rows(other_table, pairs["other"]).reset_index(drop=True),
     )
 
 
-def _with(cells: pd.DataFrame, options: list[str]) -> pd.DataFrame:
+def _with_option_columns(cells: pd.DataFrame, options: list[str]) -> pd.DataFrame:
     """Return the table with a text column for each option, empty if the campaign has no such axis."""
-    known = {
-        name: cells[name].astype("object").where(cells[name].notna(), "").map(_text) if name in cells.columns else ""
+    option_values = {
+        name: cells[name].astype("object").where(cells[name].notna(), "").map(_format_option)
+        if name in cells.columns
+        else ""
         for name in options
     }
-    return cells.assign(**known).reset_index(drop=True)
+    return cells.assign(**option_values).reset_index(drop=True)
 
 
-def _text(value: object) -> str:
+def _format_option(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _pairs(base: pd.DataFrame, other: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _pair_rows(base: pd.DataFrame, other: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Pair the rows of two tables whose keys are equal.
 
     The result has the indexes of both rows, the position among rows with equal keys (`nth`), and whether the keys are unique in
@@ -96,27 +108,29 @@ def _pairs(base: pd.DataFrame, other: pd.DataFrame, keys: list[str]) -> pd.DataF
         groups = cells.groupby(keys, sort=False, dropna=False)
         size: Any = groups["cell_id"].transform("size")
         sides.append(cells[keys].assign(**{name: cells.index, "nth": groups.cumcount(), f"size_{name}": size}))
-    both = sides[0].merge(sides[1], on=[*keys, "nth"], how="inner")
-    return both.assign(alone=(both["size_base"] == 1) & (both["size_other"] == 1))[["base", "other", "nth", "alone"]]
+    pairs = sides[0].merge(sides[1], on=[*keys, "nth"], how="inner")
+    return pairs.assign(alone=(pairs["size_base"] == 1) & (pairs["size_other"] == 1))[["base", "other", "nth", "alone"]]
 
 
-def _left(cells: pd.DataFrame, taken: pd.Series[int]) -> pd.DataFrame:
+def _exclude_rows(cells: pd.DataFrame, indexes: pd.Series[int]) -> pd.DataFrame:
     """Return the rows whose index is not among the given ones."""
-    return cells[~cells.index.isin(taken)]
+    return cells[~cells.index.isin(indexes)]
 
 
-def _differences(one: pd.DataFrame, two: pd.DataFrame, columns: list[str], by: list[str]) -> list[str]:
+def _describe_differences(
+    base_rows: pd.DataFrame, other_rows: pd.DataFrame, columns: list[str], methods: list[str]
+) -> list[str]:
     """Describe the differences of each pair that was not matched by content, such as 'device a100 / h100'.
 
     The text is '' for pairs matched by content.
     """
-    told = [""] * len(by)
-    for place in np.flatnonzero(np.array(by) != CONTENT):
-        a, b = one.iloc[place], two.iloc[place]
+    descriptions = [""] * len(methods)
+    for index in np.flatnonzero(np.array(methods) != CONTENT):
+        a, b = base_rows.iloc[index], other_rows.iloc[index]
         parts = [
             f"{name.removeprefix('option_')} {a[name] or 'none'} / {b[name] or 'none'}"
             for name in columns
             if a[name] != b[name]
         ]
-        told[place] = ", ".join(parts)
-    return told
+        descriptions[index] = ", ".join(parts)
+    return descriptions

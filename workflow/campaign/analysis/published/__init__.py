@@ -5,5 +5,5 @@ of both, their distance, and how many claims are reached. `claims`: all of it in
 project are in `data/published`.
 """
 
-NOT_HERE = "not measured here"
+NOT_MEASURED = "not measured here"
 """The verdict on a claim whose conditions were not measured."""

@@ -17,14 +17,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from campaign.analysis.published.quantities import ClaimValues, Value
+from campaign.analysis.published.quantities import ClaimValue, ClaimValues
 from campaign.common import wording
-from campaign.spec.published_file import Claim, Here
+from campaign.spec.published_file import CampaignMapping, Claim
 
 ClaimVerdict = Literal["agrees", "differs", "undecided"]
 
 # Value of each quantity that means no effect.
-_NONE = {
+_NO_EFFECT_VALUES = {
     "throughput_drop_pct": 0.0,
     "throughput_gain_pct": 0.0,
     "time_increase_pct": 0.0,
@@ -35,91 +35,103 @@ _NONE = {
 }
 
 
-REPEATED_PCT = 0.7
+REPEATABILITY_PCT = 0.7
 """Distance from a printed number that counts as none: the smaller of the two variations that a study (FASTER) prints for
 repeating a measurement."""
 
 
-def judge(claim: Claim, here: Here, found: ClaimValues) -> tuple[ClaimVerdict, int]:
+def judge_claim(claim: Claim, mapping: CampaignMapping, claim_values: ClaimValues) -> tuple[ClaimVerdict, int]:
     """Return the verdict on a claim, and the number of measured values that agree."""
-    if (trend := found.trend) is not None:
-        if trend.in_order == trend.pairs and all(value.tested for value in found.values):
-            return "agrees", len(found.values)
+    if (trend := claim_values.trend) is not None:
+        if trend.in_order == trend.pairs and all(value.tested for value in claim_values.values):
+            return "agrees", len(claim_values.values)
         return "differs" if trend.opposite else "undecided", 0
-    verdicts = [_of_value(claim, here, value) for value in found.values]
-    return together(verdicts), verdicts.count("agrees")
+    verdicts = [_judge_value(claim, mapping, value) for value in claim_values.values]
+    return combine_verdicts(verdicts), verdicts.count("agrees")
 
 
-def others(claim: Claim, here: Here, found: ClaimValues) -> tuple[str, ...]:
+def list_condition_differences(claim: Claim, mapping: CampaignMapping, claim_values: ClaimValues) -> tuple[str, ...]:
     """Return the conditions in which the campaign differs from the document."""
-    absolute = claim.kind == "measured" and here.compute not in ("outcome", "largest_batch")
-    unknown = ("the document does not name the device",) if absolute and "device" not in here.under else ()
-    return (*unknown, *found.missed)
+    is_absolute = claim.kind == "measured" and mapping.compute not in ("outcome", "largest_batch")
+    missing_device = ("the document does not name the device",) if is_absolute and "device" not in mapping.under else ()
+    return (*missing_device, *claim_values.mismatches)
 
 
-def accepted(claim: Claim, here: Here) -> tuple[float | None, float | None]:
+def accepted_interval(claim: Claim, mapping: CampaignMapping) -> tuple[float | None, float | None]:
     """Return the closed interval of values that agree with a claim, in the unit of the computed quantity.
 
     An open end is None.
     """
-    return here.expect or ((here.limit, None) if here.limit is not None else claim.accept)
+    return mapping.expect or ((mapping.limit, None) if mapping.limit is not None else claim.accept)
 
 
-def off_pct(claim: Claim, here: Here, found: ClaimValues) -> float | None:
+def compute_distance_pct(claim: Claim, mapping: CampaignMapping, claim_values: ClaimValues) -> float | None:
     """Return the largest distance of the values from the accepted range, in percent of the throughput at the nearer end.
 
     The distance is 0 inside the range. Return None if a distance is meaningless: for an order, a description, or an end of 0.
     """
-    ends = printed_rates(claim, here)
+    ends = accepted_throughput(claim, mapping)
     distances = [0.0]
-    for each in found.values if found.trend is None else ():
-        if isinstance(each.value, str):
+    for value in claim_values.values if claim_values.trend is None else ():
+        if isinstance(value.value, str):
             return None
-        rate = _rate(here, each.value)
+        rate = _to_relative_throughput(mapping, value.value)
         end = ends[0] if rate < ends[0] else ends[1] if rate > ends[1] else rate
         if end == 0 or math.isnan(rate / end):
             return None
         distances.append(100 * abs(rate / end - 1))
-    return None if found.trend else max(distances)
+    return None if claim_values.trend else max(distances)
 
 
-def confident(claim: Claim, here: Here, found: ClaimValues) -> bool:
+def differs_confidently(claim: Claim, mapping: CampaignMapping, claim_values: ClaimValues) -> bool:
     """Return whether a value's whole interval is outside the accepted range, or a pair is in the opposite order."""
-    if found.trend is not None:
-        return found.trend.opposite > 0
-    low, high = printed_rates(claim, here)
-    numbers = [value for value in found.values if not isinstance(value.value, str) and not math.isnan(value.low)]
-    ends = [sorted((_rate(here, value.low), _rate(here, value.high))) for value in numbers]
-    return any(most < low or least > high for least, most in ends)
+    if claim_values.trend is not None:
+        return claim_values.trend.opposite > 0
+    low, high = accepted_throughput(claim, mapping)
+    estimates = [
+        value for value in claim_values.values if not isinstance(value.value, str) and not math.isnan(value.low)
+    ]
+    intervals = [
+        sorted((_to_relative_throughput(mapping, value.low), _to_relative_throughput(mapping, value.high)))
+        for value in estimates
+    ]
+    return any(value_high < low or value_low > high for value_low, value_high in intervals)
 
 
-def _is_printed(claim: Claim, here: Here) -> bool:
+def _is_printed_number(claim: Claim, mapping: CampaignMapping) -> bool:
     """Return whether the document prints a number that is neither a limit nor a count."""
-    is_read = here.expect is not None or here.limit is not None or here.compute == "largest_batch"
-    return claim.kind in ("measured", "ratio") and isinstance(claim.value, float | tuple) and not is_read
+    has_own_limit = mapping.expect is not None or mapping.limit is not None or mapping.compute == "largest_batch"
+    return claim.kind in ("measured", "ratio") and isinstance(claim.value, float | tuple) and not has_own_limit
 
 
-def _rate(here: Here, value: float) -> float:
+def _to_relative_throughput(mapping: CampaignMapping, value: float) -> float:
     """Convert a value of a claim's quantity to throughput relative to the reference."""
-    if here.compute in ("throughput_drop_pct", "throughput_gain_pct", "time_increase_pct"):
-        share = value / 100 if here.compute != "throughput_drop_pct" else -value / 100
-        return 1 / (1 + share) if here.compute == "time_increase_pct" else 1 + share
-    return 1 / value if here.compute == "time_ratio" else value
+    if mapping.compute in ("throughput_drop_pct", "throughput_gain_pct", "time_increase_pct"):
+        change = value / 100 if mapping.compute != "throughput_drop_pct" else -value / 100
+        return 1 / (1 + change) if mapping.compute == "time_increase_pct" else 1 + change
+    return 1 / value if mapping.compute == "time_ratio" else value
 
 
-def printed_rates(claim: Claim, here: Here) -> tuple[float, float]:
+def accepted_throughput(claim: Claim, mapping: CampaignMapping) -> tuple[float, float]:
     """Return the lowest and highest relative throughput that agrees with a claim.
 
     A printed number is widened by `REPEATABILITY_PCT`.
     """
-    low, high = accepted(claim, here)
-    ends = [None if end is None else _rate(here, end) for end in (low, high)]
-    least, most = reversed(ends) if here.compute in ("time_ratio", "time_increase_pct", "throughput_drop_pct") else ends
-    near = 1 + (REPEATED_PCT / 100 if _is_printed(claim, here) and claim.basis == "rounding" else 0.0)
-    return -math.inf if least is None else least / near, math.inf if most is None else most * near
+    low, high = accepted_interval(claim, mapping)
+    ends = [None if end is None else _to_relative_throughput(mapping, end) for end in (low, high)]
+    rate_low, rate_high = (
+        reversed(ends) if mapping.compute in ("time_ratio", "time_increase_pct", "throughput_drop_pct") else ends
+    )
+    tolerance = 1 + (
+        REPEATABILITY_PCT / 100 if _is_printed_number(claim, mapping) and claim.basis == "rounding" else 0.0
+    )
+    return (
+        -math.inf if rate_low is None else rate_low / tolerance,
+        math.inf if rate_high is None else rate_high * tolerance,
+    )
 
 
-def together(verdicts: Collection[ClaimVerdict]) -> ClaimVerdict:
+def combine_verdicts(verdicts: Collection[ClaimVerdict]) -> ClaimVerdict:
     """Combine the verdicts on several values of a claim.
 
     One that differs is enough to differ; all have to agree.
@@ -129,12 +141,15 @@ def together(verdicts: Collection[ClaimVerdict]) -> ClaimVerdict:
     return "agrees" if set(verdicts) == {"agrees"} else "undecided"
 
 
-def _of_value(claim: Claim, here: Here, value: Value) -> ClaimVerdict:
+def _judge_value(claim: Claim, mapping: CampaignMapping, value: ClaimValue) -> ClaimVerdict:
     """Return the verdict on one measured value of a claim."""
     if isinstance(value.value, str):
         return "agrees" if value.value == claim.value else "differs"
-    least, most = accepted(claim, here)
-    low, high = -math.inf if least is None else least, math.inf if most is None else most
+    accepted_low, accepted_high = accepted_interval(claim, mapping)
+    low, high = (
+        -math.inf if accepted_low is None else accepted_low,
+        math.inf if accepted_high is None else accepted_high,
+    )
     if value.exact:
         return "agrees" if low <= value.value <= high else "differs"
     if not value.tested or math.isnan(value.low) or math.isnan(value.high):
@@ -144,18 +159,20 @@ def _of_value(claim: Claim, here: Here, value: Value) -> ClaimVerdict:
     if low <= value.low and value.high <= high:
         return "agrees"
     # A printed number is no limit, and no quantity that is bounded on one side only.
-    limit = claim.kind in ("bound", "direction", "setting") or here.expect is not None or here.limit is not None
-    none = _NONE.get(here.compute, math.nan)
-    no_effect = value.low <= none <= value.high and not low <= none <= high
-    return "undecided" if limit or here.compute == "largest_batch" or no_effect else "agrees"
+    has_limit = (
+        claim.kind in ("bound", "direction", "setting") or mapping.expect is not None or mapping.limit is not None
+    )
+    no_effect_value = _NO_EFFECT_VALUES.get(mapping.compute, math.nan)
+    includes_no_effect = value.low <= no_effect_value <= value.high and not low <= no_effect_value <= high
+    return "undecided" if has_limit or mapping.compute == "largest_batch" or includes_no_effect else "agrees"
 
 
 NEAR_PCT = 10.0
-Near = Literal["inside", "near", "off"]
+Nearness = Literal["inside", "near", "off"]
 
 
 @dataclass(frozen=True)
-class Score:
+class ClaimScore:
     """Score of a set of claims.
 
     Args:
@@ -184,7 +201,7 @@ class Score:
         )
 
 
-def score(claims: Iterable[Mapping[str, Any]]) -> Score:
+def score_claims(claims: Iterable[Mapping[str, Any]]) -> ClaimScore:
     """Return the score of claims.
 
     A claim that several campaigns reach counts once, with the first of them.
@@ -192,18 +209,22 @@ def score(claims: Iterable[Mapping[str, Any]]) -> Score:
     Args:
         claims: records of claims as `claims.evaluate_claims` returns them.
     """
-    known: dict[tuple[str, str], Mapping[str, Any]] = {}
+    claims_by_key: dict[tuple[str, str], Mapping[str, Any]] = {}
     for claim in claims:
         key = claim["document"], claim["id"]
-        if key not in known or nearness(known[key]) is None:
-            known[key] = claim
-    reached = {key: near for key, claim in known.items() if (near := nearness(claim)) is not None}
-    found = list(reached.values())
-    reversed_ = sum(known[key]["confident"] and known[key]["direction"] for key in reached)
-    return Score(len(known), len(found), found.count("inside"), found.count("near"), reversed_)
+        if key not in claims_by_key or classify_nearness(claims_by_key[key]) is None:
+            claims_by_key[key] = claim
+    nearness_by_key = {
+        key: claim_nearness
+        for key, claim in claims_by_key.items()
+        if (claim_nearness := classify_nearness(claim)) is not None
+    }
+    levels = list(nearness_by_key.values())
+    reversed_count = sum(claims_by_key[key]["confident"] and claims_by_key[key]["direction"] for key in nearness_by_key)
+    return ClaimScore(len(claims_by_key), len(levels), levels.count("inside"), levels.count("near"), reversed_count)
 
 
-def nearness(claim: Mapping[str, Any]) -> Near | None:
+def classify_nearness(claim: Mapping[str, Any]) -> Nearness | None:
     """Classify how near the measured values of a claim are to its accepted range.
 
     `inside`: the claim agrees and each value is inside the range. `near`: each value is within 10 % of the range.
@@ -212,13 +233,13 @@ def nearness(claim: Mapping[str, Any]) -> Near | None:
     """
     if claim["verdict"] not in ("agrees", "differs", "undecided") or not claim.get("scored"):
         return None
-    off = claim["off_pct"]
-    if claim["verdict"] == "agrees" and not off:
+    distance_pct = claim["off_pct"]
+    if claim["verdict"] == "agrees" and not distance_pct:
         return "inside"
-    return "near" if off is not None and off <= NEAR_PCT else "off"
+    return "near" if distance_pct is not None and distance_pct <= NEAR_PCT else "off"
 
 
-def off(claim: Mapping[str, Any]) -> str:
+def format_distance(claim: Mapping[str, Any]) -> str:
     """Format the distance of a claim, such as '12 % off', or return '' if it is zero or meaningless."""
     distance = claim.get("off_pct")
     return f"{wording.format_percent(distance, 1)} off" if distance else ""

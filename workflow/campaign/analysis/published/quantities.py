@@ -23,16 +23,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign.analysis.published.selection import NotHere, chosen, column, equal_columns, pairs, said_missed
+from campaign.analysis.published.selection import (
+    NotMeasuredError,
+    describe_condition_mismatches,
+    find_column,
+    pair_cells,
+    select_cells,
+    select_equal_columns,
+)
 from campaign.analysis.statistics import comparisons
-from campaign.analysis.statistics.comparable_cells import naming_columns
+from campaign.analysis.statistics.comparable_cells import list_naming_columns
 from campaign.analysis.statistics.comparisons import Design, Ratios
 from campaign.analysis.tables.io import Tables
 from campaign.common import wording
 from campaign.common.intervals import CONFIDENCE_LEVEL, Floats, compute_spread_bounds
-from campaign.spec.published_file import Claim, Here, ReferenceSet
+from campaign.spec.published_file import CampaignMapping, Claim, ReferenceSet
 
-_MATRIX = {
+_LINK_MATRICES = {
     "link_gb_per_s": "bidirectional_gb_per_s",
     "link_one_way_gb_per_s": "unidirectional_gb_per_s",
     "link_ratio": "bidirectional_gb_per_s",
@@ -41,7 +48,7 @@ _MATRIX = {
 
 
 @dataclass(frozen=True)
-class Value:
+class ClaimValue:
     """Measured value of a claim's quantity.
 
     low, high: interval, nan if there is none; cells: ids of the cells; words: the cells in words.
@@ -74,65 +81,75 @@ class Trend:
 class ClaimValues:
     """Measured values of a claim, conditions of the document that its cells miss, and the trend if the claim is about one."""
 
-    values: tuple[Value, ...]
-    missed: tuple[str, ...] = ()
+    values: tuple[ClaimValue, ...]
+    mismatches: tuple[str, ...] = ()
     trend: Trend | None = None
 
 
-def found(claim: Claim, names: ReferenceSet, tables: Tables) -> ClaimValues:
+def evaluate_claim(claim: Claim, references: ReferenceSet, tables: Tables) -> ClaimValues:
     """Return the measured values of a claim.
 
     Raises NotMeasuredError, with the reason, if the tables hold none.
     """
-    here = claim.here
-    if here is None:
-        raise NotHere(claim.not_here)
-    if here.compute.startswith(("link", "host")):
-        return _of_links(here, tables.links)
-    if here.compute == "near_linear_up_to":
-        return _near_linear(claim, here, names, tables)
-    if here.compute == "spread_cv_pct":
-        return _spread(here, names, tables)
-    if here.compute in ("largest_batch", "outcome", "planned_runs"):
-        return _of_cells(here, names, tables.cells)
-    return _measured(here, names, tables)
+    mapping = claim.here
+    if mapping is None:
+        raise NotMeasuredError(claim.not_here)
+    if mapping.compute.startswith(("link", "host")):
+        return _evaluate_links(mapping, tables.links)
+    if mapping.compute == "near_linear_up_to":
+        return _evaluate_efficiency(claim, mapping, references, tables)
+    if mapping.compute == "spread_cv_pct":
+        return _evaluate_variation(mapping, references, tables)
+    if mapping.compute in ("largest_batch", "outcome", "planned_runs"):
+        return _evaluate_outcomes(mapping, references, tables.cells)
+    return _evaluate_measurements(mapping, references, tables)
 
 
-def _measured(here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
+def _evaluate_measurements(mapping: CampaignMapping, references: ReferenceSet, tables: Tables) -> ClaimValues:
     """Return the throughput, or the metric, of the cells or pairs of cells that a claim is about."""
-    by = _metric(here, tables) if here.compute.startswith("metric") else _throughput(tables)
-    if here.compute == "metric":
-        rows = chosen(tables.cells[tables.cells["n_ok"] > 0], names, here)
-        rows = rows.drop_duplicates("workload") if here.columns == ("parameters",) else rows
-        rows = _known(rows[by.places(rows["cell_id"]) >= 0].reset_index(drop=True), here)
-        at = by.places(rows["cell_id"])
-        scale = rows["ranks"].to_numpy() if here.times_ranks else 1.0
-        value, low, high = (bound[at] * scale for bound in by.locations()[0].bounds(_confidence(rows)))
+    design = _metric_design(mapping, tables) if mapping.compute.startswith("metric") else _throughput_design(tables)
+    if mapping.compute == "metric":
+        rows = select_cells(tables.cells[tables.cells["n_ok"] > 0], references, mapping)
+        rows = rows.drop_duplicates("workload") if mapping.columns == ("parameters",) else rows
+        rows = _require_rows(rows[design.find_cell_indices(rows["cell_id"]) >= 0].reset_index(drop=True), mapping)
+        positions = design.find_cell_indices(rows["cell_id"])
+        scale = rows["ranks"].to_numpy() if mapping.times_ranks else 1.0
+        value, low, high = (
+            bound[positions] * scale
+            for bound in design.estimate_locations()[0].compute_bounds(_adjusted_confidence(rows))
+        )
         # A value that is equal in all runs, such as a number of parameters, is no estimate.
-        errors = by.errors(rows["cell_id"], np.zeros(len(rows), dtype=np.int64))
-        tested = errors.known | (errors.variance == 0)
+        errors = design.estimate_errors(rows["cell_id"], np.zeros(len(rows), dtype=np.int64))
+        is_tested = errors.has_composition_variance | (errors.variance == 0)
     else:
-        rows = pairs(tables.cells, names, here)
-        ratios, scale = _ratios(here, rows, by)
-        value, low, high = _SAID[here.compute](*(bound * scale for bound in ratios.of.bounds(_confidence(rows))))
-        kept = np.isfinite(value)
-        rows, value, low, high = _known(rows[kept].reset_index(drop=True), here), value[kept], low[kept], high[kept]
-        tested = ratios.tested[kept] | (rows["cell_id"] == rows["against_cell_id"]).to_numpy()
-    rows = rows.assign(_value=value, _low=low, _high=high, _tested=tested)
-    trend = _trend(rows, here, tables) if here.along else None
-    return ClaimValues(_values(rows), said_missed(rows, names, here), trend)
+        rows = pair_cells(tables.cells, references, mapping)
+        ratios, scale = _compute_ratios(mapping, rows, design)
+        value, low, high = _CONVERSIONS[mapping.compute](
+            *(bound * scale for bound in ratios.estimate.compute_bounds(_adjusted_confidence(rows)))
+        )
+        is_finite = np.isfinite(value)
+        rows, value, low, high = (
+            _require_rows(rows[is_finite].reset_index(drop=True), mapping),
+            value[is_finite],
+            low[is_finite],
+            high[is_finite],
+        )
+        is_tested = ratios.is_tested[is_finite] | (rows["cell_id"] == rows["against_cell_id"]).to_numpy()
+    rows = rows.assign(_value=value, _low=low, _high=high, _tested=is_tested)
+    trend = _count_trend(rows, mapping, tables) if mapping.along else None
+    return ClaimValues(_build_values(rows), describe_condition_mismatches(rows, references, mapping), trend)
 
 
-def _ratios(here: Here, rows: pd.DataFrame, by: Design) -> tuple[Ratios, Any]:
+def _compute_ratios(mapping: CampaignMapping, rows: pd.DataFrame, design: Design) -> tuple[Ratios, Any]:
     """Return the ratio of each cell to its reference cell, and the factor by which to multiply the ratios."""
-    if here.compute != "metric_ratio":
-        return comparisons.ratios(rows["cell_id"], rows["against_cell_id"], by), 1.0
-    scale = (rows["ranks"] / rows["against_ranks"]).to_numpy() if here.times_ranks else 1.0
+    if mapping.compute != "metric_ratio":
+        return comparisons.compute_ratios(rows["cell_id"], rows["against_cell_id"], design), 1.0
+    scale = (rows["ranks"] / rows["against_ranks"]).to_numpy() if mapping.times_ranks else 1.0
     # For a metric that is not a rate, a larger value is a larger cost. The claim needs the ratio of the metric itself.
-    return comparisons.ratios(rows["against_cell_id"], rows["cell_id"], by), scale
+    return comparisons.compute_ratios(rows["against_cell_id"], rows["cell_id"], design), scale
 
 
-def _throughput(tables: Tables) -> Design:
+def _throughput_design(tables: Tables) -> Design:
     """Return the design that compares cells by throughput, also if the campaign has another primary metric.
 
     Raises NotMeasuredError if no run has a throughput.
@@ -142,12 +159,14 @@ def _throughput(tables: Tables) -> Design:
     if name == "throughput_per_s":
         return tables.design
     if not (tables.runs["throughput_per_s"] > 0).any():
-        raise NotHere(f"no run has a throughput: the campaign measures {name}; 'metric_ratio' compares such a number")
-    return comparisons.design(tables.runs, campaign.get("protocol"), column="throughput_per_s")
+        raise NotMeasuredError(
+            f"no run has a throughput: the campaign measures {name}; 'metric_ratio' compares such a number"
+        )
+    return comparisons.build_design(tables.runs, campaign.get("protocol"), column="throughput_per_s")
 
 
 _Conversion = Callable[[Floats, Floats, Floats], tuple[Floats, Floats, Floats]]
-_SAID: Mapping[str, _Conversion] = {
+_CONVERSIONS: Mapping[str, _Conversion] = {
     "throughput_ratio": lambda value, low, high: (value, low, high),
     "metric_ratio": lambda value, low, high: (value, low, high),
     "throughput_drop_pct": lambda value, low, high: (100 * (1 - value), 100 * (1 - high), 100 * (1 - low)),
@@ -157,236 +176,272 @@ _SAID: Mapping[str, _Conversion] = {
 }
 
 
-def _metric(here: Here, tables: Tables) -> Design:
+def _metric_design(mapping: CampaignMapping, tables: Tables) -> Design:
     """Return the design that compares cells by a claim's metric over valid runs.
 
     Raises NotMeasuredError if no run has the metric.
     """
     protocol = tables.context["campaign"].get("protocol", {})
-    runs = tables.runs.assign(_total=_total(here, tables.runs))
-    return comparisons.design(runs, protocol, column="_total", higher=False)
+    runs = tables.runs.assign(_total=_sum_metric(mapping, tables.runs))
+    return comparisons.build_design(runs, protocol, column="_total", higher_is_better=False)
 
 
-def _total(here: Here, runs: pd.DataFrame) -> pd.Series[float]:
+def _sum_metric(mapping: CampaignMapping, runs: pd.DataFrame) -> pd.Series[float]:
     """Return the metric of each run, which is the sum of a claim's columns or a rate in GB/s from its bytes per step."""
-    if lacking := [name for name in here.columns if name not in runs.columns]:
-        if not here.bytes_per_step or any(name not in runs.columns for name in here.bytes_per_step):
-            raise NotHere(f"no run has the metric '{lacking[0]}'")
+    if missing_columns := [name for name in mapping.columns if name not in runs.columns]:
+        if not mapping.bytes_per_step or any(name not in runs.columns for name in mapping.bytes_per_step):
+            raise NotMeasuredError(f"no run has the metric '{missing_columns[0]}'")
         steps_per_s = runs["throughput_per_s"] / runs["batch_global"]
-        return steps_per_s * _sum(runs, here.bytes_per_step) / 1e9
-    return _sum(runs, here.columns)
+        return steps_per_s * _sum_columns(runs, mapping.bytes_per_step) / 1e9
+    return _sum_columns(runs, mapping.columns)
 
 
-def _sum(runs: pd.DataFrame, names: Sequence[str]) -> pd.Series[float]:
+def _sum_columns(runs: pd.DataFrame, columns: Sequence[str]) -> pd.Series[float]:
     """Add up columns, each as often as it is named; the sum is nan if one of them is missing."""
-    return pd.concat([runs[name].astype("float64") for name in names], axis=1).sum(axis=1, skipna=False)
+    return pd.concat([runs[name].astype("float64") for name in columns], axis=1).sum(axis=1, skipna=False)
 
 
-def _known(rows: pd.DataFrame, here: Here) -> pd.DataFrame:
+def _require_rows(rows: pd.DataFrame, mapping: CampaignMapping) -> pd.DataFrame:
     """Return the rows unchanged. Raises NotMeasuredError if there are none."""
     if rows.empty:
-        raise NotHere(f"no run of these cells has the metric '{' + '.join(here.columns)}'")
+        raise NotMeasuredError(f"no run of these cells has the metric '{' + '.join(mapping.columns)}'")
     return rows
 
 
-def _confidence(rows: pd.DataFrame) -> float:
+def _adjusted_confidence(rows: pd.DataFrame) -> float:
     """Return the confidence level of each row for which all rows together have 95 % (Bonferroni)."""
     return 1 - (1 - CONFIDENCE_LEVEL) / max(len(rows), 1)
 
 
-def _trend(rows: pd.DataFrame, here: Here, tables: Tables) -> Trend:
+def _count_trend(rows: pd.DataFrame, mapping: CampaignMapping, tables: Tables) -> Trend:
     """Count the pairs of otherwise equal cells whose values rise along the claim's axis.
 
     Raises NotMeasuredError if fewer than three pairs exist.
     """
     try:
-        along = rows[column(rows, here.along)].to_numpy(dtype=np.float64)
-        alike = [name for name in equal_columns(rows, here) if name != column(rows, here.along)]
-    except NotHere:
-        metric = _metric(here.model_copy(update={"columns": (here.along,), "bytes_per_step": ()}), tables)
-        at = metric.places(rows["cell_id"])
-        along = np.where(at >= 0, metric.value[at], np.nan)
-        alike = [name for name in equal_columns(rows, here) if name not in ("workload", "batch")]
-    alike += [name for name in here.vary if name in rows.columns and name not in ("workload", "batch")]
-    count = ordered = opposite = 0
-    for _, group in rows[np.isfinite(along)].groupby(alike, sort=False):
-        for one, other in permutations(group.index, 2):
-            if along[one] < along[other]:
+        axis_values = rows[find_column(rows, mapping.along)].to_numpy(dtype=np.float64)
+        equal_axes = [name for name in select_equal_columns(rows, mapping) if name != find_column(rows, mapping.along)]
+    except NotMeasuredError:
+        metric = _metric_design(mapping.model_copy(update={"columns": (mapping.along,), "bytes_per_step": ()}), tables)
+        positions = metric.find_cell_indices(rows["cell_id"])
+        axis_values = np.where(positions >= 0, metric.value[positions], np.nan)
+        equal_axes = [name for name in select_equal_columns(rows, mapping) if name not in ("workload", "batch")]
+    equal_axes += [name for name in mapping.vary if name in rows.columns and name not in ("workload", "batch")]
+    count = in_order = opposite = 0
+    for _, group in rows[np.isfinite(axis_values)].groupby(equal_axes, sort=False):
+        for first_index, second_index in permutations(group.index, 2):
+            if axis_values[first_index] < axis_values[second_index]:
                 count += 1
-                ordered += group["_value"][other] > group["_value"][one]
-                opposite += group["_high"][other] < group["_low"][one]
+                in_order += group["_value"][second_index] > group["_value"][first_index]
+                opposite += group["_high"][second_index] < group["_low"][first_index]
     if count < 3:
-        raise NotHere(f"fewer than three cells are alike in all but '{here.along}'")
-    return Trend(count, int(ordered), int(opposite))
+        raise NotMeasuredError(f"fewer than three cells are alike in all but '{mapping.along}'")
+    return Trend(count, int(in_order), int(opposite))
 
 
-def _near_linear(claim: Claim, here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
+def _evaluate_efficiency(
+    claim: Claim, mapping: CampaignMapping, references: ReferenceSet, tables: Tables
+) -> ClaimValues:
     """Return the smallest scaling efficiency up to the claim's number of devices, in percent."""
-    rows = chosen(tables.cells[tables.cells["n_ok"] > 0], names, here).sort_values("ranks", kind="stable")
-    keys = equal_columns(rows, here)
-    asked = claim.value if isinstance(claim.value, float) else math.inf
-    rows = rows[rows["ranks"] <= asked].drop_duplicates([*keys, "ranks"])
-    first = rows.drop_duplicates(keys)[[*keys, "ranks", "cell_id"]]
-    both = rows.merge(first, on=keys, suffixes=("", "_first"))
-    both = both[both["ranks"] > both["ranks_first"]].reset_index(drop=True)
-    if both.empty:
-        raise NotHere("no two numbers of devices were measured")
-    by = _throughput(tables)
-    ratios = comparisons.ratios(both["cell_id"], both["cell_id_first"], by)
-    scale = (100 * both["ranks_first"] / both["ranks"]).to_numpy()
-    value, low, high = (each * scale for each in ratios.of.bounds(_confidence(both)))
-    both = both.assign(_value=value, _low=low, _high=high, _tested=ratios.tested)
-    least = both.loc[both.groupby(keys, sort=False)["_value"].idxmin()].reset_index(drop=True)
-    most = int(both["ranks"].max())
-    short = (f"up to {most} devices instead of {asked:g}",) if most < asked else ()
-    return ClaimValues(_values(least), (*said_missed(least, names, here), *short))
+    rows = select_cells(tables.cells[tables.cells["n_ok"] > 0], references, mapping).sort_values("ranks", kind="stable")
+    keys = select_equal_columns(rows, mapping)
+    max_devices = claim.value if isinstance(claim.value, float) else math.inf
+    rows = rows[rows["ranks"] <= max_devices].drop_duplicates([*keys, "ranks"])
+    smallest = rows.drop_duplicates(keys)[[*keys, "ranks", "cell_id"]]
+    efficiency_pairs = rows.merge(smallest, on=keys, suffixes=("", "_first"))
+    efficiency_pairs = efficiency_pairs[efficiency_pairs["ranks"] > efficiency_pairs["ranks_first"]].reset_index(
+        drop=True
+    )
+    if efficiency_pairs.empty:
+        raise NotMeasuredError("no two numbers of devices were measured")
+    design = _throughput_design(tables)
+    ratios = comparisons.compute_ratios(efficiency_pairs["cell_id"], efficiency_pairs["cell_id_first"], design)
+    scale = (100 * efficiency_pairs["ranks_first"] / efficiency_pairs["ranks"]).to_numpy()
+    value, low, high = (
+        bound * scale for bound in ratios.estimate.compute_bounds(_adjusted_confidence(efficiency_pairs))
+    )
+    efficiency_pairs = efficiency_pairs.assign(_value=value, _low=low, _high=high, _tested=ratios.is_tested)
+    lowest = efficiency_pairs.loc[efficiency_pairs.groupby(keys, sort=False)["_value"].idxmin()].reset_index(drop=True)
+    max_measured = int(efficiency_pairs["ranks"].max())
+    shortfall = (f"up to {max_measured} devices instead of {max_devices:g}",) if max_measured < max_devices else ()
+    return ClaimValues(_build_values(lowest), (*describe_condition_mismatches(lowest, references, mapping), *shortfall))
 
 
-def _spread(here: Here, names: ReferenceSet, tables: Tables) -> ClaimValues:
+def _evaluate_variation(mapping: CampaignMapping, references: ReferenceSet, tables: Tables) -> ClaimValues:
     """Return the variation of throughput among otherwise equal cells, or its difference between two sets of models."""
-    measured = tables.cells[tables.cells["n_ok"] > 0]
-    rows = chosen(measured, names, here)
-    by = _throughput(tables)
-    spread = _cv(rows, here, by)
-    if here.against_models:
-        other = here.model_copy(update={"models": here.against_models})
-        beside = chosen(measured, names, other)
-        if set(beside["workload"]) & set(rows["workload"]):
-            raise NotHere("one workload stands for both models")
-        return ClaimValues((_less(spread, _cv(beside, other, by)),), said_missed(rows, names, here))
-    return ClaimValues(_values(spread), said_missed(rows, names, here))
+    measured_cells = tables.cells[tables.cells["n_ok"] > 0]
+    rows = select_cells(measured_cells, references, mapping)
+    design = _throughput_design(tables)
+    spread = _compute_variation(rows, mapping, design)
+    if mapping.against_models:
+        other_mapping = mapping.model_copy(update={"models": mapping.against_models})
+        other_rows = select_cells(measured_cells, references, other_mapping)
+        if set(other_rows["workload"]) & set(rows["workload"]):
+            raise NotMeasuredError("one workload stands for both models")
+        return ClaimValues(
+            (_subtract_medians(spread, _compute_variation(other_rows, other_mapping, design)),),
+            describe_condition_mismatches(rows, references, mapping),
+        )
+    return ClaimValues(_build_values(spread), describe_condition_mismatches(rows, references, mapping))
 
 
-def _less(spread: pd.DataFrame, other: pd.DataFrame) -> Value:
+def _subtract_medians(spread: pd.DataFrame, other: pd.DataFrame) -> ClaimValue:
     """Return the difference of two medians, with bounds from the bounds of both.
 
     The method is that of Zou & Donner, 2008, Statistics in Medicine 27(10).
     """
-    ours, theirs = (each[["_value", "_low", "_high"]].median() for each in (spread, other))
-    one = float(ours["_value"] - theirs["_value"])
-    low = one - float(np.hypot(ours["_value"] - ours["_low"], theirs["_high"] - theirs["_value"]))
-    high = one + float(np.hypot(ours["_high"] - ours["_value"], theirs["_value"] - theirs["_low"]))
-    return Value(one, low, high, "medians", tested=bool(spread["_tested"].all() and other["_tested"].all()))
+    medians, other_medians = (table[["_value", "_low", "_high"]].median() for table in (spread, other))
+    difference = float(medians["_value"] - other_medians["_value"])
+    low = difference - float(
+        np.hypot(medians["_value"] - medians["_low"], other_medians["_high"] - other_medians["_value"])
+    )
+    high = difference + float(
+        np.hypot(medians["_high"] - medians["_value"], other_medians["_value"] - other_medians["_low"])
+    )
+    return ClaimValue(difference, low, high, "medians", tested=bool(spread["_tested"].all() and other["_tested"].all()))
 
 
-def _cv(rows: pd.DataFrame, here: Here, by: Design) -> pd.DataFrame:
+def _compute_variation(rows: pd.DataFrame, mapping: CampaignMapping, design: Design) -> pd.DataFrame:
     """Return one row per group of otherwise equal cells, with the coefficient of variation of their means and its interval.
 
     Values are in percent. Raises NotMeasuredError if no group has two measured compositions.
     """
-    keys = equal_columns(rows, here)
+    keys = select_equal_columns(rows, mapping)
     groups = rows.groupby(keys, sort=False)
     cv = groups["mean"].transform("std") / groups["mean"].transform("mean")
-    errors = by.errors(rows["cell_id"], np.asarray(groups.ngroup(), dtype=np.int64))
-    rows = rows.assign(_value=100 * cv, _variance=errors.variance, _freedom=errors.freedom, _tested=errors.known)
+    errors = design.estimate_errors(rows["cell_id"], np.asarray(groups.ngroup(), dtype=np.int64))
+    rows = rows.assign(
+        _value=100 * cv, _variance=errors.variance, _freedom=errors.freedom, _tested=errors.has_composition_variance
+    )
     groups = rows[cv.notna()].groupby(keys, sort=False)
-    found = groups.first().reset_index()
-    if found.empty:
-        raise NotHere("no two otherwise equal compositions were measured")
-    of = zip(found["_value"] / 100, groups.size(), groups["_variance"].mean(), groups["_freedom"].min(), strict=True)
-    bounds = np.array([compute_spread_bounds(*each, _confidence(found)) for each in of]) * 100
-    tested = groups["_tested"].all().to_numpy()
-    return found.assign(_low=bounds[:, 0], _high=bounds[:, 1], _tested=tested)[[*rows.columns, "_low", "_high"]]
+    variation = groups.first().reset_index()
+    if variation.empty:
+        raise NotMeasuredError("no two otherwise equal compositions were measured")
+    bound_inputs = zip(
+        variation["_value"] / 100, groups.size(), groups["_variance"].mean(), groups["_freedom"].min(), strict=True
+    )
+    bounds = (
+        np.array([compute_spread_bounds(*inputs, _adjusted_confidence(variation)) for inputs in bound_inputs]) * 100
+    )
+    is_tested = groups["_tested"].all().to_numpy()
+    return variation.assign(_low=bounds[:, 0], _high=bounds[:, 1], _tested=is_tested)[[*rows.columns, "_low", "_high"]]
 
 
-def _of_cells(here: Here, names: ReferenceSet, cells: pd.DataFrame) -> ClaimValues:
+def _evaluate_outcomes(mapping: CampaignMapping, references: ReferenceSet, cells: pd.DataFrame) -> ClaimValues:
     """Return the outcome, the largest batch or the planned runs of the cells that a claim is about."""
-    rows = chosen(cells, names, here)
+    rows = select_cells(cells, references, mapping)
     rows = rows[rows["state"] != "missing"].reset_index(drop=True)
     if rows.empty:
-        raise NotHere("none of these cells was run")
-    if here.compute == "planned_runs":
-        least = float(rows["n_planned"].min())
-        return ClaimValues((Value(least, least, least, "fewest of any cell", exact=True),))
-    missed = said_missed(rows, names, here)
-    if here.compute == "outcome":
-        told = [(_outcome(row), _words(row, rows), str(row["cell_id"])) for row in rows.to_dict("records")]
-        return ClaimValues(tuple(Value(o, math.nan, math.nan, w, (i,), exact=True) for o, w, i in told), missed)
-    measured = rows[rows["state"] == "measured"]
-    if measured.empty:
-        raise NotHere("no batch was measured")
-    largest = float(measured["batch"].max())
-    beyond = rows[(rows["batch"] > largest) & rows["state"].isin(["failed", "implied"])]
-    high = largest if len(beyond) else math.inf
-    return ClaimValues((Value(largest, largest, high, "largest batch measured"),), missed)
+        raise NotMeasuredError("none of these cells was run")
+    if mapping.compute == "planned_runs":
+        minimum = float(rows["n_planned"].min())
+        return ClaimValues((ClaimValue(minimum, minimum, minimum, "fewest of any cell", exact=True),))
+    mismatches = describe_condition_mismatches(rows, references, mapping)
+    if mapping.compute == "outcome":
+        outcomes = [
+            (_classify_outcome(row), _describe_row(row, rows), str(row["cell_id"])) for row in rows.to_dict("records")
+        ]
+        return ClaimValues(
+            tuple(ClaimValue(o, math.nan, math.nan, w, (i,), exact=True) for o, w, i in outcomes), mismatches
+        )
+    measured_rows = rows[rows["state"] == "measured"]
+    if measured_rows.empty:
+        raise NotMeasuredError("no batch was measured")
+    largest = float(measured_rows["batch"].max())
+    failed_larger = rows[(rows["batch"] > largest) & rows["state"].isin(["failed", "implied"])]
+    high = largest if len(failed_larger) else math.inf
+    return ClaimValues((ClaimValue(largest, largest, high, "largest batch measured"),), mismatches)
 
 
-def _outcome(row: Mapping[Any, Any]) -> str:
+def _classify_outcome(row: Mapping[Any, Any]) -> str:
     """Return 'ok', 'out_of_memory', or the failure of a cell."""
     if row["state"] == "measured":
         return "ok"
     return "out_of_memory" if row["state"] == "implied" or "oom" in str(row["failures"]) else str(row["failures"])
 
 
-def _of_links(here: Here, links: Sequence[Mapping[str, Any]]) -> ClaimValues:
+def _evaluate_links(mapping: CampaignMapping, links: Sequence[Mapping[str, Any]]) -> ClaimValues:
     """Return the median over all pairs of devices of one host that are attached as claimed, with the range of the pairs.
 
     A ratio is that of two medians; its range is that of the smallest over the largest to the largest over the smallest.
     """
-    if here.compute == "host_to_device_gb_per_s":
-        copies = [(each["document"].get("host_device") or {}).get("h2d_gb_per_s") or () for each in links]
-        known = [value for values in copies for value in values if value is not None]
-        middle = _middle(known, "no copies from host to device were measured")
-        return ClaimValues((Value(*middle, f"{len(known)} devices"),))
-    matrix = _MATRIX[here.compute]
-    of = list(_link_pairs(links, matrix, here.ends))
-    value, low, high = _middle([value for value, _ in of], _lacking(here.ends))
-    words = f"{len(of)} pairs {' and '.join(here.ends)}"
-    if here.compute == "link_ratio":
-        against = [value for value, _ in _link_pairs(links, matrix, here.against_ends)]
-        under, least, most = _middle(against, _lacking(here.against_ends))
-        value, low, high = value / under, low / most, high / least
-        words += f", {len(against)} {' and '.join(here.against_ends)}"
-    allowed = here.under.get("device", ())
-    others = [model for model in dict.fromkeys(model for _, pair in of for model in pair) if model not in allowed]
-    missed = tuple(f"device {model} instead of {' or '.join(map(str, allowed))}" for model in others if allowed)
-    return ClaimValues((Value(value, low, high, words),), missed)
+    if mapping.compute == "host_to_device_gb_per_s":
+        copies = [(link["document"].get("host_device") or {}).get("h2d_gb_per_s") or () for link in links]
+        values_measured = [value for values in copies for value in values if value is not None]
+        median_range = _median_and_range(values_measured, "no copies from host to device were measured")
+        return ClaimValues((ClaimValue(*median_range, f"{len(values_measured)} devices"),))
+    matrix = _LINK_MATRICES[mapping.compute]
+    link_pairs = list(_iterate_link_pairs(links, matrix, mapping.ends))
+    value, low, high = _median_and_range([value for value, _ in link_pairs], _describe_missing_link(mapping.ends))
+    words = f"{len(link_pairs)} pairs {' and '.join(mapping.ends)}"
+    if mapping.compute == "link_ratio":
+        reference_values = [value for value, _ in _iterate_link_pairs(links, matrix, mapping.against_ends)]
+        reference_median, reference_min, reference_max = _median_and_range(
+            reference_values, _describe_missing_link(mapping.against_ends)
+        )
+        value, low, high = value / reference_median, low / reference_max, high / reference_min
+        words += f", {len(reference_values)} {' and '.join(mapping.against_ends)}"
+    allowed_models = mapping.under.get("device", ())
+    other_models = [
+        model
+        for model in dict.fromkeys(model for _, pair in link_pairs for model in pair)
+        if model not in allowed_models
+    ]
+    mismatches = tuple(
+        f"device {model} instead of {' or '.join(map(str, allowed_models))}" for model in other_models if allowed_models
+    )
+    return ClaimValues((ClaimValue(value, low, high, words),), mismatches)
 
 
-def _lacking(ends: Sequence[str]) -> str:
+def _describe_missing_link(ends: Sequence[str]) -> str:
     """Describe which kind of link was not measured."""
     return f"no link between a {' and a '.join(ends)} device of one host was measured"
 
 
-def _middle(values: Sequence[float], lacking: str) -> tuple[float, float, float]:
+def _median_and_range(values: Sequence[float], reason: str) -> tuple[float, float, float]:
     """Return the median, minimum and maximum of values. Raises NotMeasuredError with the given reason if there are none."""
     if not values:
-        raise NotHere(lacking)
+        raise NotMeasuredError(reason)
     return median(values), min(values), max(values)
 
 
-def _link_pairs(
+def _iterate_link_pairs(
     links: Sequence[Mapping[str, Any]], matrix: str, ends: Sequence[str]
 ) -> Iterator[tuple[float, tuple[str, str]]]:
     """Yield the value and models of each measured pair of devices on one host that is attached as `ends`, in either order."""
-    for each in links:
-        document = each["document"]
+    for link in links:
+        document = link["document"]
         values = (document.get("matrices") or {}).get(matrix) or ()
         devices = document["devices"]
-        for one, row in zip(devices, values, strict=False):
-            for other, value in zip(devices, row, strict=False):
-                alike = sorted((one["attach"], other["attach"])) == sorted(ends)
-                if value is not None and one is not other and one["host"] == other["host"] and alike:
-                    yield float(value), (one["model"], other["model"])
+        for first_device, row in zip(devices, values, strict=False):
+            for second_device, value in zip(devices, row, strict=False):
+                is_attached_so = sorted((first_device["attach"], second_device["attach"])) == sorted(ends)
+                if (
+                    value is not None
+                    and first_device is not second_device
+                    and first_device["host"] == second_device["host"]
+                    and is_attached_so
+                ):
+                    yield float(value), (first_device["model"], second_device["model"])
 
 
-def _values(rows: pd.DataFrame, exact: bool = False) -> tuple[Value, ...]:
+def _build_values(rows: pd.DataFrame, exact: bool = False) -> tuple[ClaimValue, ...]:
     """Convert rows to values of a claim."""
-    told = rows.to_dict("records")
+    records = rows.to_dict("records")
     return tuple(
-        Value(
+        ClaimValue(
             float(row["_value"]),
             float(row["_low"]),
             float(row["_high"]),
-            _words(row, rows),
+            _describe_row(row, rows),
             tuple(str(row[name]) for name in ("cell_id", "against_cell_id") if name in row),
             exact,
             bool(row.get("_tested", True)),
         )
-        for row in told
+        for row in records
     )
 
 
-def _words(row: Mapping[Any, Any], rows: pd.DataFrame) -> str:
+def _describe_row(row: Mapping[Any, Any], rows: pd.DataFrame) -> str:
     """Describe the cell of a row by the columns that name it."""
-    return wording.format_axes(row, naming_columns(rows))
+    return wording.format_axes(row, list_naming_columns(rows))

@@ -12,22 +12,32 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from campaign.analysis.statistics.comparable_cells import option_columns
-from campaign.spec.expression import parse
-from campaign.spec.published_file import Here, ReferenceSet
+from campaign.analysis.statistics.comparable_cells import list_option_columns
+from campaign.spec.expression import parse_expression
+from campaign.spec.published_file import CampaignMapping, ReferenceSet
 
-_EQUAL = ("hosts", "devices_per_host", "devices_used", "device", "attach", "storage", "workload", "batch", "precision")
-MISSED = "missed"
+_EQUAL_AXES = (
+    "hosts",
+    "devices_per_host",
+    "devices_used",
+    "device",
+    "attach",
+    "storage",
+    "workload",
+    "batch",
+    "precision",
+)
+MISMATCH_COUNT = "missed"
 """Column: how many of the document's conditions a cell misses."""
 
-_PROGRAM = "program "
+_PROGRAM_PREFIX = "program "
 
 
-class NotHere(Exception):
+class NotMeasuredError(Exception):
     """Error for a claim that the campaign has no measurement for; its message is the reason."""
 
 
-def column(cells: pd.DataFrame, axis: str) -> str:
+def find_column(cells: pd.DataFrame, axis: str) -> str:
     """Return the name of the column of an axis or an option.
 
     Raises NotMeasuredError if the campaign has no such axis.
@@ -35,165 +45,187 @@ def column(cells: pd.DataFrame, axis: str) -> str:
     for name in (axis, f"option_{axis}"):
         if name in cells.columns:
             return name
-    raise NotHere(f"the campaign has no axis '{axis}'")
+    raise NotMeasuredError(f"the campaign has no axis '{axis}'")
 
 
-def equal_columns(cells: pd.DataFrame, here: Here) -> list[str]:
+def select_equal_columns(cells: pd.DataFrame, mapping: CampaignMapping) -> list[str]:
     """Return the columns in which the two cells of a pair have to be equal, which are all but the varying axes."""
-    varying = {name for axis in here.vary for name in (axis, f"option_{axis}")}
-    return [name for name in (*_EQUAL, *option_columns(cells), *here.keep) if name not in varying]
+    varying = {name for axis in mapping.vary for name in (axis, f"option_{axis}")}
+    return [name for name in (*_EQUAL_AXES, *list_option_columns(cells), *mapping.keep) if name not in varying]
 
 
-def chosen(cells: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.DataFrame:
+def select_cells(cells: pd.DataFrame, references: ReferenceSet, mapping: CampaignMapping) -> pd.DataFrame:
     """Return the cells that a claim is about, which are those of each model that miss the fewest conditions.
 
     Raises NotMeasuredError if there are none.
     """
-    return _fewest(_candidates(cells, names, here), names, here.models)
+    return _keep_fewest_mismatches(_find_candidates(cells, references, mapping), references, mapping.models)
 
 
-def pairs(cells: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.DataFrame:
+def pair_cells(cells: pd.DataFrame, references: ReferenceSet, mapping: CampaignMapping) -> pd.DataFrame:
     """Return each selected cell together with each measured reference cell, whose columns begin with `against_`.
 
     Raises NotMeasuredError if no two measured cells make a pair.
     """
-    measured = cells[cells["n_ok"] > 0]
-    models = here.against_models or here.models
-    other = here.model_copy(update={"of": here.against or "True", "models": models, "vary": ()})
-    of, against = _candidates(measured, names, here), _candidates(measured, names, other)
-    keys = equal_columns(cells, here)
-    if here.against_models:
-        # Each model has its own batches. Without this, every batch would be compared with every other.
-        of, against = _fewest(of, names, here.models), _fewest(against, names, models)
-    if of_model(here):
-        of, against, keys = of.drop_duplicates("workload"), against.drop_duplicates("workload"), []
-    beside = against.drop(columns=MISSED).add_prefix("against_")
-    both = (
-        of.merge(beside, left_on=keys, right_on=[f"against_{key}" for key in keys], how="inner")
-        if keys
-        else of.merge(beside, how="cross")
+    measured_cells = cells[cells["n_ok"] > 0]
+    models = mapping.against_models or mapping.models
+    reference_mapping = mapping.model_copy(update={"of": mapping.against or "True", "models": models, "vary": ()})
+    cells_of_claim, reference_cells = (
+        _find_candidates(measured_cells, references, mapping),
+        _find_candidates(measured_cells, references, reference_mapping),
     )
-    both = both[both["cell_id"] != both["against_cell_id"]]
-    if both.empty:
-        raise NotHere("no two measured cells differ in this alone")
-    return _fewest(both.reset_index(drop=True), names, here.models)
+    keys = select_equal_columns(cells, mapping)
+    if mapping.against_models:
+        # Each model has its own batches. Without this, every batch would be compared with every other.
+        cells_of_claim, reference_cells = (
+            _keep_fewest_mismatches(cells_of_claim, references, mapping.models),
+            _keep_fewest_mismatches(reference_cells, references, models),
+        )
+    if is_about_model(mapping):
+        cells_of_claim, reference_cells, keys = (
+            cells_of_claim.drop_duplicates("workload"),
+            reference_cells.drop_duplicates("workload"),
+            [],
+        )
+    prefixed_references = reference_cells.drop(columns=MISMATCH_COUNT).add_prefix("against_")
+    merged = (
+        cells_of_claim.merge(
+            prefixed_references, left_on=keys, right_on=[f"against_{key}" for key in keys], how="inner"
+        )
+        if keys
+        else cells_of_claim.merge(prefixed_references, how="cross")
+    )
+    merged = merged[merged["cell_id"] != merged["against_cell_id"]]
+    if merged.empty:
+        raise NotMeasuredError("no two measured cells differ in this alone")
+    return _keep_fewest_mismatches(merged.reset_index(drop=True), references, mapping.models)
 
 
-def _candidates(cells: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.DataFrame:
+def _find_candidates(cells: pd.DataFrame, references: ReferenceSet, mapping: CampaignMapping) -> pd.DataFrame:
     """Return all cells that fit a claim, with the number of missed conditions in a column.
 
     Raises NotMeasuredError if there are none.
     """
-    rows = where(of_models(cells, names, here.models), names, here.of)
+    rows = filter_by_expression(filter_by_models(cells, references, mapping.models), references, mapping.of)
     if rows.empty:
-        wanted = f" of {' or '.join(here.models)}" if here.models else ""
-        raise NotHere(f"no cell{wanted} fits" + ("" if here.of == "True" else f": {here.of}"))
-    return rows.assign(**{MISSED: _missed(rows, names, here)})
+        model_text = f" of {' or '.join(mapping.models)}" if mapping.models else ""
+        raise NotMeasuredError(f"no cell{model_text} fits" + ("" if mapping.of == "True" else f": {mapping.of}"))
+    return rows.assign(**{MISMATCH_COUNT: _count_mismatches(rows, references, mapping)})
 
 
-def said_missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> tuple[str, ...]:
+def describe_condition_mismatches(
+    rows: pd.DataFrame, references: ReferenceSet, mapping: CampaignMapping
+) -> tuple[str, ...]:
     """Describe each condition that these cells miss, once.
 
     Examples are 'device v100 instead of a100-40gb' and 'program resnet50 instead of ..'.
     """
-    told: dict[str, None] = {}
-    for axis, name, allowed in _conditions(rows, names, here):
-        for value in _unique(rows.loc[~_meets(rows[name], allowed), name]):
-            told[f"{axis} {value} instead of {_or(allowed)}"] = None
-    models = [] if of_model(here) else [names.models[name] for name in here.models]
-    own = [workload for model in models for workload in model.same]
+    descriptions: dict[str, None] = {}
+    for axis, name, allowed in _list_conditions(rows, references, mapping):
+        for value in _list_distinct(rows.loc[~_meets_condition(rows[name], allowed), name]):
+            descriptions[f"{axis} {value} instead of {_join_with_or(allowed)}"] = None
+    models = [] if is_about_model(mapping) else [references.models[name] for name in mapping.models]
+    documented_workloads = [workload for model in models for workload in model.same]
     for model in models:
-        mine = rows[rows["workload"].isin(model.workloads)]
-        for value in _unique(mine.loc[mine["workload"].isin(model.like) & ~mine["workload"].isin(own), "workload"]):
-            told[f"{_PROGRAM}{value} instead of {_or(own) or 'the document’s own'}"] = None
-        if model.batch and here.compute != "largest_batch":
-            for value in _unique(mine.loc[~mine["batch"].isin(model.batch), "batch"]):
-                told[f"batch {value} instead of {_or(model.batch)}"] = None
-    return tuple(told)
+        model_rows = rows[rows["workload"].isin(model.workloads)]
+        for value in _list_distinct(
+            model_rows.loc[
+                model_rows["workload"].isin(model.like) & ~model_rows["workload"].isin(documented_workloads), "workload"
+            ]
+        ):
+            descriptions[
+                f"{_PROGRAM_PREFIX}{value} instead of {_join_with_or(documented_workloads) or 'the document’s own'}"
+            ] = None
+        if model.batch and mapping.compute != "largest_batch":
+            for value in _list_distinct(model_rows.loc[~model_rows["batch"].isin(model.batch), "batch"]):
+                descriptions[f"batch {value} instead of {_join_with_or(model.batch)}"] = None
+    return tuple(descriptions)
 
 
-def only_the_program(missed: Sequence[str]) -> bool:
+def is_only_program_different(mismatches: Sequence[str]) -> bool:
     """Return whether the program is the only condition among the mismatches (`describe_condition_mismatches`)."""
-    return bool(missed) and all(each.startswith(_PROGRAM) for each in missed)
+    return bool(mismatches) and all(text.startswith(_PROGRAM_PREFIX) for text in mismatches)
 
 
-def of_models(cells: pd.DataFrame, names: ReferenceSet, models: Sequence[str]) -> pd.DataFrame:
+def filter_by_models(cells: pd.DataFrame, references: ReferenceSet, models: Sequence[str]) -> pd.DataFrame:
     """Return the cells whose workloads stand for the given models; without models, all cells."""
     if not models:
         return cells
-    known = [workload for model in models for workload in names.models[model].workloads]
-    return cells[cells["workload"].isin(known)]
+    workloads = [workload for model in models for workload in references.models[model].workloads]
+    return cells[cells["workload"].isin(workloads)]
 
 
-def where(cells: pd.DataFrame, names: ReferenceSet, text: str) -> pd.DataFrame:
+def filter_by_expression(cells: pd.DataFrame, references: ReferenceSet, text: str) -> pd.DataFrame:
     """Return the cells for which an expression over the axes is true.
 
     Raises NotMeasuredError if the campaign lacks an axis of the expression.
     """
-    expression = parse(text, names.axes, "claim")
-    columns = {axis: column(cells, axis) for axis in sorted(expression.names)}
+    expression = parse_expression(text, references.axes, "claim")
+    columns = {axis: find_column(cells, axis) for axis in sorted(expression.names)}
     if cells.empty:
         return cells
     if not columns:
         return cells if expression({}) else cells.iloc[:0]
     # Ten thousand cells have few different values of an expression's axes, so each combination is evaluated once.
     distinct = cells[list(columns.values())].drop_duplicates()
-    kept = [expression(dict(zip(columns, row, strict=True))) for row in distinct.itertuples(index=False)]
-    return cells.merge(distinct[np.array(kept, dtype=bool)], on=list(columns.values()), how="inner")
+    is_kept = [expression(dict(zip(columns, row, strict=True))) for row in distinct.itertuples(index=False)]
+    return cells.merge(distinct[np.array(is_kept, dtype=bool)], on=list(columns.values()), how="inner")
 
 
-def _missed(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> pd.Series[int]:
+def _count_mismatches(rows: pd.DataFrame, references: ReferenceSet, mapping: CampaignMapping) -> pd.Series[int]:
     """Return the number of the document's conditions that each row misses."""
-    missed = pd.Series(0, index=rows.index)
-    for _, name, allowed in _conditions(rows, names, here):
-        missed += ~_meets(rows[name], allowed)
-    for model in () if of_model(here) else map(names.models.__getitem__, here.models):
-        missed += rows["workload"].isin(model.like)
-        if model.batch and here.compute != "largest_batch":
-            missed += rows["workload"].isin(model.workloads) & ~rows["batch"].isin(model.batch)
-    return missed
+    mismatch_counts = pd.Series(0, index=rows.index)
+    for _, name, allowed in _list_conditions(rows, references, mapping):
+        mismatch_counts += ~_meets_condition(rows[name], allowed)
+    for model in () if is_about_model(mapping) else map(references.models.__getitem__, mapping.models):
+        mismatch_counts += rows["workload"].isin(model.like)
+        if model.batch and mapping.compute != "largest_batch":
+            mismatch_counts += rows["workload"].isin(model.workloads) & ~rows["batch"].isin(model.batch)
+    return mismatch_counts
 
 
-def _conditions(rows: pd.DataFrame, names: ReferenceSet, here: Here) -> Iterable[tuple[str, str, Sequence[object]]]:
+def _list_conditions(
+    rows: pd.DataFrame, references: ReferenceSet, mapping: CampaignMapping
+) -> Iterable[tuple[str, str, Sequence[object]]]:
     """Yield the axis, the column and the document's values of each condition.
 
     Conditions on axes that the campaign does not have are left out, as they cannot be missed.
     """
-    of_runs = {} if of_model(here) else names.way
-    for axis, allowed in {**of_runs, **here.under}.items():
+    run_conditions = {} if is_about_model(mapping) else references.way
+    for axis, allowed in {**run_conditions, **mapping.under}.items():
         try:
-            yield axis, column(rows, axis), allowed
-        except NotHere:
+            yield axis, find_column(rows, axis), allowed
+        except NotMeasuredError:
             continue
 
 
-def _meets(values: pd.Series, allowed: Sequence[object]) -> pd.Series[bool]:
+def _meets_condition(values: pd.Series, allowed: Sequence[object]) -> pd.Series[bool]:
     """Return which values are among the allowed ones, compared as text.
 
     Boolean options are text in tables.
     """
-    return values.map(str).isin([str(each) for each in allowed])
+    return values.map(str).isin([str(value) for value in allowed])
 
 
-def of_model(here: Here) -> bool:
+def is_about_model(mapping: CampaignMapping) -> bool:
     """Return whether a claim is about the model itself, regardless of the training."""
-    return here.columns == ("parameters",)
+    return mapping.columns == ("parameters",)
 
 
-def _fewest(rows: pd.DataFrame, names: ReferenceSet, models: Sequence[str]) -> pd.DataFrame:
+def _keep_fewest_mismatches(rows: pd.DataFrame, references: ReferenceSet, models: Sequence[str]) -> pd.DataFrame:
     """Return the rows of each model that miss the fewest conditions."""
-    kept = pd.Series(False, index=rows.index)
+    is_kept = pd.Series(False, index=rows.index)
     for model in models or ("",):
-        workloads = names.models[model].workloads if model else _unique(rows["workload"])
-        mine = rows["workload"].isin(workloads)
-        kept |= mine & (rows[MISSED] == rows.loc[mine, MISSED].min())
-    return rows[kept].reset_index(drop=True)
+        workloads = references.models[model].workloads if model else _list_distinct(rows["workload"])
+        is_model_row = rows["workload"].isin(workloads)
+        is_kept |= is_model_row & (rows[MISMATCH_COUNT] == rows.loc[is_model_row, MISMATCH_COUNT].min())
+    return rows[is_kept].reset_index(drop=True)
 
 
-def _unique(values: pd.Series) -> list[object]:
+def _list_distinct(values: pd.Series) -> list[object]:
     return list(dict.fromkeys(values.tolist()))
 
 
-def _or(values: Sequence[object]) -> str:
+def _join_with_or(values: Sequence[object]) -> str:
     """Join values with 'or'."""
     return " or ".join(map(str, values))

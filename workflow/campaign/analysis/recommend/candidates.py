@@ -18,11 +18,11 @@ from campaign.analysis.statistics.comparisons import Design
 from campaign.analysis.tables.io import Tables
 
 SHAPE = ("hosts", "devices_per_host", "local_devices_per_host", "devices_used", "device", "attach", "storage")
-_ENERGY = "energy_per_sample_j"
+_ENERGY_COLUMN = "energy_per_sample_j"
 
 
-def measured_candidates(
-    tables: Tables, energy: Design, named: Sequence[str], workloads: Sequence[str] = ()
+def build_candidates(
+    tables: Tables, energy: Design, name_columns: Sequence[str], workloads: Sequence[str] = ()
 ) -> pd.DataFrame:
     """Build the candidate rows of all cells with a valid run.
 
@@ -33,31 +33,31 @@ def measured_candidates(
         workloads: workloads to include; empty for all.
     """
     cells, design = tables.cells, tables.design
-    wanted = cells["workload"].isin(list(workloads)) if workloads else np.ones(len(cells), dtype=np.bool_)
-    cells = cells[wanted & (design.places(cells["cell_id"]) >= 0)].reset_index(drop=True)
-    joules = np.append(energy.value, np.nan)[energy.places(cells["cell_id"])]
+    is_selected = cells["workload"].isin(list(workloads)) if workloads else np.ones(len(cells), dtype=np.bool_)
+    cells = cells[is_selected & (design.find_cell_indices(cells["cell_id"]) >= 0)].reset_index(drop=True)
+    joules = np.append(energy.value, np.nan)[energy.find_cell_indices(cells["cell_id"])]
     columns = ["configuration", "system", "ranks", "devices", "batch_global", "price_per_h"]
-    rows = cells[["workload", *SHAPE, "batch", *named, *columns]].assign(
+    rows = cells[["workload", *SHAPE, "batch", *name_columns, *columns]].assign(
         energy_j=joules,
         shape=cells.groupby([*SHAPE, "system"], sort=False).ngroup(),
         cell=cells["cell_id"],
         cells=pd.Series([(cell,) for cell in cells["cell_id"]], index=cells.index, dtype=object),
     )
-    texts = [name for name in rows if not pd.api.types.is_numeric_dtype(rows[name])]
+    text_columns = [name for name in rows if not pd.api.types.is_numeric_dtype(rows[name])]
     # Rows are taken from the frame hundreds of times, which is slow for columns of Arrow's strings.
-    return with_results(rows.astype(dict.fromkeys(texts, object)), design)
+    return add_results(rows.astype(dict.fromkeys(text_columns, object)), design)
 
 
-def energy_design(tables: Tables) -> Design:
+def build_energy_design(tables: Tables) -> Design:
     """Build the design that compares cells by energy per sample.
 
     The design has no cells if no power was sampled.
     """
     protocol = tables.context.get("campaign", {}).get("protocol", {})
-    return comparisons.design(tables.runs, protocol, column=_ENERGY, higher=False)
+    return comparisons.build_design(tables.runs, protocol, column=_ENERGY_COLUMN, higher_is_better=False)
 
 
-def with_results(rows: pd.DataFrame, design: Design) -> pd.DataFrame:
+def add_results(rows: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Return the rows that the design has, with their result as a rate (more is better).
 
     The added columns are `rate`, `low`, `high`, `variance`, `freedom` and `known`. low and high bound the rate of this row
@@ -65,12 +65,12 @@ def with_results(rows: pd.DataFrame, design: Design) -> pd.DataFrame:
     variance and freedom (degrees of freedom) are those of the logarithm of the rate, pooled over configurations
     (`Design.with_pools`). known: whether they include the spread of compositions.
     """
-    place = design.places(rows["cell"])
-    rows, place = rows[place >= 0], place[place >= 0]
-    locations, _ = design.locations()
-    value, low, high = (each[place] for each in locations.bounds())
-    if not design.higher:
+    positions = design.find_cell_indices(rows["cell"])
+    rows, positions = rows[positions >= 0], positions[positions >= 0]
+    locations, _ = design.estimate_locations()
+    value, low, high = (bound[positions] for bound in locations.compute_bounds())
+    if not design.higher_is_better:
         value, low, high = 1 / value, 1 / high, 1 / low
-    pools = design.with_pools().locations()[0]
-    errors = {"variance": pools.variance[place], "freedom": pools.freedom[place]}
-    return rows.assign(rate=value, low=low, high=high, **errors, known=design.variances.known[place])
+    pools = design.with_pools().estimate_locations()[0]
+    errors = {"variance": pools.variance[positions], "freedom": pools.freedom[positions]}
+    return rows.assign(rate=value, low=low, high=high, **errors, known=design.variances.is_known[positions])

@@ -20,7 +20,7 @@ from campaign.analysis.recommend.objectives import (
     TIME,
     RecommendationObjective,
 )
-from campaign.analysis.statistics.comparisons import Design, ratios
+from campaign.analysis.statistics.comparisons import Design, compute_ratios
 from campaign.analysis.statistics.selected_estimate import bound_best_cell
 from campaign.common import wording
 from campaign.common.intervals import CONFOUNDED_WITH_HOSTS, SIGNIFICANCE_LEVEL, Marks, adjust_p_values
@@ -43,24 +43,24 @@ class RankingQuestion:
     """
 
     objective: RecommendationObjective
-    about: str
+    label: str
     workloads: tuple[str, ...]
     design: Design
-    cells: Mapping[str, Evidence]
+    evidence_by_cell: Mapping[str, Evidence]
 
-    def answer(self, *sentences: str, **found: Any) -> RecommendationAnswer:
+    def build_answer(self, *sentences: str, **fields: Any) -> RecommendationAnswer:
         """Build the answer to the question from sentences and further fields of RecommendationAnswer."""
         return RecommendationAnswer(
-            objective=self.objective.text,
+            objective=self.objective.command_line_text,
             meaning=self.objective.meaning,
-            about=self.about,
+            about=self.label,
             workloads=self.workloads,
             sentences=sentences,
-            **found,
+            **fields,
         )
 
 
-def choose(question: RankingQuestion, rows: pd.DataFrame, why_none: str) -> RecommendationAnswer:
+def choose_configuration(question: RankingQuestion, rows: pd.DataFrame, no_answer_reason: str) -> RecommendationAnswer:
     """Answer a question with the best row, or with the one with the fewest devices among those that tie.
 
     Args:
@@ -68,41 +68,52 @@ def choose(question: RankingQuestion, rows: pd.DataFrame, why_none: str) -> Reco
         rows: candidates that fulfil the constraints.
         no_answer_reason: sentence of the answer if no row has the quantity.
     """
-    scored = score(question.objective, rows)
-    if scored.empty:
-        return question.answer(f"{question.about}: {why_none}.")
-    best = scored.iloc[0]
+    scored_rows = score_candidates(question.objective, rows)
+    if scored_rows.empty:
+        return question.build_answer(f"{question.label}: {no_answer_reason}.")
+    best = scored_rows.iloc[0]
     if not best["known"]:
-        choice = _choice(question, best, scored.iloc[1:])
-        unknown = "One composition each was measured, so ties are unknown."
-        return question.answer(_build(question, choice), unknown, choice=choice, comparable=False)
+        choice = _build_choice(question, best, scored_rows.iloc[1:])
+        unknown_ties = "One composition each was measured, so ties are unknown."
+        return question.build_answer(
+            _format_build_sentence(question, choice), unknown_ties, choice=choice, comparable=False
+        )
     # Each shape is compared at its best batch.
-    others = scored[scored["shape"] != best["shape"]].drop_duplicates("shape")
-    tie, alike = compare_with(best, others, question.design)
-    tied, further, chosen, contenders = others[tie], others[alike & ~tie], best, scored.iloc[1:]
-    fewest = pd.concat([scored.iloc[:1], tied]).sort_values(["devices", "hosts"], kind="stable").iloc[0]
-    if (fewest["devices"], fewest["hosts"]) < (best["devices"], best["hosts"]):
+    other_shapes = scored_rows[scored_rows["shape"] != best["shape"]].drop_duplicates("shape")
+    is_tied, is_not_worse = find_ties(best, other_shapes, question.design)
+    tied_rows, indistinguishable_rows, chosen_row, contenders = (
+        other_shapes[is_tied],
+        other_shapes[is_not_worse & ~is_tied],
+        best,
+        scored_rows.iloc[1:],
+    )
+    smallest = pd.concat([scored_rows.iloc[:1], tied_rows]).sort_values(["devices", "hosts"], kind="stable").iloc[0]
+    if (smallest["devices"], smallest["hosts"]) < (best["devices"], best["hosts"]):
         # The row was chosen by its score among shapes of its size only.
-        equal = tied[(tied["devices"] == fewest["devices"]) & (tied["hosts"] == fewest["hosts"])]
-        chosen, contenders = fewest, equal.drop(fewest.name)
-        tied = pd.concat([scored.iloc[:1], tied.drop(fewest.name)])
-    choice = _choice(question, chosen, contenders)
-    answer = question.answer(
-        _build(question, choice),
+        equal_size = tied_rows[
+            (tied_rows["devices"] == smallest["devices"]) & (tied_rows["hosts"] == smallest["hosts"])
+        ]
+        chosen_row, contenders = smallest, equal_size.drop(smallest.name)
+        tied_rows = pd.concat([scored_rows.iloc[:1], tied_rows.drop(smallest.name)])
+    choice = _build_choice(question, chosen_row, contenders)
+    answer = question.build_answer(
+        _format_build_sentence(question, choice),
         choice=choice,
-        tied=tuple(_choice(question, row) for _, row in tied[:MAX_LISTED].iterrows()),
-        tied_total=len(tied),
-        not_told_apart=tuple(_choice(question, row) for _, row in further[:MAX_LISTED].iterrows()),
-        not_told_apart_total=len(further),
+        tied=tuple(_build_choice(question, row) for _, row in tied_rows[:MAX_LISTED].iterrows()),
+        tied_total=len(tied_rows),
+        not_told_apart=tuple(_build_choice(question, row) for _, row in indistinguishable_rows[:MAX_LISTED].iterrows()),
+        not_told_apart_total=len(indistinguishable_rows),
     )
     if not answer.alternatives:
         return answer
-    first = " Of those that tie, it takes the fewest devices." if chosen is not best else ""
-    beside = answer.beside()
-    return answer.model_copy(update={"sentences": (*answer.sentences, f"{beside[:1].upper()}{beside[1:]}.{first}")})
+    size_note = " Of those that tie, it takes the fewest devices." if chosen_row is not best else ""
+    alternatives_text = answer.describe_alternatives()
+    return answer.model_copy(
+        update={"sentences": (*answer.sentences, f"{alternatives_text[:1].upper()}{alternatives_text[1:]}.{size_note}")}
+    )
 
 
-def score(objective: RecommendationObjective, rows: pd.DataFrame) -> pd.DataFrame:
+def score_candidates(objective: RecommendationObjective, rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows that have an objective's quantity, the best first, with their scores.
 
     Added columns: `factor` (multiplier of the rate) and `score` (logarithm, which `ScoreScale` formats).
@@ -117,11 +128,11 @@ def score(objective: RecommendationObjective, rows: pd.DataFrame) -> pd.DataFram
     elif objective.name == PER_PRICE:
         factor = _HOUR_S / rows["price_per_h"] / _MILLION
     elif objective.name == CHEAPEST:
-        enough = rows["rate"] >= rows["rate"].max() * (1 - objective.within_pct / 100)
-        factor = (_HOUR_S / rows["devices"] / _MILLION).where(enough)
-    scored = rows.assign(factor=factor, score=np.log(factor * rows["rate"]))
-    found: pd.DataFrame = scored[np.isfinite(scored["score"])]
-    return found.sort_values("score", ascending=False, kind="stable")
+        is_within = rows["rate"] >= rows["rate"].max() * (1 - objective.within_pct / 100)
+        factor = (_HOUR_S / rows["devices"] / _MILLION).where(is_within)
+    scored_rows = rows.assign(factor=factor, score=np.log(factor * rows["rate"]))
+    finite_rows: pd.DataFrame = scored_rows[np.isfinite(scored_rows["score"])]
+    return finite_rows.sort_values("score", ascending=False, kind="stable")
 
 
 def bound_score(row: pd.Series[Any], contenders: pd.DataFrame, design: Design) -> tuple[float, float]:
@@ -136,7 +147,7 @@ def bound_score(row: pd.Series[Any], contenders: pd.DataFrame, design: Design) -
     return bound_best_cell(score, variance, row["freedom"], cells, design.with_pools())
 
 
-def compare_with(best: pd.Series[Any], others: pd.DataFrame, design: Design) -> tuple[Marks, Marks]:
+def find_ties(best: pd.Series[Any], other_rows: pd.DataFrame, design: Design) -> tuple[Marks, Marks]:
     """Return which other rows tie with the best one, and which are not shown to be worse.
 
     Tests of differences are adjusted over all pairs, as the best one was selected by its number. A tie is shown by two one-sided
@@ -144,33 +155,41 @@ def compare_with(best: pd.Series[Any], others: pd.DataFrame, design: Design) -> 
     measured,
     and never tie: it is unknown how much of a difference is due to the hosts.
     """
-    found = ratios(others["cell"], pd.Series(best["cell"], index=others.index), design)
-    ratio = found.of.ratio * (others["factor"] / best["factor"]).to_numpy(dtype=np.float64)
-    measured = found.tested | (found.method == CONFOUNDED_WITH_HOSTS)
-    p = np.where(measured, replace(found.of, ratio=ratio).p(), np.nan)
-    adjusted = np.minimum(adjust_p_values(p) * (np.isfinite(p).sum() + 1) / 2, 1.0)
-    alike = ~((adjusted < SIGNIFICANCE_LEVEL) & (ratio < 1))
-    outside = np.abs(np.log(ratio)) + np.log1p(-TIE_PCT / 100)
-    variance = np.maximum(found.of.variance, _MIN_VARIANCE)
-    p_tie = np.where(found.tested, scipy.special.stdtr(found.of.freedom, outside / np.sqrt(variance)), np.nan)
-    return alike & (adjust_p_values(p_tie) < SIGNIFICANCE_LEVEL), alike
+    pair_ratios = compute_ratios(other_rows["cell"], pd.Series(best["cell"], index=other_rows.index), design)
+    ratio = pair_ratios.estimate.ratio * (other_rows["factor"] / best["factor"]).to_numpy(dtype=np.float64)
+    is_comparable = pair_ratios.is_tested | (pair_ratios.method == CONFOUNDED_WITH_HOSTS)
+    p = np.where(is_comparable, replace(pair_ratios.estimate, ratio=ratio).compute_p_values(), np.nan)
+    adjusted_p = np.minimum(adjust_p_values(p) * (np.isfinite(p).sum() + 1) / 2, 1.0)
+    is_not_worse = ~((adjusted_p < SIGNIFICANCE_LEVEL) & (ratio < 1))
+    log_distance = np.abs(np.log(ratio)) + np.log1p(-TIE_PCT / 100)
+    variance = np.maximum(pair_ratios.estimate.variance, _MIN_VARIANCE)
+    p_tie = np.where(
+        pair_ratios.is_tested,
+        scipy.special.stdtr(pair_ratios.estimate.freedom, log_distance / np.sqrt(variance)),
+        np.nan,
+    )
+    return is_not_worse & (adjust_p_values(p_tie) < SIGNIFICANCE_LEVEL), is_not_worse
 
 
-def _choice(
+def _build_choice(
     question: RankingQuestion, row: pd.Series[Any], contenders: pd.DataFrame | None = None
 ) -> RecommendedChoice:
     """Describe a row with its interval, either of this row alone or of a row that was chosen from contenders."""
-    scale, value = question.objective.scale, question.objective.scale.value(row["score"])
+    scale, value = question.objective.scale, question.objective.scale.to_value(row["score"])
     if contenders is None:
         bounds = tuple(np.log(row["factor"] * np.array([row["low"], row["high"]], dtype=np.float64)))
     else:
         bounds = bound_score(row, contenders, question.design)
-    low, high = sorted(scale.value(each) for each in bounds)
-    said = scale.say(value)
+    low, high = sorted(scale.to_value(bound) for bound in bounds)
+    value_text = scale.format_value(value)
     if np.isfinite(bounds).all():
-        between = wording.format_range(low, high, scale.number)
-        interval = f"95\u202f% interval {between}" if row["known"] else f"{between} from run to run, on one composition"
-        said = f"{said} ({interval})"
+        bounds_text = wording.format_range(low, high, scale.format_number)
+        interval = (
+            f"95\u202f% interval {bounds_text}"
+            if row["known"]
+            else f"{bounds_text} from run to run, on one composition"
+        )
+        value_text = f"{value_text} ({interval})"
     shape: dict[str, Any] = {name: row[name] if isinstance(row[name], str) else int(row[name]) for name in SHAPE}
     return RecommendedChoice(
         configuration=str(row["configuration"]),
@@ -180,11 +199,11 @@ def _choice(
         value=value,
         low=low if np.isfinite(low) else None,
         high=high if np.isfinite(high) else None,
-        said=said,
-        evidence=tuple(question.cells[cell] for cell in row["cells"]),
+        said=value_text,
+        evidence=tuple(question.evidence_by_cell[cell] for cell in row["cells"]),
     )
 
 
-def _build(question: RankingQuestion, choice: RecommendedChoice) -> str:
+def _format_build_sentence(question: RankingQuestion, choice: RecommendedChoice) -> str:
     """Return the sentence that recommends a choice."""
-    return f"{question.about}: build {choice.built}: {choice.said}, measured{choice.compositions()}."
+    return f"{question.label}: build {choice.full_name}: {choice.said}, measured{choice.format_compositions()}."

@@ -9,7 +9,7 @@ from pydantic import Field
 from campaign.spec.fields import ClosedModel
 
 SCHEMA = "recommendation/2"
-UNKNOWN = "not known: one composition each"
+UNKNOWN_TIES = "not known: one composition each"
 
 
 class Evidence(ClosedModel):
@@ -38,24 +38,24 @@ class RecommendedChoice(ClosedModel):
     evidence: tuple[Evidence, ...]
 
     @property
-    def built(self) -> str:
+    def full_name(self) -> str:
         """Name and description of the configuration, with its batch."""
         return f"{self.configuration} ({self.words}), {self.batches}"
 
     @property
-    def short(self) -> str:
+    def short_text(self) -> str:
         """Name and value without the unit, to be listed next to another choice."""
-        value, _, interval = self.bare.partition(" (")
+        value, _, interval = self.value_text.partition(" (")
         return f"{self.configuration} {value.split()[0]}{f' ({interval}' if interval else ''}"
 
     @property
-    def bare(self) -> str:
+    def value_text(self) -> str:
         """Value in words without the words '95 % interval', for a table whose heading has them."""
         return self.said.replace("95\u202f% interval ", "")
 
-    def compositions(self) -> str:
+    def format_compositions(self) -> str:
         """Format the number of compositions of the evidence, such as ' on 3 compositions'."""
-        counts = sorted({each.compositions for each in self.evidence})
+        counts = sorted({evidence.compositions for evidence in self.evidence})
         ends = " to ".join(dict.fromkeys(str(count) for count in (counts[0], counts[-1])))
         return f" on {'one composition' if counts == [1] else f'{ends} compositions'}"
 
@@ -84,17 +84,17 @@ class RecommendationAnswer(ClosedModel):
         """Listed choices that tie with the best one or are indistinguishable from it."""
         return *self.tied, *self.not_told_apart
 
-    def beside(self) -> str:
+    def describe_alternatives(self) -> str:
         """Describe the choices that tie with the best one or are indistinguishable from it, with their values.
 
         Return 'nothing' if all differ from the best one.
         """
         if not self.comparable:
-            return UNKNOWN
+            return UNKNOWN_TIES
         lists = (("tied within 5\u202f%", self.tied), ("not told apart", self.not_told_apart))
-        parts = [f"{head}: {', '.join(each.short for each in choices)}" for head, choices in lists if choices]
-        more = self.tied_total + self.not_told_apart_total - len(self.alternatives)
-        return ("; ".join(parts) or "nothing") + (f" and {more} more" if more > 0 else "")
+        parts = [f"{head}: {', '.join(choice.short_text for choice in choices)}" for head, choices in lists if choices]
+        unlisted_count = self.tied_total + self.not_told_apart_total - len(self.alternatives)
+        return ("; ".join(parts) or "nothing") + (f" and {unlisted_count} more" if unlisted_count > 0 else "")
 
 
 class RecommendationDocument(ClosedModel):

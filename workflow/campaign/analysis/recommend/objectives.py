@@ -12,7 +12,7 @@ from campaign.common import wording
 from campaign.common.errors import ConfigError
 from campaign.spec import metric as metrics
 from campaign.spec.cell import SHAPE_AXES
-from campaign.spec.expression import Expression, parse
+from campaign.spec.expression import Expression, parse_expression
 from campaign.spec.metric import Metric
 
 THROUGHPUT = "throughput"
@@ -25,49 +25,49 @@ MIX = "mix"
 
 
 @dataclass(frozen=True)
-class Scale:
+class ScoreScale:
     """Scale on which a score (a logarithm, larger is better) is shown: value = exp(sign x score), in a unit."""
 
     sign: int
-    number: Callable[[float], str]
+    format_number: Callable[[float], str]
     unit: str
 
-    def value(self, score: float) -> float:
+    def to_value(self, score: float) -> float:
         """Convert a score to the value that is shown."""
         return math.exp(self.sign * score)
 
-    def say(self, value: float) -> str:
+    def format_value(self, value: float) -> str:
         """Format a value with its unit."""
-        return f"{self.number(value)}\u202f{self.unit}".rstrip()
+        return f"{self.format_number(value)}\u202f{self.unit}".rstrip()
 
 
-_KINDS: Mapping[str, tuple[str, Scale]] = {
-    THROUGHPUT: ("the most samples per second", Scale(1, wording.format_rate, "samples/s")),
-    TIME: ("the shortest time for a million samples", Scale(-1, wording.format_seconds, "a million samples")),
+_OBJECTIVES: Mapping[str, tuple[str, ScoreScale]] = {
+    THROUGHPUT: ("the most samples per second", ScoreScale(1, wording.format_rate, "samples/s")),
+    TIME: ("the shortest time for a million samples", ScoreScale(-1, wording.format_seconds, "a million samples")),
     PER_DEVICE_HOUR: (
         "the most samples for each hour of each composed device, idle ones included",
-        Scale(1, wording.format_rate, "samples a device-hour"),
+        ScoreScale(1, wording.format_rate, "samples a device-hour"),
     ),
     PER_JOULE: (
         "the most samples for each joule of the devices in use, where power was sampled",
-        Scale(1, wording.format_rate, "samples/J"),
+        ScoreScale(1, wording.format_rate, "samples/J"),
     ),
     PER_PRICE: (
         "the lowest price of a million samples, by the prices of composed devices in the system file",
-        Scale(-1, wording.format_rate, "a million samples"),
+        ScoreScale(-1, wording.format_rate, "a million samples"),
     ),
     CHEAPEST: (
         "the fewest device-hours among those that are at most so many percent slower than the fastest",
-        Scale(-1, wording.format_rate, "device-hours a million samples"),
+        ScoreScale(-1, wording.format_rate, "device-hours a million samples"),
     ),
     MIX: (
         "the least slow-down of a mix of workloads; shares are those of time, each workload at its own fastest",
-        Scale(-1, wording.format_ratio, "the time of each workload’s own fastest"),
+        ScoreScale(-1, wording.format_ratio, "the time of each workload’s own fastest"),
     ),
 }
 """Objectives by name; `cheapest-within` takes a percentage, `mix` the shares: `cheapest-within:5%`, `mix:a=0.7,b=0.3`."""
 
-RESULTS = {
+RESULT_MEANINGS = {
     "local_devices_per_host": "how many of a host's devices are its own",
     "batch": "samples a device takes in one step",
     "precision": "number format",
@@ -79,7 +79,7 @@ RESULTS = {
 }
 """What a constraint can name beside the shape and the campaign's options."""
 
-_SHARE = re.compile(r"\s*([^=,]+?)\s*=\s*([0-9.eE+-]+)\s*")
+_SHARE_PATTERN = re.compile(r"\s*([^=,]+?)\s*=\s*([0-9.eE+-]+)\s*")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class RecommendationObjective:
     currency: str = ""
 
     @property
-    def text(self) -> str:
+    def command_line_text(self) -> str:
         """Text of the objective on the command line."""
         if self.name == CHEAPEST:
             return f"{CHEAPEST}:{self.within_pct:g}%"
@@ -114,14 +114,14 @@ class RecommendationObjective:
         """Meaning of the objective in words."""
         if self.metric != metrics.THROUGHPUT:
             return f"the {'highest' if self.metric.higher else 'lowest'} {self.metric.label}"
-        return _KINDS[self.name][0].replace("so many percent", f"{self.within_pct:g}\u202f%")
+        return _OBJECTIVES[self.name][0].replace("so many percent", f"{self.within_pct:g}\u202f%")
 
     @property
-    def scale(self) -> Scale:
+    def scale(self) -> ScoreScale:
         """Scale and unit in which scores of the objective are shown."""
         if self.metric != metrics.THROUGHPUT:
-            return Scale(1 if self.metric.higher else -1, wording.format_rate, self.metric.unit)
-        scale = _KINDS[self.name][1]
+            return ScoreScale(1 if self.metric.higher else -1, wording.format_rate, self.metric.unit)
+        scale = _OBJECTIVES[self.name][1]
         return replace(scale, unit=f"{self.currency} {scale.unit}".lstrip()) if self.name == PER_PRICE else scale
 
 
@@ -138,7 +138,7 @@ class RecommendationRequest:
         return all(constraint(values) for constraint in self.constraints)
 
 
-DEFAULT = (
+DEFAULT_OBJECTIVES = (
     RecommendationObjective(THROUGHPUT),
     RecommendationObjective(PER_DEVICE_HOUR),
     RecommendationObjective(PER_PRICE),
@@ -148,7 +148,7 @@ DEFAULT = (
 )
 """Objectives of the report: prices where the system file has some, energy where power was sampled, the mix where there are several
 workloads."""
-REPORT = RecommendationRequest(DEFAULT)
+REPORT_REQUEST = RecommendationRequest(DEFAULT_OBJECTIVES)
 """What the report asks for."""
 
 
@@ -156,7 +156,7 @@ def parse_request(
     objectives: Sequence[str],
     constraints: Sequence[str],
     workloads: Sequence[str],
-    known: Collection[str],
+    measured_workloads: Collection[str],
     options: Sequence[str],
 ) -> RecommendationRequest:
     """Parse the objectives, constraints and workloads of a command line.
@@ -170,22 +170,26 @@ def parse_request(
         measured_workloads: measured workloads.
         options: names of workload options that are axes.
     """
-    if unknown := sorted(set(workloads) - set(known)):
-        raise ConfigError(f"--workload: no cell of {', '.join(unknown)} was measured; there are: {_listed(known)}")
-    names = [*SHAPE_AXES, *RESULTS, *options]
-    read = [parse(text, names, "--constraint") for text in constraints]
+    if unknown := sorted(set(workloads) - set(measured_workloads)):
+        raise ConfigError(
+            f"--workload: no cell of {', '.join(unknown)} was measured; there are: {_join_sorted(measured_workloads)}"
+        )
+    names = [*SHAPE_AXES, *RESULT_MEANINGS, *options]
+    expressions = [parse_expression(text, names, "--constraint") for text in constraints]
     return RecommendationRequest(
-        tuple(_objective(text, workloads or known) for text in objectives) or DEFAULT, tuple(read), tuple(workloads)
+        tuple(_parse_objective(text, workloads or measured_workloads) for text in objectives) or DEFAULT_OBJECTIVES,
+        tuple(expressions),
+        tuple(workloads),
     )
 
 
-def _objective(text: str, known: Collection[str]) -> RecommendationObjective:
-    name, colon, rest = text.strip().partition(":")
+def _parse_objective(text: str, measured_workloads: Collection[str]) -> RecommendationObjective:
+    name, colon, argument = text.strip().partition(":")
     if name == CHEAPEST:
-        return RecommendationObjective(CHEAPEST, within_pct=_percentage(text, rest))
-    if name == MIX and (rest.strip() or not colon):
-        return RecommendationObjective(MIX, shares=_shares(text, rest, known))
-    if name in _KINDS and name != MIX and not colon:
+        return RecommendationObjective(CHEAPEST, within_pct=_parse_percentage(text, argument))
+    if name == MIX and (argument.strip() or not colon):
+        return RecommendationObjective(MIX, shares=_parse_shares(text, argument, measured_workloads))
+    if name in _OBJECTIVES and name != MIX and not colon:
         return RecommendationObjective(name)
     raise ConfigError(
         f"--objective: '{text}' is not known; there are: {THROUGHPUT}, {TIME}, {PER_DEVICE_HOUR}, {PER_PRICE}, {PER_JOULE}, "
@@ -193,37 +197,39 @@ def _objective(text: str, known: Collection[str]) -> RecommendationObjective:
     )
 
 
-def _percentage(text: str, rest: str) -> float:
-    value = _number(rest.strip().removesuffix("%"))
+def _parse_percentage(text: str, argument: str) -> float:
+    value = _parse_number(argument.strip().removesuffix("%"))
     if not 0 <= value < 100:
         raise ConfigError(f"--objective: '{text}' needs a percentage from 0 to below 100, such as {CHEAPEST}:5%")
     return value
 
 
-def _shares(text: str, rest: str, known: Collection[str]) -> tuple[tuple[str, float], ...]:
-    if not rest:
+def _parse_shares(text: str, argument: str, measured_workloads: Collection[str]) -> tuple[tuple[str, float], ...]:
+    if not argument:
         return ()
     shares: dict[str, float] = {}
-    for part in rest.split(","):
-        match = _SHARE.fullmatch(part)
-        value = _number(match[2]) if match else math.nan
+    for part in argument.split(","):
+        match = _SHARE_PATTERN.fullmatch(part)
+        value = _parse_number(match[2]) if match else math.nan
         if match is None or not (math.isfinite(value) and value > 0) or match[1] in shares:
             raise ConfigError(
                 f"--objective: '{text}' needs a positive share for each workload, once: {MIX}:a=0.7,b=0.3"
             )
         shares[match[1]] = value
-    if unknown := sorted(set(shares) - set(known)):
-        raise ConfigError(f"--objective: no cell of {', '.join(unknown)} was measured; there are: {_listed(known)}")
-    whole = sum(shares.values())
-    return tuple((workload, share / whole) for workload, share in shares.items())
+    if unknown := sorted(set(shares) - set(measured_workloads)):
+        raise ConfigError(
+            f"--objective: no cell of {', '.join(unknown)} was measured; there are: {_join_sorted(measured_workloads)}"
+        )
+    total = sum(shares.values())
+    return tuple((workload, share / total) for workload, share in shares.items())
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         return math.nan
 
 
-def _listed(known: Collection[str]) -> str:
-    return ", ".join(sorted(known)) or "none"
+def _join_sorted(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

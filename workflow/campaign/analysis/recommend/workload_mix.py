@@ -15,14 +15,16 @@ import pandas as pd
 
 from campaign.analysis.recommend.candidates import SHAPE
 from campaign.analysis.statistics.combined_cells import combine_cells
-from campaign.analysis.statistics.comparisons import Design, ratios
+from campaign.analysis.statistics.comparisons import Design, compute_ratios
 from campaign.common import wording
 from campaign.common.intervals import Floats
 
 _BY_SHAPE = ["shape", *SHAPE, "configuration", "system", "ranks", "devices"]
 
 
-def fastest_variants(rows: pd.DataFrame, workloads: Sequence[str], named: Sequence[str]) -> dict[str, pd.DataFrame]:
+def select_fastest_variants(
+    rows: pd.DataFrame, workloads: Sequence[str], name_columns: Sequence[str]
+) -> dict[str, pd.DataFrame]:
     """Return the rows of the precision and options with which each workload is fastest, by their description.
 
     All shapes of a mix are compared with the same precision and options of a workload.
@@ -32,16 +34,18 @@ def fastest_variants(rows: pd.DataFrame, workloads: Sequence[str], named: Sequen
         workloads: workloads of the mix.
         name_columns: columns of precision and options.
     """
-    found = {}
+    variants_by_name = {}
     for workload in workloads:
-        variants = [variant for _, variant in rows[rows["workload"] == workload].groupby(list(named), sort=False)]
+        variants = [
+            variant for _, variant in rows[rows["workload"] == workload].groupby(list(name_columns), sort=False)
+        ]
         if variants:
             fastest = max(variants, key=lambda variant: variant["rate"].max())
-            found[wording.format_axes(fastest.iloc[0].to_dict(), ["workload", *named])] = fastest
-    return found
+            variants_by_name[wording.format_axes(fastest.iloc[0].to_dict(), ["workload", *name_columns])] = fastest
+    return variants_by_name
 
 
-def mix_candidates(
+def build_mix_candidates(
     variants: Sequence[pd.DataFrame], shares: Sequence[float], design: Design
 ) -> tuple[pd.DataFrame, Design]:
     """Return one row per shape that has all workloads of a mix, and the design that compares these rows.
@@ -53,23 +57,23 @@ def mix_candidates(
         shares: fractions of time, adding up to 1.
         design: the design of the cells.
     """
-    found = [_parts_of(rows, share) for rows, share in zip(variants, shares, strict=True)]
-    parts = pd.concat(found, ignore_index=True)
+    parts_per_workload = [_compute_slow_down_parts(rows, share) for rows, share in zip(variants, shares, strict=True)]
+    parts = pd.concat(parts_per_workload, ignore_index=True)
     parts = parts[parts.groupby("shape")["workload"].transform("count") == len(shares)]
     if parts.empty:
         return parts, design
-    apart = parts[parts["cell"] != parts["fastest"]]
-    sums = combine_cells(design, _sums(parts, apart))
+    slower_parts = parts[parts["cell"] != parts["fastest"]]
+    sums = combine_cells(design, _build_sums(parts, slower_parts))
     shapes = parts.groupby(_BY_SHAPE, sort=False)
     rows = shapes.agg(slow=("slow", "sum"), batch=("batch", ", ".join), cells=("cell", tuple)).reset_index()
-    rows = rows.assign(cell=rows["cells"].map(_id))
-    rows = rows[sums.places(rows["cell"]) >= 0].reset_index(drop=True)
-    bounds = _slow_down_bounds(rows, apart, sums)
-    known = sums.variances.known[sums.places(rows["cell"])]
-    return rows.assign(rate=1 / rows["slow"], **bounds, known=known), sums
+    rows = rows.assign(cell=rows["cells"].map(_join_cell_ids))
+    rows = rows[sums.find_cell_indices(rows["cell"]) >= 0].reset_index(drop=True)
+    bounds = _bound_slow_down(rows, slower_parts, sums)
+    is_known = sums.variances.is_known[sums.find_cell_indices(rows["cell"])]
+    return rows.assign(rate=1 / rows["slow"], **bounds, known=is_known), sums
 
 
-def _parts_of(rows: pd.DataFrame, share: float) -> pd.DataFrame:
+def _compute_slow_down_parts(rows: pd.DataFrame, share: float) -> pd.DataFrame:
     """Return the row of each shape at the fastest batch of a workload, with its part of the slow-down.
 
     Args:
@@ -77,52 +81,56 @@ def _parts_of(rows: pd.DataFrame, share: float) -> pd.DataFrame:
         share: share of the workload in the mix.
     """
     by_rate = rows.sort_values("rate", ascending=False, kind="stable")
-    fastest, own = by_rate.iloc[0], by_rate.drop_duplicates("shape")
-    return own.assign(
+    fastest, best_per_shape = by_rate.iloc[0], by_rate.drop_duplicates("shape")
+    return best_per_shape.assign(
         share=share,
         weight=share * fastest["rate"],
-        slow=share * fastest["rate"] / own["rate"],
+        slow=share * fastest["rate"] / best_per_shape["rate"],
         fastest=fastest["cell"],
-        batch=own["workload"] + ": batch " + own["batch"].astype("str"),
+        batch=best_per_shape["workload"] + ": batch " + best_per_shape["batch"].astype("str"),
     )
 
 
-def _sums(parts: pd.DataFrame, apart: pd.DataFrame) -> pd.DataFrame:
+def _build_sums(parts: pd.DataFrame, slower_parts: pd.DataFrame) -> pd.DataFrame:
     """Return the parts of all sums; equal sums once.
 
     There is one sum of all workloads on each shape. Two further sums are over the workloads that are faster elsewhere: on the
     shape,
     and where they are the fastest. The latter have cells in common, so each is a kind of its own.
     """
-    found = []
-    for rows, name in ((parts, "cell"), (apart, "cell"), (apart, "fastest")):
-        ids = rows.groupby("shape")[name].transform(_id)
+    frames = []
+    for rows, name in ((parts, "cell"), (slower_parts, "cell"), (slower_parts, "fastest")):
+        ids = rows.groupby("shape")[name].transform(_join_cell_ids)
         kind = "mix" if rows is parts else ids
-        found.append(pd.DataFrame({"sum": ids, "kind": kind, "cell_id": rows[name], "weight": rows["weight"]}))
-    return pd.concat(found).drop_duplicates(["sum", "cell_id"], ignore_index=True)
+        frames.append(pd.DataFrame({"sum": ids, "kind": kind, "cell_id": rows[name], "weight": rows["weight"]}))
+    return pd.concat(frames).drop_duplicates(["sum", "cell_id"], ignore_index=True)
 
 
-def _id(cells: Iterable[str]) -> str:
+def _join_cell_ids(cells: Iterable[str]) -> str:
     """Join the ids of cells to the id of their sum."""
     return "+".join(cells)
 
 
-def _slow_down_bounds(rows: pd.DataFrame, apart: pd.DataFrame, sums: Design) -> dict[str, Floats]:
+def _bound_slow_down(rows: pd.DataFrame, slower_parts: pd.DataFrame, sums: Design) -> dict[str, Floats]:
     """Return `low`, `high`, `variance` and `freedom` of the inverse of the slow-down, as `candidates.add_results` does.
 
     They are nan if a shape is the fastest for all workloads. A workload that is fastest on the shape itself adds its share,
     exactly. The others add a ratio of two sums.
     """
-    by_shape = apart.groupby("shape").agg(own=("cell", _id), fastest=("fastest", _id), share=("share", "sum"))
+    by_shape = slower_parts.groupby("shape").agg(
+        own=("cell", _join_cell_ids), fastest=("fastest", _join_cell_ids), share=("share", "sum")
+    )
     by_shape = by_shape.reindex(rows["shape"])
     slow, share = rows["slow"].to_numpy(dtype=np.float64), by_shape["share"].to_numpy(dtype=np.float64)
-    found, pools = (ratios(by_shape["fastest"], by_shape["own"], each).of for each in (sums, sums.with_pools()))
-    exact = 1 - share
-    _, low, high = replace(found, ratio=(slow - exact) / share).bounds()
-    variance = pools.variance * (1 - exact / slow) ** 2
+    log_ratios, pools = (
+        compute_ratios(by_shape["fastest"], by_shape["own"], design).estimate for design in (sums, sums.with_pools())
+    )
+    exact_share = 1 - share
+    _, low, high = replace(log_ratios, ratio=(slow - exact_share) / share).compute_bounds()
+    variance = pools.variance * (1 - exact_share / slow) ** 2
     return {
-        "low": 1 / (exact + share * high),
-        "high": 1 / (exact + share * low),
+        "low": 1 / (exact_share + share * high),
+        "high": 1 / (exact_share + share * low),
         "variance": variance,
         "freedom": pools.freedom,
     }

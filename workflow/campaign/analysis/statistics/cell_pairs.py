@@ -10,10 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from campaign.analysis.statistics.composition_variance import Pooled
-from campaign.analysis.statistics.experiment_design import STEPS, Design
-from campaign.analysis.statistics.host_effects import Pairs as HostPairs
-from campaign.analysis.statistics.ratios import LogRatios, is_paired, paired, welch
+from campaign.analysis.statistics.composition_variance import PooledVariance
+from campaign.analysis.statistics.experiment_design import STEP_COLUMN_LABELS, Design
+from campaign.analysis.statistics.host_effects import PairHostEffects as HostPairs
+from campaign.analysis.statistics.ratios import (
+    LogRatios,
+    compute_paired_ratios,
+    compute_welch_freedom,
+    has_enough_pairs,
+)
 from campaign.common.intervals import Floats, Integers, Marks
 
 
@@ -26,7 +31,7 @@ class RunPairs:
 
     count: Integers
     estimate: LogRatios
-    is_enough: Marks
+    is_paired: Marks
 
 
 @dataclass(frozen=True)
@@ -65,14 +70,14 @@ class CellPairs:
         """Number of leases on which both cells were measured."""
         means = self.design.means
         leases = int(means.lease.max(initial=-1)) + 1
-        measured = means.cell * leases + means.lease
+        measured_keys = means.cell * leases + means.lease
         comparable = np.flatnonzero(self.is_comparable)
         first_mean = np.cumsum(self.design.compositions) - self.design.compositions
         size = self.cell_compositions[comparable]
         pair = np.repeat(comparable, size)
         offset = np.arange(pair.size) - np.repeat(np.cumsum(size) - size, size)
         mean = np.repeat(first_mean[self.cell[comparable]], size) + offset
-        is_shared = np.isin(self.reference[pair] * leases + means.lease[mean], measured)
+        is_shared = np.isin(self.reference[pair] * leases + means.lease[mean], measured_keys)
         return np.bincount(pair[is_shared], minlength=self.cell.size).astype(np.int64)
 
     @cached_property
@@ -96,7 +101,7 @@ class CellPairs:
     @cached_property
     def is_across_systems(self) -> Marks:
         """True if the two cells are on different systems."""
-        return ~self.design.means.groups.same_system(self.cell, self.reference)
+        return ~self.design.means.groups.is_same_system(self.cell, self.reference)
 
     @cached_property
     def is_in_blocks(self) -> Marks:
@@ -104,7 +109,7 @@ class CellPairs:
 
         Cells of two systems are never in the same blocks, because each system drifts on its own.
         """
-        in_blocks = self.design.variances.in_blocks
+        in_blocks = self.design.variances.is_in_blocks
         same_count = self.cell_compositions == self.reference_compositions
         on_one_system = in_blocks[self.cell] & in_blocks[self.reference] & ~self.is_across_systems
         return np.asarray(on_one_system & same_count, dtype=np.bool_)
@@ -116,61 +121,67 @@ class CellPairs:
         Hosts are part of the difference between two systems, so they confound no comparison across systems.
         """
         skip = self.is_within_leases | ~self.is_comparable
-        effects = self.design.host_effects.pairs(self.cell, self.reference, skip)
-        return replace(effects, confounded=effects.confounded & ~self.is_across_systems)
+        effects = self.design.host_effects.estimate_pair_effects(self.cell, self.reference, skip)
+        return replace(effects, is_confounded=effects.is_confounded & ~self.is_across_systems)
 
     @cached_property
     def is_measured_in_order(self) -> Marks:
         """True if the order of measurement was not random, so that drift can pose as a difference."""
-        between = not self.design.random_leases and not self.design.adjusted
-        return self.is_comparable & np.where(self.is_within_leases, not self.design.blocks, between)
+        is_between_in_order = not self.design.has_random_leases and not self.design.is_adjusted
+        return self.is_comparable & np.where(
+            self.is_within_leases, not self.design.has_random_runs, is_between_in_order
+        )
 
     @cached_property
-    def borrows_spread(self) -> Marks:
+    def is_spread_borrowed(self) -> Marks:
         """True if the spread of compositions of one of the cells is borrowed from other cells."""
-        borrowed = self.design.variances.borrowed
-        return borrowed[self.cell] | borrowed[self.reference]
+        is_borrowed = self.design.variances.is_borrowed
+        return is_borrowed[self.cell] | is_borrowed[self.reference]
 
     @cached_property
     def lending_campaigns(self) -> npt.NDArray[np.object_]:
         """Earlier campaigns from which the cell, or else the reference, borrows its spread; '' for none."""
-        lent_by = self.design.variances.lent_by
+        lent_by = self.design.variances.lending_campaigns
         return np.where(lent_by[self.cell] != "", lent_by[self.cell], lent_by[self.reference])
 
     @cached_property
     def run_pairs(self) -> RunPairs:
         """Pairs of runs of one block within one composition."""
         design = self.design
-        places = np.flatnonzero(self.is_within_composition) if design.blocks else np.empty(0, dtype=np.int64)
+        places = np.flatnonzero(self.is_within_composition) if design.has_random_runs else np.empty(0, dtype=np.int64)
         if not places.size:
-            return self._without_run_pairs()
+            return self._build_empty_run_pairs()
         cell, reference = self.cell[places], self.reference[places]
-        costs = _pair_runs(design.each, cell, reference)
-        compared = paired(costs["reference_cost"], costs["cost"], costs["place"], places.size)
+        costs = _pair_runs(design.valid_runs, cell, reference)
+        ratios = compute_paired_ratios(costs["reference_cost"], costs["cost"], costs["place"], places.size)
         count = np.bincount(costs["place"], minlength=places.size)
         weight = np.maximum(design.weights[cell], design.weights[reference])
-        enough = is_paired(count, design.runs[cell], design.runs[reference])
+        has_pairs = has_enough_pairs(count, design.runs[cell], design.runs[reference])
         estimate = LogRatios(
-            self._spread_out(places, compared.ratio),
-            self._spread_out(places, compared.variance * weight),
-            self._spread_out(places, compared.freedom),
+            self._expand_to_all_pairs(places, ratios.ratio),
+            self._expand_to_all_pairs(places, ratios.variance * weight),
+            self._expand_to_all_pairs(places, ratios.freedom),
         )
-        return RunPairs(self._spread_out(places, count, 0), estimate, self._spread_out(places, enough, False))
+        return RunPairs(
+            self._expand_to_all_pairs(places, count, 0), estimate, self._expand_to_all_pairs(places, has_pairs, False)
+        )
 
-    def _without_run_pairs(self) -> RunPairs:
+    def _build_empty_run_pairs(self) -> RunPairs:
         """Return run pairs for a design that has none."""
         nan = np.full(self.cell.size, np.nan)
         return RunPairs(
             np.zeros(nan.size, dtype=np.int64), LogRatios(nan, nan, nan), np.zeros(nan.size, dtype=np.bool_)
         )
 
-    def _spread_out(self, places: Integers, values: npt.NDArray[Any], default: float = np.nan) -> npt.NDArray[Any]:
+    def _expand_to_all_pairs(
+        self, places: Integers, values: npt.NDArray[Any], default: float = np.nan
+    ) -> npt.NDArray[Any]:
         """Return an array over all pairs with the values at their indices, and the default elsewhere."""
-        spread = np.full(self.cell.size, default, dtype=values.dtype)
-        spread[places] = values
-        return spread
+        expanded = np.full(self.cell.size, default, dtype=values.dtype)
+        expanded[places] = values
+        return expanded
 
-    def add_variances(self, pooled: Pooled) -> tuple[Floats, Floats]:
+    def add_variances(self, pool: PooledVariance) -> tuple[Floats, Floats]:
         """Return the variance of the difference of both cells, with its degrees of freedom.
 
         Two variances of one pool have at most the degrees of freedom of the pool. One variance that both cells share has at most
@@ -178,12 +189,14 @@ class CellPairs:
         each cell.
         """
         groups, i, j = self.design.means.groups, self.cell, self.reference
-        variance, freedom = pooled.variance * self.design.weights, pooled.freedom
+        variance, freedom = pool.variance * self.design.weights, pool.freedom
         smaller, larger = np.minimum(freedom[i], freedom[j]), np.maximum(freedom[i], freedom[j])
-        combined = welch((variance[i], freedom[i]), (variance[j], freedom[j]))
-        limited = np.minimum(combined, np.maximum(pooled.pool_freedom[i], larger))
-        combined = np.where(groups.stratum[i] == groups.stratum[j], limited, combined)
-        return variance[i] + variance[j], np.where(groups.alike[i] == groups.alike[j], smaller, combined)
+        combined_freedom = compute_welch_freedom((variance[i], freedom[i]), (variance[j], freedom[j]))
+        limited_freedom = np.minimum(combined_freedom, np.maximum(pool.pool_freedom[i], larger))
+        combined_freedom = np.where(groups.stratum[i] == groups.stratum[j], limited_freedom, combined_freedom)
+        return variance[i] + variance[j], np.where(
+            groups.configuration[i] == groups.configuration[j], smaller, combined_freedom
+        )
 
     def describe_step_differences(self) -> npt.NDArray[np.object_]:
         """Describe how warm-up and measured steps differ, such as '5 to 8 warm-up steps against 5'; '' for no difference."""
@@ -193,9 +206,9 @@ class CellPairs:
             bounds = steps[name].to_numpy()
             differs = (bounds[self.cell] != bounds[self.reference]).any(axis=1)
             for pair in np.flatnonzero(self.is_comparable & differs):
-                cell, reference = (_format_bounds(bounds[at[pair]]) for at in (self.cell, self.reference))
+                cell, reference = (_format_bounds(bounds[cells[pair]]) for cells in (self.cell, self.reference))
                 separator = ", " if descriptions[pair] else ""
-                descriptions[pair] += f"{separator}{cell} {STEPS[name]} against {reference}"
+                descriptions[pair] += f"{separator}{cell} {STEP_COLUMN_LABELS[name]} against {reference}"
         return descriptions
 
 

@@ -46,47 +46,49 @@ def average_changes(ratio: npt.ArrayLike, group: npt.ArrayLike) -> LogRatios:
     return LogRatios(np.array([np.exp(logs.mean())]), np.array([variance]), np.array([freedom]))
 
 
-def judge_by_other_groups(changes: Ratios, group: npt.ArrayLike) -> Ratios:
+def test_against_other_groups(changes: Ratios, group: npt.ArrayLike) -> Ratios:
     """Test the changes without a test of their own against the spread of the changes of other groups."""
     number = np.unique(np.asarray(group), return_inverse=True)[1].astype(np.int64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(changes.of.ratio)
-    untested = ~changes.tested & np.isfinite(logs) & (changes.method != CONFOUNDED_WITH_HOSTS)
+        logs = np.log(changes.estimate.ratio)
+    is_untested = ~changes.is_tested & np.isfinite(logs) & (changes.method != CONFOUNDED_WITH_HOSTS)
     is_significant = np.zeros(logs.size, dtype=np.bool_)
-    judged = changes
+    tested_changes = changes
     while True:
-        variance, freedom = _estimate_other_spread(logs, number, untested & ~is_significant)
-        judgeable = untested & (freedom >= MIN_GROUPS - 1)
-        if not judgeable.any():
-            return judged
-        judged = _replace_variance(changes, judgeable, variance, freedom)
+        variance, freedom = _estimate_other_spread(logs, number, is_untested & ~is_significant)
+        is_testable = is_untested & (freedom >= MIN_GROUPS - 1)
+        if not is_testable.any():
+            return tested_changes
+        tested_changes = _replace_variance(changes, is_testable, variance, freedom)
         newly_significant = (
-            judgeable & (np.nan_to_num(adjust_p_values(judged.p()), nan=1.0) < SIGNIFICANCE_LEVEL) & ~is_significant
+            is_testable
+            & (np.nan_to_num(adjust_p_values(tested_changes.compute_p_values()), nan=1.0) < SIGNIFICANCE_LEVEL)
+            & ~is_significant
         )
         if not newly_significant.any():
-            return judged
+            return tested_changes
         is_significant |= newly_significant
 
 
-def _replace_variance(changes: Ratios, judgeable: Marks, variance: Floats, freedom: Floats) -> Ratios:
+def _replace_variance(changes: Ratios, is_testable: Marks, variance: Floats, freedom: Floats) -> Ratios:
     """Return the changes with new variances and a test where they are testable. No variance becomes smaller."""
-    variance = np.where(judgeable, np.fmax(variance, changes.of.variance), changes.of.variance)
-    freedom = np.where(judgeable, freedom, changes.of.freedom)
-    method = np.where(judgeable, T_BORROWED_CHANGE_SPREAD, changes.method).astype(object)
-    estimate = LogRatios(changes.of.ratio, variance, freedom)
-    return replace(changes, of=estimate, tested=changes.tested | judgeable, method=method)
+    variance = np.where(is_testable, np.fmax(variance, changes.estimate.variance), changes.estimate.variance)
+    freedom = np.where(is_testable, freedom, changes.estimate.freedom)
+    method = np.where(is_testable, T_BORROWED_CHANGE_SPREAD, changes.method).astype(object)
+    estimate = LogRatios(changes.estimate.ratio, variance, freedom)
+    return replace(changes, estimate=estimate, is_tested=changes.is_tested | is_testable, method=method)
 
 
-def _estimate_other_spread(logs: Floats, group: Integers, use: Marks) -> tuple[Floats, Floats]:
+def _estimate_other_spread(logs: Floats, group: Integers, is_used_cell: Marks) -> tuple[Floats, Floats]:
     """Return for each cell the mean square of the changes of other groups about their mean, and its degrees of freedom."""
     groups = int(group.max(initial=-1)) + 1
-    size = np.bincount(group[use], minlength=groups)
+    size = np.bincount(group[is_used_cell], minlength=groups)
     is_used = size > 0
-    mean = np.bincount(group[use], logs[use], groups) / np.maximum(size, 1)
-    square = np.bincount(group[use], logs[use] ** 2, groups) / np.maximum(size, 1)
-    others = is_used.sum() - is_used
-    divisor = np.maximum(others, 1)
+    mean = np.bincount(group[is_used_cell], logs[is_used_cell], groups) / np.maximum(size, 1)
+    square = np.bincount(group[is_used_cell], logs[is_used_cell] ** 2, groups) / np.maximum(size, 1)
+    other_groups = is_used.sum() - is_used
+    divisor = np.maximum(other_groups, 1)
     centre = (mean[is_used].sum() - np.where(is_used, mean, 0.0)) / divisor
     spread = (square[is_used].sum() - np.where(is_used, square, 0.0)) / divisor - centre**2
-    variance = np.maximum(spread, 0.0) * others / np.maximum(others - 1, 1)
-    return np.asarray(variance[group]), np.asarray(others[group] - 1.0)
+    variance = np.maximum(spread, 0.0) * other_groups / np.maximum(other_groups - 1, 1)
+    return np.asarray(variance[group]), np.asarray(other_groups[group] - 1.0)

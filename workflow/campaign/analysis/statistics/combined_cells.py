@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from campaign.analysis.statistics.experiment_design import Design, design
-from campaign.spec.run_numbers import run_number
+from campaign.analysis.statistics.experiment_design import Design, build_design
+from campaign.spec.run_numbers import compute_run_number
 
 
-def combine_cells(by: Design, parts: pd.DataFrame) -> Design:
+def combine_cells(cell_design: Design, parts: pd.DataFrame) -> Design:
     """Return a design whose cells are weighted sums of the costs of cells.
 
     A composition of a sum is a block of the campaign in which all of its cells have a valid run. A sum without one is left out.
@@ -26,47 +26,50 @@ def combine_cells(by: Design, parts: pd.DataFrame) -> Design:
 
     Args:
         cell_design: design of the cells.
-        parts: one row per sum and cell, with `sum` (id), `kind` (of sums that may share the drift of blocks), `cell_id`,
+        parts: one row per sum and cell, with `sum` (id), `kind` (of sums that may share the drift of blocks), `hash_specification`,
             `weight`.
     """
-    place = by.places(parts["cell_id"])
+    place = cell_design.find_cell_indices(parts["cell_id"])
     if (place < 0).any():
         raise ValueError(f"cell {parts['cell_id'][place < 0].iloc[0]} has no valid run")
     parts = parts.assign(cell=place)
-    runs = _runs_of_sums(by, parts)
-    protocol = {"order": "blocks" if by.blocks else "sequential", "lease_order": "blocks" if by.random_leases else ""}
-    sums = design(runs, protocol, column="cost", higher=False)
+    runs = _build_sum_runs(cell_design, parts)
+    protocol = {
+        "order": "blocks" if cell_design.has_random_runs else "sequential",
+        "lease_order": "blocks" if cell_design.has_random_leases else "",
+    }
+    sums = build_design(runs, protocol, column="cost", higher_is_better=False)
     # The location includes all runs, also those of blocks that lack another cell of the sum.
-    parts = parts.assign(cost=parts["weight"] * by.cost[parts["cell"]])
+    parts = parts.assign(cost=parts["weight"] * cell_design.cost[parts["cell"]])
     cost = parts.groupby("sum")["cost"].sum()
-    spread = (parts["cost"] * by.weights[parts["cell"]]).groupby(parts["sum"]).sum() / cost
-    found = list(sums.cells)
-    return replace(sums, cost=cost.loc[found].to_numpy(), weights=spread.loc[found].to_numpy())
+    spread = (parts["cost"] * cell_design.weights[parts["cell"]]).groupby(parts["sum"]).sum() / cost
+    ids = list(sums.cells)
+    return replace(sums, cost=cost.loc[ids].to_numpy(), weights=spread.loc[ids].to_numpy())
 
 
-def _runs_of_sums(by: Design, parts: pd.DataFrame) -> pd.DataFrame:
+def _build_sum_runs(cell_design: Design, parts: pd.DataFrame) -> pd.DataFrame:
     """Build the runs of sums: the n-th run of a block is the sum of the n-th runs of its cells there.
 
     If a cell has more runs in a block than another one, neighbouring runs are averaged.
     """
-    means = pd.DataFrame({name: getattr(by.means, name) for name in ("cell", "lease", "block", "host")})
-    runs = parts.merge(by.each, on="cell").merge(means, on=["cell", "lease"])
+    means = pd.DataFrame({name: getattr(cell_design.means, name) for name in ("cell", "lease", "block", "host")})
+    runs = parts.merge(cell_design.valid_runs, on="cell").merge(means, on=["cell", "lease"])
     in_block, of_cell = ["sum", "block"], ["sum", "block", "cell"]
     runs["size"] = runs.groupby(of_cell)["cost"].transform("size")
     runs["fewest"] = runs.groupby(in_block)["size"].transform("min")
     runs["n"] = runs.groupby(of_cell).cumcount() * runs["fewest"] // runs["size"]
     runs["cost"] *= runs["weight"]
     complete = runs.groupby(in_block)["cell"].transform("nunique") == runs["sum"].map(parts["sum"].value_counts())
-    one = runs[complete].groupby([*of_cell, "n"], as_index=False).agg({"cost": "mean", "host": "first"})
-    by_run = one.groupby(["sum", "block", "n"], as_index=False)
+    averaged_runs = runs[complete].groupby([*of_cell, "n"], as_index=False).agg({"cost": "mean", "host": "first"})
+    by_run = averaged_runs.groupby(["sum", "block", "n"], as_index=False)
     sums = by_run.agg(cost=("cost", "sum"), host=("host", "first"), hosts=("host", "nunique"), cell=("cell", "first"))
     kinds = parts.drop_duplicates("sum").set_index("sum")["kind"]
-    groups, first = by.means.groups, sums["cell"]
+    groups, first = cell_design.means.groups, sums["cell"]
     systems, workloads = (
         np.array(names, dtype=object)[groups.stratum[first]] for names in (groups.systems, groups.workloads)
     )
-    names = np.array([*(", ".join(sorted(each)) for each in by.host_effects.hosts), ""], dtype=object)
-    numbers = [run_number(block + 1, n + 1) for block, n in zip(sums["block"], sums["n"], strict=True)]
+    names = np.array([*(", ".join(sorted(host_set)) for host_set in cell_design.host_effects.hosts), ""], dtype=object)
+    numbers = [compute_run_number(block + 1, n + 1) for block, n in zip(sums["block"], sums["n"], strict=True)]
     return pd.DataFrame(
         {
             "cell_id": sums["sum"],

@@ -27,46 +27,58 @@ import pandas as pd
 
 from campaign.analysis.statistics import comparisons
 from campaign.analysis.statistics.comparisons import Design
-from campaign.analysis.statistics.ratios import detectable_errors
+from campaign.analysis.statistics.ratios import compute_detectable_errors
 from campaign.common import intervals, wording
 from campaign.spec.metric import THROUGHPUT, Metric
 
-KIND = ("workload", "precision", "device", "attach", "storage")
-SHAPE = ("hosts", "devices_per_host", "local_devices_per_host", "devices_used", "device", "attach", "storage")
-RATE = "option_rate_per_s"
+PANEL_COLUMNS = ("workload", "precision", "device", "attach", "storage")
+HARDWARE_COLUMNS = (
+    "hosts",
+    "devices_per_host",
+    "local_devices_per_host",
+    "devices_used",
+    "device",
+    "attach",
+    "storage",
+)
+REQUEST_RATE_COLUMN = "option_rate_per_s"
 """Column of the rate at which a client sends requests to a service."""
 
 # From the most digits to the fewest. The first one in a campaign is the reference of the others.
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp16-o2", "fp8", "int8")
 
 
-def option_columns(cells: pd.DataFrame) -> list[str]:
+def list_option_columns(cells: pd.DataFrame) -> list[str]:
     """Return the columns of workload options, which are axes like any other."""
     return [str(name) for name in cells.columns if str(name).startswith("option_")]
 
 
-def naming_columns(cells: pd.DataFrame) -> list[str]:
+def list_naming_columns(cells: pd.DataFrame) -> list[str]:
     """Return the columns that identify a cell for a reader; `wording.describe` formats them."""
-    return ["configuration", "workload", "batch", "precision", *option_columns(cells)]
+    return ["configuration", "workload", "batch", "precision", *list_option_columns(cells)]
 
 
-def at_given_rates(cells: pd.DataFrame) -> pd.DataFrame:
+def select_cells_with_request_rate(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the service cells whose option `rate_per_s` sets the request rate, with the rate as column `rate_per_s`."""
-    rates = pd.to_numeric(cells[RATE], errors="coerce") if RATE in cells else pd.Series(np.nan, index=cells.index)
+    rates = (
+        pd.to_numeric(cells[REQUEST_RATE_COLUMN], errors="coerce")
+        if REQUEST_RATE_COLUMN in cells
+        else pd.Series(np.nan, index=cells.index)
+    )
     return cells.assign(rate_per_s=rates)[rates > 0]
 
 
-def precision_rank(precision: str) -> tuple[int, str]:
+def rank_precision(precision: str) -> tuple[int, str]:
     """Return a sort key that orders known precisions from the most digits to the fewest, then unknown ones by name."""
     return (PRECISIONS.index(precision) if precision in PRECISIONS else len(PRECISIONS), precision)
 
 
-def against(
+def compare_with_reference(
     cells: pd.DataFrame,
-    equal: Sequence[str],
-    reference: pd.Series[bool],
+    equal_columns: Sequence[str],
+    is_reference: pd.Series[bool],
     design: Design,
-    scaled: bool = False,
+    is_scaled_by_devices: bool = False,
 ) -> pd.DataFrame:
     """Compare every row with the measured reference row that has equal values in some columns.
 
@@ -78,54 +90,56 @@ def against(
         is_scaled_by_devices: whether no effect means a throughput proportional to the number of devices, instead of an equal
             one.
     """
-    keys = list(equal)
-    measured = cells[reference & (cells["n_ok"] > 0)].drop_duplicates(keys)
+    keys = list(equal_columns)
+    reference_rows = cells[is_reference & (cells["n_ok"] > 0)].drop_duplicates(keys)
     # Key columns are kept under a second name as well, so they are copied instead of renamed.
     names = {"cell_id": "cell", "configuration": "configuration", "mean": "mean", "sd": "sd", "n_ok": "n"}
     names |= {"ranks": "ranks", "hosts": "hosts"}
-    side = measured[keys].assign(**{f"against_{new}": measured[old] for old, new in names.items()})
+    side = reference_rows[keys].assign(**{f"against_{new}": reference_rows[old] for old, new in names.items()})
     rows = cells.merge(side, on=keys, how="left", validate="many_to_one")
-    found = comparisons.ratios(rows["cell_id"], rows["against_cell"], design)
-    return rows.assign(**found.columns(rows.index, rows["ranks"] / rows["against_ranks"] if scaled else 1.0))
+    ratios = comparisons.compute_ratios(rows["cell_id"], rows["against_cell"], design)
+    return rows.assign(
+        **ratios.build_columns(rows.index, rows["ranks"] / rows["against_ranks"] if is_scaled_by_devices else 1.0)
+    )
 
 
-def one_family(*frames: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
+def adjust_as_one_family(*frames: pd.DataFrame) -> tuple[pd.DataFrame, ...]:
     """Adjust the tests of several tables as one figure: p_holm over all of their rows.
 
     Rows that remain of a larger family form a family of their own.
     """
     p = np.concatenate([rows["p"].to_numpy(dtype=np.float64) for rows in frames])
-    adjusted, tests = intervals.adjust_p_values(p), int(np.isfinite(p).sum())
+    adjusted_p, tests = intervals.adjust_p_values(p), int(np.isfinite(p).sum())
     ends = np.cumsum([len(rows) for rows in frames])[:-1]
-    parts = np.split(adjusted, ends)
+    parts = np.split(adjusted_p, ends)
     return tuple(
-        rows.assign(p_holm=part, n_tests=tests, least_detectable_pct=_least_detectable(rows, tests)).reset_index(
-            drop=True
-        )
+        rows.assign(
+            p_holm=part, n_tests=tests, least_detectable_pct=_rescale_detectable_difference(rows, tests)
+        ).reset_index(drop=True)
         for rows, part in zip(frames, parts, strict=True)
     )
 
 
-def _least_detectable(rows: pd.DataFrame, tests: int) -> pd.Series[float]:
+def _rescale_detectable_difference(rows: pd.DataFrame, tests: int) -> pd.Series[float]:
     """Return the least detectable differences of rows in a family with another number of tests, in percent."""
-    before, after = (detectable_errors(rows["freedom"], np.maximum(n, 1)) for n in (rows["n_tests"], tests))
+    before, after = (compute_detectable_errors(rows["freedom"], np.maximum(n, 1)) for n in (rows["n_tests"], tests))
     errors = np.log1p(rows["least_detectable_pct"].to_numpy(dtype=np.float64) / 100)
     return pd.Series(100 * np.expm1(errors * after / before), index=rows.index)
 
 
-def in_words(rows: pd.DataFrame) -> pd.DataFrame:
+def add_description_columns(rows: pd.DataFrame) -> pd.DataFrame:
     """Add two columns for readers: `shape` ('2 of 4 devices') and `attached` ('hybrid (2 of 4 local)')."""
-    told = [name for name in (*SHAPE, "ranks", "devices") if name in rows]
-    different = rows[told].drop_duplicates()
-    records = different.to_dict("records")
-    words = different.assign(
+    columns = [name for name in (*HARDWARE_COLUMNS, "ranks", "devices") if name in rows]
+    distinct_rows = rows[columns].drop_duplicates()
+    records = distinct_rows.to_dict("records")
+    descriptions = distinct_rows.assign(
         shape=list(map(wording.format_device_counts, records)), attached=list(map(wording.describe_attachment, records))
     )
-    said = rows[told].merge(words, on=told, how="left").set_index(rows.index)
-    return rows.assign(shape=said["shape"].astype("str"), attached=said["attached"].astype("str"))
+    described_rows = rows[columns].merge(descriptions, on=columns, how="left").set_index(rows.index)
+    return rows.assign(shape=described_rows["shape"].astype("str"), attached=described_rows["attached"].astype("str"))
 
 
-def _unique(cells: pd.DataFrame, keys: Sequence[str], smallest: Sequence[str]) -> pd.DataFrame:
+def _select_unique_cells(cells: pd.DataFrame, keys: Sequence[str], smallest: Sequence[str]) -> pd.DataFrame:
     """Select one row per combination of keys: a measured row before others, then the row with the smallest values.
 
     Args:
@@ -138,19 +152,19 @@ def _unique(cells: pd.DataFrame, keys: Sequence[str], smallest: Sequence[str]) -
     return order.drop_duplicates(list(keys), ignore_index=True).drop(columns="_unmeasured")
 
 
-def _first_measured(cells: pd.DataFrame, keys: Sequence[str]) -> pd.Series[bool]:
+def _mark_first_measured(cells: pd.DataFrame, keys: Sequence[str]) -> pd.Series[bool]:
     """Return True for the first measured row of each group, in the order of the rows."""
-    measured = cells[cells["n_ok"] > 0]
-    return cells.index.to_series().isin(measured.drop_duplicates(list(keys)).index)
+    measured_rows = cells[cells["n_ok"] > 0]
+    return cells.index.to_series().isin(measured_rows.drop_duplicates(list(keys)).index)
 
 
-def _levels(cells: pd.DataFrame, keys: Sequence[str], column: str) -> pd.Series[int]:
+def _count_measured_levels(cells: pd.DataFrame, keys: Sequence[str], column: str) -> pd.Series[int]:
     """Count for every row the different values of a column that were measured among rows with equal keys."""
     values = cells[column].where(cells["n_ok"] > 0)
     return values.groupby([cells[key] for key in keys], sort=False).transform("nunique")
 
 
-def varied(cells: pd.DataFrame, equal: Sequence[str], column: str) -> pd.DataFrame:
+def select_varied_cells(cells: pd.DataFrame, equal_columns: Sequence[str], column: str) -> pd.DataFrame:
     """Select the cells, measured or not, for which an otherwise equal cell was planned with another value of a column.
 
     One cell per value is kept, as in comparisons: a measured one, with the fewest devices per host.
@@ -160,11 +174,11 @@ def varied(cells: pd.DataFrame, equal: Sequence[str], column: str) -> pd.DataFra
         equal_columns: columns in which the cells are equal.
         column: column in which the cells differ.
     """
-    rows = _unique(cells, [*equal, column], ["devices_per_host"])
-    return rows[rows[column].groupby([rows[key] for key in equal], sort=False).transform("nunique") >= 2]
+    rows = _select_unique_cells(cells, [*equal_columns, column], ["devices_per_host"])
+    return rows[rows[column].groupby([rows[key] for key in equal_columns], sort=False).transform("nunique") >= 2]
 
 
-def scaling(cells: pd.DataFrame, design: Design, metric: Metric = THROUGHPUT) -> pd.DataFrame:
+def compare_device_counts(cells: pd.DataFrame, design: Design, metric: Metric = THROUGHPUT) -> pd.DataFrame:
     """Compare cells with more devices and the same batch per device with the cell with the fewest measured devices.
 
     The speed-up (`ratio`) and `efficiency_pct` are those of the work of all devices, also if the metric is per device. `ideal`
@@ -177,44 +191,46 @@ def scaling(cells: pd.DataFrame, design: Design, metric: Metric = THROUGHPUT) ->
     at
     one or none is kept as a gap, unless the campaign measured no curve at two counts.
     """
-    panel = [*KIND, *option_columns(cells)]
+    panel = [*PANEL_COLUMNS, *list_option_columns(cells)]
     equal = [*panel, "batch"]
-    rows = _unique(cells, [*equal, "ranks", "hosts"], ["devices_per_host"])
+    rows = _select_unique_cells(cells, [*equal, "ranks", "hosts"], ["devices_per_host"])
     counts = rows["ranks"].groupby([rows[key] for key in equal], sort=False).transform("nunique")
-    compared = bool((_levels(rows, equal, "ranks") >= 2).any())
-    rows = rows[(counts >= 2) & compared].sort_values([*equal, "ranks", "hosts"], ignore_index=True)
-    paired = against(rows, equal, _first_measured(rows, equal), design, metric.scales and not metric.is_per_device)
-    times = paired["ranks"] / paired["against_ranks"]
+    has_two_counts = bool((_count_measured_levels(rows, equal, "ranks") >= 2).any())
+    rows = rows[(counts >= 2) & has_two_counts].sort_values([*equal, "ranks", "hosts"], ignore_index=True)
+    table = compare_with_reference(
+        rows, equal, _mark_first_measured(rows, equal), design, metric.scales and not metric.is_per_device
+    )
+    times = table["ranks"] / table["against_ranks"]
     if metric.is_per_device:
-        paired = paired.assign(**{name: paired[name] * times for name in ("ratio", "ratio_low", "ratio_high")})
+        table = table.assign(**{name: table[name] * times for name in ("ratio", "ratio_low", "ratio_high")})
     ideal = times if metric.scales else times * np.nan
     at_count = [*equal, "ranks"]
-    measured_here = _levels(paired, at_count, "hosts") > 0
-    compact = _first_measured(paired, at_count) | (~measured_here & ~paired.duplicated(at_count))
-    return paired.assign(
+    measured_here = _count_measured_levels(table, at_count, "hosts") > 0
+    compact = _mark_first_measured(table, at_count) | (~measured_here & ~table.duplicated(at_count))
+    return table.assign(
         compact=compact,
         ideal=ideal,
-        efficiency_pct=100 * paired["ratio"] / ideal,
-        efficiency_low=100 * paired["ratio_low"] / ideal,
-        efficiency_high=100 * paired["ratio_high"] / ideal,
+        efficiency_pct=100 * table["ratio"] / ideal,
+        efficiency_low=100 * table["ratio_low"] / ideal,
+        efficiency_high=100 * table["ratio_high"] / ideal,
     )
 
 
-def speedup_by_batch(cells: pd.DataFrame, design: Design, metric: Metric = THROUGHPUT) -> pd.DataFrame:
+def compare_speedups_by_batch(cells: pd.DataFrame, design: Design, metric: Metric = THROUGHPUT) -> pd.DataFrame:
     """Compare the speed-ups of several batches over the smallest device count, which is the same for all batches."""
-    rows = scaling(cells, design, metric)
+    rows = compare_device_counts(cells, design, metric)
     rows = rows[rows["compact"]].reset_index(drop=True)
-    panel = [*KIND, *option_columns(cells)]
-    compared = rows["against_ranks"].where(_levels(rows, [*panel, "batch"], "ranks") >= 2)
-    fewest = compared.groupby([rows[key] for key in panel], sort=False).transform("min")
-    like = (rows["against_ranks"] == fewest) | rows["against_ranks"].isna()
-    rows = rows[like & (rows["ranks"] > fewest)].reset_index(drop=True)
+    panel = [*PANEL_COLUMNS, *list_option_columns(cells)]
+    reference_ranks = rows["against_ranks"].where(_count_measured_levels(rows, [*panel, "batch"], "ranks") >= 2)
+    fewest = reference_ranks.groupby([rows[key] for key in panel], sort=False).transform("min")
+    has_fewest_ranks = (rows["against_ranks"] == fewest) | rows["against_ranks"].isna()
+    rows = rows[has_fewest_ranks & (rows["ranks"] > fewest)].reset_index(drop=True)
     rows = rows.assign(ideal=rows["ranks"] / rows.groupby(panel, sort=False)["against_ranks"].transform("min"))
     keys = [*panel, "ranks"]
-    return one_family(rows[_levels(rows, keys, "batch") >= 2])[0]
+    return adjust_as_one_family(rows[_count_measured_levels(rows, keys, "batch") >= 2])[0]
 
 
-def batch_effect(speedups: pd.DataFrame, design: Design) -> pd.DataFrame:
+def estimate_batch_effect(speedups: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Compare the speed-up of the largest batch with that of the smallest, per device count: `change_pct` and its bounds.
 
     Args:
@@ -222,38 +238,38 @@ def batch_effect(speedups: pd.DataFrame, design: Design) -> pd.DataFrame:
             in `_large`.
         design: design of the campaign.
     """
-    measured = speedups[speedups["ratio"].notna()].sort_values("batch", kind="stable")
-    series = [*KIND, *option_columns(speedups), "ranks"]
-    largest = measured.drop_duplicates(series, keep="last")
-    ends = measured.drop_duplicates(series).merge(largest, on=series, suffixes=("", "_large"))
+    measured_rows = speedups[speedups["ratio"].notna()].sort_values("batch", kind="stable")
+    series = [*PANEL_COLUMNS, *list_option_columns(speedups), "ranks"]
+    largest = measured_rows.drop_duplicates(series, keep="last")
+    ends = measured_rows.drop_duplicates(series).merge(largest, on=series, suffixes=("", "_large"))
     ends = ends[ends["batch"] < ends["batch_large"]].reset_index(drop=True)
 
-    at_count = comparisons.ratios(ends["cell_id_large"], ends["cell_id"], design)
-    at_fewest = comparisons.ratios(ends["against_cell_large"], ends["against_cell"], design)
+    at_count = comparisons.compute_ratios(ends["cell_id_large"], ends["cell_id"], design)
+    at_fewest = comparisons.compute_ratios(ends["against_cell_large"], ends["against_cell"], design)
     # Both device counts are separate compositions, so their errors are independent.
-    change = at_count.over(at_fewest)
-    bounds = (100 * (each - 1) for each in change.of.bounds())
+    change = at_count.divide_by(at_fewest)
+    bounds = (100 * (bound - 1) for bound in change.estimate.compute_bounds())
     percent = dict(zip(("change_pct", "change_low", "change_high"), bounds, strict=True))
-    return ends.assign(**percent, **change.tests(), **change.basis(ends.index))
+    return ends.assign(**percent, **change.build_test_columns(), **change.build_basis_columns(ends.index))
 
 
-def node_spread(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
+def compare_host_counts(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Compare cells with equally many devices on more hosts with the cell on the fewest hosts.
 
     `drop_pct` is the loss of throughput against the fewest hosts (one host, if it was measured).
     """
-    equal = [*KIND, *option_columns(cells), "batch", "ranks"]
-    rows = _unique(cells, [*equal, "hosts"], ["devices_per_host"])
-    rows = rows[_levels(rows, equal, "hosts") >= 2].reset_index(drop=True)
-    paired = against(rows, equal, _first_measured(rows, equal), design)
-    return paired.assign(
-        drop_pct=100 * (1 - paired["ratio"]),
-        drop_low=100 * (1 - paired["ratio_high"]),
-        drop_high=100 * (1 - paired["ratio_low"]),
+    equal = [*PANEL_COLUMNS, *list_option_columns(cells), "batch", "ranks"]
+    rows = _select_unique_cells(cells, [*equal, "hosts"], ["devices_per_host"])
+    rows = rows[_count_measured_levels(rows, equal, "hosts") >= 2].reset_index(drop=True)
+    table = compare_with_reference(rows, equal, _mark_first_measured(rows, equal), design)
+    return table.assign(
+        drop_pct=100 * (1 - table["ratio"]),
+        drop_low=100 * (1 - table["ratio_high"]),
+        drop_high=100 * (1 - table["ratio_low"]),
     )
 
 
-def across_systems(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
+def compare_systems(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Compare equally many devices of the first system and of each other system; `ratio` is that of the other to the first.
 
     Workload, batch, precision, storage and options are equal. A composition is compared with one of the first system on as many
@@ -261,61 +277,63 @@ def across_systems(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     (`same_hosts`), or else with the one on the fewest hosts, such as 1x4 of one system with 2x2 of another.
     """
     first = cells["system"].iloc[0] if len(cells) else ""
-    equal = ["workload", "precision", "storage", *option_columns(cells), "batch", "ranks"]
-    rows = _unique(cells, ["system", *equal, "hosts", "attach"], ["devices_per_host"])
+    equal = ["workload", "precision", "storage", *list_option_columns(cells), "batch", "ranks"]
+    rows = _select_unique_cells(cells, ["system", *equal, "hosts", "attach"], ["devices_per_host"])
     is_first = rows["system"] == first
-    measured = rows[is_first & (rows["n_ok"] > 0)]
-    there = set(measured[[*equal, "hosts"]].itertuples(index=False, name=None))
-    fewest = measured.groupby(equal, sort=False)["hosts"].min()
+    measured_rows = rows[is_first & (rows["n_ok"] > 0)]
+    measured_keys = set(measured_rows[[*equal, "hosts"]].itertuples(index=False, name=None))
+    fewest = measured_rows.groupby(equal, sort=False)["hosts"].min()
     keys = list(rows[[*equal, "hosts"]].itertuples(index=False, name=None))
-    same = np.array([key in there for key in keys], dtype=np.bool_)
-    on = [
-        key[-1] if own or known else int(fewest.get(key[:-1], 0))
-        for key, own, known in zip(keys, is_first, same, strict=True)
+    has_same_hosts = np.array([key in measured_keys for key in keys], dtype=np.bool_)
+    reference_hosts = [
+        key[-1] if is_own_system or is_measured else int(fewest.get(key[:-1], 0))
+        for key, is_own_system, is_measured in zip(keys, is_first, has_same_hosts, strict=True)
     ]
-    rows = rows.assign(same_hosts=same, on_hosts=on)
+    rows = rows.assign(same_hosts=has_same_hosts, on_hosts=reference_hosts)
     # The attachment with the most local devices represents the first system.
     order = rows.assign(_pooled=rows["devices_per_host"] - rows["local_devices_per_host"]).sort_values(
         "_pooled", kind="stable"
     )
     rows = order.drop(columns="_pooled").reset_index(drop=True)
-    paired = against(rows, [*equal, "on_hosts"], rows["system"] == first, design)
-    others = paired[(paired["system"] != first) & paired["against_cell"].notna()]
-    return one_family(others.sort_values([*equal, "system", "hosts"], kind="stable"))[0].assign(against_system=first)
+    table = compare_with_reference(rows, [*equal, "on_hosts"], rows["system"] == first, design)
+    compared_rows = table[(table["system"] != first) & table["against_cell"].notna()]
+    return adjust_as_one_family(compared_rows.sort_values([*equal, "system", "hosts"], kind="stable"))[0].assign(
+        against_system=first
+    )
 
 
-def part_of_host(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
+def compare_partial_hosts(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Compare cells that use some of the devices of a host (k of n) with the smallest host, and compute the spread over hosts.
 
     case_cv_pct: standard deviation (n - 1) over mean of the mean throughputs of compositions with equally many used devices; nan
     for
     one composition.
     """
-    equal = [*KIND, *option_columns(cells), "batch", "hosts", "devices_used"]
-    rows = _unique(cells, [*equal, "devices_per_host"], ["local_devices_per_host"])
-    part = (rows["devices_used"] < rows["devices_per_host"]) & (rows["n_ok"] > 0)
+    equal = [*PANEL_COLUMNS, *list_option_columns(cells), "batch", "hosts", "devices_used"]
+    rows = _select_unique_cells(cells, [*equal, "devices_per_host"], ["local_devices_per_host"])
+    is_partial = (rows["devices_used"] < rows["devices_per_host"]) & (rows["n_ok"] > 0)
     groups = [rows[key] for key in equal]
-    rows = rows[part.groupby(groups, sort=False).transform("any").astype(bool)].reset_index(drop=True)
-    paired = against(rows, equal, _first_measured(rows, equal), design)
-    means = paired.groupby(equal, sort=False)["mean"]
-    return paired.assign(case_cv_pct=100 * means.transform("std") / means.transform("mean"))
+    rows = rows[is_partial.groupby(groups, sort=False).transform("any").astype(bool)].reset_index(drop=True)
+    table = compare_with_reference(rows, equal, _mark_first_measured(rows, equal), design)
+    means = table.groupby(equal, sort=False)["mean"]
+    return table.assign(case_cv_pct=100 * means.transform("std") / means.transform("mean"))
 
 
-def precision(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
+def compare_precisions(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Compare cells that differ in precision only with the precision of the campaign that has the most digits."""
-    equal = [*SHAPE, *option_columns(cells), "workload", "batch"]
+    equal = [*HARDWARE_COLUMNS, *list_option_columns(cells), "workload", "batch"]
     groups = [cells[key] for key in equal]
-    planned = cells["precision"].groupby(groups, sort=False).transform("nunique")
-    measured = (cells["n_ok"] > 0).groupby(groups, sort=False).transform("any").astype(bool)
-    rows = cells[(planned >= 2) & measured].reset_index(drop=True)
-    reference = min(rows["precision"].unique(), key=precision_rank, default="")
-    places = {name: place for place, name in enumerate(sorted(rows["precision"].unique(), key=precision_rank))}
+    planned_precisions = cells["precision"].groupby(groups, sort=False).transform("nunique")
+    is_measured = (cells["n_ok"] > 0).groupby(groups, sort=False).transform("any").astype(bool)
+    rows = cells[(planned_precisions >= 2) & is_measured].reset_index(drop=True)
+    reference = min(rows["precision"].unique(), key=rank_precision, default="")
+    places = {name: place for place, name in enumerate(sorted(rows["precision"].unique(), key=rank_precision))}
     rows = rows.assign(_place=rows["precision"].map(places))
     rows = rows.sort_values([*equal, "_place"], kind="stable", ignore_index=True).drop(columns="_place")
-    return against(rows, equal, rows["precision"] == reference, design).assign(reference=reference)
+    return compare_with_reference(rows, equal, rows["precision"] == reference, design).assign(reference=reference)
 
 
-def overhead(cells: pd.DataFrame, baseline: str, design: Design) -> pd.DataFrame:
+def compute_attachment_overhead(cells: pd.DataFrame, baseline: str, design: Design) -> pd.DataFrame:
     """Compare cells with another attachment or storage than the baseline; `overhead_pct` is the increase of time.
 
     The reference of a cell is the cell with equal hosts, devices, workload, batch, precision and options that is attached and
@@ -329,15 +347,15 @@ def overhead(cells: pd.DataFrame, baseline: str, design: Design) -> pd.DataFrame
     """
     base = cells[cells["configuration"].isin(baseline.split(", "))].drop_duplicates("system").set_index("system")
     equal = ["hosts", "devices_per_host", "devices_used", "device", "workload", "batch", "precision"]
-    equal += option_columns(cells)
+    equal += list_option_columns(cells)
     comparable = cells[cells["system"].isin(base.index)]
-    rows = _unique(comparable, [*equal, "attach", "storage", "local_devices_per_host"], ["ranks"])
+    rows = _select_unique_cells(comparable, [*equal, "attach", "storage", "local_devices_per_host"], ["ranks"])
     attach, storage = (rows["system"].map(base[name]) for name in ("attach", "storage"))
-    reference = (rows["attach"] == attach) & (rows["storage"] == storage)
-    paired = against(rows, equal, reference, design)
-    paired = one_family(paired[~reference.to_numpy()])[0]
-    return paired.assign(
-        overhead_pct=100 * (1 / paired["ratio"] - 1),
-        overhead_low=100 * (1 / paired["ratio_high"] - 1),
-        overhead_high=100 * (1 / paired["ratio_low"] - 1),
+    is_reference = (rows["attach"] == attach) & (rows["storage"] == storage)
+    table = compare_with_reference(rows, equal, is_reference, design)
+    table = adjust_as_one_family(table[~is_reference.to_numpy()])[0]
+    return table.assign(
+        overhead_pct=100 * (1 / table["ratio"] - 1),
+        overhead_low=100 * (1 / table["ratio_high"] - 1),
+        overhead_high=100 * (1 / table["ratio_low"] - 1),
     )

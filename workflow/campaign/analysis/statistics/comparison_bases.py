@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from campaign.analysis.statistics.cell_pairs import CellPairs
-from campaign.analysis.statistics.composition_variance import Pooled
-from campaign.analysis.statistics.ratios import LogRatios, welch
+from campaign.analysis.statistics.composition_variance import PooledVariance
+from campaign.analysis.statistics.ratios import LogRatios, compute_welch_freedom
 from campaign.common.intervals import (
     CONFOUNDED_WITH_HOSTS,
     NO_INTERVAL_NO_RUN,
@@ -52,18 +52,18 @@ class CellComparison:
         """True if the variance of compositions allows a test."""
         estimate, pairs = self.over_compositions, self.pairs
         has_variance = np.isfinite(estimate.variance) & (estimate.freedom > 0)
-        return pairs.is_comparable & has_variance & ~pairs.hosts.confounded
+        return pairs.is_comparable & has_variance & ~pairs.hosts.is_confounded
 
     @cached_property
     def is_adjusted_for_hosts(self) -> Marks:
         """True if the effects of hosts are removed from the ratio."""
         pairs, variance = self.pairs, self.pairs.design.host_effects.variances.variance
-        return pairs.hosts.adjusted & np.isfinite(variance[pairs.cell] + variance[pairs.reference])
+        return pairs.hosts.is_adjusted & np.isfinite(variance[pairs.cell] + variance[pairs.reference])
 
     @cached_property
     def unadjusted_variance(self) -> npt.NDArray[np.float64]:
         """Variance over compositions of each pair, including the effects of hosts."""
-        return self.pairs.add_variances(self.pairs.design.variances.alone)[0]
+        return self.pairs.add_variances(self.pairs.design.variances.between_compositions)[0]
 
     @cached_property
     def estimate(self) -> LogRatios:
@@ -83,9 +83,9 @@ class CellComparison:
         return np.where(self.pairs.is_within_composition, has_variance, self.is_tested_over_compositions)
 
     @cached_property
-    def method(self) -> npt.NDArray[np.object_]:
+    def methods(self) -> npt.NDArray[np.object_]:
         """Name of the method of each interval, or the reason that there is none."""
-        conditions = [basis.holds(self) for basis in _BASES]
+        conditions = [basis.applies(self) for basis in _BASES]
         return np.select(conditions, [basis.method for basis in _BASES], T_OVER_COMPOSITIONS).astype(object)
 
 
@@ -106,7 +106,7 @@ def _has_no_ratio(comparison: CellComparison) -> Marks:
 
 
 def _is_paired_by_block(comparison: CellComparison) -> Marks:
-    return comparison.pairs.run_pairs.is_enough
+    return comparison.pairs.run_pairs.is_paired
 
 
 def _is_paired_by_lease(comparison: CellComparison) -> Marks:
@@ -122,7 +122,7 @@ def _has_no_variance(comparison: CellComparison) -> Marks:
 
 
 def _is_confounded_with_hosts(comparison: CellComparison) -> Marks:
-    return comparison.pairs.hosts.confounded & np.isfinite(comparison.unadjusted_variance)
+    return comparison.pairs.hosts.is_confounded & np.isfinite(comparison.unadjusted_variance)
 
 
 def _is_not_tested(comparison: CellComparison) -> Marks:
@@ -135,97 +135,99 @@ def _is_adjusted_for_hosts(comparison: CellComparison) -> Marks:
 
 def _borrows_from_earlier_campaigns(comparison: CellComparison) -> Marks:
     pairs = comparison.pairs
-    return np.asarray(pairs.borrows_spread & (pairs.lending_campaigns != ""), dtype=np.bool_)
+    return np.asarray(pairs.is_spread_borrowed & (pairs.lending_campaigns != ""), dtype=np.bool_)
 
 
 def _borrows_from_other_cells(comparison: CellComparison) -> Marks:
-    return comparison.pairs.borrows_spread
+    return comparison.pairs.is_spread_borrowed
 
 
 def _is_in_blocks(comparison: CellComparison) -> Marks:
     return comparison.pairs.is_in_blocks
 
 
-class Basis(NamedTuple):
+class MethodBasis(NamedTuple):
     """Method of an interval, and the predicate for the pairs that use it."""
 
     method: str
-    holds: Callable[[CellComparison], Marks]
+    applies: Callable[[CellComparison], Marks]
 
 
 # A pair for which no row holds is compared between compositions.
 _BASES = (
-    Basis(NO_INTERVAL_REFERENCE, _is_reference_itself),
-    Basis(NO_INTERVAL_WITHOUT_REFERENCE, _has_no_reference),
-    Basis(NO_INTERVAL_NO_RUN, _has_no_cell),
-    Basis(NO_INTERVAL_NOT_POSITIVE, _has_no_ratio),
-    Basis(T_PAIRED_BY_BLOCK, _is_paired_by_block),
-    Basis(T_PAIRED_BY_LEASE, _is_paired_by_lease),
-    Basis(T_OVER_RUNS_OF_COMPOSITION, _is_tested_within_composition),
-    Basis(NO_INTERVAL_ONE_RUN, _has_no_variance),
-    Basis(CONFOUNDED_WITH_HOSTS, _is_confounded_with_hosts),
-    Basis(RUN_VARIATION_ONLY, _is_not_tested),
-    Basis(T_ON_SAME_HOSTS, _is_adjusted_for_hosts),
-    Basis(T_BORROWED_EARLIER_SPREAD, _borrows_from_earlier_campaigns),
-    Basis(T_BORROWED_SPREAD, _borrows_from_other_cells),
-    Basis(T_OVER_BLOCKED_COMPOSITIONS, _is_in_blocks),
+    MethodBasis(NO_INTERVAL_REFERENCE, _is_reference_itself),
+    MethodBasis(NO_INTERVAL_WITHOUT_REFERENCE, _has_no_reference),
+    MethodBasis(NO_INTERVAL_NO_RUN, _has_no_cell),
+    MethodBasis(NO_INTERVAL_NOT_POSITIVE, _has_no_ratio),
+    MethodBasis(T_PAIRED_BY_BLOCK, _is_paired_by_block),
+    MethodBasis(T_PAIRED_BY_LEASE, _is_paired_by_lease),
+    MethodBasis(T_OVER_RUNS_OF_COMPOSITION, _is_tested_within_composition),
+    MethodBasis(NO_INTERVAL_ONE_RUN, _has_no_variance),
+    MethodBasis(CONFOUNDED_WITH_HOSTS, _is_confounded_with_hosts),
+    MethodBasis(RUN_VARIATION_ONLY, _is_not_tested),
+    MethodBasis(T_ON_SAME_HOSTS, _is_adjusted_for_hosts),
+    MethodBasis(T_BORROWED_EARLIER_SPREAD, _borrows_from_earlier_campaigns),
+    MethodBasis(T_BORROWED_SPREAD, _borrows_from_other_cells),
+    MethodBasis(T_OVER_BLOCKED_COMPOSITIONS, _is_in_blocks),
 )
 
 
-def _is_any(comparison: CellComparison) -> Marks:
+def _is_always_true(comparison: CellComparison) -> Marks:
     return np.ones(comparison.pairs.cell.size, dtype=np.bool_)
 
 
 def _has_block_variance(comparison: CellComparison) -> Marks:
     pairs = comparison.pairs
-    pool, stratum = pairs.design.variances.blocked.pool, pairs.design.means.groups.stratum
+    pool, stratum = pairs.design.variances.within_blocks.pool, pairs.design.means.groups.stratum
     return pairs.is_in_blocks & np.isfinite(pool[stratum[pairs.cell]])
 
 
 def _has_lease_variance(comparison: CellComparison) -> Marks:
-    pairs, variance = comparison.pairs, comparison.pairs.design.variances.beside.variance
+    pairs, variance = comparison.pairs, comparison.pairs.design.variances.within_leases.variance
     return pairs.is_within_several_leases & np.isfinite(variance[pairs.cell] + variance[pairs.reference])
 
 
-def _rests_on_runs(comparison: CellComparison) -> Marks:
+def _uses_run_variance(comparison: CellComparison) -> Marks:
     pairs = comparison.pairs
-    untested = pairs.is_comparable & ~comparison.is_tested_over_compositions & ~pairs.hosts.confounded
-    return pairs.is_within_composition | untested
+    is_untested = pairs.is_comparable & ~comparison.is_tested_over_compositions & ~pairs.hosts.is_confounded
+    return pairs.is_within_composition | is_untested
 
 
 def _estimate_between_compositions(comparison: CellComparison) -> LogRatios:
-    return _estimate_from_pool(comparison, comparison.pairs.design.variances.alone)
+    return _estimate_from_pool(comparison, comparison.pairs.design.variances.between_compositions)
 
 
 def _estimate_in_blocks(comparison: CellComparison) -> LogRatios:
-    return _estimate_from_pool(comparison, comparison.pairs.design.variances.blocked)
+    return _estimate_from_pool(comparison, comparison.pairs.design.variances.within_blocks)
 
 
 def _estimate_within_leases(comparison: CellComparison) -> LogRatios:
-    return _estimate_from_pool(comparison, comparison.pairs.design.variances.beside)
+    return _estimate_from_pool(comparison, comparison.pairs.design.variances.within_leases)
 
 
-def _estimate_from_pool(comparison: CellComparison, pooled: Pooled) -> LogRatios:
+def _estimate_from_pool(comparison: CellComparison, pool: PooledVariance) -> LogRatios:
     """Return the ratios of locations with a pooled variance."""
     pairs, cost = comparison.pairs, comparison.pairs.design.cost
     ratio = np.where(pairs.is_comparable, cost[pairs.reference] / cost[pairs.cell], np.nan)
-    return LogRatios(ratio, *pairs.add_variances(pooled))
+    return LogRatios(ratio, *pairs.add_variances(pool))
 
 
 def _estimate_on_same_hosts(comparison: CellComparison) -> LogRatios:
     """Return the ratios of locations without the effects of hosts."""
     hosts = comparison.pairs.hosts
     estimate = _estimate_from_pool(comparison, comparison.pairs.design.host_effects.variances)
-    return LogRatios(estimate.ratio * np.exp(hosts.shift), estimate.variance * hosts.more, estimate.freedom)
+    return LogRatios(
+        estimate.ratio * np.exp(hosts.log_shift), estimate.variance * hosts.variance_factor, estimate.freedom
+    )
 
 
 def _estimate_from_runs(comparison: CellComparison) -> LogRatios:
     """Return the ratios over compositions with the variance of runs alone."""
     pairs = comparison.pairs
-    variance, freedom = pairs.design.of_runs
+    variance, freedom = pairs.design.run_variance
     i, j = pairs.cell, pairs.reference
-    combined = welch((variance[i], freedom[i]), (variance[j], freedom[j]))
-    return LogRatios(comparison.over_compositions.ratio, variance[i] + variance[j], combined)
+    combined_freedom = compute_welch_freedom((variance[i], freedom[i]), (variance[j], freedom[j]))
+    return LogRatios(comparison.over_compositions.ratio, variance[i] + variance[j], combined_freedom)
 
 
 def _estimate_over_compositions(comparison: CellComparison) -> LogRatios:
@@ -239,27 +241,27 @@ def _estimate_from_run_pairs(comparison: CellComparison) -> LogRatios:
 class EstimateBasis(NamedTuple):
     """Predicate for the pairs that use an estimate, and the function that computes the estimate for all pairs."""
 
-    holds: Callable[[CellComparison], Marks]
-    make: Callable[[CellComparison], LogRatios]
+    applies: Callable[[CellComparison], Marks]
+    estimate: Callable[[CellComparison], LogRatios]
 
 
 _COMPOSITION_ESTIMATES = (
     EstimateBasis(_is_adjusted_for_hosts, _estimate_on_same_hosts),
     EstimateBasis(_has_lease_variance, _estimate_within_leases),
     EstimateBasis(_has_block_variance, _estimate_in_blocks),
-    EstimateBasis(_is_any, _estimate_between_compositions),
+    EstimateBasis(_is_always_true, _estimate_between_compositions),
 )
 _ESTIMATES = (
     EstimateBasis(_is_paired_by_block, _estimate_from_run_pairs),
-    EstimateBasis(_rests_on_runs, _estimate_from_runs),
-    EstimateBasis(_is_any, _estimate_over_compositions),
+    EstimateBasis(_uses_run_variance, _estimate_from_runs),
+    EstimateBasis(_is_always_true, _estimate_over_compositions),
 )
 
 
 def _select_estimate(estimates: tuple[EstimateBasis, ...], comparison: CellComparison) -> LogRatios:
     """Return for each pair the first estimate whose predicate holds."""
-    conditions = [estimate.holds(comparison) for estimate in estimates]
-    choices = [estimate.make(comparison) for estimate in estimates]
+    conditions = [estimate.applies(comparison) for estimate in estimates]
+    choices = [estimate.estimate(comparison) for estimate in estimates]
     return LogRatios(
         np.select(conditions, [choice.ratio for choice in choices]),
         np.select(conditions, [choice.variance for choice in choices]),

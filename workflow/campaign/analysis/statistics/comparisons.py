@@ -27,7 +27,7 @@ import pandas as pd
 
 from campaign.analysis.statistics.cell_pairs import CellPairs
 from campaign.analysis.statistics.comparison_bases import CellComparison
-from campaign.analysis.statistics.experiment_design import Design, design, of_campaign
+from campaign.analysis.statistics.experiment_design import Design, build_campaign_design, build_design
 from campaign.analysis.statistics.ratios import LogRatios
 from campaign.common.intervals import (
     NO_INTERVAL_NO_RUN,
@@ -39,7 +39,7 @@ from campaign.common.intervals import (
     adjust_p_values,
 )
 
-__all__ = ["Design", "Ratios", "design", "of_campaign", "ratios"]
+__all__ = ["Design", "Ratios", "build_campaign_design", "build_design", "compute_ratios"]
 
 
 @dataclass(frozen=True)
@@ -58,71 +58,88 @@ class Ratios:
     whose compositions deviate more than those of the other configurations, '' for none.
     """
 
-    of: LogRatios
-    tested: Marks
-    paired: Marks
-    pairs: Integers
+    estimate: LogRatios
+    is_tested: Marks
+    is_paired: Marks
+    pair_count: Integers
     method: npt.NDArray[np.object_]
     compositions: Integers
     against_compositions: Integers
-    unlike: npt.NDArray[np.object_]
-    in_order: Marks
-    adjusted: Marks
-    lent_by: npt.NDArray[np.object_]
-    noisy: npt.NDArray[np.object_]
+    step_differences: npt.NDArray[np.object_]
+    is_in_order: Marks
+    is_adjusted: Marks
+    lending_campaigns: npt.NDArray[np.object_]
+    noisy_side: npt.NDArray[np.object_]
 
-    def p(self, none: npt.ArrayLike = 1.0) -> Floats:
+    def compute_p_values(self, null_ratio: npt.ArrayLike = 1.0) -> Floats:
         """Return two-sided p-values of the hypothesis that each ratio equals the null ratio; nan without a test."""
-        return np.where(self.tested, self.of.p(none), np.nan)
+        return np.where(self.is_tested, self.estimate.compute_p_values(null_ratio), np.nan)
 
-    def least_detectable_pct(self, tests: int) -> Floats:
+    def compute_detectable_pct(self, tests: int) -> Floats:
         """Return the least detectable difference of each comparison in a family of tests, in percent; nan without a test."""
-        return np.where(self.tested, self.of.least_detectable_pct(max(tests, 1)), np.nan)
+        return np.where(self.is_tested, self.estimate.compute_detectable_pct(max(tests, 1)), np.nan)
 
-    def basis(self, index: pd.Index[Any]) -> dict[str, Any]:
+    def build_basis_columns(self, index: pd.Index[Any]) -> dict[str, Any]:
         """Build the columns with the basis of each comparison; `campaign.analysis.statistics.verdict` describes them in words."""
         return {
-            "tested": self.tested,
+            "tested": self.is_tested,
             "method": pd.Series(self.method, index=index, dtype="str"),
             "compositions": self.compositions,
             "against_compositions": self.against_compositions,
-            "freedom": np.where(self.tested, self.of.freedom, np.nan),
-            "unlike": pd.Series(self.unlike, index=index, dtype="str"),
-            "in_order": self.in_order,
-            **({"adjusted": self.adjusted} if self.adjusted.any() else {}),
-            **({"lent_by": pd.Series(self.lent_by, index=index, dtype="str")} if (self.lent_by != "").any() else {}),
-            **({"noisy": pd.Series(self.noisy, index=index, dtype="str")} if (self.noisy != "").any() else {}),
+            "freedom": np.where(self.is_tested, self.estimate.freedom, np.nan),
+            "unlike": pd.Series(self.step_differences, index=index, dtype="str"),
+            "in_order": self.is_in_order,
+            **({"adjusted": self.is_adjusted} if self.is_adjusted.any() else {}),
+            **(
+                {"lent_by": pd.Series(self.lending_campaigns, index=index, dtype="str")}
+                if (self.lending_campaigns != "").any()
+                else {}
+            ),
+            **(
+                {"noisy": pd.Series(self.noisy_side, index=index, dtype="str")} if (self.noisy_side != "").any() else {}
+            ),
         }
 
-    def tests(self, none: npt.ArrayLike = 1.0) -> dict[str, Any]:
+    def build_test_columns(self, null_ratio: npt.ArrayLike = 1.0) -> dict[str, Any]:
         """Build the test columns of one figure: p, p_holm over all tests, n_tests and least_detectable_pct.
 
         Args:
             null_ratio: ratio under the null hypothesis.
         """
-        p = self.p(none)
+        p = self.compute_p_values(null_ratio)
         count = int(np.isfinite(p).sum())
         return {
             "p": p,
             "p_holm": adjust_p_values(p),
             "n_tests": count,
-            "least_detectable_pct": self.least_detectable_pct(count),
+            "least_detectable_pct": self.compute_detectable_pct(count),
         }
 
-    def columns(self, index: pd.Index[Any], none: npt.ArrayLike = 1.0) -> dict[str, Any]:
+    def build_columns(self, index: pd.Index[Any], null_ratio: npt.ArrayLike = 1.0) -> dict[str, Any]:
         """Build the columns of a table of comparisons: ratio with its bounds, pairs, tests and basis."""
-        value, low, high = self.of.bounds()
+        value, low, high = self.estimate.compute_bounds()
         bounds = {"ratio": value, "ratio_low": low, "ratio_high": high}
-        return bounds | {"n_pairs": self.pairs, "paired": self.paired} | self.tests(none) | self.basis(index)
+        return (
+            bounds
+            | {"n_pairs": self.pair_count, "paired": self.is_paired}
+            | self.build_test_columns(null_ratio)
+            | self.build_basis_columns(index)
+        )
 
-    def over(self, other: Ratios) -> Ratios:
+    def divide_by(self, divisor: Ratios) -> Ratios:
         """Return the ratio of these ratios to other, independent ratios."""
-        both = self.tested & other.tested
-        paired_, in_order = self.paired & other.paired, self.in_order | other.in_order
-        return replace(self, of=self.of.over(other.of), tested=both, paired=paired_, in_order=in_order)
+        is_tested = self.is_tested & divisor.is_tested
+        is_paired, is_in_order = self.is_paired & divisor.is_paired, self.is_in_order | divisor.is_in_order
+        return replace(
+            self,
+            estimate=self.estimate.divide_by(divisor.estimate),
+            is_tested=is_tested,
+            is_paired=is_paired,
+            is_in_order=is_in_order,
+        )
 
 
-def ratios(of: pd.Series[Any], to: pd.Series[Any], by: Design) -> Ratios:
+def compute_ratios(cells: pd.Series[Any], references: pd.Series[Any], design: Design) -> Ratios:
     """Compare each cell with the reference in the same position.
 
     Args:
@@ -130,21 +147,25 @@ def ratios(of: pd.Series[Any], to: pd.Series[Any], by: Design) -> Ratios:
         references: ids of the references; a missing id is no cell.
         design: design of the campaign.
     """
-    pairs = _pair_cells(of, to, by)
-    return _compare_pairs(pairs) if by.cells.size else _compare_with_nothing(pairs, pd.Series(to).isna().to_numpy())
+    pairs = _pair_cells(cells, references, design)
+    return (
+        _compare_pairs(pairs)
+        if design.cells.size
+        else _build_empty_ratios(pairs, pd.Series(references).isna().to_numpy())
+    )
 
 
 def _pair_cells(cells: pd.Series[Any], references: pd.Series[Any], design: Design) -> CellPairs:
     """Find the indices of cells and references in the design."""
-    cell, reference = design.places(cells), design.places(references)
+    cell, reference = design.find_cell_indices(cells), design.find_cell_indices(references)
     has_cell, has_reference = cell >= 0, reference >= 0
-    itself = (pd.Series(cells).to_numpy() == pd.Series(references).to_numpy()) & has_cell
-    comparable = has_cell & has_reference & ~itself
-    cell, reference = np.where(comparable, cell, 0), np.where(comparable, reference, 0)
-    return CellPairs(design, cell, reference, has_cell, has_reference, itself)
+    is_itself = (pd.Series(cells).to_numpy() == pd.Series(references).to_numpy()) & has_cell
+    is_comparable = has_cell & has_reference & ~is_itself
+    cell, reference = np.where(is_comparable, cell, 0), np.where(is_comparable, reference, 0)
+    return CellPairs(design, cell, reference, has_cell, has_reference, is_itself)
 
 
-def _compare_with_nothing(pairs: CellPairs, is_missing: Marks) -> Ratios:
+def _build_empty_ratios(pairs: CellPairs, is_missing: Marks) -> Ratios:
     """Build ratios for a design without cells, with the reason that each has no value."""
     count = pairs.cell.size
     nan, no, zero = np.full(count, np.nan), np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.int64)
@@ -153,46 +174,46 @@ def _compare_with_nothing(pairs: CellPairs, is_missing: Marks) -> Ratios:
         object
     )
     return Ratios(
-        of=LogRatios(nan, nan, nan),
-        tested=no,
-        paired=no,
-        pairs=zero,
+        estimate=LogRatios(nan, nan, nan),
+        is_tested=no,
+        is_paired=no,
+        pair_count=zero,
         method=method,
         compositions=zero,
         against_compositions=zero,
-        unlike=blank,
-        in_order=no,
-        adjusted=no,
-        lent_by=blank,
-        noisy=blank,
+        step_differences=blank,
+        is_in_order=no,
+        is_adjusted=no,
+        lending_campaigns=blank,
+        noisy_side=blank,
     )
 
 
 def _compare_pairs(pairs: CellPairs) -> Ratios:
     """Compare the pairs of a design that has cells."""
-    comparison, run_pairs, several = CellComparison(pairs), pairs.run_pairs, pairs.is_within_several_leases
-    borrowed = comparison.method == T_BORROWED_EARLIER_SPREAD
+    comparison, run_pairs, is_within_leases = CellComparison(pairs), pairs.run_pairs, pairs.is_within_several_leases
+    is_borrowed = comparison.methods == T_BORROWED_EARLIER_SPREAD
     return Ratios(
-        of=comparison.estimate,
-        tested=comparison.is_tested,
-        paired=run_pairs.is_enough | several,
-        pairs=np.where(run_pairs.is_enough, run_pairs.count, np.where(several, pairs.shared_leases, 0)),
-        method=comparison.method,
+        estimate=comparison.estimate,
+        is_tested=comparison.is_tested,
+        is_paired=run_pairs.is_paired | is_within_leases,
+        pair_count=np.where(run_pairs.is_paired, run_pairs.count, np.where(is_within_leases, pairs.shared_leases, 0)),
+        method=comparison.methods,
         compositions=np.where(pairs.has_cell, pairs.cell_compositions, 0),
         against_compositions=np.where(pairs.has_reference, pairs.reference_compositions, 0),
-        unlike=pairs.describe_step_differences(),
-        in_order=pairs.is_measured_in_order,
-        adjusted=pairs.is_comparable & pairs.design.adjusted & ~pairs.is_within_leases,
-        lent_by=np.where(borrowed, pairs.lending_campaigns, "").astype(object),
-        noisy=_name_noisy_sides(comparison),
+        step_differences=pairs.describe_step_differences(),
+        is_in_order=pairs.is_measured_in_order,
+        is_adjusted=pairs.is_comparable & pairs.design.is_adjusted & ~pairs.is_within_leases,
+        lending_campaigns=np.where(is_borrowed, pairs.lending_campaigns, "").astype(object),
+        noisy_side=_name_noisy_sides(comparison),
     )
 
 
 def _name_noisy_sides(comparison: CellComparison) -> npt.NDArray[np.object_]:
     """Name the sides of each comparison whose compositions deviate more than those of other configurations."""
-    pairs, noisy = comparison.pairs, comparison.pairs.design.variances.alone.noisy
-    concerned = comparison.is_tested & ~pairs.is_within_leases
-    cell, reference = concerned & noisy[pairs.cell], concerned & noisy[pairs.reference]
+    pairs, is_noisy = comparison.pairs, comparison.pairs.design.variances.between_compositions.noisy
+    is_concerned = comparison.is_tested & ~pairs.is_within_leases
+    cell, reference = is_concerned & is_noisy[pairs.cell], is_concerned & is_noisy[pairs.reference]
     return np.select(
         [cell & reference, cell, reference],
         ["this configuration and the reference", "this configuration", "the reference"],

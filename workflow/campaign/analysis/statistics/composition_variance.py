@@ -45,13 +45,14 @@ from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats, Integers
 from campaign.spec.earlier_spread import EarlierSpread
 
 # Weight of a pool in degrees of freedom: for sums of two composition variances, for a single one, and for variances of runs.
-# By simulation: with less weight, intervals are too wide, and those of skewed runs miss; with more, ties of noisy configurations are
+# By simulation: with less weight, intervals are too wide, and those of skewed runs miss; with more, ties of noisy
+# configurations are
 # reported as differences.
-OF_PAIRS, OF_ONE, OF_RUNS = 1.0, 1.5, 16.0
+POOL_WEIGHT_PAIRED, POOL_WEIGHT_SINGLE, POOL_WEIGHT_RUNS = 1.0, 1.5, 16.0
 # Block effects are estimated only with at least this many degrees of freedom.
-_BLOCKED_FREEDOM = 4
+_MIN_DOF_FOR_BLOCK_EFFECTS = 4
 # A pool with fewer degrees of freedom is not borrowed; earlier campaigns are used instead if they have as many.
-_ENOUGH = 4
+_MIN_DOF_TO_BORROW = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +67,23 @@ class CellGroups:
     systems: tuple[str, ...]
     workloads: tuple[str, ...]
     stratum: Integers
-    alike: Integers
+    configuration: Integers
     kind: Integers
     campaign: Integers
 
     @property
-    def strata(self) -> int:
+    def stratum_count(self) -> int:
         """Number of strata among the cells."""
         return int(self.stratum.max(initial=-1)) + 1
 
-    def same_system(self, i: Integers, j: Integers) -> npt.NDArray[np.bool_]:
+    def is_same_system(self, i: Integers, j: Integers) -> npt.NDArray[np.bool_]:
         """Return whether cells i and j are on one system."""
-        of = np.array(self.systems, dtype=object)[self.stratum]
-        return np.asarray(of[i] == of[j], dtype=np.bool_)
+        system = np.array(self.systems, dtype=object)[self.stratum]
+        return np.asarray(system[i] == system[j], dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class LeaseMeans:
     """Means of the runs of each cell on each lease, relative to the cell's location, sorted by cell.
 
     cell, lease, block, host: indices of each mean; host: index of a set of hosts, -1 if unknown; runs: number of runs in each
@@ -98,17 +99,17 @@ class Means:
     groups: CellGroups
 
     @property
-    def cells(self) -> int:
+    def cell_count(self) -> int:
         """Number of cells."""
         return int(self.groups.stratum.size)
 
-    def compositions(self) -> Integers:
+    def count_compositions(self) -> Integers:
         """Count the compositions of each cell."""
-        return np.bincount(self.cell, minlength=self.cells)
+        return np.bincount(self.cell, minlength=self.cell_count)
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled:
+class PooledVariance:
     """Pooled variances of items such as cells.
 
     variance, freedom: of each item after borrowing, with degrees of freedom. pool, pool_freedom: of its stratum alone, nan if
@@ -121,15 +122,15 @@ class Pooled:
     pool_freedom: Floats
     noisy: npt.NDArray[np.bool_]
 
-    def with_pool(self, compositions: Integers) -> Pooled:
+    def replace_by_pool(self, compositions: Integers) -> PooledVariance:
         """Return the variance of the pool for each item with several compositions, unless the item is noisy."""
-        take = (compositions > 1) & ~self.noisy & np.isfinite(self.pool) & (self.freedom > 0)
-        variance = np.where(take, self.pool / np.maximum(compositions, 1), self.variance)
-        return replace(self, variance=variance, freedom=np.where(take, self.pool_freedom, self.freedom))
+        uses_pool = (compositions > 1) & ~self.noisy & np.isfinite(self.pool) & (self.freedom > 0)
+        variance = np.where(uses_pool, self.pool / np.maximum(compositions, 1), self.variance)
+        return replace(self, variance=variance, freedom=np.where(uses_pool, self.pool_freedom, self.freedom))
 
 
 @dataclass(frozen=True, slots=True)
-class Variances:
+class LocationVariances:
     """Variances of the location of each cell; nan with 0 degrees of freedom if unknown.
 
     single: for intervals of single cells. between_compositions: between compositions. within_blocks: without block effects.
@@ -139,22 +140,22 @@ class Variances:
     campaigns whose variance it borrows, '' for none.
     """
 
-    single: Pooled
-    alone: Pooled
-    blocked: Pooled
-    beside: Pooled
-    in_blocks: npt.NDArray[np.bool_]
-    borrowed: npt.NDArray[np.bool_]
-    lent_by: npt.NDArray[np.object_]
+    single: PooledVariance
+    between_compositions: PooledVariance
+    within_blocks: PooledVariance
+    within_leases: PooledVariance
+    is_in_blocks: npt.NDArray[np.bool_]
+    is_borrowed: npt.NDArray[np.bool_]
+    lending_campaigns: npt.NDArray[np.object_]
 
     @property
-    def known(self) -> npt.NDArray[np.bool_]:
+    def is_known(self) -> npt.NDArray[np.bool_]:
         """True if the variance over compositions of each cell is known."""
-        return np.isfinite(self.alone.variance) & (self.alone.freedom > 0)
+        return np.isfinite(self.between_compositions.variance) & (self.between_compositions.freedom > 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class BorrowedVariance:
     """Variance that each workload can borrow from earlier campaigns.
 
     variance: of the mean of a composition. freedom: its degrees of freedom, 0 if there is none. per_run: mean of one over the
@@ -168,7 +169,7 @@ class Lent:
     campaigns: npt.NDArray[np.object_]
 
 
-def lent(found: Sequence[EarlierSpread], workloads: Sequence[str]) -> Lent:
+def borrow_earlier_variance(spreads: Sequence[EarlierSpread], workloads: Sequence[str]) -> BorrowedVariance:
     """Pool the spreads of earlier campaigns per workload: those of the same workload if they suffice, else all.
 
     Args:
@@ -177,29 +178,38 @@ def lent(found: Sequence[EarlierSpread], workloads: Sequence[str]) -> Lent:
     """
     rows = []
     for name in workloads:
-        own = [each for each in found if each.workload == name]
-        use = own if sum(each.freedom for each in own) >= _ENOUGH else found
+        workload_spreads = [spread for spread in spreads if spread.workload == name]
+        used_spreads = (
+            workload_spreads if sum(spread.freedom for spread in workload_spreads) >= _MIN_DOF_TO_BORROW else spreads
+        )
         # Workloads of one campaign may share its leases, so together they have only the degrees of freedom of the largest one.
-        held = {
-            name: [each.freedom for each in use if each.campaign == name] for name in {each.campaign for each in use}
+        freedom_by_campaign = {
+            name: [spread.freedom for spread in used_spreads if spread.campaign == name]
+            for name in {spread.campaign for spread in used_spreads}
         }
         freedom = np.array(
-            [each.freedom * max(held[each.campaign]) / sum(held[each.campaign]) for each in use], dtype=np.float64
+            [
+                spread.freedom * max(freedom_by_campaign[spread.campaign]) / sum(freedom_by_campaign[spread.campaign])
+                for spread in used_spreads
+            ],
+            dtype=np.float64,
         )
-        if freedom.sum() < _ENOUGH:
+        if freedom.sum() < _MIN_DOF_TO_BORROW:
             rows.append((np.nan, 0.0, np.nan, ""))
             continue
-        names = ", ".join(dict.fromkeys(each.campaign for each in use))
+        names = ", ".join(dict.fromkeys(spread.campaign for spread in used_spreads))
         variance, per_run = (
-            float(np.average(of, weights=freedom))
-            for of in ([each.variance for each in use], [each.per_run for each in use])
+            float(np.average(values, weights=freedom))
+            for values in ([spread.variance for spread in used_spreads], [spread.per_run for spread in used_spreads])
         )
         rows.append((variance, float(freedom.sum()), per_run, names))
     variance_, freedom_, per_run_, names_ = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return Lent(np.array(variance_), np.array(freedom_), np.array(per_run_), np.array(names_, dtype=object))
+    return BorrowedVariance(np.array(variance_), np.array(freedom_), np.array(per_run_), np.array(names_, dtype=object))
 
 
-def of_locations(means: Means, run: Pooled, in_blocks: bool = True, lent: Lent | None = None) -> Variances:
+def estimate_location_variances(
+    means: LeaseMeans, run: PooledVariance, in_blocks: bool = True, earlier_variance: BorrowedVariance | None = None
+) -> LocationVariances:
     """Estimate the variances of the locations of all cells.
 
     Args:
@@ -208,24 +218,38 @@ def of_locations(means: Means, run: Pooled, in_blocks: bool = True, lent: Lent |
         in_blocks: whether block effects are estimated.
         earlier_variance: variances of earlier campaigns.
     """
-    k = means.compositions()
-    again = np.asarray(k - 1.0, dtype=np.float64)
-    residual = means.value - mean_of(means.value, means.cell, means.cells)[means.cell]
-    alone, earlier = _pool_locations(means, run, residual, again, lent=lent)
-    single, _ = _pool_locations(means, run, residual, again, lent=lent, prior=OF_ONE)
-    drift, factor, complete = _block_effects(means, residual) if in_blocks else (residual * 0, np.zeros(k.size), k < 0)
-    blocked, _ = _pool_locations(means, run, residual - drift, np.where(complete, (k - 1.0) * factor, 0.0))
-    common, others = _common(means, residual)
-    freedom = np.where(others > 1, (k - 1.0) * (others - 1) / np.maximum(others, 1), 0.0)
-    beside, _ = _pool_locations(means, run, residual - common, freedom, shared=False, prior=OF_ONE)
-    borrowed = (k == 1) & np.isfinite(alone.variance)
-    lent_by = np.full(means.cells, "", dtype=object)
-    if lent is not None:
-        lent_by[borrowed & earlier] = lent.campaigns[means.groups.stratum[borrowed & earlier]]
-    return Variances(single, alone, blocked, beside, complete, borrowed, lent_by)
+    k = means.count_compositions()
+    repeats = np.asarray(k - 1.0, dtype=np.float64)
+    residual = means.value - compute_group_means(means.value, means.cell, means.cell_count)[means.cell]
+    between_compositions, is_earlier = _pool_location_variances(
+        means, run, residual, repeats, earlier_variance=earlier_variance
+    )
+    single, _ = _pool_location_variances(
+        means, run, residual, repeats, earlier_variance=earlier_variance, prior=POOL_WEIGHT_SINGLE
+    )
+    drift, factor, is_complete = (
+        _estimate_block_effects(means, residual) if in_blocks else (residual * 0, np.zeros(k.size), k < 0)
+    )
+    within_blocks, _ = _pool_location_variances(
+        means, run, residual - drift, np.where(is_complete, (k - 1.0) * factor, 0.0)
+    )
+    lease_effect, cells_per_lease = _estimate_lease_effects(means, residual)
+    freedom = np.where(cells_per_lease > 1, (k - 1.0) * (cells_per_lease - 1) / np.maximum(cells_per_lease, 1), 0.0)
+    within_leases, _ = _pool_location_variances(
+        means, run, residual - lease_effect, freedom, shares_leases=False, prior=POOL_WEIGHT_SINGLE
+    )
+    is_borrowed = (k == 1) & np.isfinite(between_compositions.variance)
+    lending_campaigns = np.full(means.cell_count, "", dtype=object)
+    if earlier_variance is not None:
+        lending_campaigns[is_borrowed & is_earlier] = earlier_variance.campaigns[
+            means.groups.stratum[is_borrowed & is_earlier]
+        ]
+    return LocationVariances(
+        single, between_compositions, within_blocks, within_leases, is_complete, is_borrowed, lending_campaigns
+    )
 
 
-def without_hosts(means: Means, residual: Floats, freedom: Floats) -> Pooled:
+def pool_without_host_effects(means: LeaseMeans, residual: Floats, freedom: Floats) -> PooledVariance:
     """Pool variances between compositions from residuals without the effects of hosts.
 
     Args:
@@ -233,18 +257,23 @@ def without_hosts(means: Means, residual: Floats, freedom: Floats) -> Pooled:
         residual: residuals of the means, without the effects of hosts.
         freedom: degrees of freedom that the residuals of each cell have.
     """
-    k, known, groups = means.compositions(), freedom > 0, means.groups
-    kept = known[means.cell]
-    squares = np.bincount(means.cell[kept], residual[kept] ** 2, means.cells)
-    limit = effective_freedom(
-        residual[kept], means.lease[kept], means.cell[kept], freedom, means.groups.stratum, means.groups.strata
+    k, has_freedom, groups = means.count_compositions(), freedom > 0, means.groups
+    is_used = has_freedom[means.cell]
+    squares = np.bincount(means.cell[is_used], residual[is_used] ** 2, means.cell_count)
+    limit = compute_effective_freedom(
+        residual[is_used],
+        means.lease[is_used],
+        means.cell[is_used],
+        freedom,
+        means.groups.stratum,
+        means.groups.stratum_count,
     )
-    variance = np.where(known, squares / np.where(known, freedom, 1.0), np.nan)
-    found = pooled(variance, freedom, groups.stratum, limit, OF_ONE, groups.alike)
-    return replace(found, variance=found.variance / k)
+    variance = np.where(has_freedom, squares / np.where(has_freedom, freedom, 1.0), np.nan)
+    pool = pool_variances(variance, freedom, groups.stratum, limit, POOL_WEIGHT_SINGLE, groups.configuration)
+    return replace(pool, variance=pool.variance / k)
 
 
-def mean_of(values: Floats, of: Integers, count: int) -> Floats:
+def compute_group_means(values: Floats, group: Integers, count: int) -> Floats:
     """Return the means of the groups 0 .. count - 1; nan for a group without values.
 
     Args:
@@ -252,12 +281,12 @@ def mean_of(values: Floats, of: Integers, count: int) -> Floats:
         group: group of each value.
         count: number of groups.
     """
-    size = np.bincount(of, minlength=count)
-    return np.asarray(np.bincount(of, values, count) / np.where(size > 0, size, np.nan), dtype=np.float64)
+    size = np.bincount(group, minlength=count)
+    return np.asarray(np.bincount(group, values, count) / np.where(size > 0, size, np.nan), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
-class _Level:
+class _CompositionVariance:
     """Variance of the mean of a composition that each cell has or borrows.
 
     variance, freedom: of the mean; per_run: mean of one over the number of runs in such a mean.
@@ -268,16 +297,16 @@ class _Level:
     per_run: Floats
 
 
-def _pool_locations(
-    means: Means,
-    run: Pooled,
+def _pool_location_variances(
+    means: LeaseMeans,
+    run: PooledVariance,
     residual: Floats,
     freedom: Floats,
     *,
-    shared: bool = True,
-    lent: Lent | None = None,
-    prior: float = OF_PAIRS,
-) -> tuple[Pooled, npt.NDArray[np.bool_]]:
+    shares_leases: bool = True,
+    earlier_variance: BorrowedVariance | None = None,
+    prior: float = POOL_WEIGHT_PAIRED,
+) -> tuple[PooledVariance, npt.NDArray[np.bool_]]:
     """Return the variance of each location, and whether it is that of earlier campaigns.
 
     Args:
@@ -289,154 +318,176 @@ def _pool_locations(
         lent: variances of earlier campaigns.
         prior: weight of the pool, in degrees of freedom.
     """
-    level, pool = _pool_levels(means, residual, np.where(freedom > 0, freedom, 0.0), shared, prior)
-    level, is_earlier = _borrow_from_earlier(level, means, lent)
+    level, pool = _pool_composition_variances(
+        means, residual, np.where(freedom > 0, freedom, 0.0), shares_leases, prior
+    )
+    level, is_earlier = _borrow_from_earlier(level, means, earlier_variance)
     noise, noise_freedom = _estimate_run_noise(level, means, run)
-    k = means.compositions()
+    k = means.count_compositions()
     has_variance = (k > 0) & ~_is_contradicted(level, means, run)
     variance = np.where(has_variance, (level.variance + noise) / k, np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
-        combined = (level.variance + noise) ** 2 / (level.variance**2 / level.freedom + noise**2 / noise_freedom)
-    combined = np.where(np.isfinite(run.variance) & (noise > 0), np.nan_to_num(combined), level.freedom)
-    combined = np.where(np.isfinite(variance), combined, 0.0)
-    return Pooled(variance, combined, pool.pool, pool.pool_freedom, pool.noisy), is_earlier
+        combined_freedom = (level.variance + noise) ** 2 / (
+            level.variance**2 / level.freedom + noise**2 / noise_freedom
+        )
+    combined_freedom = np.where(np.isfinite(run.variance) & (noise > 0), np.nan_to_num(combined_freedom), level.freedom)
+    combined_freedom = np.where(np.isfinite(variance), combined_freedom, 0.0)
+    return PooledVariance(variance, combined_freedom, pool.pool, pool.pool_freedom, pool.noisy), is_earlier
 
 
-def _pool_levels(means: Means, residual: Floats, freedom: Floats, shared: bool, prior: float) -> tuple[_Level, Pooled]:
+def _pool_composition_variances(
+    means: LeaseMeans, residual: Floats, freedom: Floats, shares_leases: bool, prior: float
+) -> tuple[_CompositionVariance, PooledVariance]:
     """Pool the variances of means over each workload, or over all workloads if no cell of the workload was composed again."""
-    cells, groups = means.cells, means.groups
+    cells, groups = means.cell_count, means.groups
     stratum, everything = groups.stratum, np.zeros(cells, dtype=np.int64)
-    known = freedom > 0
+    has_freedom = freedom > 0
     squares = np.bincount(means.cell, residual**2, cells)
-    variance = np.where(known, squares / np.where(known, freedom, 1.0), np.nan)
-    kept = known[means.cell]
+    variance = np.where(has_freedom, squares / np.where(has_freedom, freedom, 1.0), np.nan)
+    is_used = has_freedom[means.cell]
 
     def count_effective(strata: Integers, count: int) -> Floats:
-        if not shared:
+        if not shares_leases:
             return np.asarray(np.bincount(strata, freedom, count), dtype=np.float64)
-        return effective_freedom(residual[kept], means.lease[kept], means.cell[kept], freedom, strata, count)
+        return compute_effective_freedom(
+            residual[is_used], means.lease[is_used], means.cell[is_used], freedom, strata, count
+        )
 
-    own = pooled(variance, freedom, stratum, count_effective(stratum, groups.strata), prior, groups.alike)
-    whole = pooled(variance, freedom, everything, count_effective(everything, 1), prior)
-    share = _mean_per_run(means)
-    own_share = _weighted(share, freedom, stratum, groups.strata)[stratum]
-    whole_share = _weighted(share, freedom, everything, 1)[0]
-    has_no_pool = ~np.isfinite(own.pool)
-    level = _Level(
-        np.where(has_no_pool, whole.pool, own.variance),
-        np.where(has_no_pool, whole.pool_freedom, own.freedom),
-        np.where(has_no_pool, whole_share, own_share),
+    workload_pool = pool_variances(
+        variance, freedom, stratum, count_effective(stratum, groups.stratum_count), prior, groups.configuration
     )
-    return level, own
+    campaign_pool = pool_variances(variance, freedom, everything, count_effective(everything, 1), prior)
+    per_run = _compute_mean_per_run(means)
+    workload_per_run = _compute_weighted_means(per_run, freedom, stratum, groups.stratum_count)[stratum]
+    campaign_per_run = _compute_weighted_means(per_run, freedom, everything, 1)[0]
+    has_no_pool = ~np.isfinite(workload_pool.pool)
+    level = _CompositionVariance(
+        np.where(has_no_pool, campaign_pool.pool, workload_pool.variance),
+        np.where(has_no_pool, campaign_pool.pool_freedom, workload_pool.freedom),
+        np.where(has_no_pool, campaign_per_run, workload_per_run),
+    )
+    return level, workload_pool
 
 
-def _mean_per_run(means: Means) -> Floats:
+def _compute_mean_per_run(means: LeaseMeans) -> Floats:
     """Return for each cell the mean of one over the number of runs in its means."""
-    return mean_of(1.0 / means.runs, means.cell, means.cells)
+    return compute_group_means(1.0 / means.runs, means.cell, means.cell_count)
 
 
-def _borrow_from_earlier(level: _Level, means: Means, lent: Lent | None) -> tuple[_Level, npt.NDArray[np.bool_]]:
+def _borrow_from_earlier(
+    level: _CompositionVariance, means: LeaseMeans, earlier_variance: BorrowedVariance | None
+) -> tuple[_CompositionVariance, npt.NDArray[np.bool_]]:
     """Replace levels with too few degrees of freedom by those of earlier campaigns, for cells that were composed once."""
-    if lent is None:
-        return level, np.zeros(means.cells, dtype=np.bool_)
+    if earlier_variance is None:
+        return level, np.zeros(means.cell_count, dtype=np.bool_)
     stratum = means.groups.stratum
-    is_earlier = (means.compositions() == 1) & (level.freedom < _ENOUGH) & (lent.freedom[stratum] > level.freedom)
-    borrowed = _Level(
-        np.where(is_earlier, lent.variance[stratum], level.variance),
-        np.where(is_earlier, lent.freedom[stratum], level.freedom),
-        np.where(is_earlier, lent.per_run[stratum], level.per_run),
+    is_earlier = (
+        (means.count_compositions() == 1)
+        & (level.freedom < _MIN_DOF_TO_BORROW)
+        & (earlier_variance.freedom[stratum] > level.freedom)
     )
-    return borrowed, is_earlier
+    new_level = _CompositionVariance(
+        np.where(is_earlier, earlier_variance.variance[stratum], level.variance),
+        np.where(is_earlier, earlier_variance.freedom[stratum], level.freedom),
+        np.where(is_earlier, earlier_variance.per_run[stratum], level.per_run),
+    )
+    return new_level, is_earlier
 
 
-def _estimate_run_noise(level: _Level, means: Means, run: Pooled) -> tuple[Floats, Floats]:
+def _estimate_run_noise(level: _CompositionVariance, means: LeaseMeans, run: PooledVariance) -> tuple[Floats, Floats]:
     """Return the variance that the runs of each cell add to its level, and its degrees of freedom.
 
     The number of runs in a mean differs between cells. A mean with fewer runs varies more. The smaller variance of a mean with
     more
     runs is ignored, because a variance that is borrowed from few cells is too uncertain to be reduced.
     """
-    share, measured = _mean_per_run(means), np.isfinite(run.variance)
+    per_run, has_variance = _compute_mean_per_run(means), np.isfinite(run.variance)
     with np.errstate(divide="ignore", invalid="ignore"):
         # If no cell was run twice, at most the whole borrowed variance is that of runs.
-        bound = level.variance * np.maximum(share / level.per_run - 1.0, 0.0)
-    noise = np.nan_to_num(np.where(measured, run.variance * np.maximum(share - level.per_run, 0.0), bound))
+        max_noise = level.variance * np.maximum(per_run / level.per_run - 1.0, 0.0)
+    noise = np.nan_to_num(np.where(has_variance, run.variance * np.maximum(per_run - level.per_run, 0.0), max_noise))
     excess = _estimate_excess_noise(level, means, run)
     freedom = np.where(excess > 0, np.maximum(_count_run_freedom(means), 1.0), np.maximum(run.freedom, 1.0))
     return noise + excess, freedom
 
 
-def _estimate_excess_noise(level: _Level, means: Means, run: Pooled) -> Floats:
+def _estimate_excess_noise(level: _CompositionVariance, means: LeaseMeans, run: PooledVariance) -> Floats:
     """Return the excess noise of the runs of cells that were composed once, over the cells that they borrow from."""
-    share = _mean_per_run(means)
+    per_run = _compute_mean_per_run(means)
     with np.errstate(divide="ignore", invalid="ignore"):
-        noisier = np.where(run.noisy, (run.variance - run.pool) * share, 0.0)
-        excess = np.maximum(run.variance * share - level.variance, noisier)
-        return np.where((means.compositions() == 1) & (excess > 0), excess, 0.0)
+        excess_over_pool = np.where(run.noisy, (run.variance - run.pool) * per_run, 0.0)
+        excess = np.maximum(run.variance * per_run - level.variance, excess_over_pool)
+        return np.where((means.count_compositions() == 1) & (excess > 0), excess, 0.0)
 
 
-def _is_contradicted(level: _Level, means: Means, run: Pooled) -> npt.NDArray[np.bool_]:
+def _is_contradicted(level: _CompositionVariance, means: LeaseMeans, run: PooledVariance) -> npt.NDArray[np.bool_]:
     """Return where runs alone show that the mean of a cell varies more than the borrowed variance (F test)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = run.variance * _mean_per_run(means) / level.variance
+        ratio = run.variance * _compute_mean_per_run(means) / level.variance
         p = scipy.special.fdtrc(_count_run_freedom(means), level.freedom, ratio)
-    return np.asarray((means.compositions() == 1) & (np.nan_to_num(p, nan=1.0) < SIGNIFICANCE_LEVEL), dtype=np.bool_)
+    return np.asarray(
+        (means.count_compositions() == 1) & (np.nan_to_num(p, nan=1.0) < SIGNIFICANCE_LEVEL), dtype=np.bool_
+    )
 
 
-def _count_run_freedom(means: Means) -> Floats:
+def _count_run_freedom(means: LeaseMeans) -> Floats:
     """Return the degrees of freedom of the variance of a run of each cell."""
-    return np.asarray(np.bincount(means.cell, means.runs - 1.0, means.cells), dtype=np.float64)
+    return np.asarray(np.bincount(means.cell, means.runs - 1.0, means.cell_count), dtype=np.float64)
 
 
-def _weighted(values: Floats, weight: Floats, of: Integers, count: int) -> Floats:
+def _compute_weighted_means(values: Floats, weight: Floats, group: Integers, count: int) -> Floats:
     """Return the weighted means of the groups 0 .. count - 1; nan for a group without weight."""
-    total = np.bincount(of, weight, count)
+    total = np.bincount(group, weight, count)
     with np.errstate(invalid="ignore"):
         return np.asarray(
-            np.bincount(of, weight * values, count) / np.where(total > 0, total, np.nan), dtype=np.float64
+            np.bincount(group, weight * values, count) / np.where(total > 0, total, np.nan), dtype=np.float64
         )
 
 
-def _block_effects(means: Means, residual: Floats) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
+def _estimate_block_effects(means: LeaseMeans, residual: Floats) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
     """Estimate block effects of means, the remaining share of degrees of freedom, and the cells with such effects.
 
     Block effects exist for cells that were composed once in each of the blocks 1 to k, together with the cells of the same kind
     of
     other configurations.
     """
-    k = means.compositions()
-    once = np.ones(means.cells, dtype=np.bool_)
+    k = means.count_compositions()
+    is_once_per_block = np.ones(means.cell_count, dtype=np.bool_)
     order = np.lexsort((means.block, means.cell))
     place = np.arange(order.size) - (np.cumsum(k) - k)[means.cell[order]]
-    np.logical_and.at(once, means.cell[order], means.block[order] == place)
-    keys = np.stack([means.groups.kind, means.groups.campaign, np.where(once & (k > 1), k, -1)])
+    np.logical_and.at(is_once_per_block, means.cell[order], means.block[order] == place)
+    keys = np.stack([means.groups.kind, means.groups.campaign, np.where(is_once_per_block & (k > 1), k, -1)])
     _, group, size = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
-    alike = size[group]
-    complete = once & ((alike - 1) * (k - 1) >= _BLOCKED_FREEDOM)
+    group_size = size[group]
+    is_complete = is_once_per_block & ((group_size - 1) * (k - 1) >= _MIN_DOF_FOR_BLOCK_EFFECTS)
     blocks = int(means.block.max(initial=-1)) + 1
-    _, at = np.unique(group[means.cell] * blocks + means.block, return_inverse=True)
-    effect = (np.bincount(at, residual) / np.maximum(np.bincount(at), 1))[at]
-    return np.where(complete[means.cell], effect, 0.0), np.where(complete, (alike - 1) / alike, 0.0), complete
+    _, block_index = np.unique(group[means.cell] * blocks + means.block, return_inverse=True)
+    effect = (np.bincount(block_index, residual) / np.maximum(np.bincount(block_index), 1))[block_index]
+    return (
+        np.where(is_complete[means.cell], effect, 0.0),
+        np.where(is_complete, (group_size - 1) / group_size, 0.0),
+        is_complete,
+    )
 
 
-def _common(means: Means, residual: Floats) -> tuple[Floats, Integers]:
+def _estimate_lease_effects(means: LeaseMeans, residual: Floats) -> tuple[Floats, Integers]:
     """Estimate the effect of each lease on the cells of a workload, and count the cells that share all leases of each cell."""
-    key = means.lease * means.groups.strata + means.groups.stratum[means.cell]
-    _, where, size = np.unique(key, return_inverse=True, return_counts=True)
-    common = (np.bincount(where, residual) / size)[where]
-    least = np.full(means.cells, np.iinfo(np.int64).max)
-    np.minimum.at(least, means.cell, size[where])
-    return common, np.where(means.compositions() > 1, least, 0)
+    key = means.lease * means.groups.stratum_count + means.groups.stratum[means.cell]
+    _, unit, size = np.unique(key, return_inverse=True, return_counts=True)
+    effect = (np.bincount(unit, residual) / size)[unit]
+    min_cells = np.full(means.cell_count, np.iinfo(np.int64).max)
+    np.minimum.at(min_cells, means.cell, size[unit])
+    return effect, np.where(means.count_compositions() > 1, min_cells, 0)
 
 
-def pooled(
+def pool_variances(
     variance: Floats,
     freedom: Floats,
     stratum: Integers,
     effective: Floats,
     prior: float,
-    alike: Integers | None = None,
-) -> Pooled:
+    variance_group: Integers | None = None,
+) -> PooledVariance:
     """Pool the variances of items over their strata, and draw each item's variance towards its pool.
 
     Args:
@@ -447,29 +498,35 @@ def pooled(
         prior: weight of the pool, in degrees of freedom.
         variance_group: group of each item within its stratum that has one variance; by default each item has its own.
     """
-    known = freedom > 0
-    of = np.arange(stratum.size) if alike is None else alike
-    squares = np.where(known, freedom * np.nan_to_num(variance), 0.0)
-    groups = int(of.max(initial=-1)) + 1
-    total, weight = (np.bincount(at, freedom, count) for at, count in ((stratum, effective.size), (of, groups)))
+    has_variance = freedom > 0
+    group_index = np.arange(stratum.size) if variance_group is None else variance_group
+    squares = np.where(has_variance, freedom * np.nan_to_num(variance), 0.0)
+    groups = int(group_index.max(initial=-1)) + 1
+    total, weight = (
+        np.bincount(labels, freedom, count) for labels, count in ((stratum, effective.size), (group_index, groups))
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         pool = (np.bincount(stratum, squares, effective.size) / total)[stratum]
-        own = (np.bincount(of, squares, groups) / weight)[of]
+        group_variance = (np.bincount(group_index, squares, groups) / weight)[group_index]
         limit = effective[stratum]
         # Items that share leases have fewer effective degrees of freedom, and so has the pool that they form.
-        held = np.where(known, np.minimum(weight[of] * limit / total[stratum], limit), 0.0)
-    mixed = np.maximum(own, (prior * pool + held * own) / (prior + held))
-    borrowed = np.minimum(prior + held, limit)
+        group_freedom = np.where(has_variance, np.minimum(weight[group_index] * limit / total[stratum], limit), 0.0)
+    moderated = np.maximum(group_variance, (prior * pool + group_freedom * group_variance) / (prior + group_freedom))
+    moderated_freedom = np.minimum(prior + group_freedom, limit)
     with np.errstate(divide="ignore", invalid="ignore"):
-        others = ((total[stratum] * pool - weight[of] * own) / (total[stratum] - weight[of])).clip(min=0)
-        p = scipy.special.fdtrc(held, limit - held, own / others)
-    noisy = known & (np.nan_to_num(p, nan=1.0) < SIGNIFICANCE_LEVEL)
+        remaining_variance = (
+            (total[stratum] * pool - weight[group_index] * group_variance) / (total[stratum] - weight[group_index])
+        ).clip(min=0)
+        p = scipy.special.fdtrc(group_freedom, limit - group_freedom, group_variance / remaining_variance)
+    is_noisy = has_variance & (np.nan_to_num(p, nan=1.0) < SIGNIFICANCE_LEVEL)
     # The variance of a noisy item differs, so it gains no degrees of freedom from the others.
-    borrowed = np.where(noisy, held, borrowed)
-    return Pooled(np.where(known, mixed, pool), np.where(known, borrowed, limit), pool, limit, noisy)
+    moderated_freedom = np.where(is_noisy, group_freedom, moderated_freedom)
+    return PooledVariance(
+        np.where(has_variance, moderated, pool), np.where(has_variance, moderated_freedom, limit), pool, limit, is_noisy
+    )
 
 
-def effective_freedom(
+def compute_effective_freedom(
     residual: Floats, group: Integers, item: Integers, freedom: Floats, stratum: Integers, count: int
 ) -> Floats:
     """Return the effective degrees of freedom of the pooled variance of each stratum, whose items share leases.
@@ -485,19 +542,19 @@ def effective_freedom(
     leases = int(group.max(initial=-1)) + 1
     keys, group = np.unique(stratum[item] * leases + group, return_inverse=True)
     units, unit_stratum = keys.size, keys // max(leases, 1)
-    of_item = np.bincount(item, residual**2, freedom.size)
-    of_unit = np.bincount(group, residual, units) ** 2
+    item_squares = np.bincount(item, residual**2, freedom.size)
+    unit_squares = np.bincount(group, residual, units) ** 2
     per_unit = np.bincount(group, minlength=units)
-    squares = np.bincount(stratum, of_item, count)
-    off = np.bincount(unit_stratum, of_unit, count) - squares
-    possible = np.bincount(stratum[item], (per_unit[group] - 1) * residual**2, count)
+    squares = np.bincount(stratum, item_squares, count)
+    cross_products = np.bincount(unit_stratum, unit_squares, count) - squares
+    max_cross_products = np.bincount(stratum[item], (per_unit[group] - 1) * residual**2, count)
     with np.errstate(divide="ignore", invalid="ignore"):
-        alike = np.where(possible > 0, np.clip(off / possible, 0.0, 1.0), 0.0)
+        correlation = np.where(max_cross_products > 0, np.clip(cross_products / max_cross_products, 0.0, 1.0), 0.0)
     # Mean number of other items with which each item shares a lease.
-    beside = np.bincount(item, per_unit[group] - 1.0, freedom.size) / np.maximum(
+    mean_neighbours = np.bincount(item, per_unit[group] - 1.0, freedom.size) / np.maximum(
         np.bincount(item, minlength=freedom.size), 1
     )
     total = np.bincount(stratum, freedom, count)
-    spread = np.bincount(stratum, freedom * (1 + beside * alike[stratum] ** 2), count)
+    spread = np.bincount(stratum, freedom * (1 + mean_neighbours * correlation[stratum] ** 2), count)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(total > 0, total**2 / spread, 0.0)

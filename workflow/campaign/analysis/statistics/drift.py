@@ -23,7 +23,7 @@ from campaign.analysis.statistics import location
 from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats, student_quantile
 
 _HOUR_S = 3600.0
-_LEAST_NOISE = 1e-6  # noise of numbers that differ in their last digits only
+_MIN_NOISE = 1e-6  # noise of numbers that differ in their last digits only
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Drift:
     noise: float
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """True if the drift is known."""
         return self.freedom > 0 and self.error > 0
 
@@ -54,11 +54,13 @@ class Drift:
     def p(self) -> float:
         """Two-sided p-value of no drift; nan with too few compositions."""
         return (
-            float(2 * scipy.special.stdtr(self.freedom, -abs(self.slope) / self.error)) if self.known else float("nan")
+            float(2 * scipy.special.stdtr(self.freedom, -abs(self.slope) / self.error))
+            if self.is_known
+            else float("nan")
         )
 
     @property
-    def found(self) -> bool:
+    def is_significant(self) -> bool:
         """True if the drift is significant."""
         return self.p < SIGNIFICANCE_LEVEL
 
@@ -70,7 +72,7 @@ class Drift:
     @property
     def change_pct(self) -> tuple[float, float, float]:
         """Change of speed from the first composition to the last by the line, in percent, with its 95 % interval."""
-        width = float(student_quantile(self.freedom)) * self.error if self.known else float("nan")
+        width = float(student_quantile(self.freedom)) * self.error if self.is_known else float("nan")
         ends = (self.slope, self.slope + width, self.slope - width)
         value, low, high = (100 * float(np.expm1(-slope * self.span_h)) for slope in ends)
         return value, low, high
@@ -78,50 +80,50 @@ class Drift:
     @property
     def detectable_pct(self) -> float:
         """Change from the first composition to the last that 80 of 100 campaigns like this one detect, in percent."""
-        if not self.known:
+        if not self.is_known:
             return float("nan")
         quantiles = float(student_quantile(self.freedom)) + float(student_quantile(self.freedom, 0.6))
         return 100 * float(np.expm1(quantiles * self.error * self.span_h))
 
-    def line(self, time_h: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
+    def predict_trend(self, time_h: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
         """Return the trend of speed relative to the middle of the campaign, with its 95 % interval.
 
         Args:
             time_h: times in hours since the first composition.
         """
-        away = np.asarray(time_h, dtype=np.float64) - float(self.leases["time_h"].mean())
-        width = student_quantile(self.freedom if self.known else np.nan) * np.sqrt(
-            self.noise**2 / max(1, len(self.leases)) + (self.error * away) ** 2
+        time_from_mean = np.asarray(time_h, dtype=np.float64) - float(self.leases["time_h"].mean())
+        width = student_quantile(self.freedom if self.is_known else np.nan) * np.sqrt(
+            self.noise**2 / max(1, len(self.leases)) + (self.error * time_from_mean) ** 2
         )
-        middle = -self.slope * away
+        middle = -self.slope * time_from_mean
         return np.exp(middle), np.exp(middle - width), np.exp(middle + width)
 
 
-def drift(reference: pd.DataFrame, *, higher: bool = True) -> Drift:
+def estimate_drift(reference: pd.DataFrame, *, higher_is_better: bool = True) -> Drift:
     """Estimate the drift from the runs of the reference.
 
     Args:
         reference: runs of the reference (`campaign.analysis.tables.runs.build_reference_table`).
         higher_is_better: whether higher values of `value` are better.
     """
-    leases = _leases(reference, higher)
+    leases = _average_by_lease(reference, higher_is_better)
     if leases.empty:
         return Drift(leases, 0.0, float("nan"), 0, float("nan"))
-    of, names = pd.factorize(leases["hardware"])
+    device, names = pd.factorize(leases["hardware"])
     time, log = leases["time_h"].to_numpy(), np.log(leases["cost"].to_numpy())
-    size = np.bincount(of)
-    around, level = (values - (np.bincount(of, values) / size)[of] for values in (time, log))
-    spread = float(around @ around)
+    size = np.bincount(device)
+    time_residual, log_residual = (values - (np.bincount(device, values) / size)[device] for values in (time, log))
+    spread = float(time_residual @ time_residual)
     freedom = len(leases) - len(names) - 1
     if freedom < 1 or spread <= 0:
-        return Drift(leases.assign(deviation=level), 0.0, float("nan"), 0, float("nan"))
-    slope = float(around @ level) / spread
-    noise = max(_LEAST_NOISE, float(np.sqrt(((level - slope * around) ** 2).sum() / freedom)))
-    deviation = level - slope * around + slope * (time - time.mean())
+        return Drift(leases.assign(deviation=log_residual), 0.0, float("nan"), 0, float("nan"))
+    slope = float(time_residual @ log_residual) / spread
+    noise = max(_MIN_NOISE, float(np.sqrt(((log_residual - slope * time_residual) ** 2).sum() / freedom)))
+    deviation = log_residual - slope * time_residual + slope * (time - time.mean())
     return Drift(leases.assign(deviation=deviation), slope, noise / np.sqrt(spread), freedom, noise)
 
 
-def _leases(reference: pd.DataFrame, higher: bool) -> pd.DataFrame:
+def _average_by_lease(reference: pd.DataFrame, higher_is_better: bool) -> pd.DataFrame:
     """Return one row per composition of the reference: time, number of runs and mean cost."""
     columns = ["lease_id", "configuration", "attach", "hardware", "runs", "time_h", "cost"]
     rows = reference[(reference["status"] == "ok") & (reference["value"] > 0)] if len(reference) else reference
@@ -129,13 +131,15 @@ def _leases(reference: pd.DataFrame, higher: bool) -> pd.DataFrame:
         return pd.DataFrame(columns=[*columns, "deviation"])
     value = rows["value"].to_numpy(dtype=np.float64)
     hardware = pd.factorize(rows["hardware"])[0].astype(np.int64)
-    near, _ = location.near(1 / value if higher else value, hardware, np.zeros(hardware.max() + 1, dtype=np.int64))
-    rows = rows.assign(cost=near, time_h=(rows["started"] - rows["started"].min()) / _HOUR_S)
-    one = rows.groupby(["lease_id", "configuration", "attach", "hardware"], sort=False).ngroup().to_numpy()
-    count = np.bincount(one)
-    means = {name: np.bincount(one, rows[name]) / count for name in ("time_h", "cost")}
-    found = rows.iloc[np.unique(one, return_index=True)[1]].assign(runs=count, **means)
-    return found.sort_values(["time_h", "lease_id"], kind="stable", ignore_index=True)[columns]
+    clipped_cost, _ = location.clip_outliers(
+        1 / value if higher_is_better else value, hardware, np.zeros(hardware.max() + 1, dtype=np.int64)
+    )
+    rows = rows.assign(cost=clipped_cost, time_h=(rows["started"] - rows["started"].min()) / _HOUR_S)
+    lease = rows.groupby(["lease_id", "configuration", "attach", "hardware"], sort=False).ngroup().to_numpy()
+    count = np.bincount(lease)
+    means = {name: np.bincount(lease, rows[name]) / count for name in ("time_h", "cost")}
+    table = rows.iloc[np.unique(lease, return_index=True)[1]].assign(runs=count, **means)
+    return table.sort_values(["time_h", "lease_id"], kind="stable", ignore_index=True)[columns]
 
 
 def is_adjusted(campaign: Mapping[str, Any]) -> bool:
@@ -147,7 +151,7 @@ def is_adjusted(campaign: Mapping[str, Any]) -> bool:
     return bool(dict(dict(campaign.get("protocol") or {}).get("reference") or {}).get("adjust"))
 
 
-def adjusted(runs: pd.DataFrame, reference: pd.DataFrame, *, higher: bool = True) -> pd.DataFrame:
+def adjust_by_reference(runs: pd.DataFrame, reference: pd.DataFrame, *, higher_is_better: bool = True) -> pd.DataFrame:
     """Return the runs with `value` adjusted to the state of the system in the middle of the campaign.
 
     The cost of each run is divided by that of the reference in its composition, relative to the level of the reference's device.
@@ -159,12 +163,12 @@ def adjusted(runs: pd.DataFrame, reference: pd.DataFrame, *, higher: bool = True
         reference: runs of the reference.
         higher_is_better: whether higher values of the metric are better.
     """
-    found = drift(reference, higher=higher).leases
-    if found.empty or runs.empty:
+    leases = estimate_drift(reference, higher_is_better=higher_is_better).leases
+    if leases.empty or runs.empty:
         return runs
-    known = found.set_index("lease_id")["deviation"]
+    deviation_by_lease = leases.set_index("lease_id")["deviation"]
     start = (runs["started"] - reference.loc[reference["status"] == "ok", "started"].min()) / _HOUR_S
-    between = np.interp(start.groupby(runs["lease_id"]).transform("mean"), found["time_h"], found["deviation"])
-    deviation = runs["lease_id"].map(known).astype("float64").to_numpy()
-    cost = np.exp(np.where(np.isfinite(deviation), deviation, between))
-    return runs.assign(value=runs["value"] * cost if higher else runs["value"] / cost)
+    interpolated = np.interp(start.groupby(runs["lease_id"]).transform("mean"), leases["time_h"], leases["deviation"])
+    deviation = runs["lease_id"].map(deviation_by_lease).astype("float64").to_numpy()
+    cost = np.exp(np.where(np.isfinite(deviation), deviation, interpolated))
+    return runs.assign(value=runs["value"] * cost if higher_is_better else runs["value"] / cost)

@@ -16,15 +16,15 @@ import pandas as pd
 
 from campaign.analysis.statistics import composition_variance, drift, location
 from campaign.analysis.statistics.composition_variance import (
-    OF_RUNS,
+    POOL_WEIGHT_RUNS,
     CellGroups,
-    Means,
-    Pooled,
-    Variances,
-    mean_of,
-    pooled,
+    LeaseMeans,
+    LocationVariances,
+    PooledVariance,
+    compute_group_means,
+    pool_variances,
 )
-from campaign.analysis.statistics.host_effects import HostEffects, host_effects
+from campaign.analysis.statistics.host_effects import HostEffects, estimate_host_effects
 from campaign.analysis.statistics.ratios import LogRatios
 from campaign.common.intervals import (
     NO_INTERVAL_ONE_RUN,
@@ -36,26 +36,26 @@ from campaign.common.intervals import (
     Integers,
     Marks,
 )
-from campaign.spec.earlier_spread import EarlierSpread, spreads
-from campaign.spec.metric import metric_of
+from campaign.spec.earlier_spread import EarlierSpread, parse_spreads
+from campaign.spec.metric import read_primary_metric
 from campaign.spec.run_numbers import BLOCK_ORDERS, composition_of
 
 # Properties of a cell other than its configuration.
-_KIND = ("system", "workload", "batch", "precision")
-STEPS = {"warmup_steps": "warm-up steps", "measured_steps": "measured steps"}
-_USED = {
-    *("cell_id", "repetition", "campaign", "configuration", *_KIND, "lease_id", "started", "host_names"),
-    *(*STEPS, "warmup_steps_max", "measured_steps_min"),
+_KIND_COLUMNS = ("system", "workload", "batch", "precision")
+STEP_COLUMN_LABELS = {"warmup_steps": "warm-up steps", "measured_steps": "measured steps"}
+_USED_COLUMNS = {
+    *("cell_id", "repetition", "campaign", "configuration", *_KIND_COLUMNS, "lease_id", "started", "host_names"),
+    *(*STEP_COLUMN_LABELS, "warmup_steps_max", "measured_steps_min"),
 }
 
 
 @dataclass(frozen=True)
-class Errors:
+class LocationErrors:
     """Variance of the logarithm of locations, its degrees of freedom, and whether it includes the spread of compositions."""
 
     variance: Floats
     freedom: Floats
-    known: Marks
+    has_composition_variance: Marks
 
 
 @dataclass(frozen=True)
@@ -80,33 +80,33 @@ class Design:
     runs: Integers
     compositions: Integers
     weights: Floats
-    of_runs: tuple[Floats, Floats]
-    variances: Variances
+    run_variance: tuple[Floats, Floats]
+    variances: LocationVariances
     host_effects: HostEffects
-    means: Means
-    each: pd.DataFrame
+    means: LeaseMeans
+    valid_runs: pd.DataFrame
     steps: pd.DataFrame
-    higher: bool
-    blocks: bool
-    random_leases: bool
-    adjusted: bool = False
+    higher_is_better: bool
+    has_random_runs: bool
+    has_random_leases: bool
+    is_adjusted: bool = False
 
     @property
     def value(self) -> Floats:
         """Location of each cell in the unit of the metric."""
-        return 1 / self.cost if self.higher else self.cost
+        return 1 / self.cost if self.higher_is_better else self.cost
 
-    def places(self, cells: pd.Series[Any]) -> Integers:
+    def find_cell_indices(self, cells: pd.Series[Any]) -> Integers:
         """Return the indices of cells in the design; -1 for a cell without valid runs."""
         return np.asarray(self.cells.get_indexer(pd.Index(cells)), dtype=np.int64)
 
-    def locations(self) -> tuple[LogRatios, npt.NDArray[np.object_]]:
+    def estimate_locations(self) -> tuple[LogRatios, npt.NDArray[np.object_]]:
         """Return the values of all cells with their variances, and the method of each interval."""
-        known = self.variances.known
-        variance = np.where(known, self.variances.single.variance, self.of_runs[0])
-        freedom = np.where(known, self.variances.single.freedom, self.of_runs[1])
-        borrowed = known & self.variances.borrowed
-        conditions = [borrowed & (self.variances.lent_by != ""), borrowed, known, self.runs >= 2]
+        is_known = self.variances.is_known
+        variance = np.where(is_known, self.variances.single.variance, self.run_variance[0])
+        freedom = np.where(is_known, self.variances.single.freedom, self.run_variance[1])
+        is_borrowed = is_known & self.variances.is_borrowed
+        conditions = [is_borrowed & (self.variances.lending_campaigns != ""), is_borrowed, is_known, self.runs >= 2]
         method = np.select(
             conditions,
             [T_BORROWED_EARLIER_SPREAD, T_BORROWED_SPREAD, T_OVER_COMPOSITIONS, T_OVER_RUNS_OF_COMPOSITION],
@@ -123,7 +123,7 @@ class Design:
         }
         return replace(self, variances=replace(variances, **pools))
 
-    def medians(self, value: Floats) -> LogRatios:
+    def estimate_medians(self, value: Floats) -> LogRatios:
         """Return the medians of cells with their variances; the variance is nan if the spread of compositions is unknown.
 
         A median varies with the compositions like the location does. With runs it varies more, by pi / 2 if they are normal.
@@ -131,48 +131,59 @@ class Design:
         Args:
             value: median of the runs of each cell.
         """
-        of, _ = self.locations()
-        runs = (np.pi / 2 - 1) * np.nan_to_num(self.of_runs[0])
-        return LogRatios(value, np.where(self.variances.known, of.variance + runs, np.nan), of.freedom)
+        estimates, _ = self.estimate_locations()
+        extra_run_variance = (np.pi / 2 - 1) * np.nan_to_num(self.run_variance[0])
+        return LogRatios(
+            value, np.where(self.variances.is_known, estimates.variance + extra_run_variance, np.nan), estimates.freedom
+        )
 
-    def errors(self, cells: pd.Series[Any], group: Integers) -> Errors:
+    def estimate_errors(self, cells: pd.Series[Any], group: Integers) -> LocationErrors:
         """Return the errors of the logarithm of locations for groups of cells that are compared with each other.
 
         Args:
             cells: ids of the cells.
             group: group of each cell.
         """
-        at = self.places(cells)
+        index = self.find_cell_indices(cells)
         groups = int(group.max(initial=-1)) + 1
-        aligned = np.ones(groups, dtype=np.bool_)
-        np.logical_and.at(aligned, group, self.variances.in_blocks[at])
-        most, least = np.zeros(groups, dtype=np.int64), np.full(groups, np.iinfo(np.int64).max)
-        np.maximum.at(most, group, self.compositions[at])
-        np.minimum.at(least, group, self.compositions[at])
-        known = self.variances.known[at]
-        whole = (aligned & (most == least))[group]
-        blocked, alone = self.variances.blocked, self.variances.alone
-        conditions = [known & whole, known]
-        variance = np.select(conditions, [blocked.variance[at], alone.variance[at]], 0.0) * self.weights[at]
-        freedom = np.select(conditions, [blocked.freedom[at], alone.freedom[at]], self.of_runs[1][at])
-        return Errors(np.where(known, variance, self.of_runs[0][at]), freedom, known)
+        is_aligned = np.ones(groups, dtype=np.bool_)
+        np.logical_and.at(is_aligned, group, self.variances.is_in_blocks[index])
+        max_compositions, min_compositions = np.zeros(groups, dtype=np.int64), np.full(groups, np.iinfo(np.int64).max)
+        np.maximum.at(max_compositions, group, self.compositions[index])
+        np.minimum.at(min_compositions, group, self.compositions[index])
+        is_known = self.variances.is_known[index]
+        is_in_same_blocks = (is_aligned & (max_compositions == min_compositions))[group]
+        within_blocks, between_compositions = self.variances.within_blocks, self.variances.between_compositions
+        conditions = [is_known & is_in_same_blocks, is_known]
+        variance = (
+            np.select(conditions, [within_blocks.variance[index], between_compositions.variance[index]], 0.0)
+            * self.weights[index]
+        )
+        freedom = np.select(
+            conditions, [within_blocks.freedom[index], between_compositions.freedom[index]], self.run_variance[1][index]
+        )
+        return LocationErrors(np.where(is_known, variance, self.run_variance[0][index]), freedom, is_known)
 
-    def spread_of_compositions(self, campaign: str, metric: str) -> tuple[EarlierSpread, ...]:
+    def summarize_composition_spread(self, campaign: str, metric: str) -> tuple[EarlierSpread, ...]:
         """Summarize the spread of the means of compositions by workload, for other campaigns to borrow."""
         k, stratum = self.compositions, self.means.groups.stratum
-        found = []
+        spreads = []
         for number, workload in enumerate(self.means.groups.workloads):
-            here = (stratum == number) & (k > 1)
-            if here.any():
-                runs = self.means.runs[here[self.means.cell]]
+            is_member = (stratum == number) & (k > 1)
+            if is_member.any():
+                runs = self.means.runs[is_member[self.means.cell]]
                 pool, freedom = (
-                    float(each[here][0]) for each in (self.variances.alone.pool, self.variances.alone.pool_freedom)
+                    float(item[is_member][0])
+                    for item in (
+                        self.variances.between_compositions.pool,
+                        self.variances.between_compositions.pool_freedom,
+                    )
                 )
-                found.append(EarlierSpread(campaign, workload, metric, pool, freedom, float(np.mean(1.0 / runs))))
-        return tuple(each for each in found if each.usable)
+                spreads.append(EarlierSpread(campaign, workload, metric, pool, freedom, float(np.mean(1.0 / runs))))
+        return tuple(item for item in spreads if item.usable)
 
 
-def of_campaign(
+def build_campaign_design(
     runs: pd.DataFrame,
     campaign: Mapping[str, Any],
     reference: pd.DataFrame | None = None,
@@ -184,21 +195,21 @@ def of_campaign(
         campaign: `campaign` section of the report's context (metric, protocol).
         reference: runs of the reference; costs are adjusted by them if the protocol says so.
     """
-    metric = metric_of({"campaign": campaign})
-    higher, protocol = metric.higher, campaign.get("protocol")
-    earlier = [each for each in spreads(campaign.get("earlier_spread") or ()) if each.metric == metric.name]
+    metric = read_primary_metric({"campaign": campaign})
+    higher_is_better, protocol = metric.higher, campaign.get("protocol")
+    earlier = [spread for spread in parse_spreads(campaign.get("earlier_spread") or ()) if spread.metric == metric.name]
     if reference is None or reference.empty or not drift.is_adjusted(campaign):
-        return design(runs, protocol, higher=higher, earlier=earlier)
-    runs = drift.adjusted(runs, reference, higher=higher)
-    return replace(design(runs, protocol, higher=higher, earlier=earlier), adjusted=True)
+        return build_design(runs, protocol, higher_is_better=higher_is_better, earlier=earlier)
+    runs = drift.adjust_by_reference(runs, reference, higher_is_better=higher_is_better)
+    return replace(build_design(runs, protocol, higher_is_better=higher_is_better, earlier=earlier), is_adjusted=True)
 
 
-def design(
+def build_design(
     runs: pd.DataFrame,
     protocol: Mapping[str, Any] | None = None,
     *,
     column: str = "",
-    higher: bool = True,
+    higher_is_better: bool = True,
     earlier: Sequence[EarlierSpread] = (),
 ) -> Design:
     """Build the design of a campaign from its runs table.
@@ -212,56 +223,58 @@ def design(
         higher_is_better: whether higher values of the column are better.
         earlier: spreads of compositions in earlier campaigns.
     """
-    said = dict(protocol or {})
+    settings = dict(protocol or {})
     column = column or ("value" if "value" in runs else "throughput_per_s")
-    rows = _valid(runs, column, higher)
+    rows = _select_valid_runs(runs, column, higher_is_better)
     ids, names = pd.factorize(rows["cell_id"], sort=True)
     cell, cells = ids.astype(np.int64), len(names)
-    groups = _groups(rows, cell)
-    near, kept = location.near(rows["cost"].to_numpy(), cell, groups.stratum)
-    lease, block = _leases(rows, cell)
-    host, hosts = _hosts(rows)
-    rows = rows.assign(cell=cell, cost=near, lease=lease, block=block, host=host)
-    means, cost, on_lease = _means(rows, groups)
-    in_blocks = protocol is None or said.get("lease_order") in BLOCK_ORDERS
-    lent = composition_variance.lent(earlier, groups.workloads) if earlier else None
-    variances = composition_variance.of_locations(means, on_lease, in_blocks, lent)
+    groups = _group_cells(rows, cell)
+    clipped_cost, kept_share = location.clip_outliers(rows["cost"].to_numpy(), cell, groups.stratum)
+    lease, block = _number_leases(rows, cell)
+    host, hosts = _number_host_sets(rows)
+    rows = rows.assign(cell=cell, cost=clipped_cost, lease=lease, block=block, host=host)
+    means, cost, on_lease = _compute_means(rows, groups)
+    in_blocks = protocol is None or settings.get("lease_order") in BLOCK_ORDERS
+    earlier_variance = composition_variance.borrow_earlier_variance(earlier, groups.workloads) if earlier else None
+    variances = composition_variance.estimate_location_variances(means, on_lease, in_blocks, earlier_variance)
     count = np.bincount(cell, minlength=cells)
-    pool = _pooled_runs(near / mean_of(near, cell, cells)[cell] - 1, cell, count - 1.0, groups)
+    pool = _pool_run_variances(
+        clipped_cost / compute_group_means(clipped_cost, cell, cells)[cell] - 1, cell, count - 1.0, groups
+    )
     # Clipped runs count less, which increases the variance.
-    weights = 1 / np.clip(kept, 0.5, 1.0) ** 2
+    weights = 1 / np.clip(kept_share, 0.5, 1.0) ** 2
     of_runs = np.where(count > 1, pool.variance / np.maximum(count, 1) * weights, np.nan)
     return Design(
         cells=pd.Index(names),
         cost=cost,
         runs=count,
-        compositions=means.compositions(),
+        compositions=means.count_compositions(),
         weights=weights,
-        of_runs=(of_runs, np.where(pool.freedom > 0, pool.freedom, np.nan)),
+        run_variance=(of_runs, np.where(pool.freedom > 0, pool.freedom, np.nan)),
         variances=variances,
-        host_effects=host_effects(means, hosts, variances.in_blocks),
+        host_effects=estimate_host_effects(means, hosts, variances.is_in_blocks),
         means=means,
-        each=rows[["cell", "lease", "repetition", "cost"]].reset_index(drop=True),
-        steps=_steps(rows, cell),
-        higher=higher,
-        blocks=said.get("order", "blocks") != "sequential",
-        random_leases=in_blocks,
+        valid_runs=rows[["cell", "lease", "repetition", "cost"]].reset_index(drop=True),
+        steps=_summarize_steps(rows, cell),
+        higher_is_better=higher_is_better,
+        has_random_runs=settings.get("order", "blocks") != "sequential",
+        has_random_leases=in_blocks,
     )
 
 
-def _valid(runs: pd.DataFrame, column: str, higher: bool) -> pd.DataFrame:
+def _select_valid_runs(runs: pd.DataFrame, column: str, higher_is_better: bool) -> pd.DataFrame:
     """Return the valid runs in the order of cells, with their `cost`."""
     if column in runs:
-        used = [name for name in runs if name in {*_USED, column} or str(name).startswith("option_")]
-        rows = runs.loc[(runs["status"] == "ok") & (runs[column] > 0), used]
+        names = [name for name in runs if name in {*_USED_COLUMNS, column} or str(name).startswith("option_")]
+        rows = runs.loc[(runs["status"] == "ok") & (runs[column] > 0), names]
         rows = rows.sort_values(["cell_id", "repetition"], kind="stable")
         value = rows[column].to_numpy(dtype=np.float64)
     else:
         rows, value = runs.iloc[:0], np.empty(0)
-    return rows.assign(cost=1 / value if higher else value)
+    return rows.assign(cost=1 / value if higher_is_better else value)
 
 
-def _groups(rows: pd.DataFrame, cell: Integers) -> CellGroups:
+def _group_cells(rows: pd.DataFrame, cell: Integers) -> CellGroups:
     """Group the cells by system and workload, configuration, kind and campaign."""
     first = rows.iloc[np.unique(cell, return_index=True)[1]]
     system = first["system"].astype("str") if "system" in rows else pd.Series("", index=first.index)
@@ -270,15 +283,17 @@ def _groups(rows: pd.DataFrame, cell: Integers) -> CellGroups:
     strata = sorted(set(pairs))
     stratum = np.array([strata.index(pair) for pair in pairs], dtype=np.int64)
     campaign, _ = pd.factorize(first["campaign"] if "campaign" in rows else pd.Series("", index=first.index))
-    axes = [name for name in rows.columns if name in _KIND or str(name).startswith("option_")]
-    alike = first.groupby([stratum, campaign, "configuration"], sort=False).ngroup()
+    axes = [name for name in rows.columns if name in _KIND_COLUMNS or str(name).startswith("option_")]
+    configuration = first.groupby([stratum, campaign, "configuration"], sort=False).ngroup()
     kind = first.groupby(axes, sort=False, dropna=False).ngroup()
     systems, workloads = (tuple(str(name[place]) for name in strata) for place in (0, 1))
-    numbers = [np.asarray(each, dtype=np.int64) for each in (stratum, alike, kind, campaign)]
+    numbers = [np.asarray(labels, dtype=np.int64) for labels in (stratum, configuration, kind, campaign)]
     return CellGroups(systems, workloads, *numbers)
 
 
-def _pooled_runs(residual: Floats, cell: Integers, differences: npt.ArrayLike, groups: CellGroups) -> Pooled:
+def _pool_run_variances(
+    residual: Floats, cell: Integers, differences: npt.ArrayLike, groups: CellGroups
+) -> PooledVariance:
     """Pool the relative variances of a run of each cell.
 
     Args:
@@ -290,41 +305,41 @@ def _pooled_runs(residual: Floats, cell: Integers, differences: npt.ArrayLike, g
     freedom = np.maximum(np.asarray(differences, dtype=np.float64), 0.0)
     squares = np.bincount(cell, residual**2, freedom.size)
     variance = np.where(freedom > 0, squares / np.maximum(freedom, 1), np.nan)
-    effective = np.asarray(np.bincount(groups.stratum, freedom, groups.strata), dtype=np.float64)
-    return pooled(variance, freedom, groups.stratum, effective, OF_RUNS)
+    effective = np.asarray(np.bincount(groups.stratum, freedom, groups.stratum_count), dtype=np.float64)
+    return pool_variances(variance, freedom, groups.stratum, effective, POOL_WEIGHT_RUNS)
 
 
-def _steps(rows: pd.DataFrame, cell: Integers) -> pd.DataFrame:
+def _summarize_steps(rows: pd.DataFrame, cell: Integers) -> pd.DataFrame:
     """Return the fewest and the most warm-up and measured steps of each cell."""
     if "warmup_steps_max" in rows:
         # Warm-ups that last until steps are steady differ in length, but are the same protocol.
         rows = rows.assign(warmup_steps=rows["warmup_steps_max"])
     if "measured_steps_min" in rows:  # the same holds for windows with a minimum duration
         rows = rows.assign(measured_steps=rows["measured_steps_min"])
-    known = [name for name in STEPS if name in rows]
-    return rows[known].groupby(cell).agg(["min", "max"]) if known else pd.DataFrame(index=np.unique(cell))
+    columns = [name for name in STEP_COLUMN_LABELS if name in rows]
+    return rows[columns].groupby(cell).agg(["min", "max"]) if columns else pd.DataFrame(index=np.unique(cell))
 
 
-def _leases(rows: pd.DataFrame, cell: Integers) -> tuple[Integers, Integers]:
+def _number_leases(rows: pd.DataFrame, cell: Integers) -> tuple[Integers, Integers]:
     """Return the lease of each run, and the block of the campaign that the lease belongs to, counted from 0."""
     # If no lease is known, runs are treated as those of one lease.
-    named = rows["lease_id"].where(rows["lease_id"] != "", "no lease of " + rows["configuration"])
-    lease = pd.factorize(named)[0].astype(np.int64)
-    numbers, which = np.unique(rows["repetition"].to_numpy(), return_inverse=True)
-    numbered = np.array([composition_of(int(run)) - 1 for run in numbers], dtype=np.int64)[which]
-    if numbered.any():
-        return lease, numbered
+    labels = rows["lease_id"].where(rows["lease_id"] != "", "no lease of " + rows["configuration"])
+    lease = pd.factorize(labels)[0].astype(np.int64)
+    numbers, index = np.unique(rows["repetition"].to_numpy(), return_inverse=True)
+    block = np.array([composition_of(int(run)) - 1 for run in numbers], dtype=np.int64)[index]
+    if block.any():
+        return lease, block
     # Compositions without numbers are ordered by time.
     start = rows.groupby(lease)["started"].min().to_numpy() if len(rows) else np.empty(0)
     keys = pd.DataFrame({"cell": cell, "lease": lease}).drop_duplicates()
     keys = keys.assign(start=start[keys["lease"]]).sort_values(["cell", "start", "lease"], kind="stable")
     keys = keys.assign(block=keys.groupby("cell", sort=False).cumcount())
-    both = pd.MultiIndex.from_frame(keys[["cell", "lease"]])
-    at = both.get_indexer(pd.MultiIndex.from_arrays([cell, lease]))
-    return lease, keys["block"].to_numpy(dtype=np.int64)[at]
+    cell_and_lease = pd.MultiIndex.from_frame(keys[["cell", "lease"]])
+    position = cell_and_lease.get_indexer(pd.MultiIndex.from_arrays([cell, lease]))
+    return lease, keys["block"].to_numpy(dtype=np.int64)[position]
 
 
-def _hosts(rows: pd.DataFrame) -> tuple[Integers, tuple[frozenset[str], ...]]:
+def _number_host_sets(rows: pd.DataFrame) -> tuple[Integers, tuple[frozenset[str], ...]]:
     """Return the index of each run's set of hosts, -1 if unknown, and the names of each set."""
     if "host_names" not in rows:
         return np.full(len(rows), -1, dtype=np.int64), ()
@@ -332,15 +347,19 @@ def _hosts(rows: pd.DataFrame) -> tuple[Integers, tuple[frozenset[str], ...]]:
     return codes.astype(np.int64), tuple(frozenset(str(name).split(", ")) for name in names)
 
 
-def _means(rows: pd.DataFrame, groups: CellGroups) -> tuple[Means, Floats, Pooled]:
+def _compute_means(rows: pd.DataFrame, groups: CellGroups) -> tuple[LeaseMeans, Floats, PooledVariance]:
     """Return the means of each cell on each lease, the locations of cells, and the relative variance of a run on a lease."""
     cell, lease, block, host = (rows[name].to_numpy() for name in ("cell", "lease", "block", "host"))
     cost, cells = rows["cost"].to_numpy(), groups.stratum.size
     key = cell * (int(lease.max(initial=-1)) + 1) + lease
-    keys, first, where = np.unique(key, return_index=True, return_inverse=True)
-    value, size, of = mean_of(cost, where, keys.size), np.bincount(where, minlength=keys.size), cell[first]
-    locations = mean_of(value, of, cells)
-    residual = (cost - value[where]) / locations[cell]
-    on_lease = _pooled_runs(residual, cell, np.bincount(of, size - 1.0, cells), groups)
-    means = Means(of, lease[first], block[first], host[first], size, value / locations[of], groups)
+    keys, first, mean_index = np.unique(key, return_index=True, return_inverse=True)
+    value, size, mean_cell = (
+        compute_group_means(cost, mean_index, keys.size),
+        np.bincount(mean_index, minlength=keys.size),
+        cell[first],
+    )
+    locations = compute_group_means(value, mean_cell, cells)
+    residual = (cost - value[mean_index]) / locations[cell]
+    on_lease = _pool_run_variances(residual, cell, np.bincount(mean_cell, size - 1.0, cells), groups)
+    means = LeaseMeans(mean_cell, lease[first], block[first], host[first], size, value / locations[mean_cell], groups)
     return means, locations, on_lease

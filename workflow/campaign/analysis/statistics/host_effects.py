@@ -18,17 +18,17 @@ from functools import cached_property
 
 import numpy as np
 
-from campaign.analysis.statistics.composition_variance import Means, Pooled, without_hosts
+from campaign.analysis.statistics.composition_variance import LeaseMeans, PooledVariance, pool_without_host_effects
 from campaign.common.intervals import Floats, Integers, Marks
 
-_ROUNDING = 1e-8
+_ROUNDING_TOLERANCE = 1e-8
 # With fewer, or fewer than half of those of compositions, hosts that changed by chance stay in the spread of compositions; a cell
 # that stayed on its hosts is always adjusted.
-_LEAST_FREEDOM = 4
+_MIN_DOF = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _ComparedCells:
+class _HostModel:
     """Host model of a group of cells that are compared with each other.
 
     share: [cell, column] share of a cell's compositions on each set of hosts. inverse: of the normal equations of the columns.
@@ -42,11 +42,11 @@ class _ComparedCells:
     estimable: Floats
     effect: Floats
     freedom: int
-    affordable: bool
+    has_enough_freedom: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class PairHostEffects:
     """Effects of hosts on comparisons of pairs of cells.
 
     is_adjusted: whether the effects are removed. log_shift: of the logarithm of the ratio by the removal. variance_factor:
@@ -54,10 +54,10 @@ class Pairs:
     grows. is_confounded: whether hosts cannot be separated from the configurations.
     """
 
-    adjusted: Marks
-    shift: Floats
-    more: Floats
-    confounded: Marks
+    is_adjusted: Marks
+    log_shift: Floats
+    variance_factor: Floats
+    is_confounded: Marks
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ class HostEffects:
     set.
     """
 
-    variances: Pooled
-    groups: tuple[_ComparedCells, ...]
-    group: Integers
-    place: Integers
-    means: Means
+    variances: PooledVariance
+    models: tuple[_HostModel, ...]
+    model_index: Integers
+    cell_index: Integers
+    means: LeaseMeans
     hosts: tuple[frozenset[str], ...]
 
-    def pairs(self, i: Integers, j: Integers, within: Marks) -> Pairs:
+    def estimate_pair_effects(self, i: Integers, j: Integers, is_within_leases: Marks) -> PairHostEffects:
         """Return the effects of hosts on the comparisons of cells i with cells j.
 
         Args:
@@ -85,52 +85,62 @@ class HostEffects:
             j: indices of their references.
             is_within_leases: whether a pair shares its leases, and so its hosts.
         """
-        adjusted, confounded = (np.zeros(i.size, dtype=np.bool_) for _ in range(2))
-        shift, more = np.zeros(i.size), np.ones(i.size)
-        k = self.means.compositions()
-        same = (self.group[i] == self.group[j]) & (self.group[i] >= 0) & ~within
-        stayed = self._stayed
-        for number, group in enumerate(self.groups):
-            at = np.flatnonzero(same & (self.group[i] == number))
-            if not at.size:
+        is_adjusted, is_confounded = (np.zeros(i.size, dtype=np.bool_) for _ in range(2))
+        shift, variance_factor = np.zeros(i.size), np.ones(i.size)
+        k = self.means.count_compositions()
+        is_same_group = (self.model_index[i] == self.model_index[j]) & (self.model_index[i] >= 0) & ~is_within_leases
+        is_on_same_hosts = self._is_on_same_hosts
+        for number, group in enumerate(self.models):
+            pairs = np.flatnonzero(is_same_group & (self.model_index[i] == number))
+            if not pairs.size:
                 continue
-            apart = group.share[self.place[i[at]]] - group.share[self.place[j[at]]]
-            told = np.abs(apart - apart @ group.estimable).max(axis=1) < _ROUNDING
-            needed = (np.abs(apart) > _ROUNDING).any(axis=1)
-            enough = group.affordable | stayed[i[at]] | stayed[j[at]]
-            adjusted[at] = told & needed & enough & (group.freedom > 0)
-            shift[at] = apart @ group.effect
-            of_both = 1 / k[i[at]] + 1 / k[j[at]]
-            more[at] = (of_both + np.einsum("pc,cd,pd->p", apart, group.inverse, apart)) / of_both
-        own = self._own_hosts
-        for pair in np.flatnonzero(~within & ~adjusted & (stayed[i] | stayed[j])):
-            ours, theirs = own[int(i[pair])], own[int(j[pair])]
-            counts = {len(each) for each in (*ours, *theirs)}
-            confounded[pair] = (
-                bool(ours and theirs) and len(counts) == 1 and not set().union(*ours) & set().union(*theirs)
+            share_difference = group.share[self.cell_index[i[pairs]]] - group.share[self.cell_index[j[pairs]]]
+            is_estimable = (
+                np.abs(share_difference - share_difference @ group.estimable).max(axis=1) < _ROUNDING_TOLERANCE
             )
-        return Pairs(adjusted, np.where(adjusted, shift, 0.0), np.where(adjusted, more, 1.0), confounded)
+            is_on_other_hosts = (np.abs(share_difference) > _ROUNDING_TOLERANCE).any(axis=1)
+            is_affordable = group.has_enough_freedom | is_on_same_hosts[i[pairs]] | is_on_same_hosts[j[pairs]]
+            is_adjusted[pairs] = is_estimable & is_on_other_hosts & is_affordable & (group.freedom > 0)
+            shift[pairs] = share_difference @ group.effect
+            base_variance = 1 / k[i[pairs]] + 1 / k[j[pairs]]
+            variance_factor[pairs] = (
+                base_variance + np.einsum("pc,cd,pd->p", share_difference, group.inverse, share_difference)
+            ) / base_variance
+        hosts_by_cell = self._hosts_by_cell
+        for pair in np.flatnonzero(~is_within_leases & ~is_adjusted & (is_on_same_hosts[i] | is_on_same_hosts[j])):
+            cell_hosts, reference_hosts = hosts_by_cell[int(i[pair])], hosts_by_cell[int(j[pair])]
+            counts = {len(hosts) for hosts in (*cell_hosts, *reference_hosts)}
+            is_confounded[pair] = (
+                bool(cell_hosts and reference_hosts)
+                and len(counts) == 1
+                and not set().union(*cell_hosts) & set().union(*reference_hosts)
+            )
+        return PairHostEffects(
+            is_adjusted, np.where(is_adjusted, shift, 0.0), np.where(is_adjusted, variance_factor, 1.0), is_confounded
+        )
 
     @cached_property
-    def _own_hosts(self) -> dict[int, set[frozenset[str]]]:
+    def _hosts_by_cell(self) -> dict[int, set[frozenset[str]]]:
         """Sets of hosts by cell."""
-        found: dict[int, set[frozenset[str]]] = {cell: set() for cell in range(self.means.cells)}
+        hosts: dict[int, set[frozenset[str]]] = {cell: set() for cell in range(self.means.cell_count)}
         for cell, host in zip(self.means.cell, self.means.host, strict=True):
             if host >= 0:
-                found[int(cell)].add(self.hosts[host])
-        return found
+                hosts[int(cell)].add(self.hosts[host])
+        return hosts
 
     @cached_property
-    def _stayed(self) -> Marks:
+    def _is_on_same_hosts(self) -> Marks:
         """True if the cell was composed several times, and always on the same hosts."""
-        size = self.means.compositions()
+        size = self.means.count_compositions()
         start = np.cumsum(size) - size
-        alike = self.means.host == self.means.host[start[self.means.cell]]
-        always = np.bincount(self.means.cell, alike & (self.means.host >= 0), self.means.cells) == size
-        return np.asarray((size > 1) & always, dtype=np.bool_)
+        is_first_host = self.means.host == self.means.host[start[self.means.cell]]
+        is_always_first_host = (
+            np.bincount(self.means.cell, is_first_host & (self.means.host >= 0), self.means.cell_count) == size
+        )
+        return np.asarray((size > 1) & is_always_first_host, dtype=np.bool_)
 
 
-def host_effects(means: Means, hosts: tuple[frozenset[str], ...], in_blocks: Marks) -> HostEffects:
+def estimate_host_effects(means: LeaseMeans, hosts: tuple[frozenset[str], ...], is_in_blocks: Marks) -> HostEffects:
     """Estimate the effects of hosts on cells.
 
     Args:
@@ -139,47 +149,60 @@ def host_effects(means: Means, hosts: tuple[frozenset[str], ...], in_blocks: Mar
         is_in_blocks: whether each cell was composed once in every block of the campaign.
     """
     residual = means.value - 1.0
-    freedom, group, place = np.zeros(means.cells), np.full(means.cells, -1), np.zeros(means.cells, dtype=np.int64)
-    found: list[_ComparedCells] = []
-    left = residual.copy()
-    known = np.bincount(means.cell, means.host < 0, means.cells) == 0
-    for kind in np.unique(means.groups.kind[known]) if len(hosts) > 1 else ():
-        cells = np.flatnonzero(known & (means.groups.kind == kind))
+    freedom, group, place = (
+        np.zeros(means.cell_count),
+        np.full(means.cell_count, -1),
+        np.zeros(means.cell_count, dtype=np.int64),
+    )
+    models: list[_HostModel] = []
+    remaining_residual = residual.copy()
+    has_known_hosts = np.bincount(means.cell, means.host < 0, means.cell_count) == 0
+    for kind in np.unique(means.groups.kind[has_known_hosts]) if len(hosts) > 1 else ():
+        cells = np.flatnonzero(has_known_hosts & (means.groups.kind == kind))
         rows = np.flatnonzero(np.isin(means.cell, cells))
         place[cells] = np.arange(cells.size)
-        at = place[means.cell[rows]]
-        columns = _columns(means.host[rows])
+        cell_index = place[means.cell[rows]]
+        columns = _build_indicator_columns(means.host[rows])
         if columns.shape[1] < 2 or columns.shape[1] == rows.size:
             continue
-        fit = _fit(residual[rows], at, cells.size, columns)
-        if in_blocks[cells].all():
-            with_blocks = _fit(residual[rows], at, cells.size, np.hstack([columns, _columns(means.block[rows])]))
-            fit = with_blocks if with_blocks[0].freedom >= _LEAST_FREEDOM else fit
+        fit = _fit_host_model(residual[rows], cell_index, cells.size, columns)
+        if is_in_blocks[cells].all():
+            with_blocks = _fit_host_model(
+                residual[rows],
+                cell_index,
+                cells.size,
+                np.hstack([columns, _build_indicator_columns(means.block[rows])]),
+            )
+            fit = with_blocks if with_blocks[0].freedom >= _MIN_DOF else fit
         if fit[0].freedom < 1:
             continue
-        group[cells], left[rows] = len(found), fit[1]
-        again = means.compositions()[cells] - 1.0
-        freedom[cells] = fit[0].freedom * again / again.sum()
-        found.append(fit[0])
-    return HostEffects(without_hosts(means, left, freedom), tuple(found), group, place, means, hosts)
+        group[cells], remaining_residual[rows] = len(models), fit[1]
+        repeats = means.count_compositions()[cells] - 1.0
+        freedom[cells] = fit[0].freedom * repeats / repeats.sum()
+        models.append(fit[0])
+    return HostEffects(
+        pool_without_host_effects(means, remaining_residual, freedom), tuple(models), group, place, means, hosts
+    )
 
 
-def _columns(labels: Integers) -> Floats:
+def _build_indicator_columns(labels: Integers) -> Floats:
     """Build one indicator column per distinct label."""
     return np.asarray(np.unique(labels)[None, :] == labels[:, None], dtype=np.float64)
 
 
-def _fit(residual: Floats, cell: Integers, cells: int, columns: Floats) -> tuple[_ComparedCells, Floats]:
+def _fit_host_model(residual: Floats, cell: Integers, cells: int, columns: Floats) -> tuple[_HostModel, Floats]:
     """Fit a linear model of host effects to the residuals of a group of cells, and return the residuals without them."""
     size = np.bincount(cell, minlength=cells)
     share = np.zeros((cells, columns.shape[1]))
     np.add.at(share, cell, columns)
     share /= size[:, None]
-    inside = columns - share[cell]
-    normal = inside.T @ inside
-    inverse = np.asarray(np.linalg.pinv(normal, rcond=_ROUNDING, hermitian=True), dtype=np.float64)
+    centred_columns = columns - share[cell]
+    normal = centred_columns.T @ centred_columns
+    inverse = np.asarray(np.linalg.pinv(normal, rcond=_ROUNDING_TOLERANCE, hermitian=True), dtype=np.float64)
     estimable = normal @ inverse
-    effect = inverse @ (inside.T @ residual)
+    effect = inverse @ (centred_columns.T @ residual)
     freedom = residual.size - cells - round(float(np.trace(estimable)))
-    affordable = freedom >= max(_LEAST_FREEDOM, (residual.size - cells) / 2)
-    return _ComparedCells(share, inverse, estimable, effect, freedom, affordable), residual - inside @ effect
+    has_enough_freedom = freedom >= max(_MIN_DOF, (residual.size - cells) / 2)
+    return _HostModel(
+        share, inverse, estimable, effect, freedom, has_enough_freedom
+    ), residual - centred_columns @ effect

@@ -34,8 +34,8 @@ import scipy
 
 from campaign.common.intervals import CONFIDENCE_LEVEL, SIGNIFICANCE_LEVEL, Floats, Integers, student_quantile
 
-POWER = 0.8
-_ROUNDING = 1e-12
+TEST_POWER = 0.8
+_ROUNDING_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,43 +50,47 @@ class LogRatios:
     variance: Floats
     freedom: Floats
 
-    def bounds(self, confidence: float = CONFIDENCE_LEVEL) -> tuple[Floats, Floats, Floats]:
+    def compute_bounds(self, confidence: float = CONFIDENCE_LEVEL) -> tuple[Floats, Floats, Floats]:
         """Return the ratios and their bounds: (value, low, high)."""
-        half = np.where(
+        half_width = np.where(
             self.variance > 0, student_quantile(self.freedom, confidence) * np.sqrt(self.variance), self.variance
         )
         with np.errstate(over="ignore"):
-            return self.ratio, self.ratio * np.exp(-half), self.ratio * np.exp(half)
+            return self.ratio, self.ratio * np.exp(-half_width), self.ratio * np.exp(half_width)
 
-    def p(self, none: npt.ArrayLike = 1.0) -> Floats:
+    def compute_p_values(self, null_ratio: npt.ArrayLike = 1.0) -> Floats:
         """Return two-sided p-values of the hypothesis that each ratio equals the null ratio; nan without an interval."""
-        away = np.abs(np.log(self.ratio / np.asarray(none, dtype=np.float64)))
+        distance = np.abs(np.log(self.ratio / np.asarray(null_ratio, dtype=np.float64)))
         # A rounding error is no difference, even if the variance is as small as a rounding error.
-        certain = np.where(np.isnan(away + self.variance + self.freedom), np.nan, np.where(away > _ROUNDING, 0.0, 1.0))
-        varies = (self.variance > 0) & ~(away <= _ROUNDING)
-        spread = np.where(varies, self.variance, np.nan)
-        return np.where(varies, 2.0 * scipy.special.stdtr(self.freedom, -away / np.sqrt(spread)), certain)
+        exact_p = np.where(
+            np.isnan(distance + self.variance + self.freedom),
+            np.nan,
+            np.where(distance > _ROUNDING_TOLERANCE, 0.0, 1.0),
+        )
+        has_variance = (self.variance > 0) & ~(distance <= _ROUNDING_TOLERANCE)
+        spread = np.where(has_variance, self.variance, np.nan)
+        return np.where(has_variance, 2.0 * scipy.special.stdtr(self.freedom, -distance / np.sqrt(spread)), exact_p)
 
-    def least_detectable_pct(self, tests: int = 1) -> Floats:
+    def compute_detectable_pct(self, tests: int = 1) -> Floats:
         """Return the difference, in percent of the reference, that 80 of 100 campaigns of this design detect.
 
         Args:
             tests: number of tests in the family; a single difference has to pass the first step of Holm's adjustment.
         """
-        shift = detectable_errors(self.freedom, tests)
+        shift = compute_detectable_errors(self.freedom, tests)
         with np.errstate(over="ignore"):
             return np.asarray(100.0 * np.expm1(shift * np.sqrt(self.variance)), dtype=np.float64)
 
-    def over(self, other: LogRatios) -> LogRatios:
+    def divide_by(self, divisor: LogRatios) -> LogRatios:
         """Return the ratio of these ratios to independent others, with the degrees of freedom of Welch and Satterthwaite."""
         return LogRatios(
-            self.ratio / other.ratio,
-            self.variance + other.variance,
-            welch((self.variance, self.freedom), (other.variance, other.freedom)),
+            self.ratio / divisor.ratio,
+            self.variance + divisor.variance,
+            compute_welch_freedom((self.variance, self.freedom), (divisor.variance, divisor.freedom)),
         )
 
 
-def detectable_errors(freedom: npt.ArrayLike, tests: npt.ArrayLike = 1) -> Floats:
+def compute_detectable_errors(freedom: npt.ArrayLike, tests: npt.ArrayLike = 1) -> Floats:
     """Return the difference, in estimated standard errors, that 80 of 100 campaigns of the same design detect.
 
     Two estimates of the error take part: the one at hand, and that of the campaign that is to detect the difference. Both are
@@ -98,12 +102,12 @@ def detectable_errors(freedom: npt.ArrayLike, tests: npt.ArrayLike = 1) -> Float
     small = np.minimum(f, 1000.0)
     # Squared mean of an estimated standard error relative to the true one. The difference from 1 is its variance.
     mean = np.exp(2 * (scipy.special.gammaln((small + 1) / 2) - scipy.special.gammaln(small / 2))) * 2 / small
-    z = scipy.special.ndtri(POWER) ** 2
+    z = scipy.special.ndtri(TEST_POWER) ** 2
     a, b, c = mean - z * (1 - mean), t * mean, t**2 * mean - z * (1 + t**2 * (1 - mean))
     return np.asarray((b + np.sqrt(b**2 - a * c)) / a, dtype=np.float64)
 
 
-def welch(*parts: tuple[Floats, Floats]) -> Floats:
+def compute_welch_freedom(*parts: tuple[Floats, Floats]) -> Floats:
     """Return the degrees of freedom of a sum of variances (Welch-Satterthwaite).
 
     The result is 1 if the sum is zero, where it is irrelevant, and infinite if all of the variance is known exactly, like that
@@ -115,12 +119,12 @@ def welch(*parts: tuple[Floats, Floats]) -> Floats:
     """
     total = np.asarray(sum(variance for variance, _ in parts))
     divisor = np.asarray(sum(variance**2 / freedom for variance, freedom in parts))
-    found = np.asarray(total**2 / np.where(divisor > 0, divisor, 1.0))
-    without = np.where(np.isnan(divisor), np.nan, np.where(total > 0, np.inf, 1.0))
-    return np.asarray(np.where(divisor > 0, found, without), dtype=np.float64)
+    freedom_of_sum = np.asarray(total**2 / np.where(divisor > 0, divisor, 1.0))
+    freedom_without_variance = np.where(np.isnan(divisor), np.nan, np.where(total > 0, np.inf, 1.0))
+    return np.asarray(np.where(divisor > 0, freedom_of_sum, freedom_without_variance), dtype=np.float64)
 
 
-def unpaired(
+def compute_unpaired_ratios(
     mean_a: npt.ArrayLike,
     sd_a: npt.ArrayLike,
     n_a: npt.ArrayLike,
@@ -136,19 +140,19 @@ def unpaired(
     size_a, size_b = np.asarray(n_a, dtype=np.float64), np.asarray(n_b, dtype=np.float64)
     positive = (a > 0) & (b > 0)
     a, b = np.where(positive, a, np.nan), np.where(positive, b, np.nan)
-    enough = (size_a >= 2) & (size_b >= 2)
-    size_a, size_b = np.where(enough, size_a, np.nan), np.where(enough, size_b, np.nan)
+    has_enough_runs = (size_a >= 2) & (size_b >= 2)
+    size_a, size_b = np.where(has_enough_runs, size_a, np.nan), np.where(has_enough_runs, size_b, np.nan)
     part_a = (np.asarray(sd_a, dtype=np.float64) / a) ** 2 / size_a
     part_b = (np.asarray(sd_b, dtype=np.float64) / b) ** 2 / size_b
-    freedom = welch((part_a, size_a - 1), (part_b, size_b - 1))
+    freedom = compute_welch_freedom((part_a, size_a - 1), (part_b, size_b - 1))
     return LogRatios(a / b, part_a + part_b, freedom)
 
 
 # With two pairs t is 12.7, which makes an interval useless. The unpaired interval is valid too, but wide if blocks differ.
-LEAST_PAIRS = 3
+MIN_PAIRS = 3
 
 
-def paired(a: npt.ArrayLike, b: npt.ArrayLike, groups: npt.ArrayLike, count: int) -> LogRatios:
+def compute_paired_ratios(a: npt.ArrayLike, b: npt.ArrayLike, groups: npt.ArrayLike, count: int) -> LogRatios:
     """Compute ratios a/b of the means over the pairs of each of the groups 0 .. count - 1.
 
     The ratio is nan for groups without a pair or with a mean that is not positive. The variance is nan for groups of one pair.
@@ -160,22 +164,22 @@ def paired(a: npt.ArrayLike, b: npt.ArrayLike, groups: npt.ArrayLike, count: int
         count: number of comparisons.
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    of = np.asarray(groups, dtype=np.int64)
-    n = np.bincount(of, minlength=count).astype(np.float64)
-    some = np.where(n > 0, n, np.nan)
-    mean_a = np.bincount(of, first, count) / some
-    mean_b = np.bincount(of, second, count) / some
+    group = np.asarray(groups, dtype=np.int64)
+    n = np.bincount(group, minlength=count).astype(np.float64)
+    size = np.where(n > 0, n, np.nan)
+    mean_a = np.bincount(group, first, count) / size
+    mean_b = np.bincount(group, second, count) / size
     positive = (mean_a > 0) & (mean_b > 0)
     mean_a, mean_b = np.where(positive, mean_a, np.nan), np.where(positive, mean_b, np.nan)
-    differences = first / mean_a[of] - second / mean_b[of]
+    differences = first / mean_a[group] - second / mean_b[group]
     freedom = np.where(n > 1, n - 1, np.nan)
-    squares = np.bincount(of, differences**2, count)
+    squares = np.bincount(group, differences**2, count)
     # Rounding errors of equal differences are no spread.
     squares = np.where(squares > n * 1e-28, squares, 0.0)
-    return LogRatios(mean_a / mean_b, squares / freedom / some, np.where(positive, freedom, np.nan))
+    return LogRatios(mean_a / mean_b, squares / freedom / size, np.where(positive, freedom, np.nan))
 
 
-def is_paired(pairs: npt.ArrayLike, n_a: npt.ArrayLike, n_b: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+def has_enough_pairs(pairs: npt.ArrayLike, n_a: npt.ArrayLike, n_b: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     """Return whether a comparison is to be paired, which depends on the design alone, never on measured values.
 
     It is paired if there are at least three pairs, which contain at least half of the runs of the smaller sample.
@@ -185,5 +189,5 @@ def is_paired(pairs: npt.ArrayLike, n_a: npt.ArrayLike, n_b: npt.ArrayLike) -> n
         n_a: runs of the first sample.
         n_b: runs of the second sample.
     """
-    found: Integers = np.asarray(pairs, dtype=np.int64)
-    return np.asarray((found >= LEAST_PAIRS) & (2 * found >= np.minimum(n_a, n_b)), dtype=np.bool_)
+    pair_count: Integers = np.asarray(pairs, dtype=np.int64)
+    return np.asarray((pair_count >= MIN_PAIRS) & (2 * pair_count >= np.minimum(n_a, n_b)), dtype=np.bool_)

@@ -16,7 +16,7 @@ import pandas as pd
 
 from campaign.analysis.statistics import scaling_models
 from campaign.analysis.statistics.comparisons import Design
-from campaign.analysis.statistics.scaling_models import AMDAHL, GUSTAFSON, LATENCY, Curves, Fit
+from campaign.analysis.statistics.scaling_models import AMDAHL, GUSTAFSON, LATENCY, ScalingCurves, ScalingFit
 from campaign.common import wording
 
 # Columns of each model's parameters, with the factor from the model's unit; each has _low and _high beside it.
@@ -27,7 +27,7 @@ PARAMETERS: Mapping[str, Sequence[tuple[str, float]]] = {
 }
 
 
-def without_models(rows: pd.DataFrame) -> pd.DataFrame:
+def add_empty_model_columns(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with the columns of `add_model_columns`, but without model and dip, for points that are no rates."""
     prefixes = ("dip_", "fit_per_s", "fit_residual_", "aicc_", "effective_")
     parameters = tuple(name for columns in PARAMETERS.values() for name, _ in columns)
@@ -35,7 +35,7 @@ def without_models(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(fit="", fit_misses=False, fit_holds=False, dip=False, **dict.fromkeys(numbers, np.nan))
 
 
-def with_models(rows: pd.DataFrame, series: Sequence[str], design: Design, runs: pd.DataFrame) -> pd.DataFrame:
+def add_model_columns(rows: pd.DataFrame, series: Sequence[str], design: Design, runs: pd.DataFrame) -> pd.DataFrame:
     """Add the fitted models and the dips of each curve to the rows of `comparable_cells.compare_device_counts`.
 
     Per curve: fit is the name of the model with the smallest AICc; fit_misses is whether the points deviate from it;
@@ -52,67 +52,76 @@ def with_models(rows: pd.DataFrame, series: Sequence[str], design: Design, runs:
     points = rows[rows["compact"] & (rows["n_ok"] > 0)].sort_values([*series, "ranks"], kind="stable")
     curve = points.groupby(list(series), sort=False).ngroup().to_numpy().astype(np.int64)
     place = points.groupby(curve, sort=False).cumcount().to_numpy().astype(np.int64)
-    curves, known = _curves(points, curve, place, design)
-    found = scaling_models.dips(curves, np.where(known, 0.0, np.nan))
+    curves, has_composition_variance = _build_curves(points, curve, place, design)
+    dips = scaling_models.find_dips(curves, np.where(has_composition_variance, 0.0, np.nan))
     # Dips are excluded from the fit, because they would distort the models.
-    fits = scaling_models.fit(replace(curves, n_runs=np.where(found.dip, 0.0, curves.n_runs)))
-    best = scaling_models.best(fits)
-    of_curve = pd.DataFrame({"fit": pd.Series(best, dtype="str"), **_parameters(fits)})
-    of_curve["fit_misses"] = [bool(name) and bool(fits[name].misses[at]) for at, name in enumerate(best)]
-    of_curve["fit_holds"] = [bool(name) and bool(fits[name].holds[at]) for at, name in enumerate(best)]
-    residual = [float(fits[name].residual_pct[at]) if name else np.nan for at, name in enumerate(best)]
-    of_curve["fit_residual_pct"] = residual
+    fits = scaling_models.fit_models(replace(curves, n_runs=np.where(dips.is_dip, 0.0, curves.n_runs)))
+    best = scaling_models.select_best_models(fits)
+    curve_columns = pd.DataFrame({"fit": pd.Series(best, dtype="str"), **_list_parameter_columns(fits)})
+    curve_columns["fit_misses"] = [
+        bool(name) and bool(fits[name].is_rejected[index]) for index, name in enumerate(best)
+    ]
+    curve_columns["fit_holds"] = [bool(name) and bool(fits[name].is_valid[index]) for index, name in enumerate(best)]
+    residual = [float(fits[name].residual_pct[index]) if name else np.nan for index, name in enumerate(best)]
+    curve_columns["fit_residual_pct"] = residual
     fitted = np.array(
-        [fits[name].expected[at] if name else np.full(curves.devices.shape[1], np.nan) for at, name in enumerate(best)]
+        [
+            fits[name].expected[index] if name else np.full(curves.devices.shape[1], np.nan)
+            for index, name in enumerate(best)
+        ]
     )
-    of_point = {
+    point_columns = {
         "fit_per_s": fitted,
-        "dip_expected_per_s": found.expected,
-        "dip_pct": found.under_pct,
-        "dip_low": found.low_pct,
-        "dip_high": found.high_pct,
-        "dip_p": found.p,
-        "dip_p_holm": found.p_holm,
+        "dip_expected_per_s": dips.expected,
+        "dip_pct": dips.drop_pct,
+        "dip_low": dips.low_pct,
+        "dip_high": dips.high_pct,
+        "dip_p": dips.p,
+        "dip_p_holm": dips.p_holm,
     }
-    at_points = pd.DataFrame({name: values[curve, place] for name, values in of_point.items()}, index=points.index)
+    point_table = pd.DataFrame(
+        {name: values[curve, place] for name, values in point_columns.items()}, index=points.index
+    )
     keys = points.groupby(curve, sort=False)[list(series)].first().reset_index(drop=True)
     result = rows.merge(
-        pd.concat([keys, of_curve], axis="columns"), on=list(series), how="left", validate="many_to_one"
+        pd.concat([keys, curve_columns], axis="columns"), on=list(series), how="left", validate="many_to_one"
     )
     result.index = rows.index
-    result = result.join(at_points)
+    result = result.join(point_table)
     result["fit"] = result["fit"].fillna("")
     for name in ("fit_misses", "fit_holds"):
         result[name] = result[name].eq(True)
     result["dip"] = scaling_models.is_dip(result["dip_p_holm"], result["dip_low"])
-    return _with_bandwidth(result, series, runs)
+    return _add_bandwidth_column(result, series, runs)
 
 
-def _curves(
+def _build_curves(
     points: pd.DataFrame, curve: npt.NDArray[np.int64], place: npt.NDArray[np.int64], design: Design
-) -> tuple[Curves, npt.NDArray[np.bool_]]:
+) -> tuple[ScalingCurves, npt.NDArray[np.bool_]]:
     """Build the curves, and return for each whether the errors of its points include the spread of compositions."""
     shape = (int(curve.max()) + 1, int(place.max()) + 1)
 
-    def spread_out(values: Any, missing: float) -> npt.NDArray[np.float64]:
+    def arrange_by_curve(values: Any, missing: float) -> npt.NDArray[np.float64]:
         found = np.full(shape, missing)
         found[curve, place] = np.asarray(values, dtype=np.float64)
         return found
 
-    errors = design.errors(points["cell_id"], curve)
+    errors = design.estimate_errors(points["cell_id"], curve)
     runs = points["n_ok"].to_numpy(dtype=np.float64)
-    columns = {name: spread_out(points[name], np.nan) for name in ("ranks", "hosts", "mean", "batch")}
-    sd = spread_out(points["mean"] * np.sqrt(errors.variance * runs), np.nan)
+    columns = {name: arrange_by_curve(points[name], np.nan) for name in ("ranks", "hosts", "mean", "batch")}
+    sd = arrange_by_curve(points["mean"] * np.sqrt(errors.variance * runs), np.nan)
     freedom = np.full(shape[0], np.inf)
     with np.errstate(invalid="ignore"):
         np.minimum.at(freedom, curve, errors.freedom)
-    known = np.ones(shape[0], dtype=np.bool_)
-    np.logical_and.at(known, curve, errors.known)
+    has_composition_variance = np.ones(shape[0], dtype=np.bool_)
+    np.logical_and.at(has_composition_variance, curve, errors.has_composition_variance)
     batch = columns["batch"][:, 0]
-    return Curves(columns["ranks"], columns["hosts"], columns["mean"], sd, spread_out(runs, 0.0), batch, freedom), known
+    return ScalingCurves(
+        columns["ranks"], columns["hosts"], columns["mean"], sd, arrange_by_curve(runs, 0.0), batch, freedom
+    ), has_composition_variance
 
 
-def _parameters(fits: Mapping[str, Fit]) -> dict[str, npt.NDArray[np.float64]]:
+def _list_parameter_columns(fits: Mapping[str, ScalingFit]) -> dict[str, npt.NDArray[np.float64]]:
     """Build the columns of the parameters of all models, with their intervals and AICc."""
     columns = {}
     for model, fit in fits.items():
@@ -123,7 +132,7 @@ def _parameters(fits: Mapping[str, Fit]) -> dict[str, npt.NDArray[np.float64]]:
     return columns
 
 
-def _with_bandwidth(rows: pd.DataFrame, series: Sequence[str], runs: pd.DataFrame) -> pd.DataFrame:
+def _add_bandwidth_column(rows: pd.DataFrame, series: Sequence[str], runs: pd.DataFrame) -> pd.DataFrame:
     """Add the effective bandwidth B, computed from bytes / B, if the runs report the bytes that a step reduces."""
     unknown = np.full(len(rows), np.nan)
     if "allreduce_bytes_per_step" in runs.columns:
@@ -139,40 +148,42 @@ def _with_bandwidth(rows: pd.DataFrame, series: Sequence[str], runs: pd.DataFram
     return rows.assign(**columns)
 
 
-def line(row: Mapping[str, Any], devices: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def predict_throughput(row: Mapping[str, Any], devices: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Return the throughput of the best model of a row's curve at any number of devices."""
     model = str(row["fit"])
     values = [row[name] / factor for name, factor in PARAMETERS[model]]
-    return scaling_models.throughput_of(model, values, devices, float(row["batch"]))
+    return scaling_models.predict_throughput(model, values, devices, float(row["batch"]))
 
 
-def said(row: Mapping[str, Any]) -> str:
+def describe_fit(row: Mapping[str, Any]) -> str:
     """Describe the best model of a row's curve, with the 95 % intervals of its parameters; '' without a model."""
     model = row["fit"]
     if not model:
         return ""
 
-    def value(name: str, say: Any) -> str:
-        return f"{say(row[name])} [{wording.format_range(row[f'{name}_low'], row[f'{name}_high'], say)}]"
+    def format_parameter(name: str, format_value: Any) -> str:
+        return (
+            f"{format_value(row[name])} [{wording.format_range(row[f'{name}_low'], row[f'{name}_high'], format_value)}]"
+        )
 
-    def milliseconds(number: float) -> str:
+    def format_milliseconds(number: float) -> str:
         return f"{wording.format_number(number)}\u202fms"
 
-    def microseconds(number: float) -> str:
+    def format_microseconds(number: float) -> str:
         return f"{wording.format_number(number)}\u202fµs"
 
-    away = wording.format_percent(row["fit_residual_pct"])
-    misses = (
-        "" if row["fit_holds"] else f"; it does not describe the points, which lie {away} off it (root mean square)"
+    residual = wording.format_percent(row["fit_residual_pct"])
+    caveat = (
+        "" if row["fit_holds"] else f"; it does not describe the points, which lie {residual} off it (root mean square)"
     )
     if model == AMDAHL:
-        return f"Amdahl: {value('amdahl_serial_pct', wording.format_percent)} serial{misses}"
+        return f"Amdahl: {format_parameter('amdahl_serial_pct', wording.format_percent)} serial{caveat}"
     if model == GUSTAFSON:
-        return f"Gustafson: {value('gustafson_serial_pct', wording.format_percent)} serial{misses}"
+        return f"Gustafson: {format_parameter('gustafson_serial_pct', wording.format_percent)} serial{caveat}"
     bandwidth = row["effective_gb_per_s"]
-    gives = f" (B {wording.format_number(bandwidth)}\u202fGB/s)" if np.isfinite(bandwidth) else ""
+    bandwidth_note = f" (B {wording.format_number(bandwidth)}\u202fGB/s)" if np.isfinite(bandwidth) else ""
     return (
-        f"latency-bandwidth: compute {value('compute_ms', milliseconds)}, "
-        f"alpha {value('alpha_us', microseconds)}, "
-        f"bytes/B {value('bytes_over_b_ms', milliseconds)}{gives}{misses}"
+        f"latency-bandwidth: compute {format_parameter('compute_ms', format_milliseconds)}, "
+        f"alpha {format_parameter('alpha_us', format_microseconds)}, "
+        f"bytes/B {format_parameter('bytes_over_b_ms', format_milliseconds)}{bandwidth_note}{caveat}"
     )

@@ -38,7 +38,7 @@ import scipy
 from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats, Marks, adjust_p_values, student_quantile
 
 
-def aicc(mean_square: npt.ArrayLike, values: npt.ArrayLike, parameters: npt.ArrayLike) -> Floats:
+def compute_aicc(mean_square: npt.ArrayLike, values: npt.ArrayLike, parameters: npt.ArrayLike) -> Floats:
     """Return the corrected Akaike information criterion of normal residuals, element-wise; infinite with too few values.
 
     Args:
@@ -46,22 +46,24 @@ def aicc(mean_square: npt.ArrayLike, values: npt.ArrayLike, parameters: npt.Arra
         values: number of values.
         parameters: number of parameters, with the variance of the residuals among them or for no model.
     """
-    n, known = np.asarray(values, dtype=np.float64), np.asarray(parameters, dtype=np.float64)
-    left = n - known - 1
-    correction = 2 * known * (known + 1) / np.where(left > 0, left, 1.0)
-    return np.asarray(np.where(left > 0, n * np.log(mean_square) + 2 * known + correction, np.inf), dtype=np.float64)
+    n, parameter_count = np.asarray(values, dtype=np.float64), np.asarray(parameters, dtype=np.float64)
+    remaining = n - parameter_count - 1
+    correction = 2 * parameter_count * (parameter_count + 1) / np.where(remaining > 0, remaining, 1.0)
+    return np.asarray(
+        np.where(remaining > 0, n * np.log(mean_square) + 2 * parameter_count + correction, np.inf), dtype=np.float64
+    )
 
 
 AMDAHL, GUSTAFSON, LATENCY = "Amdahl", "Gustafson", "latency-bandwidth"
-MOST_RESIDUAL_PCT = 5.0
+MAX_RESIDUAL_PCT = 5.0
 """Limit of the root mean square of the points' relative residuals. A model further from its points does not describe them."""
-LEAST_DIP_PCT = 1.0
+MIN_DIP_PCT = 1.0
 """Smallest dip, because very even runs show differences below the accuracy of any smooth cost, which are irrelevant."""
 MODELS = (AMDAHL, GUSTAFSON, LATENCY)
 
 
 @dataclass(frozen=True, slots=True)
-class Curves:
+class ScalingCurves:
     """Scaling curves as arrays [curve, point], with points in the order of devices; absent points have n_runs 0.
 
     batch: per device, [curve]. sd: standard deviation of a run, computed from the error of its point (times the root of n_runs),
@@ -78,23 +80,23 @@ class Curves:
     freedom: Floats | None = None
 
     @property
-    def there(self) -> Marks:
+    def has_point(self) -> Marks:
         """True if the point was measured, [curve, point]."""
         return np.asarray((self.n_runs > 0) & (self.throughput > 0))
 
-    def spread(self) -> tuple[Floats, Floats]:
+    def sum_run_squares(self) -> tuple[Floats, Floats]:
         """Return the sum of squares of the runs' logarithm about their points' means, and its degrees of freedom, [curve]."""
-        several = self.there & (self.n_runs > 1) & np.isfinite(self.sd)
-        relative = np.where(several, self.sd / np.where(self.there, self.throughput, 1.0), 0.0)
-        freedom = np.where(several, self.n_runs - 1, 0.0)
+        has_spread = self.has_point & (self.n_runs > 1) & np.isfinite(self.sd)
+        relative = np.where(has_spread, self.sd / np.where(self.has_point, self.throughput, 1.0), 0.0)
+        freedom = np.where(has_spread, self.n_runs - 1, 0.0)
         if self.freedom is not None:
-            share = several / np.maximum(several.sum(axis=1, keepdims=True), 1)
+            share = has_spread / np.maximum(has_spread.sum(axis=1, keepdims=True), 1)
             freedom = np.nan_to_num(self.freedom)[:, None] * share
         return (freedom * relative**2).sum(axis=1), freedom.sum(axis=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class ScalingFit:
     """One model fitted to all curves. parameters, low, high: [curve, parameter], nan if a curve has too few points.
 
     residual_pct: root mean square of the points' relative residuals, by their degrees of freedom, [curve].
@@ -110,29 +112,29 @@ class Fit:
     high: Floats
     aicc: Floats
     expected: Floats
-    misses: Marks
+    is_rejected: Marks
     residual_pct: Floats
 
     @property
-    def holds(self) -> Marks:
+    def is_valid(self) -> Marks:
         """True if the model describes its points, which agree with it within their errors and are close to it."""
-        return np.isfinite(self.aicc) & ~self.misses & (self.residual_pct <= MOST_RESIDUAL_PCT)
+        return np.isfinite(self.aicc) & ~self.is_rejected & (self.residual_pct <= MAX_RESIDUAL_PCT)
 
 
-def fit(curves: Curves) -> dict[str, Fit]:
+def fit_models(curves: ScalingCurves) -> dict[str, ScalingFit]:
     """Fit all models to all curves; a curve needs one point more than a model has parameters."""
-    return {model: _fit(curves, model) for model in MODELS}
+    return {model: _fit_model(curves, model) for model in MODELS}
 
 
-def best(fits: dict[str, Fit]) -> npt.NDArray[np.object_]:
+def select_best_models(fits: dict[str, ScalingFit]) -> npt.NDArray[np.object_]:
     """Return the name of the model with the smallest AICc of each curve; '' if no model could be fitted."""
     scores = np.stack([fits[model].aicc for model in MODELS])
-    known = np.isfinite(scores).any(axis=0)
-    chosen = np.argmin(np.where(np.isfinite(scores), scores, np.inf), axis=0)
-    return np.where(known, np.array(MODELS, dtype=object)[chosen], "")
+    has_fit = np.isfinite(scores).any(axis=0)
+    best_index = np.argmin(np.where(np.isfinite(scores), scores, np.inf), axis=0)
+    return np.where(has_fit, np.array(MODELS, dtype=object)[best_index], "")
 
 
-def throughput_of(model: str, parameters: npt.ArrayLike, devices: npt.ArrayLike, batch: float) -> Floats:
+def predict_throughput(model: str, parameters: npt.ArrayLike, devices: npt.ArrayLike, batch: float) -> Floats:
     """Return the throughput (samples per second) of a fitted model at any number of devices.
 
     Args:
@@ -150,10 +152,10 @@ def throughput_of(model: str, parameters: npt.ArrayLike, devices: npt.ArrayLike,
     return np.asarray(n * batch / (first + second * 2 * (n - 1) + third[0] * 2 * (n - 1) / n))
 
 
-def _design(curves: Curves, model: str) -> tuple[Floats, Floats]:
+def _build_linear_model(curves: ScalingCurves, model: str) -> tuple[Floats, Floats]:
     """Return the columns of the linear model [curve, point, parameter], and its target values [curve, point]."""
-    n = np.where(curves.there, curves.devices, 1.0)
-    rate = np.where(curves.there, curves.throughput, 1.0)
+    n = np.where(curves.has_point, curves.devices, 1.0)
+    rate = np.where(curves.has_point, curves.throughput, 1.0)
     one = np.ones_like(n)
     if model == AMDAHL:
         return np.stack([one, 1.0 / n], axis=-1), 1.0 / rate
@@ -163,91 +165,107 @@ def _design(curves: Curves, model: str) -> tuple[Floats, Floats]:
     return np.stack([one, 2 * (n - 1), 2 * (n - 1) / n], axis=-1), step
 
 
-def _fit(curves: Curves, model: str) -> Fit:
+def _fit_model(curves: ScalingCurves, model: str) -> ScalingFit:
     """Fit one model to all curves."""
-    columns, target = _design(curves, model)
-    there, runs = curves.there, np.where(curves.there, curves.n_runs, 0.0)
+    columns, target = _build_linear_model(curves, model)
+    has_point, runs = curves.has_point, np.where(curves.has_point, curves.n_runs, 0.0)
     count = columns.shape[-1]
     # Rows of relative residuals, weighted by the runs behind them.
     weighted = columns / target[..., None] * np.sqrt(runs)[..., None]
-    enough = (there.sum(axis=1) > count) & (runs.sum(axis=1) > count + 2)
-    normal = np.where(enough[:, None, None], np.einsum("cpi,cpj->cij", weighted, weighted), np.eye(count))
-    right = np.einsum("cpi,cp->ci", weighted, np.sqrt(runs))
-    linear = _not_negative(normal, right)
+    is_fitted = (has_point.sum(axis=1) > count) & (runs.sum(axis=1) > count + 2)
+    normal = np.where(is_fitted[:, None, None], np.einsum("cpi,cpj->cij", weighted, weighted), np.eye(count))
+    right_side = np.einsum("cpi,cp->ci", weighted, np.sqrt(runs))
+    linear = _solve_nonnegative_least_squares(normal, right_side)
     fitted = np.maximum(np.einsum("cpi,ci->cp", columns, linear), np.finfo(float).tiny)
-    residual = np.where(there, np.log(fitted / target), 0.0)
-    about_curve, (about_mean, freedom) = (runs * residual**2).sum(axis=1), curves.spread()
+    residual = np.where(has_point, np.log(fitted / target), 0.0)
+    about_curve, (about_mean, freedom) = (runs * residual**2).sum(axis=1), curves.sum_run_squares()
     total = runs.sum(axis=1)
     # Exact data have no residuals. The floor keeps the logarithm finite and orders such fits by their parameters.
     mean_square = np.maximum((about_curve + about_mean) / np.maximum(total, 1), 1e-24)
-    criterion = np.where(enough, aicc(mean_square, total, count + 1), np.nan)
-    left = np.maximum(there.sum(axis=1) - count, 1.0)
-    misses, variance, free = _noise(about_curve, left, about_mean, freedom)
-    free_fit = np.linalg.solve(normal, right[..., None])[..., 0]
+    criterion = np.where(is_fitted, compute_aicc(mean_square, total, count + 1), np.nan)
+    residual_freedom = np.maximum(has_point.sum(axis=1) - count, 1.0)
+    is_rejected, variance, variance_freedom = _estimate_noise(about_curve, residual_freedom, about_mean, freedom)
+    unbounded_parameters = np.linalg.solve(normal, right_side[..., None])[..., 0]
     covariance = np.linalg.inv(normal) * variance[:, None, None]
-    quantile = student_quantile(free)
-    parameters, low, high = _parameters(model, linear, free_fit, covariance, quantile)
-    unknown = ~enough[:, None]
-    parameters, low, high = (np.where(unknown, np.nan, each) for each in (parameters, low, high))
-    gives = fitted if model == GUSTAFSON else 1.0 / fitted
-    expected = gives * (curves.devices * curves.batch[:, None] if model == LATENCY else 1.0)
-    expected = np.where(unknown | ~there, np.nan, expected)
-    away = 100 * np.sqrt((residual**2).sum(axis=1) / left)
-    return Fit(model, parameters, low, high, criterion, expected, misses & enough, np.where(enough, away, np.nan))
-
-
-def _noise(about_curve: Floats, left: Floats, about_mean: Floats, freedom: Floats) -> tuple[Marks, Floats, Floats]:
-    """Return whether points deviate from the curve more than runs from their mean, and the run variance with its freedom."""
-    of_points = about_curve / left
-    with np.errstate(divide="ignore", invalid="ignore"):
-        of_runs = about_mean / freedom
-        ratio = of_points / of_runs
-    repeated = (freedom > 0) & (of_runs > 0)
-    misses = repeated & (
-        scipy.special.fdtrc(left, np.maximum(freedom, 1), np.where(repeated, ratio, 0.0)) < SIGNIFICANCE_LEVEL
+    quantile = student_quantile(variance_freedom)
+    parameters, low, high = _convert_parameters(model, linear, unbounded_parameters, covariance, quantile)
+    is_unfitted = ~is_fitted[:, None]
+    parameters, low, high = (np.where(is_unfitted, np.nan, values) for values in (parameters, low, high))
+    prediction = fitted if model == GUSTAFSON else 1.0 / fitted
+    expected = prediction * (curves.devices * curves.batch[:, None] if model == LATENCY else 1.0)
+    expected = np.where(is_unfitted | ~has_point, np.nan, expected)
+    residual_pct = 100 * np.sqrt((residual**2).sum(axis=1) / residual_freedom)
+    return ScalingFit(
+        model,
+        parameters,
+        low,
+        high,
+        criterion,
+        expected,
+        is_rejected & is_fitted,
+        np.where(is_fitted, residual_pct, np.nan),
     )
-    pooled = (about_curve + about_mean) / (left + freedom)
-    alone = misses | ~repeated
-    return np.asarray(misses), np.where(alone, of_points, pooled), np.where(alone, left, left + freedom)
 
 
-def _not_negative(normal: Floats, right: Floats) -> Floats:
+def _estimate_noise(
+    about_curve: Floats, residual_freedom: Floats, about_mean: Floats, freedom: Floats
+) -> tuple[Marks, Floats, Floats]:
+    """Return whether points deviate from the curve more than runs from their mean, and the run variance with its freedom."""
+    point_variance = about_curve / residual_freedom
+    with np.errstate(divide="ignore", invalid="ignore"):
+        run_variance = about_mean / freedom
+        ratio = point_variance / run_variance
+    has_replicates = (freedom > 0) & (run_variance > 0)
+    is_rejected = has_replicates & (
+        scipy.special.fdtrc(residual_freedom, np.maximum(freedom, 1), np.where(has_replicates, ratio, 0.0))
+        < SIGNIFICANCE_LEVEL
+    )
+    pooled_variance = (about_curve + about_mean) / (residual_freedom + freedom)
+    uses_points_only = is_rejected | ~has_replicates
+    return (
+        np.asarray(is_rejected),
+        np.where(uses_points_only, point_variance, pooled_variance),
+        np.where(uses_points_only, residual_freedom, residual_freedom + freedom),
+    )
+
+
+def _solve_nonnegative_least_squares(normal: Floats, right: Floats) -> Floats:
     """Solve least squares with parameters >= 0 for each system, by trying every set of parameters that are not zero."""
     count = right.shape[-1]
     best_value = np.full(len(right), -np.inf)
-    found = np.zeros_like(right)
+    solution = np.zeros_like(right)
     for size in range(1, count + 1):
-        for chosen in map(list, combinations(range(count), size)):
-            part = np.linalg.solve(normal[:, chosen][:, :, chosen], right[:, chosen, None])[..., 0]
+        for active in map(list, combinations(range(count), size)):
+            part = np.linalg.solve(normal[:, active][:, :, active], right[:, active, None])[..., 0]
             # Sum of squares that a set explains: its parameters times the right side.
-            explained = (part * right[:, chosen]).sum(axis=1)
+            explained = (part * right[:, active]).sum(axis=1)
             better = (part >= 0).all(axis=1) & (explained > best_value)
             best_value = np.where(better, explained, best_value)
-            whole = np.zeros_like(right)
-            whole[:, chosen] = part
-            found = np.where(better[:, None], whole, found)
-    return found
+            candidate = np.zeros_like(right)
+            candidate[:, active] = part
+            solution = np.where(better[:, None], candidate, solution)
+    return solution
 
 
-def _parameters(
-    model: str, linear: Floats, free: Floats, covariance: Floats, quantile: Floats
+def _convert_parameters(
+    model: str, linear: Floats, unbounded: Floats, covariance: Floats, quantile: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Convert the linear parameters to the parameters of the model, with their intervals."""
     if model == LATENCY:
         error = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
-        low, high = free - quantile[:, None] * error, free + quantile[:, None] * error
+        low, high = unbounded - quantile[:, None] * error, unbounded + quantile[:, None] * error
         return linear, np.clip(low, 0.0, linear), np.maximum(high, linear)
 
-    def own(values: Floats) -> Floats:
+    def convert(values: Floats) -> Floats:
         total = values.sum(axis=1)
         return np.stack([1.0 / total if model == AMDAHL else total, values[:, 0] / total], axis=1)
 
-    total = free.sum(axis=1)
-    first = np.stack([-1.0 / total**2] * 2, axis=1) if model == AMDAHL else np.ones_like(free)
-    second = np.stack([free[:, 1], -free[:, 0]], axis=1) / (total**2)[:, None]
+    total = unbounded.sum(axis=1)
+    first = np.stack([-1.0 / total**2] * 2, axis=1) if model == AMDAHL else np.ones_like(unbounded)
+    second = np.stack([unbounded[:, 1], -unbounded[:, 0]], axis=1) / (total**2)[:, None]
     slopes = np.stack([first, second], axis=1)
     error = np.sqrt(np.maximum(np.einsum("cki,cij,ckj->ck", slopes, covariance, slopes), 0.0))
-    value, centre = own(linear), own(free)
+    value, centre = convert(linear), convert(unbounded)
     low, high = centre - quantile[:, None] * error, centre + quantile[:, None] * error
     top = np.array([np.inf, 1.0])
     return value, np.minimum(np.clip(low, 0.0, None), value), np.maximum(np.minimum(high, top), value)
@@ -261,24 +279,24 @@ class Dips:
     """
 
     expected: Floats
-    under_pct: Floats
+    drop_pct: Floats
     low_pct: Floats
     high_pct: Floats
     p: Floats
     p_holm: Floats
 
     @property
-    def dip(self) -> Marks:
+    def is_dip(self) -> Marks:
         """True if a point is a dip."""
         return is_dip(self.p_holm, self.low_pct)
 
 
 def is_dip(p_holm: npt.ArrayLike, low_pct: npt.ArrayLike) -> Marks:
     """Return which points are dips: significant among all of them, and certainly larger than `MIN_DIP_PCT`; nan is no dip."""
-    return np.asarray((np.asarray(p_holm) < SIGNIFICANCE_LEVEL) & (np.asarray(low_pct) > LEAST_DIP_PCT))
+    return np.asarray((np.asarray(p_holm) < SIGNIFICANCE_LEVEL) & (np.asarray(low_pct) > MIN_DIP_PCT))
 
 
-def dips(curves: Curves, lease_variance: npt.ArrayLike = 0.0) -> Dips:
+def find_dips(curves: ScalingCurves, lease_variance: npt.ArrayLike = 0.0) -> Dips:
     """Test every inner point of the curves for a dip.
 
     Args:
@@ -286,47 +304,58 @@ def dips(curves: Curves, lease_variance: npt.ArrayLike = 0.0) -> Dips:
         lease_variance: variance of the logarithm between leases, [curve] or one value, because points of a curve are on separate
             leases. If it is nan, nothing is tested, because a lease may cause the dip.
     """
-    between = np.broadcast_to(np.asarray(lease_variance, dtype=np.float64), curves.batch.shape)
-    there, n = curves.there, np.where(curves.there, curves.devices, np.nan)
-    step = n * curves.batch[:, None] / np.where(there, curves.throughput, np.nan)
-    squares, freedom = curves.spread()
-    runs = np.where(there, curves.n_runs, np.nan)
+    lease_variances = np.broadcast_to(np.asarray(lease_variance, dtype=np.float64), curves.batch.shape)
+    has_point, n = curves.has_point, np.where(curves.has_point, curves.devices, np.nan)
+    step = n * curves.batch[:, None] / np.where(has_point, curves.throughput, np.nan)
+    squares, freedom = curves.sum_run_squares()
+    runs = np.where(has_point, curves.n_runs, np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
-        of_runs = np.broadcast_to((squares / freedom)[:, None], runs.shape)
+        run_variance = np.broadcast_to((squares / freedom)[:, None], runs.shape)
         if curves.freedom is not None:
-            of_runs = (curves.sd / curves.throughput) ** 2
-        variance = of_runs / runs + between[:, None]
-    left, right = _neighbours(there)
+            run_variance = (curves.sd / curves.throughput) ** 2
+        variance = run_variance / runs + lease_variances[:, None]
+    left_neighbour, right_neighbour = _find_neighbours(has_point)
     rows = np.arange(len(n))[:, None]
 
-    def at(values: Floats, places: npt.NDArray[np.int64]) -> Floats:
+    def take(values: Floats, places: npt.NDArray[np.int64]) -> Floats:
         return np.where(places >= 0, values[rows, np.maximum(places, 0)], np.nan)
 
-    several = np.where(there, (curves.hosts > 1).astype(float), np.nan)
-    alike = (at(several, left) == several) & (at(several, right) == several) & (at(n, left) > 1)
-    weight = (1 / n - 1 / at(n, right)) / (1 / at(n, left) - 1 / at(n, right))
-    parts = np.stack([weight * at(step, left), (1 - weight) * at(step, right)])
-    line = np.where(alike, parts.sum(axis=0), np.nan)
-    error = np.sqrt(variance + (parts**2 * np.stack([at(variance, left), at(variance, right)])).sum(axis=0) / line**2)
+    is_multi_host = np.where(has_point, (curves.hosts > 1).astype(float), np.nan)
+    has_neighbours = (
+        (take(is_multi_host, left_neighbour) == is_multi_host)
+        & (take(is_multi_host, right_neighbour) == is_multi_host)
+        & (take(n, left_neighbour) > 1)
+    )
+    weight = (1 / n - 1 / take(n, right_neighbour)) / (1 / take(n, left_neighbour) - 1 / take(n, right_neighbour))
+    parts = np.stack([weight * take(step, left_neighbour), (1 - weight) * take(step, right_neighbour)])
+    line = np.where(has_neighbours, parts.sum(axis=0), np.nan)
+    error = np.sqrt(
+        variance
+        + (parts**2 * np.stack([take(variance, left_neighbour), take(variance, right_neighbour)])).sum(axis=0) / line**2
+    )
     slower = np.log(step / line)
-    free = np.maximum(freedom, 1.0)[:, None]
-    tested = np.isfinite(slower) & np.isfinite(error) & (freedom[:, None] > 0)
+    clipped_freedom = np.maximum(freedom, 1.0)[:, None]
+    is_tested = np.isfinite(slower) & np.isfinite(error) & (freedom[:, None] > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        p = np.where(error > 0, scipy.special.stdtr(free, -slower / error), np.where(slower > 1e-9, 0.0, 1.0))
-    half = student_quantile(free) * error
-    p = np.where(tested, p, np.nan)
-    under, low, high = (np.where(tested, 100 * (1 - np.exp(-(slower + side))), np.nan) for side in (0.0, -half, half))
+        p = np.where(
+            error > 0, scipy.special.stdtr(clipped_freedom, -slower / error), np.where(slower > 1e-9, 0.0, 1.0)
+        )
+    half_width = student_quantile(clipped_freedom) * error
+    p = np.where(is_tested, p, np.nan)
+    drop, low, high = (
+        np.where(is_tested, 100 * (1 - np.exp(-(slower + side))), np.nan) for side in (0.0, -half_width, half_width)
+    )
     return Dips(
-        np.where(np.isfinite(line), n * curves.batch[:, None] / line, np.nan), under, low, high, p, adjust_p_values(p)
+        np.where(np.isfinite(line), n * curves.batch[:, None] / line, np.nan), drop, low, high, p, adjust_p_values(p)
     )
 
 
-def _neighbours(there: Marks) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _find_neighbours(has_point: Marks) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the index of the nearest measured point on each side; -1 if there is none."""
-    count = there.shape[1]
-    places = np.where(there, np.arange(count), -1)
+    count = has_point.shape[1]
+    places = np.where(has_point, np.arange(count), -1)
     before = np.maximum.accumulate(places, axis=1)
-    left = np.concatenate([np.full((len(there), 1), -1), before[:, :-1]], axis=1)
-    after = np.minimum.accumulate(np.where(there, np.arange(count), count)[:, ::-1], axis=1)[:, ::-1]
-    right = np.concatenate([after[:, 1:], np.full((len(there), 1), count)], axis=1)
-    return left, np.where(right == count, -1, right)
+    left_neighbour = np.concatenate([np.full((len(has_point), 1), -1), before[:, :-1]], axis=1)
+    after = np.minimum.accumulate(np.where(has_point, np.arange(count), count)[:, ::-1], axis=1)[:, ::-1]
+    right_neighbour = np.concatenate([after[:, 1:], np.full((len(has_point), 1), count)], axis=1)
+    return left_neighbour, np.where(right_neighbour == count, -1, right_neighbour)

@@ -25,14 +25,14 @@ import numpy.typing as npt
 import pandas as pd
 import scipy
 
-from campaign.analysis.statistics.comparisons import ratios
+from campaign.analysis.statistics.comparisons import compute_ratios
 from campaign.analysis.statistics.experiment_design import Design
 from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats
 
-_ERROR_ABOVE = 0.01
-_ERROR_BELOW = SIGNIFICANCE_LEVEL - _ERROR_ABOVE
-_ERROR_OF_BAND = 0.01
-_BISECTIONS = 60
+_ERROR_LEVEL_ABOVE = 0.01
+_ERROR_LEVEL_BELOW = SIGNIFICANCE_LEVEL - _ERROR_LEVEL_ABOVE
+_BAND_ERROR_LEVEL = 0.01
+_BISECTION_STEPS = 60
 
 
 def bound_best_cell(
@@ -48,15 +48,17 @@ def bound_best_cell(
         design: design that compares the cells, as `Design.with_pools` returns it.
     """
     values, variances = np.asarray(score, dtype=np.float64), np.asarray(variance, dtype=np.float64)
-    rest = pd.Series(list(cells[1:]), dtype=object)
-    difference = ratios(pd.Series([cells[0]] * len(rest), dtype=object), rest, design).of.variance
+    contenders = pd.Series(list(cells[1:]), dtype=object)
+    difference = compute_ratios(
+        pd.Series([cells[0]] * len(contenders), dtype=object), contenders, design
+    ).estimate.variance
     covariance = (variances[0] + difference - variances[1:]) / 2
     # Contenders that are not compared with the best one are independent of it.
     covariance = np.where(np.isfinite(covariance), covariance, variances[0])
-    return bound_largest(values[0], float(variances[0]), freedom, values[0] - values[1:], covariance)
+    return bound_largest_estimate(values[0], float(variances[0]), freedom, values[0] - values[1:], covariance)
 
 
-def bound_largest(
+def bound_largest_estimate(
     value: float, variance: float, freedom: float, leads: Floats, covariances: Floats
 ) -> tuple[float, float]:
     """Return the 95 % bounds of an estimate that was selected because it is the largest; nan without a variance.
@@ -76,16 +78,16 @@ def bound_largest(
     # A contender with at least the same common deviation was not overtaken by chance.
     cuts = np.where(covariances > 0, -leads * error / np.where(covariances > 0, covariances, 1.0), -np.inf)
     cut = float(np.nan_to_num(cuts, nan=-np.inf).max(initial=-np.inf))
-    band = -float(scipy.special.stdtrit(freedom, _ERROR_OF_BAND / (1 + leads.size)))
+    band = -float(scipy.special.stdtrit(freedom, _BAND_ERROR_LEVEL / (1 + leads.size)))
 
     def find_below(part: float, low: float, high: float) -> float:
         """Return the true value, in errors from the estimate, with this part of the distribution below the estimate."""
-        for _ in range(_BISECTIONS):
+        for _ in range(_BISECTION_STEPS):
             middle = (low + high) / 2
-            above_cut, above, above_band = scipy.special.stdtr(freedom, np.array([middle - cut, middle, -band]))
-            low, high = (middle, high) if above_cut - above > part * (above_cut - above_band) else (low, middle)
+            above_cut, error_above, above_band = scipy.special.stdtr(freedom, np.array([middle - cut, middle, -band]))
+            low, high = (middle, high) if above_cut - error_above > part * (above_cut - above_band) else (low, middle)
         return high
 
-    inside = (_ERROR_BELOW - _ERROR_OF_BAND) / (1 - _ERROR_OF_BAND)
-    below, above = find_below(1 - inside, -band, 0.0), find_below(_ERROR_ABOVE, 0.0, band)
-    return value + error * below, value + error * above
+    level_within_band = (_ERROR_LEVEL_BELOW - _BAND_ERROR_LEVEL) / (1 - _BAND_ERROR_LEVEL)
+    error_below, error_above = find_below(1 - level_within_band, -band, 0.0), find_below(_ERROR_LEVEL_ABOVE, 0.0, band)
+    return value + error * error_below, value + error * error_above

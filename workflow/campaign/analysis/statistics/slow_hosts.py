@@ -25,26 +25,26 @@ import numpy.typing as npt
 import pandas as pd
 import scipy
 
-from campaign.analysis.statistics.location import near
+from campaign.analysis.statistics.location import clip_outliers
 from campaign.common.intervals import SIGNIFICANCE_LEVEL, Floats, adjust_p_values, student_quantile
 
-HOSTS_NEEDED = 4
-FAR = 3.0
-_NORMAL = 1.4826
-_ENOUGH = 3
-_DIGITS = 1e-4
-WITH_LEASES = "the spread of leases on the same hosts"
-AMONG_HOSTS = "the spread of the other hosts with their leases among each other"
+MIN_HOSTS = 4
+OUTLIER_LIMIT_SD = 3.0
+_MAD_TO_SD = 1.4826
+_MIN_RUNS_FOR_LEASE_MEDIAN = 3
+_MIN_LOG_DIFFERENCE = 1e-4
+ERROR_FROM_LEASES = "the spread of leases on the same hosts"
+ERROR_FROM_OTHER_HOSTS = "the spread of the other hosts with their leases among each other"
 
 Codes = npt.NDArray[np.int64]
 
 
-def codes(labels: npt.ArrayLike) -> Codes:
+def encode_labels(labels: npt.ArrayLike) -> Codes:
     """Encode labels as integers from 0, in their sorted order."""
     return np.unique(np.asarray(labels), return_inverse=True)[1].astype(np.int64)
 
 
-def links(levels: Codes, groups: Codes) -> int:
+def count_independent_differences(levels: Codes, groups: Codes) -> int:
     """Count the independent differences between levels that meet in groups.
 
     The result is the number of levels minus the number of connected components that they form.
@@ -54,14 +54,14 @@ def links(levels: Codes, groups: Codes) -> int:
         groups: group of each run, such as its cell.
     """
     pairs = np.unique(np.stack([groups, levels]), axis=1)
-    group, where = np.unique(pairs[0], return_inverse=True)
-    several = np.bincount(where, minlength=group.size)[where] > 1
-    if not several.any():
+    group, index = np.unique(pairs[0], return_inverse=True)
+    has_several = np.bincount(index, minlength=group.size)[index] > 1
+    if not has_several.any():
         return 0
-    left, right = codes(pairs[1][several]), codes(pairs[0][several])
-    count = int(left.max()) + 1
-    size = count + int(right.max()) + 1
-    graph = scipy.sparse.coo_matrix((np.ones(left.size), (left, count + right)), shape=(size, size))
+    level_nodes, group_nodes = encode_labels(pairs[1][has_several]), encode_labels(pairs[0][has_several])
+    count = int(level_nodes.max()) + 1
+    size = count + int(group_nodes.max()) + 1
+    graph = scipy.sparse.coo_matrix((np.ones(level_nodes.size), (level_nodes, count + group_nodes)), shape=(size, size))
     return count - int(scipy.sparse.csgraph.connected_components(graph, directed=False, return_labels=False))
 
 
@@ -86,26 +86,26 @@ class HostResult:
     leases: int
     together: tuple[str, ...] = ()
     why: str = ""
-    error_of: str = WITH_LEASES
+    error_of: str = ERROR_FROM_LEASES
 
     @property
-    def slow(self) -> bool:
+    def is_slow(self) -> bool:
         """True if the host is significantly slower than the others."""
         return bool(self.p_holm < SIGNIFICANCE_LEVEL)
 
 
 @dataclass(frozen=True, slots=True)
-class _Size:
+class _LogDifference:
     """Logarithm of the ratio of a host's runs to those of others, and its standard error."""
 
     value: float
     error: float
 
-    def p(self, freedom: float) -> float:
+    def compute_p(self, freedom: float) -> float:
         # A difference below a hundredth of a percent is due to printed digits, however little the runs differ.
         """Return the one-sided p-value of a slower host."""
-        if abs(self.value) <= _DIGITS or self.error == 0.0:
-            return float(self.value >= -_DIGITS)
+        if abs(self.value) <= _MIN_LOG_DIFFERENCE or self.error == 0.0:
+            return float(self.value >= -_MIN_LOG_DIFFERENCE)
         return float(scipy.special.stdtr(freedom, self.value / self.error))
 
 
@@ -113,15 +113,15 @@ class _Size:
 class _HostDifference:
     """Difference of one host, the same difference with outliers clipped, and the runs behind both."""
 
-    size: _Size
-    near: _Size
+    difference: _LogDifference
+    clipped_difference: _LogDifference
     freedom: float
     runs: Codes
 
     @property
     def p(self) -> float:
         """Larger p-value of both differences."""
-        return max(each.p(self.freedom) for each in (self.size, self.near))
+        return max(difference.compute_p(self.freedom) for difference in (self.difference, self.clipped_difference))
 
 
 def compare_hosts(
@@ -135,54 +135,60 @@ def compare_hosts(
         lease: lease label of each run.
         hosts: names of the hosts of each run.
     """
-    judged = _Judged(throughput, cell, lease, hosts)
-    named: list[str] = []
+    comparison = _HostComparison(throughput, cell, lease, hosts)
+    slow_names: list[str] = []
     results: dict[str, HostResult] = {}
     while True:
-        open_ = [host for host in judged.hosts if host not in named]
-        shared = {host: judged.difference(host, named) for host in open_}
-        found = shared
-        if judged.error_of == AMONG_HOSTS:
-            if named and sum(each is not None for each in found.values()) < HOSTS_NEEDED:
+        remaining_hosts = [host for host in comparison.hosts if host not in slow_names]
+        differences = {host: comparison.compare_host(host, slow_names) for host in remaining_hosts}
+        judged_differences = differences
+        if comparison.error_of == ERROR_FROM_OTHER_HOSTS:
+            if slow_names and sum(difference is not None for difference in judged_differences.values()) < MIN_HOSTS:
                 break
-            found = _among_each_other(shared)
-        adjusted = adjust_p_values([np.nan if each is None else each.p for each in found.values()])
-        for (host, each), p_holm in zip(found.items(), adjusted, strict=True):
+            judged_differences = _judge_by_other_hosts(differences)
+        adjusted_p = adjust_p_values(
+            [np.nan if difference is None else difference.p for difference in judged_differences.values()]
+        )
+        for (host, difference), p_holm in zip(judged_differences.items(), adjusted_p, strict=True):
             # Without the named hosts there may be no comparison left. An earlier result that did not name the host is kept.
-            if each is not None or host not in results or results[host].slow:
-                results[host] = judged.result(host, each, float(p_holm), named, few=shared[host] is not None)
-        slow = [host for host in open_ if results[host].slow]
+            if difference is not None or host not in results or results[host].is_slow:
+                results[host] = comparison.build_result(
+                    host, difference, float(p_holm), slow_names, has_too_few_hosts=differences[host] is not None
+                )
+        slow = [host for host in remaining_hosts if results[host].is_slow]
         if not slow:
             break
         worst = min(slow, key=lambda host: (results[host].p_holm, -results[host].slowdown_pct, host))
         # Hosts with exactly the same runs are named together, because no run separates them.
-        named += [worst, *(host for host in results[worst].together if host in open_)]
-    return tuple(results[host] for host in [*named, *sorted(set(judged.hosts) - set(named))])
+        slow_names += [worst, *(host for host in results[worst].together if host in remaining_hosts)]
+    return tuple(results[host] for host in [*slow_names, *sorted(set(comparison.hosts) - set(slow_names))])
 
 
-class _Judged:
+class _HostComparison:
     """Runs of all hosts, prepared for comparisons."""
 
     def __init__(
         self, throughput: npt.ArrayLike, cell: npt.ArrayLike, lease: npt.ArrayLike, hosts: Sequence[Sequence[str]]
     ) -> None:
         self.labels = np.unique(np.asarray(cell))
-        self.cell, self.lease = codes(cell), codes(lease)
+        self.cell, self.lease = encode_labels(cell), encode_labels(lease)
         self.names = hosts
         numbers = {names: place for place, names in enumerate(sorted(set(map(tuple, hosts)), key=", ".join))}
         places = np.array([numbers[tuple(names)] for names in hosts], dtype=np.int64)
         self.hosts = sorted({name for names in numbers for name in names})
-        self.on = {host: np.array([host in names for names in numbers], dtype=np.bool_)[places] for host in self.hosts}
-        spot = codes(self.cell * (int(places.max(initial=0)) + 1) + places)
+        self.is_on_host = {
+            host: np.array([host in names for names in numbers], dtype=np.bool_)[places] for host in self.hosts
+        }
+        spot = encode_labels(self.cell * (int(places.max(initial=0)) + 1) + places)
         rate = np.asarray(throughput, dtype=np.float64)
-        cost, _ = near(1 / rate, spot, np.zeros(int(spot.max(initial=-1)) + 1, dtype=np.int64))
+        cost, _ = clip_outliers(1 / rate, spot, np.zeros(int(spot.max(initial=-1)) + 1, dtype=np.int64))
         self.y = -np.log(cost)
-        self.variance, self.freedom = _of_leases(self.y, spot, self.lease)
-        self.error_of = WITH_LEASES if self.freedom else AMONG_HOSTS
-        self.near = _brought_near(np.log(rate), self.cell, None if self.freedom else self.lease)
-        self.near_variance, _ = _of_leases(self.near, spot, self.lease)
+        self.variance, self.freedom = _estimate_lease_variance(self.y, spot, self.lease)
+        self.error_of = ERROR_FROM_LEASES if self.freedom else ERROR_FROM_OTHER_HOSTS
+        self.clipped = _clip_outliers(np.log(rate), self.cell, None if self.freedom else self.lease)
+        self.clipped_variance, _ = _estimate_lease_variance(self.clipped, spot, self.lease)
 
-    def difference(self, host: str, without: Sequence[str]) -> _HostDifference | None:
+    def compare_host(self, host: str, excluded_hosts: Sequence[str]) -> _HostDifference | None:
         """Return the difference of a host from the others; None if no cell ran both on it and elsewhere.
 
         The error is nan if no host had two leases.
@@ -191,30 +197,44 @@ class _Judged:
             host: name of the host.
             excluded_hosts: hosts whose runs are left out.
         """
-        ran = self.on[host]
-        touched = np.zeros(self.labels.size, dtype=np.bool_)
-        touched[self.cell[ran]] = True
-        usable = touched[self.cell]
-        for name in without:
-            usable &= ~self.on[name]
+        is_on_host = self.is_on_host[host]
+        is_cell_on_host = np.zeros(self.labels.size, dtype=np.bool_)
+        is_cell_on_host[self.cell[is_on_host]] = True
+        usable = is_cell_on_host[self.cell]
+        for name in excluded_hosts:
+            usable &= ~self.is_on_host[name]
         # Only these runs: there may be hundreds of hosts, each in a few of very many cells.
         runs = np.flatnonzero(usable)
-        cell, with_ = codes(self.cell[runs]), ran[runs]
-        here, there = (np.bincount(cell[of], minlength=int(cell.max(initial=-1)) + 1) for of in (with_, ~with_))
-        weight = np.where((here > 0) & (there > 0), here * there / np.maximum(here + there, 1), 0.0)
+        cell, is_with_host = encode_labels(self.cell[runs]), is_on_host[runs]
+        runs_on_host, runs_elsewhere = (
+            np.bincount(cell[selection], minlength=int(cell.max(initial=-1)) + 1)
+            for selection in (is_with_host, ~is_with_host)
+        )
+        weight = np.where(
+            (runs_on_host > 0) & (runs_elsewhere > 0),
+            runs_on_host * runs_elsewhere / np.maximum(runs_on_host + runs_elsewhere, 1),
+            0.0,
+        )
         if not weight.sum():
             return None
         weight /= weight.sum()
-        share = np.where(with_, (weight / np.maximum(here, 1))[cell], -(weight / np.maximum(there, 1))[cell])
-        shares = np.bincount(codes(self.lease[runs]), weights=share)
-        size, with_near = (
-            _Size(float(share @ y[runs]), float(np.sqrt(variance * (shares**2).sum())))
-            for y, variance in ((self.y, self.variance), (self.near, self.near_variance))
+        share = np.where(
+            is_with_host, (weight / np.maximum(runs_on_host, 1))[cell], -(weight / np.maximum(runs_elsewhere, 1))[cell]
         )
-        return _HostDifference(size, with_near, float(self.freedom), runs[share != 0.0])
+        shares = np.bincount(encode_labels(self.lease[runs]), weights=share)
+        difference, clipped_difference = (
+            _LogDifference(float(share @ y[runs]), float(np.sqrt(variance * (shares**2).sum())))
+            for y, variance in ((self.y, self.variance), (self.clipped, self.clipped_variance))
+        )
+        return _HostDifference(difference, clipped_difference, float(self.freedom), runs[share != 0.0])
 
-    def result(
-        self, host: str, found: _HostDifference | None, p_holm: float, without: Sequence[str], few: bool
+    def build_result(
+        self,
+        host: str,
+        difference: _HostDifference | None,
+        p_holm: float,
+        excluded_hosts: Sequence[str],
+        has_too_few_hosts: bool,
     ) -> HostResult:
         """Build the result of a host.
 
@@ -226,49 +246,73 @@ class _Judged:
             has_too_few_hosts: whether a missing difference is due to too few hosts.
         """
         nan = float("nan")
-        if found is None:
-            if few:
+        if difference is None:
+            if has_too_few_hosts:
                 why = (
-                    f"fewer than {HOSTS_NEEDED} hosts with a cell in common, and none with two leases: a slow lease looks like a "
+                    f"fewer than {MIN_HOSTS} hosts with a cell in common, and none with two leases: a slow lease looks like a "
                     "slow host"
                 )
-            elif without:
-                why = f"no cell was run both on it and elsewhere, without {', '.join(without)}"
+            elif excluded_hosts:
+                why = f"no cell was run both on it and elsewhere, without {', '.join(excluded_hosts)}"
             else:
                 why = "no cell was run both on it and elsewhere"
-            return HostResult(host, nan, nan, nan, nan, nan, (), int(self.on[host].sum()), 0, (), why)
-        half = float(student_quantile(found.freedom)) * found.size.error
-        slower, least, most = (100.0 * (1.0 - float(np.exp(found.size.value + side))) for side in (0.0, half, -half))
-        ran = self.on[host][found.runs]
-        mine = found.runs[ran]
-        beside = (name for name in self.names[mine[0]] if name != host)
-        others = [name for name in beside if np.array_equal(self.on[name][found.runs], ran)]
-        cells = tuple(str(name) for name in self.labels[np.unique(self.cell[mine])])
-        leases = int(np.unique(self.lease[mine]).size)
-        runs = int(mine.size)
+            return HostResult(host, nan, nan, nan, nan, nan, (), int(self.is_on_host[host].sum()), 0, (), why)
+        half_width = float(student_quantile(difference.freedom)) * difference.difference.error
+        slowdown_pct, low_pct, high_pct = (
+            100.0 * (1.0 - float(np.exp(difference.difference.value + side))) for side in (0.0, half_width, -half_width)
+        )
+        is_on_host = self.is_on_host[host][difference.runs]
+        host_runs = difference.runs[is_on_host]
+        other_hosts = (name for name in self.names[host_runs[0]] if name != host)
+        inseparable_hosts = [
+            name for name in other_hosts if np.array_equal(self.is_on_host[name][difference.runs], is_on_host)
+        ]
+        cells = tuple(str(name) for name in self.labels[np.unique(self.cell[host_runs])])
+        leases = int(np.unique(self.lease[host_runs]).size)
+        runs = int(host_runs.size)
         return HostResult(
-            host, slower, least, most, found.p, p_holm, cells, runs, leases, tuple(others), error_of=self.error_of
+            host,
+            slowdown_pct,
+            low_pct,
+            high_pct,
+            difference.p,
+            p_holm,
+            cells,
+            runs,
+            leases,
+            tuple(inseparable_hosts),
+            error_of=self.error_of,
         )
 
 
-def _among_each_other(found: dict[str, _HostDifference | None]) -> dict[str, _HostDifference | None]:
+def _judge_by_other_hosts(differences: dict[str, _HostDifference | None]) -> dict[str, _HostDifference | None]:
     """Replace the error of each difference by the spread of the other hosts; None for all if there are too few hosts.
 
     Each host is compared with the mean of all others, which makes differences among them larger by m / (m - 1).
     """
-    known = {host: each for host, each in found.items() if each is not None}
-    if len(known) < HOSTS_NEEDED:
-        return dict.fromkeys(found)
-    result = dict(found)
-    for host, each in known.items():
-        others = [other for name, other in known.items() if name != host]
-        size = _Size(each.size.value, float(np.std([other.size.value for other in others], ddof=1)))
-        with_near = _Size(each.near.value, float(np.std([other.near.value for other in others], ddof=1)))
-        result[host] = _HostDifference(size, with_near, len(others) - 1.0, each.runs)
+    known_differences = {host: difference for host, difference in differences.items() if difference is not None}
+    if len(known_differences) < MIN_HOSTS:
+        return dict.fromkeys(differences)
+    result = dict(differences)
+    for host, difference in known_differences.items():
+        other_differences = [other_difference for name, other_difference in known_differences.items() if name != host]
+        log_difference = _LogDifference(
+            difference.difference.value,
+            float(np.std([other_difference.difference.value for other_difference in other_differences], ddof=1)),
+        )
+        clipped_difference = _LogDifference(
+            difference.clipped_difference.value,
+            float(
+                np.std([other_difference.clipped_difference.value for other_difference in other_differences], ddof=1)
+            ),
+        )
+        result[host] = _HostDifference(
+            log_difference, clipped_difference, len(other_differences) - 1.0, difference.runs
+        )
     return result
 
 
-def _brought_near(y: Floats, cell: Codes, lease: Codes | None = None) -> Floats:
+def _clip_outliers(y: Floats, cell: Codes, lease: Codes | None = None) -> Floats:
     """Clip runs that are far from the median of their cell at `OUTLIER_LIMIT_SD` robust standard deviations of all runs.
 
     Args:
@@ -278,37 +322,39 @@ def _brought_near(y: Floats, cell: Codes, lease: Codes | None = None) -> Floats:
             outlier;
             its runs are compared with its own median if there are enough of them.
     """
-    away = y - _median(y, cell)
-    middle, alone = np.zeros(y.size), np.zeros(y.size, dtype=np.bool_)
+    residual = y - _compute_group_medians(y, cell)
+    middle, uses_lease_median = np.zeros(y.size), np.zeros(y.size, dtype=np.bool_)
     if lease is not None:
-        alone = np.bincount(lease)[lease] >= _ENOUGH
-        middle = np.where(alone, _median(away, lease), 0.0)
-    near = np.empty(y.size)
-    for of, groups in ((alone, lease), (~alone, cell)):
-        rest = (away - middle)[of]
-        if groups is not None and rest.size:
-            few = rest.size / max(rest.size - np.unique(groups[of]).size, 1)
-            limit = FAR * max(_NORMAL * float(np.median(np.abs(rest))) * np.sqrt(few), _DIGITS)
-            near[of] = (y - away + middle)[of] + np.clip(rest, -limit, limit)
-    return near
+        uses_lease_median = np.bincount(lease)[lease] >= _MIN_RUNS_FOR_LEASE_MEDIAN
+        middle = np.where(uses_lease_median, _compute_group_medians(residual, lease), 0.0)
+    clipped = np.empty(y.size)
+    for selection, groups in ((uses_lease_median, lease), (~uses_lease_median, cell)):
+        remainder = (residual - middle)[selection]
+        if groups is not None and remainder.size:
+            sample_factor = remainder.size / max(remainder.size - np.unique(groups[selection]).size, 1)
+            limit = OUTLIER_LIMIT_SD * max(
+                _MAD_TO_SD * float(np.median(np.abs(remainder))) * np.sqrt(sample_factor), _MIN_LOG_DIFFERENCE
+            )
+            clipped[selection] = (y - residual + middle)[selection] + np.clip(remainder, -limit, limit)
+    return clipped
 
 
-def _median(values: Floats, of: Codes) -> Floats:
+def _compute_group_medians(values: Floats, group: Codes) -> Floats:
     """Return the median of each value's group."""
-    return np.asarray(pd.Series(values).groupby(of).transform("median"), dtype=np.float64)
+    return np.asarray(pd.Series(values).groupby(group).transform("median"), dtype=np.float64)
 
 
-def _of_leases(y: Floats, spot: Codes, lease: Codes) -> tuple[float, int]:
+def _estimate_lease_variance(y: Floats, spot: Codes, lease: Codes) -> tuple[float, int]:
     """Estimate the variance of lease means within the same cells and hosts, with its degrees of freedom."""
-    _, first, where = np.unique(spot * (int(lease.max(initial=0)) + 1) + lease, return_index=True, return_inverse=True)
-    mean = np.bincount(where, y) / np.maximum(np.bincount(where), 1)
-    of, at = spot[first], lease[first]
-    leases = np.bincount(of)
-    residual = mean - (np.bincount(of, mean) / np.maximum(leases, 1))[of]
-    several = leases[of] > 1
-    freedom = links(at[several], of[several]) if several.any() else 0
+    _, first, index = np.unique(spot * (int(lease.max(initial=0)) + 1) + lease, return_index=True, return_inverse=True)
+    mean = np.bincount(index, y) / np.maximum(np.bincount(index), 1)
+    mean_spot, mean_lease = spot[first], lease[first]
+    leases = np.bincount(mean_spot)
+    residual = mean - (np.bincount(mean_spot, mean) / np.maximum(leases, 1))[mean_spot]
+    has_several = leases[mean_spot] > 1
+    freedom = count_independent_differences(mean_lease[has_several], mean_spot[has_several]) if has_several.any() else 0
     if not freedom:
         return float("nan"), 0
-    met = np.bincount(at[several])
-    of_lease = np.bincount(at[several], residual[several]) / np.maximum(met, 1)
-    return float((of_lease**2).sum() / freedom), freedom
+    spots_per_lease = np.bincount(mean_lease[has_several])
+    lease_residual = np.bincount(mean_lease[has_several], residual[has_several]) / np.maximum(spots_per_lease, 1)
+    return float((lease_residual**2).sum() / freedom), freedom

@@ -19,20 +19,20 @@ import scipy
 from campaign.common.intervals import CONFIDENCE_LEVEL, Floats, student_quantile
 
 PERCENTILES = (50.0, 90.0, 99.0)
-FEWEST_STEPS = 8
+MIN_STEPS_FOR_TREND = 8
 """Minimum number of steps of a window to compare its first and last quarter, which then have more than one step each."""
-UNSTEADY_PCT = 2.0
+MIN_TREND_PCT = 2.0
 """Trends below this are too small to change the conclusions of a campaign."""
-NOISY_PCT = 2.0
+MAX_WINDOW_ERROR_PCT = 2.0
 """A window with a larger standard error of its mean is too short for its noise."""
-COARSE_PCT = 50.0
+MAX_TIES_PCT = 50.0
 """With a larger share of equal step times, the resolution of the clock dominates."""
-NOT_STEADY, SHORT, COARSE = "not steady", "short for its noise", "timed by a coarse clock"
-MARKS = (NOT_STEADY, SHORT, COARSE)
+NOT_STEADY, TOO_SHORT, COARSE_CLOCK = "not steady", "short for its noise", "timed by a coarse clock"
+WINDOW_PROBLEMS = (NOT_STEADY, TOO_SHORT, COARSE_CLOCK)
 """Problems of the measured windows of a cell."""
 
 
-def percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCENTILES) -> pd.DataFrame:
+def estimate_percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCENTILES) -> pd.DataFrame:
     """Estimate percentiles of step times: one row per cell and percentile.
 
     Columns: cell_id, percent, time_s, low_s, high_s (95 %), n_steps, n_clusters.
@@ -57,32 +57,39 @@ def percentiles(steps: pd.DataFrame, percents: Sequence[float] = PERCENTILES) ->
     in_cluster = np.bincount(pairs, minlength=cell_of_cluster.size)
     clusters = np.bincount(cell_of_cluster, minlength=len(ids))
 
-    def at(share: Floats) -> Floats:
+    def quantile_at(share: Floats) -> Floats:
         """Return a quantile of each cell: the smallest step time that at least this share of the steps does not exceed."""
         place = np.clip(np.ceil(share * sizes - 1e-9).astype(np.int64) - 1, 0, np.maximum(sizes - 1, 0))
         return np.asarray(time_s[starts + place], dtype=np.float64)
 
-    found = []
+    tables = []
     for percent in percents:
         share = np.full(len(ids), percent / 100.0)
-        value = at(share)
-        below = np.bincount(pairs, time_s <= value[cell], cell_of_cluster.size)
-        reached = np.bincount(cell, time_s <= value[cell], len(ids)) / sizes
-        residual = (below - reached[cell_of_cluster] * in_cluster) ** 2
-        enough = np.where(clusters >= 2, clusters, np.nan)
-        between = enough / (enough - 1) * np.bincount(cell_of_cluster, residual, len(ids)) / sizes**2
-        independent = scipy.special.ndtri(0.5 + CONFIDENCE_LEVEL / 2.0) * np.sqrt(share * (1 - share) / sizes)
-        half = np.fmax(student_quantile(enough - 1) * np.sqrt(between), np.where(clusters >= 2, independent, np.nan))
-        low, high = np.clip(share - half, 0.0, 1.0), share + half
-        known = ~np.isnan(half) & (sizes * (1 - share) >= 1)
-        low_s = np.where(known, at(np.where(known, low, 0.0)), np.nan)
-        high_s = np.where(known & (high < 1.0), at(np.where(known, np.minimum(high, 1.0), 1.0)), np.nan)
+        value = quantile_at(share)
+        steps_below = np.bincount(pairs, time_s <= value[cell], cell_of_cluster.size)
+        share_below = np.bincount(cell, time_s <= value[cell], len(ids)) / sizes
+        residual = (steps_below - share_below[cell_of_cluster] * in_cluster) ** 2
+        cluster_count = np.where(clusters >= 2, clusters, np.nan)
+        cluster_variance = (
+            cluster_count / (cluster_count - 1) * np.bincount(cell_of_cluster, residual, len(ids)) / sizes**2
+        )
+        min_half_width = scipy.special.ndtri(0.5 + CONFIDENCE_LEVEL / 2.0) * np.sqrt(share * (1 - share) / sizes)
+        half_width = np.fmax(
+            student_quantile(cluster_count - 1) * np.sqrt(cluster_variance),
+            np.where(clusters >= 2, min_half_width, np.nan),
+        )
+        low, high = np.clip(share - half_width, 0.0, 1.0), share + half_width
+        has_interval = ~np.isnan(half_width) & (sizes * (1 - share) >= 1)
+        low_s = np.where(has_interval, quantile_at(np.where(has_interval, low, 0.0)), np.nan)
+        high_s = np.where(
+            has_interval & (high < 1.0), quantile_at(np.where(has_interval, np.minimum(high, 1.0), 1.0)), np.nan
+        )
         columns = {"cell_id": ids, "percent": percent, "time_s": value, "low_s": low_s, "high_s": high_s}
-        found.append(pd.DataFrame(columns | {"n_steps": sizes, "n_clusters": clusters}))
-    return pd.concat(found, ignore_index=True)
+        tables.append(pd.DataFrame(columns | {"n_steps": sizes, "n_clusters": clusters}))
+    return pd.concat(tables, ignore_index=True)
 
 
-def trend_pct(steps: Floats) -> Floats:
+def compute_trend_pct(steps: Floats) -> Floats:
     """Return by how many percent the last quarter of each row of steps takes longer than its first, by their medians.
 
     The result is nan for windows of fewer than `MIN_STEPS_FOR_TREND` steps.
@@ -91,27 +98,27 @@ def trend_pct(steps: Floats) -> Floats:
         steps: step times in seconds, shape (runs, steps).
     """
     length = steps.shape[1]
-    if length < FEWEST_STEPS:
+    if length < MIN_STEPS_FOR_TREND:
         return np.full(steps.shape[0], np.nan)
     first, last = (np.median(part, axis=1) for part in (steps[:, : length // 4], steps[:, -(length // 4) :]))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(100.0 * (last / first - 1.0))
 
 
-def ties_pct(steps: Floats) -> Floats:
+def compute_ties_pct(steps: Floats) -> Floats:
     """Return the share of each row's steps that take exactly as long as an earlier one, in percent.
 
     Args:
         steps: step times in seconds, shape (runs, steps).
     """
     length = steps.shape[1]
-    if length < FEWEST_STEPS:  # so few can be equal by chance
+    if length < MIN_STEPS_FOR_TREND:  # so few can be equal by chance
         return np.full(steps.shape[0], np.nan)
-    repeated = (np.diff(np.sort(steps, axis=1), axis=1) == 0).sum(axis=1)
-    return np.asarray(100.0 * repeated / length)
+    tie_count = (np.diff(np.sort(steps, axis=1), axis=1) == 0).sum(axis=1)
+    return np.asarray(100.0 * tie_count / length)
 
 
-def windows(runs: pd.DataFrame) -> pd.DataFrame:
+def summarize_windows(runs: pd.DataFrame) -> pd.DataFrame:
     """Summarize the measured windows of each cell, over its valid runs with single steps, by cell_id.
 
     trend_pct: mean trend. trend_low_pct, trend_high_pct: its 95 % interval if the cell is not steady, otherwise nan. error_pct:
@@ -119,20 +126,23 @@ def windows(runs: pd.DataFrame) -> pd.DataFrame:
     """
     ok = runs[(runs["status"] == "ok") & runs["step_median_s"].notna()]
     groups = ok.groupby("cell_id", sort=False)
-    drifting = unsteady(ok).set_index("cell_id")
-    found = pd.DataFrame(
+    unsteady_cells = select_unsteady_cells(ok).set_index("cell_id")
+    table = pd.DataFrame(
         {"trend_pct": groups["step_trend_pct"].mean(), "error_pct": groups["step_error_pct"].median()}
-    ).assign(trend_low_pct=drifting["low_pct"], trend_high_pct=drifting["high_pct"])
-    marked = {
-        NOT_STEADY: found["trend_low_pct"].notna(),
-        SHORT: found["error_pct"] > NOISY_PCT,
-        COARSE: groups["step_ties_pct"].median() > COARSE_PCT,
+    ).assign(trend_low_pct=unsteady_cells["low_pct"], trend_high_pct=unsteady_cells["high_pct"])
+    has_problem = {
+        NOT_STEADY: table["trend_low_pct"].notna(),
+        TOO_SHORT: table["error_pct"] > MAX_WINDOW_ERROR_PCT,
+        COARSE_CLOCK: groups["step_ties_pct"].median() > MAX_TIES_PCT,
     }
-    told = [", ".join(mark for mark in MARKS if marks[mark]) for marks in pd.DataFrame(marked).to_dict("records")]
-    return found.assign(window=pd.Series(told, index=found.index, dtype="str"))
+    problems = [
+        ", ".join(problem for problem in WINDOW_PROBLEMS if row[problem])
+        for row in pd.DataFrame(has_problem).to_dict("records")
+    ]
+    return table.assign(window=pd.Series(problems, index=table.index, dtype="str"))
 
 
-def unsteady(runs: pd.DataFrame) -> pd.DataFrame:
+def select_unsteady_cells(runs: pd.DataFrame) -> pd.DataFrame:
     """Select the cells whose measured windows have a trend, the largest trend first.
 
     Columns: cell_id, trend_pct, low_pct, high_pct (95 %), n_runs.
@@ -144,7 +154,7 @@ def unsteady(runs: pd.DataFrame) -> pd.DataFrame:
     groups = runs[runs["step_trend_pct"].notna()].groupby("cell_id", sort=False)["step_trend_pct"]
     n = groups.size()
     mean, sd = groups.mean(), groups.std()
-    half = student_quantile(np.where(n >= 2, n - 1, np.nan)) * sd / np.sqrt(n)
-    found = pd.DataFrame({"trend_pct": mean, "low_pct": mean - half, "high_pct": mean + half, "n_runs": n})
-    shown = (found["trend_pct"].abs() >= UNSTEADY_PCT) & (found["low_pct"] * found["high_pct"] > 0)
-    return found[shown].sort_values("trend_pct", key=abs, ascending=False, kind="stable").reset_index()
+    half_width = student_quantile(np.where(n >= 2, n - 1, np.nan)) * sd / np.sqrt(n)
+    table = pd.DataFrame({"trend_pct": mean, "low_pct": mean - half_width, "high_pct": mean + half_width, "n_runs": n})
+    is_unsteady = (table["trend_pct"].abs() >= MIN_TREND_PCT) & (table["low_pct"] * table["high_pct"] > 0)
+    return table[is_unsteady].sort_values("trend_pct", key=abs, ascending=False, kind="stable").reset_index()

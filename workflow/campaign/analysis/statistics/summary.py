@@ -48,35 +48,35 @@ from campaign.common.intervals import (
 )
 
 # Share of clean samples in which an outlier is marked.
-LEVEL = 0.01
+OUTLIER_LEVEL = 0.01
 
 # 99 % quantile of the largest modified z-score of normal samples of n values, a million samples each.
-_LIMITS = {
+_OUTLIER_LIMITS = {
     10: 6.9, 11: 7.1, 12: 6.3, 13: 6.4, 14: 5.9, 15: 6.0, 16: 5.6, 17: 5.6, 18: 5.4, 19: 5.4, 20: 5.2, 25: 5.0, 30: 4.8,
     50: 4.4, 100: 4.3, 200: 4.3,
 }  # fmt: skip
-_MANY = min(_LIMITS)
+_MIN_RUNS_FOR_MAD = min(_OUTLIER_LIMITS)
 
 # Logs print throughputs with about four digits. Runs that agree within half of the fourth digit do not show their spread.
-_FINEST = 0.0005
+_LOG_RESOLUTION = 0.0005
 
-_NORMAL = 0.6744897501960817
+_MAD_OF_NORMAL = 0.6744897501960817
 
 
-def limit(n: int) -> float:
+def compute_outlier_limit_sd(n: int) -> float:
     """Return the distance beyond which a value of a sample of n is an outlier, in standard deviations; infinite for n < 3.
 
     The standard deviation is that of the other values.
     """
     if n < 3:
         return float("inf")
-    if n < _MANY:
-        return float(scipy.special.stdtrit(n - 2, 1 - LEVEL / (2 * n)) * np.sqrt(n / (n - 1)))
-    sizes = np.array(sorted(_LIMITS))
-    return float(np.interp(n, sizes, [_LIMITS[size] for size in sizes.tolist()]))
+    if n < _MIN_RUNS_FOR_MAD:
+        return float(scipy.special.stdtrit(n - 2, 1 - OUTLIER_LEVEL / (2 * n)) * np.sqrt(n / (n - 1)))
+    sizes = np.array(sorted(_OUTLIER_LIMITS))
+    return float(np.interp(n, sizes, [_OUTLIER_LIMITS[size] for size in sizes.tolist()]))
 
 
-def outlying(samples: Floats) -> npt.NDArray[np.bool_]:
+def find_outliers(samples: Floats) -> npt.NDArray[np.bool_]:
     """Return which values of each sample are outliers of it.
 
     Args:
@@ -86,25 +86,25 @@ def outlying(samples: Floats) -> npt.NDArray[np.bool_]:
     if n < 3:
         return np.zeros(samples.shape, dtype=np.bool_)
     median = np.median(samples, axis=1, keepdims=True)
-    if n < _MANY:
-        away, spread = _from_others(samples)
+    if n < _MIN_RUNS_FOR_MAD:
+        distance, spread = _compare_with_remaining_values(samples)
     else:
-        away = np.abs(samples - median)
-        spread = np.median(away, axis=1, keepdims=True) / _NORMAL
-    found = away > limit(n) * np.maximum(spread, _FINEST * np.abs(median))
-    return np.asarray(found, dtype=np.bool_)
+        distance = np.abs(samples - median)
+        spread = np.median(distance, axis=1, keepdims=True) / _MAD_OF_NORMAL
+    is_outlier = distance > compute_outlier_limit_sd(n) * np.maximum(spread, _LOG_RESOLUTION * np.abs(median))
+    return np.asarray(is_outlier, dtype=np.bool_)
 
 
-def _from_others(samples: Floats) -> tuple[Floats, Floats]:
+def _compare_with_remaining_values(samples: Floats) -> tuple[Floats, Floats]:
     """Return the distance of every value from the mean of the others of its row, and their standard deviation."""
     n = samples.shape[1]
-    kept = np.array([[i for i in range(n) if i != gone] for gone in range(n)])
-    others = samples[:, kept]
-    return np.abs(samples - others.mean(axis=2)), others.std(axis=2, ddof=1)
+    kept_indices = np.array([[i for i in range(n) if i != omitted] for omitted in range(n)])
+    remaining = samples[:, kept_indices]
+    return np.abs(samples - remaining.mean(axis=2)), remaining.std(axis=2, ddof=1)
 
 
 # Intervals are bootstrapped from this number of runs on.
-ENOUGH_TO_BOOTSTRAP = 20
+MIN_RUNS_TO_BOOTSTRAP = 20
 
 # By n, how much farther the median of normal runs lies than their mean, in units of t x sd / sqrt(n); a million samples each.
 _MEDIAN_FACTORS = {
@@ -114,7 +114,7 @@ _MEDIAN_FACTORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Summaries:
+class SampleSummaries:
     """Summary statistics of samples, with one element per sample, but for `outlier` with one per value.
 
     sd: sample standard deviation (n - 1). median_low, median_high: bounds of the median, 95 %. outlier: whether each value lies
@@ -133,7 +133,7 @@ class Summaries:
     outlier: npt.NDArray[np.bool_]
 
 
-def summaries(values: npt.ArrayLike, groups: npt.ArrayLike, count: int) -> Summaries:
+def summarize_samples(values: npt.ArrayLike, groups: npt.ArrayLike, count: int) -> SampleSummaries:
     """Summarize the samples 0 .. count - 1. Raises ValueError for nan (a run without a number belongs to no sample).
 
     Args:
@@ -141,54 +141,58 @@ def summaries(values: npt.ArrayLike, groups: npt.ArrayLike, count: int) -> Summa
         groups: sample of each value.
         count: number of samples.
     """
-    given, of = np.asarray(values, dtype=np.float64), np.asarray(groups, dtype=np.int64)
-    if np.isnan(given).any():
+    sample_values, sample_index = np.asarray(values, dtype=np.float64), np.asarray(groups, dtype=np.int64)
+    if np.isnan(sample_values).any():
         raise ValueError("a sample holds nan; leave runs without a number out of it")
-    order = np.argsort(of, kind="stable")
-    sizes = np.bincount(of, minlength=count)
+    order = np.argsort(sample_index, kind="stable")
+    sizes = np.bincount(sample_index, minlength=count)
     starts = np.cumsum(sizes) - sizes
     names = ("median", "sd", "cv_pct", "minimum", "maximum", "median_low", "median_high")
-    found = {name: np.full(count, np.nan) for name in names}
-    outlier = np.zeros(given.size, dtype=np.bool_)
+    statistics = {name: np.full(count, np.nan) for name in names}
+    is_outlier = np.zeros(sample_values.size, dtype=np.bool_)
     # Samples of equally many values are computed together.
     for n in np.unique(sizes[sizes > 0]).tolist():
-        which = np.flatnonzero(sizes == n)
-        places = order[starts[which][:, None] + np.arange(n)]
-        outlier[places] = outlying(given[places])
-        for name, numbers in _of_equal_size(given[places]).items():
-            found[name][which] = numbers
-    some = np.where(
-        sizes >= ENOUGH_TO_BOOTSTRAP,
+        samples_of_size = np.flatnonzero(sizes == n)
+        places = order[starts[samples_of_size][:, None] + np.arange(n)]
+        is_outlier[places] = find_outliers(sample_values[places])
+        for name, numbers in _summarize_equal_samples(sample_values[places]).items():
+            statistics[name][samples_of_size] = numbers
+    method = np.where(
+        sizes >= MIN_RUNS_TO_BOOTSTRAP,
         BCA_BOOTSTRAP,
         np.where(sizes >= 2, STUDENT_T_FOR_MEDIAN, NO_INTERVAL_ONE_RUN).astype(object),
     )
-    return Summaries(
-        **found, median_method=np.where(sizes > 0, some, NO_INTERVAL_NO_RUN).astype(object), outlier=outlier
+    return SampleSummaries(
+        **statistics, median_method=np.where(sizes > 0, method, NO_INTERVAL_NO_RUN).astype(object), outlier=is_outlier
     )
 
 
-def _of_equal_size(samples: Floats) -> dict[str, Floats]:
+def _summarize_equal_samples(samples: Floats) -> dict[str, Floats]:
     """Summarize samples of one size, shape (samples, n), n >= 1."""
     n = samples.shape[1]
     median = np.median(samples, axis=1)
-    found = {"median": median, "minimum": samples.min(axis=1), "maximum": samples.max(axis=1)}
+    statistics = {"median": median, "minimum": samples.min(axis=1), "maximum": samples.max(axis=1)}
     if n < 2:
-        return found
+        return statistics
     mean, sd = samples.mean(axis=1), samples.std(axis=1, ddof=1)
-    found |= {"sd": sd, "cv_pct": 100.0 * sd / np.where(mean != 0, np.abs(mean), np.nan)}
-    bounds = bca(samples) if n >= ENOUGH_TO_BOOTSTRAP else student_interval(median, _MEDIAN_FACTORS[n] * sd, n)
-    found["median_low"], found["median_high"] = bounds
-    return found
+    statistics |= {"sd": sd, "cv_pct": 100.0 * sd / np.where(mean != 0, np.abs(mean), np.nan)}
+    bounds = (
+        bootstrap_median_bounds(samples)
+        if n >= MIN_RUNS_TO_BOOTSTRAP
+        else student_interval(median, _MEDIAN_FACTORS[n] * sd, n)
+    )
+    statistics["median_low"], statistics["median_high"] = bounds
+    return statistics
 
 
 RESAMPLES = 2000
 # One seed for every sample of every campaign: the same runs give the same interval everywhere.
 _SEED = 20_150_401
 # Samples are processed in batches, so that thousands of cells do not need gigabytes.
-_AT_ONCE = 1000
+_BATCH_SIZE = 1000
 
 
-def bca(samples: Floats) -> tuple[Floats, Floats]:
+def bootstrap_median_bounds(samples: Floats) -> tuple[Floats, Floats]:
     """Return the bounds of the median of each row by the BCa bootstrap.
 
     A row without any spread has an interval of zero width.
@@ -196,48 +200,48 @@ def bca(samples: Floats) -> tuple[Floats, Floats]:
     Args:
         samples: values without nan, shape (samples, n), n >= 2.
     """
-    ordered = np.sort(samples, axis=1)
-    count, n = ordered.shape
-    drawn = np.sort(np.random.default_rng(_SEED).integers(0, n, (RESAMPLES, n)), axis=1)
+    sorted_samples = np.sort(samples, axis=1)
+    count, n = sorted_samples.shape
+    resamples = np.sort(np.random.default_rng(_SEED).integers(0, n, (RESAMPLES, n)), axis=1)
     low, high = np.empty(count), np.empty(count)
-    for start in range(0, count, _AT_ONCE):
-        rows = slice(start, start + _AT_ONCE)
-        low[rows], high[rows] = _bounds(ordered[rows], drawn)
+    for start in range(0, count, _BATCH_SIZE):
+        rows = slice(start, start + _BATCH_SIZE)
+        low[rows], high[rows] = _compute_bca_bounds(sorted_samples[rows], resamples)
     return low, high
 
 
-def _bounds(ordered: Floats, drawn: Integers) -> tuple[Floats, Floats]:
+def _compute_bca_bounds(sorted_samples: Floats, resamples: Integers) -> tuple[Floats, Floats]:
     """Return the BCa bounds of the median of each row of sorted samples."""
-    n = ordered.shape[1]
+    n = sorted_samples.shape[1]
     # Rows and resamples are sorted, so the median of a resample is the value at its middle.
-    found, left_out = np.median(ordered, axis=1), medians_without_one(ordered)
-    replicas = (ordered[:, drawn[:, (n - 1) // 2]] + ordered[:, drawn[:, n // 2]]) / 2
-    below = (replicas < found[:, None]).mean(axis=1) + (replicas <= found[:, None]).mean(axis=1)
-    bias = scipy.special.ndtri(np.clip(below / 2, 0.5 / RESAMPLES, 1 - 0.5 / RESAMPLES))
-    influence = left_out.mean(axis=1, keepdims=True) - left_out
+    median, jackknife_medians = np.median(sorted_samples, axis=1), compute_jackknife_medians(sorted_samples)
+    replicas = (sorted_samples[:, resamples[:, (n - 1) // 2]] + sorted_samples[:, resamples[:, n // 2]]) / 2
+    share_below = (replicas < median[:, None]).mean(axis=1) + (replicas <= median[:, None]).mean(axis=1)
+    bias = scipy.special.ndtri(np.clip(share_below / 2, 0.5 / RESAMPLES, 1 - 0.5 / RESAMPLES))
+    influence = jackknife_medians.mean(axis=1, keepdims=True) - jackknife_medians
     squares = (influence**2).sum(axis=1)
     cubes = (influence**3).sum(axis=1)
     skew = np.where(squares > 0, cubes / (6 * np.where(squares > 0, squares, 1.0) ** 1.5), 0.0)
-    expanded = np.sqrt(n / (n - 1)) * student_quantile(n - 1)
+    expanded_quantile = np.sqrt(n / (n - 1)) * student_quantile(n - 1)
     replicas.sort(axis=1)
     low, high = (
-        _quantiles(replicas, scipy.special.ndtr(bias + (bias + end) / (1 - skew * (bias + end))))
-        for end in (-expanded, expanded)
+        _interpolate_quantiles(replicas, scipy.special.ndtr(bias + (bias + end) / (1 - skew * (bias + end))))
+        for end in (-expanded_quantile, expanded_quantile)
     )
     return low, high
 
 
-def _quantiles(ordered: Floats, at: Floats) -> Floats:
+def _interpolate_quantiles(sorted_values: Floats, probability: Floats) -> Floats:
     """Return one quantile of each sorted row, interpolated linearly."""
-    place = at * (ordered.shape[1] - 1)
+    place = probability * (sorted_values.shape[1] - 1)
     floor = np.floor(place).astype(np.int64)
-    rows, part = np.arange(len(ordered)), place - floor
-    above = np.minimum(floor + 1, ordered.shape[1] - 1)
-    return np.asarray(ordered[rows, floor] * (1 - part) + ordered[rows, above] * part, dtype=np.float64)
+    rows, part = np.arange(len(sorted_values)), place - floor
+    ceiling = np.minimum(floor + 1, sorted_values.shape[1] - 1)
+    return np.asarray(sorted_values[rows, floor] * (1 - part) + sorted_values[rows, ceiling] * part, dtype=np.float64)
 
 
-def medians_without_one(ordered: Floats) -> Floats:
+def compute_jackknife_medians(sorted_samples: Floats) -> Floats:
     """Return the medians of each sorted row without one of its values, for every value."""
-    n = ordered.shape[1]
-    kept = np.array([[i + (i >= gone) for i in ((n - 2) // 2, (n - 1) // 2)] for gone in range(n)])
-    return np.asarray(ordered[:, kept].mean(axis=2), dtype=np.float64)
+    n = sorted_samples.shape[1]
+    middle_indices = np.array([[i + (i >= omitted) for i in ((n - 2) // 2, (n - 1) // 2)] for omitted in range(n)])
+    return np.asarray(sorted_samples[:, middle_indices].mean(axis=2), dtype=np.float64)

@@ -29,16 +29,22 @@ import numpy.typing as npt
 import pandas as pd
 import scipy
 
-from campaign.analysis.statistics.slow_hosts import Codes, HostResult, codes, compare_hosts, links
+from campaign.analysis.statistics.slow_hosts import (
+    Codes,
+    HostResult,
+    compare_hosts,
+    count_independent_differences,
+    encode_labels,
+)
 from campaign.common.intervals import CONFIDENCE_LEVEL, Floats
 
-RUN, LEASE, HOST, TOGETHER = "run to run", "lease to lease", "host to host", "lease and host together"
+RUN, LEASE, HOST, LEASE_AND_HOST = "run to run", "lease to lease", "host to host", "lease and host together"
 METHOD = "pairs of runs of a cell (moments)"
-COULD, MAY, NOT, UNKNOWN = "could", "may", "could not", "not known"
+EXPLAINED, POSSIBLY_EXPLAINED, NOT_EXPLAINED, EXPLANATION_UNKNOWN = "could", "may", "could not", "not known"
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
+class VarianceComponent:
     """One component of the spread. sd_pct: standard deviation in percent of throughput; low_pct, high_pct: 95 % interval.
 
     freedom: number of independent differences. The numbers are nan if the component is unknown, and `why` holds the reason.
@@ -52,24 +58,24 @@ class Component:
     why: str = ""
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """True if the component is known."""
         return not self.why
 
     @property
     def variance(self) -> float:
         """Variance of the logarithm; 0 if unknown."""
-        return (self.sd_pct / 100.0) ** 2 if self.known else 0.0
+        return (self.sd_pct / 100.0) ** 2 if self.is_known else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Components:
+class VarianceComponents:
     """All components of a workload. `lease_and_host` is known only if lease and host cannot be separated."""
 
-    run: Component
-    lease: Component
-    host: Component
-    together: Component
+    run: VarianceComponent
+    lease: VarianceComponent
+    host: VarianceComponent
+    lease_and_host: VarianceComponent
     runs: int
     cells: int
 
@@ -78,15 +84,15 @@ class Components:
 class SpreadSources:
     """Sources of spread. by_workload holds components in the order of names; hosts has slow ones first."""
 
-    by_workload: dict[str, Components]
+    by_workload: dict[str, VarianceComponents]
     hosts: tuple[HostResult, ...]
 
     @property
-    def slow(self) -> tuple[HostResult, ...]:
+    def slow_hosts(self) -> tuple[HostResult, ...]:
         """Hosts that are slower than the others."""
-        return tuple(host for host in self.hosts if host.slow)
+        return tuple(host for host in self.hosts if host.is_slow)
 
-    def between_hosts(self, workload: str) -> Component | None:
+    def find_host_component(self, workload: str) -> VarianceComponent | None:
         """Return the component by which equal cells differ between hosts; None if unknown.
 
         It is the component of hosts, or that of leases and hosts together.
@@ -94,9 +100,9 @@ class SpreadSources:
         parts = self.by_workload.get(workload)
         if parts is None:
             return None
-        return next((each for each in (parts.host, parts.together) if each.known), None)
+        return next((component for component in (parts.host, parts.lease_and_host) if component.is_known), None)
 
-    def explains(self, workload: str, ratio: float) -> str:
+    def explain_ratio_by_hosts(self, workload: str, ratio: float) -> str:
         """Return whether different hosts can explain a ratio of two means of otherwise equal cells.
 
         The result is EXPLAINED, POSSIBLY_EXPLAINED if the component's interval is too wide to decide, NOT_EXPLAINED, or
@@ -106,15 +112,23 @@ class SpreadSources:
             workload: name of the workload.
             ratio: ratio of the two means.
         """
-        part = self.between_hosts(workload)
-        if part is None or not ratio > 0:
-            return UNKNOWN
+        component = self.find_host_component(workload)
+        if component is None or not ratio > 0:
+            return EXPLANATION_UNKNOWN
         # Both means are on separate hosts and deviate, and 95 % of such differences are smaller.
-        size = abs(float(np.log(ratio))) / float(scipy.special.ndtri(0.5 + CONFIDENCE_LEVEL / 2.0) * np.sqrt(2.0))
-        return COULD if 100.0 * size <= part.sd_pct else MAY if 100.0 * size <= part.high_pct else NOT
+        required_sd_pct = abs(float(np.log(ratio))) / float(
+            scipy.special.ndtri(0.5 + CONFIDENCE_LEVEL / 2.0) * np.sqrt(2.0)
+        )
+        return (
+            EXPLAINED
+            if 100.0 * required_sd_pct <= component.sd_pct
+            else POSSIBLY_EXPLAINED
+            if 100.0 * required_sd_pct <= component.high_pct
+            else NOT_EXPLAINED
+        )
 
 
-def valid_runs(runs: pd.DataFrame, higher: bool = True) -> pd.DataFrame:
+def select_comparable_runs(runs: pd.DataFrame, higher_is_better: bool = True) -> pd.DataFrame:
     """Select the runs that can be compared: ok, with a lease and a positive metric; adds `rate`, larger if better.
 
     Args:
@@ -123,18 +137,18 @@ def valid_runs(runs: pd.DataFrame, higher: bool = True) -> pd.DataFrame:
     """
     value = runs["value"] if "value" in runs else runs["throughput_per_s"]
     positive = (runs["status"] == "ok") & (value > 0) & (runs["lease_id"] != "")
-    kept = value[positive].astype("float64")
-    return runs[positive].assign(rate=kept if higher else 1.0 / kept)
+    valid_values = value[positive].astype("float64")
+    return runs[positive].assign(rate=valid_values if higher_is_better else 1.0 / valid_values)
 
 
-def spread_sources(runs: pd.DataFrame, higher: bool = True) -> SpreadSources:
+def analyze_spread_sources(runs: pd.DataFrame, higher_is_better: bool = True) -> SpreadSources:
     """Estimate the variance components of each workload, and compare all hosts with each other over all workloads.
 
     Args:
         runs: runs table.
         higher_is_better: whether higher values of the metric are better.
     """
-    rows = valid_runs(runs, higher)
+    rows = select_comparable_runs(runs, higher_is_better)
     rate, workload = rows["rate"].to_numpy(dtype=np.float64), rows["workload"].to_numpy(dtype=str)
     # Sorting texts takes ten times as long as sorting their integers.
     (cell, names), (lease, _), (place, _) = (
@@ -142,36 +156,39 @@ def spread_sources(runs: pd.DataFrame, higher: bool = True) -> SpreadSources:
     )
     parts = {}
     for name in np.unique(workload):
-        of = workload == name
-        parts[str(name)] = components(rate[of], cell[of], lease[of], place[of])
-    named = (rows["host_names"] != "").to_numpy(dtype=np.bool_)
-    hosts = [tuple(each.split(", ")) for each in rows["host_names"] if each]
-    if len({name for each in hosts for name in each}) < 2:
+        is_of_workload = workload == name
+        parts[str(name)] = estimate_components(
+            rate[is_of_workload], cell[is_of_workload], lease[is_of_workload], place[is_of_workload]
+        )
+    has_hosts = (rows["host_names"] != "").to_numpy(dtype=np.bool_)
+    hosts = [tuple(item.split(", ")) for item in rows["host_names"] if item]
+    if len({name for item in hosts for name in item}) < 2:
         return SpreadSources(parts, ())
-    compared = compare_hosts(rate[named], cell[named], lease[named], hosts)
+    results = compare_hosts(rate[has_hosts], cell[has_hosts], lease[has_hosts], hosts)
     return SpreadSources(
-        parts, tuple(replace(each, cells=tuple(str(names[int(at)]) for at in each.cells)) for each in compared)
+        parts,
+        tuple(replace(item, cells=tuple(str(names[int(cell_index)]) for cell_index in item.cells)) for item in results),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Runs:
+class _CodedRuns:
     """Runs sorted by cell, with levels encoded as integers. y: logarithm of throughput; place: set of hosts."""
 
     y: Floats
     cell: Codes
     lease: Codes
-    place: Codes
+    host_set: Codes
 
     @property
-    def spot(self) -> Codes:
+    def cell_on_hosts(self) -> Codes:
         """Cell and set of hosts as one integer."""
-        return self.cell * (int(self.place.max(initial=0)) + 1) + self.place
+        return self.cell * (int(self.host_set.max(initial=0)) + 1) + self.host_set
 
 
-def components(
+def estimate_components(
     throughput: npt.ArrayLike, cell: npt.ArrayLike, lease: npt.ArrayLike, hosts: npt.ArrayLike
-) -> Components:
+) -> VarianceComponents:
     """Estimate the variance components of valid runs. Raises ValueError for a throughput that is not positive.
 
     Args:
@@ -183,90 +200,102 @@ def components(
     rate = np.asarray(throughput, dtype=np.float64)
     if not (rate > 0).all():
         raise ValueError("a throughput is not positive; leave runs without a valid one out")
-    order = np.argsort(codes(cell), kind="stable")
-    runs = _Runs(np.log(rate)[order], codes(cell)[order], codes(lease)[order], codes(hosts)[order])
-    squares, pairs = _mean_squares(runs)
-    variances = _moments(squares, pairs)
-    reasons = _reasons(pairs, variances)
-    run, of_lease, host, together = (
-        _component(name, variances, runs)
-        if name in variances
-        else Component(name, np.nan, np.nan, np.nan, 0, reasons[name])
-        for name in (RUN, LEASE, HOST, TOGETHER)
+    order = np.argsort(encode_labels(cell), kind="stable")
+    runs = _CodedRuns(
+        np.log(rate)[order], encode_labels(cell)[order], encode_labels(lease)[order], encode_labels(hosts)[order]
     )
-    return Components(run, of_lease, host, together, runs.y.size, np.unique(runs.cell).size)
+    squares, pairs = _compute_mean_squares(runs)
+    variances = _estimate_variances(squares, pairs)
+    reasons = _explain_unknown_components(pairs, variances)
+    run, of_lease, host, lease_and_host = (
+        _build_component(name, variances, runs)
+        if name in variances
+        else VarianceComponent(name, np.nan, np.nan, np.nan, 0, reasons[name])
+        for name in (RUN, LEASE, HOST, LEASE_AND_HOST)
+    )
+    return VarianceComponents(run, of_lease, host, lease_and_host, runs.y.size, np.unique(runs.cell).size)
 
 
-def _mean_squares(runs: _Runs) -> tuple[dict[str, float], dict[str, int]]:
+def _compute_mean_squares(runs: _CodedRuns) -> tuple[dict[str, float], dict[str, int]]:
     """Return the mean half squared difference, and the number, of pairs of runs that share lease, hosts only, or neither."""
     sums, counts = dict.fromkeys((RUN, LEASE, HOST), 0.0), dict.fromkeys((RUN, LEASE, HOST), 0)
     largest = int(np.bincount(runs.cell).max(initial=0))
-    for apart in range(1, largest):
-        same = runs.cell[:-apart] == runs.cell[apart:]
-        square = 0.5 * (runs.y[:-apart] - runs.y[apart:])[same] ** 2
-        lease = (runs.lease[:-apart] == runs.lease[apart:])[same]
-        place = (runs.place[:-apart] == runs.place[apart:])[same]
-        for name, of in ((RUN, lease & place), (LEASE, ~lease & place), (HOST, ~lease & ~place)):
-            sums[name] += float(square[of].sum())
-            counts[name] += int(of.sum())
+    for lag in range(1, largest):
+        is_same_cell = runs.cell[:-lag] == runs.cell[lag:]
+        square = 0.5 * (runs.y[:-lag] - runs.y[lag:])[is_same_cell] ** 2
+        is_same_lease = (runs.lease[:-lag] == runs.lease[lag:])[is_same_cell]
+        is_same_host_set = (runs.host_set[:-lag] == runs.host_set[lag:])[is_same_cell]
+        for name, is_selected in (
+            (RUN, is_same_lease & is_same_host_set),
+            (LEASE, ~is_same_lease & is_same_host_set),
+            (HOST, ~is_same_lease & ~is_same_host_set),
+        ):
+            sums[name] += float(square[is_selected].sum())
+            counts[name] += int(is_selected.sum())
     return {name: total / counts[name] for name, total in sums.items() if counts[name]}, counts
 
 
-def _moments(squares: dict[str, float], pairs: dict[str, int]) -> dict[str, float]:
+def _estimate_variances(squares: dict[str, float], pairs: dict[str, int]) -> dict[str, float]:
     """Estimate the variances of the components that the pairs can separate; negative estimates become 0."""
     if not pairs[RUN]:
         return {}
-    found = {RUN: squares[RUN]}
+    variances = {RUN: squares[RUN]}
     if pairs[LEASE]:
-        found[LEASE] = max(0.0, squares[LEASE] - squares[RUN])
+        variances[LEASE] = max(0.0, squares[LEASE] - squares[RUN])
         if pairs[HOST]:
-            found[HOST] = max(0.0, squares[HOST] - max(squares[LEASE], squares[RUN]))
+            variances[HOST] = max(0.0, squares[HOST] - max(squares[LEASE], squares[RUN]))
     elif pairs[HOST]:
-        found[TOGETHER] = max(0.0, squares[HOST] - squares[RUN])
-    return found
+        variances[LEASE_AND_HOST] = max(0.0, squares[HOST] - squares[RUN])
+    return variances
 
 
-def _reasons(pairs: dict[str, int], known: dict[str, float]) -> dict[str, str]:
+def _explain_unknown_components(pairs: dict[str, int], variances: dict[str, float]) -> dict[str, str]:
     """Return for each component the reason that it cannot be estimated."""
     if not pairs[RUN]:
-        no = "no cell was run twice on one lease, so the spread of leases cannot be separated from that of runs"
-        return dict.fromkeys((RUN, LEASE, HOST, TOGETHER), no)
-    both = "every lease of a cell was on other hosts, so the spread of leases cannot be separated from that of hosts"
-    one = (
+        no_repeats = "no cell was run twice on one lease, so the spread of leases cannot be separated from that of runs"
+        return dict.fromkeys((RUN, LEASE, HOST, LEASE_AND_HOST), no_repeats)
+    no_repeated_hosts = (
+        "every lease of a cell was on other hosts, so the spread of leases cannot be separated from that of hosts"
+    )
+    single_lease = (
         "every cell was measured on one lease only, so this spread cannot be separated from the throughput of the cell"
     )
-    confounded = both if TOGETHER in known else one
+    confounded = no_repeated_hosts if LEASE_AND_HOST in variances else single_lease
     return {
         RUN: "",
         LEASE: confounded,
         HOST: "every cell was measured on one set of hosts" if pairs[LEASE] else confounded,
-        TOGETHER: "they are told apart" if HOST in known else confounded,
+        LEASE_AND_HOST: "they are told apart" if HOST in variances else confounded,
     }
 
 
-def _share(levels: Codes, within: Codes) -> float:
+def _compute_mean_share(levels: Codes, units: Codes) -> float:
     """Return the mean over levels of one over the number of units within each level."""
-    pairs = np.unique(np.stack([levels, within]), axis=1)
-    return float(np.mean(1.0 / np.bincount(codes(pairs[0]))))
+    pairs = np.unique(np.stack([levels, units]), axis=1)
+    return float(np.mean(1.0 / np.bincount(encode_labels(pairs[0]))))
 
 
-def _component(name: str, variances: dict[str, float], runs: _Runs) -> Component:
+def _build_component(name: str, variances: dict[str, float], runs: _CodedRuns) -> VarianceComponent:
     """Build a component with the interval that its independent differences allow."""
-    each = np.arange(runs.y.size)
-    of_runs = runs.y.size - np.unique(np.stack([runs.cell, runs.lease]), axis=1).shape[1]
-    of_leases = links(runs.lease, runs.spot)
-    freedom = {RUN: of_runs, LEASE: of_leases}.get(name) or links(runs.place, runs.cell)
-    levels = runs.lease if name == LEASE else runs.place
+    run_index = np.arange(runs.y.size)
+    run_freedom = runs.y.size - np.unique(np.stack([runs.cell, runs.lease]), axis=1).shape[1]
+    lease_freedom = count_independent_differences(runs.lease, runs.cell_on_hosts)
+    freedom = {RUN: run_freedom, LEASE: lease_freedom}.get(name) or count_independent_differences(
+        runs.host_set, runs.cell
+    )
+    levels = runs.lease if name == LEASE else runs.host_set
     # Lower components: variance, the share of it in the mean of a level, and degrees of freedom.
-    under = [] if name == RUN else [(variances[RUN], _share(levels, each), of_runs)]
+    lower_components = [] if name == RUN else [(variances[RUN], _compute_mean_share(levels, run_index), run_freedom)]
     if name == HOST and LEASE in variances:
-        under.append((variances[LEASE], _share(levels, runs.lease), of_leases))
-    below = sum(variance * share for variance, share, _ in under)
+        lower_components.append((variances[LEASE], _compute_mean_share(levels, runs.lease), lease_freedom))
+    lower_variance = sum(variance * share for variance, share, _ in lower_components)
     # Pairs contain more of the lower components than means of levels do, which must not appear as a component.
-    noise = np.sqrt(sum(4.0 * variance**2 / count for variance, _, count in under))
+    noise = np.sqrt(sum(4.0 * variance**2 / count for variance, _, count in lower_components))
     tail = 0.5 * (1.0 - CONFIDENCE_LEVEL)
-    square = freedom * (variances[name] + below)
-    low, high = (square / scipy.special.chdtri(freedom, at) - below for at in (tail, 1.0 - tail))
-    low = min(low, variances[name] - scipy.special.ndtri(1.0 - tail) * noise) if under else low
-    middle, least, most = (100.0 * float(np.sqrt(max(0.0, value))) for value in (variances[name], low, high))
-    return Component(name, middle, least, most, freedom)
+    square = freedom * (variances[name] + lower_variance)
+    low, high = (
+        square / scipy.special.chdtri(freedom, probability) - lower_variance for probability in (tail, 1.0 - tail)
+    )
+    low = min(low, variances[name] - scipy.special.ndtri(1.0 - tail) * noise) if lower_components else low
+    sd_pct, low_pct, high_pct = (100.0 * float(np.sqrt(max(0.0, value))) for value in (variances[name], low, high))
+    return VarianceComponent(name, sd_pct, low_pct, high_pct, freedom)

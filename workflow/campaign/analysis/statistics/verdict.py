@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from campaign.analysis.statistics.average_ratio import average_ratio
+from campaign.analysis.statistics.average_ratio import compute_average_ratio
 from campaign.analysis.statistics.comparisons import Ratios
 from campaign.analysis.statistics.drift import is_adjusted
 from campaign.analysis.statistics.experiment_design import Design
@@ -22,105 +22,115 @@ from campaign.common import intervals, wording
 from campaign.common.intervals import SIGNIFICANCE_LEVEL
 
 # An interval around no effect that is wider than this excludes no plausible difference.
-_SAYS_NOTHING_PCT = 50.0
+_MAX_INFORMATIVE_DIFFERENCE_PCT = 50.0
 
 
-SEQUENTIAL = (
+SEQUENTIAL_RUNS_CAVEAT = (
     "The runs of a cell came one after the other, not in blocks, so that drift of the system can pose as an effect."
 )
-LEASES_IN_ORDER = (
+FIXED_LEASE_ORDER_CAVEAT = (
     "Compositions were made in a fixed order, not in random blocks, so that drift of the system over the "
     "campaign can pose as an effect."
 )
-ORDER_UNKNOWN = "In which order compositions were made is not known, so that drift of the system can pose as an effect."
-ADJUSTED = (
+UNKNOWN_LEASE_ORDER_CAVEAT = (
+    "In which order compositions were made is not known, so that drift of the system can pose as an effect."
+)
+DRIFT_ADJUSTMENT_NOTE = (
     "Comparisons between compositions are adjusted: the cost of each run was divided by that of the reference in the same "
     "composition. This removes drift of the system over the campaign, and adds the noise of the reference."
 )
-ONE_COMPOSITION = "one composition of each configuration was measured, and intervals hold run-to-run variation only"
-ONE_EACH = "one composition each was measured, so this is not tested; the interval holds run-to-run variation only"
-OWN_HOSTS = "each ran on other hosts, whose own differences cannot be separated, so this is not tested"
-ONCE = "measured once each, so this is not tested"
-_BORROWED = "the spread of compositions is borrowed from other cells"
-_EARLIER = "the spread of compositions is borrowed from earlier campaigns on this system ({})"
-_AMONG = "the spread is that of the changes of other configurations"
+RUN_VARIATION_ONLY = "one composition of each configuration was measured, and intervals hold run-to-run variation only"
+NOT_TESTED_ONE_COMPOSITION = (
+    "one composition each was measured, so this is not tested; the interval holds run-to-run variation only"
+)
+NOT_TESTED_DIFFERENT_HOSTS = "each ran on other hosts, whose own differences cannot be separated, so this is not tested"
+NOT_TESTED_SINGLE_RUN = "measured once each, so this is not tested"
+_SPREAD_FROM_OTHER_CELLS = "the spread of compositions is borrowed from other cells"
+_SPREAD_FROM_EARLIER_CAMPAIGNS = "the spread of compositions is borrowed from earlier campaigns on this system ({})"
+_SPREAD_FROM_OTHER_CHANGES = "the spread is that of the changes of other configurations"
 
 
-def differs(row: Mapping[Any, Any]) -> bool:
+def is_significant(row: Mapping[Any, Any]) -> bool:
     """Return whether the difference is significant among all comparisons of the figure (Holm)."""
     return bool(row["p_holm"] < SIGNIFICANCE_LEVEL)
 
 
-def untested(row: Mapping[Any, Any]) -> bool:
+def is_untested(row: Mapping[Any, Any]) -> bool:
     """Return whether a comparison may not be tested, because each cell was measured on one composition."""
     return not row.get("tested", True) and row.get("method") != intervals.NO_INTERVAL_REFERENCE
 
 
-def not_tested(row: Mapping[Any, Any]) -> str:
+def explain_missing_test(row: Mapping[Any, Any]) -> str:
     """Return the reason that a comparison is not tested, as text for parentheses."""
-    return OWN_HOSTS if row["method"] == intervals.CONFOUNDED_WITH_HOSTS else ONE_EACH
+    return (
+        NOT_TESTED_DIFFERENT_HOSTS if row["method"] == intervals.CONFOUNDED_WITH_HOSTS else NOT_TESTED_ONE_COMPOSITION
+    )
 
 
-def why_not_tested(rows: pd.DataFrame) -> str:
+def explain_missing_tests(rows: pd.DataFrame) -> str:
     """Return the reason that several comparisons are not tested, as part of a sentence."""
     if (rows["method"] == intervals.CAMPAIGNS_UNKNOWN).any():
         return "the spread between campaigns is unknown"
-    own = rows["method"] == intervals.CONFOUNDED_WITH_HOSTS
-    return OWN_HOSTS.partition(", so")[0] if own.any() else ONE_COMPOSITION
+    is_confounded = rows["method"] == intervals.CONFOUNDED_WITH_HOSTS
+    return NOT_TESTED_DIFFERENT_HOSTS.partition(", so")[0] if is_confounded.any() else RUN_VARIATION_ONLY
 
 
-def no_larger_than(low_pct: float, high_pct: float) -> float:
+def bound_difference_pct(low_pct: float, high_pct: float) -> float:
     """Return the largest absolute difference, in percent, that the interval of a difference contains."""
     return max(abs(low_pct), abs(high_pct))
 
 
-def basis(row: Mapping[Any, Any]) -> str:
+def describe_basis(row: Mapping[Any, Any]) -> str:
     """Describe the data behind a comparison, as text for parentheses; '' without a test.
 
     Examples are '3 compositions each' and 'within one composition'.
     """
-    return "; ".join(each for each in (_compositions(row), *_limits(row)) if each)
+    return "; ".join(phrase for phrase in (_describe_compositions(row), *_list_alternative_causes(row)) if phrase)
 
 
-def _compositions(row: Mapping[Any, Any]) -> str:
+def _describe_compositions(row: Mapping[Any, Any]) -> str:
     """Describe the numbers of compositions of both cells, and where their spread comes from; '' without a test."""
     if not row["tested"]:
         return ""
-    ours, theirs, method = int(row["compositions"]), int(row["against_compositions"]), row["method"]
+    cell_count, reference_count, method = int(row["compositions"]), int(row["against_compositions"]), row["method"]
     if method in (intervals.T_PAIRED_BY_BLOCK, intervals.T_OVER_RUNS_OF_COMPOSITION):
         return "within one composition"
     if method == intervals.T_PAIRED_BY_LEASE:
-        return f"within {ours:,} compositions"
-    each = "one composition each" if ours == 1 else f"{ours:,} compositions each"
-    each = each if ours == theirs else f"{ours:,} against {theirs:,} compositions"
+        return f"within {cell_count:,} compositions"
+    counts = "one composition each" if cell_count == 1 else f"{cell_count:,} compositions each"
+    counts = counts if cell_count == reference_count else f"{cell_count:,} against {reference_count:,} compositions"
     if method == intervals.T_BORROWED_SPREAD:
-        return f"{each}, spread borrowed"
+        return f"{counts}, spread borrowed"
     if method == intervals.T_BORROWED_EARLIER_SPREAD:
-        return f"{each}, spread borrowed from {row['lent_by']}"
-    return f"{each}; {_AMONG} ({_freedom(row)})" if method == intervals.T_BORROWED_CHANGE_SPREAD else each
+        return f"{counts}, spread borrowed from {row['lent_by']}"
+    return (
+        f"{counts}; {_SPREAD_FROM_OTHER_CHANGES} ({_spell_out_freedom(row)})"
+        if method == intervals.T_BORROWED_CHANGE_SPREAD
+        else counts
+    )
 
 
-def _limits(row: Mapping[Any, Any]) -> Sequence[str]:
+def _list_alternative_causes(row: Mapping[Any, Any]) -> Sequence[str]:
     """List what else may have caused the difference: order, different numbers of steps, noisy compositions."""
     if not math.isfinite(row["ratio"] if "ratio" in row else row["p"]):
         return ()
-    order = (
+    order_effect = (
         "order not random or not known, so that drift can pose as an effect"
         if row["in_order"] and row["tested"]
         else ""
     )
-    order = "adjusted by the reference" if row.get("adjusted", False) else order
+    order_effect = "adjusted by the reference" if row.get("adjusted", False) else order_effect
     noisy = f"noisy: compositions of {row['noisy']} differ more than those of others" if row.get("noisy") else ""
-    return order, f"measured unlike: {row['unlike']}" if row["unlike"] else "", noisy
+    return order_effect, f"measured unlike: {row['unlike']}" if row["unlike"] else "", noisy
 
 
-def _freedom(row: Mapping[Any, Any]) -> str:
+def _spell_out_freedom(row: Mapping[Any, Any]) -> str:
     """Return the degrees of freedom of a comparison in words, such as '4 degrees of freedom'."""
     return wording.pluralize(max(1, round(row["freedom"])), "degree") + " of freedom"
 
 
-def measured(
-    row: Mapping[Any, Any], values: tuple[float, float, float], say: Callable[[float], str], about: str = ""
+def format_estimate(
+    row: Mapping[Any, Any], values: tuple[float, float, float], format_value: Callable[[float], str], subject: str = ""
 ) -> str:
     """Format the estimate of a comparison with its interval, its subject and its basis.
 
@@ -130,10 +140,12 @@ def measured(
         format_value: formats one number.
         subject: subject of the estimate, such as the name of a cell.
     """
-    return wording.format_with_interval(*values, say, "; ".join(each for each in (about, basis(row)) if each))
+    return wording.format_with_interval(
+        *values, format_value, "; ".join(phrase for phrase in (subject, describe_basis(row)) if phrase)
+    )
 
 
-def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
+def describe_uncertainty(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
     """Return the text that qualifies the estimate of a comparison in a sentence; '' for a significant difference.
 
     An estimate without an interval gets '' as well, because its number already states that.
@@ -143,26 +155,26 @@ def doubt(row: Mapping[Any, Any], low_pct: float, high_pct: float) -> str:
         low_pct: lower bound of the difference, 95 %.
         high_pct: upper bound of the difference, 95 %.
     """
-    if untested(row) and math.isfinite(low_pct):
-        return f" ({not_tested(row)})"
-    if differs(row) or not math.isfinite(row["p"]):
+    if is_untested(row) and math.isfinite(low_pct):
+        return f" ({explain_missing_test(row)})"
+    if is_significant(row) or not math.isfinite(row["p"]):
         return ""
     if row["p"] < SIGNIFICANCE_LEVEL:
-        among = f"among all {int(row['n_tests']):,} comparisons of this figure"
-        return f", not significant {among} (p = {p_value(row['p_holm'])}, Holm)"
-    largest = no_larger_than(low_pct, high_pct)
-    if largest > _SAYS_NOTHING_PCT:
-        found = f"{_detectable(row['least_detectable_pct'])} would have been detected"
-        return f": inconclusive, with too few or too uneven runs; {found}"
-    return f": no difference larger than {wording.format_percent(largest, _decimals(largest))}"
+        family = f"among all {int(row['n_tests']):,} comparisons of this figure"
+        return f", not significant {family} (p = {format_p_value(row['p_holm'])}, Holm)"
+    largest_pct = bound_difference_pct(low_pct, high_pct)
+    if largest_pct > _MAX_INFORMATIVE_DIFFERENCE_PCT:
+        power = f"{_describe_detectable_difference(row['least_detectable_pct'])} would have been detected"
+        return f": inconclusive, with too few or too uneven runs; {power}"
+    return f": no difference larger than {wording.format_percent(largest_pct, _choose_decimals(largest_pct))}"
 
 
 def summarize_effects(
     rows: pd.DataFrame,
     design: Design,
-    named: Sequence[str],
-    express: Callable[[float], float] = float,
-    say: Callable[[float], str] = wording.format_ratio,
+    label_columns: Sequence[str],
+    convert_ratio: Callable[[float], float] = float,
+    format_value: Callable[[float], str] = wording.format_ratio,
 ) -> str:
     """Describe the ratios of one or several cells, as part of a sentence.
 
@@ -179,48 +191,62 @@ def summarize_effects(
     """
     if len(rows) == 1:
         row = rows.to_dict("records")[0]
-        value, *ends = (express(row[name]) for name in ("ratio", "ratio_low", "ratio_high"))
+        value, *ends = (convert_ratio(row[name]) for name in ("ratio", "ratio_low", "ratio_high"))
         low, high = sorted(ends)
-        percent = [end if say is wording.format_percent else 100 * (end - 1) for end in (low, high)]
-        return measured(row, (value, low, high), say, wording.format_axes(row, named)) + doubt(row, *percent)
-    return summarize_range(rows, design, named, express, say) + _differing(rows, express, say)
+        percent = [end if format_value is wording.format_percent else 100 * (end - 1) for end in (low, high)]
+        return format_estimate(
+            row, (value, low, high), format_value, wording.format_axes(row, label_columns)
+        ) + describe_uncertainty(row, *percent)
+    return summarize_range(rows, design, label_columns, convert_ratio, format_value) + _describe_significance(
+        rows, convert_ratio, format_value
+    )
 
 
 def summarize_range(
     rows: pd.DataFrame,
     design: Design,
-    named: Sequence[str],
-    express: Callable[[float], float],
-    say: Callable[[float], str],
+    label_columns: Sequence[str],
+    convert_ratio: Callable[[float], float],
+    format_value: Callable[[float], str],
 ) -> str:
     """Return the mean of several ratios with its interval, and the range of their estimates; arguments as `summarize_effects`."""
-    return f"{_average(rows, design, express, say)}; {range_of_estimates(rows, named, express, say)}"
+    return (
+        f"{_format_average(rows, design, convert_ratio, format_value)}; "
+        f"{format_estimate_range(rows, label_columns, convert_ratio, format_value)}"
+    )
 
 
-def _average(rows: pd.DataFrame, design: Design, express: Callable[[float], float], say: Callable[[float], str]) -> str:
+def _format_average(
+    rows: pd.DataFrame, design: Design, convert_ratio: Callable[[float], float], format_value: Callable[[float], str]
+) -> str:
     """Return the mean of several comparisons with its interval, or with the reason that it has no interval."""
-    value, *ends = (express(float(bound[0])) for bound in average_ratio(rows, design).bounds())
+    value, *ends = (convert_ratio(float(bound[0])) for bound in compute_average_ratio(rows, design).compute_bounds())
     low, high = sorted(ends)
     untested_rows = rows[~rows["tested"]]
-    why = why_not_tested(untested_rows) if len(untested_rows) else "no composition was repeated"
-    return wording.format_with_interval(value, low, high, say, f"mean of {len(rows):,} cells", f"no interval: {why}")
+    reason = explain_missing_tests(untested_rows) if len(untested_rows) else "no composition was repeated"
+    return wording.format_with_interval(
+        value, low, high, format_value, f"mean of {len(rows):,} cells", f"no interval: {reason}"
+    )
 
 
-def range_of_estimates(
+def format_estimate_range(
     rows: pd.DataFrame,
-    named: Sequence[str],
-    express: Callable[[float], float] = float,
-    say: Callable[[float], str] = wording.format_ratio,
+    label_columns: Sequence[str],
+    convert_ratio: Callable[[float], float] = float,
+    format_value: Callable[[float], str] = wording.format_ratio,
 ) -> str:
     """Return the smallest and the largest estimate of several comparisons, with the names of their cells."""
-    ordered = rows.assign(shown=rows["ratio"].map(express)).sort_values("shown", kind="stable")
+    ordered = rows.assign(shown=rows["ratio"].map(convert_ratio)).sort_values("shown", kind="stable")
     first, last = (
-        f"{say(row['shown'])} ({wording.format_axes(row, named)})" for row in ordered.iloc[[0, -1]].to_dict("records")
+        f"{format_value(row['shown'])} ({wording.format_axes(row, label_columns)})"
+        for row in ordered.iloc[[0, -1]].to_dict("records")
     )
     return f"estimates of single cells are from {first} to {last}"
 
 
-def _differing(rows: pd.DataFrame, express: Callable[[float], float], say: Callable[[float], str]) -> str:
+def _describe_significance(
+    rows: pd.DataFrame, convert_ratio: Callable[[float], float], format_value: Callable[[float], str]
+) -> str:
     """Return how many of several comparisons are significant, or which differences are ruled out if none is."""
     tested = rows[rows["p"].notna()]
     count = int((tested["p_holm"] < SIGNIFICANCE_LEVEL).sum())
@@ -228,21 +254,21 @@ def _differing(rows: pd.DataFrame, express: Callable[[float], float], say: Calla
         return f"; {count:,} of {wording.pluralize(len(tested), 'cell')} {'differs' if count == 1 else 'differ'} significantly"
     if tested.empty:
         return ""
-    ends = [express(end) for bounds in simultaneous_bounds(tested) for end in bounds]
-    largest = max(abs(end if say is wording.format_percent else 100 * (end - 1)) for end in ends)
-    size = wording.format_percent(largest, _decimals(largest))
-    ruled_out = f", and differences above {size} are ruled out" if largest <= _SAYS_NOTHING_PCT else ""
+    ends = [convert_ratio(end) for bounds in compute_simultaneous_bounds(tested) for end in bounds]
+    largest = max(abs(end if format_value is wording.format_percent else 100 * (end - 1)) for end in ends)
+    size = wording.format_percent(largest, _choose_decimals(largest))
+    ruled_out = f", and differences above {size} are ruled out" if largest <= _MAX_INFORMATIVE_DIFFERENCE_PCT else ""
     return f"; none of {wording.pluralize(len(tested), 'cell')} differs significantly{ruled_out}"
 
 
-def simultaneous_bounds(rows: pd.DataFrame) -> tuple[Sequence[float], Sequence[float]]:
+def compute_simultaneous_bounds(rows: pd.DataFrame) -> tuple[Sequence[float], Sequence[float]]:
     """Return bounds of the ratios of tested comparisons that hold for all of them together (Bonferroni, 95 %)."""
-    wider = intervals.simultaneous_width_factor(rows["freedom"], len(rows))
+    width_factor = intervals.simultaneous_width_factor(rows["freedom"], len(rows))
     value = rows["ratio"].to_numpy()
-    return tuple(list(value * (rows[end].to_numpy() / value) ** wider) for end in ("ratio_low", "ratio_high"))  # type: ignore[return-value]
+    return tuple(list(value * (rows[end].to_numpy() / value) ** width_factor) for end in ("ratio_low", "ratio_high"))  # type: ignore[return-value]
 
 
-def extremes(found: Ratios, cells: int) -> str:
+def describe_extreme_ratio(comparison: Ratios, cell_count: int) -> str:
     """Describe the ratio of the largest of several cells to the smallest, with its interval and basis, as part of a sentence.
 
     The test and the interval hold over all pairs of the cells.
@@ -251,51 +277,57 @@ def extremes(found: Ratios, cells: int) -> str:
         comparison: comparison of the largest cell with the smallest one.
         cell_count: number of cells from which the two were chosen.
     """
-    pairs = max(1, cells * (cells - 1) // 2)
-    value, low, high = (float(bound[0]) for bound in found.of.bounds(1 - SIGNIFICANCE_LEVEL / pairs))
-    row = {name: column[0] for name, column in found.basis(pd.RangeIndex(1)).items()}
-    p = float(found.p()[0])
+    pairs = max(1, cell_count * (cell_count - 1) // 2)
+    value, low, high = (float(bound[0]) for bound in comparison.estimate.compute_bounds(1 - SIGNIFICANCE_LEVEL / pairs))
+    row = {name: column[0] for name, column in comparison.build_basis_columns(pd.RangeIndex(1)).items()}
+    p = float(comparison.compute_p_values()[0])
     row |= {"ratio": value, "p": p, "p_holm": min(1.0, p * pairs), "n_tests": pairs}
-    row["least_detectable_pct"] = float(found.least_detectable_pct(pairs)[0])
-    if untested(row) and not math.isfinite(low):
-        return f"{wording.format_ratio(value)} ({ONCE})"
-    return measured(row, (value, low, high), wording.format_ratio) + doubt(row, 100 * (low - 1), 100 * (high - 1))
+    row["least_detectable_pct"] = float(comparison.compute_detectable_pct(pairs)[0])
+    if is_untested(row) and not math.isfinite(low):
+        return f"{wording.format_ratio(value)} ({NOT_TESTED_SINGLE_RUN})"
+    return format_estimate(row, (value, low, high), wording.format_ratio) + describe_uncertainty(
+        row, 100 * (low - 1), 100 * (high - 1)
+    )
 
 
-def p_value(p: float) -> str:
+def format_p_value(p: float) -> str:
     """Format a p-value, such as '0.034' or '< 0.001'; '–' for nan."""
     if not math.isfinite(p):
         return wording.NO_VALUE
     return "< 0.001" if p < 0.001 else wording.format_number(p, 2)
 
 
-def _how(row: Mapping[Any, Any]) -> str:
+def _describe_method(row: Mapping[Any, Any]) -> str:
     """Describe how a comparison was made, for a table, such as 'paired, 5 blocks', or why it was not made."""
     if row["paired"]:
         unit = "block" if row["method"] == intervals.T_PAIRED_BY_BLOCK else "lease"
-        how = f"paired, {wording.pluralize(int(row['n_pairs']), unit)}"
+        method = f"paired, {wording.pluralize(int(row['n_pairs']), unit)}"
     else:
-        how = str(row["method"]).removesuffix(", 95 %")
-    return "; ".join(each for each in (how, *_limits(row)) if each)
+        method = str(row["method"]).removesuffix(", 95 %")
+    return "; ".join(phrase for phrase in (method, *_list_alternative_causes(row)) if phrase)
 
 
-def _of_compositions(row: Mapping[Any, Any]) -> str:
+def _format_composition_counts(row: Mapping[Any, Any]) -> str:
     """Format the numbers of compositions of the cell and of its reference, such as '3 / 3'."""
     return f"{int(row['compositions']):,} / {int(row['against_compositions']):,}"
 
 
-def _degrees(row: Mapping[Any, Any]) -> str:
+def _format_freedom(row: Mapping[Any, Any]) -> str:
     """Format the degrees of freedom of a comparison for a table."""
     return wording.format_number(row["freedom"], 2) if math.isfinite(row["freedom"]) else wording.NO_VALUE
 
 
-def detectable(row: Mapping[Any, Any]) -> str:
+def format_detectable_difference(row: Mapping[Any, Any]) -> str:
     """Format the least detectable difference of a comparison for a table."""
-    least = row["least_detectable_pct"]
-    return wording.format_percent(least, _decimals(least)) if math.isfinite(least) else wording.NO_VALUE
+    difference_pct = row["least_detectable_pct"]
+    return (
+        wording.format_percent(difference_pct, _choose_decimals(difference_pct))
+        if math.isfinite(difference_pct)
+        else wording.NO_VALUE
+    )
 
 
-def limits(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[str, ...]:
+def list_limitations(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the limitations of the statements of a figure, as sentences; empty if there are none.
 
     Limitations are comparisons that are not tested, or that use one composition, a borrowed spread, different protocols, or an
@@ -307,19 +339,31 @@ def limits(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[str, ...]:
         protocol: protocol of the campaign.
     """
     tested = rows[rows["p"].notna()]
-    alone = (
+    untested_rows = (
         rows[rows["method"].isin([intervals.RUN_VARIATION_ONLY, intervals.CONFOUNDED_WITH_HOSTS])]
         if "method" in rows
         else rows[:0]
     )
-    said = list(_borrowed(tested)) if len(tested) else ["" if len(alone) else "No comparison has an interval."]
-    if len(alone):
-        what = wording.pluralize(len(alone), "comparison") if len(tested) else "Comparisons"
-        said.append(f"{what} not tested: {why_not_tested(alone)}.")
-    return tuple(each.strip() for each in (*said, unlike(rows) if "unlike" in rows else "", order(protocol)) if each)
+    sentences = (
+        list(_describe_spread_sources(tested))
+        if len(tested)
+        else ["" if len(untested_rows) else "No comparison has an interval."]
+    )
+    if len(untested_rows):
+        subject = wording.pluralize(len(untested_rows), "comparison") if len(tested) else "Comparisons"
+        sentences.append(f"{subject} not tested: {explain_missing_tests(untested_rows)}.")
+    return tuple(
+        sentence.strip()
+        for sentence in (
+            *sentences,
+            describe_step_mismatches(rows) if "unlike" in rows else "",
+            describe_order_effects(protocol),
+        )
+        if sentence
+    )
 
 
-def rests_on(rows: pd.DataFrame) -> str:
+def describe_evidence(rows: pd.DataFrame) -> str:
     """Describe the evidence of comparisons for a caption: compositions, borrowed spread, and differences of protocol.
 
     Args:
@@ -328,40 +372,45 @@ def rests_on(rows: pd.DataFrame) -> str:
     rows = rows[rows["method"] != intervals.NO_INTERVAL_REFERENCE] if len(rows) > 1 else rows
     counts = sorted({int(n) for name in ("compositions", "against_compositions") for n in rows[name] if n})
     ends = " to ".join(dict.fromkeys(f"{n:,}" for n in (counts[0], counts[-1]))) if counts else "no"
-    said = f"Each cell was measured on {ends} {'composition' if counts == [1] else 'compositions'}."
-    said += "".join(f" {each}" for each in _borrowed(rows))
+    caption = f"Each cell was measured on {ends} {'composition' if counts == [1] else 'compositions'}."
+    caption += "".join(f" {sentence}" for sentence in _describe_spread_sources(rows))
     if (
         rows["method"]
         .isin([intervals.RUN_VARIATION_ONLY, intervals.CONFOUNDED_WITH_HOSTS, intervals.CAMPAIGNS_UNKNOWN])
         .all()
     ):
-        said += f" Nothing is tested: {why_not_tested(rows)}."
-    return said + unlike(rows)
+        caption += f" Nothing is tested: {explain_missing_tests(rows)}."
+    return caption + describe_step_mismatches(rows)
 
 
-def _borrowed(rows: pd.DataFrame) -> Iterator[str]:
+def _describe_spread_sources(rows: pd.DataFrame) -> Iterator[str]:
     """Yield sentences on comparisons within one composition, and on comparisons that borrow their spread."""
-    within = rows["method"].isin([intervals.T_PAIRED_BY_BLOCK, intervals.T_OVER_RUNS_OF_COMPOSITION])
-    if count := int(within.sum()):
-        which = wording.pluralize(count, "statement")
-        which = "All statements hold" if within.all() else f"{which} {'holds' if count == 1 else 'hold'}"
-        yield f"{which} for one composition only."
-    names = ", ".join(dict.fromkeys(each for each in rows["lent_by"] if each)) if "lent_by" in rows else ""
+    is_within_composition = rows["method"].isin([intervals.T_PAIRED_BY_BLOCK, intervals.T_OVER_RUNS_OF_COMPOSITION])
+    if count := int(is_within_composition.sum()):
+        subject = wording.pluralize(count, "statement")
+        subject = (
+            "All statements hold" if is_within_composition.all() else f"{subject} {'holds' if count == 1 else 'hold'}"
+        )
+        yield f"{subject} for one composition only."
+    names = ", ".join(dict.fromkeys(campaign for campaign in rows["lent_by"] if campaign)) if "lent_by" in rows else ""
     sources = {
-        intervals.T_BORROWED_SPREAD: _BORROWED,
-        intervals.T_BORROWED_EARLIER_SPREAD: _EARLIER.format(names),
-        intervals.T_BORROWED_CHANGE_SPREAD: _AMONG,
+        intervals.T_BORROWED_SPREAD: _SPREAD_FROM_OTHER_CELLS,
+        intervals.T_BORROWED_EARLIER_SPREAD: _SPREAD_FROM_EARLIER_CAMPAIGNS.format(names),
+        intervals.T_BORROWED_CHANGE_SPREAD: _SPREAD_FROM_OTHER_CHANGES,
     }
     for method, words in sources.items():
-        lent = rows[rows["method"] == method]
-        if len(lent):
+        borrowing_rows = rows[rows["method"] == method]
+        if len(borrowing_rows):
             ends = " to ".join(
-                dict.fromkeys(wording.format_number(n, 2) for n in (lent["freedom"].min(), lent["freedom"].max()))
+                dict.fromkeys(
+                    wording.format_number(n, 2)
+                    for n in (borrowing_rows["freedom"].min(), borrowing_rows["freedom"].max())
+                )
             )
-            yield f"In {wording.pluralize(len(lent), 'comparison')}, {words} ({ends} degrees of freedom)."
+            yield f"In {wording.pluralize(len(borrowing_rows), 'comparison')}, {words} ({ends} degrees of freedom)."
 
 
-def unlike(rows: pd.DataFrame) -> str:
+def describe_step_mismatches(rows: pd.DataFrame) -> str:
     """Return how many comparisons are between cells with different numbers of steps, as a sentence for a caption.
 
     The sentence begins with a space. Return '' if there is no such comparison.
@@ -376,36 +425,38 @@ def unlike(rows: pd.DataFrame) -> str:
     )
 
 
-def order(protocol: Mapping[str, Any]) -> str:
+def describe_order_effects(protocol: Mapping[str, Any]) -> str:
     """Return caveats about the order of runs and leases, each after a space; '' for random blocks."""
-    runs = f" {SEQUENTIAL}" if protocol.get("order") == "sequential" else ""
-    several = int(protocol.get("compositions") or 1) > 1
-    known = {"least-recomposition": f" {LEASES_IN_ORDER}", None: f" {ORDER_UNKNOWN}"}
-    leases = known.get(protocol.get("lease_order"), "") if several else ""
-    return runs + (f" {ADJUSTED}" if is_adjusted({"protocol": protocol}) else leases)
+    run_caveat = f" {SEQUENTIAL_RUNS_CAVEAT}" if protocol.get("order") == "sequential" else ""
+    has_several_compositions = int(protocol.get("compositions") or 1) > 1
+    lease_caveats = {"least-recomposition": f" {FIXED_LEASE_ORDER_CAVEAT}", None: f" {UNKNOWN_LEASE_ORDER_CAVEAT}"}
+    lease_caveat = lease_caveats.get(protocol.get("lease_order"), "") if has_several_compositions else ""
+    return run_caveat + (f" {DRIFT_ADJUSTMENT_NOTE}" if is_adjusted({"protocol": protocol}) else lease_caveat)
 
 
-def _detectable(least: float) -> str:
+def _describe_detectable_difference(difference_pct: float) -> str:
     """Describe the least detectable difference, in percent, as part of a sentence."""
     return (
-        f"a difference of {wording.format_percent(least, 0)}" if math.isfinite(least) else "no difference of any size"
+        f"a difference of {wording.format_percent(difference_pct, 0)}"
+        if math.isfinite(difference_pct)
+        else "no difference of any size"
     )
 
 
-def _decimals(pct: float) -> int:
+def _choose_decimals(pct: float) -> int:
     """Return the number of decimals of a percentage, which is 2 where one decimal would show 0.0 or too few digits."""
     return 2 if pct < 0.5 else 1
 
 
 # Columns on the basis of a comparison, for a table of comparisons. The table of a figure has the first one.
-COLUMNS: dict[str, Callable[[Any], str]] = {
-    "p (Holm)": lambda row: p_value(row["p_holm"]),
-    "Detectable": detectable,
-    "Compositions": _of_compositions,
-    "Degrees of freedom": _degrees,
-    "Compared": _how,
+BASIS_COLUMNS: dict[str, Callable[[Any], str]] = {
+    "p (Holm)": lambda row: format_p_value(row["p_holm"]),
+    "Detectable": format_detectable_difference,
+    "Compositions": _format_composition_counts,
+    "Degrees of freedom": _format_freedom,
+    "Compared": _describe_method,
 }
 
-P = {"p (Holm)": COLUMNS["p (Holm)"]}
-P_AGAINST_IDEAL = {"p against ideal (Holm)": COLUMNS["p (Holm)"]}
+P_COLUMN = {"p (Holm)": BASIS_COLUMNS["p (Holm)"]}
+P_AGAINST_IDEAL_COLUMN = {"p against ideal (Holm)": BASIS_COLUMNS["p (Holm)"]}
 """Column of p-values for speed-ups, whose null hypothesis is the ideal speed-up instead of no difference."""

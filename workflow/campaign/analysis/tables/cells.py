@@ -11,19 +11,19 @@ import numpy as np
 import pandas as pd
 
 from campaign.analysis.statistics import comparisons, summary
-from campaign.analysis.statistics.step_times import windows
-from campaign.analysis.tables.columns import PLANNED, types
-from campaign.analysis.tables.io import frame
+from campaign.analysis.statistics.step_times import summarize_windows
+from campaign.analysis.tables.columns import PLANNED_COLUMNS, list_column_types
+from campaign.analysis.tables.io import build_frame
 from campaign.common import intervals
 from campaign.spec.cell import Cell
 from campaign.spec.earlier_spread import EarlierSpread
 from campaign.spec.metric import THROUGHPUT, Metric
 
 # States of a cell.
-STATES = ("measured", "failed", "implied", "missing")
+CELL_STATES = ("measured", "failed", "implied", "missing")
 
 
-PLAN_COLUMNS = types(PLANNED)
+PLAN_COLUMNS = list_column_types(PLANNED_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class CellPlan:
     version: str = ""
 
     @property
-    def numbers(self) -> Sequence[int]:
+    def run_numbers(self) -> Sequence[int]:
         """Numbers of the planned runs."""
         return self.runs or range(1, self.repetitions + 1)
 
 
-def cells_table(
-    planned: Iterable[CellPlan],
+def build_cells_table(
+    cell_plans: Iterable[CellPlan],
     runs: pd.DataFrame,
     metric: Metric = THROUGHPUT,
     earlier: Sequence[EarlierSpread] = (),
@@ -77,39 +77,42 @@ def cells_table(
         metric: primary metric.
         earlier: spreads of compositions in earlier campaigns, which cells with one composition borrow.
     """
-    plan = list(planned)
-    table = frame(map(_planned_row, plan), PLAN_COLUMNS, {})
+    plan = list(cell_plans)
+    table = build_frame(map(_build_planned_row, plan), PLAN_COLUMNS, {})
     ids = table["cell_id"]
     groups = runs.groupby("cell_id", sort=False)
     ok = runs[runs["status"] == "ok"].groupby("cell_id", sort=False)
-    table["n_ok"] = _counts(ids, ok["value"].count())
-    implied = runs[runs["status"] == "implied"].groupby("cell_id", sort=False)
-    table["n_implied"] = _counts(ids, implied.size())
-    table["n_failed"] = _counts(ids, groups.size()) - _counts(ids, ok.size()) - table["n_implied"]
+    table["n_ok"] = _map_counts(ids, ok["value"].count())
+    implied_runs = runs[runs["status"] == "implied"].groupby("cell_id", sort=False)
+    table["n_implied"] = _map_counts(ids, implied_runs.size())
+    table["n_failed"] = _map_counts(ids, groups.size()) - _map_counts(ids, ok.size()) - table["n_implied"]
     present = {(str(cell), int(n)) for cell, n in zip(runs["cell_id"], runs["repetition"], strict=True)}
-    absent = [[n for n in e.numbers if (e.cell.id, n) not in present] for e in plan]
-    table["n_missing"] = np.array([len(each) for each in absent], dtype=np.int64)
-    measured, ran = _counts(ids, ok.size()).to_numpy() > 0, table["n_failed"].to_numpy() > 0
-    known = np.where(table["n_implied"] > 0, "implied", "missing")
-    state = np.where(measured, "measured", np.where(ran, "failed", known))
+    absent = [[n for n in entry.run_numbers if (entry.cell.id, n) not in present] for entry in plan]
+    table["n_missing"] = np.array([len(numbers) for numbers in absent], dtype=np.int64)
+    is_measured, has_failed = _map_counts(ids, ok.size()).to_numpy() > 0, table["n_failed"].to_numpy() > 0
+    unmeasured_state = np.where(table["n_implied"] > 0, "implied", "missing")
+    state = np.where(is_measured, "measured", np.where(has_failed, "failed", unmeasured_state))
     table["state"] = pd.Series(state, index=table.index, dtype="str")
-    failed = runs[runs["status"] != "ok"]
-    table["failures"] = _tallies(ids, failed, "status")
-    table["failure_reasons"] = _tallies(ids, failed, "failure_reason")
-    reasons = [tally([e.missing.get(n, "no record") for n in gone]) for e, gone in zip(plan, absent, strict=True)]
+    failed_runs = runs[runs["status"] != "ok"]
+    table["failures"] = _count_texts_by_cell(ids, failed_runs, "status")
+    table["failure_reasons"] = _count_texts_by_cell(ids, failed_runs, "failure_reason")
+    reasons = [
+        count_texts([entry.missing.get(n, "no record") for n in absent_numbers])
+        for entry, absent_numbers in zip(plan, absent, strict=True)
+    ]
     table["missing_reasons"] = pd.Series(reasons, index=table.index, dtype="str")
-    table["flags"] = _tallies(ids, runs[runs["flags"] != ""], "flags", count=False)
-    marks = windows(runs)["window"].to_dict()
+    table["flags"] = _count_texts_by_cell(ids, runs[runs["flags"] != ""], "flags", count=False)
+    marks = summarize_windows(runs)["window"].to_dict()
     table["window"] = pd.Series([marks.get(i, "") for i in ids], index=ids.index, dtype="str")
     # A cell that was continued under another target has ended more than once. The last time counts.
-    stopped = runs[runs["stopped"] != ""]
-    ended = dict(zip(stopped["cell_id"], stopped["stopped"], strict=True))
-    table["stopped"] = pd.Series([ended.get(i, "") for i in ids], index=ids.index, dtype="str")
+    stopped_runs = runs[runs["stopped"] != ""]
+    stop_reasons = dict(zip(stopped_runs["cell_id"], stopped_runs["stopped"], strict=True))
+    table["stopped"] = pd.Series([stop_reasons.get(i, "") for i in ids], index=ids.index, dtype="str")
     table["step_median_s"] = ids.map(ok["step_median_s"].median()).astype("float64")
-    return _with_summary(table, runs, metric, earlier)
+    return _add_summary(table, runs, metric, earlier)
 
 
-def _with_summary(
+def _add_summary(
     table: pd.DataFrame, runs: pd.DataFrame, metric: Metric, earlier: Sequence[EarlierSpread]
 ) -> pd.DataFrame:
     """Add the summary of the primary metric to the cells table."""
@@ -117,32 +120,32 @@ def _with_summary(
     places, names = pd.factorize(table["cell_id"])
     ok = ok.assign(place=pd.Index(names).get_indexer(ok["cell_id"]))
     ok = ok[ok["place"] >= 0]
-    found = summary.summaries(ok["value"], ok["place"], len(names))
-    led = _locations(names, runs, metric, earlier, found.median)
-    named = _outliers(ok[found.outlier], found.median)
+    summaries = summary.summarize_samples(ok["value"], ok["place"], len(names))
+    locations = _estimate_locations(names, runs, metric, earlier, summaries.median)
+    outlier_texts = _describe_outliers(ok[summaries.outlier], summaries.median)
     numbers = {
-        "median": found.median,
-        "mean": led["mean"],
-        "sd": found.sd,
-        "min": found.minimum,
-        "max": found.maximum,
-        "cv_pct": found.cv_pct,
-        "ci_low": led["ci_low"],
-        "ci_high": led["ci_high"],
-        "interval_method": led["interval_method"],
+        "median": summaries.median,
+        "mean": locations["mean"],
+        "sd": summaries.sd,
+        "min": summaries.minimum,
+        "max": summaries.maximum,
+        "cv_pct": summaries.cv_pct,
+        "ci_low": locations["ci_low"],
+        "ci_high": locations["ci_high"],
+        "interval_method": locations["interval_method"],
         # Over compositions, and not narrower than the interval over runs, which includes two modes and outliers.
-        "median_low": np.fmin(led["median_low"], found.median_low),
-        "median_high": np.fmax(led["median_high"], found.median_high),
-        "median_method": np.where(led["between"], led["interval_method"], found.median_method),
-        "n_outliers": np.bincount(ok["place"][found.outlier], minlength=len(names)),
-        "outliers": np.array([named.get(place, "") for place in range(len(names))], dtype=object),
+        "median_low": np.fmin(locations["median_low"], summaries.median_low),
+        "median_high": np.fmax(locations["median_high"], summaries.median_high),
+        "median_method": np.where(locations["between"], locations["interval_method"], summaries.median_method),
+        "n_outliers": np.bincount(ok["place"][summaries.outlier], minlength=len(names)),
+        "outliers": np.array([outlier_texts.get(place, "") for place in range(len(names))], dtype=object),
     }
     columns = {name: pd.Series(values[places], index=table.index) for name, values in numbers.items()}
     words = {name: column.astype("str") for name, column in columns.items() if column.dtype == object}
     return table.assign(**{**columns, **words})
 
 
-def _locations(
+def _estimate_locations(
     names: Any,
     runs: pd.DataFrame,
     metric: Metric,
@@ -153,31 +156,36 @@ def _locations(
 
     The interval of the median is over compositions if their spread is known (`between`).
     """
-    lent = [each for each in earlier if each.metric == metric.name]
-    design = comparisons.design(runs, higher=metric.higher, earlier=lent)
-    at = design.cells.get_indexer(pd.Index(names))
-    of, how = design.locations()
-    there = at >= 0
-    columns = dict(zip(("mean", "ci_low", "ci_high"), of.bounds(), strict=True))
+    earlier_spreads = [spread for spread in earlier if spread.metric == metric.name]
+    design = comparisons.build_design(runs, higher_is_better=metric.higher, earlier=earlier_spreads)
+    index = design.cells.get_indexer(pd.Index(names))
+    estimates, methods = design.estimate_locations()
+    is_in_design = index >= 0
+    columns = dict(zip(("mean", "ci_low", "ci_high"), estimates.compute_bounds(), strict=True))
     middle = np.full(design.cells.size, np.nan)
-    middle[at[there]] = medians[there]
-    columns |= dict(zip(("median", "median_low", "median_high"), design.medians(middle).bounds(), strict=True))
-    led = {name: np.where(there, values[at] if values.size else np.nan, np.nan) for name, values in columns.items()}
-    words = np.where(there, how[at] if how.size else "", intervals.NO_INTERVAL_NO_RUN)
-    return {**led, "between": np.isfinite(led["median_low"]), "interval_method": words.astype(object)}
+    middle[index[is_in_design]] = medians[is_in_design]
+    columns |= dict(
+        zip(("median", "median_low", "median_high"), design.estimate_medians(middle).compute_bounds(), strict=True)
+    )
+    locations = {
+        name: np.where(is_in_design, values[index] if values.size else np.nan, np.nan)
+        for name, values in columns.items()
+    }
+    words = np.where(is_in_design, methods[index] if methods.size else "", intervals.NO_INTERVAL_NO_RUN)
+    return {**locations, "between": np.isfinite(locations["median_low"]), "interval_method": words.astype(object)}
 
 
-def _outliers(runs: pd.DataFrame, medians: np.ndarray[Any, np.dtype[np.float64]]) -> dict[int, str]:
+def _describe_outliers(runs: pd.DataFrame, medians: np.ndarray[Any, np.dtype[np.float64]]) -> dict[int, str]:
     """Describe the outliers of each cell, by its index: repetition and distance from the median, such as '3 (-12.4 %)'."""
-    said: defaultdict[int, list[str]] = defaultdict(list)
+    descriptions: defaultdict[int, list[str]] = defaultdict(list)
     for place, repetition, rate in zip(runs["place"], runs["repetition"], runs["value"], strict=True):
         median = medians[place]
-        away = f" ({100 * (rate / median - 1):+.1f} %)" if median else ""
-        said[int(place)].append(f"{repetition}{away}")
-    return {place: ", ".join(texts) for place, texts in said.items()}
+        distance = f" ({100 * (rate / median - 1):+.1f} %)" if median else ""
+        descriptions[int(place)].append(f"{repetition}{distance}")
+    return {place: ", ".join(texts) for place, texts in descriptions.items()}
 
 
-def _planned_row(entry: CellPlan) -> dict[str, Any]:
+def _build_planned_row(entry: CellPlan) -> dict[str, Any]:
     """Build the planned columns of one cell."""
     cell, configuration = entry.cell, entry.cell.configuration
     return {
@@ -199,7 +207,7 @@ def _planned_row(entry: CellPlan) -> dict[str, Any]:
     }
 
 
-def tally(texts: Iterable[str]) -> str:
+def count_texts(texts: Iterable[str]) -> str:
     """Count equal texts, in the order of first occurrence, such as 'oom_device x3, nan'."""
     counts: dict[str, int] = {}
     for text in texts:
@@ -207,15 +215,15 @@ def tally(texts: Iterable[str]) -> str:
     return ", ".join(text if n == 1 else f"{text} x{n}" for text, n in counts.items() if text)
 
 
-def _counts(ids: pd.Series[str], counts: Any) -> pd.Series[int]:
+def _map_counts(ids: pd.Series[str], counts: Any) -> pd.Series[int]:
     """Return the count of each cell id; 0 for a missing one."""
     return ids.map(counts).fillna(0).astype("int64")
 
 
-def _tallies(ids: pd.Series[str], runs: pd.DataFrame, column: str, count: bool = True) -> pd.Series[str]:
+def _count_texts_by_cell(ids: pd.Series[str], runs: pd.DataFrame, column: str, count: bool = True) -> pd.Series[str]:
     """Join the texts of a column of each cell's runs, counted or each once."""
     texts: defaultdict[str, list[str]] = defaultdict(list)
     for cell_id, text in zip(runs["cell_id"], runs[column], strict=True):
         texts[cell_id].extend([text] if count else text.split(", "))
-    joined = [tally(texts.get(i, ()) if count else dict.fromkeys(texts.get(i, ()))) for i in ids]
-    return pd.Series(joined, index=ids.index, dtype="str")
+    cell_texts = [count_texts(texts.get(i, ()) if count else dict.fromkeys(texts.get(i, ()))) for i in ids]
+    return pd.Series(cell_texts, index=ids.index, dtype="str")

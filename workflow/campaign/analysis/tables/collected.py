@@ -9,35 +9,35 @@ from typing import TYPE_CHECKING, Any
 from campaign.plan.analysis import Analysis
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.matrix import Matrix
-from campaign.plan.missing_runs import KnownRuns
+from campaign.plan.missing_runs import RecordedRuns
 from campaign.spec.earlier_spread import EarlierSpread
 from campaign.spec.race import RaceDocument
-from campaign.spec.record import Record, Store
+from campaign.spec.record import Record, RecordStore
 
 if TYPE_CHECKING:
     from campaign.analysis.tables.leases import BusySpan
 
 
 @dataclass(frozen=True)
-class Collected:
+class CampaignResults:
     """Records of a campaign with all data that its tables and its report need."""
 
     campaign: Campaign
     matrix: Matrix
     records: list[Record]
     leases: list[dict[str, Any]]
-    reasons: Mapping[str, str]
+    missing_reasons: Mapping[str, str]
     """Reason that the runs of a lease have no record, by lease."""
-    store: Store
-    beside: Sequence[BusySpan] = ()
+    store: RecordStore
+    other_uses: Sequence[BusySpan] = ()
     """Runs of other cells, which are not selected, on the leases of these records."""
     links: Sequence[Mapping[str, Any]] = ()
     """Measurements of the links of these leases (`campaign.observe.links.lease_links`), each with its configuration."""
-    known: KnownRuns = field(default_factory=KnownRuns)
+    known_runs: RecordedRuns = field(default_factory=RecordedRuns)
     """Runs with a record, and the reasons that ended cells before their maximum number of repetitions."""
     reference: Sequence[Record] = ()
     """Runs of the reference in these leases; `records` are those of the matrix."""
-    earlier: Sequence[EarlierSpread] = ()
+    earlier_spreads: Sequence[EarlierSpread] = ()
     """Spreads of compositions in earlier campaigns on the system."""
     analysis: Sequence[Analysis] = ()
     """Registered analysis, and its later versions."""

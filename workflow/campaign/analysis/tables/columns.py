@@ -10,13 +10,13 @@ ColumnMeanings = dict[str, tuple[str, str]]
 """Column -> type and meaning."""
 
 
-def _columns(text: str) -> dict[str, tuple[str, str]]:
+def _parse_columns(text: str) -> dict[str, tuple[str, str]]:
     """Parse columns from lines 'name kind meaning'; an indented line continues the meaning."""
     lines = text.strip().replace("\n    ", " ").splitlines()
     return {name: (kind, means) for name, kind, means in (line.split(" ", 2) for line in lines)}
 
 
-_CELL: ColumnMeanings = _columns("""
+_CELL: ColumnMeanings = _parse_columns("""
 configuration text name of the configuration, the requested hardware
 system text name of the system that it is on
 hosts count hosts of the configuration
@@ -34,18 +34,18 @@ batch_global count batch times ranks
 precision text number format
 version text label of what was installed when it was measured; empty without one
 """)
-_ID: ColumnMeanings = _columns("""
+_ID: ColumnMeanings = _parse_columns("""
 cell_id text hash of everything that makes the cell what it is; the key to join tables by
 """)
 
 RUNS: ColumnMeanings = (
     _ID
-    | _columns("""
+    | _parse_columns("""
 repetition count number of the run: (composition - 1) x 1000 + its number in the composition, from 1; also its block
 composition count composition of its configuration that it was measured on, from 1
 """)
     | _CELL
-    | _columns("""
+    | _parse_columns("""
 status text ok, or the class of the failure: oom_device, oom_host, time_limit, nan, crashed, ...
 failure_reason text why a run is not ok, in words; empty for ok
 value number the campaign's primary metric; null unless ok and positive
@@ -78,17 +78,17 @@ implied_by text run (cell_id.repetition) that implies how this one ends, which w
 """)
 )
 
-REFERENCE: ColumnMeanings = RUNS | _columns("""
+REFERENCE: ColumnMeanings = RUNS | _parse_columns("""
 hardware text equal for the same work on an equal device, whatever the lease
 """)
 
-MEASURED = ("throughput_per_s", *MEASURED_BY_CAMPAIGN)
+MEASURED_COLUMNS = ("throughput_per_s", *MEASURED_BY_CAMPAIGN)
 """Fixed columns of runs with measured values, without settings and times of a run."""
 
-PLANNED: ColumnMeanings = (
+PLANNED_COLUMNS: ColumnMeanings = (
     _ID
     | _CELL
-    | _columns("""
+    | _parse_columns("""
 n_planned count repetitions that are planned
 lease text name of the lease that measures its first composition
 price_per_h number price of its composed devices for an hour; null where the system file has no prices
@@ -96,7 +96,7 @@ price_per_h number price of its composed devices for an hour; null where the sys
 )
 """Columns of the cells table that come from the plan."""
 
-CELLS: ColumnMeanings = PLANNED | _columns("""
+CELLS: ColumnMeanings = PLANNED_COLUMNS | _parse_columns("""
 n_ok count runs that are ok and have a value of the primary metric
 n_implied count runs that were not started because a smaller batch ran out of memory
 n_failed count runs that were started and are not ok
@@ -126,7 +126,7 @@ n_outliers count ok runs that a robust rule marks as far from the others; none i
 outliers text which repetitions these are
 """)
 
-LEASES: ColumnMeanings = _columns("""
+LEASES: ColumnMeanings = _parse_columns("""
 lease_id text use of a lease; runs name it
 configuration text name of the configuration that was composed
 state text where the lease is in its life; RELEASED at the end
@@ -142,7 +142,7 @@ mismatches count how often what was composed differs from what was requested
 faults count faults of the fabric that were met
 """)
 
-OPERATIONS: ColumnMeanings = _columns("""
+OPERATIONS: ColumnMeanings = _parse_columns("""
 lease_id text use of a lease
 configuration text name of the configuration
 part text composing or release
@@ -153,13 +153,13 @@ answer text what the control plane answered, where that is kept
 seconds number from the request until it was done
 """)
 
-STEPS: ColumnMeanings = _columns("""
+STEPS: ColumnMeanings = _parse_columns("""
 cell_id text cell of the run
 repetition count number of the run
 time_s number time of one measured step of the slowest rank; ascending inside of each run
 """)
 
-TELEMETRY: ColumnMeanings = _columns("""
+TELEMETRY: ColumnMeanings = _parse_columns("""
 cell_id text cell of the run; one run a cell is kept over time
 repetition count repetition of the run
 host text host that was sampled
@@ -178,15 +178,15 @@ _TABLES: Mapping[str, tuple[ColumnMeanings, str]] = {
     "steps": (STEPS, "one row a measured step; of runs with more than 200 steps, 200 quantiles of them"),
     "reference": (REFERENCE, "one row a run of the reference, which is measured in every lease; empty without one"),
 }
-COLUMNS: Mapping[str, Mapping[str, str]] = {
+COLUMN_MEANINGS: Mapping[str, Mapping[str, str]] = {
     table: {name: means for name, (_, means) in columns.items()} for table, (columns, _) in _TABLES.items()
 }
 """Table -> column -> meaning."""
 
-ROWS: Mapping[str, str] = {table: rows for table, (_, rows) in _TABLES.items()}
+ROW_MEANINGS: Mapping[str, str] = {table: rows for table, (_, rows) in _TABLES.items()}
 """Table -> meaning of a row."""
 
 
-def types(columns: ColumnMeanings) -> dict[str, str]:
+def list_column_types(columns: ColumnMeanings) -> dict[str, str]:
     """Return the type of each column."""
     return {name: kind for name, (kind, _) in columns.items()}

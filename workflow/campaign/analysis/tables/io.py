@@ -26,14 +26,16 @@ from campaign.common.files import load_json, make_directory, open_regular, rejec
 from campaign.common.wording import neutralize_formula
 from campaign.spec.earlier_spread import EarlierSpread
 from campaign.spec.kept_lease import checked_lease
-from campaign.spec.metric import metric_of
+from campaign.spec.metric import read_primary_metric
 
 # Kinds of columns: text without missing values, whole numbers, numbers that may be missing (nan), and yes or no.
 TEXT, COUNT, NUMBER, FLAG = "text", "count", "number", "flag"
-_ROWS_TOGETHER = 1000
+_BATCH_ROWS = 1000
 
 
-def frame(rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed: Mapping[str, Any]) -> pd.DataFrame:
+def build_frame(
+    rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed: Mapping[str, Any]
+) -> pd.DataFrame:
     """Build a frame with the fixed columns in their order, then options, then all others by name; typed, also if empty.
 
     Args:
@@ -41,29 +43,29 @@ def frame(rows: Iterable[Mapping[str, Any]], fixed: Mapping[str, str], computed:
         fixed: kind of each fixed column.
         computed: values of columns that replace those of the rows.
     """
-    found: dict[str, list[Any]] = {name: [] for name in fixed}
-    count, rest = 0, iter(rows)
+    values_by_column: dict[str, list[Any]] = {name: [] for name in fixed}
+    count, remaining_rows = 0, iter(rows)
     # Rows are processed in batches. All rows as mappings are much larger than their columns, and single rows take twice as long.
-    while some := list(islice(rest, _ROWS_TOGETHER)):
-        for name in dict.fromkeys(name for row in some for name in row):
-            column = found.setdefault(name, [])
+    while batch := list(islice(remaining_rows, _BATCH_ROWS)):
+        for name in dict.fromkeys(name for row in batch for name in row):
+            column = values_by_column.setdefault(name, [])
             column.extend([None] * (count - len(column)))
-            column.extend([row.get(name) for row in some])
-        count += len(some)
-    for column in found.values():
+            column.extend([row.get(name) for row in batch])
+        count += len(batch)
+    for column in values_by_column.values():
         column.extend([None] * (count - len(column)))
-    options = sorted(name for name in found if name.startswith("option_"))
+    options = sorted(name for name in values_by_column if name.startswith("option_"))
     columns: dict[str, Any] = {}
     for name, kind in fixed.items():
-        values = found.pop(name)
-        columns[name] = typed(computed.get(name, values), kind)
+        values = values_by_column.pop(name)
+        columns[name] = build_column(computed.get(name, values), kind)
         if name == "precision":
-            columns.update({option: _option(found.pop(option)) for option in options})
-    columns.update({name: typed(found.pop(name), NUMBER) for name in sorted(found)})
+            columns.update({option: _build_option_column(values_by_column.pop(option)) for option in options})
+    columns.update({name: build_column(values_by_column.pop(name), NUMBER) for name in sorted(values_by_column)})
     return pd.DataFrame(columns)
 
 
-def typed(values: Any, kind: str) -> pd.Series[Any]:
+def build_column(values: Any, kind: str) -> pd.Series[Any]:
     """Build a column of one kind from values; None becomes empty text, or nan."""
     if kind == TEXT:
         return pd.Series(["" if value is None else str(value) for value in values], dtype="str")
@@ -72,15 +74,15 @@ def typed(values: Any, kind: str) -> pd.Series[Any]:
     return pd.Series(values, dtype="bool" if kind == FLAG else "float64")
 
 
-def _option(values: list[Any]) -> pd.Series[Any]:
+def _build_option_column(values: list[Any]) -> pd.Series[Any]:
     """Build the column of an option; numbers stay numbers, and mixed or missing values become text."""
     kinds = {type(value) for value in values}
-    return typed(values, COUNT if kinds == {int} else NUMBER if kinds <= {int, float} else TEXT)
+    return build_column(values, COUNT if kinds == {int} else NUMBER if kinds <= {int, float} else TEXT)
 
 
-DOCUMENTS = ("leases", "links", "context")
-_KEYS = ("cell_id", "configuration", "workload", "batch", "precision")
-SERIES = ("telemetry", "steps", "reference")
+DOCUMENT_NAMES = ("leases", "links", "context")
+_KEY_COLUMNS = ("cell_id", "configuration", "workload", "batch", "precision")
+SERIES_NAMES = ("telemetry", "steps", "reference")
 """Tables that are not for people to read: those with many rows per run, and the runs of the reference."""
 
 
@@ -100,19 +102,20 @@ class Tables:
     @cached_property
     def design(self) -> Design:
         """Experiment design of the campaign, which all comparisons use."""
-        return comparisons.of_campaign(self.runs, self.context.get("campaign", {}), self.reference)
+        return comparisons.build_campaign_design(self.runs, self.context.get("campaign", {}), self.reference)
 
-    def spread_of_compositions(self, system: str = "") -> tuple[EarlierSpread, ...]:
+    def summarize_composition_spread(self, system: str = "") -> tuple[EarlierSpread, ...]:
         """Summarize the spread of compositions by workload, for later campaigns on the system.
 
         Args:
             system: name of the system, if the campaign has several.
         """
-        about, runs = self.context["campaign"], self.runs
-        by = comparisons.design(
-            runs[runs["system"] == system] if system else runs, higher=metric_of(self.context).higher
+        campaign, runs = self.context["campaign"], self.runs
+        design = comparisons.build_design(
+            runs[runs["system"] == system] if system else runs,
+            higher_is_better=read_primary_metric(self.context).higher,
         )
-        return by.spread_of_compositions(str(about["name"]), metric_of(self.context).name)
+        return design.summarize_composition_spread(str(campaign["name"]), read_primary_metric(self.context).name)
 
     @property
     def name(self) -> str:
@@ -120,29 +123,29 @@ class Tables:
         return str(self.context["campaign"]["name"])
 
 
-def write(tables: Tables, directory: Path) -> None:
+def write_all_tables(tables: Tables, directory: Path) -> None:
     """Write all tables to a directory. Raises RecordError or OSError if that is not possible."""
-    write_tables(directory, tables.runs, tables.cells)
-    for name in SERIES:
+    write_runs_and_cells(directory, tables.runs, tables.cells)
+    for name in SERIES_NAMES:
         table: pd.DataFrame = getattr(tables, name)
         table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
-    for name in DOCUMENTS:
+    for name in DOCUMENT_NAMES:
         text = json.dumps(getattr(tables, name), indent=1, sort_keys=True, ensure_ascii=False)
         (directory / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
-def read(directory: Path) -> Tables:
+def read_tables(directory: Path) -> Tables:
     """Read the tables from a directory. Raises RecordError with the name of an unreadable file."""
     with reject_damaged_document(directory, "its tables are damaged; delete them and run again"):
         runs, cells = (_read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
-        leases, links, context = (load_json(directory / f"{name}.json") for name in DOCUMENTS)
+        leases, links, context = (load_json(directory / f"{name}.json") for name in DOCUMENT_NAMES)
         # A site of campaigns keeps only the reference among these.
-        paths = [directory / f"{name}.parquet" for name in SERIES]
+        paths = [directory / f"{name}.parquet" for name in SERIES_NAMES]
         series = [_read_parquet(path) if path.exists() else pd.DataFrame() for path in paths]
-        runs[[*_KEYS, "status"]], cells[[*_KEYS, "state"]]
-        leases = [checked_lease(each) for each in leases]
-        links = [{**each, "document": dict(each["document"])} for each in links]
-        Context.model_validate(context)
+        runs[[*_KEY_COLUMNS, "status"]], cells[[*_KEY_COLUMNS, "state"]]
+        leases = [checked_lease(document) for document in leases]
+        links = [{**document, "document": dict(document["document"])} for document in links]
+        ReportContext.model_validate(context)
         if context.get("prediction"):
             raise RecordError(f"{directory}: its numbers are predictions of an earlier version, which are not shown")
     return Tables(runs, cells, leases, links, context, *series)
@@ -153,7 +156,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         return pd.read_parquet(file)
 
 
-class _CampaignContext(BaseModel):
+class _CampaignSection(BaseModel):
     """Section of the context on the campaign."""
 
     name: str
@@ -162,10 +165,10 @@ class _CampaignContext(BaseModel):
     metric: dict[str, Any] = {}
 
 
-class Context(BaseModel):
+class ReportContext(BaseModel):
     """Validated part of the report's context that other readers than the page use, with the same types as on the page."""
 
-    campaign: _CampaignContext
+    campaign: _CampaignSection
     campaign_yaml: str = ""
     conditions: list[str] = []
     environments: dict[str, dict[str, Any]] = {}
@@ -181,11 +184,13 @@ class Context(BaseModel):
     system: dict[str, Any] = {}
 
 
-def write_csv(table: pd.DataFrame, to: Path | BinaryIO) -> None:
+def write_csv(table: pd.DataFrame, target: Path | BinaryIO) -> None:
     """Write a table as CSV with quoted texts. Arrow takes a fifth of the time of pandas."""
-    mixed = {str(name): table[name].map(str, na_action="ignore") for name in table if table[name].dtype == object}
-    safe = neutralize_formulas(table.assign(**mixed))
-    pyarrow.csv.write_csv(pa.Table.from_pandas(safe, preserve_index=False), to)
+    text_columns = {
+        str(name): table[name].map(str, na_action="ignore") for name in table if table[name].dtype == object
+    }
+    safe = neutralize_formulas(table.assign(**text_columns))
+    pyarrow.csv.write_csv(pa.Table.from_pandas(safe, preserve_index=False), target)
 
 
 def neutralize_formulas(table: pd.DataFrame) -> pd.DataFrame:
@@ -199,7 +204,7 @@ def neutralize_formulas(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**safe)
 
 
-def write_tables(directory: Path, runs: pd.DataFrame, cells: pd.DataFrame) -> None:
+def write_runs_and_cells(directory: Path, runs: pd.DataFrame, cells: pd.DataFrame) -> None:
     """Write runs and cells as Parquet (types kept) and CSV (for people). Raises RecordError if that is not possible."""
     try:
         make_directory(directory)

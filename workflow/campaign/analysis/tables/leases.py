@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from campaign.analysis.tables.columns import LEASES, OPERATIONS, types
-from campaign.analysis.tables.io import NUMBER, TEXT, frame
+from campaign.analysis.tables.columns import LEASES, OPERATIONS, list_column_types
+from campaign.analysis.tables.io import NUMBER, TEXT, build_frame
 
 
-def leases_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def build_leases_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Build the leases table: one row per lease, with the duration of each phase in seconds; nan if unknown.
 
     Rows are in the given order.
@@ -26,32 +26,32 @@ def leases_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     the
     release itself.
     """
-    return frame([_lease_row(lease) for lease in leases], types(LEASES), {})
+    return build_frame([_build_lease_row(lease) for lease in leases], list_column_types(LEASES), {})
 
 
-def _lease_row(lease: Mapping[str, Any]) -> dict[str, Any]:
+def _build_lease_row(lease: Mapping[str, Any]) -> dict[str, Any]:
     """Build the row of one lease."""
 
-    def between(start: str, end: str) -> float | None:
+    def compute_duration(start: str, end: str) -> float | None:
         first, last = lease.get(start), lease.get(end)
         return None if first is None or last is None else float(last) - float(first)
 
-    releasing = "release_started_s" if lease.get("release_started_s") is not None else "released_s"
+    release_key = "release_started_s" if lease.get("release_started_s") is not None else "released_s"
     return {
         "lease_id": lease["lease_id"],
         "configuration": lease["configuration"],
         "state": lease["state"],
-        "fabric_s": between("requested_s", "fabric_done_s"),
-        "visible_s": between("fabric_done_s", "host_visible_s"),
-        "readying_s": between("host_visible_s" if lease.get("host_visible_s") else "fabric_done_s", "ready_s"),
-        "compose_s": between("requested_s", "ready_s"),
-        "held_s": between("ready_s", releasing),
-        "release_s": between("release_started_s", "released_s"),
-        **{name: _size(lease.get(name)) for name in ("operations", "retries", "mismatches", "faults")},
+        "fabric_s": compute_duration("requested_s", "fabric_done_s"),
+        "visible_s": compute_duration("fabric_done_s", "host_visible_s"),
+        "readying_s": compute_duration("host_visible_s" if lease.get("host_visible_s") else "fabric_done_s", "ready_s"),
+        "compose_s": compute_duration("requested_s", "ready_s"),
+        "held_s": compute_duration("ready_s", release_key),
+        "release_s": compute_duration("release_started_s", "released_s"),
+        **{name: _count_items(lease.get(name)) for name in ("operations", "retries", "mismatches", "faults")},
     }
 
 
-def operations_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def build_operations_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Build the operations table: one row per timed fabric operation, and one `rest` row per composition.
 
     Operations are timed by `Journal.note_times`. The `rest` row has the remaining time of the composition.
@@ -60,18 +60,18 @@ def operations_table(leases: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     for lease in leases:
         for entry in lease.get("timed") or ():
             use = {"lease_id": lease["lease_id"], "configuration": lease["configuration"], "part": entry["of"]}
-            timed = [
+            operations = [
                 dict(zip(("operation", "device", "box", "answer", "seconds"), row, strict=True))
                 for row in entry["rows"]
             ]
             if entry["of"] == "composing":
-                rest_s = max(0.0, entry["seconds"] - sum(each["seconds"] for each in timed))
-                timed.append({"operation": "rest", "device": "", "box": "", "answer": "", "seconds": rest_s})
-            rows += [{**use, **each} for each in timed]
-    return frame(rows, types(OPERATIONS), {})
+                rest_s = max(0.0, entry["seconds"] - sum(operation["seconds"] for operation in operations))
+                operations.append({"operation": "rest", "device": "", "box": "", "answer": "", "seconds": rest_s})
+            rows += [{**use, **operation} for operation in operations]
+    return build_frame(rows, list_column_types(OPERATIONS), {})
 
 
-def composition_times(leases: pd.DataFrame) -> pd.DataFrame:
+def summarize_composition_times(leases: pd.DataFrame) -> pd.DataFrame:
     """Summarize the composition times of ready leases by configuration: mean of each phase, and the range of the total.
 
     The means of the phases add up to the mean total.
@@ -90,10 +90,12 @@ def composition_times(leases: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-_ORDER = ("attach", "detach", "inventory", "read_back", "visible", "request", "rest")
+_OPERATION_ORDER = ("attach", "detach", "inventory", "read_back", "visible", "request", "rest")
 
 
-def by_operation(operations: pd.DataFrame, recorded: Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:
+def summarize_operation_times(
+    operations: pd.DataFrame, recorded_times: Sequence[Mapping[str, Any]] = ()
+) -> pd.DataFrame:
     """Summarize the times of each operation per kind of device: number, median, 5 % and 95 % quantile, maximum.
 
     Args:
@@ -110,19 +112,24 @@ def by_operation(operations: pd.DataFrame, recorded: Sequence[Mapping[str, Any]]
         high_s=lambda x: x.quantile(0.95),
         longest_s="max",
     ).reset_index()
-    there = {str(each["operation"]): each for each in recorded}
+    times_by_operation = {str(entry["operation"]): entry for entry in recorded_times}
     for name in ("low_s", "median_s", "high_s"):
         table[f"recorded_{name}"] = pd.Series(
-            [float(there[o][name]) if o in there else float("nan") for o in table["operation"]],
+            [
+                float(times_by_operation[operation][name]) if operation in times_by_operation else float("nan")
+                for operation in table["operation"]
+            ],
             index=table.index,
             dtype="float64",
         )
-    places = {name: place for place, name in enumerate(_ORDER)}
-    key = {"operation": lambda of: of.map(places).fillna(len(places)), "device": lambda of: of}
-    return table.sort_values(list(key), key=lambda of: key[str(of.name)](of), kind="stable", ignore_index=True)
+    places = {name: place for place, name in enumerate(_OPERATION_ORDER)}
+    key = {"operation": lambda column: column.map(places).fillna(len(places)), "device": lambda column: column}
+    return table.sort_values(
+        list(key), key=lambda column: key[str(column.name)](column), kind="stable", ignore_index=True
+    )
 
 
-def _size(value: Any) -> int:
+def _count_items(value: Any) -> int:
     """Return a count, or the length of a list."""
     if value is None:
         return 0
@@ -132,10 +139,10 @@ def _size(value: Any) -> int:
 # Use of a lease by a run: lease id, start and end (Unix seconds).
 BusySpan = tuple[str, float, float]
 
-_BUSY = {"lease_id": TEXT, "started": NUMBER, "ended": NUMBER}
+_BUSY_COLUMNS = {"lease_id": TEXT, "started": NUMBER, "ended": NUMBER}
 
 
-def idle_before(runs: pd.DataFrame, others: Iterable[BusySpan] = ()) -> pd.Series[float]:
+def compute_idle_before(runs: pd.DataFrame, other_uses: Iterable[BusySpan] = ()) -> pd.Series[float]:
     """Return the seconds that a lease was idle before each run; nan for its first run, and if nothing was started.
 
     Clocks that were set back, or that differ between two hosts, do not lead to negative idle times.
@@ -144,17 +151,17 @@ def idle_before(runs: pd.DataFrame, others: Iterable[BusySpan] = ()) -> pd.Serie
         runs: table with the columns lease_id, started and ended.
         other_uses: further runs on the same leases, which are not in the table.
     """
-    beside = frame([dict(zip(_BUSY, busy, strict=True)) for busy in others], _BUSY, {})
-    times = pd.concat([runs[list(_BUSY)], beside], keys=["asked", "beside"])
-    times = times[times["ended"] > times["started"]].sort_values(list(_BUSY), kind="stable")
-    so_far = times.groupby("lease_id", sort=False)["ended"].cummax()
-    before = so_far.groupby(times["lease_id"], sort=False).shift()
-    idle = (times["started"] - before).clip(lower=0.0)
-    asked = idle[idle.index.get_level_values(0) == "asked"].droplevel(0)
-    return asked.reindex(runs.index).astype("float64")
+    other_times = build_frame([dict(zip(_BUSY_COLUMNS, busy, strict=True)) for busy in other_uses], _BUSY_COLUMNS, {})
+    times = pd.concat([runs[list(_BUSY_COLUMNS)], other_times], keys=["asked", "beside"])
+    times = times[times["ended"] > times["started"]].sort_values(list(_BUSY_COLUMNS), kind="stable")
+    latest_end = times.groupby("lease_id", sort=False)["ended"].cummax()
+    previous_end = latest_end.groupby(times["lease_id"], sort=False).shift()
+    idle = (times["started"] - previous_end).clip(lower=0.0)
+    idle_of_runs = idle[idle.index.get_level_values(0) == "asked"].droplevel(0)
+    return idle_of_runs.reindex(runs.index).astype("float64")
 
 
-def idle_times(runs: pd.DataFrame, by: str) -> pd.DataFrame:
+def summarize_idle_times(runs: pd.DataFrame, column: str) -> pd.DataFrame:
     """Summarize idle times per value of a column that has a lease with two or more runs.
 
     leases, runs: numbers. gaps: number of idle periods. idle_median_s, idle_longest_s, idle_s (sum): their durations. span_s:
@@ -165,7 +172,7 @@ def idle_times(runs: pd.DataFrame, by: str) -> pd.DataFrame:
         runs: runs table.
         column: column to group by (`lease_id`, `configuration`).
     """
-    groups = runs.assign(span_s=runs["wall_s"] + runs["idle_before_s"].fillna(0.0)).groupby(by, sort=False)
+    groups = runs.assign(span_s=runs["wall_s"] + runs["idle_before_s"].fillna(0.0)).groupby(column, sort=False)
     idle = groups["idle_before_s"].agg(["count", "median", "max", "sum"])
     idle.columns = pd.Index(["gaps", "idle_median_s", "idle_longest_s", "idle_s"])
     table = idle.assign(leases=groups["lease_id"].nunique(), runs=groups.size(), span_s=groups["span_s"].sum())

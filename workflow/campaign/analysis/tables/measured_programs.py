@@ -10,7 +10,7 @@ import yaml
 
 from campaign.common.files import hash_document
 
-WORDS = frozenset({"description", "precisions", "schema_version", "metrics", "run_s", "name"})
+DESCRIPTIVE_KEYS = frozenset({"description", "precisions", "schema_version", "metrics", "run_s", "name"})
 """Keys of a workload file that affect no measured number."""
 
 
@@ -37,13 +37,13 @@ def rename_programs(context: Mapping[str, Any], names: Mapping[str, str]) -> dic
     """
     try:
         document = _read_campaign(context)
-        renamed = {
+        sections = {
             part: {names.get(name, name): file for name, file in (document.get(part) or {}).items()}
             for part in ("workloads", "inputs")
         }
     except (yaml.YAMLError, AttributeError):
         return dict(context)
-    return {**context, "campaign_yaml": yaml.safe_dump({**document, **renamed}, sort_keys=False)}
+    return {**context, "campaign_yaml": yaml.safe_dump({**document, **sections}, sort_keys=False)}
 
 
 def _read_campaign(context: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,20 +54,20 @@ def _read_campaign(context: Mapping[str, Any]) -> dict[str, Any]:
 
 def hash_program(program: Mapping[str, str]) -> str:
     """Return the hash of a workload's program, without its descriptive keys."""
-    return hash_document({key: text for key, text in program.items() if key not in WORDS})
+    return hash_document({key: text for key, text in program.items() if key not in DESCRIPTIVE_KEYS})
 
 
 def _describe_program(file: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     # An empty value is the default of its key. It is left out, so that a key of a later version makes no other program.
     """Return the text of each key of a workload file that is not empty, and the hash of each input file."""
     keys = {key: _describe_value(value) for key, value in file.items() if key != "inputs" and value}
-    return {**keys, **{f"input {path}": f"sha256 {each['sha256'][:12]}" for path, each in inputs.items()}}
+    return {**keys, **{f"input {path}": f"sha256 {input_file['sha256'][:12]}" for path, input_file in inputs.items()}}
 
 
 def _describe_value(value: Any) -> str:
     """Return the value of a workload file as text."""
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return shlex.join(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_describe_value(each)}" for key, each in value.items() if each is not None)
+        return ", ".join(f"{key} {_describe_value(item)}" for key, item in value.items() if item is not None)
     return str(value)

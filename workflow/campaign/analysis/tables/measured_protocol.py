@@ -10,7 +10,7 @@ import pandas as pd
 from campaign.common import wording
 
 
-def said(runs: pd.DataFrame, protocol: Mapping[str, Any]) -> str:
+def describe_measured_protocol(runs: pd.DataFrame, protocol: Mapping[str, Any]) -> str:
     """Describe the protocol in words, with the steps and windows of the valid runs.
 
     Args:
@@ -20,19 +20,25 @@ def said(runs: pd.DataFrame, protocol: Mapping[str, Any]) -> str:
     runs = runs[runs["status"] == "ok"]
     steps = []
     if len(runs) and (runs["measured_steps"] > 0).any():
-        timed = runs[runs["measured_steps"] > 0]
+        timed_runs = runs[runs["measured_steps"] > 0]
         steps.append(
-            f"{_between(timed['warmup_steps'])} warm-up and {_between(timed['measured_steps'])} measured steps a run"
+            f"{_format_count_range(timed_runs['warmup_steps'])} warm-up and "
+            f"{_format_count_range(timed_runs['measured_steps'])} measured steps a run"
         )
-        if timed["window_s"].notna().any():
-            ends = (wording.format_seconds(timed["window_s"].min()), wording.format_seconds(timed["window_s"].max()))
+        if timed_runs["window_s"].notna().any():
+            ends = (
+                wording.format_seconds(timed_runs["window_s"].min()),
+                wording.format_seconds(timed_runs["window_s"].max()),
+            )
             steps.append(f"in {' to '.join(dict.fromkeys(ends))}")
-    how = {name: value for name, value in protocol.items() if name not in ("warmup_steps", "measured_steps")}
-    told = [" ".join(steps), wording.describe_protocol(how)] if steps else [wording.describe_protocol(how)]
-    return ", ".join(told)
+    settings = {name: value for name, value in protocol.items() if name not in ("warmup_steps", "measured_steps")}
+    descriptions = (
+        [" ".join(steps), wording.describe_protocol(settings)] if steps else [wording.describe_protocol(settings)]
+    )
+    return ", ".join(descriptions)
 
 
-def _between(counts: pd.Series[int]) -> str:
+def _format_count_range(counts: pd.Series[int]) -> str:
     """Format the smallest and the largest count, such as '5 to 8', or one number if both are equal."""
     low, high = int(counts.min()), int(counts.max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -4,49 +4,49 @@ from __future__ import annotations
 
 from typing import Any
 
-from campaign.analysis.tables.collected import Collected
-from campaign.plan.control_runs import hardware
+from campaign.analysis.tables.collected import CampaignResults
+from campaign.plan.control_runs import hash_hardware
 from campaign.plan.matrix import Matrix
-from campaign.plan.repetitions import said as format_repetitions
+from campaign.plan.repetitions import format_repetition_count as format_repetitions
 from campaign.spec.run_numbers import BLOCK_ORDERS
 
 # A caption states these settings of the protocol. Time limits and the like change no number.
 _CAPTION_SETTINGS = ("warmup_steps", "measured_steps", "repetitions", "compositions", "order", "lease_order", "seed")
 
 
-def describe_protocol(collected: Collected) -> dict[str, Any]:
+def describe_protocol(campaign_results: CampaignResults) -> dict[str, Any]:
     """Return the settings of the protocol that captions contain, and the reference."""
-    protocol = collected.campaign.document()["campaign"]["protocol"]
-    unknown = _list_unknown_settings(collected)
+    protocol = campaign_results.campaign.to_document()["campaign"]["protocol"]
+    unknown = _list_unknown_settings(campaign_results)
     return {
         **{name: protocol[name] for name in _CAPTION_SETTINGS if name not in unknown},
-        **_describe_reference(collected),
+        **_describe_reference(campaign_results),
     }
 
 
-def _list_unknown_settings(collected: Collected) -> tuple[str, ...]:
+def _list_unknown_settings(campaign_results: CampaignResults) -> tuple[str, ...]:
     """List the settings of an imported campaign that are defaults rather than facts."""
-    if not collected.campaign.file.imported:
+    if not campaign_results.campaign.file.imported:
         return ()
-    random_order = collected.campaign.protocol.lease_order in BLOCK_ORDERS
+    random_order = campaign_results.campaign.protocol.lease_order in BLOCK_ORDERS
     return ("seed",) if random_order else ("seed", "lease_order")
 
 
-def _describe_reference(collected: Collected) -> dict[str, Any]:
+def _describe_reference(campaign_results: CampaignResults) -> dict[str, Any]:
     """Return the reference of the protocol, and whether comparisons are adjusted by it."""
-    reference = collected.campaign.protocol.reference
+    reference = campaign_results.campaign.protocol.reference
     if reference is None:
         return {}
-    adjusts = reference.adjust and not _explain_missing_adjustment(collected)
+    adjusts = reference.adjust and not _explain_missing_adjustment(campaign_results)
     return {"reference": {**reference.model_dump(mode="json"), "adjust": adjusts}}
 
 
-def _explain_missing_adjustment(collected: Collected) -> str:
+def _explain_missing_adjustment(campaign_results: CampaignResults) -> str:
     """Return the reason that the reference cannot adjust comparisons; '' if it can."""
-    kinds = {hardware(record.specification) for record in collected.reference if record.status == "ok"}
+    kinds = {hash_hardware(record.specification) for record in campaign_results.reference if record.status == "ok"}
     if not kinds:
         return "no run of it is valid"
-    if len(kinds) > 1 and collected.campaign.protocol.lease_order not in BLOCK_ORDERS:
+    if len(kinds) > 1 and campaign_results.campaign.protocol.lease_order not in BLOCK_ORDERS:
         return (
             "compositions were not made in random order, and the reference ran on devices of several kinds, whose difference "
             "cannot be told from drift"
@@ -54,12 +54,12 @@ def _explain_missing_adjustment(collected: Collected) -> str:
     return ""
 
 
-def list_adjustment_notes(collected: Collected) -> list[str]:
+def list_adjustment_notes(campaign_results: CampaignResults) -> list[str]:
     """Return a note if the protocol requests adjusted comparisons, but the reference does not allow them."""
-    reference = collected.campaign.protocol.reference
+    reference = campaign_results.campaign.protocol.reference
     if reference is None or not reference.adjust:
         return []
-    reason = _explain_missing_adjustment(collected)
+    reason = _explain_missing_adjustment(campaign_results)
     return [f"Comparisons are not adjusted by the reference: {reason}."] if reason else []
 
 

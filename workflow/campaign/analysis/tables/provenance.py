@@ -7,25 +7,25 @@ from collections.abc import Iterator, Sequence
 
 from campaign.common.wording import pluralize
 from campaign.plan.campaign.resolve import Campaign
-from campaign.plan.campaign.workload_inputs import stored_workload
-from campaign.run.environment import versions
+from campaign.plan.campaign.workload_inputs import workload_from_campaign_document
+from campaign.run.environment import list_versions
 from campaign.spec.readings import READ_AGAIN, all_readings
-from campaign.spec.record import Record, Store
+from campaign.spec.record import Record, RecordStore
 
 
-def read_again(records: Sequence[Record], store: Store) -> Iterator[str]:
+def list_reread_notes(records: Sequence[Record], store: RecordStore) -> Iterator[str]:
     """Yield notes on runs whose logs were read again later, with the parser and the time."""
     if not any(READ_AGAIN in record.flags for record in records):
         return
-    newest = {run: each for each in all_readings(store.results) for run in each.runs}
+    newest = {run: reading for reading in all_readings(store.results) for run in reading.runs}
     runs = Counter(
         (
-            each.when,
+            reading.when,
             record.cell.workload,
-            str(each.workloads.get(record.cell.workload, {}).get("parser", "its own parsers")),
+            str(reading.workloads.get(record.cell.workload, {}).get("parser", "its own parsers")),
         )
         for record in records
-        if READ_AGAIN in record.flags and (each := newest.get(f"{record.cell_id}.{record.repetition}"))
+        if READ_AGAIN in record.flags and (reading := newest.get(f"{record.cell_id}.{record.repetition}"))
     )
     for (when, workload, parser), count in runs.items():
         yield (
@@ -35,19 +35,23 @@ def read_again(records: Sequence[Record], store: Store) -> Iterator[str]:
         )
 
 
-def otherwise_read(campaign: Campaign, records: Sequence[Record], store: Store) -> Iterator[str]:
+def list_parser_mismatch_notes(campaign: Campaign, records: Sequence[Record], store: RecordStore) -> Iterator[str]:
     """Yield notes on runs that were read by another parser than the workload has now, because one mean may mix both."""
-    readers = {name: workload.reading() for name, workload in campaign.workloads.items() if workload.reading_keys}
+    readers = {
+        name: workload.parsing_document() for name, workload in campaign.workloads.items() if workload.parsing_keys
+    }
     runs = Counter(
         (record.campaign, record.cell.workload)
         for record in records
         if record.log and record.cell.workload in readers and READ_AGAIN not in record.flags
     )
-    others = Counter[str]()
+    runs_by_workload = Counter[str]()
     for (as_used, name), count in runs.items():
-        measured = stored_workload(store.shared_document(as_used), name)
-        others[name] += count if measured is not None and measured.reading() != readers[name] else 0
-    for name, count in others.items():
+        workload_as_used = workload_from_campaign_document(store.read_shared_document(as_used), name)
+        runs_by_workload[name] += (
+            count if workload_as_used is not None and workload_as_used.parsing_document() != readers[name] else 0
+        )
+    for name, count in runs_by_workload.items():
         if count:
             yield (
                 f"{pluralize(count, 'run')} of workload {name} "
@@ -56,7 +60,7 @@ def otherwise_read(campaign: Campaign, records: Sequence[Record], store: Store) 
             )
 
 
-def labels(campaign: Campaign, records: Sequence[Record], store: Store) -> Iterator[str]:
+def list_label_notes(campaign: Campaign, records: Sequence[Record], store: RecordStore) -> Iterator[str]:
     """Yield notes on labels that are part of the identity of cells."""
     if label := campaign.file.version:
         yield f"Measured as version '{label}': runs under another label, or without one, are other cells."
@@ -64,25 +68,33 @@ def labels(campaign: Campaign, records: Sequence[Record], store: Store) -> Itera
         (name, text, label)
         for name, of_workload in campaign.inputs.items()
         for text in of_workload
-        if (label := campaign.workloads[name].version_of(text))
+        if (label := campaign.workloads[name].find_input_version(text))
     ]
-    used = [store.shared_document(name) for name in sorted({record.campaign for record in records})] if files else []
+    campaign_documents = (
+        [store.read_shared_document(name) for name in sorted({record.campaign for record in records})] if files else []
+    )
     for name, text, label in files:
-        contents = {each.get("inputs", {}).get(name, {}).get(text, {}).get("sha256", "")[:12] for each in used} - {""}
+        contents = {
+            document.get("inputs", {}).get(name, {}).get(text, {}).get("sha256", "")[:12]
+            for document in campaign_documents
+        } - {""}
         yield (
             f"Input '{text}' of workload {name} counts by its version '{label}', and not by its content. Contents in these runs "
             f"(SHA-256): {', '.join(sorted(contents)) or 'not known'}."
         )
 
 
-def updates(records: Sequence[Record], store: Store) -> Iterator[str]:
+def list_update_notes(records: Sequence[Record], store: RecordStore) -> Iterator[str]:
     """Yield notes on software that was updated on a host between runs of one mean."""
     installed: dict[tuple[str, str], Counter[str]] = {}
     for name, count in Counter(record.environment for record in records if record.environment).items():
-        document = store.shared_document(name)
-        for what, version in versions(document).items():
-            installed.setdefault((str(document.get("host")), what), Counter())[version] += count
-    for (host, what), counts in installed.items():
+        document = store.read_shared_document(name)
+        for package, version in list_versions(document).items():
+            installed.setdefault((str(document.get("host")), package), Counter())[version] += count
+    for (host, package), counts in installed.items():
         if len(counts) > 1:
-            told = ", ".join(f"{version} ({pluralize(count, 'run')})" for version, count in counts.items())
-            yield f"Runs on {host} are of several versions of {what}: {told}. A `version` of the campaign keeps them apart."
+            version_counts = ", ".join(f"{version} ({pluralize(count, 'run')})" for version, count in counts.items())
+            yield (
+                f"Runs on {host} are of several versions of {package}: "
+                f"{version_counts}. A `version` of the campaign keeps them apart."
+            )

@@ -9,21 +9,21 @@ from statistics import median
 from typing import Any
 
 from campaign.common.wording import pluralize
-from campaign.emulators.hosts.emulation_plan import sentence as describe_links
-from campaign.plan.campaign.resolve import Campaign, systems_of
+from campaign.emulators.hosts.emulation_plan import format_links_sentence as describe_links
+from campaign.plan.campaign.resolve import Campaign, stored_systems
 from campaign.plan.matrix import Matrix
-from campaign.spec.record import IMPORTED, Record, Store
-from campaign.spec.superseded import all_set_aside
+from campaign.spec.record import IMPORTED, Record, RecordStore
+from campaign.spec.superseded import list_set_aside
 from campaign.spec.system_file import SystemFile
 
 
-def list_emulated_link_notes(system: SystemFile, records: Sequence[Record], store: Store) -> list[str]:
+def list_emulated_link_notes(system: SystemFile, records: Sequence[Record], store: RecordStore) -> list[str]:
     """Return one note per way in which links were emulated in the records."""
     if system.emulation is None:
         return []
     runs = Counter[str]()
     for name, count in Counter(record.composition for record in records).items():
-        links = store.shared_document(name).get("links")
+        links = store.read_shared_document(name).get("links")
         if links is not None:
             runs[json.dumps(links, sort_keys=True)] += count
     return [describe_links(json.loads(links), count, len(records)) for links, count in sorted(runs.items())]
@@ -48,28 +48,32 @@ def list_pace_notes(system: SystemFile, records: Sequence[Record]) -> list[str]:
     ]
 
 
-def list_device_evidence(campaign: Campaign, records: Iterable[Record]) -> list[str]:
+def list_device_evidence_notes(campaign: Campaign, records: Iterable[Record]) -> list[str]:
     """Return a note with the evidence that work was on accelerators; no note if no valid run used accelerators."""
-    kinds = {configuration.name: campaign.device_of(configuration).runs_on for configuration in campaign.configurations}
+    kinds = {
+        configuration.name: campaign.device_model(configuration).runs_on for configuration in campaign.configurations
+    }
     valid = [
         record for record in records if record.status == "ok" and kinds.get(record.cell.configuration, "cpu") != "cpu"
     ]
     if not valid:
         return []
-    reported = [bool(record.ran_on) for record in valid]
-    sampled = ["device_utilisation_peak_pct" in record.metrics for record in valid]
-    neither = len(valid) - sum(map(max, reported, sampled))
+    has_reported_devices = [bool(record.ran_on) for record in valid]
+    has_telemetry = ["device_utilisation_peak_pct" in record.metrics for record in valid]
+    neither = len(valid) - sum(map(max, has_reported_devices, has_telemetry))
     lacking = f" {neither} have neither: that their work was on the devices is not known." if neither else ""
     return [
-        f"Evidence that work was on the devices, of {pluralize(len(valid), 'valid run')}: ranks of {sum(reported)} reported the "
-        f"devices of their parameters, gradients and losses; telemetry sampled how busy those of {sum(sampled)} were.{lacking}"
+        "Evidence that work was on the devices, of "
+        f"{pluralize(len(valid), 'valid run')}: ranks of {sum(has_reported_devices)} reported the "
+        "devices of their parameters, gradients and losses; telemetry "
+        f"sampled how busy those of {sum(has_telemetry)} were.{lacking}"
     ]
 
 
-def list_superseded_notes(matrix: Matrix, store: Store) -> list[str]:
+def list_superseded_notes(matrix: Matrix, store: RecordStore) -> list[str]:
     """Return one note per time that runs of the matrix were measured again, with the number of replaced records."""
     cells = {cell.id for cell in matrix.cells}
-    counts = [(batch, sum(cell_id in cells for cell_id, _ in batch.runs)) for batch in all_set_aside(store.results)]
+    counts = [(batch, sum(cell_id in cells for cell_id, _ in batch.runs)) for batch in list_set_aside(store.results)]
     return [
         f"{count} records were set aside ({batch.reason}) at {batch.when} (UTC), to measure these runs again; they are "
         f"kept in superseded/{batch.when}/ of the results, and no number here holds them."
@@ -78,7 +82,7 @@ def list_superseded_notes(matrix: Matrix, store: Store) -> list[str]:
     ]
 
 
-def count_launchers(campaign: Campaign, records: Sequence[Record], store: Store) -> dict[str, int]:
+def count_launchers(campaign: Campaign, records: Sequence[Record], store: RecordStore) -> dict[str, int]:
     """Count runs by launcher.
 
     The launcher is that of the campaign as used, because a profile may have replaced it.
@@ -87,6 +91,6 @@ def count_launchers(campaign: Campaign, records: Sequence[Record], store: Store)
         return {IMPORTED: len(records)}
     runs = Counter[str]()
     for (name, system), count in Counter((record.campaign, record.system) for record in records).items():
-        systems: dict[str, Any] = systems_of(store.shared_document(name))
+        systems: dict[str, Any] = stored_systems(store.read_shared_document(name))
         runs[systems.get(system, next(iter(systems.values())))["launcher"]] += count
     return dict(runs)

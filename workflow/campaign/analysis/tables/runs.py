@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from campaign.analysis.statistics.step_times import ties_pct, trend_pct
-from campaign.analysis.tables.columns import MEASURED, RUNS, STEPS, types
-from campaign.analysis.tables.io import COUNT, NUMBER, TEXT, frame, typed
-from campaign.analysis.tables.leases import BusySpan, idle_before
-from campaign.plan.control_runs import hardware
+from campaign.analysis.statistics.step_times import compute_ties_pct, compute_trend_pct
+from campaign.analysis.tables.columns import MEASURED_COLUMNS, RUNS, STEPS, list_column_types
+from campaign.analysis.tables.io import COUNT, NUMBER, TEXT, build_column, build_frame
+from campaign.analysis.tables.leases import BusySpan, compute_idle_before
+from campaign.plan.control_runs import hash_hardware
 from campaign.spec.metric import THROUGHPUT, Metric
-from campaign.spec.record import NO_LEASE_SAID, Record, RecordedCell
+from campaign.spec.record import IMPORTED_LEASE_PREFIX, Record, RecordedCell
 from campaign.spec.run_numbers import composition_of
 
-RUN_COLUMNS = types(RUNS)
+RUN_COLUMNS = list_column_types(RUNS)
 
 
-def runs_table(
+def build_runs_table(
     records: Iterable[Record],
-    others: Iterable[BusySpan] = (),
+    other_uses: Iterable[BusySpan] = (),
     metric: Metric = THROUGHPUT,
 ) -> pd.DataFrame:
     """Build the runs table: one row per run, in the order of (cell_id, repetition).
@@ -44,52 +44,54 @@ def runs_table(
         metric: primary metric.
     """
     records = list(records)
-    computed = _step_columns([slowest_rank(record) for record in records])
-    table = frame(map(_run_row, records), RUN_COLUMNS, computed)
+    step_columns = _compute_step_columns([select_slowest_rank(record) for record in records])
+    table = build_frame(map(_build_run_row, records), RUN_COLUMNS, step_columns)
     table = table.sort_values(["cell_id", "repetition"], kind="stable", ignore_index=True)
-    return table.assign(value=_values(table, metric), idle_before_s=idle_before(table, others))
+    return table.assign(
+        value=_select_metric_values(table, metric), idle_before_s=compute_idle_before(table, other_uses)
+    )
 
 
-def reference_table(records: Sequence[Record], metric: Metric = THROUGHPUT) -> pd.DataFrame:
+def build_reference_table(records: Sequence[Record], metric: Metric = THROUGHPUT) -> pd.DataFrame:
     """Build the runs table of the reference, with `hardware`, equal for equal work on an equal device."""
-    equal = {record.cell_id: hardware(record.specification) for record in records}
-    table = runs_table(records, metric=metric)
-    return table.assign(hardware=table["cell_id"].map(equal).astype("str"))
+    hardware_by_cell = {record.cell_id: hash_hardware(record.specification) for record in records}
+    table = build_runs_table(records, metric=metric)
+    return table.assign(hardware=table["cell_id"].map(hardware_by_cell).astype("str"))
 
 
-def metric_column(name: str) -> str:
+def choose_metric_column(name: str) -> str:
     """Return the column of the runs table that holds a metric of a record."""
-    return f"metric_{name}" if name in RUN_COLUMNS and name not in MEASURED else name
+    return f"metric_{name}" if name in RUN_COLUMNS and name not in MEASURED_COLUMNS else name
 
 
-def _values(table: pd.DataFrame, metric: Metric) -> pd.Series[float]:
+def _select_metric_values(table: pd.DataFrame, metric: Metric) -> pd.Series[float]:
     """Return the primary metric of valid runs; nan for others.
 
     Costs and ratios need a positive number, and no real measurement is zero.
     """
-    column = metric_column(metric.name)
+    column = choose_metric_column(metric.name)
     if column not in table.columns:
         return pd.Series(np.nan, index=table.index, dtype="float64")
     numbers = table[column].astype("float64")
     return numbers.where((table["status"] == "ok") & (numbers > 0) & np.isfinite(numbers))
 
 
-_OF_CELL = tuple(name for name in RecordedCell.model_fields if name != "options")
+_CELL_FIELDS = tuple(name for name in RecordedCell.model_fields if name != "options")
 
 
-def _run_row(record: Record) -> dict[str, Any]:
+def _build_run_row(record: Record) -> dict[str, Any]:
     """Build the row of one run."""
     cell, requested = record.cell, record.requested
     ranks = requested.ranks
     valid = record.status == "ok"
     rate = record.throughput_per_s
-    planned = record.specification.get("warmup_steps", 0)
-    measured = max(map(len, record.step_times_s), default=0)
+    planned_warmup_steps = record.specification.get("warmup_steps", 0)
+    measured_steps = max(map(len, record.step_times_s), default=0)
     return {
         "cell_id": record.cell_id,
         "repetition": record.repetition,
         "composition": composition_of(record.repetition),
-        **{name: getattr(cell, name) for name in _OF_CELL},
+        **{name: getattr(cell, name) for name in _CELL_FIELDS},
         "system": record.system,
         "version": record.specification.get("version", ""),
         "ranks": ranks,
@@ -104,15 +106,15 @@ def _run_row(record: Record) -> dict[str, Any]:
         "wall_s": None if record.source is not None and not record.source.timed else record.ended - record.started,
         "started": record.started,
         "ended": record.ended,
-        "warmup_steps": planned if record.warmup_steps is None else record.warmup_steps,
-        "warmup_steps_max": record.specification.get("warmup_steps_max", planned),
-        "measured_steps": measured,
+        "warmup_steps": planned_warmup_steps if record.warmup_steps is None else record.warmup_steps,
+        "warmup_steps_max": record.specification.get("warmup_steps_max", planned_warmup_steps),
+        "measured_steps": measured_steps,
         "measured_steps_min": record.specification["measured_steps"]
         if record.specification.get("measured_min_s")
-        else measured,
+        else measured_steps,
         "window_s": max(record.window_s, default=None),
         # Logs without a lease may all be of one composition, so they are not treated as several compositions.
-        "lease_id": "" if record.lease_id.rpartition(".")[2].startswith(NO_LEASE_SAID) else record.lease_id,
+        "lease_id": "" if record.lease_id.rpartition(".")[2].startswith(IMPORTED_LEASE_PREFIX) else record.lease_id,
         "host_names": ", ".join(record.hosts),
         "ran_on": ", ".join(record.ran_on),
         "in_force": ", ".join(f"{name} {record.in_force[name]}" for name in sorted(record.in_force)),
@@ -124,7 +126,7 @@ def _run_row(record: Record) -> dict[str, Any]:
     }
 
 
-def _step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+def _compute_step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
     """Compute the step columns of all runs; runs with equally many steps are computed together."""
     names = ("step_median_s", "step_p95_s", "step_cv_pct", "step_error_pct", "step_trend_pct", "step_ties_pct")
     columns = {name: np.full(len(steps), np.nan) for name in names}
@@ -142,17 +144,17 @@ def _step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray[An
             cv_pct = 100.0 * block.std(axis=1, ddof=1) / np.where(mean > 0, mean, np.nan)
             columns["step_cv_pct"][positions] = cv_pct
             columns["step_error_pct"][positions] = cv_pct / np.sqrt(length)
-        columns["step_trend_pct"][positions] = trend_pct(block)
-        columns["step_ties_pct"][positions] = ties_pct(block)
+        columns["step_trend_pct"][positions] = compute_trend_pct(block)
+        columns["step_ties_pct"][positions] = compute_ties_pct(block)
     return columns
 
 
-STEP_COLUMNS = types(STEPS)
-MOST_STEPS = 200
+STEP_COLUMNS = list_column_types(STEPS)
+MAX_STEPS = 200
 """Maximum number of steps per run in the table. More steps are replaced by evenly spaced quantiles, which keep the distribution."""
 
 
-def slowest_rank(record: Record) -> tuple[float, ...]:
+def select_slowest_rank(record: Record) -> tuple[float, ...]:
     """Return the step times of the rank with the longest window; without windows, those of the rank with the largest sum."""
     if not record.step_times_s:
         return ()
@@ -160,22 +162,22 @@ def slowest_rank(record: Record) -> tuple[float, ...]:
     return record.step_times_s[max(range(len(windows)), key=windows.__getitem__)]
 
 
-def step_times_table(records: Iterable[Record]) -> pd.DataFrame:
+def build_step_times_table(records: Iterable[Record]) -> pd.DataFrame:
     """Build the table of steps of valid runs, one row per step, in ascending order of time within each run."""
     keys: list[tuple[str, int]] = []
     sizes: list[int] = []
     times = bytearray()  # separate arrays per run take twice the memory
     for record in records:
-        steps = np.sort(np.array(slowest_rank(record) if record.status == "ok" else (), dtype=np.float64))
-        if steps.size > MOST_STEPS:
-            steps = np.quantile(steps, np.linspace(0.0, 1.0, MOST_STEPS))
+        steps = np.sort(np.array(select_slowest_rank(record) if record.status == "ok" else (), dtype=np.float64))
+        if steps.size > MAX_STEPS:
+            steps = np.quantile(steps, np.linspace(0.0, 1.0, MAX_STEPS))
         keys.append((record.cell_id, record.repetition))
         sizes.append(steps.size)
         times += steps.tobytes()
     cells, repetitions = ([key[part] for key in keys] for part in (0, 1))
     columns = {
-        "cell_id": typed(cells, TEXT).repeat(sizes).reset_index(drop=True),
-        "repetition": typed(np.repeat(np.array(repetitions, dtype=np.int64), sizes), COUNT),
-        "time_s": typed(np.frombuffer(times, dtype=np.float64), NUMBER),
+        "cell_id": build_column(cells, TEXT).repeat(sizes).reset_index(drop=True),
+        "repetition": build_column(np.repeat(np.array(repetitions, dtype=np.int64), sizes), COUNT),
+        "time_s": build_column(np.frombuffer(times, dtype=np.float64), NUMBER),
     }
     return pd.DataFrame({name: columns[name] for name in STEP_COLUMNS})

@@ -7,8 +7,8 @@ from typing import Any
 
 from campaign.common.errors import ConfigError
 from campaign.fabrics import load_fabric_kind
-from campaign.plan.campaign.launch_prefix_rules import said as list_prefix_notes
-from campaign.plan.campaign.open_fabric import recorded_times
+from campaign.plan.campaign.launch_prefix_rules import describe_device_use as list_prefix_notes
+from campaign.plan.campaign.open_fabric import find_recorded_times
 from campaign.plan.campaign.resolve import Campaign
 from campaign.spec.operation_times import OPERATIONS
 from campaign.spec.system_file import SystemFile
@@ -29,12 +29,12 @@ def describe_system(campaign: Campaign) -> dict[str, Any]:
     parts = campaign.parts
     descriptions = {part.part: part.system.description for part in parts}
     fabrics = {part.part: str(part.system.fabric.get("kind", "")) for part in parts}
-    recorded = (_describe_recorded_times(part) for part in parts)
+    recorded_times_by_system = (_describe_recorded_times(part) for part in parts)
     return {
         "name": campaign.system_names,
         "description": _join_systems(campaign, descriptions, " "),
         "fabric": "not known (imported)" if campaign.file.imported else _join_systems(campaign, fabrics, ", "),
-        **next((times for times in recorded if times), {}),
+        **next((times for times in recorded_times_by_system if times), {}),
         **({"currency": campaign.currency} if campaign.currency else {}),
     }
 
@@ -51,7 +51,7 @@ def _describe_recorded_times(campaign: Campaign) -> dict[str, Any]:
     if campaign.file.imported:
         return {}
     try:
-        times = recorded_times(campaign.system, campaign.system_source.path)
+        times = find_recorded_times(campaign.system, campaign.system_source.path)
     except ConfigError:  # The file of recorded times does not travel with results.
         return {}
     if times is None:
@@ -59,26 +59,26 @@ def _describe_recorded_times(campaign: Campaign) -> dict[str, Any]:
     operations = [
         {
             "operation": operation,
-            "count": len(times.seconds(operation)),
+            "count": len(times.select_seconds(operation)),
             **{name: times.quantile(share, operation) for name, share in _TIME_QUANTILES.items()},
         }
         for operation in OPERATIONS
-        if times.seconds(operation)
+        if times.select_seconds(operation)
     ]
     return {"times": {"source": times.source, "operations": operations}}
 
 
-def list_conditions(campaign: Campaign) -> list[str]:
+def list_hardware_substitutes(campaign: Campaign) -> list[str]:
     """List the substitutes for hardware, in words that fit every caption.
 
     Captions have them because figures are read without their page.
     """
     if campaign.file.imported:
         return ["read from logs that were made without this program"]
-    devices = [campaign.device_of(configuration) for configuration in campaign.configurations]
-    emulated = any(device.runs_on == "cpu" and device.emulated for device in devices)
+    devices = [campaign.device_model(configuration) for configuration in campaign.configurations]
+    has_emulated_devices = any(device.runs_on == "cpu" and device.emulated for device in devices)
     return [
-        *(["processes on CPU cores stand for devices"] if emulated else ()),
+        *(["processes on CPU cores stand for devices"] if has_emulated_devices else ()),
         *(["the fabric is simulated"] if campaign.system.fabric["kind"] == "simulated" else ()),
         *(["links are emulated"] if campaign.system.emulation is not None else ()),
     ]
@@ -99,15 +99,18 @@ def _list_adapter_notes(campaign: Campaign) -> list[str]:
     """Return a note if the adapter of the fabric was never tested on a real one."""
     kind = str(campaign.system.fabric["kind"])
     try:
-        unverified = load_fabric_kind(kind).unverified
+        unverified_reason = load_fabric_kind(kind).unverified
     except ConfigError:  # The adapter's package is not installed here.
         return []
-    return [f"The fabric adapter '{kind}' is unverified: {unverified}."] if unverified else []
+    return [f"The fabric adapter '{kind}' is unverified: {unverified_reason}."] if unverified_reason else []
 
 
 def _list_device_notes(campaign: Campaign) -> list[str]:
     """Return one note per device model whose devices are processor cores."""
-    models = {configuration.device: campaign.device(configuration.device) for configuration in campaign.configurations}
+    models = {
+        configuration.device: campaign.find_device_model(configuration.device)
+        for configuration in campaign.configurations
+    }
     on_processors = {name: model for name, model in sorted(models.items()) if model.runs_on == "cpu"}
     return [
         f"Each device of model '{name}' is emulated by one process on a CPU core: the numbers compare compositions of this "
@@ -126,8 +129,8 @@ def _list_link_notes(system: SystemFile, has_measured_links: bool) -> list[str]:
         if link is not None:
             latency = "" if link.latency_us is None else f", {link.latency_us:g} µs"
             descriptions.append(f"{meaning} {link.gb_per_s:g} GB/s{latency}{_format_source(link.source)}")
-    measured = "" if has_measured_links else ", not measured"
-    return [f"Links by the system file, one way{measured}: {'; '.join(descriptions)}."] if descriptions else []
+    measured_note = "" if has_measured_links else ", not measured"
+    return [f"Links by the system file, one way{measured_note}: {'; '.join(descriptions)}."] if descriptions else []
 
 
 def list_storage_notes(system: SystemFile) -> list[str]:

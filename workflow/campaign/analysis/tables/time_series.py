@@ -20,19 +20,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from campaign.analysis.tables.columns import TELEMETRY, types
-from campaign.analysis.tables.io import NUMBER, typed
+from campaign.analysis.tables.columns import TELEMETRY, list_column_types
+from campaign.analysis.tables.io import NUMBER, build_column
 from campaign.common.errors import RecordError
 from campaign.common.files import open_regular
-from campaign.observe.telemetry.run_metrics import Used, reported, used_devices
-from campaign.observe.telemetry.samples import HostSamples, Series, together
+from campaign.observe.telemetry.run_metrics import UsedDeviceNames, find_used_devices, parse_reported_uuids
+from campaign.observe.telemetry.samples import HostSamples, SampleSeries, sum_counters
 
 if TYPE_CHECKING:
     from campaign.spec.record import Record
 
-COLUMNS = types(TELEMETRY)
-MOST_POINTS = 200
-MOST_CELLS = 60
+TELEMETRY_COLUMNS = list_column_types(TELEMETRY)
+MAX_POINTS = 200
+MAX_CELLS = 60
 """Maximum number of cells, so that tables of ten thousand cells stay small. More pictures are of no use."""
 
 _GIGA = 1e9
@@ -85,8 +85,11 @@ class TimeSeries:
     values: NDArray[np.float64]
 
 
-def sampled(
-    records: Iterable[Record], results: Path, composition: Callable[[str], Mapping[str, Any]], cells: Sequence[str] = ()
+def build_telemetry_table(
+    records: Iterable[Record],
+    results: Path,
+    read_composition: Callable[[str], Mapping[str, Any]],
+    cells: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Build the telemetry table of the cells of these records from their sample files; missing files are skipped.
 
@@ -101,45 +104,52 @@ def sampled(
     keys: list[tuple[str, int, str, str, str]] = []
     times: list[NDArray[np.float64]] = []
     values: list[NDArray[np.float64]] = []
-    for record in _chosen(records, results, cells):
-        hosts = _read(results / record.telemetry)
-        used = _used(composition(record.composition), record, [host.host for host in hosts])
-        for host, each in told(hosts, used, record.started):
-            keys.append((record.cell_id, record.repetition, host, each.part, each.quantity))
-            times.append(each.time_s)
-            values.append(each.values)
-    lengths = [len(each) for each in times]
-    named = dict(zip(COLUMNS, zip(*keys, strict=True), strict=False))
+    for record in _select_sampled_runs(records, results, cells):
+        hosts = _read_samples(results / record.telemetry)
+        devices_by_host = _list_used_devices(
+            read_composition(record.composition), record, [host.host for host in hosts]
+        )
+        for host, series in build_time_series(hosts, devices_by_host, record.started):
+            keys.append((record.cell_id, record.repetition, host, series.part, series.quantity))
+            times.append(series.time_s)
+            values.append(series.values)
+    lengths = [len(series) for series in times]
+    text_columns = dict(zip(TELEMETRY_COLUMNS, zip(*keys, strict=True), strict=False))
     columns = {
-        name: typed(np.repeat(np.array(column, dtype=object), lengths), COLUMNS[name]) for name, column in named.items()
+        name: build_column(np.repeat(np.array(column, dtype=object), lengths), TELEMETRY_COLUMNS[name])
+        for name, column in text_columns.items()
     }
     numbers = {"time_s": times, "value": values}
-    columns |= {name: typed(np.concatenate(each), NUMBER) for name, each in numbers.items() if each}
-    return pd.DataFrame({name: columns.get(name, typed([], kind)) for name, kind in COLUMNS.items()})
+    columns |= {name: build_column(np.concatenate(series), NUMBER) for name, series in numbers.items() if series}
+    return pd.DataFrame({name: columns.get(name, build_column([], kind)) for name, kind in TELEMETRY_COLUMNS.items()})
 
 
-def _chosen(records: Iterable[Record], results: Path, cells: Sequence[str]) -> list[Record]:
+def _select_sampled_runs(records: Iterable[Record], results: Path, cells: Sequence[str]) -> list[Record]:
     """Select the first valid sampled run of each cell; among too many cells, some of every configuration and workload."""
     first: dict[str, Record] = {}
     for record in records:
         if record.status == "ok" and record.telemetry:
-            known = first.get(record.cell_id)
-            if known is None or record.repetition < known.repetition:
+            first_record = first.get(record.cell_id)
+            if first_record is None or record.repetition < first_record.repetition:
                 first[record.cell_id] = record
     place = {cell: position for position, cell in enumerate(cells)}
-    ordered = sorted(first.values(), key=lambda record: (place.get(record.cell_id, len(place)), record.cell_id))
+    sorted_records = sorted(first.values(), key=lambda record: (place.get(record.cell_id, len(place)), record.cell_id))
     turns: defaultdict[tuple[str, str], int] = defaultdict(int)
-    ranked = []
-    for position, record in enumerate(ordered):
+    ranked_records = []
+    for position, record in enumerate(sorted_records):
         kind = (record.cell.configuration, record.cell.workload)
-        ranked.append((turns[kind], position, record))
+        ranked_records.append((turns[kind], position, record))
         turns[kind] += 1
-    there = (entry for entry in sorted(ranked, key=lambda entry: entry[:2]) if (results / entry[2].telemetry).is_file())
-    kept = [entry for entry, _ in zip(there, range(MOST_CELLS), strict=False)]
-    return [record for _, _, record in sorted(kept, key=lambda entry: entry[1])]
+    existing = (
+        entry
+        for entry in sorted(ranked_records, key=lambda entry: entry[:2])
+        if (results / entry[2].telemetry).is_file()
+    )
+    selection = [entry for entry, _ in zip(existing, range(MAX_CELLS), strict=False)]
+    return [record for _, _, record in sorted(selection, key=lambda entry: entry[1])]
 
 
-def _read(path: Path) -> list[HostSamples]:
+def _read_samples(path: Path) -> list[HostSamples]:
     """Read the samples of one run by host from the file that `run_telemetry.write` wrote."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -148,8 +158,8 @@ def _read(path: Path) -> list[HostSamples]:
     try:
         with open_regular(path) as file:
             if path.suffix == ".gz":
-                found = json.loads(gzip.decompress(file.read()))
-                table = pa.table({name: found[name] for name in names})
+                document = json.loads(gzip.decompress(file.read()))
+                table = pa.table({name: document[name] for name in names})
             else:
                 table = pq.read_table(file, columns=names)
         columns = {name: table.column(name).to_pandas() for name in table.column_names}
@@ -157,31 +167,37 @@ def _read(path: Path) -> list[HostSamples]:
         raise RecordError(f"{path}: cannot be read as samples ({error}); restore it, or move it away") from error
     groups = pd.DataFrame(columns).groupby(["host", "part", "quantity"], sort=False, observed=True)
     time, value = columns["time"].to_numpy(), columns["value"].to_numpy()
-    hosts: defaultdict[str, dict[tuple[str, str], Series]] = defaultdict(dict)
+    hosts: defaultdict[str, dict[tuple[str, str], SampleSeries]] = defaultdict(dict)
     indices: Mapping[Any, Any] = groups.indices
     for (host, part, quantity), places in indices.items():
-        hosts[host][part, quantity] = Series(tuple(time[places]), tuple(value[places]))
+        hosts[host][part, quantity] = SampleSeries(tuple(time[places]), tuple(value[places]))
     return [HostSamples(host, host, 0, 0.0, series) for host, series in hosts.items()]
 
 
-def _used(composition: Mapping[str, Any], record: Record, seen: Sequence[str]) -> dict[str, Used]:
+def _list_used_devices(
+    composition: Mapping[str, Any], record: Record, sampled_hosts: Sequence[str]
+) -> dict[str, UsedDeviceNames]:
     """Return the devices used by a run, by the host of the sampler; hosts without a sampler belong to the first sampled host."""
-    named: defaultdict[str, list[str | None]] = defaultdict(list)
-    told: defaultdict[str, list[str | None]] = defaultdict(list)
-    by_device = dict(zip(record.devices, reported(record.ran_on), strict=False))
+    ids_by_host: defaultdict[str, list[str | None]] = defaultdict(list)
+    uuids_by_host: defaultdict[str, list[str | None]] = defaultdict(list)
+    by_device = dict(zip(record.devices, parse_reported_uuids(record.ran_on), strict=False))
     for host in composition.get("hosts", ()):
-        ordered = sorted(host.get("devices", ()), key=lambda device: not device.get("local"))
-        ordered = [device for device in ordered if device.get("fabric_id") in record.devices]
-        sampler = host["name"] if host["name"] in seen else seen[0]
-        named[sampler].extend(device.get("host_id") for device in ordered)
-        told[sampler].extend(by_device.get(device.get("fabric_id")) for device in ordered)
+        devices = sorted(host.get("devices", ()), key=lambda device: not device.get("local"))
+        devices = [device for device in devices if device.get("fabric_id") in record.devices]
+        sampler = host["name"] if host["name"] in sampled_hosts else sampled_hosts[0]
+        ids_by_host[sampler].extend(device.get("host_id") for device in devices)
+        uuids_by_host[sampler].extend(by_device.get(device.get("fabric_id")) for device in devices)
     return {
-        host: Used(tuple(names), tuple(uuid for uuid in told[host] if uuid) if all(told[host]) else ())
-        for host, names in named.items()
+        host: UsedDeviceNames(
+            tuple(names), tuple(uuid for uuid in uuids_by_host[host] if uuid) if all(uuids_by_host[host]) else ()
+        )
+        for host, names in ids_by_host.items()
     }
 
 
-def told(hosts: Sequence[HostSamples], used: Mapping[str, Used], started: float) -> Iterator[tuple[str, TimeSeries]]:
+def build_time_series(
+    hosts: Sequence[HostSamples], devices_by_host: Mapping[str, UsedDeviceNames], started: float
+) -> Iterator[tuple[str, TimeSeries]]:
     """Yield each time series with the host that it was sampled on.
 
     Args:
@@ -189,59 +205,61 @@ def told(hosts: Sequence[HostSamples], used: Mapping[str, Used], started: float)
         devices_by_host: devices that the run used, by host.
         started: Unix seconds at which time_s is 0.
     """
-    devices, _ = used_devices(hosts, used) if hosts else ([], [])
+    devices, _ = find_used_devices(hosts, devices_by_host) if hosts else ([], [])
     for device in devices:
-        for each in _of_device(device.seen_by, device.part, started):
-            yield device.seen_by.host, each
+        for series in _build_device_series(device.samples, device.part, started):
+            yield device.samples.host, series
     for host in hosts:
-        for each in _of_host(host, started):
-            yield host.host, each
+        for series in _build_host_series(host, started):
+            yield host.host, series
 
 
-def _of_device(host: HostSamples, part: str, started: float) -> Iterator[TimeSeries]:
+def _build_device_series(host: HostSamples, part: str, started: float) -> Iterator[TimeSeries]:
     """Yield the time series of one device."""
     for quantity, name in _DEVICE_VALUES.items():
-        if series := host.of(part, quantity):
-            yield TimeSeries(part, name, *thinned(series, started))
+        if series := host.find_series(part, quantity):
+            yield TimeSeries(part, name, *thin_series(series, started))
     for quantity, (name, divisor) in _DEVICE_COUNTERS.items():
-        if (series := host.of(part, quantity)) and len(series.times) > 1:
-            time_s, rates = rates_of(series, started)
+        if (series := host.find_series(part, quantity)) and len(series.times) > 1:
+            time_s, rates = compute_rates(series, started)
             yield TimeSeries(part, name, time_s, rates / divisor)
 
 
-def _of_host(host: HostSamples, started: float) -> Iterator[TimeSeries]:
+def _build_host_series(host: HostSamples, started: float) -> Iterator[TimeSeries]:
     """Yield the time series of a whole host."""
-    busy, every = host.of("host", "cpu_busy_s"), host.of("host", "cpu_all_s")
-    if busy and every and len(busy.times) > 1 and busy.times == every.times:
-        time_s, rates = rates_of(busy, started)
-        whole = rates_of(every, started)[1]
-        share = np.divide(100 * rates, whole, out=np.full_like(rates, np.nan), where=whole > 0)
+    busy_time, total_time = host.find_series("host", "cpu_busy_s"), host.find_series("host", "cpu_all_s")
+    if busy_time and total_time and len(busy_time.times) > 1 and busy_time.times == total_time.times:
+        time_s, rates = compute_rates(busy_time, started)
+        total_rates = compute_rates(total_time, started)[1]
+        share = np.divide(100 * rates, total_rates, out=np.full_like(rates, np.nan), where=total_rates > 0)
         yield TimeSeries("host", "cpu_utilisation_pct", time_s, np.minimum(share, 100.0))
-    if memory := host.of("host", "memory_used_mib"):
-        yield TimeSeries("host", "host_memory_mib", *thinned(memory, started))
+    if memory := host.find_series("host", "memory_used_mib"):
+        yield TimeSeries("host", "host_memory_mib", *thin_series(memory, started))
     for kinds, quantity, name in _HOST_COUNTERS:
-        summed = together([each for part in host.parts(*kinds) if (each := host.of(part, quantity))])
-        if summed and len(summed.times) > 1:
-            time_s, rates = rates_of(summed, started)
+        total = sum_counters(
+            [part_series for part in host.list_parts(*kinds) if (part_series := host.find_series(part, quantity))]
+        )
+        if total and len(total.times) > 1:
+            time_s, rates = compute_rates(total, started)
             yield TimeSeries("host", name, time_s, rates / _GIGA)
 
 
-def thinned(series: Series, started: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def thin_series(series: SampleSeries, started: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return times since the start and values, averaged over neighbours to at most MAX_POINTS points."""
     times, values = np.asarray(series.times) - started, np.asarray(series.values)
-    step = -(-len(times) // MOST_POINTS)
+    step = -(-len(times) // MAX_POINTS)
     starts = np.arange(0, len(times), step)
     counts = np.diff(np.append(starts, len(times)))
     return np.add.reduceat(times, starts) / counts, np.add.reduceat(values, starts) / counts
 
 
-def rates_of(counter: Series, started: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def compute_rates(counter: SampleSeries, started: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the growth of a counter per second, at most MAX_POINTS values, at the middle of each interval between samples.
 
     The value is nan where the counter decreased.
     """
     times, values = np.asarray(counter.times) - started, np.asarray(counter.values)
-    step = -(-(len(times) - 1) // MOST_POINTS)
-    kept = np.append(np.arange(0, len(times) - 1, step), len(times) - 1)
-    passed, grown = np.diff(times[kept]), np.diff(values[kept])
-    return (times[kept][1:] + times[kept][:-1]) / 2, np.where(grown >= 0, grown / passed, np.nan)
+    step = -(-(len(times) - 1) // MAX_POINTS)
+    kept_indices = np.append(np.arange(0, len(times) - 1, step), len(times) - 1)
+    elapsed, growth = np.diff(times[kept_indices]), np.diff(values[kept_indices])
+    return (times[kept_indices][1:] + times[kept_indices][:-1]) / 2, np.where(growth >= 0, growth / elapsed, np.nan)

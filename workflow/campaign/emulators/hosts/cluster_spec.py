@@ -9,9 +9,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from campaign.emulators.hosts.network import HeldNamespaces
-from campaign.emulators.hosts.topology import EmulatedHost, EmulationSpec, LinkRates, namespaces
+from campaign.emulators.hosts.topology import EmulatedHost, EmulationSpec, LinkRates, list_namespaces
 
-DESCRIPTION = "cluster.json"
+DESCRIPTION_FILE = "cluster.json"
 """File in a cluster's directory that describes it."""
 
 Registration = Literal["static", "dynamic", "cloud"]
@@ -67,16 +67,16 @@ class ClusterSpec(BaseModel):
     slurm_conf: tuple[str, ...] = ()  # further lines of slurm.conf, such as MaxArraySize or ResumeProgram
 
     @model_validator(mode="after")
-    def _hosts_fit(self) -> ClusterSpec:
+    def _check_hosts(self) -> ClusterSpec:
         """Raise ValueError if host names are not unique, or if there are more than 200 hosts and ports."""
         names = [host.name for host in self.hosts]
         if len(set(names)) < len(names) or "control" in names:
             raise ValueError(f"host names have to differ, and `control` is the controller's: {', '.join(names)}")
-        if len(namespaces(self.emulation())) > 200:
+        if len(list_namespaces(self.emulation_spec())) > 200:
             raise ValueError("hosts and ports have to be at most 200 together")
         return self
 
-    def emulation(self) -> EmulationSpec:
+    def emulation_spec(self) -> EmulationSpec:
         """Return the hosts and links that the cluster is built on."""
         hosts = [
             EmulatedHost(name=host.name, local_devices=host.local_ports, fabric_devices=host.fabric_ports)
@@ -110,31 +110,31 @@ class Cluster(BaseModel):
         """Path of the cluster's slurm.conf."""
         return self.directory / "etc" / "slurm.conf"
 
-    def log(self, name: str) -> Path:
+    def log_path(self, name: str) -> Path:
         """Return the path of a daemon's log."""
         return self.directory / "log" / f"{name}.log"
 
-    def prefix(self, host: str) -> tuple[str, ...]:
+    def command_prefix(self, host: str) -> tuple[str, ...]:
         """Return the words before a command that make it run on a host, from outside the cluster."""
-        return self.held.prefix(host)
+        return self.held.command_prefix(host)
 
     def port_prefix(self, port: str) -> tuple[str, ...]:
         """Return the words before a rank's command, inside a job of root, that place it behind a port such as host1-fabric0."""
-        return self.held.inner_prefix(port)
+        return self.held.inner_command_prefix(port)
 
 
-def environment(cluster: Cluster) -> dict[str, str]:
+def slurm_environment(cluster: Cluster) -> dict[str, str]:
     """Return the environment in which Slurm's commands use this cluster."""
     return {"SLURM_CONF": str(cluster.slurm_conf)}
 
 
-def find_from_environment() -> Cluster | None:
+def find_cluster_in_environment() -> Cluster | None:
     """Return the emulated cluster named by SLURM_CONF, inside or outside a job.
 
     The result is None for any other Slurm.
     """
     conf = os.environ.get("SLURM_CONF")
-    description = Path(conf).parent.parent / DESCRIPTION if conf else None
+    description = Path(conf).parent.parent / DESCRIPTION_FILE if conf else None
     if description is None or not description.is_file():
         return None
     return Cluster.model_validate_json(description.read_text(encoding="utf-8"))

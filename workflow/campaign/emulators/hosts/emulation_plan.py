@@ -18,10 +18,10 @@ from campaign.emulators.hosts.topology import EmulatedHost, EmulationSpec, LinkR
 from campaign.spec.hardware import Composition
 from campaign.spec.system_file import Emulation, Links
 
-_ALWAYS: tuple[LinkType, ...] = ("fabric", "network")
+_SHAPED_LINKS: tuple[LinkType, ...] = ("fabric", "network")
 NOT_EMULATED = "links not emulated"
 NOT_CROSSED = "links not crossed: one program stands for all ranks"
-UNLIKE_LINKS = (
+UNEQUAL_LINKS_REMARK = (
     "Hybrid compositions cost more than they would: TCP is slower over a faster link that leads to a slower one (page "
     "'The model of a training step')."
 )
@@ -32,7 +32,7 @@ FLAGS: Mapping[str, str] = {
 }
 
 
-def rates_of(emulation: Emulation, links: Links) -> LinkRates:
+def link_rates(emulation: Emulation, links: Links) -> LinkRates:
     """Return the rates of the links in the system file; links without a rate are not shaped."""
     return LinkRates(
         local_gb_per_s=links.local and links.local.gb_per_s,
@@ -42,7 +42,7 @@ def rates_of(emulation: Emulation, links: Links) -> LinkRates:
     )
 
 
-def hosts_of(composition: Composition) -> tuple[EmulatedHost, ...]:
+def list_emulated_hosts(composition: Composition) -> tuple[EmulatedHost, ...]:
     """Return the hosts to emulate for a composition, named by position.
 
     Names of real hosts may be too long for an interface.
@@ -57,12 +57,12 @@ def hosts_of(composition: Composition) -> tuple[EmulatedHost, ...]:
     )
 
 
-def emulation_of(emulation: Emulation, links: Links, composition: Composition) -> EmulationSpec:
+def build_emulation_spec(emulation: Emulation, links: Links, composition: Composition) -> EmulationSpec:
     """Build the specification of hosts and link rates to emulate for a composition."""
-    return EmulationSpec(hosts=hosts_of(composition), rates=rates_of(emulation, links))
+    return EmulationSpec(hosts=list_emulated_hosts(composition), rates=link_rates(emulation, links))
 
 
-def links_document(rates: LinkRates, mode: str | None, reason: str = "") -> dict[str, Any]:
+def describe_links(rates: LinkRates, mode: str | None, reason: str = "") -> dict[str, Any]:
     """Describe emulated links as a document for records (see the module).
 
     Args:
@@ -74,7 +74,7 @@ def links_document(rates: LinkRates, mode: str | None, reason: str = "") -> dict
         "emulated": mode,
         "reason": reason,
         **rates.model_dump(exclude={"local_gb_per_s"}),
-        **{f"{link}_gbit_per_s": rates.gbit_per_s(link) for link in _ALWAYS},
+        **{f"{link}_gbit_per_s": rates.gbit_per_s(link) for link in _SHAPED_LINKS},
         # Records of systems without local links stay as they are.
         **(
             {"local_gb_per_s": rates.local_gb_per_s, "local_gbit_per_s": rates.gbit_per_s("local")}
@@ -84,7 +84,7 @@ def links_document(rates: LinkRates, mode: str | None, reason: str = "") -> dict
     }
 
 
-def sentence(links: Mapping[str, Any], runs: int, of: int) -> str:
+def format_links_sentence(links: Mapping[str, Any], runs: int, total_runs: int) -> str:
     """Format one sentence on emulated links for the report.
 
     Args:
@@ -92,7 +92,7 @@ def sentence(links: Mapping[str, Any], runs: int, of: int) -> str:
         runs: number of runs that were measured over these links.
         of: number of all runs.
     """
-    share = "" if runs == of else f" ({runs} of {of} runs)"
+    share = "" if runs == total_runs else f" ({runs} of {total_runs} runs)"
     if links["emulated"] is None:
         return (
             f"Links are not emulated{share}: {links['reason']}. All ranks shared this machine's loopback, so attachment and the "
@@ -102,11 +102,11 @@ def sentence(links: Mapping[str, Any], runs: int, of: int) -> str:
         "not shaped"
         if links.get(f"{link}_gbit_per_s") is None
         else f"{links[f'{link}_gbit_per_s']:.3g} Gbit/s for {links[f'{link}_gb_per_s']:g} GB/s"
-        for link in ("local", *_ALWAYS)
+        for link in ("local", *_SHAPED_LINKS)
     )
     rates = [links.get(f"{link}_gbit_per_s") for link in ("local", "fabric")]
-    unlike = "" if None in rates or rates[0] == rates[1] else f" {UNLIKE_LINKS}"
+    remark = "" if None in rates or rates[0] == rates[1] else f" {UNEQUAL_LINKS_REMARK}"
     return (
         f"Links are emulated (network namespaces, {links['emulated']}) at {links['scale']:g} of the real rates, per direction: "
-        f"between a fabric device and its host {fabric}; between hosts {network}; between devices of a host {local}{share}.{unlike}"
+        f"between a fabric device and its host {fabric}; between hosts {network}; between devices of a host {local}{share}.{remark}"
     )

@@ -35,12 +35,12 @@ OUTSIDE = "@outside"
 Descriptors = dict[str, dict[str, int]]
 
 _NEWNS, _NEWUTS, _NEWUSER, _NEWPID, _NEWNET = 0x00020000, 0x04000000, 0x10000000, 0x20000000, 0x40000000
-_ROUNDS, _ROUND_S = 4, 0.01
-_LOOK_S = 1.0
+_KILL_ROUNDS, _KILL_ROUND_S = 4, 0.01
+_POLL_INTERVAL_S = 1.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class StageFailed(Exception):
+class StageFailedError(Exception):
     """Failure of a stage: `kernel` (a namespace is refused) or `setup` (a command failed)."""
 
     def __init__(self, stage: str, message: str) -> None:
@@ -48,19 +48,19 @@ class StageFailed(Exception):
         self.stage = stage
 
 
-def unshare(flags: int, what: str) -> None:
+def unshare(flags: int, description: str) -> None:
     """Move this process into new namespaces. Raises StageFailedError if the kernel refuses."""
     if _LIBC.unshare(flags):
-        raise StageFailed("kernel", f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise StageFailedError("kernel", f"{description}: {os.strerror(ctypes.get_errno())}")
 
 
-def enter(descriptor: int, kind: int) -> None:
+def enter_namespace(descriptor: int, kind: int) -> None:
     """Move this process into an existing namespace. Raises StageFailedError if the kernel refuses."""
     if _LIBC.setns(descriptor, kind):
-        raise StageFailed("kernel", f"entering a namespace: {os.strerror(ctypes.get_errno())}")
+        raise StageFailedError("kernel", f"entering a namespace: {os.strerror(ctypes.get_errno())}")
 
 
-def become_root_of_a_user_namespace() -> None:
+def create_user_namespace() -> None:
     """Move this process into a new user namespace, in which its user is root."""
     uid, gid = os.geteuid(), os.getegid()
     unshare(_NEWUSER, "a user namespace")
@@ -69,18 +69,18 @@ def become_root_of_a_user_namespace() -> None:
             with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib would add 10 ms to the start
                 file.write(text)
         except OSError as error:
-            raise StageFailed("kernel", f"mapping users into a user namespace: {error.strerror}") from error
+            raise StageFailedError("kernel", f"mapping users into a user namespace: {error.strerror}") from error
 
 
-def run(argv: list[str], lines: Sequence[str] = ()) -> None:
+def run_command(argv: list[str], lines: Sequence[str] = ()) -> None:
     """Run a command with these lines as standard input. Raises StageFailedError if it fails."""
-    done = subprocess.run(
+    result = subprocess.run(
         argv, input="".join(f"{line}\n" for line in lines), capture_output=True, text=True, encoding="utf-8"
     )
-    if done.returncode:
-        said = " ".join(done.stderr.split())
-        asked = f" for: {'; '.join(lines)}" if lines else ""
-        raise StageFailed("setup", f"{' '.join(argv)}: {said or f'exit code {done.returncode}'}{asked}")
+    if result.returncode:
+        message = " ".join(result.stderr.split())
+        input_lines = f" for: {'; '.join(lines)}" if lines else ""
+        raise StageFailedError("setup", f"{' '.join(argv)}: {message or f'exit code {result.returncode}'}{input_lines}")
 
 
 def open_namespace(kind: str) -> int:
@@ -88,32 +88,32 @@ def open_namespace(kind: str) -> int:
     return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def make_namespaces(wanted: list[tuple[str, str | None]]) -> Descriptors:
+def create_namespaces(names: list[tuple[str, str | None]]) -> Descriptors:
     """Create namespaces and return their descriptors by name and kind.
 
     This process is back in its original namespaces afterwards.
     """
-    home = {"net": open_namespace("net"), "uts": open_namespace("uts")}
-    made: Descriptors = {".": home}
-    for name, hostname in wanted:
+    home_namespaces = {"net": open_namespace("net"), "uts": open_namespace("uts")}
+    descriptors: Descriptors = {".": home_namespaces}
+    for name, hostname in names:
         unshare(_NEWNET, "a network namespace")
-        made[name] = {"net": open_namespace("net")}
+        descriptors[name] = {"net": open_namespace("net")}
         if hostname:
             unshare(_NEWUTS, "a host name of its own")
             socket.sethostname(hostname)
-            made[name]["uts"] = open_namespace("uts")
-            enter(home["uts"], _NEWUTS)
-    enter(home["net"], _NEWNET)
-    return made
+            descriptors[name]["uts"] = open_namespace("uts")
+            enter_namespace(home_namespaces["uts"], _NEWUTS)
+    enter_namespace(home_namespaces["net"], _NEWNET)
+    return descriptors
 
 
-def set_up(plan: dict[str, Any]) -> tuple[int, Descriptors]:
+def set_up_namespaces(plan: dict[str, Any]) -> tuple[int, Descriptors]:
     """Create the namespaces of a plan, run its commands and batches, and return the process id and the descriptors."""
     unshare(_NEWNET, "a network namespace")
     if plan["isolate"]:
         unshare(_NEWNS | _NEWUTS, "mounts of its own")
         socket.sethostname(plan["hostname"])
-        run(["mount", "--make-rprivate", "/"])
+        run_command(["mount", "--make-rprivate", "/"])
         unshare(_NEWPID, "process ids of its own")
         if os.fork():
             os._exit(0)
@@ -121,56 +121,56 @@ def set_up(plan: dict[str, Any]) -> tuple[int, Descriptors]:
     # Before /proc is replaced: the process id that those outside know.
     pid = int(os.readlink("/proc/self"))  # noqa: PTH115
     if plan["isolate"]:
-        run(["mount", "-t", "proc", "proc", "/proc"])
+        run_command(["mount", "-t", "proc", "proc", "/proc"])
     for argv in plan["commands"]:
-        run(argv)
-    made = make_namespaces(plan["namespaces"])
+        run_command(argv)
+    descriptors = create_namespaces(plan["namespaces"])
     if plan["outside"] is not None:
-        made[OUTSIDE] = {"net": plan["outside"]}
-    paths = {name: f"/proc/{os.getpid()}/fd/{kinds['net']}" for name, kinds in made.items()}
+        descriptors[OUTSIDE] = {"net": plan["outside"]}
+    paths = {name: f"/proc/{os.getpid()}/fd/{kinds['net']}" for name, kinds in descriptors.items()}
     for namespace, argv, lines in plan["batches"]:
-        enter(made[namespace]["net"], _NEWNET)
-        run(argv, [line.format_map(paths) for line in lines])
-    enter(made["."]["net"], _NEWNET)
-    return pid, made
+        enter_namespace(descriptors[namespace]["net"], _NEWNET)
+        run_command(argv, [line.format_map(paths) for line in lines])
+    enter_namespace(descriptors["."]["net"], _NEWNET)
+    return pid, descriptors
 
 
-def kill_inhabitants(made: Descriptors) -> None:
+def kill_processes_inside(descriptors: Descriptors) -> None:
     """Kill all processes in the namespaces.
 
     A process in a namespace whose links are gone could only wait for a peer that never answers.
     """
-    inodes = {os.fstat(kinds["net"]).st_ino for name, kinds in made.items() if name != OUTSIDE}
+    inodes = {os.fstat(kinds["net"]).st_ino for name, kinds in descriptors.items() if name != OUTSIDE}
     # From here on no process can enter; a process that is just entering is killed in one of the next rounds.
-    for descriptor in [descriptor for kinds in made.values() for descriptor in kinds.values()]:
+    for descriptor in [descriptor for kinds in descriptors.values() for descriptor in kinds.values()]:
         os.close(descriptor)
-    for _ in range(_ROUNDS if made else 0):
+    for _ in range(_KILL_ROUNDS if descriptors else 0):
         for pid in (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()):
             # It ended meanwhile, or it is somebody else's and so not in our namespaces.
             with contextlib.suppress(OSError):
                 if pid != os.getpid() and os.stat(f"/proc/{pid}/ns/net").st_ino in inodes:  # noqa: PTH116
                     os.kill(pid, signal.SIGKILL)
-        time.sleep(_ROUND_S)
+        time.sleep(_KILL_ROUND_S)
 
 
-def reap(*_: object) -> None:
+def reap_children(*_: object) -> None:
     """Reap all ended children."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
-def stay(anchor: int) -> None:
+def wait_until_removed(anchor: int) -> None:
     """Close the standard streams, and wait until the anchor file is removed."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     # A user who removes the directory can no longer stop the cluster, and wants it to end.
     while os.fstat(anchor).st_nlink:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
-def wait_for_the_end(owner: int) -> bool:
+def wait_for_owner(owner: int) -> bool:
     """Wait for the end of the owner or of standard input, and return whether the owner ordered the keeper to stay."""
     poll = select.poll()
     for descriptor in (0, owner):
@@ -183,25 +183,25 @@ def main() -> None:
     """Set up the namespaces of the plan on standard input, and hold them."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    made: Descriptors = {}
+    descriptors: Descriptors = {}
     try:
         # One read a byte at a time: what comes after the line is for wait_for_the_end.
-        with open(0, "rb", buffering=0, closefd=False) as asked:
-            plan = json.loads(asked.readline())
+        with open(0, "rb", buffering=0, closefd=False) as stdin:
+            plan = json.loads(stdin.readline())
         if plan["user"]:
-            become_root_of_a_user_namespace()
-        pid, made = set_up(plan)
+            create_user_namespace()
+        pid, descriptors = set_up_namespaces(plan)
         # As the first process of its process ids it is the parent of every orphan.
-        signal.signal(signal.SIGCHLD, reap)
-        print(json.dumps({"pid": pid, "descriptors": made}), flush=True)
-        if wait_for_the_end(plan["owner"]):
+        signal.signal(signal.SIGCHLD, reap_children)
+        print(json.dumps({"pid": pid, "descriptors": descriptors}), flush=True)
+        if wait_for_owner(plan["owner"]):
             os.close(plan["owner"])
-            stay(plan["anchor"])
-    except (StageFailed, OSError) as error:
-        stage = error.stage if isinstance(error, StageFailed) else "setup"
+            wait_until_removed(plan["anchor"])
+    except (StageFailedError, OSError) as error:
+        stage = error.stage if isinstance(error, StageFailedError) else "setup"
         print(json.dumps({"failed": str(error), "stage": stage}), flush=True)
     finally:
-        kill_inhabitants(made)
+        kill_processes_inside(descriptors)
 
 
 if __name__ == "__main__":

@@ -27,13 +27,21 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from campaign.common.errors import LaunchError
-from campaign.emulators.hosts.topology import Batch, EmulatedHost, EmulationSpec, LinkRates, layout, namespaces, places
+from campaign.emulators.hosts.topology import (
+    Batch,
+    EmulatedHost,
+    EmulationSpec,
+    LinkRates,
+    device_namespaces,
+    list_namespaces,
+    plan_layout,
+)
 
 NamespaceMode = Literal["root", "user namespace"]
-_KEEPER = Path(__file__).with_name("namespace_daemon.py")
-_SEARCH = ("/usr/sbin", "/sbin", "/usr/local/sbin")
+_DAEMON_FILE = Path(__file__).with_name("namespace_daemon.py")
+_ADMIN_PATHS = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 _APPARMOR = "apparmor_restrict_unprivileged_userns"
-_SWITCHES: Mapping[str, tuple[str, str]] = {
+_KERNEL_SWITCHES: Mapping[str, tuple[str, str]] = {
     "/proc/sys/kernel/unprivileged_userns_clone": ("0", "sysctl kernel.unprivileged_userns_clone=1"),
     f"/proc/sys/kernel/{_APPARMOR}": ("1", f"sysctl kernel.{_APPARMOR}=0"),
     "/proc/sys/user/max_user_namespaces": ("0", "sysctl user.max_user_namespaces=10000"),
@@ -41,7 +49,7 @@ _SWITCHES: Mapping[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Availability:
+class EmulationAvailability:
     """Result of testing whether this process can emulate hosts.
 
     Args:
@@ -56,48 +64,50 @@ class Availability:
 class EmulatedHosts:
     """Existing emulated hosts. Ranks are numbered in the order of `rank_namespaces` (see `topology.device_namespaces`)."""
 
-    def __init__(self, spec: EmulationSpec, held: HeldNamespaces, addresses: Mapping[str, IPv4Address]) -> None:
+    def __init__(
+        self, spec: EmulationSpec, held_namespaces: HeldNamespaces, addresses: Mapping[str, IPv4Address]
+    ) -> None:
         self.spec = spec
-        self.places = places(spec)
-        self.held = held
+        self.rank_namespaces = device_namespaces(spec)
+        self.held_namespaces = held_namespaces
         self._addresses = dict(addresses)
 
     def namespace_paths(self, rank: int) -> tuple[str, ...]:
         """Return the files of the namespaces to enter for a rank, in this order (see `campaign.common.processes.namespaces`)."""
-        return self.held.namespace_paths(self._place(rank))
+        return self.held_namespaces.namespace_paths(self._namespace_of_rank(rank))
 
-    def address(self, rank: int) -> str:
+    def rank_address(self, rank: int) -> str:
         """Return the address under which other ranks reach a rank."""
-        return str(self._addresses[self._place(rank)])
+        return str(self._addresses[self._namespace_of_rank(rank)])
 
     @property
     def mode(self) -> NamespaceMode:
         """Kind of namespaces of the hosts."""
-        return "user namespace" if self.held.user else "root"
+        return "user namespace" if self.held_namespaces.user else "root"
 
-    def _place(self, rank: int) -> str:
+    def _namespace_of_rank(self, rank: int) -> str:
         """Return the namespace of a rank. Raises LaunchError if the hosts have no such device."""
-        if not 0 <= rank < len(self.places):
-            raise LaunchError(f"rank {rank} has no device: the emulated hosts have {len(self.places)} devices")
-        return self.places[rank]
+        if not 0 <= rank < len(self.rank_namespaces):
+            raise LaunchError(f"rank {rank} has no device: the emulated hosts have {len(self.rank_namespaces)} devices")
+        return self.rank_namespaces[rank]
 
 
 @contextmanager
-def emulated(spec: EmulationSpec) -> Iterator[EmulatedHosts]:
+def emulate_hosts(spec: EmulationSpec) -> Iterator[EmulatedHosts]:
     """Emulate hosts for the length of a block; processes that still run in them at its end are killed.
 
     Raises EmulationUnavailable, with the missing tool or kernel setting, if this machine cannot emulate hosts.
     """
-    plan = layout(spec)
-    keeper = Keeper.start([(name, None) for name in namespaces(spec)], plan.batches)
+    plan = plan_layout(spec)
+    keeper = NamespaceKeeper.start([(name, None) for name in list_namespaces(spec)], plan.batches)
     try:
-        yield EmulatedHosts(spec, keeper.held, plan.addresses)
+        yield EmulatedHosts(spec, keeper.held_namespaces, plan.addresses)
     finally:
         keeper.close()
 
 
 @functools.cache
-def availability() -> Availability:
+def check_availability() -> EmulationAvailability:
     """Test whether hosts can be emulated on this machine, and return the mode or the reason.
 
     The test runs once per process with the smallest example (about 0.1 s).
@@ -105,10 +115,10 @@ def availability() -> Availability:
     hosts = (EmulatedHost(name="probe", local_devices=1, fabric_devices=1),)
     try:
         rates = LinkRates(fabric_gb_per_s=10, network_gb_per_s=10)
-        with emulated(EmulationSpec(hosts=hosts, rates=rates)) as emulation:
-            return Availability(emulation.mode)
+        with emulate_hosts(EmulationSpec(hosts=hosts, rates=rates)) as emulation:
+            return EmulationAvailability(emulation.mode)
     except EmulationUnavailable as error:
-        return Availability(None, str(error))
+        return EmulationAvailability(None, str(error))
 
 
 class EmulationUnavailable(LaunchError):
@@ -134,57 +144,57 @@ class HeldNamespaces(BaseModel):
     descriptors: dict[str, dict[str, int]]  # descriptors in the keeper, by namespace and kind
     pid_namespace: int = 0  # inode of the namespace of process ids, where they are isolated
 
-    def inside(self) -> bool:
+    def is_inside(self) -> bool:
         """Return whether this process runs under the isolated keeper itself."""
         return self.isolated and self.pid_namespace == Path("/proc/self/ns/pid").stat().st_ino
 
-    def prefix(self, namespace: str, nsenter: str | None = None) -> tuple[str, ...]:
+    def command_prefix(self, namespace: str, nsenter: str | None = None) -> tuple[str, ...]:
         """Return the words before a command that make it run in a namespace. Raises KeyError for an unknown namespace."""
-        if self.inside():
-            return self.inner_prefix(namespace)
-        argv = [nsenter or tool("nsenter")]
+        if self.is_inside():
+            return self.inner_command_prefix(namespace)
+        argv = [nsenter or find_program("nsenter")]
         if self.user:
             # File access keeps the user's identity; inside the namespace the user appears as root.
             argv += [f"--user=/proc/{self.pid}/ns/user", "--preserve-credentials"]
         if self.isolated:
             argv += [f"--mount=/proc/{self.pid}/ns/mnt", f"--pid=/proc/{self.pid}/ns/pid"]
-        return (*argv, *self._kinds(namespace, self.pid), "--")
+        return (*argv, *self._nsenter_options(namespace, self.pid), "--")
 
     def namespace_paths(self, namespace: str) -> tuple[str, ...]:
         """Return the files of a namespace that is not isolated, in the order to enter them.
 
         Raises KeyError for an unknown namespace.
         """
-        first = [f"/proc/{self.pid}/ns/user"] if self.user else []
-        return (*first, *(f"/proc/{self.pid}/fd/{number}" for number in self.descriptors[namespace].values()))
+        user_namespace = [f"/proc/{self.pid}/ns/user"] if self.user else []
+        return (*user_namespace, *(f"/proc/{self.pid}/fd/{number}" for number in self.descriptors[namespace].values()))
 
-    def inner_prefix(self, namespace: str) -> tuple[str, ...]:
+    def inner_command_prefix(self, namespace: str) -> tuple[str, ...]:
         """Return the words of `command_prefix` for a process inside an isolated namespace, where the keeper is process 1."""
-        return ("nsenter", *self._kinds(namespace, 1), "--")
+        return ("nsenter", *self._nsenter_options(namespace, 1), "--")
 
-    def _kinds(self, namespace: str, pid: int) -> list[str]:
+    def _nsenter_options(self, namespace: str, pid: int) -> list[str]:
         """Return the options of nsenter for the namespaces of a host."""
         return [f"--{kind}=/proc/{pid}/fd/{number}" for kind, number in self.descriptors[namespace].items()]
 
 
-class Keeper:
+class NamespaceKeeper:
     """Running keeper of namespaces. It ends with its owner or by `close`; after `detach` only `kill_and_wait` ends it."""
 
-    def __init__(self, process: subprocess.Popen[str], held: HeldNamespaces) -> None:
+    def __init__(self, process: subprocess.Popen[str], held_namespaces: HeldNamespaces) -> None:
         self._process = process
-        self.held = held
+        self.held_namespaces = held_namespaces
 
     @classmethod
     def start(
         cls,
-        namespaces: Sequence[tuple[str, str | None]],
+        names: Sequence[tuple[str, str | None]],
         batches: Sequence[Batch],
         *,
-        isolated_as: str | None = None,
+        hostname: str | None = None,
         commands: Sequence[Sequence[str]] = (),
         outside: int | None = None,
         anchor: int | None = None,
-    ) -> Keeper:
+    ) -> NamespaceKeeper:
         """Start a keeper that creates the namespaces and runs the batches in them.
 
         Raises EmulationUnavailable if the kernel or a tool refuses; nothing is left then.
@@ -198,31 +208,31 @@ class Keeper:
             anchor: descriptor of a file that the keeper holds open, and whose removal ends a detached keeper.
         """
         user = os.geteuid() != 0
-        programs = {"ip": (tool("ip"), "-batch", "-"), "tc": (tool("tc"), "-batch", "-")}
+        program_commands = {"ip": (find_program("ip"), "-batch", "-"), "tc": (find_program("tc"), "-batch", "-")}
         owner = os.pidfd_open(os.getpid())
         plan = {
             "user": user,
-            "isolate": isolated_as is not None,
-            "hostname": isolated_as,
+            "isolate": hostname is not None,
+            "hostname": hostname,
             "commands": [list(argv) for argv in commands],
-            "namespaces": list(namespaces),
+            "namespaces": list(names),
             # Neighbours of one namespace and program as one process: its start costs more than the lines.
             "batches": [
-                (namespace, programs[program], [line for batch in group for line in batch.lines])
+                (namespace, program_commands[program], [line for batch in group for line in batch.lines])
                 for (namespace, program), group in groupby(batches, lambda batch: (batch.namespace, batch.program))
             ],
             "outside": outside,
             "anchor": anchor,
             "owner": owner,
         }
-        passed = [owner, *(descriptor for descriptor in (anchor, outside) if descriptor is not None)]
+        descriptors = [owner, *(descriptor for descriptor in (anchor, outside) if descriptor is not None)]
         try:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", str(_KEEPER)],
+                [sys.executable, "-I", "-S", "-B", str(_DAEMON_FILE)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=passed,
+                pass_fds=descriptors,
                 start_new_session=True,
                 cwd="/",
                 text=True,
@@ -243,26 +253,26 @@ class Keeper:
                 )
             answer = json.loads(line)
             if "failed" in answer:
-                raise EmulationUnavailable(refusal(answer["failed"], answer["stage"]))
+                raise EmulationUnavailable(format_refusal(answer["failed"], answer["stage"]))
         except BaseException:
-            _close(process)
+            _close_pipes(process)
             raise
         inode = Path(f"/proc/{answer['pid']}/ns/pid").stat().st_ino
-        return cls(process, HeldNamespaces(user=user, isolated=isolated_as is not None, pid_namespace=inode, **answer))
+        return cls(process, HeldNamespaces(user=user, isolated=hostname is not None, pid_namespace=inode, **answer))
 
-    def keep(self) -> None:
+    def detach(self) -> None:
         """Let the namespaces outlive this process."""
         assert self._process.stdin is not None
         self._process.stdin.write("keep\n")
-        _close(self._process)
+        _close_pipes(self._process)
 
     def close(self) -> None:
         """End the keeper, and with it everything that runs in the namespaces."""
-        _close(self._process)
-        end(self.held.pid)
+        _close_pipes(self._process)
+        kill_and_wait(self.held_namespaces.pid)
 
 
-def _close(process: subprocess.Popen[str]) -> None:
+def _close_pipes(process: subprocess.Popen[str]) -> None:
     """Close the pipes of a process and wait for its end."""
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
@@ -276,23 +286,23 @@ def _close(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def end(pid: int, patience_s: float = 5.0) -> None:
+def kill_and_wait(pid: int, timeout_s: float = 5.0) -> None:
     """Kill a process, which need not be a child of this one, and wait until the kernel has removed it.
 
     Raises LaunchError if the process still exists after the timeout.
     """
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    deadline_s = time.monotonic() + patience_s
-    while _runs(pid):
+    deadline_s = time.monotonic() + timeout_s
+    while _is_alive(pid):
         if time.monotonic() > deadline_s:
             raise LaunchError(
-                f"process {pid} still exists {patience_s:g} s after SIGKILL; see `ps -o stat,wchan -p {pid}`"
+                f"process {pid} still exists {timeout_s:g} s after SIGKILL; see `ps -o stat,wchan -p {pid}`"
             )
         time.sleep(0.01)
 
 
-def _runs(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     """Return whether a process is alive; an ended process that was not reaped is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
@@ -300,29 +310,29 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def tool(name: str) -> str:
+def find_program(name: str) -> str:
     """Return the path of a program, also searched in administrators' directories outside PATH.
 
     Raises EmulationUnavailable if the program is not installed.
     """
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_SEARCH])
-    found = shutil.which(name, path=path)
-    if found is None:
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_ADMIN_PATHS])
+    program = shutil.which(name, path=path)
+    if program is None:
         package = "util-linux" if name in {"nsenter", "mount"} else "iproute2"
         raise EmulationUnavailable(f"emulating hosts needs `{name}`, which is not installed (package {package})")
-    return found
+    return program
 
 
-def refusal(message: str, stage: str) -> str:
+def format_refusal(message: str, stage: str) -> str:
     """Format the error message on a refusal by the kernel, with the setting that would allow the operation."""
     if stage == "setup":
         return f"emulated hosts could not be set up: {message}"
     switches = []
-    for path, (closed, remedy) in _SWITCHES.items():
+    for path, (blocking_value, remedy) in _KERNEL_SWITCHES.items():
         with suppress(OSError):
-            if Path(path).read_text(encoding="utf-8").strip() == closed:
+            if Path(path).read_text(encoding="utf-8").strip() == blocking_value:
                 switches.append(remedy)
-    who = "root without CAP_SYS_ADMIN (a container?)" if os.geteuid() == 0 else "an ordinary user"
-    allowed = f"an administrator can allow it: {'; '.join(switches)}"
-    remedy = allowed if switches else "no setting is known that would allow it"
-    return f"the kernel refuses {message} to {who}; {remedy}"
+    user = "root without CAP_SYS_ADMIN (a container?)" if os.geteuid() == 0 else "an ordinary user"
+    permission_hint = f"an administrator can allow it: {'; '.join(switches)}"
+    remedy = permission_hint if switches else "no setting is known that would allow it"
+    return f"the kernel refuses {message} to {user}; {remedy}"

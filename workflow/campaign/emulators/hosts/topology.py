@@ -25,10 +25,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-HOME = "."
+BRIDGE_NAMESPACE = "."
 """The namespace that holds the network's bridge."""
 INTERFACE = "eth0"
-OUTSIDE = "@outside"
+OUTSIDE_NAMESPACE = "@outside"
 """The namespace that the emulation was started from."""
 BRIDGE = "network"
 PRIVATE_NETWORK = IPv4Network("198.18.0.0/16")
@@ -93,9 +93,9 @@ class EmulationSpec(BaseModel):
     rates: LinkRates = LinkRates()  # rates of the links
 
     @model_validator(mode="after")
-    def _names_differ(self) -> EmulationSpec:
+    def _check_names_differ(self) -> EmulationSpec:
         """Raise ValueError if two namespaces have the same name."""
-        names = namespaces(self)
+        names = list_namespaces(self)
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
                 f"host names have to differ, also from the devices' NAME-local0 .. and NAME-fabric0 ..: {', '.join(twice)}"
@@ -121,52 +121,59 @@ class NetworkLayout:
     batches: tuple[Batch, ...]
 
 
-def places(spec: EmulationSpec) -> tuple[str, ...]:
+def device_namespaces(spec: EmulationSpec) -> tuple[str, ...]:
     """Return the namespace of each device, host by host, a host's local devices before its fabric devices."""
-    found: list[str] = []
+    names: list[str] = []
     for host in spec.hosts:
-        behind = [far_side(host.name, link, number) for link, number in _links(host, spec.rates)]
-        found += [host.name] * (host.local_devices + host.fabric_devices - len(behind)) + behind
-    return tuple(found)
+        fabric_names = [
+            device_namespace(host.name, link, number) for link, number in _list_device_links(host, spec.rates)
+        ]
+        names += [host.name] * (host.local_devices + host.fabric_devices - len(fabric_names)) + fabric_names
+    return tuple(names)
 
 
-def namespaces(spec: EmulationSpec) -> list[str]:
+def list_namespaces(spec: EmulationSpec) -> list[str]:
     """List every namespace, that of each host followed by those of its devices behind links."""
     return [
         name
         for host in spec.hosts
-        for name in (host.name, *(far_side(host.name, *each) for each in _links(host, spec.rates)))
+        for name in (
+            host.name,
+            *(device_namespace(host.name, *device_link) for device_link in _list_device_links(host, spec.rates)),
+        )
     ]
 
 
-def _links(host: EmulatedHost, rates: LinkRates) -> list[tuple[LinkType, int]]:
+def _list_device_links(host: EmulatedHost, rates: LinkRates) -> list[tuple[LinkType, int]]:
     """List the links from a host to its devices, by kind and number."""
-    local = 0 if rates.local_gb_per_s is None else host.local_devices
-    return [*(("local", n) for n in range(local)), *(("fabric", n) for n in range(host.fabric_devices))]
+    local_links = 0 if rates.local_gb_per_s is None else host.local_devices
+    return [*(("local", n) for n in range(local_links)), *(("fabric", n) for n in range(host.fabric_devices))]
 
 
-def far_side(host: str, link: LinkType, number: int) -> str:
+def device_namespace(host: str, link: LinkType, number: int) -> str:
     """Return the namespace of the device behind a link of a host."""
     return f"{host}-{link}{number}"
 
 
-def layout(spec: EmulationSpec, network: IPv4Network = PRIVATE_NETWORK) -> NetworkLayout:
+def plan_layout(spec: EmulationSpec, network: IPv4Network = PRIVATE_NETWORK) -> NetworkLayout:
     """Assign addresses to all namespaces, and build the lines that create and shape the links.
 
     Raises ValueError if the network is too small.
     """
-    names = namespaces(spec)
+    names = list_namespaces(spec)
     # The last two addresses of a network are kept for the namespace of the bridge and for the outside.
     if len(names) > network.num_addresses - 4:
         raise ValueError(f"{len(names)} namespaces do not fit into {network}")
     addresses = {name: network[1 + index] for index, name in enumerate(names)}
-    batches = [Batch(HOME, "ip", ("link set lo up", f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up"))]
+    batches = [
+        Batch(BRIDGE_NAMESPACE, "ip", ("link set lo up", f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up"))
+    ]
     for index, host in enumerate(spec.hosts):
-        batches += _host_batches(host, index, spec.rates, addresses, network.prefixlen)
+        batches += _build_host_batches(host, index, spec.rates, addresses, network.prefixlen)
     return NetworkLayout(addresses, network, tuple(batches))
 
 
-def _host_batches(
+def _build_host_batches(
     host: EmulatedHost, index: int, rates: LinkRates, addresses: dict[str, IPv4Address], prefix: int
 ) -> list[Batch]:
     """Build the batches of one host.
@@ -174,7 +181,7 @@ def _host_batches(
     A host is a bridge that carries its address: the links to the network and to each fabric device are ports of it.
     """
     port = f"host{index}"
-    inside = [
+    host_lines = [
         "link set lo up",
         f"link add {INTERFACE} type bridge",
         f"link set uplink master {INTERFACE}",
@@ -182,29 +189,40 @@ def _host_batches(
         f"link set {INTERFACE} up",
         f"address add {addresses[host.name]}/{prefix} dev {INTERFACE}",
     ]
-    outside = (_pair(port, "uplink", host.name), f"link set {port} master {BRIDGE}", f"link set {port} up")
-    batches = [Batch(HOME, "ip", outside)]
-    shaped: list[tuple[str, str, LinkType]] = [(HOME, port, "network"), (host.name, "uplink", "network")]
-    far: list[Batch] = []
-    for link, number in _links(host, rates):
-        name, end = far_side(host.name, link, number), f"{link}{number}"
-        inside += [_pair(end, INTERFACE, name), f"link set {end} master {INTERFACE}", f"link set {end} up"]
+    bridge_lines = (
+        _format_veth_pair(port, "uplink", host.name),
+        f"link set {port} master {BRIDGE}",
+        f"link set {port} up",
+    )
+    batches = [Batch(BRIDGE_NAMESPACE, "ip", bridge_lines)]
+    shaped_interfaces: list[tuple[str, str, LinkType]] = [
+        (BRIDGE_NAMESPACE, port, "network"),
+        (host.name, "uplink", "network"),
+    ]
+    device_batches: list[Batch] = []
+    for link, number in _list_device_links(host, rates):
+        name, port_name = device_namespace(host.name, link, number), f"{link}{number}"
+        host_lines += [
+            _format_veth_pair(port_name, INTERFACE, name),
+            f"link set {port_name} master {INTERFACE}",
+            f"link set {port_name} up",
+        ]
         address = f"address add {addresses[name]}/{prefix} dev {INTERFACE}"
-        far.append(Batch(name, "ip", ("link set lo up", f"link set {INTERFACE} up", address)))
-        shaped += [(host.name, end, link), (name, INTERFACE, link)]
-    batches += [Batch(host.name, "ip", tuple(inside)), *far]
-    for namespace, interface, link in shaped:
+        device_batches.append(Batch(name, "ip", ("link set lo up", f"link set {INTERFACE} up", address)))
+        shaped_interfaces += [(host.name, port_name, link), (name, INTERFACE, link)]
+    batches += [Batch(host.name, "ip", tuple(host_lines)), *device_batches]
+    for namespace, interface, link in shaped_interfaces:
         if (rate := rates.gbit_per_s(link)) is not None:
-            batches.append(Batch(namespace, "tc", (shaping(interface, rate),)))
+            batches.append(Batch(namespace, "tc", (format_shaping(interface, rate),)))
     return batches
 
 
-def _pair(here: str, there: str, namespace: str) -> str:
+def _format_veth_pair(interface: str, peer: str, namespace: str) -> str:
     """Format the `ip` line that creates a veth pair into another namespace."""
-    return f"link add {here} mtu {_MTU_BYTES} type veth peer name {there} mtu {_MTU_BYTES} netns {{{namespace}}}"
+    return f"link add {interface} mtu {_MTU_BYTES} type veth peer name {peer} mtu {_MTU_BYTES} netns {{{namespace}}}"
 
 
-def shaping(interface: str, rate_gbit_per_s: float) -> str:
+def format_shaping(interface: str, rate_gbit_per_s: float) -> str:
     """Format the `tc` line that shapes outgoing traffic of an interface.
 
     It uses a token bucket, because many kernels lack netem.

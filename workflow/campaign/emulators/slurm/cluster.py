@@ -19,19 +19,27 @@ from pathlib import Path
 
 from campaign.common.errors import LaunchError
 from campaign.common.processes.command import TIMEOUT_EXIT_CODE, run_command
-from campaign.emulators.hosts.cluster_spec import DESCRIPTION, Cluster, ClusterSpec, environment
-from campaign.emulators.hosts.network import EmulationUnavailable, Keeper, end, tool
-from campaign.emulators.hosts.topology import BRIDGE, HOME, OUTSIDE, PRIVATE_NETWORK, Batch, layout, namespaces
+from campaign.emulators.hosts.cluster_spec import DESCRIPTION_FILE, Cluster, ClusterSpec, slurm_environment
+from campaign.emulators.hosts.network import EmulationUnavailable, NamespaceKeeper, find_program, kill_and_wait
+from campaign.emulators.hosts.topology import (
+    BRIDGE,
+    BRIDGE_NAMESPACE,
+    OUTSIDE_NAMESPACE,
+    PRIVATE_NETWORK,
+    Batch,
+    list_namespaces,
+    plan_layout,
+)
 from campaign.emulators.slurm import cluster_directory, daemons
-from campaign.emulators.slurm.daemons import check
+from campaign.emulators.slurm.daemons import check_requirements
 
 _SLURMDBD_PORT = 6819
-_DATABASE_S = 120.0
+_DATABASE_TIMEOUT_S = 120.0
 _CAUSE_LINES = 5
-_UNLINK_S = 10.0
-_READY = frozenset({"idle", "mixed", "allocated", "completing"})
+_UNLINK_TIMEOUT_S = 10.0
+_READY_STATES = frozenset({"idle", "mixed", "allocated", "completing"})
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class ClusterStatus:
     jobs: tuple[JobStatus, ...] = ()
 
 
-def up(directory: Path, spec: ClusterSpec, say: Say = lambda line: None) -> Cluster:
+def start_cluster(directory: Path, spec: ClusterSpec, report: Report = lambda line: None) -> Cluster:
     """Start a cluster in a directory and return it.
 
     A process that is killed during the start takes everything it has started with it. Raises LaunchError if something is
@@ -92,32 +100,32 @@ def up(directory: Path, spec: ClusterSpec, say: Say = lambda line: None) -> Clus
         say: callback for messages on the stages.
     """
     directory = directory.absolute()
-    cluster_directory.check_length(directory, [host.name for host in spec.hosts])
-    check(spec.accounting)
-    lock = cluster_directory.lock(directory)
+    cluster_directory.check_path_length(directory, [host.name for host in spec.hosts])
+    check_requirements(spec.accounting)
+    lock = cluster_directory.lock_directory(directory)
     try:
-        cluster_directory.prepare(directory)
-        keeper, cluster = _hosts(directory, spec, lock)
+        cluster_directory.prepare_directories(directory)
+        keeper, cluster = _create_hosts(directory, spec, lock)
         try:
-            os.pwrite(lock, f"{keeper.held.pid}\n".encode(), 0)
-            say(f"hosts: {', '.join(host.name for host in spec.hosts)}; controller at {cluster.control_address}")
-            cluster_directory.write(cluster)
-            _start(cluster, say)
-            (directory / DESCRIPTION).write_text(cluster.model_dump_json(indent=2), encoding="utf-8")
-            cluster_directory.claim(directory)
-            keeper.keep()
+            os.pwrite(lock, f"{keeper.held_namespaces.pid}\n".encode(), 0)
+            report(f"hosts: {', '.join(host.name for host in spec.hosts)}; controller at {cluster.control_address}")
+            cluster_directory.write_files(cluster)
+            _start_daemons(cluster, report)
+            (directory / DESCRIPTION_FILE).write_text(cluster.model_dump_json(indent=2), encoding="utf-8")
+            cluster_directory.write_owner(directory)
+            keeper.detach()
         except BaseException:
             keeper.close()
-            _unlinked(cluster.interface)
-            cluster_directory.clear(directory)
+            _wait_for_unlink(cluster.interface)
+            cluster_directory.remove_cluster_files(directory)
             raise
     finally:
         os.close(lock)
-    say(f"up; SLURM_CONF={cluster.slurm_conf}")
+    report(f"up; SLURM_CONF={cluster.slurm_conf}")
     return cluster
 
 
-def down(directory: Path, *, anybodys: bool = True) -> bool:
+def stop_cluster(directory: Path, *, any_owner: bool = True) -> bool:
     """Stop the cluster in a directory, remove its files except the logs, and return whether a cluster was running.
 
     This is a power-off, not a shutdown: jobs are killed, and the accounting is lost.
@@ -127,140 +135,153 @@ def down(directory: Path, *, anybodys: bool = True) -> bool:
         anybodys: whether to stop also a cluster that another checkout has started; otherwise it raises LaunchError.
     """
     directory = directory.absolute()
-    pid = cluster_directory.keeper(directory)
+    pid = cluster_directory.find_keeper_pid(directory)
     if pid is not None:
-        if not anybodys and (owner := cluster_directory.other_owner(directory)):
+        if not any_owner and (owner := cluster_directory.find_other_owner(directory)):
             raise LaunchError(
                 f"{directory}: the cluster of {owner}, which is another checkout; stop it there, or name it: "
                 f"`campaign cluster down --directory {directory}`"
             )
-        cluster_directory.require_keeper(directory, pid)
-        end(pid)
+        cluster_directory.require_keeper_holds_lock(directory, pid)
+        kill_and_wait(pid)
         with suppress(FileNotFoundError):
-            _unlinked(Cluster.model_validate_json((directory / DESCRIPTION).read_text(encoding="utf-8")).interface)
-    cluster_directory.clear(directory)
+            _wait_for_unlink(
+                Cluster.model_validate_json((directory / DESCRIPTION_FILE).read_text(encoding="utf-8")).interface
+            )
+    cluster_directory.remove_cluster_files(directory)
     return pid is not None
 
 
-def status(directory: Path) -> ClusterStatus:
+def query_status(directory: Path) -> ClusterStatus:
     """Return the status of the cluster in a directory.
 
     Slurm is queried, so this takes as long as the controller does (at most 10 s).
     """
     directory = directory.absolute()
-    if cluster_directory.keeper(directory) is None:
+    if cluster_directory.find_keeper_pid(directory) is None:
         return ClusterStatus(None)
-    cluster = find(directory)
-    found = daemons.running(cluster)
-    named = {process.host if process.daemon == "slurmd" else process.daemon for process in found}
-    base = ["munged", *(["mariadbd", "slurmdbd"] if cluster.spec.accounting else []), "slurmctld"]
+    cluster = find_running_cluster(directory)
+    processes = daemons.list_running(cluster)
+    running_names = {process.host if process.daemon == "slurmd" else process.daemon for process in processes}
+    required_daemons = ["munged", *(["mariadbd", "slurmdbd"] if cluster.spec.accounting else []), "slurmctld"]
     hosts = [host.name for host in cluster.spec.hosts if host.registration != "cloud"]
-    missing = [name for name in base if name not in named] + [
-        f"slurmd of {name}" for name in hosts if name not in named
+    missing = [name for name in required_daemons if name not in running_names] + [
+        f"slurmd of {name}" for name in hosts if name not in running_names
     ]
     # Without its controller, Slurm's commands only wait.
-    answers = "slurmctld" in named
+    has_controller = "slurmctld" in running_names
     return ClusterStatus(
         cluster,
-        found,
-        _sinfo(cluster) if answers else (),
+        processes,
+        _query_hosts(cluster) if has_controller else (),
         tuple(missing),
-        parse_squeue(_slurm(cluster, "squeue", "--noheader", "--format=%i|%T|%R|%j")) if answers else (),
+        parse_squeue(_run_slurm_command(cluster, "squeue", "--noheader", "--format=%i|%T|%R|%j"))
+        if has_controller
+        else (),
     )
 
 
-def find(directory: Path) -> Cluster:
+def find_running_cluster(directory: Path) -> Cluster:
     """Return the cluster that is running in a directory. Raises LaunchError if there is none."""
     directory = directory.absolute()
     try:
-        if cluster_directory.keeper(directory) is not None:
-            return Cluster.model_validate_json((directory / DESCRIPTION).read_text(encoding="utf-8"))
+        if cluster_directory.find_keeper_pid(directory) is not None:
+            return Cluster.model_validate_json((directory / DESCRIPTION_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise LaunchError(f"{directory}: the cluster is starting or stopping; try again in a moment") from error
     raise LaunchError(f"{directory}: no cluster is running here; `campaign cluster up` starts one")
 
 
-def register(cluster: Cluster, host: str, devices: int) -> None:
+def register_devices(cluster: Cluster, host: str, devices: int) -> None:
     """Register a dynamic host again with another number of devices, as after a recomposition.
 
     Raises LaunchError if the host is not dynamic, has jobs, has too few device files, or does not come back.
     """
-    described = cluster.spec.host(host)
-    if described.registration != "dynamic":
+    host_spec = cluster.spec.host(host)
+    if host_spec.registration != "dynamic":
         raise LaunchError(
-            f"{host} is in slurm.conf as {described.registration}; only a dynamic host can come back with other devices"
+            f"{host} is in slurm.conf as {host_spec.registration}; only a dynamic host can come back with other devices"
         )
-    if devices > described.slots:
-        raise LaunchError(f"{host} has device files for {described.slots} devices, not {devices}: raise devices_max")
-    if jobs := _slurm(cluster, "squeue", "--noheader", "--states=R,S", f"--nodelist={host}", "--format=%A").split():
+    if devices > host_spec.slots:
+        raise LaunchError(f"{host} has device files for {host_spec.slots} devices, not {devices}: raise devices_max")
+    if jobs := _run_slurm_command(
+        cluster, "squeue", "--noheader", "--states=R,S", f"--nodelist={host}", "--format=%A"
+    ).split():
         raise LaunchError(f"{host} has jobs: {', '.join(jobs)}; drain it and wait until they have ended")
-    if daemons.of(cluster, "slurmd", host):
-        daemons.stop(cluster, "slurmd", host)
+    if daemons.find_processes(cluster, "slurmd", host):
+        daemons.stop_daemon(cluster, "slurmd", host)
 
-    def forgotten() -> bool:
+    def is_deregistered() -> bool:
         # Refused for as long as a job completes.
-        _slurm(cluster, "scontrol", "delete", f"nodename={host}")
-        return host not in {known.name for known in _sinfo(cluster)}
+        _run_slurm_command(cluster, "scontrol", "delete", f"nodename={host}")
+        return host not in {host_status.name for host_status in _query_hosts(cluster)}
 
-    daemons.wait(forgotten, f"the controller does not forget {host}", cluster, "slurmctld", "slurmctld")
-    daemons.start(cluster, "slurmd", host, devices)
+    daemons.wait_until_ready(
+        is_deregistered, f"the controller does not forget {host}", cluster, "slurmctld", "slurmctld"
+    )
+    daemons.start_daemon(cluster, "slurmd", host, devices)
     _wait_for_hosts(cluster, {host})
 
 
-def _start(cluster: Cluster, say: Say) -> None:
+def _start_daemons(cluster: Cluster, report: Report) -> None:
     """Start all daemons of a cluster in order, and wait for each."""
 
-    def begin(daemon: daemons.Daemon, answers: Callable[[], bool], log: str = "") -> None:
-        daemons.start(cluster, daemon)
-        daemons.wait(answers, f"{daemon} does not answer", cluster, log or daemon, daemon)
+    def start_and_wait(daemon: daemons.Daemon, answers: Callable[[], bool], log: str = "") -> None:
+        daemons.start_daemon(cluster, daemon)
+        daemons.wait_until_ready(answers, f"{daemon} does not answer", cluster, log or daemon, daemon)
 
     run = cluster.directory / "run"
     if cluster.spec.accounting:
-        say("database: being made")
-        _make_database(cluster)
-        begin("mariadbd", lambda: daemons.listens(run / "mariadb.sock"), "mariadb")
-    begin("munged", lambda: daemons.listens(run / "munge.sock"))
+        report("database: being made")
+        _create_database(cluster)
+        start_and_wait("mariadbd", lambda: daemons.is_socket_served(run / "mariadb.sock"), "mariadb")
+    start_and_wait("munged", lambda: daemons.is_socket_served(run / "munge.sock"))
     if cluster.spec.accounting:
-        say("slurmdbd: starting")
-        begin("slurmdbd", lambda: daemons.serves(cluster.control_address, _SLURMDBD_PORT))
-    say("slurmctld: starting")
-    begin("slurmctld", lambda: "is UP" in _slurm(cluster, "scontrol", "ping"))
-    started = [host.name for host in cluster.spec.hosts if host.registration != "cloud"]
-    say(f"slurmd: starting on {len(started)} hosts")
+        report("slurmdbd: starting")
+        start_and_wait("slurmdbd", lambda: daemons.is_port_served(cluster.control_address, _SLURMDBD_PORT))
+    report("slurmctld: starting")
+    start_and_wait("slurmctld", lambda: "is UP" in _run_slurm_command(cluster, "scontrol", "ping"))
+    host_names = [host.name for host in cluster.spec.hosts if host.registration != "cloud"]
+    report(f"slurmd: starting on {len(host_names)} hosts")
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda host: daemons.start(cluster, "slurmd", host), started))
-    _wait_for_hosts(cluster, set(started))
+        list(pool.map(lambda host: daemons.start_daemon(cluster, "slurmd", host), host_names))
+    _wait_for_hosts(cluster, set(host_names))
 
 
-def _make_database(cluster: Cluster) -> None:
+def _create_database(cluster: Cluster) -> None:
     """Create the accounting database. Raises LaunchError, with the cause, if that fails."""
-    argv = [tool("mariadb-install-db"), f"--defaults-file={cluster.directory}/etc/my.cnf"]
+    argv = [find_program("mariadb-install-db"), f"--defaults-file={cluster.directory}/etc/my.cnf"]
     options = ["--user=root", "--auth-root-authentication-method=normal", "--skip-test-db"]
-    done = run_command([*argv, *options], _DATABASE_S)
-    if done.code:
-        log = cluster.log("mariadb-install-db")
-        log.write_text(done.out + done.err, encoding="utf-8")
+    result = run_command([*argv, *options], _DATABASE_TIMEOUT_S)
+    if result.code:
+        log = cluster.log_path("mariadb-install-db")
+        log.write_text(result.out + result.err, encoding="utf-8")
         # The cause comes first, and is followed by general advice.
-        said = [line.strip() for line in (done.err or done.out).splitlines() if line.strip()]
-        raise LaunchError(f"the database could not be created: {' | '.join(said[:_CAUSE_LINES])} (log: {log})")
+        lines = [line.strip() for line in (result.err or result.out).splitlines() if line.strip()]
+        raise LaunchError(f"the database could not be created: {' | '.join(lines[:_CAUSE_LINES])} (log: {log})")
 
 
 def _wait_for_hosts(cluster: Cluster, names: set[str]) -> None:
     """Wait until Slurm reports these hosts as ready."""
 
-    def ready() -> bool:
-        return names <= {host.name for host in _sinfo(cluster) if host.state.rstrip("*~#$@+-") in _READY}
+    def are_ready() -> bool:
+        return names <= {host.name for host in _query_hosts(cluster) if host.state.rstrip("*~#$@+-") in _READY_STATES}
 
     # The first host's log is shown: hosts are alike, and what is wrong with one mostly is with all.
     first = min(names, default="")
-    daemons.wait(
-        ready, f"not all of {', '.join(sorted(names))} became idle", cluster, f"slurmd-{first}", "slurmd", first or None
+    daemons.wait_until_ready(
+        are_ready,
+        f"not all of {', '.join(sorted(names))} became idle",
+        cluster,
+        f"slurmd-{first}",
+        "slurmd",
+        first or None,
     )
 
 
-def _sinfo(cluster: Cluster) -> tuple[HostStatus, ...]:
+def _query_hosts(cluster: Cluster) -> tuple[HostStatus, ...]:
     """Query the status of all hosts."""
-    return parse_sinfo(_slurm(cluster, "sinfo", "--noheader", "--Node", "--format=%N|%T|%G"))
+    return parse_sinfo(_run_slurm_command(cluster, "sinfo", "--noheader", "--Node", "--format=%N|%T|%G"))
 
 
 def parse_sinfo(text: str) -> tuple[HostStatus, ...]:
@@ -275,44 +296,48 @@ def parse_squeue(text: str) -> tuple[JobStatus, ...]:
     return tuple(JobStatus(*row) for row in rows)
 
 
-def _slurm(cluster: Cluster, *argv: str) -> str:
+def _run_slurm_command(cluster: Cluster, *argv: str) -> str:
     """Run a Slurm command and return its output, or '' if it times out.
 
     A controller that does not answer is a state, not an error.
     """
-    done = run_command(argv, 10.0, {**os.environ, **environment(cluster)})
-    return "" if done.code == TIMEOUT_EXIT_CODE else done.out
+    result = run_command(argv, 10.0, {**os.environ, **slurm_environment(cluster)})
+    return "" if result.code == TIMEOUT_EXIT_CODE else result.out
 
 
-def _hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Keeper, Cluster]:
+def _create_hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[NamespaceKeeper, Cluster]:
     """Create the emulated hosts on the first free network.
 
     The interface's name is the claim: two clusters cannot create the same interface.
     """
-    taken = subprocess.run(
-        [tool("ip"), "-4", "route"], capture_output=True, text=True, check=True, encoding="utf-8"
+    routes = subprocess.run(
+        [find_program("ip"), "-4", "route"], capture_output=True, text=True, check=True, encoding="utf-8"
     ).stdout
     for number, network in enumerate(PRIVATE_NETWORK.subnets(new_prefix=24)):
-        if f"{network.network_address}/" in taken:
+        if f"{network.network_address}/" in routes:
             continue
-        plan = layout(spec.emulation(), network)
+        plan = plan_layout(spec.emulation_spec(), network)
         control, visitor = network[254], network[253]
         interface = f"campaign{number}"
-        outside = Batch(HOME, "ip", (f"link add outside type veth peer name {interface} netns {{{OUTSIDE}}}",))
-        joined = Batch(
-            HOME,
+        outside_batch = Batch(
+            BRIDGE_NAMESPACE, "ip", (f"link add outside type veth peer name {interface} netns {{{OUTSIDE_NAMESPACE}}}",)
+        )
+        join_batch = Batch(
+            BRIDGE_NAMESPACE,
             "ip",
             (f"link set outside master {BRIDGE}", "link set outside up", f"address add {control}/24 dev {BRIDGE}"),
         )
-        reached = Batch(OUTSIDE, "ip", (f"address add {visitor}/24 dev {interface}", f"link set {interface} up"))
+        visitor_batch = Batch(
+            OUTSIDE_NAMESPACE, "ip", (f"address add {visitor}/24 dev {interface}", f"link set {interface} up")
+        )
         try:
-            with Path("/proc/self/ns/net").open(encoding="utf-8") as here:
-                keeper = Keeper.start(
-                    [(name, name.partition("-")[0]) for name in namespaces(spec.emulation())],
-                    [outside, *plan.batches, joined, reached],
-                    isolated_as="control",
+            with Path("/proc/self/ns/net").open(encoding="utf-8") as network_namespace:
+                keeper = NamespaceKeeper.start(
+                    [(name, name.partition("-")[0]) for name in list_namespaces(spec.emulation_spec())],
+                    [outside_batch, *plan.batches, join_batch, visitor_batch],
+                    hostname="control",
                     commands=[("mount", "--bind", str(directory / "etc" / "hosts"), "/etc/hosts")],
-                    outside=here.fileno(),
+                    outside=network_namespace.fileno(),
                     anchor=lock,
                 )
         except EmulationUnavailable as error:
@@ -323,7 +348,7 @@ def _hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Keeper, Clust
         cluster = Cluster(
             directory=directory,
             spec=spec,
-            held=keeper.held,
+            held=keeper.held_namespaces,
             control_address=str(control),
             addresses=addresses,
             interface=interface,
@@ -332,12 +357,12 @@ def _hosts(directory: Path, spec: ClusterSpec, lock: int) -> tuple[Keeper, Clust
     raise LaunchError(f"no network of {PRIVATE_NETWORK} is free: `ip route` says which are taken")
 
 
-def _unlinked(interface: str) -> None:
+def _wait_for_unlink(interface: str) -> None:
     """Wait until the kernel has removed the interface, shortly after the last process at its other end."""
-    deadline_s = time.monotonic() + _UNLINK_S
+    deadline_s = time.monotonic() + _UNLINK_TIMEOUT_S
     while Path(f"/sys/class/net/{interface}").exists():
         if time.monotonic() > deadline_s:
             raise LaunchError(
-                f"{interface} is still there {_UNLINK_S:g} s after its cluster ended: `ip link delete {interface}`"
+                f"{interface} is still there {_UNLINK_TIMEOUT_S:g} s after its cluster ended: `ip link delete {interface}`"
             )
         time.sleep(0.02)

@@ -20,46 +20,48 @@ from campaign.common.files import acquire_lock, is_locked, is_untrusted_director
 from campaign.common.paths import ROOT
 from campaign.common.processes.command import run_command
 from campaign.common.processes.marked import has_file_open
-from campaign.emulators.hosts.cluster_spec import DESCRIPTION, Cluster
+from campaign.emulators.hosts.cluster_spec import DESCRIPTION_FILE, Cluster
 
-_LOCK = "keeper.lock"
-_OWNER = "run/checkout"
-_MADE = ("etc", "run", "state", "spool", "database", "devices", "bin")
-_SOCKET_PATH_MAX = 107
-_RELEASE_S = 600.0
-_NOTES = Path("state/compositions/jobs")
+_LOCK_FILE = "keeper.lock"
+_OWNER_FILE = "run/checkout"
+_CLUSTER_DIRECTORIES = ("etc", "run", "state", "spool", "database", "devices", "bin")
+_MAX_SOCKET_PATH_CHARACTERS = 107
+_RELEASE_TIMEOUT_S = 600.0
+_JOB_NOTES = Path("state/compositions/jobs")
 TEMPLATES = ROOT / "envs" / "cluster"
 PROGRAMS = ROOT / "envs" / "slurm"
 """What Slurm calls to have hosts composed; the same files as on a site's own cluster."""
-_FILES = {
+_TEMPLATE_BY_PATH = {
     f"etc/{name}": name for name in ("slurm.conf", "gres.conf", "cgroup.conf", "slurmdbd.conf", "my.cnf", "hosts")
 }
-_FILES |= {f"bin/{name}": name for name in ("on-host", "settings")}
+_TEMPLATE_BY_PATH |= {f"bin/{name}": name for name in ("on-host", "settings")}
 
 
-def prepare(directory: Path) -> None:
+def prepare_directories(directory: Path) -> None:
     """Create empty directories for a new cluster, and remove the logs of an earlier one."""
-    clear(directory)
+    remove_cluster_files(directory)
     shutil.rmtree(directory / "log", ignore_errors=True)
-    for name in (*_MADE, "log"):
+    for name in (*_CLUSTER_DIRECTORIES, "log"):
         (directory / name).mkdir(parents=True, exist_ok=True)
     (directory / "etc" / "hosts").touch()
 
 
-def check_length(directory: Path, hosts: Iterable[str]) -> None:
+def check_path_length(directory: Path, hosts: Iterable[str]) -> None:
     """Raise LaunchError if the path of a local socket in the directory would be too long."""
     # slurmd has one for each step of a job; a batch script's is step 4294967291.
     steps = [directory / "spool" / host / f"{host}_999999.4294967291" for host in hosts]
-    over = max(len(str(path)) for path in (directory / "run" / "mariadb.sock", *steps)) - _SOCKET_PATH_MAX
-    if over > 0:
+    excess_characters = (
+        max(len(str(path)) for path in (directory / "run" / "mariadb.sock", *steps)) - _MAX_SOCKET_PATH_CHARACTERS
+    )
+    if excess_characters > 0:
         raise LaunchError(
-            f"{directory}: {over} characters too long for the paths of local sockets; choose a shorter directory"
+            f"{directory}: {excess_characters} characters too long for the paths of local sockets; choose a shorter directory"
         )
 
 
-def write(cluster: Cluster) -> None:
+def write_files(cluster: Cluster) -> None:
     """Write the configuration, key and device files of a cluster."""
-    for path, text in render(cluster).items():
+    for path, text in render_files(cluster).items():
         (cluster.directory / path).write_text(text, encoding="utf-8")
     (cluster.directory / "etc" / "slurmdbd.conf").chmod(0o600)
     (cluster.directory / "bin" / "on-host").chmod(0o755)
@@ -79,16 +81,16 @@ def write(cluster: Cluster) -> None:
         (cluster.directory / "spool" / host.name).mkdir()
 
 
-def lock(directory: Path) -> int:
+def lock_directory(directory: Path) -> int:
     """Acquire the lock that the keeper holds for its whole life, so that process ids need not be trusted.
 
     Raises LaunchError if the directory is not suitable or already has a running cluster.
     """
-    _require_own(directory)
-    if directory.exists() and any(directory.iterdir()) and not (directory / _LOCK).exists():
+    _require_own_directory(directory)
+    if directory.exists() and any(directory.iterdir()) and not (directory / _LOCK_FILE).exists():
         raise LaunchError(f"{directory}: is not empty and is not the directory of a cluster; choose another one")
-    if (descriptor := acquire_lock(directory / _LOCK, holder="")) is None:
-        if owner := other_owner(directory):
+    if (descriptor := acquire_lock(directory / _LOCK_FILE, holder="")) is None:
+        if owner := find_other_owner(directory):
             raise LaunchError(
                 f"{directory}: the cluster of {owner} is running here, which is another checkout; use it, stop it there, or start "
                 "another one with `campaign cluster up --directory DIRECTORY`"
@@ -97,59 +99,59 @@ def lock(directory: Path) -> int:
     return descriptor
 
 
-def claim(directory: Path) -> None:
+def write_owner(directory: Path) -> None:
     """Write the path of this checkout, as the owner of the cluster."""
-    (directory / _OWNER).write_text(str(ROOT), encoding="utf-8")
+    (directory / _OWNER_FILE).write_text(str(ROOT), encoding="utf-8")
 
 
-def other_owner(directory: Path) -> str:
+def find_other_owner(directory: Path) -> str:
     """Return the checkout that started the cluster in a directory, or '' if it is this one."""
     with suppress(FileNotFoundError):
-        owner = (directory / _OWNER).read_text(encoding="utf-8")
+        owner = (directory / _OWNER_FILE).read_text(encoding="utf-8")
         return owner if owner != str(ROOT) else ""
     return ""
 
 
-def keeper(directory: Path) -> int | None:
+def find_keeper_pid(directory: Path) -> int | None:
     """Return the process id of the keeper of a running cluster, or None if no cluster is running.
 
     Raises LaunchError if the cluster is just starting, or belongs to another user.
     """
-    _require_own(directory)
-    if not is_locked(directory / _LOCK):
+    _require_own_directory(directory)
+    if not is_locked(directory / _LOCK_FILE):
         return None
-    text = (directory / _LOCK).read_text(encoding="utf-8").strip()
+    text = (directory / _LOCK_FILE).read_text(encoding="utf-8").strip()
     if not text:
         raise LaunchError(f"{directory}: another process is starting a cluster here; try again in a moment")
     return int(text)
 
 
-def require_keeper(directory: Path, pid: int) -> None:
+def require_keeper_holds_lock(directory: Path, pid: int) -> None:
     """Raise LaunchError if the process does not hold the lock; in another container it may be any process."""
-    if not has_file_open(pid, directory / _LOCK):
+    if not has_file_open(pid, directory / _LOCK_FILE):
         raise LaunchError(
             f"{directory}: its cluster was started in another container, or by another user; stop it there"
         )
 
 
-def _require_own(directory: Path) -> None:
+def _require_own_directory(directory: Path) -> None:
     # A well-known name under a temporary directory is anybody's to take first.
     """Raise LaunchError if the directory belongs to another user."""
     if is_untrusted_directory(directory, trusted_uids=(os.geteuid(), 0)):
         raise LaunchError(f"{directory}: belongs to another user, or is no directory; choose another directory")
 
 
-def clear(directory: Path) -> None:
+def remove_cluster_files(directory: Path) -> None:
     """Remove a cluster's files except its logs and lock; a directory without a cluster's lock is not touched."""
-    if not (directory / _LOCK).exists():
+    if not (directory / _LOCK_FILE).exists():
         return
-    for name in _MADE:
+    for name in _CLUSTER_DIRECTORIES:
         with suppress(FileNotFoundError):
             shutil.rmtree(directory / name)
-    (directory / DESCRIPTION).unlink(missing_ok=True)
+    (directory / DESCRIPTION_FILE).unlink(missing_ok=True)
 
 
-def render(cluster: Cluster) -> dict[str, str]:
+def render_files(cluster: Cluster) -> dict[str, str]:
     """Render every configuration file, and return the texts by path in the cluster's directory."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # only a cluster that is made needs them
 
@@ -161,9 +163,9 @@ def render(cluster: Cluster) -> dict[str, str]:
         keep_trailing_newline=True,
     )
     spec = cluster.spec
-    static = [host.name for host in spec.hosts if host.registration != "dynamic"]
-    dynamic = len(static) < len(spec.hosts)
-    words = {
+    static_hosts = [host.name for host in spec.hosts if host.registration != "dynamic"]
+    has_dynamic_hosts = len(static_hosts) < len(spec.hosts)
+    variables = {
         **{name: getattr(spec, name) for name in type(spec).model_fields},
         "directory": cluster.directory,
         "control_address": cluster.control_address,
@@ -172,14 +174,14 @@ def render(cluster: Cluster) -> dict[str, str]:
         "machine": socket.gethostname(),
         "addresses": cluster.addresses,
         "gres": spec.gres,
-        "dynamic": dynamic,
+        "dynamic": has_dynamic_hosts,
         "cloud": any(host.registration == "cloud" for host in spec.hosts),
         "campaign": shlex.join([sys.executable, "-m", "campaign.cli.main"]),
-        "members": ",".join([*static, *(["composed"] if dynamic else [])]),
+        "members": ",".join([*static_hosts, *(["composed"] if has_dynamic_hosts else [])]),
         "memory_per_cpu_mib": spec.memory_mib // spec.cpus,
-        "inner_prefixes": {host.name: shlex.join(cluster.held.inner_prefix(host.name)) for host in spec.hosts},
+        "inner_prefixes": {host.name: shlex.join(cluster.held.inner_command_prefix(host.name)) for host in spec.hosts},
     }
-    return {path: templates.get_template(name).render(words) for path, name in _FILES.items()}
+    return {path: templates.get_template(name).render(variables) for path, name in _TEMPLATE_BY_PATH.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +192,7 @@ class GrantedDevice:
     model: str
 
 
-def granted(cluster: Cluster, environment: Mapping[str, str]) -> tuple[GrantedDevice, ...]:
+def list_granted_devices(cluster: Cluster, environment: Mapping[str, str]) -> tuple[GrantedDevice, ...]:
     """List the devices that Slurm granted to the step with this environment, on the host that it runs on.
 
     Raises LaunchError if this is no step of the cluster, or if Slurm granted devices that the host does not have.
@@ -200,13 +202,15 @@ def granted(cluster: Cluster, environment: Mapping[str, str]) -> tuple[GrantedDe
         raise LaunchError("run this in a job of the cluster: `srun --gres=gpu:2 campaign cluster devices`")
     indices = [int(word) for word in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.isdigit()]
     # What is granted has to exist: Slurm also grants devices that it was only told of.
-    if lost := [index for index in indices if not (cluster.directory / "devices" / host / f"gpu{index}").exists()]:
-        raise LaunchError(f"{host}: was granted device {', '.join(map(str, lost))}, which does not exist")
+    if missing_indices := [
+        index for index in indices if not (cluster.directory / "devices" / host / f"gpu{index}").exists()
+    ]:
+        raise LaunchError(f"{host}: was granted device {', '.join(map(str, missing_indices))}, which does not exist")
     return tuple(GrantedDevice(f"{host}/gpu{index}", cluster.spec.model) for index in indices)
 
 
 @dataclass(frozen=True, slots=True)
-class OnDemand:
+class OnDemandComposition:
     """Composition of one job, as the arguments of `campaign release`."""
 
     job_id: str
@@ -219,14 +223,15 @@ class OnDemand:
         """Release the composition, and return the output of `campaign release`."""
         argv = [self.python, "-m", "campaign.cli.main", "release", self.configuration, "--campaign", self.campaign]
         argv += ["--results", self.results, "--name", f"job-{self.job_id}"]
-        done = run_command(argv, _RELEASE_S)
-        return (done.err if done.code else done.out).strip()
+        result = run_command(argv, _RELEASE_TIMEOUT_S)
+        return (result.err if result.code else result.out).strip()
 
 
-def on_demand(directory: Path) -> tuple[OnDemand, ...]:
+def list_on_demand_compositions(directory: Path) -> tuple[OnDemandComposition, ...]:
     """List all compositions that the cluster in this directory has for jobs."""
-    notes = sorted(path for path in (directory / _NOTES).glob("[0-9]*") if path.is_dir())
+    notes = sorted(path for path in (directory / _JOB_NOTES).glob("[0-9]*") if path.is_dir())
     fields = ("configuration", "campaign", "results", "python")
     return tuple(
-        OnDemand(note.name, *((note / field).read_text(encoding="utf-8").strip() for field in fields)) for note in notes
+        OnDemandComposition(note.name, *((note / field).read_text(encoding="utf-8").strip() for field in fields))
+        for note in notes
     )

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Literal
 
 from campaign.common.errors import LaunchError
-from campaign.emulators.hosts.cluster_spec import Cluster, environment
-from campaign.emulators.hosts.network import availability, tool
-from campaign.emulators.hosts.topology import HOME
+from campaign.emulators.hosts.cluster_spec import Cluster, slurm_environment
+from campaign.emulators.hosts.network import check_availability, find_program
+from campaign.emulators.hosts.topology import BRIDGE_NAMESPACE
 
 Daemon = Literal["munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd"]
 DAEMONS: tuple[Daemon, ...] = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd")
-_PATIENCE_S = 30.0
-_APPEARS_S = 1.0
+_START_TIMEOUT_S = 30.0
+_APPEARANCE_TIMEOUT_S = 1.0
 _LOG_LINES = 6
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -47,14 +47,16 @@ class RunningDaemon:
     pid: int
 
 
-def running(cluster: Cluster) -> tuple[RunningDaemon, ...]:
+def list_running(cluster: Cluster) -> tuple[RunningDaemon, ...]:
     """List every running daemon of the cluster, in the order in which they start."""
     pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
-    found = [process for pid in pids if (process := _identified(pid, cluster.held.pid_namespace)) is not None]
-    return tuple(sorted(found, key=lambda process: (DAEMONS.index(process.daemon), process.host or "", process.pid)))
+    processes = [process for pid in pids if (process := _identify_daemon(pid, cluster.held.pid_namespace)) is not None]
+    return tuple(
+        sorted(processes, key=lambda process: (DAEMONS.index(process.daemon), process.host or "", process.pid))
+    )
 
 
-def _identified(pid: int, namespace: int) -> RunningDaemon | None:
+def _identify_daemon(pid: int, namespace: int) -> RunningDaemon | None:
     """Return the daemon that a process of this namespace is, or None."""
     try:
         if Path(f"/proc/{pid}/ns/pid").stat().st_ino != namespace:
@@ -74,12 +76,14 @@ def _identified(pid: int, namespace: int) -> RunningDaemon | None:
     return RunningDaemon(daemon, host, pid)
 
 
-def of(cluster: Cluster, daemon: Daemon, host: str | None = None) -> tuple[RunningDaemon, ...]:
+def find_processes(cluster: Cluster, daemon: Daemon, host: str | None = None) -> tuple[RunningDaemon, ...]:
     """Return the running processes of one daemon, optionally of one host."""
-    return tuple(found for found in running(cluster) if found.daemon == daemon and host in (None, found.host))
+    return tuple(
+        process for process in list_running(cluster) if process.daemon == daemon and host in (None, process.host)
+    )
 
 
-def start(cluster: Cluster, daemon: Daemon, host: str | None = None, devices: int | None = None) -> None:
+def start_daemon(cluster: Cluster, daemon: Daemon, host: str | None = None, devices: int | None = None) -> None:
     """Start a daemon; returns before the daemon serves requests.
 
     Raises LaunchError if the daemon could not be executed.
@@ -90,43 +94,43 @@ def start(cluster: Cluster, daemon: Daemon, host: str | None = None, devices: in
         host: host of a slurmd or its munged.
         devices: number of devices to register; default is that of the specification.
     """
-    if daemon == "slurmd" and host and not of(cluster, "munged", host):
-        start(cluster, "munged", host)
-        wait(
-            lambda: listens(_munge_socket(cluster, host)),
+    if daemon == "slurmd" and host and not find_processes(cluster, "munged", host):
+        start_daemon(cluster, "munged", host)
+        wait_until_ready(
+            lambda: is_socket_served(_munge_socket_path(cluster, host)),
             "munged does not answer",
             cluster,
             f"munged-{host}",
             "munged",
             host,
         )
-    argv = _argv(cluster, daemon, host, devices)
+    argv = _build_argv(cluster, daemon, host, devices)
     name = daemon if host is None else f"{daemon}-{host}"
-    with cluster.log(f"{name}.out").open("ab") as log:
-        done = subprocess.run(
-            [*cluster.held.prefix(host or HOME), "setsid", "--fork", *argv],
+    with cluster.log_path(f"{name}.out").open("ab") as log:
+        result = subprocess.run(
+            [*cluster.held.command_prefix(host or BRIDGE_NAMESPACE), "setsid", "--fork", *argv],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={"PATH": _PATH, "LANG": "C.UTF-8", **environment(cluster)},
+            env={"PATH": _PATH, "LANG": "C.UTF-8", **slurm_environment(cluster)},
             check=False,
         )
-    if done.returncode:
-        raise LaunchError(f"{name} could not be started: {_tail(cluster, name)}")
+    if result.returncode:
+        raise LaunchError(f"{name} could not be started: {_format_log_tail(cluster, name)}")
     # Until the process has taken its program's name: `wait` would take it for gone.
-    deadline_s = time.monotonic() + _APPEARS_S
-    while not of(cluster, daemon, host) and time.monotonic() < deadline_s:
+    deadline_s = time.monotonic() + _APPEARANCE_TIMEOUT_S
+    while not find_processes(cluster, daemon, host) and time.monotonic() < deadline_s:
         time.sleep(0.01)
 
 
-def _argv(cluster: Cluster, daemon: Daemon, host: str | None, devices: int | None) -> list[str]:
+def _build_argv(cluster: Cluster, daemon: Daemon, host: str | None, devices: int | None) -> list[str]:
     """Build the command line of a daemon."""
-    directory, program = cluster.directory, tool(daemon)
+    directory, program = cluster.directory, find_program(daemon)
     if daemon == "munged":
-        name = _munge_socket(cluster, host).stem
+        name = _munge_socket_path(cluster, host).stem
         files = ("key-file", "etc/munge.key"), ("socket", f"run/{name}.sock"), ("pid-file", f"run/{name}.pid")
-        others = ("log-file", f"log/{name.replace('munge', 'munged')}.log"), ("seed-file", f"run/{name}.seed")
-        options = [f"--{option}={directory / path}" for option, path in (*files, *others)]
+        log_files = ("log-file", f"log/{name.replace('munge', 'munged')}.log"), ("seed-file", f"run/{name}.seed")
+        options = [f"--{option}={directory / path}" for option, path in (*files, *log_files)]
         # Forced: its checks of owners refuse a directory under a temporary one.
         return [program, "--foreground", "--force", *options]
     if daemon == "mariadbd":
@@ -135,52 +139,57 @@ def _argv(cluster: Cluster, daemon: Daemon, host: str | None, devices: int | Non
         return [program, "-D"]
     if host is None:
         raise LaunchError("slurmd needs the name of its host")
-    return [*_with_munged(cluster, host), program, "-D", *_slurmd_options(cluster, host, devices)]
+    return [*_munge_mount_prefix(cluster, host), program, "-D", *_build_slurmd_options(cluster, host, devices)]
 
 
-def _munge_socket(cluster: Cluster, host: str | None = None) -> Path:
+def _munge_socket_path(cluster: Cluster, host: str | None = None) -> Path:
     """Return the path of the socket of a host's munged, or of the controller's."""
     return cluster.directory / "run" / f"munge{f'-{host}' if host else ''}.sock"
 
 
-def _with_munged(cluster: Cluster, host: str) -> list[str]:
+def _munge_mount_prefix(cluster: Cluster, host: str) -> list[str]:
     """Return the words before a command that make it find the host's own munged at the path in the shared slurm.conf."""
-    bind = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
-    places = [str(_munge_socket(cluster, host)), str(_munge_socket(cluster))]
-    return ["unshare", "--mount", "--propagation=slave", "sh", "-c", bind, "munge", *places]
+    script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    sockets = [str(_munge_socket_path(cluster, host)), str(_munge_socket_path(cluster))]
+    return ["unshare", "--mount", "--propagation=slave", "sh", "-c", script, "munge", *sockets]
 
 
-def _slurmd_options(cluster: Cluster, host: str, devices: int | None) -> list[str]:
+def _build_slurmd_options(cluster: Cluster, host: str, devices: int | None) -> list[str]:
     """Build the options of a host's slurmd."""
-    described = cluster.spec.host(host)
-    if described.registration == "cloud":
+    host_spec = cluster.spec.host(host)
+    if host_spec.registration == "cloud":
         # -b: a host that was up before it was asked for would not count as resumed.
         return ["-b", "-N", host]
-    if described.registration != "dynamic":
+    if host_spec.registration != "dynamic":
         return ["-N", host]
-    count = described.devices if devices is None else devices
+    count = host_spec.devices if devices is None else devices
     gres = f" Gres={cluster.spec.gres(count)}" if count else ""
     shape = f"CPUs={cluster.spec.cpus} RealMemory={cluster.spec.memory_mib} Feature=composed{gres}"
     return ["-N", host, "-Z", "--conf", shape]
 
 
-def stop(cluster: Cluster, daemon: Daemon, host: str | None = None, number: int = signal.SIGTERM) -> None:
+def stop_daemon(cluster: Cluster, daemon: Daemon, host: str | None = None, signal_number: int = signal.SIGTERM) -> None:
     """Signal a daemon and wait until it has ended. Raises LaunchError if it does not run, or does not end."""
-    processes = of(cluster, daemon, host)
+    processes = find_processes(cluster, daemon, host)
     if not processes:
         raise LaunchError(f"{daemon}{f' of {host}' if host else ''} does not run in {cluster.directory}")
     for process in processes:
         with suppress(ProcessLookupError):
-            os.kill(process.pid, number)
-    wait(lambda: not of(cluster, daemon, host), f"{daemon} does not end on signal {number}", cluster, daemon)
+            os.kill(process.pid, signal_number)
+    wait_until_ready(
+        lambda: not find_processes(cluster, daemon, host),
+        f"{daemon} does not end on signal {signal_number}",
+        cluster,
+        daemon,
+    )
 
 
-def wait(
-    ready: Callable[[], bool],
+def wait_until_ready(
+    is_ready: Callable[[], bool],
     complaint: str,
     cluster: Cluster,
     name: str,
-    needs: Daemon | None = None,
+    required_daemon: Daemon | None = None,
     host: str | None = None,
 ) -> None:
     """Wait until a condition holds.
@@ -195,30 +204,30 @@ def wait(
         needs: daemon that must keep running.
         host: host of that daemon.
     """
-    deadline_s = time.monotonic() + _PATIENCE_S
-    while not ready():
-        gone = needs is not None and not of(cluster, needs, host)
-        if gone or time.monotonic() > deadline_s:
-            raise LaunchError(f"{complaint}{' (it ended)' if gone else ''}: {_tail(cluster, name)}")
+    deadline_s = time.monotonic() + _START_TIMEOUT_S
+    while not is_ready():
+        has_ended = required_daemon is not None and not find_processes(cluster, required_daemon, host)
+        if has_ended or time.monotonic() > deadline_s:
+            raise LaunchError(f"{complaint}{' (it ended)' if has_ended else ''}: {_format_log_tail(cluster, name)}")
         time.sleep(0.05)
 
 
-def _tail(cluster: Cluster, name: str) -> str:
+def _format_log_tail(cluster: Cluster, name: str) -> str:
     """Format the last lines of a daemon's logs."""
     lines: list[str] = []
-    for file in (cluster.log(name), cluster.log(f"{name}.out")):
+    for file in (cluster.log_path(name), cluster.log_path(f"{name}.out")):
         with suppress(OSError):
             lines += file.read_text(errors="replace", encoding="utf-8").splitlines()[-_LOG_LINES:]
-    return f"{cluster.log(name)} ends with: " + " | ".join(lines or ["nothing"])
+    return f"{cluster.log_path(name)} ends with: " + " | ".join(lines or ["nothing"])
 
 
-def listens(path: Path) -> bool:
+def is_socket_served(path: Path) -> bool:
     """Return whether a process serves a local socket."""
     with socket.socket(socket.AF_UNIX) as client:
         return client.connect_ex(str(path)) == 0
 
 
-def serves(address: str, port: int) -> bool:
+def is_port_served(address: str, port: int) -> bool:
     """Return whether a process serves a TCP port."""
     with socket.socket() as client:
         client.settimeout(1)
@@ -238,50 +247,50 @@ _CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 _SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", "/usr/local/sbin"])
 
 
-def missing_programs(accounting: bool = True) -> tuple[str, ...]:
+def list_missing_programs(accounting: bool = True) -> tuple[str, ...]:
     """List the programs that the cluster needs and that are not installed."""
-    wanted = (*_SLURM, *_TOOLS, *(_ACCOUNTING if accounting else ()))
-    return tuple(name for name in wanted if shutil.which(name, path=_SEARCH) is None)
+    programs = (*_SLURM, *_TOOLS, *(_ACCOUNTING if accounting else ()))
+    return tuple(name for name in programs if shutil.which(name, path=_SEARCH) is None)
 
 
-def check(accounting: bool = True) -> None:
+def check_requirements(accounting: bool = True) -> None:
     """Raise LaunchError, with the remedy, if a cluster cannot run on this machine."""
     if os.geteuid() != 0:
         raise LaunchError(
             "starting a Slurm needs root (its daemons start jobs as their users): `sudo campaign cluster up`; "
             "emulated hosts without Slurm work as an ordinary user where the kernel allows user namespaces"
         )
-    if missing := missing_programs(accounting):
+    if missing := list_missing_programs(accounting):
         raise LaunchError(
             f"not installed: {', '.join(missing)}; on Debian and Ubuntu: "
             f"apt-get install --no-install-recommends {' '.join(PACKAGES)}"
         )
-    if theirs := slurm_of_this_machine():
-        raise LaunchError(f"this machine has a Slurm already ({theirs}), which is not touched; use another machine")
-    if reason := availability().reason:
+    if evidence := find_real_slurm():
+        raise LaunchError(f"this machine has a Slurm already ({evidence}), which is not touched; use another machine")
+    if reason := check_availability().reason:
         raise LaunchError(reason)
 
 
-def slurm_of_this_machine(proc: Path = Path("/proc")) -> str | None:
+def find_real_slurm(proc: Path = Path("/proc")) -> str | None:
     """Return evidence of a real Slurm on this machine, or None.
 
     An emulated Slurm has separate process ids and ports.
     """
-    ours = (proc / "self/ns/pid").stat().st_ino
+    own_namespace = (proc / "self/ns/pid").stat().st_ino
     for entry in proc.iterdir():
         if entry.name.isdigit():
             with suppress(OSError):  # it ended meanwhile
                 comm = (entry / "comm").read_text(encoding="utf-8").strip()
-                if comm in _DAEMONS and (entry / "ns/pid").stat().st_ino == ours:
-                    configured = next((path for path in _CONFIGURATIONS if Path(path).exists()), None)
-                    return f"{comm}, process {entry.name}" + (f", {configured}" if configured else "")
-    listening = _listening(proc)
-    if taken := [str(port) for port in _PORTS if port in listening]:
-        return f"a process listens on Slurm's port {', '.join(taken)}"
+                if comm in _DAEMONS and (entry / "ns/pid").stat().st_ino == own_namespace:
+                    configuration = next((path for path in _CONFIGURATIONS if Path(path).exists()), None)
+                    return f"{comm}, process {entry.name}" + (f", {configuration}" if configuration else "")
+    listening_ports = _list_listening_ports(proc)
+    if ports_in_use := [str(port) for port in _PORTS if port in listening_ports]:
+        return f"a process listens on Slurm's port {', '.join(ports_in_use)}"
     return None
 
 
-def _listening(proc: Path) -> set[int]:
+def _list_listening_ports(proc: Path) -> set[int]:
     """List the TCP ports with a listening process in this network namespace."""
     ports = set()
     for table in ("tcp", "tcp6"):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from campaign.common.errors import ConfigError, FabricError
 from campaign.emulators.hosts.cluster_spec import ClusterHost, ClusterSpec, Registration
-from campaign.emulators.hosts.emulation_plan import rates_of
+from campaign.emulators.hosts.emulation_plan import link_rates
 from campaign.emulators.hosts.topology import LinkRates
 from campaign.fabrics.protocol import Fabric, LeaseRequest
-from campaign.plan.campaign.open_fabric import fabric_of
+from campaign.plan.campaign.open_fabric import open_system_fabric
 from campaign.spec.cell import Configuration
 from campaign.spec.site_hardware import HostSpec
 from campaign.spec.system_file import SystemFile
@@ -21,10 +21,10 @@ _REGISTRATIONS: dict[str, Registration] = {
     "dynamic": "dynamic",
     "resume": "cloud",
 }
-_DEVICE = "gpu"
+_DEVICE_KIND = "gpu"
 
 
-def cluster_of(system: SystemFile, accounting: bool = True, slurm_conf: tuple[str, ...] = ()) -> ClusterSpec:
+def build_cluster_spec(system: SystemFile, accounting: bool = True, slurm_conf: tuple[str, ...] = ()) -> ClusterSpec:
     """Build the specification of the cluster that `campaign cluster up` starts for a system.
 
     Hosts that do not change in Slurm (static, cloud) offer their own devices and all that could be attached; dynamic ones begin
@@ -37,79 +37,80 @@ def cluster_of(system: SystemFile, accounting: bool = True, slurm_conf: tuple[st
         slurm_conf: further lines of slurm.conf.
     """
     kind, _, model = system.slurm.gres.partition(":")
-    if kind != _DEVICE:
+    if kind != _DEVICE_KIND:
         raise ConfigError(
             f"system {system.name}: slurm.gres is '{system.slurm.gres}'; an emulated cluster has only 'gpu'"
         )
     partitions = [options.partition for options in (system.slurm, *system.slurm.overrides) if options.partition]
-    first, *others = dict.fromkeys(partitions or ["main"])
-    lines = [f"PartitionName={name} MaxTime=INFINITE State=UP Nodes=ALL" for name in others]
+    first, *further_partitions = dict.fromkeys(partitions or ["main"])
+    lines = [f"PartitionName={name} MaxTime=INFINITE State=UP Nodes=ALL" for name in further_partitions]
     groups = [(group, name) for group in system.hosts for name in group.names()]
     hosts = tuple(
-        _host(group, name, ports, system) for (group, name), ports in zip(groups, _ports(system), strict=True)
+        _build_cluster_host(group, name, ports, system)
+        for (group, name), ports in zip(groups, _count_ports(system), strict=True)
     )
     try:
         return ClusterSpec(
             hosts=hosts,
             partition=first,
             device=model or None,
-            model=_reported_as(system),
+            model=_device_name(system),
             # Every device needs a CPU for its rank.
             cpus=max(max(group.cores for group in system.hosts), *(host.slots for host in hosts)),
             memory_mib=round(min(group.memory_gib for group in system.hosts) * 1024),
             accounting=accounting,
-            rates=rates_of(system.emulation, system.links) if system.emulation else LinkRates(),
+            rates=link_rates(system.emulation, system.links) if system.emulation else LinkRates(),
             slurm_conf=(*lines, *slurm_conf),
         )
     except ValueError as error:
         raise ConfigError(f"system {system.name} cannot be emulated on one machine: {error}") from error
 
 
-def _host(group: HostSpec, name: str, ports: int, system: SystemFile) -> ClusterHost:
+def _build_cluster_host(group: HostSpec, name: str, ports: int, system: SystemFile) -> ClusterHost:
     """Build the specification of one host."""
-    own = sum(device.count for device in group.devices if device.kind == _DEVICE)
+    own_devices = sum(device.count for device in group.devices if device.kind == _DEVICE_KIND)
     registration = _REGISTRATIONS[system.slurm.strategy]
     return ClusterHost(
         name=name,
-        devices=own if registration == "dynamic" else own + ports,
-        devices_max=own + ports,
+        devices=own_devices if registration == "dynamic" else own_devices + ports,
+        devices_max=own_devices + ports,
         fabric_ports=ports,
-        local_ports=own if system.emulation and system.links.local else 0,
+        local_ports=own_devices if system.emulation and system.links.local else 0,
         registration=registration,
     )
 
 
-def _reported_as(system: SystemFile) -> str:
+def _device_name(system: SystemFile) -> str:
     """Return the name under which the cluster reports its devices, all of which have the same gres."""
-    models = [device.model for group in system.hosts for device in group.devices if device.kind == _DEVICE]
-    models += [entry.model for entry in system.pool if entry.kind == _DEVICE]
-    names = list(dict.fromkeys(models)) or [_DEVICE]
+    models = [device.model for group in system.hosts for device in group.devices if device.kind == _DEVICE_KIND]
+    models += [entry.model for entry in system.pool if entry.kind == _DEVICE_KIND]
+    names = list(dict.fromkeys(models)) or [_DEVICE_KIND]
     if len(names) > 1:
         raise ConfigError(
             f"system {system.name}: has devices of {len(names)} models ({', '.join(names)}); "
             "all devices of an emulated cluster must have one model"
         )
-    known = system.devices.get(names[0])
-    return (known and known.reported_as) or names[0]
+    declared_device = system.devices.get(names[0])
+    return (declared_device and declared_device.reported_as) or names[0]
 
 
-def _ports(system: SystemFile) -> list[int]:
+def _count_ports(system: SystemFile) -> list[int]:
     """Return how many pool devices can be attached to each host at once, by the fabric's own rules."""
     names = [name for group in system.hosts for name in group.names()]
-    pool = [entry for entry in system.pool if entry.kind == _DEVICE]
+    pool = [entry for entry in system.pool if entry.kind == _DEVICE_KIND]
     if not pool:
         return [0] * len(names)
-    with tempfile.TemporaryDirectory() as state, fabric_of(system, Path(state)) as fabric:
-        return [_attachable(fabric, name, pool[0].model, sum(entry.count for entry in pool)) for name in names]
+    with tempfile.TemporaryDirectory() as state, open_system_fabric(system, Path(state)) as fabric:
+        return [_count_attachable(fabric, name, pool[0].model, sum(entry.count for entry in pool)) for name in names]
 
 
-def _attachable(fabric: Fabric, host: str, model: str, most: int) -> int:
+def _count_attachable(fabric: Fabric, host: str, model: str, max_devices: int) -> int:
     """Return the largest number of pool devices that the fabric can attach to a host."""
-    empty = fabric.read_inventory().freed()
-    for count in range(most, 0, -1):
-        wanted = Configuration("ports", 1, count, 0, count, model, "fabric", "local")
+    free_inventory = fabric.read_inventory().release_all()
+    for count in range(max_devices, 0, -1):
+        configuration = Configuration("ports", 1, count, 0, count, model, "fabric", "local")
         try:
-            fabric.select_devices(LeaseRequest("ports", "cluster", "cluster", wanted, (host,)), empty)
+            fabric.select_devices(LeaseRequest("ports", "cluster", "cluster", configuration, (host,)), free_inventory)
         except FabricError:
             continue
         return count

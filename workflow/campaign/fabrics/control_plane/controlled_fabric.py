@@ -36,7 +36,7 @@ from campaign.fabrics.protocol import (
     Tag,
 )
 from campaign.fabrics.state_file import FabricState, StateFile, assign_slots, enter_claim, find_devices_to_remove
-from campaign.spec.hardware import Composition, Device, Host, Inventory, own_devices
+from campaign.spec.hardware import Composition, Device, Host, Inventory, list_built_in_devices
 from campaign.spec.site_hardware import HostSpec, PoolSpec
 
 _MAX_VIEW_AGE_S = 1.0
@@ -70,7 +70,7 @@ class ControlledFabric(Fabric):
         self._map_model = map_model
         self._pool = tuple(pool)
         self._hosts = {host.name: host for host in hosts}
-        self._built_in_devices = tuple(device for host in hosts for device in own_devices(host))
+        self._built_in_devices = tuple(device for host in hosts for device in list_built_in_devices(host))
         self._state = StateFile(state_file)
         kinds_by_host: dict[str, set[str]] = {}
         for device in self._built_in_devices:

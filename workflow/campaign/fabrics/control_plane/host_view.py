@@ -11,7 +11,7 @@ from dataclasses import replace
 from campaign.common.errors import FabricError
 from campaign.fabrics.host_agents.protocol import HostAgent, HostBusy, HostDevice, match_devices
 from campaign.fabrics.state_file import StateFile
-from campaign.spec.hardware import ComposedHost, Composition, Device, normal
+from campaign.spec.hardware import ComposedHost, Composition, Device, normalize_identity
 
 
 class HostView:
@@ -161,7 +161,7 @@ class HostView:
 
 def _device_key(device: HostDevice) -> str:
     """Return the identity of a device in normal form, or its address if it has none."""
-    return normal(device.identity or device.address)
+    return normalize_identity(device.identity or device.address)
 
 
 def _with_host_data(device: Device, host_device: HostDevice | None) -> Device:

@@ -18,7 +18,7 @@ from campaign.fabrics.banks import Bank, build_unlimited_banks
 from campaign.fabrics.host_agents import AgentOptions
 from campaign.fabrics.http.options import ConnectionOptions
 from campaign.fabrics.protocol import Capabilities, Tag
-from campaign.spec.hardware import Device, pool_devices
+from campaign.spec.hardware import Device, list_pool_devices
 from campaign.spec.site_hardware import PoolSpec
 
 if TYPE_CHECKING:  # a system without a control plane needs no HTTP
@@ -125,7 +125,7 @@ class ControlPlane(Protocol):
             pool: pool entries of the system file.
             hosts: names of the hosts.
         """
-        devices = pool_devices(pool)
+        devices = list_pool_devices(pool)
         return devices, build_unlimited_banks((device.location for device in devices), tuple(hosts))
 
     def list_unreachable_drawers(self) -> Mapping[tuple[str, str], str]:

@@ -19,7 +19,7 @@ from campaign.fabrics.host_agents.protocol import HostBusy, HostDevice
 from campaign.fabrics.http.client import HttpClient
 from campaign.fabrics.http.options import ConnectionOptions
 from campaign.fabrics.http.response import Answer
-from campaign.spec.hardware import Link, normal
+from campaign.spec.hardware import Link, normalize_identity
 
 
 def open_agent(options: AgentOptions) -> HttpInventoryAgent:
@@ -87,7 +87,9 @@ class HttpInventoryAgent:
             problem = error.errors(include_url=False)[0]
             key = ".".join(map(str, problem["loc"]))
             raise FabricError(f"{url}: an entry describes no device: {key}: {problem['msg']}") from error
-        self._users[host] = {normal(listed.identity): tuple(map(str, listed.users or ())) for listed in entries}
+        self._users[host] = {
+            normalize_identity(listed.identity): tuple(map(str, listed.users or ())) for listed in entries
+        }
         return tuple(listed.to_host_device() for listed in entries)
 
     def rescan(self, host: str) -> None:
@@ -100,7 +102,9 @@ class HttpInventoryAgent:
         if host not in self._users:
             self.list_devices(host)
         users_by_identity = {
-            device.identity: users for device in devices if (users := self._users[host].get(normal(device.identity)))
+            device.identity: users
+            for device in devices
+            if (users := self._users[host].get(normalize_identity(device.identity)))
         }
         if users_by_identity:
             description = "; ".join(

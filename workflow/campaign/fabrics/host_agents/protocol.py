@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from campaign.common.errors import FabricError
-from campaign.spec.hardware import Device, Link, normal
+from campaign.spec.hardware import Device, Link, normalize_identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,12 @@ def match_devices(devices: Iterable[Device], host_devices: Sequence[HostDevice])
         if not device.host_id:
             without_identity.append(device)
             continue
-        identity = normal(device.host_id)
+        identity = normalize_identity(device.host_id)
         number = next(
             (
                 n
                 for n, host_device in unmatched.items()
-                if identity in (normal(host_device.identity), normal(host_device.address))
+                if identity in (normalize_identity(host_device.identity), normalize_identity(host_device.address))
             ),
             None,
         )

@@ -19,7 +19,7 @@ from campaign.common.processes.command import TIMEOUT_EXIT_CODE, run_command
 from campaign.fabrics.host_agents import AgentOptions, drain, parse
 from campaign.fabrics.host_agents.drain import HostCommandResult, HostSettings, RunCommand, build_script_command
 from campaign.fabrics.host_agents.protocol import HostDevice
-from campaign.spec.hardware import normal
+from campaign.spec.hardware import normalize_identity
 
 _HOST_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _SSH_ERROR_CODE = 255
@@ -97,15 +97,19 @@ def _find_current_device(device: HostDevice, host_devices: Sequence[HostDevice])
     Another device may have taken its address. A GPU without a driver has no identity and is found by its address.
     """
     for candidate in host_devices:
-        if device.identity and candidate.identity and normal(candidate.identity) == normal(device.identity):
+        if (
+            device.identity
+            and candidate.identity
+            and normalize_identity(candidate.identity) == normalize_identity(device.identity)
+        ):
             return candidate
     unidentified = (candidate for candidate in host_devices if not (candidate.identity and device.identity))
-    address = normal(device.address)
+    address = normalize_identity(device.address)
     return next(
         (
             candidate
             for candidate in unidentified
-            if address and candidate.kind == device.kind and normal(candidate.address) == address
+            if address and candidate.kind == device.kind and normalize_identity(candidate.address) == address
         ),
         None,
     )

@@ -168,7 +168,7 @@ def _build_selection_error(
 ) -> Conflict | Unhealthy | Incompatible | NoMatch:
     """Build the error that explains why a request does not fit."""
     request_text = f"{request.lease_id}: {_describe_configuration(request.configuration)}"
-    freed_inventory = inventory.freed()
+    freed_inventory = inventory.release_all()
     if _place_hosts(request, freed_inventory, banks) is not None:
         holders = _list_holders(request, inventory)
         return Conflict(f"{request_text} is held by {', '.join(holders)}", holders)

@@ -20,31 +20,31 @@ import numpy as np
 import numpy.typing as npt
 
 from campaign.common.intervals import Floats, student_quantile
-from campaign.observe.links.document import AllReduce, BandwidthCurve, FittedModel, Models, digits
+from campaign.observe.links.document import AllReduce, BandwidthCurve, FittedModel, Models, round_digits
 
-FEWEST_SIZES = 3
+MIN_SIZES = 3
 _ITERATIONS = 5
 
 
-def with_models(document: Mapping[str, Any]) -> dict[str, Any]:
+def add_models(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored links/1 document with models fitted to its measurements."""
     allreduce = document["allreduce"] and AllReduce.model_validate(document["allreduce"])
     curves = {kind: BandwidthCurve.model_validate(curve) for kind, curve in document["curves"].items()}
-    messages = {kind: _rounded(fit_messages(curve.size_bytes, curve.time_s)) for kind, curve in curves.items()}
+    messages = {kind: _round_model(fit_messages(curve.size_bytes, curve.time_s)) for kind, curve in curves.items()}
     model = Models(
-        allreduce=allreduce and _rounded(fit_allreduce(allreduce.size_bytes, allreduce.time_s, allreduce.ranks)),
+        allreduce=allreduce and _round_model(fit_allreduce(allreduce.size_bytes, allreduce.time_s, allreduce.ranks)),
         messages={kind: fit for kind, fit in messages.items() if fit is not None},
     )
     return {**document, "model": model.model_dump(mode="json")}
 
 
-def _rounded(fit: FittedModel | None) -> FittedModel | None:
+def _round_model(fit: FittedModel | None) -> FittedModel | None:
     if fit is None:
         return None
-    return fit.model_copy(update={name: digits(value) for name, value in fit if isinstance(value, float)})
+    return fit.model_copy(update={name: round_digits(value) for name, value in fit if isinstance(value, float)})
 
 
-def allreduce_s(size_bytes: npt.ArrayLike, ranks: int, alpha_us: float, gb_per_s: float) -> Floats:
+def predict_allreduce_s(size_bytes: npt.ArrayLike, ranks: int, alpha_us: float, gb_per_s: float) -> Floats:
     """Predict the time of a ring all-reduce in seconds."""
     size = np.asarray(size_bytes, dtype=np.float64)
     return np.asarray(2 * (ranks - 1) * alpha_us * 1e-6 + 2 * (ranks - 1) / ranks * size / (gb_per_s * 1e9))
@@ -54,42 +54,42 @@ def fit_allreduce(size_bytes: Sequence[int], times_s: Sequence[float], ranks: in
     """Fit the ring model to all-reduce times by size; None for one rank, too few sizes, or times that do not grow with size."""
     if ranks < 2:
         return None
-    return _fit(size_bytes, times_s, 2.0 * (ranks - 1), 2.0 * (ranks - 1) / ranks)
+    return _fit_model(size_bytes, times_s, 2.0 * (ranks - 1), 2.0 * (ranks - 1) / ranks)
 
 
 def fit_messages(size_bytes: Sequence[int], times_s: Sequence[float]) -> FittedModel | None:
     """Fit Hockney's model to times of answered messages by size; None as for `fit_allreduce`."""
-    return _fit(size_bytes, times_s, 2.0, 1.0)
+    return _fit_model(size_bytes, times_s, 2.0, 1.0)
 
 
-def _fit(size_bytes: Sequence[int], times_s: Sequence[float], steps: float, share: float) -> FittedModel | None:
+def _fit_model(size_bytes: Sequence[int], times_s: Sequence[float], steps: float, share: float) -> FittedModel | None:
     size, time = np.asarray(size_bytes, dtype=np.float64), np.asarray(times_s, dtype=np.float64)
-    if len(np.unique(size)) < FEWEST_SIZES or not (time > 0).all():
+    if len(np.unique(size)) < MIN_SIZES or not (time > 0).all():
         return None
     # In us and bytes per us, so that both unknowns are of like size.
     factors = np.column_stack([np.full(size.shape, steps), share * size * 1e-3])
-    measured = time * 1e6
-    expected = measured
+    measured_us = time * 1e6
+    expected_us = measured_us
     for _ in range(_ITERATIONS):
-        weighted = factors / expected[:, None]
-        (alpha, inverse), *_ = np.linalg.lstsq(weighted, measured / expected, rcond=None)
-        fitted = factors @ np.array([alpha, inverse])
+        weighted_factors = factors / expected_us[:, None]
+        (alpha, inverse), *_ = np.linalg.lstsq(weighted_factors, measured_us / expected_us, rcond=None)
+        fitted_us = factors @ np.array([alpha, inverse])
         # A line below zero is no expectation to weigh by.
-        expected = np.where(fitted > 0, fitted, measured)
+        expected_us = np.where(fitted_us > 0, fitted_us, measured_us)
     if inverse <= 0:
         return None
-    residuals = measured / expected - factors @ np.array([alpha, inverse]) / expected
-    freedom = len(measured) - 2
-    covariance = np.linalg.inv(weighted.T @ weighted) * (residuals @ residuals) / freedom
-    half = student_quantile(freedom) * np.sqrt(np.diag(covariance))
-    low, high = inverse - half[1], inverse + half[1]
+    residuals = measured_us / expected_us - factors @ np.array([alpha, inverse]) / expected_us
+    degrees_of_freedom = len(measured_us) - 2
+    covariance = np.linalg.inv(weighted_factors.T @ weighted_factors) * (residuals @ residuals) / degrees_of_freedom
+    half_widths = student_quantile(degrees_of_freedom) * np.sqrt(np.diag(covariance))
+    low, high = inverse - half_widths[1], inverse + half_widths[1]
     return FittedModel(
         alpha_us=float(alpha),
-        alpha_low_us=float(alpha - half[0]),
-        alpha_high_us=float(alpha + half[0]),
+        alpha_low_us=float(alpha - half_widths[0]),
+        alpha_high_us=float(alpha + half_widths[0]),
         gb_per_s=float(1 / inverse),
         low_gb_per_s=float(1 / high),
         high_gb_per_s=float(1 / low) if low > 0 else None,
-        sizes=len(measured),
+        sizes=len(measured_us),
         residual_pct=float(100 * np.sqrt(np.mean(residuals**2))),
     )

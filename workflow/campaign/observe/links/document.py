@@ -23,7 +23,7 @@ from campaign.spec.fields import ClosedModel
 
 LinkMatrix = tuple[tuple[float | None, ...], ...]
 _GB = 1e9
-TELLING_BYTES = 2**16
+MIN_BANDWIDTH_BYTES = 2**16
 """The time of a smaller message is mostly latency, and says nothing of a bandwidth."""
 
 
@@ -125,19 +125,23 @@ Seconds = Mapping[tuple[int, int, int], float]
 """Medians by (from, to, bytes)."""
 
 
-def measured(spec: LinkSpec, devices: Sequence[MeasuredDevice], ranks: Sequence[RankLinks | None]) -> dict[str, Any]:
+def build_measurements(
+    spec: LinkSpec, devices: Sequence[MeasuredDevice], ranks: Sequence[RankLinks | None]
+) -> dict[str, Any]:
     """Build the parts of a LinksDocument from the results of ranks; None stands for a rank without a result."""
-    there = {rank.rank: rank for rank in ranks if rank is not None}
-    described = [
-        device.model_copy(update={"measured_as": there[number].device_name}) if number in there else device
+    results_by_rank = {rank.rank: rank for rank in ranks if rank is not None}
+    described_devices = [
+        device.model_copy(update={"measured_as": results_by_rank[number].device_name})
+        if number in results_by_rank
+        else device
         for number, device in enumerate(devices)
     ]
-    ways = kinds([device.model_dump() for device in devices])
+    ways = link_kinds([device.model_dump() for device in devices])
     latency, one_way, both_ways = (
         {
-            (rank.rank, each.peer, each.size_bytes): median(each.times_s)
-            for rank in there.values()
-            for each in getattr(rank, name)
+            (rank.rank, pair_times.peer, pair_times.size_bytes): median(pair_times.times_s)
+            for rank in results_by_rank.values()
+            for pair_times in getattr(rank, name)
         }
         for name in ("latency", "unidirectional", "bidirectional")
     )
@@ -145,69 +149,73 @@ def measured(spec: LinkSpec, devices: Sequence[MeasuredDevice], ranks: Sequence[
     both_ways |= {(to, out, size): seconds for (out, to, size), seconds in both_ways.items()}
     return {
         "runs_on": spec.device,
-        "devices": described,
+        "devices": described_devices,
         "kinds": ways,
         "settings": spec.model_dump(include={"sizes_bytes", "repeats", "warmup", "budget_s"}),
-        **_matrices(ranks, latency, one_way, both_ways),
-        "host_device": _host_device(spec, ranks),
-        "curves": _curves(one_way, both_ways, ways),
-        "allreduce": _all_reduce(ranks),
-        "left_out": there[0].left_out if 0 in there else (),
-        "tools": tuple(dict.fromkeys(f"torch {rank.torch_version}, {rank.backend}" for rank in there.values())),
+        **_build_matrices(ranks, latency, one_way, both_ways),
+        "host_device": _summarize_host_copies(spec, ranks),
+        "curves": _build_curves(one_way, both_ways, ways),
+        "allreduce": _summarize_allreduce(ranks),
+        "left_out": results_by_rank[0].left_out if 0 in results_by_rank else (),
+        "tools": tuple(
+            dict.fromkeys(f"torch {rank.torch_version}, {rank.backend}" for rank in results_by_rank.values())
+        ),
     }
 
 
-def _matrices(
+def _build_matrices(
     ranks: Sequence[RankLinks | None], latency: Seconds, one_way: Seconds, both_ways: Seconds
 ) -> dict[str, Any]:
     if not one_way:
         return {}
-    size = _sizes(one_way)[-1]
-    smallest = _sizes(latency)[0] if latency else 0
+    size = _list_sizes(one_way)[-1]
+    smallest = _list_sizes(latency)[0] if latency else 0
     numbers = range(len(ranks))
 
-    def matrix(seconds: Seconds, of: int, value: Callable[[float], float]) -> LinkMatrix:
+    def build_matrix(seconds: Seconds, of: int, value: Callable[[float], float]) -> LinkMatrix:
         return tuple(
-            tuple(digits(value(seconds[out, to, of])) if (out, to, of) in seconds else None for to in numbers)
+            tuple(round_digits(value(seconds[out, to, of])) if (out, to, of) in seconds else None for to in numbers)
             for out in numbers
         )
 
     return {
         "matrix_size_bytes": size,
         "matrices": Matrices(
-            unidirectional_gb_per_s=matrix(one_way, size, lambda seconds: size / seconds / _GB),
-            bidirectional_gb_per_s=matrix(both_ways, size, lambda seconds: 2 * size / seconds / _GB),
-            latency_us=matrix(latency, smallest, lambda seconds: seconds * 1e6),
+            unidirectional_gb_per_s=build_matrix(one_way, size, lambda seconds: size / seconds / _GB),
+            bidirectional_gb_per_s=build_matrix(both_ways, size, lambda seconds: 2 * size / seconds / _GB),
+            latency_us=build_matrix(latency, smallest, lambda seconds: seconds * 1e6),
             p2p=tuple(tuple(rank.p2p.get(other) if rank else None for other in numbers) for rank in ranks),
         ),
     }
 
 
-def _sizes(seconds: Seconds) -> list[int]:
+def _list_sizes(seconds: Seconds) -> list[int]:
     return sorted({size for _, _, size in seconds})
 
 
-def _curves(one_way: Seconds, both_ways: Seconds, ways: Sequence[Sequence[str | None]]) -> dict[str, BandwidthCurve]:
-    found = {}
+def _build_curves(
+    one_way: Seconds, both_ways: Seconds, ways: Sequence[Sequence[str | None]]
+) -> dict[str, BandwidthCurve]:
+    curves = {}
     for kind in KINDS:
         pairs = [(a, b) for a, row in enumerate(ways) for b, way in enumerate(row) if way == kind]
         times = {}
-        for size in _sizes(one_way):
+        for size in _list_sizes(one_way):
             there, both = ([of[*pair, size] for pair in pairs if (*pair, size) in of] for of in (one_way, both_ways))
             if there and both:
                 times[size] = (median(there), median(both))
         if times:
-            found[kind] = BandwidthCurve(
+            curves[kind] = BandwidthCurve(
                 pairs=len(pairs),
                 size_bytes=tuple(times),
-                time_s=tuple(digits(there) for there, _ in times.values()),
-                unidirectional_gb_per_s=tuple(digits(size / there / _GB) for size, (there, _) in times.items()),
-                bidirectional_gb_per_s=tuple(digits(2 * size / both / _GB) for size, (_, both) in times.items()),
+                time_s=tuple(round_digits(there) for there, _ in times.values()),
+                unidirectional_gb_per_s=tuple(round_digits(size / there / _GB) for size, (there, _) in times.items()),
+                bidirectional_gb_per_s=tuple(round_digits(2 * size / both / _GB) for size, (_, both) in times.items()),
             )
-    return found
+    return curves
 
 
-def _all_reduce(ranks: Sequence[RankLinks | None]) -> AllReduce | None:
+def _summarize_allreduce(ranks: Sequence[RankLinks | None]) -> AllReduce | None:
     by_size: dict[int, list[tuple[float, ...]]] = defaultdict(list)
     for rank in ranks:
         for each in rank.allreduce if rank else ():
@@ -225,19 +233,19 @@ def _all_reduce(ranks: Sequence[RankLinks | None]) -> AllReduce | None:
     return AllReduce(
         ranks=n,
         size_bytes=tuple(times),
-        time_s=tuple(map(digits, times.values())),
-        algbw_gb_per_s=tuple(map(digits, rates)),
-        busbw_gb_per_s=tuple(digits(rate * 2 * (n - 1) / n) for rate in rates),
+        time_s=tuple(map(round_digits, times.values())),
+        algbw_gb_per_s=tuple(map(round_digits, rates)),
+        busbw_gb_per_s=tuple(round_digits(rate * 2 * (n - 1) / n) for rate in rates),
     )
 
 
-def _host_device(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostCopies | None:
+def _summarize_host_copies(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostCopies | None:
     copies = {name: [rank and getattr(rank, name) for rank in ranks] for name in ("to_device", "from_device")}
     sizes = [times.size_bytes for times in copies["to_device"] if times]
     if not sizes:
         return None
     to_device, from_device = (
-        tuple(times and digits(times.size_bytes / median(times.times_s) / _GB) for times in each)
+        tuple(times and round_digits(times.size_bytes / median(times.times_s) / _GB) for times in each)
         for each in copies.values()
     )
     pinned, copied = "pinned host memory", "copy within main memory: the devices are CPU processes"
@@ -249,7 +257,7 @@ def _host_device(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostCopie
     )
 
 
-def digits(value: float) -> float:
+def round_digits(value: float) -> float:
     """Round to six significant digits, the resolution of the clocks."""
     return float(f"{value:.6g}")
 
@@ -259,7 +267,7 @@ KINDS = (LOCAL, FABRIC, NETWORK, f"{FABRIC} + {NETWORK}")
 """From the shortest way to the longest."""
 
 
-def kind_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+def link_kind(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """Return the kind of path between two devices of a document (`host`, `attach`)."""
     crossed = []
     if FABRIC in (one["attach"], other["attach"]):
@@ -269,11 +277,11 @@ def kind_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     return " + ".join(crossed) or LOCAL
 
 
-def kinds(devices: Sequence[Mapping[str, Any]]) -> list[list[str | None]]:
+def link_kinds(devices: Sequence[Mapping[str, Any]]) -> list[list[str | None]]:
     """Return the kind of path between all devices as [device][device], None on the diagonal."""
-    return [[None if one is other else kind_of(one, other) for other in devices] for one in devices]
+    return [[None if one is other else link_kind(one, other) for other in devices] for one in devices]
 
 
-def links_of(kind: str) -> list[str]:
+def split_link_kind(kind: str) -> list[str]:
     """Return the links of a kind of path, as named in a system file's `links`."""
     return kind.split(" + ")

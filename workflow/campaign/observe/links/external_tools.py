@@ -12,7 +12,7 @@ from typing import Any
 
 from campaign.spec.campaign_file import LinkMeasurement
 from campaign.spec.hardware import Composition
-from campaign.workloads.launcher import Launcher, Limits
+from campaign.workloads.launcher import Launcher, StepLimits
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers import RunContext, read_log
 from campaign.workloads.protocol import Step
@@ -23,15 +23,15 @@ _PARSERS: Mapping[str, str] = {
     "nccl-tests": "nccl_tests",
     "osu": "osu",
 }
-_ABSENT = 127
+_NOT_INSTALLED_CODE = 127
 # A shell looks for the program on the host, where the launcher's own search may not be.
-_IF_THERE = (
+_EXEC_IF_INSTALLED = (
     'command -v "$1" >/dev/null 2>&1 || exit 127; command -v "$2" >/dev/null 2>&1 || exit 127; shift 2; exec "$@"'
 )
 
 
 @dataclass(frozen=True)
-class _Start:
+class _ToolInvocation:
     """One invocation of a program, with its subject, its command, and its ranks by host."""
 
     program: str
@@ -40,31 +40,33 @@ class _Start:
     ranks_by_host: Mapping[str, int]
 
 
-def starts(tool: str, ranks_by_host: Mapping[str, int], largest_bytes: int) -> Iterator[_Start]:
+def list_invocations(tool: str, ranks_by_host: Mapping[str, int], largest_bytes: int) -> Iterator[_ToolInvocation]:
     """Yield the invocations of a tool on these hosts; a single-host tool is started on each."""
     hosts, total = list(ranks_by_host), sum(ranks_by_host.values())
     if tool in ("p2pBandwidthLatencyTest", "nvbandwidth"):
         for host, count in ranks_by_host.items():
-            yield _Start(tool, host, (tool,), {host: count})
+            yield _ToolInvocation(tool, host, (tool,), {host: count})
     elif tool == "nccl-tests":
         alone = len(hosts) == 1
         argv = ("all_reduce_perf", "-b", "8", "-e", str(largest_bytes), "-f", "2", "-g", str(total) if alone else "1")
-        command = argv if alone else ("mpirun", *_slots(ranks_by_host), *argv)
-        yield _Start("all_reduce_perf", "all devices", command, ranks_by_host)
+        command = argv if alone else ("mpirun", *_format_mpirun_slots(ranks_by_host), *argv)
+        yield _ToolInvocation("all_reduce_perf", "all devices", command, ranks_by_host)
     elif tool == "osu":
         ends = {hosts[0]: 1, hosts[-1]: 1} if len(hosts) > 1 else {hosts[0]: 2}
         for program in ("osu_bw", "osu_bibw", "osu_latency"):
             about = " to ".join(ends) if len(hosts) > 1 else hosts[0]
-            yield _Start(program, f"{program}, {about}", ("mpirun", *_slots(ends), program), ranks_by_host)
+            yield _ToolInvocation(
+                program, f"{program}, {about}", ("mpirun", *_format_mpirun_slots(ends), program), ranks_by_host
+            )
 
 
-def _slots(ranks_by_host: Mapping[str, int]) -> tuple[str, ...]:
+def _format_mpirun_slots(ranks_by_host: Mapping[str, int]) -> tuple[str, ...]:
     places = ",".join(f"{host}:{count}" for host, count in ranks_by_host.items())
     return ("-np", str(sum(ranks_by_host.values())), "--host", places)
 
 
 @dataclass(frozen=True)
-class LinkBench:
+class LinkTestSetup:
     """Setup of a link measurement.
 
     Args:
@@ -82,39 +84,43 @@ class LinkBench:
     log: Path
 
 
-def measure(bench: LinkBench, settings: LinkMeasurement, largest_bytes: int) -> tuple[dict[str, Any], list[str]]:
+def run_external_tools(
+    bench: LinkTestSetup, settings: LinkMeasurement, largest_bytes: int
+) -> tuple[dict[str, Any], list[str]]:
     """Run the external tools, and return their readings by tool and invocation, and one problem per failure."""
     ranks_by_host = {host.name: len(host.devices) for host in bench.composition.hosts if host.devices}
-    log, limits = bench.log, Limits(2 * settings.budget_s)
-    found: dict[str, Any] = {}
+    log, limits = bench.log, StepLimits(2 * settings.budget_s)
+    readings: dict[str, Any] = {}
     problems: list[str] = []
     for tool in settings.tools:
         if tool == "torch" or not ranks_by_host:
             continue
-        for number, start in enumerate(starts(tool, ranks_by_host, largest_bytes)):
-            own = log.with_name(f"{log.stem}.{tool}.{number}{log.suffix}")
-            own.unlink(missing_ok=True)
-            argv = ("sh", "-c", _IF_THERE, "sh", start.argv[0], start.program, *start.argv)
+        for number, start in enumerate(list_invocations(tool, ranks_by_host, largest_bytes)):
+            tool_log = log.with_name(f"{log.stem}.{tool}.{number}{log.suffix}")
+            tool_log.unlink(missing_ok=True)
+            argv = ("sh", "-c", _EXEC_IF_INSTALLED, "sh", start.argv[0], start.program, *start.argv)
             step = Step(argv, {}, start.ranks_by_host, per_rank=False)
-            ended = bench.launcher.run(step, f"{bench.marker}.{tool}.{number}", own, bench.directory, limits)
-            if ended.codes[:1] == (_ABSENT,):
+            result = bench.launcher.run(step, f"{bench.marker}.{tool}.{number}", tool_log, bench.directory, limits)
+            if result.codes[:1] == (_NOT_INSTALLED_CODE,):
                 problems.append(f"{tool}: {start.program} is not installed on {next(iter(start.ranks_by_host))}")
-                own.unlink(missing_ok=True)
+                tool_log.unlink(missing_ok=True)
                 break
-            if ended.timed_out:
+            if result.timed_out:
                 problems.append(f"{tool} ({start.about}): stopped after {limits.time_limit_s:g} s")
                 continue
-            reading, problem = _read(tool, own, start.ranks_by_host, whole=set(ended.codes) == {0})
-            found.setdefault(tool, {})[start.about] = reading
+            reading, problem = _read_tool_log(tool, tool_log, start.ranks_by_host, is_complete=set(result.codes) == {0})
+            readings.setdefault(tool, {})[start.about] = reading
             problems += [f"{tool} ({start.about}): {problem}"] if problem else []
-    return found, problems
+    return readings, problems
 
 
-def _read(tool: str, log: Path, ranks_by_host: Mapping[str, int], *, whole: bool) -> tuple[dict[str, Any], str]:
+def _read_tool_log(
+    tool: str, log: Path, ranks_by_host: Mapping[str, int], *, is_complete: bool
+) -> tuple[dict[str, Any], str]:
     """Read the log of a tool, and return the reading as a document and the reason why it is incomplete."""
-    scope = RunContext(ranks=sum(ranks_by_host.values()), hosts=len(ranks_by_host), ended_normally=whole)
+    scope = RunContext(ranks=sum(ranks_by_host.values()), hosts=len(ranks_by_host), ended_normally=is_complete)
     reading = read_log(_PARSERS[tool], Log(log), scope)
-    if whole:
+    if is_complete:
         reading = reading.without_cut_off_flag()
     document = {
         "status": reading.status,

@@ -17,25 +17,25 @@ from campaign.common.accelerators import AcceleratorKind
 from campaign.common.errors import RecordError
 from campaign.common.files import load_json, make_directory, reject_damaged_document, write_once
 from campaign.common.paths import Results
-from campaign.observe.links.document import LinksDocument, MeasuredDevice, measured
-from campaign.observe.links.external_tools import LinkBench, measure
-from campaign.observe.links.slow_links import flags
+from campaign.observe.links.document import LinksDocument, MeasuredDevice, build_measurements
+from campaign.observe.links.external_tools import LinkTestSetup, run_external_tools
+from campaign.observe.links.slow_links import flag_slow_links
 from campaign.observe.links.spec import LinkSpec, RankLinks, read_links
 from campaign.plan.campaign.resolve import Campaign
 from campaign.plan.used_devices import UsedDevices
 from campaign.spec.campaign_file import LinkMeasurement
 from campaign.spec.hardware import Composition
-from campaign.spec.record import Store
-from campaign.workloads.launcher import Launcher, Limits
-from campaign.workloads.protocol import Ended, Step
+from campaign.spec.record import RecordStore
+from campaign.workloads.launcher import Launcher, StepLimits
+from campaign.workloads.protocol import Step, StepEnd
 
 TORCH = "torch"
-_TIME_OUT_S = 30.0  # beyond the budget: no rank waits longer for its turn
-_TRIES = 3
-_START_S = 120.0  # loading torch from a busy shared file system
+_OPERATION_TIMEOUT_S = 30.0  # beyond the budget: no rank waits longer for its turn
+_MAX_TRIES = 3
+_START_TIMEOUT_S = 120.0  # loading torch from a busy shared file system
 
 
-def measure_links(bench: LinkBench, runs_on: AcceleratorKind, settings: LinkMeasurement) -> dict[str, Any]:
+def measure_links(bench: LinkTestSetup, runs_on: AcceleratorKind, settings: LinkMeasurement) -> dict[str, Any]:
     """Measure the links between all devices of the composition, and return a document as described by `LinksDocument`.
 
     Failures of the measurement are problems in the document. Raises LaunchError if nothing could be started. The directory of
@@ -43,20 +43,20 @@ def measure_links(bench: LinkBench, runs_on: AcceleratorKind, settings: LinkMeas
     setup is empty afterwards; output is appended to its log.
     """
     started_s = time.monotonic()
-    devices = described(bench.composition)
+    devices = describe_devices(bench.composition)
     spec = LinkSpec(
         hosts=tuple(device.host for device in devices) or ("none",),
         sizes_bytes=settings.sizes_on(runs_on),
         **settings.model_dump(include={"repeats", "warmup", "budget_s"}),
         device=runs_on,
-        time_out_s=settings.budget_s + _TIME_OUT_S,
+        time_out_s=settings.budget_s + _OPERATION_TIMEOUT_S,
     )
     ranks: tuple[RankLinks | None, ...] = (None,) * len(devices)
     problems: list[str] = []
     if devices and TORCH in settings.tools:
-        ranks, problems = _measured_by_ranks(spec, devices, bench)
-    programs, absent = measure(bench, settings, max(spec.sizes_bytes))
-    parts = measured(spec, devices, ranks)
+        ranks, problems = _measure_with_ranks(spec, devices, bench)
+    programs, absent = run_external_tools(bench, settings, max(spec.sizes_bytes))
+    parts = build_measurements(spec, devices, ranks)
     document = LinksDocument(
         **{**parts, "tools": (*parts["tools"], *programs)},
         problems=(*problems, *absent) if devices else ("the composition has no devices",),
@@ -66,7 +66,7 @@ def measure_links(bench: LinkBench, runs_on: AcceleratorKind, settings: LinkMeas
     return document.model_dump(mode="json")
 
 
-def described(composition: Composition) -> list[MeasuredDevice]:
+def describe_devices(composition: Composition) -> list[MeasuredDevice]:
     """Describe the devices of a composition in the order of their ranks."""
     return [
         MeasuredDevice(
@@ -82,8 +82,8 @@ def described(composition: Composition) -> list[MeasuredDevice]:
     ]
 
 
-def _measured_by_ranks(
-    spec: LinkSpec, devices: Sequence[MeasuredDevice], bench: LinkBench, tries: int = _TRIES
+def _measure_with_ranks(
+    spec: LinkSpec, devices: Sequence[MeasuredDevice], bench: LinkTestSetup, tries: int = _MAX_TRIES
 ) -> tuple[tuple[RankLinks | None, ...], list[str]]:
     """Measure links with one rank per device, and return the results by rank and the problems."""
     out = bench.directory / TORCH
@@ -98,39 +98,39 @@ def _measured_by_ranks(
             Counter(spec.hosts),
             preload="campaign.workloads.trainer",
         )
-        limit_s = 2 * spec.budget_s + _TIME_OUT_S + _START_S
-        ended = bench.launcher.run(step, f"{bench.marker}.{TORCH}", bench.log, out, Limits(limit_s))
-        if ended.disturbed and tries > 1:
-            return _measured_by_ranks(spec, devices, bench, tries - 1)
-        if ended.disturbed:
+        limit_s = 2 * spec.budget_s + _OPERATION_TIMEOUT_S + _START_TIMEOUT_S
+        ended = bench.launcher.run(step, f"{bench.marker}.{TORCH}", bench.log, out, StepLimits(limit_s))
+        if ended.disturbance and tries > 1:
+            return _measure_with_ranks(spec, devices, bench, tries - 1)
+        if ended.disturbance:
             return (None,) * len(devices), [
-                f"links: {ended.disturbed}, {_TRIES} times in a row; results were discarded"
+                f"links: {ended.disturbance}, {_MAX_TRIES} times in a row; results were discarded"
             ]
         try:
             ranks = read_links(out, len(devices))
         except RecordError as error:
             return (None,) * len(devices), [f"links: {error}"]
-        return ranks, _problems(ended, ranks, devices, limit_s)
+        return ranks, _describe_failures(ended, ranks, devices, limit_s)
     finally:
         shutil.rmtree(out, ignore_errors=True)
 
 
-def _problems(
-    ended: Ended, ranks: Sequence[RankLinks | None], devices: Sequence[MeasuredDevice], limit_s: float
+def _describe_failures(
+    ended: StepEnd, ranks: Sequence[RankLinks | None], devices: Sequence[MeasuredDevice], limit_s: float
 ) -> list[str]:
     if ended.timed_out:
         return [f"the measurement was stopped after {limit_s:g} s, and its results were discarded"]
-    said = []
+    messages = []
     for number, (rank, device) in enumerate(zip(ranks, devices, strict=True)):
         code = ended.codes[number] if number < len(ended.codes) else None
         if rank is None:
-            said.append(f"rank {number} ({device.name}) left no result: {_end(code)}")
+            messages.append(f"rank {number} ({device.name}) left no result: {_describe_exit(code)}")
         elif rank.error:
-            said.append(f"rank {number} ({device.name}) failed: {rank.error}")
-    return said
+            messages.append(f"rank {number} ({device.name}) failed: {rank.error}")
+    return messages
 
 
-def _end(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is None:
         return "it was killed with the others"
     if code < 0:
@@ -142,7 +142,7 @@ SCHEMA = "links-of-use/1"
 When = Literal["before", "after"]
 
 
-def asked_of(campaign: Campaign) -> tuple[When, ...]:
+def measurement_times(campaign: Campaign) -> tuple[When, ...]:
     """Return when a campaign measures links, before or after its runs.
 
     Without configuration, links are measured before the runs of campaigns that train, since PyTorch is installed then.
@@ -158,46 +158,48 @@ class LinkStage:
 
     campaign: Campaign
     results: Results
-    store: Store
+    store: RecordStore
     use: str
     composition: Composition
     lease: str
 
-    def look(self, launcher: Launcher, when: When, directory: Path, marker: str) -> tuple[str, tuple[str, ...]]:
+    def ensure_measured(
+        self, launcher: Launcher, when: When, directory: Path, marker: str
+    ) -> tuple[str, tuple[str, ...]]:
         """Measure the links unless an earlier driver of this use did, and return the document's hash and the flags for records.
 
         Raises LaunchError if nothing could be started.
         """
         kept = self.results.measured_links / f"{self.use}.{when}.json"
         if not kept.exists():
-            write_once(kept, (json.dumps(self._measured(launcher, when, directory, marker), indent=1) + "\n").encode())
+            write_once(kept, (json.dumps(self._measure(launcher, when, directory, marker), indent=1) + "\n").encode())
         with reject_damaged_document(kept, "move it away, and the links are measured again"):
             name = str(load_json(kept)["document"])
         system = self.campaign.system
         scale = system.emulation.scale if system.emulation and launcher.links and launcher.links["emulated"] else None
         tolerance_pct = self.campaign.protocol.links.tolerance_pct
-        return name, flags(self.store.shared_document(name), system.links, scale, tolerance_pct)
+        return name, flag_slow_links(self.store.read_shared_document(name), system.links, scale, tolerance_pct)
 
-    def _measured(self, launcher: Launcher, when: When, directory: Path, marker: str) -> dict[str, Any]:
+    def _measure(self, launcher: Launcher, when: When, directory: Path, marker: str) -> dict[str, Any]:
         devices = [device.model for host in self.composition.hosts for device in host.devices if device.computes]
-        runs_on = self.campaign.device(devices[0]).runs_on if devices else "cpu"
+        runs_on = self.campaign.find_device_model(devices[0]).runs_on if devices else "cpu"
         log = self.results.logs / self.lease / f"links.{when}.log"
         make_directory(directory)
-        bench = LinkBench(launcher, self.composition, directory, marker, log)
+        bench = LinkTestSetup(launcher, self.composition, directory, marker, log)
         document = measure_links(bench, runs_on, self.campaign.protocol.links)
         said = {"schema_version": SCHEMA, "lease_id": self.use, "lease": self.lease, "when": when}
-        return {**said, "document": self.store.share(document)}
+        return {**said, "document": self.store.share_document(document)}
 
 
-def links_of_uses(results: Path, store: Store) -> list[dict[str, Any]]:
+def read_link_measurements(results: Path, store: RecordStore) -> list[dict[str, Any]]:
     """Read all link measurements of a results directory by file name: lease_id, lease, when, and document."""
     # Here, so that planning and driving load no scipy.
-    from campaign.observe.links.alpha_beta_model import with_models
+    from campaign.observe.links.alpha_beta_model import add_models
 
     found = []
     for path in sorted(Results.from_directory(results).measured_links.glob("*.json")):
         with reject_damaged_document(path, "restore it from an archive, or move it away"):
             said = load_json(path)
-            document = with_models(store.shared_document(said["document"]))
+            document = add_models(store.read_shared_document(said["document"]))
             found.append({**said, "lease_id": str(said["lease_id"]), "document": document})
     return found

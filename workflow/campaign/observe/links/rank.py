@@ -17,14 +17,14 @@ from typing import NoReturn
 
 from campaign.common.errors import ConfigError
 from campaign.observe.links.spec import read_spec, write_links
-from campaign.workloads.trainer.rank_interface import RankEnvironment, live, result_path
+from campaign.workloads.trainer.rank_interface import RankEnvironment, result_path, run_rank_process
 
 _ERROR_CHARACTERS = 500
 
 
 def main() -> NoReturn:
     """Run this process as one rank and end it."""
-    live(_run)
+    run_rank_process(_run)
 
 
 def _run(environment: Mapping[str, str]) -> int:
@@ -46,9 +46,9 @@ def _run(environment: Mapping[str, str]) -> int:
     except Exception as error:
         for line in traceback.format_exc().splitlines():
             print(f"[rank{place.rank}]: {line}", file=sys.stderr)
-        write_links(place.out, session.result(f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS]))
+        write_links(place.out, session.build_result(f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS]))
         return 1
-    write_links(place.out, session.result())
+    write_links(place.out, session.build_result())
     session.leave_group()
     return 0
 

@@ -20,19 +20,19 @@ import torch.distributed as dist
 
 from campaign.common.accelerators import ACCELERATORS
 from campaign.observe.links.spec import CollectiveTimes, LeftOut, LinkSpec, PairTimes, RankLinks
-from campaign.observe.links.transfer_timing import LARGEST_COPY_BYTES, LARGEST_COPY_ON_CPU_BYTES, Exchange, copies_s
-from campaign.workloads.trainer.rank_device import bound_to_socket, choose_device, device_module
+from campaign.observe.links.transfer_timing import MAX_COPY_BYTES, MAX_COPY_BYTES_ON_CPU, MessageTimer, time_copies
+from campaign.workloads.trainer.rank_device import bind_to_socket, choose_device, device_module
 from campaign.workloads.trainer.rank_interface import RankEnvironment
 
-_BUFFERS = 3  # of one size that a rank holds at most
+_BUFFERS_PER_SIZE = 3  # of one size that a rank holds at most
 PairSchedule = Callable[[range, int], Iterable[tuple[int, ...]]]
-_ALL_OF_PAIRS = 2.0  # time of a size over that of its one-way messages, before one is known
+_INITIAL_TIME_RATIO = 2.0  # time of a size over that of its one-way messages, before one is known
 
-_STEP = 16  # from one size to the next, at most
+_MAX_SIZE_RATIO = 16  # from one size to the next, at most
 _NUMBER_BYTES = 4
 
 
-def ladder(sizes_bytes: Sequence[int]) -> Iterator[tuple[int, bool]]:
+def build_size_ladder(sizes_bytes: Sequence[int]) -> Iterator[tuple[int, bool]]:
     """Yield ascending sizes as (bytes, whether the size counts).
 
     Auxiliary sizes, which are sent once and do not count, keep each size within 16 times the one before. So the first message
@@ -41,8 +41,8 @@ def ladder(sizes_bytes: Sequence[int]) -> Iterator[tuple[int, bool]]:
     """
     before = None
     for size in sorted(set(sizes_bytes)):
-        while before is not None and size > before * _STEP:
-            before = before * _STEP // _NUMBER_BYTES * _NUMBER_BYTES
+        while before is not None and size > before * _MAX_SIZE_RATIO:
+            before = before * _MAX_SIZE_RATIO // _NUMBER_BYTES * _NUMBER_BYTES
             if before < size:
                 yield before, False
         yield size, True
@@ -55,11 +55,11 @@ class PassForecast:
 
     passes: list[tuple[int, float]] = field(default_factory=list)
 
-    def note(self, size_bytes: int, pass_s: float) -> None:
+    def add_pass(self, size_bytes: int, pass_s: float) -> None:
         """Add the duration of a measured pass; sizes ascend."""
         self.passes.append((size_bytes, pass_s))
 
-    def pass_s(self, size_bytes: int) -> float:
+    def predict_pass_s(self, size_bytes: int) -> float:
         """Seconds expected of a pass with a larger size; 0 before anything is known.
 
         Along the line through the last two sizes, and never less than the last: where latency rules, noise can make the line fall.
@@ -89,29 +89,29 @@ class RankMeasurement:
         self._copies: list[CollectiveTimes] = []
         self._left_out: list[LeftOut] = []
         self._forecast = PassForecast()
-        self._share = _ALL_OF_PAIRS
+        self._share = _INITIAL_TIME_RATIO
         self._stopped = False
 
     def run(self) -> None:
         """Measure everything; raises what torch raises."""
         torch.set_num_threads(1)
         self.device = choose_device(self.spec.device, self.place.local_rank)
-        bound_to_socket(self.device)  # as ranks of runs are
+        bind_to_socket(self.device)  # as ranks of runs are
         self._join_group()
-        self._exchange = Exchange(self.device)
+        self._exchange = MessageTimer(self.device)
         self._measure_host_device()
         if self.place.world_size == 1:
             return
-        self._check_sum()
-        for number, (size, counts) in enumerate(ladder(self.spec.sizes_bytes)):
-            if not self._in_memory(size):
+        self._check_allreduce()
+        for number, (size, counts) in enumerate(build_size_ladder(self.spec.sizes_bytes)):
+            if not self._fits_in_memory(size):
                 self._leave_out(size, "does not fit into the memory of a rank", counts)
-            elif not self._agree(number == 0 or self._in_time(size, counts)):
+            elif not self._agree(number == 0 or self._fits_in_time(size, counts)):
                 self._leave_out(size, f"would not fit into the {self.spec.budget_s:g} s of the stage", counts)
-            elif not (self._round(size, first=number == 0) if counts else self._scout(size)):
+            elif not (self._measure_size(size, first=number == 0) if counts else self._probe_size(size)):
                 self._leave_out(size, f"stopped at the end of the {self.spec.budget_s:g} s of the stage", counts)
 
-    def result(self, error: str = "") -> RankLinks:
+    def build_result(self, error: str = "") -> RankLinks:
         to_device, from_device = self._copies or (None, None)
         return RankLinks(
             rank=self.place.rank,
@@ -127,7 +127,7 @@ class RankMeasurement:
             allreduce=tuple(self._allreduce),
             to_device=to_device,
             from_device=from_device,
-            p2p=self._reaches(),
+            p2p=self._list_reachable_peers(),
             left_out=tuple(self._left_out),
         )
 
@@ -156,87 +156,94 @@ class RankMeasurement:
         dist.all_reduce(word)
         return bool(word.item())
 
-    def _turn(self, may_stop: bool) -> bool:
-        return self._agree(not may_stop or self._left_s() > 0)
+    def _wait_for_turn(self, may_stop: bool) -> bool:
+        return self._agree(not may_stop or self._remaining_s() > 0)
 
-    def _left_s(self) -> float:
+    def _remaining_s(self) -> float:
         return self.spec.budget_s - (time.monotonic() - self._started_s)
 
-    def _in_time(self, size: int, counts: bool) -> bool:
+    def _fits_in_time(self, size: int, counts: bool) -> bool:
         times = (self.spec.warmup + self.spec.repeats) * self._share if counts else 1.0
-        return self._forecast.pass_s(size) * times <= self._left_s()
+        return self._forecast.predict_pass_s(size) * times <= self._remaining_s()
 
-    def _in_memory(self, size: int) -> bool:
+    def _fits_in_memory(self, size: int) -> bool:
         """Return whether all ranks have enough free memory."""
         # Hosts whose devices are CPU processes can all be one machine.
-        shared = self._gpus is None
-        free = _available_bytes() // self.place.world_size if shared else self._gpus.mem_get_info(self.device)[0]
-        word = torch.tensor([int(_BUFFERS * size > free)])
+        is_shared = self._gpus is None
+        free = (
+            _available_memory_bytes() // self.place.world_size if is_shared else self._gpus.mem_get_info(self.device)[0]
+        )
+        word = torch.tensor([int(_BUFFERS_PER_SIZE * size > free)])
         dist.all_reduce(word)
         return not word.item()
 
     def _leave_out(self, size: int, why: str, counts: bool) -> None:
         # All ranks stop alike, but between two pairs: some have measured the size with some peers.
         every: list[list[Any]] = [self._unidirectional, self._bidirectional, self._allreduce]
-        for found in every:
-            found[:] = [each for each in found if each.size_bytes != size]
+        for times in every:
+            times[:] = [each for each in times if each.size_bytes != size]
         if counts:
             self._left_out.append(LeftOut(size_bytes=size, why=why))
 
-    def _scout(self, size: int) -> bool:
+    def _probe_size(self, size: int) -> bool:
         """Send one message of an auxiliary size per pair, to forecast the next size."""
-        buffer = self._exchange.buffer(size)
+        buffer = self._exchange.create_buffer(size)
         started_s = time.monotonic()
-        for peer, sends in self._turns(permutations, may_stop=True):
-            self._exchange.one_way(buffer, peer, sends)
-        self._forecast.note(size, time.monotonic() - started_s)
+        for peer, sends in self._iterate_turns(permutations, may_stop=True):
+            self._exchange.time_one_way(buffer, peer, sends)
+        self._forecast.add_pass(size, time.monotonic() - started_s)
         return not self._stopped
 
-    def _round(self, size: int, first: bool) -> bool:
+    def _measure_size(self, size: int, first: bool) -> bool:
         """Measure one size, and return False if the time ran out. The first size is always measured, for the latency."""
         started_s = time.monotonic()
-        exchange, out, into = self._exchange, self._exchange.buffer(size), self._exchange.buffer(size)
-        if not self._pairs(self._unidirectional, size, permutations, partial(exchange.one_way, out), not first):
-            return False
-        one_way_s = time.monotonic() - started_s
-        both_ways = partial(exchange.both_ways, out, into)
-        if not (
-            self._pairs(self._bidirectional, size, combinations, both_ways, not first) and self._all_reduce(out, first)
+        exchange, out, into = self._exchange, self._exchange.create_buffer(size), self._exchange.create_buffer(size)
+        if not self._measure_pairs(
+            self._unidirectional, size, permutations, partial(exchange.time_one_way, out), not first
         ):
             return False
-        self._forecast.note(size, one_way_s / (self.spec.warmup + self.spec.repeats))
+        one_way_s = time.monotonic() - started_s
+        both_ways = partial(exchange.time_both_ways, out, into)
+        if not (
+            self._measure_pairs(self._bidirectional, size, combinations, both_ways, not first)
+            and self._measure_allreduce(out, first)
+        ):
+            return False
+        self._forecast.add_pass(size, one_way_s / (self.spec.warmup + self.spec.repeats))
         self._share = max(1.0, (time.monotonic() - started_s) / one_way_s)
-        return not first or self._pairs(self._latency, size, permutations, partial(exchange.ping_pong, out), False)
+        return not first or self._measure_pairs(
+            self._latency, size, permutations, partial(exchange.time_ping_pong, out), False
+        )
 
-    def _pairs(
+    def _measure_pairs(
         self,
-        found: list[PairTimes],
+        pair_times: list[PairTimes],
         size: int,
         pairs: PairSchedule,
         sample: Callable[[int, bool], float],
         may_stop: bool,
     ) -> bool:
         """Measure the times of every pair, stored by the rank that begins; False if the time ran out."""
-        for peer, begins in self._turns(pairs, may_stop):
-            times = self._times(partial(sample, peer, begins))
+        for peer, begins in self._iterate_turns(pairs, may_stop):
+            times = self._repeat(partial(sample, peer, begins))
             if begins:
-                found.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
+                pair_times.append(PairTimes(peer=peer, size_bytes=size, times_s=times))
         return not self._stopped
 
-    def _turns(self, pairs: PairSchedule, may_stop: bool) -> Iterator[tuple[int, bool]]:
+    def _iterate_turns(self, pairs: PairSchedule, may_stop: bool) -> Iterator[tuple[int, bool]]:
         """Yield this rank's peer per turn and whether it begins. `_stopped` is set if the time ran out."""
         rank = self.place.rank
         for pair in pairs(range(self.place.world_size), 2):
-            self._stopped = not self._turn(may_stop)
+            self._stopped = not self._wait_for_turn(may_stop)
             if self._stopped:
                 return
             if rank in pair:
                 yield sum(pair) - rank, rank == pair[0]
 
-    def _all_reduce(self, buffer: torch.Tensor, first: bool) -> bool:
+    def _measure_allreduce(self, buffer: torch.Tensor, first: bool) -> bool:
         times = []
         for _ in range(self.spec.warmup + self.spec.repeats):
-            if not self._turn(may_stop=not first):
+            if not self._wait_for_turn(may_stop=not first):
                 return False
             started_s = time.perf_counter()
             dist.all_reduce(buffer)
@@ -245,28 +252,28 @@ class RankMeasurement:
         self._allreduce.append(CollectiveTimes(size_bytes=buffer.nbytes, times_s=tuple(times[self.spec.warmup :])))
         return True
 
-    def _check_sum(self) -> None:
+    def _check_allreduce(self) -> None:
         """Run a first all-reduce, which creates the communicator, and raise RuntimeError if its sum is wrong."""
         ones = torch.ones(2, device=self.device)
         dist.all_reduce(ones)
         if found := [value for value in ones.tolist() if value != self.place.world_size]:
             raise RuntimeError(f"an all-reduce of ones over {self.place.world_size} ranks gave {found[0]}")
 
-    def _times(self, sample: Callable[[], float]) -> tuple[float, ...]:
+    def _repeat(self, sample: Callable[[], float]) -> tuple[float, ...]:
         return tuple([sample() for _ in range(self.spec.warmup + self.spec.repeats)][self.spec.warmup :])
 
     def _measure_host_device(self) -> None:
         """One device at a time: those of a host share the way to its memory."""
-        most = LARGEST_COPY_ON_CPU_BYTES if self._gpus is None else LARGEST_COPY_BYTES
-        size = min(most, self.spec.sizes_bytes[-1])
+        max_bytes = MAX_COPY_BYTES_ON_CPU if self._gpus is None else MAX_COPY_BYTES
+        size = min(max_bytes, self.spec.sizes_bytes[-1])
         for rank in range(self.place.world_size):
             if self.place.world_size > 1:
-                self._turn(may_stop=False)
+                self._wait_for_turn(may_stop=False)
             if rank == self.place.rank:
-                both = copies_s(self.device, size, self.spec.warmup, self.spec.repeats)
+                both = time_copies(self.device, size, self.spec.warmup, self.spec.repeats)
                 self._copies = [CollectiveTimes(size_bytes=size, times_s=tuple(times)) for times in both]
 
-    def _reaches(self) -> dict[int, bool]:
+    def _list_reachable_peers(self) -> dict[int, bool]:
         """Return whether this device can access each peer's memory, by rank on the same host."""
         gpus = self._gpus
         if gpus is None or gpus.device_count() == 1:
@@ -280,6 +287,6 @@ class RankMeasurement:
         }
 
 
-def _available_bytes() -> int:
+def _available_memory_bytes() -> int:
     lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

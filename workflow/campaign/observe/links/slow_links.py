@@ -16,23 +16,25 @@ from itertools import chain
 from statistics import median
 from typing import Any
 
-from campaign.observe.links.document import FABRIC, KINDS, LOCAL, TELLING_BYTES, links_of
+from campaign.observe.links.document import FABRIC, KINDS, LOCAL, MIN_BANDWIDTH_BYTES, split_link_kind
 from campaign.spec.system_file import Links
 
-_MOST_FLAGS = 3
-_FEWEST_PEERS = 3
+_MAX_FLAGS = 3
+_MIN_PEERS = 3
 _LATENCY_FACTOR = 3.0  # a copy through the host's memory instead of from device to device costs about as much
-_LATENCY_SHARE = 0.5  # of a message's time; beyond it, its size says little of bandwidth
-_OF_PEERS = "the median of {kind} links here"
-_OF_SYSTEM = "{kind} links"
-_OF_EMULATED = "emulated {kind} links"
+_MAX_LATENCY_SHARE = 0.5  # of a message's time; beyond it, its size says little of bandwidth
+_PEER_REFERENCE = "the median of {kind} links here"
+_SYSTEM_REFERENCE = "{kind} links"
+_EMULATED_REFERENCE = "emulated {kind} links"
 
 
 _SlowLink = tuple[float, str]
 """One slow link: minus how much worse than expected, so that the worst sorts first, and what to say."""
 
 
-def flags(document: Mapping[str, Any], links: Links, scale: float | None, tolerance_pct: float) -> tuple[str, ...]:
+def flag_slow_links(
+    document: Mapping[str, Any], links: Links, scale: float | None, tolerance_pct: float
+) -> tuple[str, ...]:
     """Return the flags for records measured over slow links, the worst first: at most three, and the number of further ones.
 
     CPU processes have only emulated links: each shaped kind is compared with its rate, and other paths are this machine's
@@ -44,19 +46,23 @@ def flags(document: Mapping[str, Any], links: Links, scale: float | None, tolera
         scale: scale of emulated links; None for real links.
         tolerance_pct: tolerated shortfall in percent.
     """
-    expected = _rates(links, scale, document["runs_on"])
-    least = 1 - tolerance_pct / 100
+    expected = _expected_rates(links, scale, document["runs_on"])
+    min_share = 1 - tolerance_pct / 100
     if document["runs_on"] == "cpu":
-        every = _slow_kinds(document, expected, least)
+        slow_links = _find_slow_kinds(document, expected, min_share)
     else:
-        every = chain(_slow(document, expected, least), _slow_hosts(document, expected, least), _late(document))
-    found = sorted((round(excess, 6), text) for excess, text in every)
-    said = tuple(f"links: {text}" for _, text in found[:_MOST_FLAGS])
-    more = len(found) - _MOST_FLAGS
-    return (*said, f"links: and {more} more below what is expected") if more > 0 else said
+        slow_links = chain(
+            _find_slow_pairs(document, expected, min_share),
+            _find_slow_host_copies(document, expected, min_share),
+            _find_high_latencies(document),
+        )
+    sorted_links = sorted((round(excess, 6), text) for excess, text in slow_links)
+    messages = tuple(f"links: {text}" for _, text in sorted_links[:_MAX_FLAGS])
+    omitted = len(sorted_links) - _MAX_FLAGS
+    return (*messages, f"links: and {omitted} more below what is expected") if omitted > 0 else messages
 
 
-def _rates(links: Links, scale: float | None, runs_on: str) -> dict[str, float]:
+def _expected_rates(links: Links, scale: float | None, runs_on: str) -> dict[str, float]:
     """Return the expected rate (GB/s) of each kind of path that the system file specifies."""
     if runs_on == "cpu" and scale is None:
         return {}
@@ -65,16 +71,16 @@ def _rates(links: Links, scale: float | None, runs_on: str) -> dict[str, float]:
     }
     found = {}
     for kind in KINDS:
-        crossed = [known[link] for link in links_of(kind) if link in known]
+        crossed = [known[link] for link in split_link_kind(kind) if link in known]
         if crossed and scale is not None and LOCAL in known:
             crossed.append(known[LOCAL])  # of local devices all ways cross it; a kind of way is judged as a whole
         # A real link that the file does not tell may be the slowest; an emulated one is not shaped then.
-        if crossed and (scale is not None or len(crossed) == len(links_of(kind))):
+        if crossed and (scale is not None or len(crossed) == len(split_link_kind(kind))):
             found[kind] = min(crossed)
     return found
 
 
-def _pairs(document: Mapping[str, Any], matrix: str) -> Iterator[tuple[int, int, str, float]]:
+def _iterate_pairs(document: Mapping[str, Any], matrix: str) -> Iterator[tuple[int, int, str, float]]:
     """Yield (from, to, kind, value) of every measured pair."""
     matrices = document.get("matrices")
     for out, row in enumerate(matrices[matrix] if matrices else ()):
@@ -83,48 +89,60 @@ def _pairs(document: Mapping[str, Any], matrix: str) -> Iterator[tuple[int, int,
                 yield out, to, document["kinds"][out][to], value
 
 
-def _slow(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_SlowLink]:
+def _find_slow_pairs(
+    document: Mapping[str, Any], expected: Mapping[str, float], min_share: float
+) -> Iterator[_SlowLink]:
     """Yield the single pairs that are slower than this share of the expected rate."""
-    for kind, of_kind in _told(document).items():
-        named = {_pair(document, *pair): rate for pair, rate in of_kind.items()}
-        yield from _under(kind, expected, named, least)
+    for kind, of_kind in _pair_bandwidths(document).items():
+        named = {_format_pair(document, *pair): rate for pair, rate in of_kind.items()}
+        yield from _find_slow_links(kind, expected, named, min_share)
 
 
-def _under(kind: str, expected: Mapping[str, float], rates: Mapping[str, float], least: float) -> Iterator[_SlowLink]:
+def _find_slow_links(
+    kind: str, expected: Mapping[str, float], rates: Mapping[str, float], min_share: float
+) -> Iterator[_SlowLink]:
     """Yield the links of a kind that are slower than the system file specifies, or else than their median."""
-    if kind not in expected and len(rates) < _FEWEST_PEERS:
+    if kind not in expected and len(rates) < _MIN_PEERS:
         return
-    usual, whose = (expected[kind], _OF_SYSTEM) if kind in expected else (median(rates.values()), _OF_PEERS)
+    usual, whose = (
+        (expected[kind], _SYSTEM_REFERENCE) if kind in expected else (median(rates.values()), _PEER_REFERENCE)
+    )
     for ends, rate in rates.items():
-        if rate < usual * least:
-            yield _slower(ends, rate, kind, usual, whose)
+        if rate < usual * min_share:
+            yield _describe_slow_link(ends, rate, kind, usual, whose)
 
 
-def _slow_kinds(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_SlowLink]:
+def _find_slow_kinds(
+    document: Mapping[str, Any], expected: Mapping[str, float], min_share: float
+) -> Iterator[_SlowLink]:
     """Yield the kinds of path that are slow in the median; on a busy machine a single emulated link only looks slow."""
-    for kind, of_kind in _told(document).items():
+    for kind, of_kind in _pair_bandwidths(document).items():
         rate = median(of_kind.values())
-        if kind in expected and rate < expected[kind] * least:
+        if kind in expected and rate < expected[kind] * min_share:
             pairs = "pair" if len(of_kind) == 1 else "pairs"
-            yield _slower(f"median of {len(of_kind)} {pairs}", rate, kind, expected[kind], _OF_EMULATED)
+            yield _describe_slow_link(
+                f"median of {len(of_kind)} {pairs}", rate, kind, expected[kind], _EMULATED_REFERENCE
+            )
 
 
-def _told(document: Mapping[str, Any]) -> dict[str, dict[tuple[int, int], float]]:
+def _pair_bandwidths(document: Mapping[str, Any]) -> dict[str, dict[tuple[int, int], float]]:
     """Return the bandwidth (GB/s) by kind and pair, without the time of an empty message, if the size is sufficient."""
-    if (document["matrix_size_bytes"] or 0) < TELLING_BYTES:
+    if (document["matrix_size_bytes"] or 0) < MIN_BANDWIDTH_BYTES:
         return {}
-    latency_us = {(out, to): value for out, to, _, value in _pairs(document, "latency_us")}
+    latency_us = {(out, to): value for out, to, _, value in _iterate_pairs(document, "latency_us")}
     rates: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
-    for out, to, kind, gb_per_s in _pairs(document, "unidirectional_gb_per_s"):
+    for out, to, kind, gb_per_s in _iterate_pairs(document, "unidirectional_gb_per_s"):
         seconds = document["matrix_size_bytes"] / (gb_per_s * 1e9)
         # There and back again with the receiver's word: see links.model.
         empty_s = 2e-6 * latency_us.get((out, to), 0.0)
-        if empty_s <= _LATENCY_SHARE * seconds:
+        if empty_s <= _MAX_LATENCY_SHARE * seconds:
             rates[kind][out, to] = document["matrix_size_bytes"] / 1e9 / (seconds - empty_s)
     return rates
 
 
-def _slow_hosts(document: Mapping[str, Any], expected: Mapping[str, float], least: float) -> Iterator[_SlowLink]:
+def _find_slow_host_copies(
+    document: Mapping[str, Any], expected: Mapping[str, float], min_share: float
+) -> Iterator[_SlowLink]:
     """Yield the slow copies between a host and its devices."""
     copies = document.get("host_device")
     if not copies:
@@ -138,29 +156,29 @@ def _slow_hosts(document: Mapping[str, Any], expected: Mapping[str, float], leas
                 ends = (device["host"], device["name"]) if to_device else (device["name"], device["host"])
                 by_kind[device["attach"]][" to ".join(ends)] = rate
         for kind, rates in by_kind.items():
-            yield from _under(kind, known, rates, least)
+            yield from _find_slow_links(kind, known, rates, min_share)
 
 
-def _late(document: Mapping[str, Any]) -> Iterator[_SlowLink]:
+def _find_high_latencies(document: Mapping[str, Any]) -> Iterator[_SlowLink]:
     by_kind: dict[str, dict[str, float]] = defaultdict(dict)
-    for out, to, kind, latency_us in _pairs(document, "latency_us"):
-        by_kind[kind][_pair(document, out, to)] = latency_us
-    for kind, found in by_kind.items():
-        usual_us = median(found.values())
-        for ends, latency_us in found.items() if len(found) >= _FEWEST_PEERS else ():
+    for out, to, kind, latency_us in _iterate_pairs(document, "latency_us"):
+        by_kind[kind][_format_pair(document, out, to)] = latency_us
+    for kind, latencies_us in by_kind.items():
+        usual_us = median(latencies_us.values())
+        for ends, latency_us in latencies_us.items() if len(latencies_us) >= _MIN_PEERS else ():
             if latency_us > _LATENCY_FACTOR * usual_us:
                 text = (
                     f"{ends} {latency_us:.3g} us: {latency_us / usual_us:.1f} times the {usual_us:.3g} us of "
-                    f"{_OF_PEERS.format(kind=kind)}"
+                    f"{_PEER_REFERENCE.format(kind=kind)}"
                 )
                 yield usual_us / latency_us - 1, text
 
 
-def _slower(ends: str, rate: float, kind: str, expected: float, whose: str) -> _SlowLink:
+def _describe_slow_link(ends: str, rate: float, kind: str, expected: float, whose: str) -> _SlowLink:
     under = 1 - rate / expected
     text = f"{ends} {rate:.3g} GB/s: {100 * under:.0f} % under the {expected:.3g} GB/s of {whose.format(kind=kind)}"
     return -under, text
 
 
-def _pair(document: Mapping[str, Any], out: int, to: int) -> str:
+def _format_pair(document: Mapping[str, Any], out: int, to: int) -> str:
     return f"{document['devices'][out]['name']} to {document['devices'][to]['name']}"

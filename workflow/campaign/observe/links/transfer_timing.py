@@ -19,12 +19,12 @@ import torch.distributed as dist
 from campaign.workloads.trainer.rank_device import device_module
 
 PING_PONGS = 10  # in one latency sample
-LARGEST_COPY_BYTES = 2**28
-LARGEST_COPY_ON_CPU_BYTES = 2**26
+MAX_COPY_BYTES = 2**28
+MAX_COPY_BYTES_ON_CPU = 2**26
 """Beyond every cache; a larger copy within main memory says nothing more."""
 
 
-class Exchange:
+class MessageTimer:
     """This rank's end of timed messages with one other rank at a time."""
 
     def __init__(self, device: torch.device) -> None:
@@ -32,7 +32,7 @@ class Exchange:
         self._word = torch.zeros(1, device=device)
         self._answer = torch.zeros(1, device=device)
 
-    def buffer(self, size_bytes: int) -> torch.Tensor:
+    def create_buffer(self, size_bytes: int) -> torch.Tensor:
         """Create a buffer of zeros, whose sums stay zero."""
         return torch.zeros(size_bytes // 4, device=self.device)
 
@@ -40,7 +40,7 @@ class Exchange:
         if self.device.type != "cpu":
             device_module(self.device.type).synchronize(self.device)
 
-    def ping_pong(self, buffer: torch.Tensor, peer: int, begins: bool) -> float:
+    def time_ping_pong(self, buffer: torch.Tensor, peer: int, begins: bool) -> float:
         """Return the one-way latency in seconds, on a GPU the mean of several queued round trips, else their median."""
         self.synchronize()
         trips_s = []
@@ -59,7 +59,7 @@ class Exchange:
         # On a queue only the whole has an end; elsewhere a trip during which something else ran says nothing of the link.
         return (median(trips_s) if self.device.type == "cpu" else whole_s) / 2
 
-    def one_way(self, buffer: torch.Tensor, peer: int, sends: bool) -> float:
+    def time_one_way(self, buffer: torch.Tensor, peer: int, sends: bool) -> float:
         """Return the seconds until the receiver's acknowledgement; meaningless at the receiver."""
         self.synchronize()
         started_s = time.perf_counter()
@@ -72,11 +72,13 @@ class Exchange:
         self.synchronize()
         return time.perf_counter() - started_s
 
-    def both_ways(self, out: torch.Tensor, into: torch.Tensor, peer: int, _: bool = True) -> float:
+    def time_both_ways(
+        self, send_buffer: torch.Tensor, receive_buffer: torch.Tensor, peer: int, _: bool = True
+    ) -> float:
         """Return the seconds until both ranks have each other's whole buffer."""
         self.synchronize()
         started_s = time.perf_counter()
-        self._swap(out, into, peer)
+        self._swap(send_buffer, receive_buffer, peer)
         # Sent when this rank has received all, so that receiving the other's says the same of the other.
         self._swap(self._word, self._answer, peer)
         self.synchronize()
@@ -84,31 +86,31 @@ class Exchange:
 
     # In batches also where it is one operation: NCCL then uses the communicator of all ranks and makes none for each pair.
     def _send(self, buffer: torch.Tensor, peer: int) -> None:
-        _wait(dist.P2POp(dist.isend, buffer, peer))
+        _run_operations(dist.P2POp(dist.isend, buffer, peer))
 
     def _receive(self, buffer: torch.Tensor, peer: int) -> None:
-        _wait(dist.P2POp(dist.irecv, buffer, peer))
+        _run_operations(dist.P2POp(dist.irecv, buffer, peer))
 
-    def _swap(self, out: torch.Tensor, into: torch.Tensor, peer: int) -> None:
-        _wait(dist.P2POp(dist.isend, out, peer), dist.P2POp(dist.irecv, into, peer))
+    def _swap(self, send_buffer: torch.Tensor, receive_buffer: torch.Tensor, peer: int) -> None:
+        _run_operations(dist.P2POp(dist.isend, send_buffer, peer), dist.P2POp(dist.irecv, receive_buffer, peer))
 
 
-def _wait(*operations: dist.P2POp) -> None:
+def _run_operations(*operations: dist.P2POp) -> None:
     for work in dist.batch_isend_irecv(list(operations)):
         work.wait()
 
 
-def copies_s(device: torch.device, size_bytes: int, warmup: int, repeats: int) -> tuple[list[float], list[float]]:
+def time_copies(device: torch.device, size_bytes: int, warmup: int, repeats: int) -> tuple[list[float], list[float]]:
     """Return the seconds of copies to and from the device. Host memory is pinned; a CPU process copies within main memory."""
     host = torch.zeros(size_bytes // 4, pin_memory=device.type != "cpu")
-    there = torch.zeros(size_bytes // 4, device=device)
-    timed = _by_clock if device.type == "cpu" else partial(_by_events, device_module(device.type))
-    to_device = [timed(lambda: there.copy_(host, non_blocking=True)) for _ in range(warmup + repeats)]
-    from_device = [timed(lambda: host.copy_(there, non_blocking=True)) for _ in range(warmup + repeats)]
+    device_buffer = torch.zeros(size_bytes // 4, device=device)
+    time_copy = _time_by_clock if device.type == "cpu" else partial(_time_by_events, device_module(device.type))
+    to_device = [time_copy(lambda: device_buffer.copy_(host, non_blocking=True)) for _ in range(warmup + repeats)]
+    from_device = [time_copy(lambda: host.copy_(device_buffer, non_blocking=True)) for _ in range(warmup + repeats)]
     return to_device[warmup:], from_device[warmup:]
 
 
-def _by_events(module: Any, copy: Callable[[], object]) -> float:
+def _time_by_events(module: Any, copy: Callable[[], object]) -> float:
     before, after = module.Event(enable_timing=True), module.Event(enable_timing=True)
     before.record()
     copy()
@@ -117,7 +119,7 @@ def _by_events(module: Any, copy: Callable[[], object]) -> float:
     return float(before.elapsed_time(after)) * 1e-3
 
 
-def _by_clock(copy: Callable[[], object]) -> float:
+def _time_by_clock(copy: Callable[[], object]) -> float:
     started_s = time.perf_counter()
     copy()
     return time.perf_counter() - started_s

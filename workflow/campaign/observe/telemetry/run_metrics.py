@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from campaign.observe.telemetry.samples import HostSamples, Series, TimeWindow, together
+from campaign.observe.telemetry.samples import HostSamples, SampleSeries, TimeWindow, sum_counters
 
 _UUID = re.compile(r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _GB = 1e9
 T = TypeVar("T")
-_FEWEST_LOOKS = 5
-_BUSY_PCT, _CONTEXT_MIB = 1.0, 32.0
+_MIN_SAMPLES = 5
+_MIN_BUSY_PCT, _MIN_CONTEXT_MIB = 1.0, 32.0
 
 ONE_MACHINE = "telemetry: emulated hosts share one machine's counters"
 WHOLE_RUN = "telemetry over the whole run"
-LOOKS = "telemetry: PCIe rates are from looks of 20 ms"
+SHORT_PCIE_SAMPLES = "telemetry: PCIe rates are from looks of 20 ms"
 PART_OF_A_DEVICE = (
     "telemetry: NVML tells only the memory of a part of a device (MIG), not its power, clocks and traffic"
 )
-PARTS = "gpu:MIG-"
+PART_PREFIX = "gpu:MIG-"
 
 # Quantity -> names of its mean and its peak.
 _VALUES: Mapping[str, tuple[str, str]] = {
@@ -63,7 +63,7 @@ _NETWORK_RATES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedDeviceNames:
     """Names of the devices of a run on a sampler's host.
 
     Args:
@@ -71,26 +71,26 @@ class Used:
         reported: UUIDs that ranks report, one per device, or empty.
     """
 
-    named: tuple[str | None, ...] = ()
-    reported: tuple[str, ...] = ()
+    host_names: tuple[str | None, ...] = ()
+    reported_uuids: tuple[str, ...] = ()
 
-    def names(self, there: Sequence[str]) -> tuple[str, ...]:
+    def match_names(self, parts: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the used devices among the parts of a host, or () if they are unknown.
 
         A rank's report on an NVIDIA device takes precedence, except for parts (MIG), which may report the whole device. torch's
         UUIDs of
         other vendors' devices differ from those of the vendors' tools.
         """
-        named = tuple(name for name in self.named if name and _UUID.fullmatch(name))
-        of_parts = any(name.startswith("MIG-") for name in named)
-        if self.reported and not of_parts and any(part.startswith(("gpu:GPU-", PARTS)) for part in there):
-            return self.reported
-        return named if len(named) == len(self.named) else ()
+        uuids = tuple(name for name in self.host_names if name and _UUID.fullmatch(name))
+        has_parts = any(name.startswith("MIG-") for name in uuids)
+        if self.reported_uuids and not has_parts and any(part.startswith(("gpu:GPU-", PART_PREFIX)) for part in parts):
+            return self.reported_uuids
+        return uuids if len(uuids) == len(self.host_names) else ()
 
 
-def reported(ran_on: Sequence[str]) -> tuple[str | None, ...]:
-    """Return the UUID at the end of each rank's description of its device (`Record.ran_on`), or None."""
-    words = (said.rpartition(" ")[2] for said in ran_on)
+def parse_reported_uuids(ran_on: Sequence[str]) -> tuple[str | None, ...]:
+    """Return the UUID at the end of each rank's description of its device (`Record.list_devices_used`), or None."""
+    words = (description.rpartition(" ")[2] for description in ran_on)
     return tuple(word if _UUID.fullmatch(word) else None for word in words)
 
 
@@ -98,18 +98,18 @@ def reported(ran_on: Sequence[str]) -> tuple[str | None, ...]:
 class _SampledDevice:
     """Device and the samples that contain it."""
 
-    seen_by: HostSamples
+    samples: HostSamples
     part: str
 
-    def series(self, quantity: str) -> Series | None:
-        return self.seen_by.of(self.part, quantity)
+    def find_series(self, quantity: str) -> SampleSeries | None:
+        return self.samples.find_series(self.part, quantity)
 
-    def covered(self, quantity: str, window: TimeWindow) -> Series | None:
-        return _covered(self.seen_by, self.part, quantity, window)
+    def find_covering_series(self, quantity: str, window: TimeWindow) -> SampleSeries | None:
+        return _find_covering_series(self.samples, self.part, quantity, window)
 
 
-def summary(
-    hosts: Sequence[HostSamples], window: TimeWindow, used: Mapping[str, Used], samples: float | None
+def summarize_run(
+    hosts: Sequence[HostSamples], window: TimeWindow, used_names: Mapping[str, UsedDeviceNames], samples: float | None
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Compute the metrics and flags of a run from its samples.
 
@@ -119,16 +119,20 @@ def summary(
         used: names of used devices by sampler (its host's name).
         samples: number of samples that the run worked through in the window.
     """
-    devices, problems = used_devices(hosts, used)
+    devices, problems = find_used_devices(hosts, used_names)
     flags = [f"telemetry: {problem}" for problem in problems]
-    metrics = {} if problems else dict(_of_devices(devices, window, samples))
-    metrics |= _of_hosts(hosts, window)
+    metrics = {} if problems else dict(_device_metrics(devices, window, samples))
+    metrics |= _host_metrics(hosts, window)
     if not problems:
-        flags += [LOOKS] if any(device.series("pcie_received_gb_per_s") for device in devices) else []
-        flags += [f"telemetry: {each.part} on {each.seen_by.host} was lost" for each in devices if each.series("lost")]
-        flags += [f"telemetry: {each.part} {thin}" for each in devices if (thin := _thin(each, window))]
-        flags += [PART_OF_A_DEVICE] if any(device.part.startswith(PARTS) for device in devices) else []
-        flags += [f"telemetry: {said}" for device in devices for said in _others(device)]
+        flags += [SHORT_PCIE_SAMPLES] if any(device.find_series("pcie_received_gb_per_s") for device in devices) else []
+        flags += [
+            f"telemetry: {each.part} on {each.samples.host} was lost" for each in devices if each.find_series("lost")
+        ]
+        flags += [
+            f"telemetry: {each.part} {thin}" for each in devices if (thin := _describe_sparse_samples(each, window))
+        ]
+        flags += [PART_OF_A_DEVICE] if any(device.part.startswith(PART_PREFIX) for device in devices) else []
+        flags += [f"telemetry: {message}" for device in devices for message in _describe_other_processes(device)]
     flags += [
         f"telemetry: the clock of {each.host} was set by {each.jumped_s:.1f} s while the run was on"
         for each in hosts
@@ -137,65 +141,70 @@ def summary(
     return metrics, tuple(flags)
 
 
-def _thin(device: _SampledDevice, window: TimeWindow) -> str:
+def _describe_sparse_samples(device: _SampledDevice, window: TimeWindow) -> str:
     """Describe how little of the window a device was sampled in, or return '' if that is enough for metrics."""
-    series = next(filter(None, map(device.series, ("power_w", "memory_used_mib", "utilisation_pct"))), None)
-    interval_s = device.seen_by.interval_s
-    if series is None or series.covers(window, interval_s) or device.series("lost"):
+    series = next(filter(None, map(device.find_series, ("power_w", "memory_used_mib", "utilisation_pct"))), None)
+    interval_s = device.samples.interval_s
+    if series is None or series.covers(window, interval_s) or device.find_series("lost"):
         return ""
-    count, share = len(series.inside(window).times), series.covered_share(window, interval_s)
+    count, share = len(series.restrict(window).times), series.covered_share(window, interval_s)
     return (
         f"was sampled in {100 * share:.0f} % of the window ({count} samples in {window.length_s:.3g} s, one each "
         f"{interval_s:.3g} s), too little for metrics"
     )
 
 
-def _others(device: _SampledDevice) -> Iterator[str]:
+def _describe_other_processes(device: _SampledDevice) -> Iterator[str]:
     """Describe the processes that were on a device before and during the run; the run starts its own processes."""
-    for quantity, memory_mib in device.seen_by.earlier.get(device.part, {}).items():
-        still = device.series(quantity) if quantity.startswith("process_") else None
-        if still and len(still.times) > 1:  # one of the run before may be ending yet
+    for quantity, memory_mib in device.samples.earlier.get(device.part, {}).items():
+        process_series = device.find_series(quantity) if quantity.startswith("process_") else None
+        if process_series and len(process_series.times) > 1:  # one of the run before may be ending yet
             pid = quantity.split("_")[1]
             yield f"{device.part} had another process before and in the run: pid {pid}, {memory_mib:,.0f} MiB"
 
 
-def used_devices(hosts: Sequence[HostSamples], used: Mapping[str, Used]) -> tuple[list[_SampledDevice], list[str]]:
+def find_used_devices(
+    hosts: Sequence[HostSamples], used_names: Mapping[str, UsedDeviceNames]
+) -> tuple[list[_SampledDevice], list[str]]:
     """Return the devices that the run used, and the reasons why some are unknown.
 
     No device counts if one is unknown, because another device's figures would pass for its own. Gauges that a program publishes
     take
     the place of devices. Without names, a run that used as many devices as its host has used all of them.
     """
-    gauges = {part: _SampledDevice(host, part) for host in reversed(hosts) for part in host.parts("gauge")}
+    gauges = {part: _SampledDevice(host, part) for host in reversed(hosts) for part in host.list_parts("gauge")}
     if gauges:
         return list(gauges.values()), []
-    found: dict[str, _SampledDevice] = {}
+    devices: dict[str, _SampledDevice] = {}
     problems = []
     for host in hosts:
-        wanted = used.get(host.host, Used())
-        there = {_bare(part): part for part in host.parts("gpu")}
-        count = len(wanted.named)
-        names = wanted.names(list(there.values()))
-        if not there and count:
-            why = f" ({'; '.join(host.problems)})" if host.problems else ""
-            problems.append(f"no device was seen on {host.host}{why}, and the run used {count} there")
-        elif not names and count not in (0, len(there)):
+        device_names = used_names.get(host.host, UsedDeviceNames())
+        parts_by_uuid = {_strip_prefixes(part): part for part in host.list_parts("gpu")}
+        count = len(device_names.host_names)
+        names = device_names.match_names(list(parts_by_uuid.values()))
+        if not parts_by_uuid and count:
+            reason = f" ({'; '.join(host.problems)})" if host.problems else ""
+            problems.append(f"no device was seen on {host.host}{reason}, and the run used {count} there")
+        elif not names and count not in (0, len(parts_by_uuid)):
             problems.append(
-                f"which {count} of {len(there)} devices on {host.host} the run used is not known: no rank reports UUIDs, and "
+                f"which {count} of {len(parts_by_uuid)} devices on {host.host} "
+                "the run used is not known: no rank reports UUIDs, and "
                 "the composition has no UUIDs as the host's names"
             )
         else:
             parts = (
-                {name: there.get(_bare(f"gpu:{name}")) for name in names} if names else dict.fromkeys(there.values())
+                {name: parts_by_uuid.get(_strip_prefixes(f"gpu:{name}")) for name in names}
+                if names
+                else dict.fromkeys(parts_by_uuid.values())
             )
             problems += [f"{name} was not seen" for name, part in parts.items() if names and part is None]
-            chosen = [part for name, part in parts.items() if part] if names else list(there.values())
-            found |= {part: _SampledDevice(host, part) for part in (chosen if count else [])}
-    return list(found.values()), problems
+            used_parts = [part for name, part in parts.items() if part] if names else list(parts_by_uuid.values())
+            devices |= {part: _SampledDevice(host, part) for part in (used_parts if count else [])}
+    return list(devices.values()), problems
 
 
-def unused_devices(
-    hosts: Sequence[HostSamples], used: Mapping[str, Used], run: TimeWindow
+def find_unused_devices(
+    hosts: Sequence[HostSamples], used_names: Mapping[str, UsedDeviceNames], run: TimeWindow
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return messages on devices that did nothing in a run, and flags of devices that computed nothing.
 
@@ -208,175 +217,194 @@ def unused_devices(
     unused: list[str] = []
     idle: list[str] = []
     for host in hosts:
-        wanted = used.get(host.host, Used())
-        there = {_bare(part): part for part in host.parts("gpu")}
-        names = wanted.names(list(there.values()))
-        named = [there.get(_bare(f"gpu:{name}")) for name in names]
-        parts = [part for part in named if part] if names else list(there.values())
-        still = [found for part in parts if (found := _still(_SampledDevice(host, part), run))]
-        lacking = still[: max(0, len(wanted.named) - (len(parts) - len(still)))]
-        unused += [said for said, in_use in lacking if not in_use]
-        idle += [f"telemetry: {said}" for said, in_use in lacking if in_use]
+        device_names = used_names.get(host.host, UsedDeviceNames())
+        parts_by_uuid = {_strip_prefixes(part): part for part in host.list_parts("gpu")}
+        names = device_names.match_names(list(parts_by_uuid.values()))
+        matched_parts = [parts_by_uuid.get(_strip_prefixes(f"gpu:{name}")) for name in names]
+        parts = [part for part in matched_parts if part] if names else list(parts_by_uuid.values())
+        idle_devices = [
+            idle_device for part in parts if (idle_device := _describe_idle_device(_SampledDevice(host, part), run))
+        ]
+        missing_devices = idle_devices[: max(0, len(device_names.host_names) - (len(parts) - len(idle_devices)))]
+        unused += [message for message, in_use in missing_devices if not in_use]
+        idle += [f"telemetry: {message}" for message, in_use in missing_devices if in_use]
     return tuple(unused), tuple(idle)
 
 
-def _still(device: _SampledDevice, run: TimeWindow) -> tuple[str, bool] | None:
+def _describe_idle_device(device: _SampledDevice, run: TimeWindow) -> tuple[str, bool] | None:
     """Return a message on an idle device and whether a program may have used it, or None if the device was busy."""
-    busy, memory = (device.covered(name, run) for name in ("utilisation_pct", "memory_used_mib"))
-    samples = len(busy.inside(run).times) if busy else 0
-    if busy is None or samples < _FEWEST_LOOKS or busy.peak(run) >= _BUSY_PCT:
+    busy, memory = (device.find_covering_series(name, run) for name in ("utilisation_pct", "memory_used_mib"))
+    samples = len(busy.restrict(run).times) if busy else 0
+    if busy is None or samples < _MIN_SAMPLES or busy.find_peak(run) >= _MIN_BUSY_PCT:
         return None
-    said = f"{device.part} on {device.seen_by.host} was never busy in {samples} samples"
+    message = f"{device.part} on {device.samples.host} was never busy in {samples} samples"
     if memory is None:
-        return said, True
-    return f"{said}, and had {memory.peak(run):.3g} MiB of its memory in use", memory.peak(run) >= _CONTEXT_MIB
+        return message, True
+    return f"{message}, and had {memory.find_peak(run):.3g} MiB of its memory in use", memory.find_peak(
+        run
+    ) >= _MIN_CONTEXT_MIB
 
 
-def _bare(part: str) -> str:
+def _strip_prefixes(part: str) -> str:
     return part.partition(":")[2].lower().removeprefix("gpu-").removeprefix("mig-")
 
 
-def _of_devices(
+def _device_metrics(
     devices: Sequence[_SampledDevice], window: TimeWindow, samples: float | None
 ) -> Iterator[tuple[str, float]]:
     """Yield the metrics of all used devices over a window."""
     for quantity, names in _VALUES.items():
-        yield from _means((device.covered(quantity, window) for device in devices), window, *names)
+        yield from _mean_and_peak((device.find_covering_series(quantity, window) for device in devices), window, *names)
     for quantity, name in _DEVICE_RATES.items():
-        yield from _rates([device.covered(quantity, window) for device in devices], window, name)
-    yield from _held_back(devices, window)
-    yield from _pcie_link(devices, window)
-    yield from _sampling(devices)
+        yield from _rate_metrics([device.find_covering_series(quantity, window) for device in devices], window, name)
+    yield from _clock_limit_shares(devices, window)
+    yield from _pcie_link_metrics(devices, window)
+    yield from _sampling_metrics(devices)
     for quantity, name in _EVENTS.items():
-        if counted := _all(device.series(quantity) for device in devices):
-            yield name, sum(max(0.0, each.values[-1] - each.values[0]) for each in counted)
-    if energy_j := _all(_energy_j(device, window) for device in devices):
+        if event_series := _all_or_none(device.find_series(quantity) for device in devices):
+            yield name, sum(max(0.0, each.values[-1] - each.values[0]) for each in event_series)
+    if energy_j := _all_or_none(_device_energy_j(device, window) for device in devices):
         yield "energy_j", sum(energy_j)
         if samples:
             yield "energy_per_sample_j", sum(energy_j) / samples
 
 
-def _all(values: Iterable[T | None]) -> list[T]:
+def _all_or_none(values: Iterable[T | None]) -> list[T]:
     """Return all values, or nothing if one is missing, because a mean over some devices would pass for one over all."""
-    found = list(values)
-    known = [each for each in found if each is not None]
-    return known if len(known) == len(found) else []
+    items = list(values)
+    present = [each for each in items if each is not None]
+    return present if len(present) == len(items) else []
 
 
-def _means(series: Iterable[Series | None], window: TimeWindow, mean: str, peak: str) -> Iterator[tuple[str, float]]:
-    if known := _all(series):
+def _mean_and_peak(
+    series: Iterable[SampleSeries | None], window: TimeWindow, mean: str, peak: str
+) -> Iterator[tuple[str, float]]:
+    if known := _all_or_none(series):
         yield mean, sum(each.mean(window) for each in known) / len(known)
         if peak:
-            yield peak, max(each.peak(window) for each in known)
+            yield peak, max(each.find_peak(window) for each in known)
 
 
-def _rates(series: Sequence[Series | None], window: TimeWindow, name: str) -> Iterator[tuple[str, float]]:
-    rates = _all(each.rate(window) if each else None for each in series)
-    fastest = _all(each.fastest(window) if each else None for each in series)
+def _rate_metrics(series: Sequence[SampleSeries | None], window: TimeWindow, name: str) -> Iterator[tuple[str, float]]:
+    rates = _all_or_none(each.growth_rate(window) if each else None for each in series)
+    fastest = _all_or_none(each.max_growth_rate(window) if each else None for each in series)
     if rates and fastest:
         yield f"{name}_mean_gb_per_s", sum(rates) / len(rates) / _GB
         yield f"{name}_peak_gb_per_s", max(fastest) / _GB
 
 
-def _held_back(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterator[tuple[str, float]]:
+def _clock_limit_shares(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterator[tuple[str, float]]:
     """Yield the shares of time in which clocks were limited.
 
     The power limit is normal under load; heat and the board's protection are not; a user may have set the clocks.
     """
     kinds = {
-        kind: _all(device.covered(kind, window) for device in devices)
+        kind: _all_or_none(device.find_covering_series(kind, window) for device in devices)
         for kind in ("capped_power", "slowed_thermal", "slowed_hardware", "clocks_set")
     }
     if not all(kinds.values()):
         return
     pairs = zip(kinds["slowed_thermal"], kinds["slowed_hardware"], strict=True)
-    slowed = [Series(a.times, tuple(map(max, a.values, b.values))) for a, b in pairs]
+    slowed_series = [SampleSeries(a.times, tuple(map(max, a.values, b.values))) for a, b in pairs]
     for name, series in (
         ("device_power_capped_share_pct", kinds["capped_power"]),
-        ("device_slowed_share_pct", slowed),
+        ("device_slowed_share_pct", slowed_series),
         ("throttled_thermal_share_pct", kinds["slowed_thermal"]),
         ("device_clocks_set_share_pct", kinds["clocks_set"]),
     ):
         yield name, 100 * sum(each.mean(window) for each in series) / len(devices)
 
 
-def _pcie_link(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterator[tuple[str, float]]:
+def _pcie_link_metrics(devices: Sequence[_SampledDevice], window: TimeWindow) -> Iterator[tuple[str, float]]:
     """Yield PCIe generation and width of the slowest device, each at its best, because idle links save power."""
     for quantity in ("pcie_generation", "pcie_width"):
-        if known := _all(device.covered(quantity, window) for device in devices):
-            yield quantity, min(each.peak(window) for each in known)
+        if known := _all_or_none(device.find_covering_series(quantity, window) for device in devices):
+            yield quantity, min(each.find_peak(window) for each in known)
 
 
-def _sampling(devices: Sequence[_SampledDevice]) -> Iterator[tuple[str, float]]:
-    if known := [device.seen_by for device in devices if device.seen_by.look_s]:
+def _sampling_metrics(devices: Sequence[_SampledDevice]) -> Iterator[tuple[str, float]]:
+    if known := [device.samples for device in devices if device.samples.look_s]:
         yield "telemetry_interval_s", max(each.interval_s for each in known)
         yield "telemetry_look_s", max(each.look_s for each in known)
 
 
-def _energy_j(device: _SampledDevice, window: TimeWindow) -> float | None:
+def _device_energy_j(device: _SampledDevice, window: TimeWindow) -> float | None:
     """Return the energy of a device over the window (J), by its own counter if it has one, otherwise by its power."""
-    counter, power = device.covered("energy_j", window), device.covered("power_w", window)
-    if counter and (rate_w := counter.rate(window)) is not None:
+    counter, power = device.find_covering_series("energy_j", window), device.find_covering_series("power_w", window)
+    if counter and (rate_w := counter.growth_rate(window)) is not None:
         return rate_w * window.length_s
     return power.integral(window) if power else None
 
 
-def _of_hosts(hosts: Sequence[HostSamples], window: TimeWindow) -> Iterator[tuple[str, float]]:
+def _host_metrics(hosts: Sequence[HostSamples], window: TimeWindow) -> Iterator[tuple[str, float]]:
     machines = list({host.machine: host for host in reversed(hosts)}.values())
     networks = list({(host.machine, host.network): host for host in reversed(hosts)}.values())
-    yield from _processors(machines, window)
-    memory = (_covered(host, "host", "memory_used_mib", window) for host in machines)
-    yield from _means(memory, window, "host_memory_used_mean_mib", "host_memory_used_peak_mib")
+    yield from _processor_metrics(machines, window)
+    memory = (_find_covering_series(host, "host", "memory_used_mib", window) for host in machines)
+    yield from _mean_and_peak(memory, window, "host_memory_used_mean_mib", "host_memory_used_peak_mib")
     for group, rates in ((machines, _MACHINE_RATES), (networks, _NETWORK_RATES)):
         for kinds, quantity, name in rates:
-            yield from _rates([_summed(host, kinds, quantity, window) for host in group], window, name)
+            yield from _rate_metrics(
+                [_sum_covering_series(host, kinds, quantity, window) for host in group], window, name
+            )
     packages = [
-        series.rate(window)
+        series.growth_rate(window)
         for host in machines
-        for part in host.parts("socket")
-        if (series := _covered(host, part, "package_energy_j", window))
+        for part in host.list_parts("socket")
+        if (series := _find_covering_series(host, part, "package_energy_j", window))
     ]
-    if rates_w := _all(packages):
+    if rates_w := _all_or_none(packages):
         yield "host_energy_j", sum(rates_w) * window.length_s
-    own = [series.rate(window) for host in hosts if (series := _covered(host, "sampler", "cpu_used_s", window))]
-    if shares := [share for share in own if share is not None]:
+    sampler_shares = [
+        series.growth_rate(window)
+        for host in hosts
+        if (series := _find_covering_series(host, "sampler", "cpu_used_s", window))
+    ]
+    if shares := [share for share in sampler_shares if share is not None]:
         yield "telemetry_cpu_mean_pct", 100 * sum(shares) / len(shares)
 
 
-def _covered(host: HostSamples, part: str, quantity: str, window: TimeWindow) -> Series | None:
+def _find_covering_series(host: HostSamples, part: str, quantity: str, window: TimeWindow) -> SampleSeries | None:
     """Return the series of a quantity that was sampled from the window's start to its end, or None."""
-    series = host.of(part, quantity)
+    series = host.find_series(part, quantity)
     return series if series and series.covers(window, host.interval_s) else None
 
 
-def _summed(host: HostSamples, kinds: Sequence[str], quantity: str, window: TimeWindow) -> Series | None:
-    summed = together([each for part in host.parts(*kinds) if (each := host.of(part, quantity))])
-    return summed if summed and summed.covers(window, host.interval_s) else None
+def _sum_covering_series(
+    host: HostSamples, kinds: Sequence[str], quantity: str, window: TimeWindow
+) -> SampleSeries | None:
+    total = sum_counters([each for part in host.list_parts(*kinds) if (each := host.find_series(part, quantity))])
+    return total if total and total.covers(window, host.interval_s) else None
 
 
-def _processors(machines: Sequence[HostSamples], window: TimeWindow) -> Iterator[tuple[str, float]]:
+def _processor_metrics(machines: Sequence[HostSamples], window: TimeWindow) -> Iterator[tuple[str, float]]:
     """Yield the utilisation of all processors, of the busiest socket, and the share taken by other guests."""
-    whole = _all(_share(host, "host", "cpu_busy_s", window) for host in machines)
-    if whole:
-        peaks = [_peak_share(host, window) or share for host, share in zip(machines, whole, strict=True)]
-        stolen = [_share(host, "host", "cpu_stolen_s", window) or 0.0 for host in machines]
-        yield "cpu_utilisation_mean_pct", sum(whole) / len(whole)
+    host_shares = _all_or_none(_busy_share_pct(host, "host", "cpu_busy_s", window) for host in machines)
+    if host_shares:
+        peaks = [_peak_busy_share_pct(host, window) or share for host, share in zip(machines, host_shares, strict=True)]
+        stolen_shares = [_busy_share_pct(host, "host", "cpu_stolen_s", window) or 0.0 for host in machines]
+        yield "cpu_utilisation_mean_pct", sum(host_shares) / len(host_shares)
         yield "cpu_utilisation_peak_pct", max(peaks)
-        yield "cpu_stolen_mean_pct", sum(stolen) / len(stolen)
-        sockets = [_share(host, part, "cpu_busy_s", window) for host in machines for part in host.parts("socket")]
+        yield "cpu_stolen_mean_pct", sum(stolen_shares) / len(stolen_shares)
+        sockets = [
+            _busy_share_pct(host, part, "cpu_busy_s", window) for host in machines for part in host.list_parts("socket")
+        ]
         if known := [share for share in sockets if share is not None]:
             yield "cpu_socket_utilisation_max_pct", max(known)
 
 
-def _share(host: HostSamples, part: str, quantity: str, window: TimeWindow) -> float | None:
-    busy, every = _covered(host, part, quantity, window), _covered(host, part, "cpu_all_s", window)
-    rates = [each.rate(window) if each else None for each in (busy, every)]
+def _busy_share_pct(host: HostSamples, part: str, quantity: str, window: TimeWindow) -> float | None:
+    busy, every = (
+        _find_covering_series(host, part, quantity, window),
+        _find_covering_series(host, part, "cpu_all_s", window),
+    )
+    rates = [each.growth_rate(window) if each else None for each in (busy, every)]
     return min(100.0, 100 * rates[0] / rates[1]) if rates[0] is not None and rates[1] else None
 
 
-def _peak_share(host: HostSamples, window: TimeWindow) -> float | None:
+def _peak_busy_share_pct(host: HostSamples, window: TimeWindow) -> float | None:
     """Return the largest busy share between two samples of the window (percent)."""
-    busy, every = (host.series["host", name].inside(window).values for name in ("cpu_busy_s", "cpu_all_s"))
+    busy, every = (host.series["host", name].restrict(window).values for name in ("cpu_busy_s", "cpu_all_s"))
     pairs = pairwise(zip(busy, every, strict=True))
     shares = (
         min(100.0, 100 * (busy_later - busy_before) / (later - before))

@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING
 
 from campaign.common.accelerators.nvidia import get_visible_uuids
 from campaign.common.files import make_directory, write_atomic
-from campaign.observe.telemetry.run_metrics import ONE_MACHINE, WHOLE_RUN, Used, reported, summary, unused_devices
-from campaign.observe.telemetry.samples import HostSamples, SampleFile, TimeWindow, rows
+from campaign.observe.telemetry.run_metrics import (
+    ONE_MACHINE,
+    WHOLE_RUN,
+    UsedDeviceNames,
+    find_unused_devices,
+    parse_reported_uuids,
+    summarize_run,
+)
+from campaign.observe.telemetry.samples import HostSamples, SampleFile, TimeWindow, build_columns
 from campaign.plan.used_devices import UsedDevices
 
 if TYPE_CHECKING:
@@ -29,11 +36,11 @@ GAUGES = "CAMPAIGN_GAUGES"
 NO_SAMPLES = (
     "telemetry: no samples in the window of {:.3g} s, with one each {:g} s; measure for longer, or lower telemetry_s"
 )
-_STARTS_S = 10.0  # a step of Slurm on many hosts begins within seconds
+_START_TIMEOUT_S = 10.0  # a step of Slurm on many hosts begins within seconds
 
 
 @dataclass(frozen=True)
-class Summary:
+class TelemetrySummary:
     """Telemetry of one run.
 
     Args:
@@ -62,8 +69,8 @@ class Telemetry:
     def __init__(self, launcher: Launcher, composition: Composition, interval_s: float | None, directory: Path) -> None:
         self._launcher, self._composition = launcher, composition
         self._interval_s, self._directory = interval_s, directory
-        self._started = ExitStack()
-        self._since = 0.0
+        self._sidecars = ExitStack()
+        self._started_s = 0.0
         self._files: dict[str, SampleFile] = {}
 
     @property
@@ -80,17 +87,17 @@ class Telemetry:
         argv = [sys.executable, "-m", "campaign.observe.telemetry.sampler", "--host", "{host}"]
         argv += ["--interval", f"{self._interval_s:g}", "--gauges", str(self._directory / "gauges")]
         argv += ["--out", str(self._directory / "{host}.jsonl")]
-        hosts = self._started.enter_context(self._launcher.sidecar(argv, self._directory))
+        hosts = self._sidecars.enter_context(self._launcher.sidecar(argv, self._directory))
         self._files = {host: SampleFile(self._directory / f"{host}.jsonl") for host in hosts}
-        self._since = time.time()
+        self._started_s = time.time()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._started.close()
+        self._sidecars.close()
         if self._interval_s is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def keep(
+    def store_run(
         self,
         started: float,
         ended: float,
@@ -99,7 +106,7 @@ class Telemetry:
         out: Path,
         devices: Mapping[str, int] | None = None,
         ran_on: Sequence[str] = (),
-    ) -> Summary:
+    ) -> TelemetrySummary:
         """Write the samples of a run, and compute metrics over its steady window, or over all of it. Nothing is raised.
 
         Args:
@@ -109,21 +116,21 @@ class Telemetry:
             samples: number of samples that the run worked through in that window.
             out: path of the Parquet file (see `write`).
             devices: number of devices of each host that the run used, `{}` for none that a sampler could see; None for all.
-            ran_on: devices that ranks reported (`Record.ran_on`).
+            ran_on: devices that ranks reported (`Record.list_devices_used`).
         """
         if self._interval_s is None:
-            return Summary()
+            return TelemetrySummary()
         window, run = TimeWindow(*(steady or (started, ended))), TimeWindow(started, ended)
-        hosts, silent = self._between(min(started, window.start), max(ended, window.end))
-        used = self._used(devices, ran_on)
+        hosts, silent = self._collect_samples(min(started, window.start), max(ended, window.end))
+        used = self._used_names_by_sampler(devices, ran_on)
         is_expected = self._expects_samples(window)
         flags = [f"telemetry: no samples of {host}" for host in silent if is_expected or hosts]
         if not any(len(series.times) > 1 for host in hosts for series in host.series.values()):
-            names_devices = devices is not None and any(host_devices.named for host_devices in used.values())
+            names_devices = devices is not None and any(host_devices.host_names for host_devices in used.values())
             flags += [NO_SAMPLES.format(window.length_s, self._interval_s)] if names_devices else []
-            return Summary({}, tuple(flags) if is_expected or names_devices else ())
-        metrics, flags_of_metrics = summary(hosts, window, used, samples)
-        unused, flags_of_unused = unused_devices(hosts, used, run)
+            return TelemetrySummary({}, tuple(flags) if is_expected or names_devices else ())
+        metrics, flags_of_metrics = summarize_run(hosts, window, used, samples)
+        unused, flags_of_unused = find_unused_devices(hosts, used, run)
         flags += [*flags_of_metrics, *flags_of_unused]
         if metrics and steady is None:
             flags.append(WHOLE_RUN)
@@ -134,43 +141,45 @@ class Telemetry:
         written, problem = _write_or_explain(out, hosts)
         if problem:
             flags.append(f"telemetry: the samples could not be written ({problem})")
-        return Summary(metrics, tuple(flags), written, unused)
+        return TelemetrySummary(metrics, tuple(flags), written, unused)
 
     def _expects_samples(self, window: TimeWindow) -> bool:
         """Return whether a sampler that works has left two samples in the window: it is long enough, and samplers had started."""
-        return window.length_s > 2 * (self._interval_s or 0.0) and window.start > self._since + _STARTS_S
+        return window.length_s > 2 * (self._interval_s or 0.0) and window.start > self._started_s + _START_TIMEOUT_S
 
-    def _between(self, first: float, last: float) -> tuple[list[HostSamples], list[str]]:
+    def _collect_samples(self, first: float, last: float) -> tuple[list[HostSamples], list[str]]:
         """Return the samples of hosts that have some, and the names of the hosts without. Samples are read once."""
-        seen, silent = [], []
+        host_samples, silent = [], []
         for host, file in self._files.items():
-            file.read_on()
-            if (found := file.between(first, last)) and found.series:
-                seen.append(found)
+            file.read_new_lines()
+            if (samples := file.collect_samples(first, last)) and samples.series:
+                host_samples.append(samples)
             else:
                 silent.append(host)
-            file.forget(last)
-        return seen, silent
+            file.drop_before(last)
+        return host_samples, silent
 
-    def _used(self, counts: Mapping[str, int] | None, ran_on: Sequence[str]) -> dict[str, Used]:
+    def _used_names_by_sampler(
+        self, counts: Mapping[str, int] | None, ran_on: Sequence[str]
+    ) -> dict[str, UsedDeviceNames]:
         """Return the names of used devices by sampler.
 
         Hosts without a separate sampler are only names of the first one's machine.
         """
         names: dict[str, list[str | None]] = {}
-        told: dict[str, list[str | None]] = {}
-        first, by_rank = next(iter(self._files), ""), iter(reported(ran_on))
+        uuids: dict[str, list[str | None]] = {}
+        first, by_rank = next(iter(self._files), ""), iter(parse_reported_uuids(ran_on))
         for host, devices in UsedDevices(self._composition).by_host.items():
-            used = devices if counts is None else devices[: counts.get(host, 0)]
+            used_devices = devices if counts is None else devices[: counts.get(host, 0)]
             sampler = host if host in self._files else first
-            names.setdefault(sampler, []).extend(device.host_id for device in used)
-            told.setdefault(sampler, []).extend(next(by_rank, None) for _ in used)
-        masked = get_visible_uuids(os.environ) if len(names) == 1 else ()
+            names.setdefault(sampler, []).extend(device.host_id for device in used_devices)
+            uuids.setdefault(sampler, []).extend(next(by_rank, None) for _ in used_devices)
+        visible = get_visible_uuids(os.environ) if len(names) == 1 else ()
         return {
-            sampler: Used(
+            sampler: UsedDeviceNames(
                 # Without names, a program that reports nothing uses what this process's own mask lets it see.
-                tuple(each) if any(each) else (*masked[: len(each)], *each[len(masked) :]),
-                tuple(uuid for uuid in told[sampler] if uuid) if all(told[sampler]) else (),
+                tuple(each) if any(each) else (*visible[: len(each)], *each[len(visible) :]),
+                tuple(uuid for uuid in uuids[sampler] if uuid) if all(uuids[sampler]) else (),
             )
             for sampler, each in names.items()
         }
@@ -182,17 +191,17 @@ def _write_or_explain(out: Path, hosts: Sequence[HostSamples]) -> tuple[Path | N
     The run is over then, and its record counts for more than its samples.
     """
     try:
-        return write(out, hosts), ""
+        return write_samples(out, hosts), ""
     except Exception as error:
         return None, getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def write(out: Path, hosts: Sequence[HostSamples]) -> Path:
+def write_samples(out: Path, hosts: Sequence[HostSamples]) -> Path:
     """Write the samples of a run atomically, and return the path of the file.
 
     The format is Parquet, or `.json.gz` with the same columns without pyarrow; tables read both alike.
     """
-    columns = rows(hosts)
+    columns = build_columns(hosts)
     make_directory(out.parent)
     try:
         import pyarrow as pa

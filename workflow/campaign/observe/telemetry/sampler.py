@@ -22,16 +22,16 @@ from statistics import median
 from typing import Any
 
 from campaign.observe.telemetry.sources import Probe, SamplerOptions, SensorReading, open_probes
-from campaign.observe.telemetry.sources.program_gauges import machine
+from campaign.observe.telemetry.sources.program_gauges import read_machine_id
 
 SCHEMA = "telemetry/1"
-SHARE = 0.006
+MAX_CPU_SHARE = 0.006
 """Of one core, for looks; with what comes around them, sampling a host without devices stays under 0.01."""
-_SHOWN_S = 1.0  # a shared file system shows what was written when the file is closed
-_MOST_WALL_SHARE = 0.5  # calls that wait, as for PCIe rates of older drivers, shall not fill the interval
+_REOPEN_INTERVAL_S = 1.0  # a shared file system shows what was written when the file is closed
+_MAX_WALL_SHARE = 0.5  # calls that wait, as for PCIe rates of older drivers, shall not fill the interval
 
 
-class Looks:
+class ProbeReader:
     """Reader of all probes.
 
     Args:
@@ -49,51 +49,51 @@ class Looks:
         self._probes = list(probes)
         self._clock, self._cpu = clock, cpu
 
-    def sample(self) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, list[tuple[float, float]]]]]:
+    def read_all(self) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, list[tuple[float, float]]]]]:
         """Return the current values, and times and values of earlier samples, both by part and quantity."""
-        read: dict[str, dict[str, float]] = {}
-        sampled: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        current_values: dict[str, dict[str, float]] = {}
+        earlier_samples: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for probe in tuple(self._probes):
-            for part, quantity, value, *at in self._read(probe):
+            for part, quantity, value, *at in self._read_probe(probe):
                 if at:
-                    sampled.setdefault(part, {}).setdefault(quantity, []).append((at[0], value))
+                    earlier_samples.setdefault(part, {}).setdefault(quantity, []).append((at[0], value))
                 else:
-                    read.setdefault(part, {})[quantity] = value
-        return read, sampled
+                    current_values.setdefault(part, {})[quantity] = value
+        return current_values, earlier_samples
 
-    def between(self, interval_s: float) -> None:
+    def read_frequent_probes(self, interval_s: float) -> None:
         """Read the probes that must be read more often than the sampling interval."""
         for probe in tuple(self._probes):
-            if hasattr(probe, "needed_every_s") and probe.needed_every_s() < interval_s:
-                self._read(probe)
+            if hasattr(probe, "max_read_interval_s") and probe.max_read_interval_s() < interval_s:
+                self._read_probe(probe)
 
-    def needed_every_s(self) -> float:
+    def max_read_interval_s(self) -> float:
         """Return the longest interval (seconds) at which such probes lose no counts."""
-        every_s = (probe.needed_every_s() for probe in self._probes if hasattr(probe, "needed_every_s"))
+        every_s = (probe.max_read_interval_s() for probe in self._probes if hasattr(probe, "max_read_interval_s"))
         return min(every_s, default=math.inf)
 
-    def cost_s(self) -> tuple[float, float]:
+    def measure_cost_s(self) -> tuple[float, float]:
         """Measure processor time and wall time of reading all probes (seconds), as medians of three after a warm-up."""
-        looks = []
+        costs = []
         for _ in range(4):
-            now, used = self._clock(), self._cpu()
-            found = self.sample()
-            looks.append((self._cpu() - used, self._clock() - now))
-        self.devices = sum(part.startswith("gpu:") for part in found[0])
-        cpu_s, wall_s = zip(*looks[1:], strict=True)
+            start_s, start_cpu_s = self._clock(), self._cpu()
+            values = self.read_all()
+            costs.append((self._cpu() - start_cpu_s, self._clock() - start_s))
+        self.devices = sum(part.startswith("gpu:") for part in values[0])
+        cpu_s, wall_s = zip(*costs[1:], strict=True)
         return median(cpu_s), median(wall_s)
 
-    def _read(self, probe: Probe) -> list[SensorReading]:
+    def _read_probe(self, probe: Probe) -> list[SensorReading]:
         try:
             return list(probe.read())
         except Exception as error:  # one that breaks must not cost the others
-            words = f"{type(probe).__name__} is not read any more: {type(error).__name__}: {error}"
-            print(words, file=sys.stderr, flush=True)
+            message = f"{type(probe).__name__} is not read any more: {type(error).__name__}: {error}"
+            print(message, file=sys.stderr, flush=True)
             self._probes.remove(probe)
             return []
 
 
-def interval_in_force(asked_s: float, cpu_s: float, wall_s: float, devices: int) -> float:
+def choose_interval(requested_s: float, cpu_s: float, wall_s: float, devices: int) -> float:
     """Return the requested interval, or the shortest one at which sampling stays within its share of processor time.
 
     Args:
@@ -102,7 +102,7 @@ def interval_in_force(asked_s: float, cpu_s: float, wall_s: float, devices: int)
         wall_s: wall time of one sample.
         devices: number of devices.
     """
-    return max(asked_s, cpu_s / (SHARE * (1 + devices)), wall_s / _MOST_WALL_SHARE)
+    return max(requested_s, cpu_s / (MAX_CPU_SHARE * (1 + devices)), wall_s / _MAX_WALL_SHARE)
 
 
 class SampleOutput:
@@ -110,85 +110,85 @@ class SampleOutput:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._torn = False
-        self._opened = time.monotonic()
+        self._has_torn_line = False
+        self._opened_s = time.monotonic()
         self._descriptor = self._open()
 
-    def line(self, document: dict[str, Any]) -> None:
+    def write_line(self, document: dict[str, Any]) -> None:
         """Append a document as one line.
 
         A line that cannot be written (full disk) is left out, and a torn line is ended before the next one.
         """
         text = json.dumps(document, separators=(",", ":")).encode() + b"\n"
-        if self._torn:
+        if self._has_torn_line:
             text = b"\n" + text
         try:
-            if time.monotonic() > self._opened + _SHOWN_S:
+            if time.monotonic() > self._opened_s + _REOPEN_INTERVAL_S:
                 os.close(self._descriptor)
-                self._opened = time.monotonic()
+                self._opened_s = time.monotonic()
                 self._descriptor = self._open()
-            self._torn = os.write(self._descriptor, text) < len(text)
+            self._has_torn_line = os.write(self._descriptor, text) < len(text)
         except OSError:
-            self._torn = True
+            self._has_torn_line = True
 
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
-class Parent:
+class ParentProcess:
     """Process that started this one."""
 
     def __init__(self) -> None:
         self._pid = os.getppid()
         self._poll = select.poll()
-        self._watched = False
+        self._is_watched = False
         with suppress(OSError):  # a parent that is in another namespace of pids
             self._poll.register(os.pidfd_open(self._pid), select.POLLIN)
-            self._watched = True
+            self._is_watched = True
 
-    def ended_within(self, wait_s: float) -> bool:
+    def wait_for_end(self, timeout_s: float) -> bool:
         """Wait for this many seconds or until the parent has ended, and return whether it has ended."""
-        until = time.monotonic() + wait_s
+        deadline_s = time.monotonic() + timeout_s
         while True:
-            left_s = max(0.0, until - time.monotonic())
-            if self._watched:
-                return bool(self._poll.poll(1e3 * left_s)) or os.getppid() != self._pid
-            time.sleep(min(1.0, left_s))
+            remaining_s = max(0.0, deadline_s - time.monotonic())
+            if self._is_watched:
+                return bool(self._poll.poll(1e3 * remaining_s)) or os.getppid() != self._pid
+            time.sleep(min(1.0, remaining_s))
             if os.getppid() != self._pid:
                 return True
-            if left_s <= 1.0:
+            if remaining_s <= 1.0:
                 return False
 
 
-def next_tick(started: float, interval_s: float, now: float) -> float:
+def next_tick(started_s: float, interval_s: float, now_s: float) -> float:
     """Return the next time on the grid that begins at `started`; missed ticks are skipped."""
-    return started + (int((now - started) / interval_s) + 1) * interval_s
+    return started_s + (int((now_s - started_s) / interval_s) + 1) * interval_s
 
 
-def run(host: str, asked: SamplerOptions, out: Path) -> None:
+def sample_until_parent_ends(host: str, options: SamplerOptions, path: Path) -> None:
     """Sample the host until the parent process has ended."""
-    parent, output = Parent(), SampleOutput(out)
+    parent, output = ParentProcess(), SampleOutput(path)
     # What tells this host's network from those of others on the same machine.
     network = Path("/proc/self/ns/net").stat().st_ino
-    probes, problems = open_probes(asked)
-    looks = Looks(probes)
-    cpu_s, wall_s = looks.cost_s()
-    interval_s = interval_in_force(asked.interval_s, cpu_s, wall_s, looks.devices)
-    header = {"schema_version": SCHEMA, "host": host, "machine": machine(), "network": network}
-    output.line({**header, "interval_s": interval_s, "look_s": cpu_s, "problems": problems})
-    started = time.monotonic()
+    probes, problems = open_probes(options)
+    reader = ProbeReader(probes)
+    cpu_s, wall_s = reader.measure_cost_s()
+    interval_s = choose_interval(options.interval_s, cpu_s, wall_s, reader.devices)
+    header = {"schema_version": SCHEMA, "host": host, "machine": read_machine_id(), "network": network}
+    output.write_line({**header, "interval_s": interval_s, "look_s": cpu_s, "problems": problems})
+    started_s = time.monotonic()
     while True:
-        read, sampled = looks.sample()
-        if read or sampled:
-            samples = {"sampled": sampled} if sampled else {}
-            output.line({"time": time.time(), "monotonic": time.monotonic(), "read": read, **samples})
-        tick = next_tick(started, interval_s, time.monotonic())
-        while (left_s := tick - time.monotonic()) > 0:
-            needed_s = looks.needed_every_s()
-            if parent.ended_within(min(left_s, needed_s)):
+        current_values, earlier_samples = reader.read_all()
+        if current_values or earlier_samples:
+            samples = {"sampled": earlier_samples} if earlier_samples else {}
+            output.write_line({"time": time.time(), "monotonic": time.monotonic(), "read": current_values, **samples})
+        tick = next_tick(started_s, interval_s, time.monotonic())
+        while (remaining_s := tick - time.monotonic()) > 0:
+            needed_s = reader.max_read_interval_s()
+            if parent.wait_for_end(min(remaining_s, needed_s)):
                 return
-            if needed_s < left_s:
-                looks.between(interval_s)
+            if needed_s < remaining_s:
+                reader.read_frequent_probes(interval_s)
 
 
 def main() -> None:
@@ -198,12 +198,12 @@ def main() -> None:
     parser.add_argument("--interval", required=True, type=float, help="seconds between samples, from 0.1 on")
     parser.add_argument("--out", required=True, type=Path, help="file that samples are appended to")
     parser.add_argument("--gauges", type=Path, help="directory in which programs publish values of their own")
-    asked = parser.parse_args()
-    if asked.interval < 0.1:
+    arguments = parser.parse_args()
+    if arguments.interval < 0.1:
         parser.error(
-            f"--interval {asked.interval:g} is too short: from 0.1 s on, sampling takes less than 1 % of a core"
+            f"--interval {arguments.interval:g} is too short: from 0.1 s on, sampling takes less than 1 % of a core"
         )
-    run(asked.host, SamplerOptions(asked.interval, asked.gauges), asked.out)
+    sample_until_parent_ends(arguments.host, SamplerOptions(arguments.interval, arguments.gauges), arguments.out)
 
 
 if __name__ == "__main__":

@@ -36,31 +36,31 @@ class TimeWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class SampleSeries:
     """Values of one quantity of one part, at ascending times."""
 
     times: tuple[float, ...]
     values: tuple[float, ...]
 
-    def at(self, time: float) -> float:
+    def interpolate(self, time: float) -> float:
         """Return the value at a time, interpolated linearly."""
         times, values = self.times, self.values
-        place = bisect_left(times, time)
-        if place in (0, len(times)):
-            return values[min(place, len(times) - 1)]
-        share = (time - times[place - 1]) / (times[place] - times[place - 1])
-        return values[place - 1] + share * (values[place] - values[place - 1])
+        index = bisect_left(times, time)
+        if index in (0, len(times)):
+            return values[min(index, len(times) - 1)]
+        share = (time - times[index - 1]) / (times[index] - times[index - 1])
+        return values[index - 1] + share * (values[index] - values[index - 1])
 
-    def inside(self, window: TimeWindow) -> Series:
+    def restrict(self, window: TimeWindow) -> SampleSeries:
         """Return the samples in a window, including its edges."""
         part = slice(bisect_left(self.times, window.start), bisect_right(self.times, window.end))
-        return Series(self.times[part], self.values[part])
+        return SampleSeries(self.times[part], self.values[part])
 
     def integral(self, window: TimeWindow) -> float:
         """Return the integral over the window (value times seconds)."""
-        inside = self.inside(window)
+        inside = self.restrict(window)
         times = (window.start, *inside.times, window.end)
-        values = (self.at(window.start), *inside.values, self.at(window.end))
+        values = (self.interpolate(window.start), *inside.values, self.interpolate(window.end))
         spans = zip(pairwise(times), pairwise(values), strict=True)
         return sum((later - sooner) * (before + after) / 2 for (sooner, later), (before, after) in spans)
 
@@ -68,9 +68,9 @@ class Series:
         """Return the time-weighted mean over the window, so that unevenly spaced samples count by their duration."""
         return self.integral(window) / window.length_s
 
-    def peak(self, window: TimeWindow) -> float:
+    def find_peak(self, window: TimeWindow) -> float:
         """Return the largest sample in the window."""
-        return max(self.inside(window).values)
+        return max(self.restrict(window).values)
 
     def covers(self, window: TimeWindow, interval_s: float) -> bool:
         """Return whether at least two samples cover the window from its start to its end.
@@ -78,52 +78,60 @@ class Series:
         A last sample may still be on its way, and a sampler with many probes reads them in turns; a lost part leaves a longer
         gap.
         """
-        inside = self.inside(window).times
+        inside = self.restrict(window).times
         if window.length_s <= 0 or len(inside) < 2:
             return False
-        most_s = _LATE_INTERVALS * self._usual_s(interval_s) + min(_LATE_S, _LATE_SHARE * window.length_s)
-        return max(later - sooner for sooner, later in pairwise((window.start, *inside, window.end))) <= most_s
+        max_gap_s = _LATE_INTERVALS * self._usual_interval_s(interval_s) + min(_LATE_S, _LATE_SHARE * window.length_s)
+        return max(later - sooner for sooner, later in pairwise((window.start, *inside, window.end))) <= max_gap_s
 
     def covered_share(self, window: TimeWindow, interval_s: float) -> float:
         """Return the share of a window's time for which its samples stand, each for the usual interval to the next one."""
-        inside = self.inside(window).times
+        inside = self.restrict(window).times
         if window.length_s <= 0 or not inside:
             return 0.0
-        usual_s = self._usual_s(interval_s)
+        usual_s = self._usual_interval_s(interval_s)
         gaps = (later - sooner for sooner, later in pairwise((window.start, *inside, window.end)))
         return sum(min(gap, usual_s) for gap in gaps) / window.length_s
 
-    def _usual_s(self, interval_s: float) -> float:
+    def _usual_interval_s(self, interval_s: float) -> float:
         return max(interval_s, median([later - sooner for sooner, later in pairwise(self.times)] or [0.0]))
 
-    def rate(self, window: TimeWindow) -> float | None:
+    def growth_rate(self, window: TimeWindow) -> float | None:
         """Return the growth of a counter per second, over the part of the window between samples.
 
         The result is None if the counter went back there (a reset or a wrap), because its count until then is unknown.
         """
         start, end = max(window.start, self.times[0]), min(window.end, self.times[-1])
-        return (self.at(end) - self.at(start)) / (end - start) if end > start and self._grows(window) else None
+        return (
+            (self.interpolate(end) - self.interpolate(start)) / (end - start)
+            if end > start and self._is_monotonic(window)
+            else None
+        )
 
-    def fastest(self, window: TimeWindow) -> float | None:
+    def max_growth_rate(self, window: TimeWindow) -> float | None:
         """Return the largest growth per second between two samples in the window, or None if the counter went back."""
-        inside = self.inside(window)
+        inside = self.restrict(window)
         spans = zip(pairwise(inside.times), pairwise(inside.values), strict=True)
         rates = ((after - before) / (later - sooner) for (sooner, later), (before, after) in spans)
-        return max(rates, default=None) if self._grows(window) else None
+        return max(rates, default=None) if self._is_monotonic(window) else None
 
-    def _grows(self, window: TimeWindow) -> bool:
+    def _is_monotonic(self, window: TimeWindow) -> bool:
         """Return whether the counter never went back between the samples that enclose the window."""
         around = slice(max(0, bisect_right(self.times, window.start) - 1), bisect_left(self.times, window.end) + 1)
         return all(later >= sooner for sooner, later in pairwise(self.values[around]))
 
 
-def together(parts: Sequence[Series]) -> Series | None:
+def sum_counters(parts: Sequence[SampleSeries]) -> SampleSeries | None:
     """Return the sum of several counters at the times at which all were read, or None without such times."""
     if not parts:
         return None
-    values = [dict(zip(each.times, each.values, strict=True)) for each in parts]
-    common = [time for time in parts[0].times if all(time in each for each in values)]
-    return Series(tuple(common), tuple(sum(each[time] for each in values) for time in common)) if common else None
+    values = [dict(zip(values_by_time.times, values_by_time.values, strict=True)) for values_by_time in parts]
+    common = [time for time in parts[0].times if all(time in values_by_time for values_by_time in values)]
+    return (
+        SampleSeries(tuple(common), tuple(sum(values_by_time[time] for values_by_time in values) for time in common))
+        if common
+        else None
+    )
 
 
 _JUMP_S, _SLEW = 0.05, 1e-3
@@ -140,7 +148,7 @@ class _Header(BaseModel):
     problems: tuple[str, ...] = ()
 
 
-class Tick(BaseModel):
+class SampleTick(BaseModel):
     """One sample of a host.
 
     Args:
@@ -176,17 +184,17 @@ class HostSamples:
     machine: str
     network: int
     interval_s: float
-    series: Mapping[SeriesKey, Series] = field(default_factory=dict)
+    series: Mapping[SeriesKey, SampleSeries] = field(default_factory=dict)
     jumped_s: float = 0.0
     look_s: float = 0.0
     problems: tuple[str, ...] = ()
     earlier: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
-    def of(self, part: str, quantity: str) -> Series | None:
+    def find_series(self, part: str, quantity: str) -> SampleSeries | None:
         """Return the series of a part and quantity, or None."""
         return self.series.get((part, quantity))
 
-    def parts(self, *kinds: str) -> list[str]:
+    def list_parts(self, *kinds: str) -> list[str]:
         """List the parts of some kinds (`gpu`, `nic` ..) in their order."""
         return list(dict.fromkeys(part for part, _ in self.series if part.partition(":")[0] in kinds))
 
@@ -198,43 +206,43 @@ class SampleFile:
         self._path = path
         self._offset = 0
         self._header: _Header | None = None
-        self._ticks: list[Tick] = []
+        self._ticks: list[SampleTick] = []
 
-    def read_on(self) -> None:
+    def read_new_lines(self) -> None:
         """Read the lines completed since the last call; torn and malformed lines are skipped."""
         try:
             lines, self._offset = read_json_lines(self._path, self._offset)
         except OSError:
             return
-        for found in lines:
+        for line in lines:
             with suppress(ValidationError):
-                if "schema_version" in found:
-                    self._header = _Header.model_validate(found)
+                if "schema_version" in line:
+                    self._header = _Header.model_validate(line)
                 else:
-                    self._ticks.append(Tick.model_validate(found))
+                    self._ticks.append(SampleTick.model_validate(line))
 
-    def between(self, start: float, end: float) -> HostSamples | None:
+    def collect_samples(self, start: float, end: float) -> HostSamples | None:
         """Return the samples between two Unix times by the host's clock, or None if the sampler has written nothing."""
         if self._header is None:
             return None
-        series, jumped_s = series_of([tick for tick in self._ticks if start <= tick.time <= end])
+        series, jumped_s = build_series([tick for tick in self._ticks if start <= tick.time <= end])
         earlier = next((tick.read for tick in reversed(self._ticks) if tick.time < start), {})
         return HostSamples(**self._header.model_dump(), series=series, jumped_s=jumped_s, earlier=earlier)
 
-    def forget(self, before: float) -> None:
+    def drop_before(self, time: float) -> None:
         """Drop the samples before a time, except the last one."""
-        past = sum(tick.time <= before for tick in self._ticks)
-        self._ticks = self._ticks[max(0, past - 1) :]
+        past_ticks = sum(tick.time <= time for tick in self._ticks)
+        self._ticks = self._ticks[max(0, past_ticks - 1) :]
 
 
-def series_of(ticks: Sequence[Tick]) -> tuple[dict[SeriesKey, Series], float]:
+def build_series(ticks: Sequence[SampleTick]) -> tuple[dict[SeriesKey, SampleSeries], float]:
     """Build series by part and quantity, and return them with the amount by which the clock was set (0 if not at all).
 
     If the clock was set, times continue from the first tick by the monotonic clock, and the driver's samples are left out.
     """
-    jumped_s = max((_jump_s(*pair) for pair in pairwise(ticks)), default=0.0)
-    found: dict[SeriesKey, dict[float, float]] = {}
-    latest = float("-inf")
+    jumped_s = max((_clock_jump_s(*pair) for pair in pairwise(ticks)), default=0.0)
+    values_by_key: dict[SeriesKey, dict[float, float]] = {}
+    latest_time = float("-inf")
     start = ticks[0].time if ticks else 0.0
     for part, quantity, samples in (
         (part, quantity, samples)
@@ -242,28 +250,28 @@ def series_of(ticks: Sequence[Tick]) -> tuple[dict[SeriesKey, Series], float]:
         for part, values in tick.sampled.items()
         for quantity, samples in values.items()
     ):
-        found.setdefault((part, quantity), {}).update((at, value) for at, value in samples if at >= start)
+        values_by_key.setdefault((part, quantity), {}).update((at, value) for at, value in samples if at >= start)
     for tick in ticks:
         time = ticks[0].time + tick.monotonic - ticks[0].monotonic if jumped_s else tick.time
-        if time <= latest:
+        if time <= latest_time:
             continue
-        latest = time
+        latest_time = time
         for part, values in tick.read.items():
             for quantity, value in values.items():
-                found.setdefault((part, quantity), {})[time] = value
+                values_by_key.setdefault((part, quantity), {})[time] = value
     return {
-        key: Series(*zip(*sorted(values.items()), strict=True)) for key, values in found.items() if values
+        key: SampleSeries(*zip(*sorted(values.items()), strict=True)) for key, values in values_by_key.items() if values
     }, jumped_s
 
 
-def _jump_s(sooner: Tick, later: Tick) -> float:
+def _clock_jump_s(sooner: SampleTick, later: SampleTick) -> float:
     """Return by how much the clock was set between two ticks (seconds), 0 within the usual drift."""
-    passed = later.monotonic - sooner.monotonic
-    jumped_s = abs(later.time - sooner.time - passed)
-    return 0.0 if jumped_s <= _JUMP_S + _SLEW * abs(passed) else jumped_s
+    elapsed_s = later.monotonic - sooner.monotonic
+    jumped_s = abs(later.time - sooner.time - elapsed_s)
+    return 0.0 if jumped_s <= _JUMP_S + _SLEW * abs(elapsed_s) else jumped_s
 
 
-def rows(hosts: Iterable[HostSamples]) -> dict[str, list[Any]]:
+def build_columns(hosts: Iterable[HostSamples]) -> dict[str, list[Any]]:
     """Build the columns of the stored long table: time (Unix seconds), host, part, quantity, value."""
     names = ("time", "host", "part", "quantity", "value")
     table = [

@@ -8,22 +8,22 @@ from functools import partial
 from typing import Any
 
 from campaign.common.errors import ConfigError, collect_problems, suggest_name
-from campaign.plan.campaign.expand_shapes import device_models, product
-from campaign.plan.campaign.launch_prefix_rules import rules_of
-from campaign.plan.campaign.primary_metric import metric_problems
+from campaign.plan.campaign.expand_shapes import combine_values, list_device_models
+from campaign.plan.campaign.launch_prefix_rules import find_launch_rules
+from campaign.plan.campaign.primary_metric import find_metric_problems
 from campaign.spec.campaign_file import CampaignFile
 from campaign.spec.cell import AXES, SHAPE_AXES, Configuration
-from campaign.spec.expression import parse
+from campaign.spec.expression import parse_expression
 from campaign.spec.fields import Precision
 from campaign.spec.system_file import DeviceModel, SiteLink, SystemFile
 from campaign.spec.yaml_file import YamlFile
-from campaign.workloads.command_template import RESERVED
-from campaign.workloads.protocol import Surroundings, Workload
+from campaign.workloads.command_template import RESERVED_NAMES
+from campaign.workloads.protocol import ValidationContext, Workload
 
-FASTEST_GBIT_PER_S = 8.0
+MAX_EMULATED_GBIT_PER_S = 8.0
 """Up to here two processes on a busy core each fill an emulated link; a faster one would be slowed by the processor instead."""
 
-_RESERVED = "this name is reserved for the campaign; choose another"
+_RESERVED_NAME_MESSAGE = "this name is reserved for the campaign; choose another"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Sources:
         return self.workloads.get(name, self.campaign)
 
 
-def check(
+def check_campaign(
     file: CampaignFile,
     systems: Sequence[SystemFile],
     workloads: Mapping[str, Workload],
@@ -52,176 +52,197 @@ def check(
     Args:
         stored: whether the files are those of a stored campaign, which may have options of an earlier version.
     """
-    place = sources.campaign.place
+    format_location = sources.campaign.format_location
     problems = [
-        *_configurations(file, configurations, place),
-        *_precisions(file, workloads, place),
-        *_reference(file, workloads, place),
-        *_requirements(file, workloads, place),
-        *([] if stored else _options(file, workloads, place)),
-        *_expressions(file, place),
-        *metric_problems(file, workloads, place),
-        *collect_problems(_zips, file, configurations, place),
+        *_check_configurations(file, configurations, format_location),
+        *_check_precisions(file, workloads, format_location),
+        *_check_reference(file, workloads, format_location),
+        *_check_requirements(file, workloads, format_location),
+        *([] if stored else _check_options(file, workloads, format_location)),
+        *_check_expressions(file, format_location),
+        *find_metric_problems(file, workloads, format_location),
+        *collect_problems(_check_zips, file, configurations, format_location),
     ]
     for system in systems:
-        source, own = sources.systems[system.name], [c for c in configurations if c.system == system.name]
+        source, system_configurations = (
+            sources.systems[system.name],
+            [c for c in configurations if c.system == system.name],
+        )
         problems += [
-            *system_problems(system, source, own),
-            *_emulation(system, own, source),
-            *_launching(system, own, source),
+            *find_system_problems(system, source, system_configurations),
+            *_check_emulation(system, system_configurations, source),
+            *_check_launching(system, system_configurations, source),
         ]
         for name, workload in workloads.items():
-            problems += [] if stored else workload_problems(workload, sources.workload(name), file, system, place)
+            problems += (
+                []
+                if stored
+                else find_workload_problems(workload, sources.workload(name), file, system, format_location)
+            )
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
 
 
-def system_problems(system: SystemFile, source: YamlFile, configurations: Sequence[Configuration] = ()) -> list[str]:
+def find_system_problems(
+    system: SystemFile, source: YamlFile, configurations: Sequence[Configuration] = ()
+) -> list[str]:
     """List contradictions within a system file, and with the configurations if they are given."""
-    return [*_devices(system, source), *_slurm_overrides(system, source, configurations)]
+    return [*_check_devices(system, source), *_check_slurm_overrides(system, source, configurations)]
 
 
-def workload_problems(
+def find_workload_problems(
     workload: Workload,
     source: YamlFile,
     file: CampaignFile | None = None,
     system: SystemFile | None = None,
-    place: Callable[..., str] = "".format,
+    format_location: Callable[..., str] = "".format,
 ) -> list[str]:
     """List contradictions within a workload file, and with campaign and system if they are given."""
-    around = Surroundings(
-        place=source.place,
-        axis_place=partial(place, "axes", "options"),
+    around = ValidationContext(
+        format_location=source.format_location,
+        format_axis_location=partial(format_location, "axes", "options"),
         axes=file.axes.options if file else {},
         system=system.name if system else "",
         launcher=system.launcher if system else "slurm",
     )
-    reserved = (source.place("options", option) for option in workload.options if option in RESERVED)
-    return [*(f"{where}: {_RESERVED}" for where in reserved), *workload.problems(around)]
+    reserved_places = (
+        source.format_location("options", option) for option in workload.options if option in RESERVED_NAMES
+    )
+    return [*(f"{where}: {_RESERVED_NAME_MESSAGE}" for where in reserved_places), *workload.problems(around)]
 
 
-def _configurations(
-    file: CampaignFile, configurations: Sequence[Configuration], place: Callable[..., str]
+def _check_configurations(
+    file: CampaignFile, configurations: Sequence[Configuration], format_location: Callable[..., str]
 ) -> Iterator[str]:
     names = [configuration.name for configuration in configurations]
-    chosen = file.axes.configuration or tuple(names)
+    measured_names = file.axes.configuration or tuple(names)
     for index, name in enumerate(file.axes.configuration or ()):
         if name not in names:
-            where = place("axes", "configuration", index)
+            where = format_location("axes", "configuration", index)
             yield f"{where}: configuration '{name}' is not declared; {suggest_name(name, names)}"
-    of = {configuration.name: configuration.system for configuration in configurations}
+    system_by_configuration = {configuration.name: configuration.system for configuration in configurations}
     for system, baseline in file.baselines.items():
-        where = place("baseline", system) if system else place("baseline")
+        where = format_location("baseline", system) if system else format_location("baseline")
         if baseline not in names:
             yield f"{where}: configuration '{baseline}' is not declared; {suggest_name(baseline, names)}"
-        elif baseline not in chosen:
+        elif baseline not in measured_names:
             yield f"{where}: '{baseline}' is not measured; add it to axes.configuration"
-        elif system not in ("", of[baseline]):
-            yield f"{where}: '{baseline}' is on system '{of[baseline]}'; name one on '{system}'"
+        elif system not in ("", system_by_configuration[baseline]):
+            yield f"{where}: '{baseline}' is on system '{system_by_configuration[baseline]}'; name one on '{system}'"
         elif not system and len(file.systems) > 1:
-            yield f"{where}: give one for each system, such as {{{of[baseline]}: {baseline}}}"
+            yield f"{where}: give one for each system, such as {{{system_by_configuration[baseline]}: {baseline}}}"
 
 
-def _devices(system: SystemFile, source: YamlFile) -> Iterator[str]:
+def _check_devices(system: SystemFile, source: YamlFile) -> Iterator[str]:
     # A name that is misspelt here would silently make an emulated device a GPU.
-    known = device_models(system)
-    known |= {device.model for group in system.hosts for device in group.devices}
-    known |= {entry.model for entry in system.pool}
+    models = list_device_models(system)
+    models |= {device.model for group in system.hosts for device in group.devices}
+    models |= {entry.model for entry in system.pool}
     for model in system.devices:
-        if model not in known:
-            where = source.place("devices", model)
-            yield f"{where}: no host and no pool entry has this device; {suggest_name(model, known)}"
+        if model not in models:
+            where = source.format_location("devices", model)
+            yield f"{where}: no host and no pool entry has this device; {suggest_name(model, models)}"
 
 
-def _emulation(system: SystemFile, configurations: Sequence[Configuration], source: YamlFile) -> Iterator[str]:
+def _check_emulation(system: SystemFile, configurations: Sequence[Configuration], source: YamlFile) -> Iterator[str]:
     if system.emulation is None:
         return
-    where = source.place("emulation")
-    yield from _paces(system, system.emulation.pace, configurations, source)
+    where = source.format_location("emulation")
+    yield from _check_paces(system, system.emulation.pace, configurations, source)
     for model in sorted({configuration.device for configuration in configurations}):
         if system.devices.get(model, DeviceModel()).runs_on != "cpu":
             yield (
                 f"{where}: GPUs of one machine would bypass emulated links; set `runs_on: cpu` for '{model}' under "
                 "devices, or remove emulation"
             )
-    needed = {
+    needs_by_link = {
         "network": any(configuration.hosts > 1 for configuration in configurations),
         "fabric": any(configuration.fabric_devices_per_host > 0 for configuration in configurations),
         "local": False,
     }
-    for name, asked in needed.items():
+    for name, is_needed in needs_by_link.items():
         link: SiteLink | None = getattr(system.links, name)
-        if asked and link is None:
+        if is_needed and link is None:
             meaning = "spread over hosts" if name == "network" else "attach devices through the fabric"
             yield f"{where}: configurations {meaning}, but links.{name} has no rate; add gb_per_s there"
-        elif link is not None and (rate := link.gb_per_s * 8 * system.emulation.scale) > FASTEST_GBIT_PER_S:
-            most = FASTEST_GBIT_PER_S / 8 / link.gb_per_s
-            free = ", or remove links.local, and devices of a host share its loopback" if name == "local" else ""
+        elif link is not None and (rate := link.gb_per_s * 8 * system.emulation.scale) > MAX_EMULATED_GBIT_PER_S:
+            max_scale = MAX_EMULATED_GBIT_PER_S / 8 / link.gb_per_s
+            loopback_remedy = (
+                ", or remove links.local, and devices of a host share its loopback" if name == "local" else ""
+            )
             yield (
-                f"{source.place('emulation', 'scale')}: links.{name} would be emulated at {rate:.3g} Gbit/s, which one "
-                f"machine may not sustain; use at most {most:.2g}{free}"
+                f"{source.format_location('emulation', 'scale')}: links.{name} would be emulated at {rate:.3g} Gbit/s, which one "
+                f"machine may not sustain; use at most {max_scale:.2g}{loopback_remedy}"
             )
 
 
-def _paces(
+def _check_paces(
     system: SystemFile,
     paces: Mapping[str, Mapping[Precision, float]],
     configurations: Sequence[Configuration],
     source: YamlFile,
 ) -> Iterator[str]:
     for model, rates in paces.items():
-        where = source.place("emulation", "pace", model)
-        if model not in (known := device_models(system)):
-            yield f"{where}: no host and no pool entry has this device; {suggest_name(model, known)}"
+        where = source.format_location("emulation", "pace", model)
+        if model not in (models := list_device_models(system)):
+            yield f"{where}: no host and no pool entry has this device; {suggest_name(model, models)}"
         elif system.devices.get(model, DeviceModel()).runs_on != "cpu":
             yield f"{where}: '{model}' is a GPU and has its own rate; set `runs_on: cpu` for it under devices, or remove its pace"
         if "fp32" not in rates:
             yield f"{where}: has no rate for fp32, which every precision without a rate of its own has; add `fp32: GFLOP/s`"
 
 
-def _launching(system: SystemFile, configurations: Sequence[Configuration], source: YamlFile) -> Iterator[str]:
+def _check_launching(system: SystemFile, configurations: Sequence[Configuration], source: YamlFile) -> Iterator[str]:
     """Yield problems of Slurm settings for devices that are used through a launch prefix.
 
     Slurm moves no such device, and cannot know the ids on the host that it would choose.
     """
-    if not any(rules_of(system, c.device) for c in configurations):
+    if not any(find_launch_rules(system, c.device) for c in configurations):
         return
     if system.slurm.strategy == "dynamic":
-        where = source.place("slurm", "strategy")
+        where = source.format_location("slurm", "strategy")
         yield f"{where}: devices that are not attached need no new registration of hosts; use static"
     if system.slurm.placement == "scheduler":
-        where = source.place("slurm", "placement")
+        where = source.format_location("slurm", "placement")
         yield f"{where}: fabric.launch names devices by host, so the fabric has to choose the hosts; use pinned"
 
 
-def _precisions(file: CampaignFile, workloads: Mapping[str, Workload], place: Callable[..., str]) -> Iterator[str]:
-    supported = {precision for workload in workloads.values() for precision in workload.precisions}
-    asked = [(precision, place("axes", "precision", i)) for i, precision in enumerate(file.axes.precision)]
+def _check_precisions(
+    file: CampaignFile, workloads: Mapping[str, Workload], format_location: Callable[..., str]
+) -> Iterator[str]:
+    supported_precisions = {precision for workload in workloads.values() for precision in workload.precisions}
+    requests = [(precision, format_location("axes", "precision", i)) for i, precision in enumerate(file.axes.precision)]
     for index, override in enumerate(file.overrides):
         if override.axes:
-            where = place("overrides", index, "axes", "precision")
-            asked += [(precision, where) for precision in override.axes.precision or ()]
-    for precision, where in asked:
-        if precision not in supported:
+            where = format_location("overrides", index, "axes", "precision")
+            requests += [(precision, where) for precision in override.axes.precision or ()]
+    for precision, where in requests:
+        if precision not in supported_precisions:
             yield (
-                f"{where}: no workload of this campaign supports '{precision}'; supported: {', '.join(sorted(supported))}"
+                f"{where}: no workload of this campaign supports '{precision}'; "
+                f"supported: {', '.join(sorted(supported_precisions))}"
             )
 
 
-def _reference(file: CampaignFile, workloads: Mapping[str, Workload], place: Callable[..., str]) -> Iterator[str]:
-    if (asked := file.protocol.reference) is None:
+def _check_reference(
+    file: CampaignFile, workloads: Mapping[str, Workload], format_location: Callable[..., str]
+) -> Iterator[str]:
+    if (reference := file.protocol.reference) is None:
         return
-    where = partial(place, "protocol", "reference")
-    workload = workloads.get(asked.workload)
+    where = partial(format_location, "protocol", "reference")
+    workload = workloads.get(reference.workload)
     if workload is None:
-        yield f"{where('workload')}: '{asked.workload}' is no workload of this campaign; {suggest_name(asked.workload, workloads)}"
-        return
-    if asked.precision not in workload.precisions:
         yield (
-            f"{where('precision')}: workload '{workload.name}' does not support '{asked.precision}'; supported: "
+            f"{where('workload')}: '{reference.workload}' is no workload of this "
+            f"campaign; {suggest_name(reference.workload, workloads)}"
+        )
+        return
+    if reference.precision not in workload.precisions:
+        yield (
+            f"{where('precision')}: workload '{workload.name}' does not support '{reference.precision}'; supported: "
             f"{', '.join(workload.precisions)}"
         )
-    for option in asked.options:
+    for option in reference.options:
         if option not in workload.variable_options:
             yield (
                 f"{where('options', option)}: workload '{workload.name}' has no such option; "
@@ -229,58 +250,74 @@ def _reference(file: CampaignFile, workloads: Mapping[str, Workload], place: Cal
             )
 
 
-def _requirements(file: CampaignFile, workloads: Mapping[str, Workload], place: Callable[..., str]) -> Iterator[str]:
-    for index, each in enumerate(file.protocol.require):
-        where = partial(place, "protocol", "require", index)
-        if each.workload not in file.axes.workload:
+def _check_requirements(
+    file: CampaignFile, workloads: Mapping[str, Workload], format_location: Callable[..., str]
+) -> Iterator[str]:
+    for index, requirement in enumerate(file.protocol.require):
+        where = partial(format_location, "protocol", "require", index)
+        if requirement.workload not in file.axes.workload:
             yield (
-                f"{where('workload')}: '{each.workload}' is no workload of this campaign; {suggest_name(each.workload, workloads)} "
+                f"{where('workload')}: '{requirement.workload}' is no workload of this "
+                f"campaign; {suggest_name(requirement.workload, workloads)} "
                 "(add it to axes.workload)"
             )
             continue
-        printed = workloads[each.workload].printed_metrics if each.workload in workloads else None
-        if printed is not None and each.metric not in (*printed, "throughput_per_s"):
-            yield f"{where('metric')}: workload '{each.workload}' gives no such number; {suggest_name(each.metric, printed)}"
-        if each.when is not None:
-            yield from collect_problems(parse, each.when, {*AXES, *file.axes.options}, where("when"))
+        metric_names = workloads[requirement.workload].reported_metrics if requirement.workload in workloads else None
+        if metric_names is not None and requirement.metric not in (*metric_names, "throughput_per_s"):
+            yield (
+                f"{where('metric')}: workload '{requirement.workload}' gives no such "
+                f"number; {suggest_name(requirement.metric, metric_names)}"
+            )
+        if requirement.when is not None:
+            yield from collect_problems(parse_expression, requirement.when, {*AXES, *file.axes.options}, where("when"))
 
 
-def _options(file: CampaignFile, workloads: Mapping[str, Workload], place: Callable[..., str]) -> Iterator[str]:
+def _check_options(
+    file: CampaignFile, workloads: Mapping[str, Workload], format_location: Callable[..., str]
+) -> Iterator[str]:
     for option in file.axes.options:
-        where = place("axes", "options", option)
-        if option in RESERVED:
-            yield f"{where}: {_RESERVED}"
+        where = format_location("axes", "options", option)
+        if option in RESERVED_NAMES:
+            yield f"{where}: {_RESERVED_NAME_MESSAGE}"
             continue
         for name, workload in workloads.items():
-            known = workload.variable_options
-            if option not in known:
+            variable_options = workload.variable_options
+            if option not in variable_options:
                 yield (
-                    f"{where}: workload '{name}' has no such option; {suggest_name(option, known)} "
+                    f"{where}: workload '{name}' has no such option; {suggest_name(option, variable_options)} "
                     "(an axis varies options with a default in the workload file, and options that every workload of its kind has)"
                 )
 
 
-def _expressions(file: CampaignFile, place: Callable[..., str]) -> Iterator[str]:
+def _check_expressions(file: CampaignFile, format_location: Callable[..., str]) -> Iterator[str]:
     names = {*AXES, *file.axes.options}
     early = {*SHAPE_AXES, "configuration", "workload"}
     for index, exclusion in enumerate(file.exclude):
-        yield from collect_problems(parse, exclusion.when, names, place("exclude", index, "when"))
+        yield from collect_problems(parse_expression, exclusion.when, names, format_location("exclude", index, "when"))
     for index, override in enumerate(file.overrides):
-        known = early if override.axes else names
-        yield from collect_problems(parse, override.when, known, place("overrides", index, "when"))
+        usable_names = early if override.axes else names
+        yield from collect_problems(
+            parse_expression, override.when, usable_names, format_location("overrides", index, "when")
+        )
 
 
-def _slurm_overrides(system: SystemFile, source: YamlFile, configurations: Sequence[Configuration]) -> Iterator[str]:
-    def decide(text: str, where: str) -> None:
-        when = parse(text, SHAPE_AXES, where)
+def _check_slurm_overrides(
+    system: SystemFile, source: YamlFile, configurations: Sequence[Configuration]
+) -> Iterator[str]:
+    def evaluate_on_all(text: str, where: str) -> None:
+        when = parse_expression(text, SHAPE_AXES, where)
         for configuration in configurations:
             when(configuration.axes())
 
     for index, override in enumerate(system.slurm.overrides):
-        yield from collect_problems(decide, override.when, source.place("slurm", "overrides", index, "when"))
+        yield from collect_problems(
+            evaluate_on_all, override.when, source.format_location("slurm", "overrides", index, "when")
+        )
 
 
-def _zips(file: CampaignFile, configurations: Sequence[Configuration], place: Callable[..., str]) -> None:
+def _check_zips(
+    file: CampaignFile, configurations: Sequence[Configuration], format_location: Callable[..., str]
+) -> None:
     axes: dict[str, Sequence[Any]] = {
         "configuration": file.axes.configuration or configurations,
         "workload": file.axes.workload,
@@ -288,4 +325,4 @@ def _zips(file: CampaignFile, configurations: Sequence[Configuration], place: Ca
         "precision": file.axes.precision,
         **file.axes.options,
     }
-    next(product(axes, file.zip, place("zip") if file.zip else place("axes")), None)
+    next(combine_values(axes, file.zip, format_location("zip") if file.zip else format_location("axes")), None)

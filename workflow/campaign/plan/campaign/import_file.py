@@ -16,13 +16,13 @@ from campaign.spec.site_hardware import HostSpec, PoolSpec
 from campaign.spec.system_file import DeviceModel, Links
 from campaign.workloads.parsers import SERVICE_PARSERS, ParserName
 from campaign.workloads.parsers.expressions import Parser
-from campaign.workloads.protocol import MetricFacts
+from campaign.workloads.protocol import MetricProperties
 
-IDENTITY = ("configuration", "workload", "batch", "batch_global", "precision", "repetition", "host", "lease")
+IDENTITY_NAMES = ("configuration", "workload", "batch", "batch_global", "precision", "repetition", "host", "lease")
 """What is known of a log, beside the shape of its configuration and the options of its workload."""
 
 
-def _regex(text: str) -> str:
+def _validate_regex(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
@@ -30,13 +30,13 @@ def _regex(text: str) -> str:
     return text
 
 
-def _one_group(regex: str) -> str:
-    if (groups := re.compile(_regex(regex)).groups) != 1:
+def _require_one_group(regex: str) -> str:
+    if (groups := re.compile(_validate_regex(regex)).groups) != 1:
         raise ValueError(f"'{regex}' has {groups} groups; exactly one must hold the value")
     return regex
 
 
-def _known_zone(name: str) -> str:
+def _validate_time_zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -44,13 +44,13 @@ def _known_zone(name: str) -> str:
     return name
 
 
-def _relative(path: str) -> str:
+def _require_relative_path(path: str) -> str:
     if path.startswith("/") or ".." in path.split("/"):
         raise ValueError("a path is relative to the directory that is imported, and stays in it")
     return path
 
 
-_ValueRegex = Annotated[str, AfterValidator(_one_group)]
+_ValueRegex = Annotated[str, AfterValidator(_require_one_group)]
 
 
 class ImportedSystem(FileModel):
@@ -89,7 +89,7 @@ class ImportedWorkload(FileModel):
     """Command that was run, if known. It is shown to readers and never started."""
     options: dict[AxisName, Scalar] = Field(default_factory=dict)
     """Options with the values that apply where a log gives no other."""
-    metrics: dict[AxisName, MetricFacts] = Field(default_factory=dict)
+    metrics: dict[AxisName, MetricProperties] = Field(default_factory=dict)
     """Unit and better direction of metrics whose names do not tell them, such as `score: {better: higher}`."""
 
     @property
@@ -98,11 +98,11 @@ class ImportedWorkload(FileModel):
         return self.parser in SERVICE_PARSERS
 
     @model_validator(mode="after")
-    def _one_way(self) -> ImportedWorkload:
+    def _check_parser_keys(self) -> ImportedWorkload:
         if self.parser is not None and self.parsers:
             raise ValueError("give either 'parser' or 'parsers'")
-        own = self.model_fields_set - {"parser", "parsers"}
-        if self.parser is None and not self.parsers and own:
+        given_keys = self.model_fields_set - {"parser", "parsers"}
+        if self.parser is None and not self.parsers and given_keys:
             raise ValueError(
                 "give a 'parser' or 'parsers'; without them, the workload file of this name is used and no other key is allowed"
             )
@@ -120,14 +120,14 @@ class LogTimes(FileModel):
     """Regular expression with one group for the seconds from start to end, as a number or as h:mm:ss; the last match counts."""
     form: str = "iso"
     """Format of the times: `iso`, `unix` (seconds), or a strptime pattern such as `%d/%b/%Y %H:%M:%S`."""
-    timezone: Annotated[str, AfterValidator(_known_zone)] = "UTC"
+    timezone: Annotated[str, AfterValidator(_validate_time_zone)] = "UTC"
     """Time zone of times without one, such as `Europe/Berlin`."""
 
 
 class LogPattern(FileModel):
     """Logs of one kind: their paths, and where each states its configuration, workload and so on."""
 
-    path: Annotated[str, Field(min_length=1), AfterValidator(_relative)]
+    path: Annotated[str, Field(min_length=1), AfterValidator(_require_relative_path)]
     """Path below the directory, with names in braces: `{configuration}/{workload}-b{batch}-{precision}-r{repetition}.log`. A name
     stands for a part without `/`; `*` matches anything without `/`, and `**/` any directories. Names: `configuration` (or keys of
     its shape, such as `hosts` and `devices_per_host`), `workload`, `batch` or `batch_global`, `precision`, `repetition` (default:
@@ -146,7 +146,7 @@ class LogPattern(FileModel):
     """When runs started and ended."""
     exit_code: _ValueRegex | None = None
     """Regular expression for the exit code. Default: a run that printed its result counts as successful."""
-    timed_out: Annotated[str, AfterValidator(_regex)] | None = None
+    timed_out: Annotated[str, AfterValidator(_validate_regex)] | None = None
     """Regular expression that matches only in logs of runs that were stopped at a time limit. Slurm's messages are recognised."""
 
 
@@ -204,13 +204,15 @@ class ImportFile(FileModel):
     """`found`: cells without a log are excluded with that reason; `full`: they are reported as missing."""
 
     @model_validator(mode="after")
-    def _known_names(self) -> ImportFile:
+    def _check_names(self) -> ImportFile:
         options = {name for workload in self.workloads.values() for name in workload.options}
-        files = any(each.parser is None and not each.parsers for each in self.workloads.values())
-        known = {*IDENTITY, *SHAPE_AXES, *options}
+        files = any(imported.parser is None and not imported.parsers for imported in self.workloads.values())
+        valid_names = {*IDENTITY_NAMES, *SHAPE_AXES, *options}
         for number, pattern in enumerate(self.logs):
             tests = [] if pattern.tests in ("one", "repetitions") else [pattern.tests]
             for name in [*pattern.values, *pattern.read, *pattern.words, *tests]:
-                if name not in known and not files:
-                    raise ValueError(f"logs.{number}: '{name}' can be said of no log; {suggest_name(name, known)}")
+                if name not in valid_names and not files:
+                    raise ValueError(
+                        f"logs.{number}: '{name}' can be said of no log; {suggest_name(name, valid_names)}"
+                    )
         return self

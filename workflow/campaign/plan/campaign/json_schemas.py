@@ -16,14 +16,14 @@ from pydantic_core import core_schema
 from campaign.fabrics import FABRICS, load_fabric_kind
 from campaign.plan.campaign.import_file import ImportFile
 from campaign.spec.campaign_file import CampaignFile
-from campaign.spec.fields import listed
+from campaign.spec.fields import as_list
 from campaign.spec.lease_plan import LeasePlan
 from campaign.spec.plan import PlanDocument
 from campaign.spec.published_file import ReferenceSet
 from campaign.spec.race import RaceDocument
 from campaign.spec.record import Record
 from campaign.spec.system_file import SystemFile
-from campaign.workloads import WORKLOADS, workload_class
+from campaign.workloads import WORKLOADS, load_workload_class
 from campaign.workloads.protocol import Workload
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -41,28 +41,28 @@ SUBJECTS: dict[str, tuple[Any, str]] = {
 NOUNS = tuple(SUBJECTS)
 
 
-class _Generator(GenerateJsonSchema):
+class _SchemaGenerator(GenerateJsonSchema):
     """Pydantic's schema generator, extended by field descriptions and by single values in place of a list of one."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         inner = self.generate_inner(schema["schema"])
-        if schema["function"]["function"] is not listed:
+        if schema["function"]["function"] is not as_list:
             return inner
         return {"anyOf": [inner["items"], inner]}
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        made = super().model_schema(schema)
+        model_schema = super().model_schema(schema)
         texts: dict[str, str] = {}
         for model in schema["cls"].__mro__[:-2]:  # BaseModel and object describe nothing
-            texts = {**_docstrings(model), **texts}
-        for name, field in made.get("properties", {}).items():
+            texts = {**_read_field_docstrings(model), **texts}
+        for name, field in model_schema.get("properties", {}).items():
             if name in texts:
                 field.setdefault("description", texts[name])
-        return made
+        return model_schema
 
 
 @functools.cache
-def _docstrings(model: type[Any]) -> dict[str, str]:
+def _read_field_docstrings(model: type[Any]) -> dict[str, str]:
     """Return the docstring of each field of a model.
 
     Pydantic can read these too, but would do so in every process that imports the models.
@@ -79,35 +79,35 @@ def _docstrings(model: type[Any]) -> dict[str, str]:
     }
 
 
-def schema_of(noun: str) -> dict[str, Any]:
+def build_schema(noun: str) -> dict[str, Any]:
     """Return the schema of one of `NOUNS`. It is shared and must not be changed."""
-    return _schema_of(noun, tuple(WORKLOADS))
+    return _build_schema(noun, tuple(WORKLOADS))
 
 
 @functools.cache
-def _schema_of(noun: str, workload_kinds: tuple[str, ...]) -> dict[str, Any]:
+def _build_schema(noun: str, workload_kinds: tuple[str, ...]) -> dict[str, Any]:
     subject, title = SUBJECTS[noun]
     if noun == "workload":  # a file of any kind of the table
-        kinds = tuple(workload_class(kind) for kind in workload_kinds)
+        kinds = tuple(load_workload_class(kind) for kind in workload_kinds)
         subject = Annotated[Union[kinds], Field(discriminator="kind")]  # noqa: UP007
-    schema = _generated(subject)
+    schema = _generate_schema(subject)
     if noun == "system":
         _close_fabric(schema)
     return {"$schema": DIALECT, "title": title, **schema}
 
 
-def options_schema(fabric: str) -> dict[str, Any]:
+def build_options_schema(fabric: str) -> dict[str, Any]:
     """Return the schema of one fabric adapter's options."""
-    return _generated(load_fabric_kind(fabric).options)
+    return _generate_schema(load_fabric_kind(fabric).options)
 
 
-def _generated(subject: Any) -> dict[str, Any]:
-    schema = TypeAdapter(subject).json_schema(schema_generator=_Generator, ref_template="#/$defs/{model}")
-    _tidy(schema)
+def _generate_schema(subject: Any) -> dict[str, Any]:
+    schema = TypeAdapter(subject).json_schema(schema_generator=_SchemaGenerator, ref_template="#/$defs/{model}")
+    _clean_schema(schema)
     return schema
 
 
-def _tidy(schema: Any) -> None:
+def _clean_schema(schema: Any) -> None:
     """Remove titles, which are class names, and OpenAPI's `discriminator`; close mappings whose keys have a pattern."""
     if isinstance(schema, dict):
         if isinstance(schema.get("title"), str):
@@ -117,17 +117,17 @@ def _tidy(schema: Any) -> None:
         if "patternProperties" in schema:
             schema.setdefault("additionalProperties", False)
         for value in schema.values():
-            _tidy(value)
+            _clean_schema(value)
     elif isinstance(schema, list):
         for value in schema:
-            _tidy(value)
+            _clean_schema(value)
 
 
 def _close_fabric(schema: dict[str, Any]) -> None:
     """Replace the system's `fabric` by a choice of the adapters, each with its options only."""
     kinds = []
     for name in FABRICS:
-        options = options_schema(name)
+        options = build_options_schema(name)
         schema["$defs"].update(options.pop("$defs", {}))
         properties = {"kind": {"const": name, "type": "string", "description": load_fabric_kind(name).summary}}
         options["properties"] = {**properties, **options.get("properties", {})}

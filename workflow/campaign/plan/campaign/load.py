@@ -25,12 +25,12 @@ from campaign.spec.fields import PATTERN_WORDS
 from campaign.spec.metric import unit_words
 from campaign.spec.system_file import SystemFile
 from campaign.spec.yaml_file import Location, YamlFile, read_yaml
-from campaign.workloads import stored_class, without_removed_keys, workload_class
+from campaign.workloads import load_stored_class, load_workload_class, remove_obsolete_keys
 from campaign.workloads.protocol import Workload
 
 _NOUNS: dict[type[BaseModel], str] = {CampaignFile: "campaign", SystemFile: "system", Workload: "workload"}
 
-_MOST_PROBLEMS = 20
+_MAX_PROBLEMS = 20
 """Of a file in one message: a range that is out of bounds has thousands, and the first lines were out of sight."""
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -45,7 +45,7 @@ _PATTERN_STARTS = {
 Noun = Literal["campaign", "system", "workload", "claims"]
 
 
-def noun_of(document: Mapping[str, Any]) -> Noun:
+def detect_noun(document: Mapping[str, Any]) -> Noun:
     """Detect the kind of a file by its keys. The default is a campaign."""
     if {"axes", "configurations"} & document.keys():
         return "campaign"
@@ -71,13 +71,13 @@ def load_campaign_file(path: Path) -> LoadedFile[CampaignFile]:
             f"{path}: no such file; name a campaign file, or run 'campaign init', which makes a project with one"
         )
     source = read_yaml(path)
-    if (noun := noun_of(source.data)) != "campaign":
+    if (noun := detect_noun(source.data)) != "campaign":
         names = {"system": "system", "workload": "axes.workload", "claims": "references"}[noun]
         raise ConfigError(f"{path}: is a {noun} file; give a campaign file, which names it under `{names}`")
     return LoadedFile(validate(source, CampaignFile), source)
 
 
-def load_named(kind: type[_M], name: str, campaign_path: Path, place: str = "") -> LoadedFile[_M]:
+def load_named(kind: type[_M], name: str, campaign_path: Path, location: str = "") -> LoadedFile[_M]:
     """Find, read and validate a system or workload file for a campaign.
 
     Args:
@@ -86,7 +86,7 @@ def load_named(kind: type[_M], name: str, campaign_path: Path, place: str = "") 
         campaign_path: path of the campaign file.
         location: place of the reference to the file, for messages.
     """
-    source = read_yaml(_find(f"{_noun(kind)}s", name, campaign_path, place))
+    source = read_yaml(_find_file(f"{_noun_for_model(kind)}s", name, campaign_path, location))
     return LoadedFile(validate(source, kind, name), source)
 
 
@@ -95,33 +95,42 @@ def read_system(name: str, campaign_path: Path) -> SystemFile:
     return load_named(SystemFile, name, campaign_path).model
 
 
-def _noun(kind: type[BaseModel]) -> str:
+def _noun_for_model(kind: type[BaseModel]) -> str:
     return _NOUNS.get(kind, "import")
 
 
-def config_directories(campaign_path: Path) -> list[Path]:
+def list_config_directories(campaign_path: Path) -> list[Path]:
     """Return the directories whose `systems/` and `workloads/` a campaign can name.
 
     These are the campaign's directory, its parent, its `config/`, and that of the package.
     """
-    own = campaign_path.resolve().parent
-    return list(dict.fromkeys([own, own.parent, *filter(Path.is_dir, [own / "config"]), CONFIG_DIRECTORY]))
+    campaign_directory = campaign_path.resolve().parent
+    return list(
+        dict.fromkeys(
+            [
+                campaign_directory,
+                campaign_directory.parent,
+                *filter(Path.is_dir, [campaign_directory / "config"]),
+                CONFIG_DIRECTORY,
+            ]
+        )
+    )
 
 
-def _find(folder: str, name: str, campaign_path: Path, place: str = "") -> Path:
-    directories = config_directories(campaign_path)
+def _find_file(folder: str, name: str, campaign_path: Path, place: str = "") -> Path:
+    directories = list_config_directories(campaign_path)
     for directory in directories:
         candidate = directory / folder / f"{name}.yaml"
         if candidate.is_file():
             return candidate
     available = sorted({path.stem for directory in directories for path in (directory / folder).glob("*.yaml")})
-    looked = ", ".join(str(directory / folder) for directory in directories)
+    searched = ", ".join(str(directory / folder) for directory in directories)
     raise ConfigError(
-        f"{place or campaign_path}: no {folder[:-1]} '{name}' in {looked}; {suggest_name(name, available)}"
+        f"{place or campaign_path}: no {folder[:-1]} '{name}' in {searched}; {suggest_name(name, available)}"
     )
 
 
-def gathered(calls: Iterable[Callable[[], _R]]) -> list[_R]:
+def collect_results(calls: Iterable[Callable[[], _R]]) -> list[_R]:
     """Return the results of all calls.
 
     Raises one ConfigError with the distinct messages of all calls that raise one.
@@ -151,16 +160,17 @@ def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, store
     """
 
     def check_name() -> None:
-        if (inside := source.data.get("name", name)) != name:
+        if (declared_name := source.data.get("name", name)) != name:
             raise ConfigError(
-                f"{source.place('name')}: '{inside}' differs from the name of the file, '{name}'; rename one of them"
+                f"{source.format_location('name')}: '{declared_name}' differs "
+                f"from the name of the file, '{name}'; rename one of them"
             )
 
     def check_systems() -> None:
         # Beside a misspelt key, which is told as such.
         if not difflib.get_close_matches("system", map(str, source.data), n=1, cutoff=0.75):
             raise ConfigError(
-                f"{source.place('system')}: this key is missing; name a system file, or several in `systems`"
+                f"{source.format_location('system')}: this key is missing; name a system file, or several in `systems`"
             )
 
     if kind is CampaignFile and source.data.get("imported") is True and isinstance(source.data.get("protocol"), dict):
@@ -168,15 +178,17 @@ def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, store
         protocol = {"lease_order": "least-recomposition", **source.data["protocol"]}
         source = replace(source, data={**source.data, "protocol": protocol})
     if kind is Workload and not source.lines:
-        source = replace(source, data=without_removed_keys(source.data))
-    calls: list[Callable[[], Any]] = [lambda: _valid(_model_of(kind, source), source, _noun(kind))]
+        source = replace(source, data=remove_obsolete_keys(source.data))
+    calls: list[Callable[[], Any]] = [
+        lambda: _validate_part(_select_model(kind, source), source, _noun_for_model(kind))
+    ]
     if kind is SystemFile:
         calls.append(lambda: _check_fabric(source, stored))
     if kind is CampaignFile:
         calls.append(check_systems)
     if name is not None:
         calls.append(check_name)
-    valid = gathered(calls)[0]
+    valid = collect_results(calls)[0]
     if source.lines:  # of a file: what is stored was measured, and stays what it is
         _refuse_secrets(source)
     return cast(_M, valid)
@@ -185,27 +197,28 @@ def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, store
 def _refuse_secrets(source: YamlFile) -> None:
     """Raise ConfigError if a value looks like a secret."""
     problems = []
-    for place, what in find_secrets_in_document(source.data):
-        named = "environment" in place[:-1] or "precision_environment" in place
-        name, rest = (place[-1], "") if named else ("NAME", ", which the program reads")
+    for place, description in find_secrets_in_document(source.data):
+        has_name = "environment" in place[:-1] or "precision_environment" in place
+        name, suffix = (place[-1], "") if has_name else ("NAME", ", which the program reads")
         problems.append(
-            f"{source.place(*place)}: {what} looks like a secret, and records, pages and archives would show it; take it from the "
-            f"environment that the campaign is started in: `environment: {{{name}: {{from: environment}}}}`{rest}"
+            f"{source.format_location(*place)}: {description} looks like a secret, and "
+            "records, pages and archives would show it; take it from the "
+            f"environment that the campaign is started in: `environment: {{{name}: {{from: environment}}}}`{suffix}"
         )
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
 
 
-def _model_of(kind: type[BaseModel], source: YamlFile) -> type[BaseModel]:
+def _select_model(kind: type[BaseModel], source: YamlFile) -> type[BaseModel]:
     if kind is not Workload:
         return kind
     if "kind" not in source.data:
-        where = source.place(name="workload")
+        where = source.format_location(name="workload")
         raise ConfigError(f"{where}: the key 'kind' is missing; docs/reference/configuration.md lists the kinds")
     try:
-        return workload_class(str(source.data["kind"])) if source.lines else stored_class(source.data)
+        return load_workload_class(str(source.data["kind"])) if source.lines else load_stored_class(source.data)
     except ConfigError as error:
-        raise ConfigError(f"{source.place('kind')}: {error}") from None
+        raise ConfigError(f"{source.format_location('kind')}: {error}") from None
 
 
 def _check_fabric(source: YamlFile, stored: bool) -> None:
@@ -213,19 +226,21 @@ def _check_fabric(source: YamlFile, stored: bool) -> None:
     if stored or not isinstance(fabric, dict):
         return  # its adapter may not be installed here; or the model says so
     kind = fabric.get("kind")
-    known = FABRICS if str(kind) in FABRICS else list_fabric_modules()
-    if not isinstance(kind, str) or kind not in known:
+    kinds = FABRICS if str(kind) in FABRICS else list_fabric_modules()
+    if not isinstance(kind, str) or kind not in kinds:
         raise ConfigError(
-            f"{source.place('fabric', 'kind')}: {kind!r} is not a fabric; {suggest_name(str(kind), known)}"
+            f"{source.format_location('fabric', 'kind')}: {kind!r} is not a fabric; {suggest_name(str(kind), kinds)}"
             if "kind" in fabric
-            else f"{source.place('fabric', 'kind')}: this key is missing; choose one of: {', '.join(known)}"
+            else f"{source.format_location('fabric', 'kind')}: this key is missing; choose one of: {', '.join(kinds)}"
         )
-    _valid(
+    _validate_part(
         load_fabric_kind(kind).options, source, "fabric", {k: v for k, v in fabric.items() if k != "kind"}, ("fabric",)
     )
 
 
-def _valid(model: type[BaseModel], source: YamlFile, noun: str, data: Any = None, prefix: Location = ()) -> BaseModel:
+def _validate_part(
+    model: type[BaseModel], source: YamlFile, noun: str, data: Any = None, prefix: Location = ()
+) -> BaseModel:
     """Validate a document or a part of it, and return the model.
 
     Validation is strict, so that '3' is no number and 1 is not true. The data are passed as JSON, so that lists are valid
@@ -238,24 +253,29 @@ def _valid(model: type[BaseModel], source: YamlFile, noun: str, data: Any = None
         problems: list[dict[str, Any]] = [{**problem} for problem in error.errors(include_url=False)]
     locations = [problem["loc"] for problem in problems]
     misspelt = {
-        (*at[:-1], _meant(at, model, data)) for at in (p["loc"] for p in problems if p["type"] == "extra_forbidden")
+        (*location[:-1], _guess_key(location, model, data))
+        for location in (p["loc"] for p in problems if p["type"] == "extra_forbidden")
     }
     by_place: dict[Location, list[dict[str, Any]]] = {}
     for problem in problems:
-        at = problem["loc"]
+        location = problem["loc"]
         # A list without its invalid values may then be too short, too; and a key that is misspelt is missing, too.
-        if problem["type"] == "too_short" and any(other[: len(at)] == at != other for other in locations):
+        if problem["type"] == "too_short" and any(
+            longer[: len(location)] == location != longer for longer in locations
+        ):
             continue
-        if problem["type"] != "missing" or at not in misspelt:
-            by_place.setdefault(_in_document(at, data), []).append(problem)
-    told = list(by_place.items())[:_MOST_PROBLEMS]
-    lines = [_message(source, model, noun, found, data, prefix, place) for place, found in told]
-    if further := len(by_place) - len(told):
-        lines.append(f"{source.path}: and {further} more problems; repair those above first")
+        if problem["type"] != "missing" or location not in misspelt:
+            by_place.setdefault(_locate_in_document(location, data), []).append(problem)
+    shown = list(by_place.items())[:_MAX_PROBLEMS]
+    lines = [
+        _format_problem(source, model, noun, place_problems, data, prefix, place) for place, place_problems in shown
+    ]
+    if hidden_count := len(by_place) - len(shown):
+        lines.append(f"{source.path}: and {hidden_count} more problems; repair those above first")
     raise ConfigError("\n".join(lines))
 
 
-def _message(
+def _format_problem(
     source: YamlFile,
     model: Any,
     noun: str,
@@ -269,55 +289,54 @@ def _message(
     There are several problems if the model has alternatives.
     """
     problem = next((problem for problem in problems if problem["type"] == "finite_number"), problems[0])
-    context, found = problem.get("ctx", {}), problem["input"]
+    context, value = problem.get("ctx", {}), problem["input"]
     if problem["type"] == "value_error":
-        inner = (*inner, *named_key(problem["msg"], found))
-    where = source.place(*prefix, *inner, name=noun)
+        inner = (*inner, *find_named_key(problem["msg"], value))
+    where = source.format_location(*prefix, *inner, name=noun)
     match problem["type"]:
         case "extra_forbidden":
-            return f"{where}: unknown key; {suggest_name(str(inner[-1]), _keys_at(model, inner[:-1], data))}"
+            return f"{where}: unknown key; {suggest_name(str(inner[-1]), _list_allowed_keys(model, inner[:-1], data))}"
         case "missing":
             return f"{where}: this key is missing; docs/reference/configuration.md explains it"
         case "too_short":
             return f"{where}: is empty; give it at least one value"
         case "string_pattern_mismatch" if context["pattern"] in PATTERN_WORDS:
-            return f"{where}: {_short(found)} is not valid here; use {PATTERN_WORDS[context['pattern']]}"
+            return f"{where}: {_shorten(value)} is not valid here; use {PATTERN_WORDS[context['pattern']]}"
         case "string_pattern_mismatch":
-            meant = next(
+            pattern_words = next(
                 (words for start, words in _PATTERN_STARTS.items() if context["pattern"].startswith(start)), ""
             )
             return (
-                f"{where}: {_short(found)} is not valid here; use {meant or 'a text of the form ' + context['pattern']}"
+                f"{where}: {_shorten(value)} is not valid here; use "
+                f"{pattern_words or 'a text of the form ' + context['pattern']}"
             )
         case "finite_number":
             problems = [problem]
-    told = dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in problems)
-    first, *others = told
-    message = " or ".join(
-        [first[:1].lower() + first[1:], *(other.removeprefix("Input should be ") for other in others)]
-    )
-    if problem["type"] == "value_error" and isinstance(found, dict | list):
+    texts = dict.fromkeys(problem["msg"].removeprefix("Value error, ") for problem in problems)
+    first, *further = texts
+    message = " or ".join([first[:1].lower() + first[1:], *(text.removeprefix("Input should be ") for text in further)])
+    if problem["type"] == "value_error" and isinstance(value, dict | list):
         return f"{where}: {message}"
-    return f"{where}: {message} (found {_short(found)}){remedy(problem['type'], found, _key(inner))}"
+    return f"{where}: {message} (found {_shorten(value)}){suggest_remedy(problem['type'], value, _last_key(inner))}"
 
 
-def _key(location: Location) -> str:
+def _last_key(location: Location) -> str:
     return next((part for part in reversed(location) if isinstance(part, str)), "")
 
 
-def _meant(location: tuple[str | int, ...], model: Any, data: Any) -> str | int:
+def _guess_key(location: tuple[str | int, ...], model: Any, data: Any) -> str | int:
     """Return the missing key that an unknown key probably stands for, or the unknown key itself."""
-    place = _in_document(location, data)
-    near = difflib.get_close_matches(str(place[-1]), _keys_at(model, place[:-1], data), n=1)
-    return near[0] if near else location[-1]
+    place = _locate_in_document(location, data)
+    matches = difflib.get_close_matches(str(place[-1]), _list_allowed_keys(model, place[:-1], data), n=1)
+    return matches[0] if matches else location[-1]
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     text = mask_secrets(repr(value))
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _in_document(loc: tuple[str | int, ...], data: Any) -> Location:
+def _locate_in_document(loc: tuple[str | int, ...], data: Any) -> Location:
     """Return pydantic's location without parts that are not in the document (union branches, positions of a lone value)."""
     location: list[str | int] = []
     for index, part in enumerate(loc):
@@ -332,25 +351,25 @@ def _in_document(loc: tuple[str | int, ...], data: Any) -> Location:
     return tuple(location)
 
 
-def _keys_at(model: Any, location: Location, data: Any) -> list[str]:
+def _list_allowed_keys(model: Any, location: Location, data: Any) -> list[str]:
     """Return the keys that a model allows at a location, for suggestions."""
     for part in location:
         data = cast(Any, data)[part]
-        candidates = [inner for inner in _models_in(model) if isinstance(part, int) or part in inner.model_fields]
+        candidates = [inner for inner in _list_models(model) if isinstance(part, int) or part in inner.model_fields]
         if isinstance(part, str) and candidates:
             model = candidates[0].model_fields[part].annotation
-    return sorted({name for inner in _models_in(model) for name in inner.model_fields})
+    return sorted({name for inner in _list_models(model) for name in inner.model_fields})
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def _list_models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     if typing.get_origin(annotation) is None and not isinstance(annotation, types.UnionType):
         return []
-    return [model for argument in typing.get_args(annotation) for model in _models_in(argument)]
+    return [model for argument in typing.get_args(annotation) for model in _list_models(argument)]
 
 
-_PLAIN = re.compile(r"[-+]?(?:0|[1-9]\d*)(?:\.\d*)?")
+_NUMBER = re.compile(r"[-+]?(?:0|[1-9]\d*)(?:\.\d*)?")
 _QUANTITY = re.compile(r"([-+]?\d+(?:\.\d*)?)\s*([A-Za-zµ%][\w/%]*)")
 _TIMES_S = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
@@ -377,7 +396,7 @@ _KEYS: Mapping[str, tuple[Mapping[str, float], float]] = {
 """End of a key -> units that can be converted to its own, and what its own is in them."""
 
 
-def remedy(kind: str, found: object, key: str) -> str:
+def suggest_remedy(kind: str, value: object, key: str) -> str:
     """Return '; ' and what to write instead of an invalid value, or '' if pydantic's message suffices.
 
     Args:
@@ -385,66 +404,66 @@ def remedy(kind: str, found: object, key: str) -> str:
         value: the invalid value.
         key: key of the value.
     """
-    if found is None:
-        said = "the key has no value; give it one, or remove the key"
+    if value is None:
+        message = "the key has no value; give it one, or remove the key"
     elif kind in ("int_type", "int_parsing", "int_from_float", "float_type", "float_parsing"):
-        said = _number(found, key, whole=kind.startswith("int"))
+        message = _suggest_number(value, key, is_integer_key=kind.startswith("int"))
     elif kind == "string_type":
-        said = _text(found)
+        message = _suggest_text(value)
     elif kind == "bool_type":
-        said = "write true or false, without quotes"
+        message = "write true or false, without quotes"
     elif kind in ("tuple_type", "list_type"):
-        said = (
-            f"write a list: [{', '.join(str(found).split())}]"
-            if isinstance(found, str | int | float)
+        message = (
+            f"write a list: [{', '.join(str(value).split())}]"
+            if isinstance(value, str | int | float)
             else "write a list: [..]"
         )
     elif kind in ("dict_type", "model_type", "model_attributes_type"):
-        said = "write keys with values: {key: value}"
+        message = "write keys with values: {key: value}"
     else:
         return ""
-    return f"; {said}"
+    return f"; {message}"
 
 
-def _text(found: object) -> str:
-    if isinstance(found, dict) and list(found.values()) == [None]:
-        return f'put braces in quotes: "{{{next(iter(found))}}}"'
-    if isinstance(found, list | dict):
+def _suggest_text(value: object) -> str:
+    if isinstance(value, dict) and list(value.values()) == [None]:
+        return f'put braces in quotes: "{{{next(iter(value))}}}"'
+    if isinstance(value, list | dict):
         return "write one text"
-    return 'put the word in quotes, such as "no"' if isinstance(found, bool) else f'put it in quotes: "{found}"'
+    return 'put the word in quotes, such as "no"' if isinstance(value, bool) else f'put it in quotes: "{value}"'
 
 
-def _number(found: object, key: str, *, whole: bool) -> str:
-    if isinstance(found, bool) or not isinstance(found, str | float):
-        return "write a whole number" if whole else "write a number"
-    if isinstance(found, float):
-        return f"write {found:.0f}" if found.is_integer() else "write a whole number"
+def _suggest_number(text: object, key: str, *, is_integer_key: bool) -> str:
+    if isinstance(text, bool) or not isinstance(text, str | float):
+        return "write a whole number" if is_integer_key else "write a number"
+    if isinstance(text, float):
+        return f"write {text:.0f}" if text.is_integer() else "write a whole number"
     words = unit_words(f"_{key}")
     with suppress(ValueError):  # 1e3 is a text in YAML 1.1
-        value = float(found)
+        value = float(text)
         return (
             "remove the quotes"
-            if _PLAIN.fullmatch(found)
+            if _NUMBER.fullmatch(text)
             else f"write {value:.12g}"
             if math.isfinite(value)
             else "write a finite number"
         )
-    if match := _QUANTITY.fullmatch(found.strip()):
-        if converted := _converted(float(match[1]), match[2].lower(), key):
-            return f"this key is in {words}: write {converted}"
+    if match := _QUANTITY.fullmatch(text.strip()):
+        if quantity := _convert_quantity(float(match[1]), match[2].lower(), key):
+            return f"this key is in {words}: write {quantity}"
         return f"this key is in {words}: write the number alone" if words else f"write the number alone: {match[1]}"
     return f"write a number of {words}" if words else "write a number"
 
 
-def _converted(value: float, unit: str, key: str) -> str:
+def _convert_quantity(value: float, unit: str, key: str) -> str:
     """Convert a quantity to the unit of its key. Returns '' if one of the two units is unknown."""
-    for ending, (units, own) in _KEYS.items():
+    for ending, (units, unit_factor) in _KEYS.items():
         if key.endswith(ending) and unit in units:
-            return f"{value * units[unit] / own:.12g}"
+            return f"{value * units[unit] / unit_factor:.12g}"
     return ""
 
 
-def named_key(message: str, data: Any) -> tuple[str | int, ...]:
+def find_named_key(message: str, data: Any) -> tuple[str | int, ...]:
     """Return the location of the first key of `data` that a message names ('key' or 'key.3'), or ()."""
     for name in re.findall(r"['`]([\w.-]+)[:'`]", message):
         place: tuple[str | int, ...] = ()

@@ -18,12 +18,12 @@ from campaign.fabrics.protocol import Fabric, LeaseRequest
 from campaign.fabrics.registry import list_kinds_offering, load_fabric_kind
 from campaign.plan.campaign.resolve import Campaign
 from campaign.spec.cell import Configuration
-from campaign.spec.operation_times import OperationTimes, published_times, read_times
+from campaign.spec.operation_times import OperationTimes, read_published_times, read_times
 from campaign.spec.system_file import SystemFile
 
 
 @contextmanager
-def fabric_of(system: SystemFile, state: Path, where: str = "") -> Iterator[Fabric]:
+def open_system_fabric(system: SystemFile, state: Path, where: str = "") -> Iterator[Fabric]:
     """Open the system's fabric for the duration of the context.
 
     Args:
@@ -43,7 +43,7 @@ def fabric_of(system: SystemFile, state: Path, where: str = "") -> Iterator[Fabr
         fabric.close()
 
 
-def owner() -> str:
+def current_owner() -> str:
     """Return the name of the user who holds the leases of this process, or 'unknown'."""
     try:
         return getpass.getuser()
@@ -51,20 +51,22 @@ def owner() -> str:
         return "unknown"
 
 
-def recorded_times(system: SystemFile, path: Path) -> OperationTimes | None:
+def find_recorded_times(system: SystemFile, path: Path) -> OperationTimes | None:
     """Return recorded times of the fabric's operations: those that a system file names, else those of the package, else None.
 
     path: the system file.
     """
     if system.times:
-        return read_times(path.parent / system.times).scaled(system.times_factor)
-    if drawn := str(system.fabric.get("times", "")):  # by a simulation, for devices of every kind
-        return published_times(drawn).scaled(float(system.fabric.get("times_factor", 1.0))).of_any_device()
+        return read_times(path.parent / system.times).scale_times(system.times_factor)
+    if source := str(system.fabric.get("times", "")):  # by a simulation, for devices of every kind
+        return (
+            read_published_times(source).scale_times(float(system.fabric.get("times_factor", 1.0))).drop_device_kinds()
+        )
     name = load_fabric_kind(str(system.fabric["kind"])).times
-    return published_times(name).scaled(system.times_factor) if name else None
+    return read_published_times(name).scale_times(system.times_factor) if name else None
 
 
-def request_of(
+def build_request(
     system: SystemFile, name: str, campaign: str, configuration: Configuration, allowed_hosts: tuple[str, ...] = ()
 ) -> LeaseRequest:
     """Build the request for composing a configuration.
@@ -76,8 +78,8 @@ def request_of(
         rule = f"nothing sets peer-to-peer on a fabric of kind {kind}; use attach: {configuration.attach.partition('-')[0]}"
         raise Incompatible(f"{name}: {rule}, or one of kind {', '.join(list_kinds_offering('p2p'))}", rule)
     links = {model: (device.pcie.width, device.pcie.gen) for model, device in system.devices.items() if device.pcie}
-    asked = LeaseRequest(name, campaign, system.tenancy.owner or owner(), configuration, allowed_hosts, links)
-    return limit_request(asked, system.tenancy.quota, system.allowed_hosts())
+    request = LeaseRequest(name, campaign, system.tenancy.owner or current_owner(), configuration, allowed_hosts, links)
+    return limit_request(request, system.tenancy.quota, system.allowed_hosts())
 
 
 @dataclass(frozen=True)
@@ -91,22 +93,24 @@ class PlannedPlacement:
     """Operations of the fabric that compose it; None where they are not known before."""
 
 
-Placing = Callable[[Configuration], PlannedPlacement]
+PlacementFunction = Callable[[Configuration], PlannedPlacement]
 
 
-def placing(fabric: Fabric, campaign: Campaign) -> Placing:
+def make_placement_function(fabric: Fabric, campaign: Campaign) -> PlacementFunction:
     """Return a function that places configurations on an open fabric, as if the fabric were unused."""
     steps = load_fabric_kind(str(campaign.system.fabric["kind"])).steps
     devices = {device.fabric_id: device for device in fabric.build_planned_inventory().devices if not device.local}
 
     @cache
-    def place(configuration: Configuration) -> PlannedPlacement:
+    def place_configuration(configuration: Configuration) -> PlannedPlacement:
         try:
-            selection = fabric.select_planned_devices(request_of(campaign.system, "plan", campaign.name, configuration))
+            selection = fabric.select_planned_devices(
+                build_request(campaign.system, "plan", campaign.name, configuration)
+            )
         except FabricError as error:
             return PlannedPlacement(unfit=str(error).removeprefix("plan: "))
-        attached = (devices[name] for name in selection.fabric_ids if name in devices)
+        attached_devices = (devices[name] for name in selection.fabric_ids if name in devices)
         hosts = tuple(host.host for host in selection.hosts)
-        return PlannedPlacement(hosts=hosts, operations=count_operations(attached, steps) if steps else None)
+        return PlannedPlacement(hosts=hosts, operations=count_operations(attached_devices, steps) if steps else None)
 
-    return place
+    return place_configuration

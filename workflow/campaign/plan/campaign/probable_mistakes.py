@@ -17,7 +17,7 @@ from campaign.workloads.main_metrics import MAIN_METRICS
 from campaign.workloads.protocol import Workload
 
 # Lists in which a value may stand twice.
-_ORDERED = {
+_KEYS_WITH_REPEATS = {
     "tensors",
     "command",
     "launch_options",
@@ -30,34 +30,37 @@ _ORDERED = {
     "failures",
 }
 # Options of fabrics that are given by host.
-_BY_HOST = {"hosts", "ports", "interfaces"}
+_KEYS_BY_HOST = {"hosts", "ports", "interfaces"}
 # Of what every run has, or telemetry may give.
-_NOT_PRINTED = (
+_BUILT_IN_METRIC_PREFIXES = (
     "throughput_", "step_", "wall_", "window_", "idle_", "device_", "host_", "cpu_", "pcie_", "nvlink_", "network_", "loopback_",
     "disk_", "energy_", "throttled_", "telemetry_",
 )  # fmt: skip
 
 
-def in_campaign(file: CampaignFile, workloads: Mapping[str, Workload], source: YamlFile) -> Iterator[str]:
+def warn_of_campaign(file: CampaignFile, workloads: Mapping[str, Workload], source: YamlFile) -> Iterator[str]:
     """Yield warnings about a campaign file."""
-    yield from _twice(source)
+    yield from _warn_of_duplicates(source)
     for index, override in enumerate(file.overrides):
         changes = override.model_dump(exclude={"when"}, exclude_none=True)
         if not any(value != {} for value in changes.values()):
-            yield f"{source.place('overrides', index)}: changes nothing; add a setting such as `repetitions: 5`, or remove it"
-    yield from _without_leading_metric(file, workloads, source)
-    if file.metric is not None and (why := _unknown(file.metric.name, workloads)):
-        yield f"{source.place('metric', 'name')}: {why}"
+            yield (
+                f"{source.format_location('overrides', index)}: changes nothing; "
+                "add a setting such as `repetitions: 5`, or remove it"
+            )
+    yield from _warn_of_unnamed_metric(file, workloads, source)
+    if file.metric is not None and (problem := _explain_unknown_metric(file.metric.name, workloads)):
+        yield f"{source.format_location('metric', 'name')}: {problem}"
 
 
-def _without_leading_metric(file: CampaignFile, workloads: Mapping[str, Workload], source: YamlFile) -> Iterator[str]:
+def _warn_of_unnamed_metric(file: CampaignFile, workloads: Mapping[str, Workload], source: YamlFile) -> Iterator[str]:
     """Yield a warning for each workload of which nothing names the metric that leads, and whose parser gives no throughput."""
     if file.metric is not None and file.metric.name != THROUGHPUT.name:
         return
     for name, workload in workloads.items():
         if (metrics := MAIN_METRICS.get(workload.log_parser or "")) and not workload.metrics:
             yield (
-                f"{source.place('axes', 'workload')}: the parser '{workload.log_parser}' of workload '{name}' gives no "
+                f"{source.format_location('axes', 'workload')}: the parser '{workload.log_parser}' of workload '{name}' gives no "
                 "throughput, which leads a campaign that names no metric, so that no figure would show its runs; add "
                 f"`metric: {{name: {metrics[0]}}}` here, or `metrics: {{{metrics[0]}: {{}}}}` to the workload file; by its test, "
                 f"the parser gives {', '.join(metrics)}"
@@ -69,85 +72,102 @@ def warn_of_unknown_scaling(
 ) -> Iterator[str]:
     """Yield a warning if the number of devices varies and nothing tells how the primary metric scales with it.
 
-    A metric that no workload is known to give has a warning of its own, from `in_campaign`.
+    A metric that no workload is known to give has a warning of its own, from `warn_of_campaign`.
     """
-    varies = len({each.ranks for each in configurations}) > 1
-    if leading.scaling is None and varies and not _unknown(leading.name, workloads):
+    varies = len({configuration.ranks for configuration in configurations}) > 1
+    if leading.scaling is None and varies and not _explain_unknown_metric(leading.name, workloads):
         yield (
-            f"{source.place('metric')}: nothing tells how '{leading.name}' scales with devices, so that the report shows no "
+            f"{source.format_location('metric')}: nothing tells how "
+            f"'{leading.name}' scales with devices, so that the report shows no "
             "efficiency, no ideal line and no model of it; add `scaling: total_rate`, rate_per_device, time_of_fixed_work, "
             "time_per_device_work or none here, or under `metrics` in the workload file"
         )
 
 
-def in_system(source: YamlFile) -> Iterator[str]:
+def warn_of_system(source: YamlFile) -> Iterator[str]:
     """Yield warnings about a system file."""
-    yield from _twice(source)
+    yield from _warn_of_duplicates(source)
     slurm = source.data.get("slurm") or {}
     for index, override in enumerate(slurm.get("overrides") or ()):
         if override.keys() <= {"when"}:
             yield (
-                f"{source.place('slurm', 'overrides', index)}: changes nothing; add an option such as `qos: long`, or remove it"
+                f"{source.format_location('slurm', 'overrides', index)}: changes "
+                "nothing; add an option such as `qos: long`, or remove it"
             )
     fabric = source.data.get("fabric") or {}
     hosts = [name for group in source.data["hosts"] for name in expand_host_names(group["name"])]
-    for key in sorted(_BY_HOST & fabric.keys()):
+    for key in sorted(_KEYS_BY_HOST & fabric.keys()):
         for name in fabric[key] if isinstance(fabric[key], dict) else ():
             if name not in hosts:
-                yield f"{source.place('fabric', key, name)}: the system has no host of this name; {suggest_name(name, hosts)}"
+                yield (
+                    f"{source.format_location('fabric', key, name)}: the system has "
+                    f"no host of this name; {suggest_name(name, hosts)}"
+                )
     files: Mapping[tuple[str, ...], Any] = {
         ("ca_file",): fabric.get("ca_file"),
         ("credentials", "file"): (fabric.get("credentials") or {}).get("file"),
     }
     for place, path in files.items():
         if isinstance(path, str) and not Path(path).expanduser().is_file():
-            yield f"{source.place('fabric', *place)}: there is no file '{path}' on this machine; correct the path, or put it there"
+            yield (
+                f"{source.format_location('fabric', *place)}: there is no file "
+                f"'{path}' on this machine; correct the path, or put it there"
+            )
 
 
-def in_workload(workload: Workload, source: YamlFile) -> Iterator[str]:
+def warn_of_workload(workload: Workload, source: YamlFile) -> Iterator[str]:
     """Yield warnings about a workload file."""
-    yield from _twice(source)
+    yield from _warn_of_duplicates(source)
     if workload.kind == "command" and workload.log_parser is None and not source.data.get("parsers"):
         yield (
-            f"{source.place(name='workload')}: neither 'parser' nor 'parsers' is given, so no number of its output is read; "
+            f"{source.format_location(name='workload')}: neither 'parser' nor "
+            "'parsers' is given, so no number of its output is read; "
             "add `parsers`, or a built-in `parser` (campaign workload list)"
         )
-    printed = Counter(parser.get("metric") for parser in source.data.get("parsers") or ())
+    metric_counts = Counter(parser.get("metric") for parser in source.data.get("parsers") or ())
     for index, parser in enumerate(source.data.get("parsers") or ()):
-        if printed[name := parser.get("metric")] > 1:
-            yield f"{source.place('parsers', index, 'metric')}: several parsers give '{name}', and the last one counts; rename one"
+        if metric_counts[name := parser.get("metric")] > 1:
+            yield (
+                f"{source.format_location('parsers', index, 'metric')}: several "
+                f"parsers give '{name}', and the last one counts; rename one"
+            )
             break
-    for name in source.data.get("metrics") or () if printed else ():
-        if name not in printed and not name.startswith(_NOT_PRINTED):
-            yield f"{source.place('metrics', name)}: no parser of this workload gives '{name}'; it gives {', '.join(printed)}"
+    for name in source.data.get("metrics") or () if metric_counts else ():
+        if name not in metric_counts and not name.startswith(_BUILT_IN_METRIC_PREFIXES):
+            yield (
+                f"{source.format_location('metrics', name)}: no parser of this "
+                f"workload gives '{name}'; it gives {', '.join(metric_counts)}"
+            )
 
 
-def _twice(source: YamlFile) -> Iterator[str]:
-    for place, values in _lists(source.data, ()):
+def _warn_of_duplicates(source: YamlFile) -> Iterator[str]:
+    for place, values in _find_lists(source.data, ()):
         plain = [str(value) for value in values if isinstance(value, str | int | float)]
-        if twice := [value for value, count in Counter(plain).items() if count > 1]:
-            yield f"{source.place(*place)}: {twice[0]} is given twice, and counts once; remove one"
+        if duplicates := [value for value, count in Counter(plain).items() if count > 1]:
+            yield f"{source.format_location(*place)}: {duplicates[0]} is given twice, and counts once; remove one"
 
 
-def _lists(data: Any, place: Location, together: frozenset[str] = frozenset()) -> Iterator[tuple[Location, list[Any]]]:
+def _find_lists(
+    data: Any, place: Location, zipped_keys: frozenset[str] = frozenset()
+) -> Iterator[tuple[Location, list[Any]]]:
     """Yield every list whose values should differ. Lists that a zip advances together are left out."""
     if isinstance(data, dict):
-        together |= {name for names in data.get("zip") or () for name in names}
+        zipped_keys |= {name for names in data.get("zip") or () for name in names}
         for key, value in data.items():
-            if key not in _ORDERED and key not in together:
-                yield from _lists(value, (*place, key), together)
+            if key not in _KEYS_WITH_REPEATS and key not in zipped_keys:
+                yield from _find_lists(value, (*place, key), zipped_keys)
     elif isinstance(data, list):
         yield place, data
         for index, value in enumerate(data):
-            yield from _lists(value, (*place, index), together)
+            yield from _find_lists(value, (*place, index), zipped_keys)
 
 
-def _unknown(name: str, workloads: Mapping[str, Workload]) -> str:
+def _explain_unknown_metric(name: str, workloads: Mapping[str, Workload]) -> str:
     """Explain why a metric may never have a number, or return '' if it may have one."""
-    printed = {each for workload in workloads.values() for each in workload.printed_metrics or ()}
-    declared = {each for workload in workloads.values() for each in workload.metrics}
-    if name in printed | declared or name.startswith(_NOT_PRINTED):
+    printed_names = {metric_name for workload in workloads.values() for metric_name in workload.reported_metrics or ()}
+    declared_names = {metric_name for workload in workloads.values() for metric_name in workload.metrics}
+    if name in printed_names | declared_names or name.startswith(_BUILT_IN_METRIC_PREFIXES):
         return ""
-    if unit_words(name) and any(workload.printed_metrics is None for workload in workloads.values()):
+    if unit_words(name) and any(workload.reported_metrics is None for workload in workloads.values()):
         return ""  # a built-in parser or program may give it
     return f"no workload of this campaign is known to give '{name}'; correct it, or declare it under `metrics` in a workload file"

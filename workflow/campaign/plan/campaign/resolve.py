@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from campaign.common.errors import ConfigError
 from campaign.plan.campaign import workload_inputs
-from campaign.plan.campaign.check import Sources, check
-from campaign.plan.campaign.expand_shapes import Expanded, Impossible, expand_shapes
-from campaign.plan.campaign.load import gathered, load_campaign_file, load_named, validate
-from campaign.plan.campaign.primary_metric import primary_metric
-from campaign.plan.campaign.probable_mistakes import in_campaign, in_system, in_workload, warn_of_unknown_scaling
+from campaign.plan.campaign.check import Sources, check_campaign
+from campaign.plan.campaign.expand_shapes import Impossible, ShapeExpansion, expand_shapes
+from campaign.plan.campaign.load import collect_results, load_campaign_file, load_named, validate
+from campaign.plan.campaign.primary_metric import choose_primary_metric
+from campaign.plan.campaign.probable_mistakes import (
+    warn_of_campaign,
+    warn_of_system,
+    warn_of_unknown_scaling,
+    warn_of_workload,
+)
 from campaign.spec.campaign_file import NO_VERSION, CampaignFile, Protocol
 from campaign.spec.cell import Configuration
 from campaign.spec.fields import NAME_PATTERN, PATTERN_WORDS, as_typed
 from campaign.spec.metric import Metric
-from campaign.spec.record import CAMPAIGN_SCHEMA, campaigns_as_used
+from campaign.spec.record import CAMPAIGN_SCHEMA, read_campaigns_as_used
 from campaign.spec.site_hardware import expand_host_names
 from campaign.spec.system_file import DeviceModel, SlurmOptions, SystemFile
 from campaign.spec.yaml_file import YamlFile
@@ -81,8 +86,8 @@ class Campaign:
     @property
     def currency(self) -> str | None:
         """Currency of the prices, or None if there are no prices or several currencies."""
-        found = {system.currency for system in self.systems.values() if system.currency}
-        return next(iter(found)) if len(found) == 1 else None
+        currencies = {system.currency for system in self.systems.values() if system.currency}
+        return next(iter(currencies)) if len(currencies) == 1 else None
 
     @property
     def system_source(self) -> YamlFile:
@@ -92,9 +97,11 @@ class Campaign:
     @property
     def parts(self) -> tuple[Campaign, ...]:
         """Parts of the campaign, one per system that has configurations."""
-        return tuple(self.on(name) for name in dict.fromkeys(each.system for each in self.configurations))
+        return tuple(
+            self.part_on(name) for name in dict.fromkeys(configuration.system for configuration in self.configurations)
+        )
 
-    def on(self, of: str | Configuration) -> Campaign:
+    def part_on(self, target: str | Configuration) -> Campaign:
         """Return the part of the campaign on a system, with the configurations of that system.
 
         A part is returned unchanged.
@@ -102,28 +109,28 @@ class Campaign:
         Args:
             target: name of the system, or a configuration on it.
         """
-        name = of if isinstance(of, str) else of.system
+        name = target if isinstance(target, str) else target.system
         if self.part:
             return self
         return replace(self, part=name, configurations=tuple(c for c in self.configurations if c.system == name))
 
-    def place(self, *location: str | int) -> str:
+    def format_location(self, *location: str | int) -> str:
         """Format a place in the campaign's file as 'file:line: key'."""
-        return self.sources.campaign.place(*location)
+        return self.sources.campaign.format_location(*location)
 
     @property
     def protocol(self) -> Protocol:
         return self.file.protocol
 
-    def workload_identity(self, name: str) -> dict[str, Any]:
+    def identify_workload(self, name: str) -> dict[str, Any]:
         """Return the content of a workload's file that is part of the identity of its cells.
 
         The first reading of its logs counts, so that reading measured logs in another way makes no other cells.
         """
         workload, first = self.workloads[name], self.readings.get(name)
-        return workload.identity() if first is None else {**workload.runs(), **first}
+        return workload.identity_document() if first is None else {**workload.run_identity_document(), **first}
 
-    def labelled(self, version: str | None) -> Campaign:
+    def with_version(self, version: str | None) -> Campaign:
         """Return a copy of the campaign with another version label.
 
         `none` removes the label; None returns the campaign unchanged. Raises ConfigError if the label is invalid.
@@ -148,73 +155,73 @@ class Campaign:
             text: names of the hosts, such as `host3` or `host[3-4],host8`.
         """
         try:
-            out = {name for each in re.split(r",(?![^\[]*\])", text) for name in expand_host_names(each.strip())}
+            excluded = {name for part in re.split(r",(?![^\[]*\])", text) for name in expand_host_names(part.strip())}
         except ValueError as error:
             raise ConfigError(f"--without-hosts: {error}") from error
-        known = [name for system in self.systems.values() for group in system.hosts for name in group.names()]
-        if unknown := sorted(out.difference(known)):
-            raise ConfigError(f"--without-hosts: no host {unknown[0]}; there are: {', '.join(known)}")
+        names = [name for system in self.systems.values() for group in system.hosts for name in group.names()]
+        if unknown := sorted(excluded.difference(names)):
+            raise ConfigError(f"--without-hosts: no host {unknown[0]}; there are: {', '.join(names)}")
         systems: dict[str, SystemFile] = {}
         for name, system in self.systems.items():
-            left = tuple(host for host in system.usable_hosts() if host not in out)
-            if not left:
+            remaining = tuple(host for host in system.usable_hosts() if host not in excluded)
+            if not remaining:
                 raise ConfigError(f"--without-hosts {text}: leaves no host of {name}; name fewer")
-            allowed = left if len(left) < len(system.usable_hosts()) else system.tenancy.allowed_hosts
-            tenancy = system.tenancy.model_copy(update={"allowed_hosts": allowed})
+            allowed_hosts = remaining if len(remaining) < len(system.usable_hosts()) else system.tenancy.allowed_hosts
+            tenancy = system.tenancy.model_copy(update={"allowed_hosts": allowed_hosts})
             systems[name] = system.model_copy(update={"tenancy": tenancy})
         return replace(self, systems=systems)
 
     @property
     def metric(self) -> Metric:
         """Primary metric, which figures, tables and comparisons show."""
-        return primary_metric(self.file, self.workloads)
+        return choose_primary_metric(self.file, self.workloads)
 
-    def shape_of(self, configuration: str) -> int:
+    def find_shape(self, configuration: str) -> int:
         """Return the position in the campaign's file of the shape that makes a configuration."""
-        return self._expanded.shapes[configuration][0]
+        return self._expansion.shapes[configuration][0]
 
     @cached_property
-    def _expanded(self) -> Expanded:
+    def _expansion(self) -> ShapeExpansion:
         return expand_shapes(self.file.configurations, tuple(self.systems.values()), self.sources.campaign)
 
-    def repeated_shapes(self) -> Iterator[str]:
+    def warn_of_repeated_shapes(self) -> Iterator[str]:
         """Yield a warning per shape that only makes configurations of earlier shapes."""
-        return self._expanded.repeated(self.sources.campaign.place)
+        return self._expansion.warn_of_repeated_shapes(self.sources.campaign.format_location)
 
-    def device(self, model: str) -> DeviceModel:
+    def find_device_model(self, model: str) -> DeviceModel:
         """Return the entry of a device model in the system file, or the default entry."""
         return self.system.devices.get(model, DeviceModel())
 
-    def device_of(self, configuration: Configuration) -> DeviceModel:
+    def device_model(self, configuration: Configuration) -> DeviceModel:
         """Return the entry of a configuration's device model in its system file, or the default entry."""
-        return self.on(configuration).device(configuration.device)
+        return self.part_on(configuration).find_device_model(configuration.device)
 
-    def document(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, Any]:
         """Return the campaign as used as a JSON-serialisable dict, with all defaults filled in."""
-        gone = {"system" if self.file.systems else "systems"}
-        gone |= {
+        excluded = {"system" if self.file.systems else "systems"}
+        excluded |= {
             key for key in ("version", "report") if getattr(self.file, key) == type(self.file).model_fields[key].default
         }
         document: dict[str, Any] = {
             "schema_version": CAMPAIGN_SCHEMA,
-            "campaign": self.file.model_dump(mode="json", exclude=gone),
-            **self._systems(),
+            "campaign": self.file.model_dump(mode="json", exclude=excluded),
+            **self._dump_systems(),
             "workloads": {name: workload.model_dump(mode="json") for name, workload in sorted(self.workloads.items())},
         }
-        beside = {
-            "inputs": workload_inputs.document(self.inputs),
+        optional_parts = {
+            "inputs": workload_inputs.dump_inputs(self.inputs),
             "readings": {name: dict(first) for name, first in self.readings.items()},
             "workload_dirs": dict(self.workload_dirs),
-            "references": [each.model_dump(mode="json") for each in self.references],
+            "references": [value.model_dump(mode="json") for value in self.references],
         }
-        return {**document, **{name: each for name, each in beside.items() if each}}
+        return {**document, **{name: value for name, value in optional_parts.items() if value}}
 
-    def _systems(self) -> dict[str, Any]:
+    def _dump_systems(self) -> dict[str, Any]:
         documents = {name: system.model_dump(mode="json") for name, system in self.systems.items()}
         return {"systems": documents} if self.file.systems else {"system": documents[self.part]}
 
 
-def systems_of(document: Mapping[str, Any]) -> dict[str, Any]:
+def stored_systems(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the systems of a stored campaign by name, in the order of its file."""
     if "systems" in document:
         return {name: document["systems"][name] for name in document["campaign"]["systems"]}
@@ -243,92 +250,105 @@ def load_campaign(
         version: version label, as in `with_version`.
     """
     if path.is_dir():
-        return _planned_in(path, launcher, person, run_implied).labelled(version)
+        return _load_from_results(path, launcher, person, run_implied).with_version(version)
     campaign = load_campaign_file(path)
-    named, place = list(dict.fromkeys(campaign.model.axes.workload)), campaign.source.place
+    workload_names, format_location = list(dict.fromkeys(campaign.model.axes.workload)), campaign.source.format_location
     calls: list[Callable[[], Any]] = [
         *(
-            partial(load_named, SystemFile, name, path, place("systems" if campaign.model.systems else "system"))
+            partial(
+                load_named, SystemFile, name, path, format_location("systems" if campaign.model.systems else "system")
+            )
             for name in campaign.model.system_names
         ),
-        *(partial(load_named, Workload, name, path, place("axes", "workload")) for name in named),
+        *(partial(load_named, Workload, name, path, format_location("axes", "workload")) for name in workload_names),
         *(
-            partial(_read_reference, name, path, place("references"))
+            partial(_read_reference, name, path, format_location("references"))
             for name in dict.fromkeys(campaign.model.references)
         ),
     ]
-    loaded = gathered(calls)
-    systems, others = loaded[: len(campaign.model.system_names)], loaded[len(campaign.model.system_names) :]
-    workloads, references = dict(zip(named, others, strict=False)), others[len(named) :]
-    file = _running_implied(campaign.model) if run_implied else campaign.model
+    loaded_files = collect_results(calls)
+    systems, further_files = (
+        loaded_files[: len(campaign.model.system_names)],
+        loaded_files[len(campaign.model.system_names) :],
+    )
+    workloads, references = dict(zip(workload_names, further_files, strict=False)), further_files[len(workload_names) :]
+    file = _enable_implied_runs(campaign.model) if run_implied else campaign.model
     models = {name: workload.model for name, workload in workloads.items()}
     sources = Sources(
         campaign.source,
         {system.model.name: system.source for system in systems},
         {name: workload.source for name, workload in workloads.items()},
     )
-    used = [_launched_by(launcher, system.model) for system in systems]
-    campaign_as_used = resolve(path, file, used, models, sources)
+    used_systems = [_set_launcher(launcher, system.model) for system in systems]
+    campaign_as_used = resolve_campaign(path, file, used_systems, models, sources)
     # What was imported was measured elsewhere, by programs that are not here.
-    measured = workload_inputs.MeasuredWorkloads(path, results and results / file.name)
-    inputs = {} if file.imported else workload_inputs.read_inputs(path, models, file.axes.options, sources, measured)
-    first = {name: measured.reading(model) for name, model in models.items() if model.reading_keys}
+    measured_workloads = workload_inputs.MeasuredWorkloads(path, results and results / file.name)
+    inputs = (
+        {}
+        if file.imported
+        else workload_inputs.read_inputs(path, models, file.axes.options, sources, measured_workloads)
+    )
+    first = {name: measured_workloads.find_first_reading(model) for name, model in models.items() if model.reading_keys}
     return replace(
-        campaign_as_used.labelled(version),
+        campaign_as_used.with_version(version),
         person=person or SlurmOptions(),
         references=tuple(references),
         inputs=inputs,
         readings={name: reading for name, reading in first.items() if reading is not None},
-        workload_dirs={} if file.imported else workload_inputs.workload_dirs(models, sources),
+        workload_dirs={} if file.imported else workload_inputs.find_workload_directories(models, sources),
         warnings=(
-            *in_campaign(file, models, sources.campaign),
-            *campaign_as_used.repeated_shapes(),
+            *warn_of_campaign(file, models, sources.campaign),
+            *campaign_as_used.warn_of_repeated_shapes(),
             *warn_of_unknown_scaling(
                 campaign_as_used.metric, campaign_as_used.configurations, models, sources.campaign
             ),
-            *chain.from_iterable(map(in_system, sources.systems.values())),
-            *chain.from_iterable(map(in_workload, models.values(), sources.workloads.values())),
+            *chain.from_iterable(map(warn_of_system, sources.systems.values())),
+            *chain.from_iterable(map(warn_of_workload, models.values(), sources.workloads.values())),
         ),
     )
 
 
-def _running_implied(file: CampaignFile) -> CampaignFile:
+def _enable_implied_runs(file: CampaignFile) -> CampaignFile:
     return file.model_copy(update={"protocol": file.protocol.model_copy(update={"skip_implied": False})})
 
 
-def _launched_by(launcher: str | None, system: SystemFile) -> SystemFile:
+def _set_launcher(launcher: str | None, system: SystemFile) -> SystemFile:
     return system if launcher is None else system.model_copy(update={"launcher": launcher})
 
 
-def _planned_in(directory: Path, launcher: str | None, person: SlurmOptions | None, run_implied: bool) -> Campaign:
+def _load_from_results(
+    directory: Path, launcher: str | None, person: SlurmOptions | None, run_implied: bool
+) -> Campaign:
     """Load the campaign of a results directory as it was planned or measured there.
 
     The campaign gets the present name of the directory.
     """
-    if (document := next(campaigns_as_used(directory), None)) is None:
-        several = sorted(path.name for path in directory.glob("*") if path.is_dir() and any(campaigns_as_used(path)))
-        holds = f"holds the results of {', '.join(several)}; name one, such as {directory / several[0]}" if several else (
+    if (document := next(read_campaigns_as_used(directory), None)) is None:
+        several = sorted(
+            path.name for path in directory.glob("*") if path.is_dir() and any(read_campaigns_as_used(path))
+        )
+        problem = f"holds the results of {', '.join(several)}; name one, such as {directory / several[0]}" if several else (
             "holds no results of a campaign; name a campaign file, the results directory of a campaign, or an archive"
         )  # fmt: skip
-        raise ConfigError(f"{directory}: {holds}")
-    campaign = from_document(document)
+        raise ConfigError(f"{directory}: {problem}")
+    campaign = campaign_from_document(document)
     file = campaign.file.model_copy(update={"name": directory.resolve().name})
     return replace(
         campaign,
         path=directory,
-        file=_running_implied(file) if run_implied else file,
-        systems={name: _launched_by(launcher, system) for name, system in campaign.systems.items()},
+        file=_enable_implied_runs(file) if run_implied else file,
+        systems={name: _set_launcher(launcher, system) for name, system in campaign.systems.items()},
         person=person or SlurmOptions(),
     )
 
 
 def _read_reference(name: str, path: Path, place: str) -> ReferenceSet:
-    from campaign.spec.published_file import load  # few campaigns name claims, and its models take time to build
+    from campaign.spec.published_file import load_set  # few campaigns name claims, and its models take time to build
 
-    return load(name, path.parent, f"{place}: ")
+    return load_set(name, path.parent, f"{place}: ")
 
 
-def from_document(document: Mapping[str, Any]) -> Campaign:
+def campaign_from_document(document: Mapping[str, Any]) -> Campaign:
     """Build the campaign that `Campaign.to_document` returns.
 
     Raises ConfigError if the document is damaged or has another schema version.
@@ -339,66 +359,70 @@ def from_document(document: Mapping[str, Any]) -> Campaign:
         )
     try:
         name = Path(document["campaign"]["name"])
-        stored = {key: _without_predictions(system) for key, system in systems_of(document).items()}
+        stored_documents = {key: _drop_predictions(system) for key, system in stored_systems(document).items()}
         sources = Sources(
-            YamlFile(name, _without_check(document["campaign"]), {}),
-            {key: YamlFile(name, system, {}) for key, system in stored.items()},
+            YamlFile(name, _drop_check(document["campaign"]), {}),
+            {key: YamlFile(name, system, {}) for key, system in stored_documents.items()},
             {key: YamlFile(name, workload, {}) for key, workload in document["workloads"].items()},
         )
-        if other := [
-            each for each in (*sources.systems.values(), *sources.workloads.values()) if type(each.data) is not dict
+        if invalid := [
+            yaml_file
+            for yaml_file in (*sources.systems.values(), *sources.workloads.values())
+            if type(yaml_file.data) is not dict
         ]:
-            raise TypeError(other[0].data)
+            raise TypeError(invalid[0].data)
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"the stored campaign is damaged ({error!r}); restore it from an archive") from error
     file = validate(sources.campaign, CampaignFile)
     systems = [validate(source, SystemFile, key, stored=True) for key, source in sources.systems.items()]
     workloads = {key: validate(source, Workload, key) for key, source in sources.workloads.items()}
-    if lacking := {*file.system_names, *file.axes.workload} - {*sources.systems, *workloads}:
-        raise ConfigError(f"the stored campaign is damaged (it has no {min(lacking)}); restore it from an archive")
-    campaign = resolve(name, file, systems, workloads, sources, stored=True)
-    inputs = workload_inputs.from_document(document.get("inputs", {}))
-    readings = workload_inputs.first_readings(document, workloads)
+    if missing_names := {*file.system_names, *file.axes.workload} - {*sources.systems, *workloads}:
+        raise ConfigError(
+            f"the stored campaign is damaged (it has no {min(missing_names)}); restore it from an archive"
+        )
+    campaign = resolve_campaign(name, file, systems, workloads, sources, stored=True)
+    inputs = workload_inputs.inputs_from_document(document.get("inputs", {}))
+    readings = workload_inputs.read_first_readings(document, workloads)
     campaign = replace(campaign, inputs=inputs, readings=readings, workload_dirs=document.get("workload_dirs") or {})
     if not document.get("references"):
         return campaign
     from campaign.spec.published_file import from_document as reference_set
 
-    references = (reference_set(each, f"{name}: references") for each in document["references"])
+    references = (reference_set(yaml_file, f"{name}: references") for yaml_file in document["references"])
     return replace(campaign, references=tuple(references))
 
 
-def stored_system(system: Any) -> SystemFile:
+def system_from_document(system: Any) -> SystemFile:
     """Return a system as a stored campaign has it. Raises ValidationError if it is no system."""
-    return SystemFile.model_validate(_without_predictions(system))
+    return SystemFile.model_validate(_drop_predictions(system))
 
 
-def _without_check(campaign: Any) -> Any:
+def _drop_check(campaign: Any) -> Any:
     """Return a stored campaign without `protocol: check`, by which earlier versions checked devices."""
     if type(campaign) is not dict or "protocol" not in campaign:
         return campaign
-    return {**campaign, "protocol": _without(campaign["protocol"], "check")}
+    return {**campaign, "protocol": _drop_key(campaign["protocol"], "check")}
 
 
-def _without_predictions(system: Any) -> Any:
+def _drop_predictions(system: Any) -> Any:
     """Return a stored system without the keys that earlier versions had for predictions."""
     if type(system) is not dict:
         return system
-    kept = {name: value for name, value in system.items() if name != "parameters"}
-    if "emulation" in kept:
-        kept["emulation"] = _without(kept["emulation"], "dilation")
+    document = {name: value for name, value in system.items() if name != "parameters"}
+    if "emulation" in document:
+        document["emulation"] = _drop_key(document["emulation"], "dilation")
     for name, key in (("devices", "memory_gib"), ("links", "uses")):
-        if type(entries := kept.get(name)) is dict:
-            kept[name] = {entry: _without(each, key) for entry, each in entries.items()}
-    return kept
+        if type(entries := document.get(name)) is dict:
+            document[name] = {entry: _drop_key(values, key) for entry, values in entries.items()}
+    return document
 
 
-def _without(document: Any, key: str) -> Any:
+def _drop_key(document: Any, key: str) -> Any:
     """Return a document without one of its keys; anything else as it is."""
-    return {name: each for name, each in document.items() if name != key} if type(document) is dict else document
+    return {name: value for name, value in document.items() if name != key} if type(document) is dict else document
 
 
-def resolve(
+def resolve_campaign(
     path: Path,
     file: CampaignFile,
     systems: Sequence[SystemFile],
@@ -419,11 +443,11 @@ def resolve(
         sources: the documents behind them, for lines in messages.
         stored: see `check_campaign`.
     """
-    expanded = expand_shapes(file.configurations, systems, sources.campaign)
-    configurations = expanded.configurations
-    check(file, systems, workloads, configurations, sources, stored=stored)
+    expansion = expand_shapes(file.configurations, systems, sources.campaign)
+    configurations = expansion.configurations
+    check_campaign(file, systems, workloads, configurations, sources, stored=stored)
     if file.axes.configuration:
         configurations = tuple(c for c in configurations if c.name in file.axes.configuration)
     by_name = {system.name: system for system in systems}
     part = systems[0].name if len(systems) == 1 else ""
-    return Campaign(path, file, by_name, workloads, configurations, expanded.impossible, sources, part=part)
+    return Campaign(path, file, by_name, workloads, configurations, expansion.impossible, sources, part=part)

@@ -8,46 +8,51 @@ from collections.abc import Collection
 from pydantic import ValidationError
 
 from campaign.common.errors import ConfigError, format_first_error
-from campaign.plan.campaign.launch_prefix_rules import devices_to_ask
+from campaign.plan.campaign.launch_prefix_rules import count_devices_to_request
 from campaign.spec.cell import SHAPE_AXES, Configuration
-from campaign.spec.expression import parse
+from campaign.spec.expression import parse_expression
 from campaign.spec.system_file import SlurmOptions, SlurmSettings, SystemFile
 
-_HEAD_ROOM = 2.0
-_START_MIN = 10  # for what a plan does not know: slow file systems, the first import
-_LEAST_MIN = 15
-_LONGEST_MIN = 24 * 60  # what most partitions allow; a driver that is warned of its end goes on in another allocation
+_TIME_LIMIT_FACTOR = 2.0
+_STARTUP_MARGIN_MIN = 10  # for what a plan does not know: slow file systems, the first import
+_MIN_TIME_LIMIT_MIN = 15
+_MAX_DEFAULT_TIME_LIMIT_MIN = (
+    24 * 60
+)  # what most partitions allow; a driver that is warned of its end goes on in another allocation
 
 
-def given_options(given: object) -> SlurmOptions:
+def parse_slurm_options(document: object) -> SlurmOptions:
     """Parse the Slurm options of a profile or of `--config slurm={...}`.
 
     Raises ConfigError, which names the key and the allowed keys.
     """
     try:
-        return SlurmOptions.model_validate(given or {})
+        return SlurmOptions.model_validate(document or {})
     except ValidationError as error:
-        known = ", ".join(SlurmOptions.model_fields)
-        keys = [*given] if isinstance(given, dict) else []
-        if elsewhere := [
+        valid_keys = ", ".join(SlurmOptions.model_fields)
+        keys = [*document] if isinstance(document, dict) else []
+        if system_keys := [
             key for key in keys if key not in SlurmOptions.model_fields and key in SlurmSettings.model_fields
         ]:
             raise ConfigError(
-                f"--config slurm: {elsewhere[0]} is given in the system file only (`slurm.{elsewhere[0]}`); here there are: {known}"
+                f"--config slurm: {system_keys[0]} is given in the system file only "
+                f"(`slurm.{system_keys[0]}`); here there are: {valid_keys}"
             ) from error
-        raise ConfigError(f"--config slurm: {format_first_error(error, str(given))}; there are: {known}") from error
+        raise ConfigError(
+            f"--config slurm: {format_first_error(error, str(document))}; there are: {valid_keys}"
+        ) from error
 
 
-def options_of(system: SystemFile, configuration: Configuration, given: SlurmOptions) -> SlurmOptions:
+def merge_slurm_options(system: SystemFile, configuration: Configuration, overrides: SlurmOptions) -> SlurmOptions:
     """Merge the options of the system, of the overrides for a configuration, and of the user. The last one wins."""
     values = {name: getattr(system.slurm, name) for name in SlurmOptions.model_fields}
     axes = configuration.axes()
-    chosen: list[SlurmOptions] = [
+    matching_overrides: list[SlurmOptions] = [
         override
         for override in system.slurm.overrides
-        if parse(override.when, frozenset(SHAPE_AXES), f"system {system.name}: slurm: overrides")(axes)
+        if parse_expression(override.when, frozenset(SHAPE_AXES), f"system {system.name}: slurm: overrides")(axes)
     ]
-    for options in (*chosen, given):
+    for options in (*matching_overrides, overrides):
         for name in SlurmOptions.model_fields:
             value = getattr(options, name)
             if name == "additional":
@@ -59,11 +64,11 @@ def options_of(system: SystemFile, configuration: Configuration, given: SlurmOpt
 
 def is_pinned(system: SystemFile) -> bool:
     """Return whether the composition chooses the hosts, rather than Slurm."""
-    chosen = system.slurm.placement or ("scheduler" if system.fabric["kind"] == "static" else "pinned")
-    return chosen == "pinned" and system.slurm.strategy != "resume"
+    placement = system.slurm.placement or ("scheduler" if system.fabric["kind"] == "static" else "pinned")
+    return placement == "pinned" and system.slurm.strategy != "resume"
 
 
-def time_limit_min(expected_s: float | None, longest_s: float) -> int:
+def compute_time_limit_min(expected_s: float | None, longest_s: float) -> int:
     """Compute the time limit (minutes) to request.
 
     It is twice the forecast plus a margin, but at most the sum of the time limits of all runs.
@@ -72,13 +77,13 @@ def time_limit_min(expected_s: float | None, longest_s: float) -> int:
         expected_s: forecast (seconds) of all missing runs; None if unknown, for that sum, up to a day.
         longest_s: sum of the time limits (seconds) of all runs.
     """
-    longest = math.ceil(longest_s / 60) + _START_MIN
+    longest = math.ceil(longest_s / 60) + _STARTUP_MARGIN_MIN
     if expected_s is None:
-        return min(longest, _LONGEST_MIN)
-    return min(longest, max(_LEAST_MIN, math.ceil(expected_s * _HEAD_ROOM / 60) + _START_MIN))
+        return min(longest, _MAX_DEFAULT_TIME_LIMIT_MIN)
+    return min(longest, max(_MIN_TIME_LIMIT_MIN, math.ceil(expected_s * _TIME_LIMIT_FACTOR / 60) + _STARTUP_MARGIN_MIN))
 
 
-def devices_asked(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> int:
+def count_requested_devices(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> int:
     """Count the devices to request on each host.
 
     If pooled devices are added to the host's own, all are requested, so that those of the composition are among them.
@@ -88,17 +93,17 @@ def devices_asked(system: SystemFile, configuration: Configuration, hosts: Colle
         configuration: the configuration to allocate.
         hosts: hosts that may be used; empty for any.
     """
-    if (launched := devices_to_ask(system, configuration)) is not None:
-        return launched
+    if (launch_devices := count_devices_to_request(system, configuration)) is not None:
+        return launch_devices
     if not configuration.fabric_devices_per_host:
         return configuration.devices_per_host
     groups = [group for group in system.hosts if not hosts or set(hosts) & set(group.names())]
-    own = [sum(d.count for d in group.devices if d.kind == "gpu") for group in groups]
-    return max(own) + configuration.fabric_devices_per_host
+    built_in_counts = [sum(d.count for d in group.devices if d.kind == "gpu") for group in groups]
+    return max(built_in_counts) + configuration.fabric_devices_per_host
 
 
-def gres_of(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> str:
+def format_gres(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> str:
     """Return the generic resources to request on each host, such as `gpu:4`, or '' for none."""
-    devices = devices_asked(system, configuration, hosts)
-    wanted = system.slurm.gres and (devices or not configuration.devices)
-    return f"{system.slurm.gres}:{devices}" if wanted else ""
+    devices = count_requested_devices(system, configuration, hosts)
+    is_requested = system.slurm.gres and (devices or not configuration.devices)
+    return f"{system.slurm.gres}:{devices}" if is_requested else ""

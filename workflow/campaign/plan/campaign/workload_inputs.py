@@ -19,16 +19,16 @@ from campaign.common.errors import ConfigError, LaunchError
 from campaign.common.files import open_regular
 from campaign.common.paths import ROOT
 from campaign.plan.campaign.check import Sources
-from campaign.plan.campaign.load import config_directories, validate
+from campaign.plan.campaign.load import list_config_directories, validate
 from campaign.spec.cell import Scalar
-from campaign.spec.record import IN_ARCHIVE, campaigns_as_used
+from campaign.spec.record import IN_ARCHIVE, read_campaigns_as_used
 from campaign.spec.yaml_file import YamlFile
-from campaign.workloads.command_template import fill, names_in, texts
+from campaign.workloads.command_template import fill_template, names_in_braces, walk_texts
 from campaign.workloads.protocol import Workload
 
 _SCRIPTS = (".py", ".sh", ".bash", ".pl", ".R", ".jl", ".lua", ".rb", ".js", ".slurm", ".sbatch")
 _SHA256 = re.compile("[0-9a-f]{64}")
-_SYSTEM = tuple(map(Path, ("/bin", "/sbin", "/lib", "/lib64", "/usr")))
+_SYSTEM_DIRECTORIES = tuple(map(Path, ("/bin", "/sbin", "/lib", "/lib64", "/usr")))
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ Inputs = Mapping[str, Mapping[str, InputFile]]
 """Workload -> name of the file as the workload's file has it, filled in -> the file."""
 
 
-def carried_place(text: str, sha256: str) -> str:
+def archive_path(text: str, sha256: str) -> str:
     """Return the path of an input file inside an archive.
 
     This is the path that the workload file in config/workloads/ refers to, or else a path with the file's hash.
     """
-    beside = os.path.normpath(f"config/workloads/{text}")
-    if not text.startswith("/") and beside.startswith("config/"):
-        return beside
+    relative_path = os.path.normpath(f"config/workloads/{text}")
+    if not text.startswith("/") and relative_path.startswith("config/"):
+        return relative_path
     return f"config/inputs/{sha256[:20]}/{Path(text).name}"
 
 
@@ -62,65 +62,76 @@ class MeasuredWorkloads:
 
     def __init__(self, campaign_path: Path, results: Path | None = None) -> None:
         """results: directory of the campaign's results, where that is known."""
-        extracted = campaign_path.absolute().parent.parent
-        self._extracted = extracted if (extracted / IN_ARCHIVE).is_file() else None
+        archive_root = campaign_path.absolute().parent.parent
+        self._extracted = archive_root if (archive_root / IN_ARCHIVE).is_file() else None
         self._directories = list(dict.fromkeys(filter(None, (results and results.absolute(), self._extracted))))
 
     @cached_property
     def _inputs(self) -> list[Inputs]:
-        found: list[Inputs] = []
-        for document in (document for directory in self._directories for document in campaigns_as_used(directory)):
+        inputs_by_document: list[Inputs] = []
+        for document in (document for directory in self._directories for document in read_campaigns_as_used(directory)):
             with suppress(ConfigError):
-                found.append(from_document(document.get("inputs", {})))
-        return found
+                inputs_by_document.append(inputs_from_document(document.get("inputs", {})))
+        return inputs_by_document
 
-    def reading(self, workload: Workload) -> dict[str, Any] | None:
+    def find_first_reading(self, workload: Workload) -> dict[str, Any] | None:
         """Return how the logs of an equal workload were read when it was first measured.
 
         Returns None if it was never measured, or is still read in the same way.
         """
-        own = workload.runs()
-        for document in (each for directory in self._directories for each in campaigns_as_used(directory, every=True)):
-            before = stored_workload(document, workload.name)
-            if type(before) is type(workload) and before.runs() == own:
+        run_identity = workload.run_identity_document()
+        for document in (
+            stored_document
+            for directory in self._directories
+            for stored_document in read_campaigns_as_used(directory, every=True)
+        ):
+            stored = workload_from_campaign_document(document, workload.name)
+            if type(stored) is type(workload) and stored.run_identity_document() == run_identity:
                 with suppress(ConfigError):
-                    first = first_readings(document, {workload.name: before}).get(workload.name, before.reading())
-                    return None if first == workload.reading() else dict(first)
+                    first = read_first_readings(document, {workload.name: stored}).get(
+                        workload.name, stored.parsing_document()
+                    )
+                    return None if first == workload.parsing_document() else dict(first)
         return None
 
-    def named(self, workload: str, text: str) -> Iterator[InputFile]:
+    def find_measured_files(self, workload: str, text: str) -> Iterator[InputFile]:
         """Yield the recorded versions of a workload's input file, from the newest document on."""
-        known = (inputs.get(workload, {}).get(text) for inputs in self._inputs)
-        yield from (file for file in known if file is not None)
+        candidates = (inputs.get(workload, {}).get(text) for inputs in self._inputs)
+        yield from (file for file in candidates if file is not None)
 
-    def carried(self, workload: str, text: str) -> Path | None:
+    def find_archived_file(self, workload: str, text: str) -> Path | None:
         """Return the path of a workload's input file in the extracted archive, or None."""
         if self._extracted is None:
             return None
-        places = (self._extracted / carried_place(text, file.sha256) for file in self.named(workload, text))
+        places = (
+            self._extracted / archive_path(text, file.sha256) for file in self.find_measured_files(workload, text)
+        )
         return next((place.resolve() for place in places if place.is_file()), None)
 
 
-def stored_workload(as_used: Mapping[str, Any], name: str) -> Workload | None:
+def workload_from_campaign_document(as_used: Mapping[str, Any], name: str) -> Workload | None:
     """Return a workload of a stored campaign, or None if it is absent or not readable by this version."""
     with suppress(ConfigError, TypeError, KeyError, AttributeError):
         return validate(YamlFile(Path(name), as_used["workloads"][name], {}), Workload)
     return None
 
 
-def first_readings(as_used: Mapping[str, Any], workloads: Mapping[str, Workload]) -> dict[str, dict[str, Any]]:
+def read_first_readings(as_used: Mapping[str, Any], workloads: Mapping[str, Workload]) -> dict[str, dict[str, Any]]:
     """Return how the logs of these workloads were first read, as far as a stored campaign records it.
 
     Raises ConfigError if the stored campaign is damaged.
     """
     try:
-        found = {name: each for name, each in as_used.get("readings", {}).items() if name in workloads}
-        known = all(type(each) is dict and each.keys() <= workloads[name].reading_keys for name, each in found.items())
+        readings = {name: reading for name, reading in as_used.get("readings", {}).items() if name in workloads}
+        is_valid = all(
+            type(reading) is dict and reading.keys() <= workloads[name].parsing_keys
+            for name, reading in readings.items()
+        )
     except AttributeError:
-        known = False
-    if not known:
+        is_valid = False
+    if not is_valid:
         raise ConfigError("the stored campaign is damaged (readings); restore it from an archive")
-    return found
+    return readings
 
 
 def read_inputs(
@@ -128,7 +139,7 @@ def read_inputs(
     workloads: Mapping[str, Workload],
     axes: Mapping[str, Sequence[Scalar]],
     sources: Sources,
-    measured: MeasuredWorkloads | None = None,
+    measured_workloads: MeasuredWorkloads | None = None,
 ) -> dict[str, dict[str, InputFile]]:
     """Read the input files of every workload. A file that is gone is taken from what was measured.
 
@@ -141,45 +152,58 @@ def read_inputs(
         sources: the documents behind the campaign, for places in messages.
         measured_workloads: workloads as they were measured; None to read them beside the campaign file.
     """
-    measured = measured or MeasuredWorkloads(campaign_path)
-    found: dict[str, dict[str, InputFile]] = {}
+    measured_workloads = measured_workloads or MeasuredWorkloads(campaign_path)
+    inputs: dict[str, dict[str, InputFile]] = {}
     problems: list[str] = []
     for name, workload in workloads.items():
         source = sources.workload(name)
-        above = source.path.resolve().parent
-        directories = list(dict.fromkeys([above, above.parent, *config_directories(campaign_path), ROOT]))
+        workload_directory = source.path.resolve().parent
+        directories = list(
+            dict.fromkeys(
+                [workload_directory, workload_directory.parent, *list_config_directories(campaign_path), ROOT]
+            )
+        )
         files: dict[str, InputFile] = {}
-        for place, text in _filled(workload, axes):
-            path = measured.carried(name, text) or _find(text, directories)
-            gone = None if path is not None or text.startswith("-") else next(measured.named(name, text), None)
-            if gone is not None:
-                files[text] = gone
+        for place, text in _fill_input_names(workload, axes):
+            path = measured_workloads.find_archived_file(name, text) or _find_file(text, directories)
+            measured_file = (
+                None
+                if path is not None or text.startswith("-")
+                else next(measured_workloads.find_measured_files(name, text), None)
+            )
+            if measured_file is not None:
+                files[text] = measured_file
             elif workload.inputs is None:
                 if path is not None and _is_script(path):
-                    files[text] = _hashed(path)
+                    files[text] = _hash_file(path)
             elif path is None:
-                problems.append(f"{source.place('inputs', place)}: {_missing(text, directories)}")
+                problems.append(
+                    f"{source.format_location('inputs', place)}: {_describe_missing_file(text, directories)}"
+                )
             else:
-                files[text] = _hashed(path)
+                files[text] = _hash_file(path)
         if workload.inputs is None and not files:
-            files = dict(_program(workload, axes, directories))
+            files = dict(_find_program(workload, axes, directories))
         if files:
-            found[name] = files
+            inputs[name] = files
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
-    return found
+    return inputs
 
 
-def workload_dirs(workloads: Mapping[str, Workload], sources: Sources) -> dict[str, str]:
+def find_workload_directories(workloads: Mapping[str, Workload], sources: Sources) -> dict[str, str]:
     """Return the directory of each workload file that mentions `{workload_dir}`, by workload."""
     return {
         name: str(sources.workload(name).path.resolve().parent)
         for name, workload in workloads.items()
-        if any("workload_dir" in names_in(text) for _, text in texts(workload.model_dump(exclude_defaults=True)))
+        if any(
+            "workload_dir" in names_in_braces(text)
+            for _, text in walk_texts(workload.model_dump(exclude_defaults=True))
+        )
     }
 
 
-def inputs_of(workload: Workload, options: Mapping[str, Scalar], inputs: Inputs) -> dict[str, InputFile]:
+def select_inputs(workload: Workload, options: Mapping[str, Scalar], inputs: Inputs) -> dict[str, InputFile]:
     """Return the input files of a cell by name.
 
     Args:
@@ -187,21 +211,21 @@ def inputs_of(workload: Workload, options: Mapping[str, Scalar], inputs: Inputs)
         options: options of the workload, overridden by those of the cell.
         inputs: input files of all workloads.
     """
-    known = inputs.get(workload.name, {})
-    named = [_fill(word, options, workload) for word in workload.input_words()] if known else []
-    return {text: known[text] for text in named if text in known}
+    files = inputs.get(workload.name, {})
+    file_names = [_fill_or_empty(word, options, workload) for word in workload.input_names()] if files else []
+    return {text: files[text] for text in file_names if text in files}
 
 
-def input_identity(workload: Workload, options: Mapping[str, Scalar], inputs: Inputs) -> dict[str, str]:
+def identify_inputs(workload: Workload, options: Mapping[str, Scalar], inputs: Inputs) -> dict[str, str]:
     """Return the identity of a cell's input files, by name.
 
     It is the version in the workload's file, or the hash of the content.
     """
-    files = inputs_of(workload, options, inputs)
-    return {text: workload.version_of(text) or file.sha256 for text, file in files.items()}
+    files = select_inputs(workload, options, inputs)
+    return {text: workload.find_input_version(text) or file.sha256 for text, file in files.items()}
 
 
-def missing_files(
+def find_missing_files(
     workloads: Mapping[str, Workload], axes: Mapping[str, Sequence[Scalar]], inputs: Inputs, *, elsewhere: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield workload and message per missing file that runs need, either a script of its command or an input file.
@@ -213,8 +237,8 @@ def missing_files(
         elsewhere: whether runs start on other hosts, which may have files of an absolute path that this host lacks.
     """
     for name, workload in workloads.items():
-        known = inputs.get(name, {})
-        for text, file in known.items():
+        files = inputs.get(name, {})
+        for text, file in files.items():
             if not Path(file.path).is_file():
                 yield (
                     name,
@@ -223,11 +247,11 @@ def missing_files(
                         "again; what was measured with it still counts"
                     ),
                 )
-        words = [(0, word) for word in workload.script_words()]
-        for text in dict.fromkeys(text for _, text in _filled_words(words, workload, axes)):
+        words = [(0, word) for word in workload.script_names()]
+        for text in dict.fromkeys(text for _, text in _fill_words(words, workload, axes)):
             path = Path(text)
-            there = text in known or (path.is_absolute() and (elsewhere or path.is_file()))
-            if path.suffix in _SCRIPTS and not there:
+            is_present = text in files or (path.is_absolute() and (elsewhere or path.is_file()))
+            if path.suffix in _SCRIPTS and not is_present:
                 yield (
                     name,
                     (
@@ -237,27 +261,30 @@ def missing_files(
                 )
 
 
-def edited(workloads: Mapping[str, Workload], now: Inputs, measured: Inputs) -> list[str]:
+def describe_edited_files(workloads: Mapping[str, Workload], current: Inputs, measured: Inputs) -> list[str]:
     """Return a message per file whose content differs from the measured one."""
     messages = []
-    for name, files in now.items():
-        then = {text: file.sha256 for text, file in measured.get(name, {}).items()}
-        changed = [text for text, file in files.items() if then.get(text, file.sha256) != file.sha256]
-        kept = {text: then[text] if text in changed else workloads[name].version_of(text) for text in files}
-        for text in changed:
-            told = f"{files[text].path}: was edited after it was measured"
-            if version := workloads[name].version_of(text):
-                messages.append(f"{told}; its version '{version}' counts, so that nothing is measured again")
+    for name, files in current.items():
+        measured_hashes = {text: file.sha256 for text, file in measured.get(name, {}).items()}
+        changed_names = [text for text, file in files.items() if measured_hashes.get(text, file.sha256) != file.sha256]
+        versions = {
+            text: measured_hashes[text] if text in changed_names else workloads[name].find_input_version(text)
+            for text in files
+        }
+        for text in changed_names:
+            message = f"{files[text].path}: was edited after it was measured"
+            if version := workloads[name].find_input_version(text):
+                messages.append(f"{message}; its version '{version}' counts, so that nothing is measured again")
                 continue
-            keeps = yaml.safe_dump({"inputs": kept}, default_flow_style=True, width=float("inf")).strip()[1:-1]
+            keeps = yaml.safe_dump({"inputs": versions}, default_flow_style=True, width=float("inf")).strip()[1:-1]
             messages.append(
-                f"{told}, and 'campaign run' measures the edited file. Where the edit changes nothing that is measured, write "
+                f"{message}, and 'campaign run' measures the edited file. Where the edit changes nothing that is measured, write "
                 f"`{keeps}` into the file of workload '{name}': what was measured then counts"
             )
     return messages
 
 
-def refuse_edited(files: Mapping[str, InputFile], *, in_container: bool = False) -> None:
+def check_unedited(files: Mapping[str, InputFile], *, in_container: bool = False) -> None:
     """Raise LaunchError if a file is gone or was edited after the campaign was planned.
 
     Its runs would mix two programs.
@@ -271,66 +298,66 @@ def refuse_edited(files: Mapping[str, InputFile], *, in_container: bool = False)
                 "sees it, then run the same command again"
             )
         try:
-            same = _hashed(Path(file.path)).sha256 == file.sha256
+            is_unchanged = _hash_file(Path(file.path)).sha256 == file.sha256
         except ConfigError as error:
             raise LaunchError(str(error)) from error
-        if not same:
+        if not is_unchanged:
             raise LaunchError(
                 f"{file.path}: was edited after the campaign was planned, so that its runs would be of two programs; run the same "
                 "command again to measure the edited one"
             )
 
 
-def document(inputs: Inputs) -> dict[str, Any]:
+def dump_inputs(inputs: Inputs) -> dict[str, Any]:
     """Return the input files as a JSON-serialisable dict."""
     return {name: {text: vars(file) for text, file in files.items()} for name, files in sorted(inputs.items())}
 
 
-def from_document(stored: Any) -> dict[str, dict[str, InputFile]]:
+def inputs_from_document(document: Any) -> dict[str, dict[str, InputFile]]:
     """Build the input files from the result of `dump_inputs`. Raises ConfigError if it is damaged."""
     try:
-        found = {name: {text: InputFile(**file) for text, file in files.items()} for name, files in stored.items()}
+        inputs = {name: {text: InputFile(**file) for text, file in files.items()} for name, files in document.items()}
     except (AttributeError, TypeError) as error:
         raise ConfigError(f"the stored campaign is damaged (inputs: {error}); restore it from an archive") from error
-    for file in (file for files in found.values() for file in files.values()):
+    for file in (file for files in inputs.values() for file in files.values()):
         if not (isinstance(file.path, str) and isinstance(file.sha256, str) and _SHA256.fullmatch(file.sha256)):
             raise ConfigError(f"the stored campaign is damaged (inputs: {file}); restore it from an archive")
-    return found
+    return inputs
 
 
-def _filled(workload: Workload, axes: Mapping[str, Sequence[Scalar]]) -> Iterator[tuple[int, str]]:
+def _fill_input_names(workload: Workload, axes: Mapping[str, Sequence[Scalar]]) -> Iterator[tuple[int, str]]:
     """Yield position and text of every input file name, for every value of the options in it."""
-    return _filled_words(enumerate(workload.input_words()), workload, axes)
+    return _fill_words(enumerate(workload.input_names()), workload, axes)
 
 
-def _filled_words(
+def _fill_words(
     words: Iterable[tuple[int, str]], workload: Workload, axes: Mapping[str, Sequence[Scalar]]
 ) -> Iterator[tuple[int, str]]:
     for place, word in words:
-        names = names_in(word)
+        names = names_in_braces(word)
         if not names <= set(workload.options):
             continue  # a value of the run
-        varied = [(name, axes[name]) for name in sorted(names) if name in axes]
-        for values in itertools.product(*(values for _, values in varied)):
-            chosen = {**workload.options, **dict(zip((name for name, _ in varied), values, strict=True))}
-            yield place, fill(word, chosen, workload.name)
+        varied_options = [(name, axes[name]) for name in sorted(names) if name in axes]
+        for values in itertools.product(*(values for _, values in varied_options)):
+            options = {**workload.options, **dict(zip((name for name, _ in varied_options), values, strict=True))}
+            yield place, fill_template(word, options, workload.name)
 
 
-def _fill(word: str, options: Mapping[str, Scalar], workload: Workload) -> str:
-    return fill(word, options, workload.name) if names_in(word) <= set(options) else ""
+def _fill_or_empty(word: str, options: Mapping[str, Scalar], workload: Workload) -> str:
+    return fill_template(word, options, workload.name) if names_in_braces(word) <= set(options) else ""
 
 
-def _program(
+def _find_program(
     workload: Workload, axes: Mapping[str, Sequence[Scalar]], directories: Sequence[Path]
 ) -> Iterator[tuple[str, InputFile]]:
     """Yield the program itself with its hash, unless it belongs to the operating system."""
-    for place, text in _filled(workload, axes):
-        path = _find(text, directories) if place == 0 and "/" in text else None
-        if path is not None and not any(path.is_relative_to(each) for each in _SYSTEM):
-            yield text, _hashed(path)
+    for place, text in _fill_input_names(workload, axes):
+        path = _find_file(text, directories) if place == 0 and "/" in text else None
+        if path is not None and not any(path.is_relative_to(directory) for directory in _SYSTEM_DIRECTORIES):
+            yield text, _hash_file(path)
 
 
-def _find(text: str, directories: Sequence[Path]) -> Path | None:
+def _find_file(text: str, directories: Sequence[Path]) -> Path | None:
     candidates = [Path(text)] if text.startswith("/") else [directory / text for directory in directories]
     try:
         return next((path.resolve() for path in candidates if path.is_file()), None)
@@ -341,14 +368,16 @@ def _find(text: str, directories: Sequence[Path]) -> Path | None:
 def _is_script(path: Path) -> bool:
     if path.suffix in _SCRIPTS:
         return True
-    return _read(path, lambda file: file.read(2)) == b"#!" and not any(path.is_relative_to(each) for each in _SYSTEM)
+    return _read_file(path, lambda file: file.read(2)) == b"#!" and not any(
+        path.is_relative_to(directory) for directory in _SYSTEM_DIRECTORIES
+    )
 
 
-def _hashed(path: Path) -> InputFile:
-    return InputFile(str(path), _read(path, lambda file: hashlib.file_digest(file, "sha256")).hexdigest())
+def _hash_file(path: Path) -> InputFile:
+    return InputFile(str(path), _read_file(path, lambda file: hashlib.file_digest(file, "sha256")).hexdigest())
 
 
-def _read(path: Path, read: Callable[[Any], Any]) -> Any:
+def _read_file(path: Path, read: Callable[[Any], Any]) -> Any:
     try:
         with open_regular(path) as file:
             return read(file)
@@ -356,6 +385,6 @@ def _read(path: Path, read: Callable[[Any], Any]) -> Any:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); it is an input of a workload") from error
 
 
-def _missing(text: str, directories: Sequence[Path]) -> str:
-    looked = "" if text.startswith("/") else f" in {', '.join(map(str, directories))}"
-    return f"no file '{text}'{looked}; name a file, or remove it from 'inputs'"
+def _describe_missing_file(text: str, directories: Sequence[Path]) -> str:
+    searched = "" if text.startswith("/") else f" in {', '.join(map(str, directories))}"
+    return f"no file '{text}'{searched}; name a file, or remove it from 'inputs'"

@@ -10,63 +10,71 @@ from pathlib import Path
 from campaign.analysis.tables.io import Tables
 from campaign.common.errors import ConfigError, convert_os_error
 from campaign.common.paths import REPORTS
-from campaign.report.figure import Drawing, Figure, all_figures, data_of
-from campaign.report.paper.latex import caption, escaped, note, table
-from campaign.report.plot import COLUMN_IN, PAGE, drawn_for, paper
+from campaign.report.figure import Drawing, Figure, build_figure_data, load_all_figures
+from campaign.report.paper.latex import escape_latex, format_note, format_table, split_caption
+from campaign.report.plot import COLUMN_WIDTH_IN, PAGE, paper_medium, use_medium
 from campaign.report.svg import DECLARATION
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnFigures:
     """files; left_out: by title, why a figure has nothing to show."""
 
     files: list[Path]
     left_out: Mapping[str, str]
 
 
-def draw(tables: Tables, out: Path, for_paper: bool, only: Sequence[str] | None = None) -> Drawn:
+def draw_figure_files(
+    tables: Tables, out: Path, for_paper: bool, selection: Sequence[str] | None = None
+) -> DrawnFigures:
     """Draw figures into a directory.
 
     Raises ConfigError if a selected figure does not exist or a file cannot be written.
     """
-    chosen = _chosen(only)
+    chosen = _select_figures(selection)
     files: list[Path] = []
     left_out: dict[str, str] = {}
     captions: list[str] = []
     formats = ("pdf", "svg") if for_paper else ()
-    data = data_of(tables)
+    data = build_figure_data(tables)
     try:
         out.mkdir(parents=True, exist_ok=True)
         for figure in chosen:
-            medium = paper(REPORTS / "paper.mplstyle", out / figure.name, formats, figure.title) if for_paper else PAGE
-            with drawn_for(medium):
+            medium = (
+                paper_medium(REPORTS / "paper.mplstyle", out / figure.name, formats, figure.title)
+                if for_paper
+                else PAGE
+            )
+            with use_medium(medium):
                 drawing = figure.draw(data)
             if drawing.svg is None and not drawing.rows:
                 left_out[figure.title] = drawing.empty_reason
                 continue
-            files += _write(figure, drawing, out, formats)
-            captions.append(latex(figure, drawing) if drawing.svg is not None else latex_table(figure, drawing))
+            files += _write_files(figure, drawing, out, formats)
+            captions.append(
+                format_figure(figure, drawing) if drawing.svg is not None else format_figure_table(figure, drawing)
+            )
         if for_paper and captions:
             (out / "figures.tex").write_text("\n".join(captions), encoding="utf-8")
             files.append(out / "figures.tex")
     except OSError as error:
         raise convert_os_error(error, out) from error
-    return Drawn(files, left_out)
+    return DrawnFigures(files, left_out)
 
 
-def _chosen(only: Sequence[str] | None) -> list[Figure]:
-    known = all_figures()
-    wanted = [name.strip() for name in only or ()]
-    for name in wanted:
-        if not any(name in (figure.name, figure.anchor) for figure in known.values()):
-            raise ConfigError(f"--only {name}: there is no such figure; there are {', '.join(known)}")
-    return [figure for figure in known.values() if not wanted or {figure.name, figure.anchor} & set(wanted)]
+def _select_figures(selection: Sequence[str] | None) -> list[Figure]:
+    figures_by_name = load_all_figures()
+    names = [name.strip() for name in selection or ()]
+    for name in names:
+        if not any(name in (figure.name, figure.anchor) for figure in figures_by_name.values()):
+            raise ConfigError(f"--only {name}: there is no such figure; there are {', '.join(figures_by_name)}")
+    return [figure for figure in figures_by_name.values() if not names or {figure.name, figure.anchor} & set(names)]
 
 
-def _write(figure: Figure, drawing: Drawing, out: Path, formats: Sequence[str]) -> list[Path]:
+def _write_files(figure: Figure, drawing: Drawing, out: Path, formats: Sequence[str]) -> list[Path]:
     """The data, and the picture where it is not saved while drawing."""
     data = out / f"{figure.name}.csv"
-    data.write_text(figure.csv(drawing), encoding="utf-8")
+    data.write_text(figure.to_csv(drawing), encoding="utf-8")
     if drawing.svg is None:
         return [data]
     if formats:
@@ -76,33 +84,39 @@ def _write(figure: Figure, drawing: Drawing, out: Path, formats: Sequence[str]) 
     return [picture, data]
 
 
-def latex(figure: Figure, drawing: Drawing) -> str:
+def format_figure(figure: Figure, drawing: Drawing) -> str:
     """Format a figure in LaTeX, with picture, caption, label and limits."""
-    environment = "figure" if figure_width_in(drawing.svg or "") < COLUMN_IN + 0.1 else "figure*"
-    says, rest = caption(f"{figure.title}. {drawing.caption}")
+    environment = "figure" if read_width_in(drawing.svg or "") < COLUMN_WIDTH_IN + 0.1 else "figure*"
+    short_caption, caption_rest = split_caption(f"{figure.title}. {drawing.caption}")
     return (
         f"\\begin{{{environment}}}\n  \\centering\n"
         f"  \\includegraphics[width=\\linewidth,height=0.85\\textheight,keepaspectratio]{{{figure.name}.pdf}}\n"
         f"  % {' '.join(drawing.alt.split())}\n"
-        f"  \\caption{{{escaped(says)}}}\n"
+        f"  \\caption{{{escape_latex(short_caption)}}}\n"
         f"  \\label{{fig:{figure.anchor}}}\n"
-        f"{note(rest, *_notes(drawing))}\\end{{{environment}}}\n"
+        f"{format_note(caption_rest, *_list_notes(drawing))}\\end{{{environment}}}\n"
     )
 
 
-def latex_table(figure: Figure, drawing: Drawing) -> str:
+def format_figure_table(figure: Figure, drawing: Drawing) -> str:
     """Format a figure that is a table in LaTeX."""
     title = f"{figure.title}. {drawing.caption}"
-    return table(
-        figure.anchor, title, drawing.headings, drawing.rows, f"{figure.name}.csv", _notes(drawing), drawing.rows_total
+    return format_table(
+        figure.anchor,
+        title,
+        drawing.headings,
+        drawing.rows,
+        f"{figure.name}.csv",
+        _list_notes(drawing),
+        drawing.rows_total,
     )
 
 
-def _notes(drawing: Drawing) -> list[str]:
+def _list_notes(drawing: Drawing) -> list[str]:
     return [f"Coverage: {drawing.coverage}" if drawing.coverage else "", *filter(None, drawing.limits)]
 
 
-def figure_width_in(svg: str) -> float:
+def read_width_in(svg: str) -> float:
     """Return the width of a matplotlib SVG in inches."""
-    found = re.search(r'<svg[^>]* width="([0-9.]+)pt"', svg)
-    return float(found[1]) / 72 if found else 0.0
+    match = re.search(r'<svg[^>]* width="([0-9.]+)pt"', svg)
+    return float(match[1]) / 72 if match else 0.0

@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 # Of a table on one page, of which a row may take several; further rows are in its CSV file.
-LINES = 55
-CAPTION_WORDS = 40
+MAX_TABLE_LINES = 55
+MAX_CAPTION_WORDS = 40
 # Characters: of columns that are not broken into lines, the first length with which these fit; of a heading's line at least; and of
 # a page's width, in the narrowest usual class, `article`. A table that is wider is scaled down.
-_LONG, _NARROW, _CHARACTERS = (24, 16), 8, 100
-_WHOLE, _BROKEN = 0.8, 0.4  # shares of the width: of columns that are not broken at most, of those that are at least
+_UNBROKEN_LENGTHS, _MIN_COLUMN_CHARACTERS, _PAGE_WIDTH_CHARACTERS = (24, 16), 8, 100
+_MAX_UNBROKEN_SHARE, _MIN_BROKEN_SHARE = (
+    0.8,
+    0.4,
+)  # shares of the width: of columns that are not broken at most, of those that are at least
 
 # Brackets and stars are arguments after the end of a row.
-_LATEX = {c: f"\\{c}" for c in "#$%&_{}"} | {c: f"{{{c}}}" for c in "[]*"} | {
+_LATEX_BY_CHARACTER = {c: f"\\{c}" for c in "#$%&_{}"} | {c: f"{{{c}}}" for c in "[]*"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", "−": "$-$", "×": r"$\times$", "±": r"$\pm$", "≤": r"$\leq$", "≥": r"$\geq$", "→": r"$\rightarrow$",
     "²": "$^2$", "·": r"$\cdot$", "–": "--", "—": "---", "’": "'", "“": "``", "”": "''", "…": r"\ldots{}", "µ": r"\textmu{}",
@@ -29,48 +32,48 @@ _LATEX = {c: f"\\{c}" for c in "#$%&_{}"} | {c: f"{{{c}}}" for c in "[]*"} | {
 _ACCENTS = "\u0300\u0301\u0302\u0303\u0308"
 
 
-def escaped(text: str) -> str:
+def escape_latex(text: str) -> str:
     """Escape text for LaTeX, in one line.
 
     A letter without a glyph in pdfLaTeX becomes the nearest one, or a question mark.
     """
-    return "".join(_escaped(character) for character in re.sub(r"[ \t\r\n\f\v\x85\u2028\u2029]+", " ", text))
+    return "".join(_escape_character(character) for character in re.sub(r"[ \t\r\n\f\v\x85\u2028\u2029]+", " ", text))
 
 
-def _escaped(character: str) -> str:
-    if found := _LATEX.get(character):
-        return found
+def _escape_character(character: str) -> str:
+    if replacement := _LATEX_BY_CHARACTER.get(character):
+        return replacement
     if " " <= character <= "~":
         return character
     plain = unicodedata.normalize("NFKD", character)
     if len(plain) == 2 and plain[0] in "aeiounAEIOUN" and plain[1] in _ACCENTS:
         return unicodedata.normalize("NFC", character)
-    return "".join(_LATEX.get(each, each) for each in plain if " " <= each <= "~") or "?"
+    return "".join(_LATEX_BY_CHARACTER.get(letter, letter) for letter in plain if " " <= letter <= "~") or "?"
 
 
-def caption(text: str) -> tuple[str, str]:
+def split_caption(text: str) -> tuple[str, str]:
     """Split a caption into the sentences that fit into MAX_CAPTION_WORDS and the others."""
     sentences = re.split(r"(?<=[.!?]) (?=[A-Z0-9])", text)
-    words, kept = 0, 0
+    words, sentence_count = 0, 0
     for sentence in sentences:
         words += len(sentence.split())
-        if kept and words > CAPTION_WORDS:
+        if sentence_count and words > MAX_CAPTION_WORDS:
             break
-        kept += 1
-    return " ".join(sentences[:kept]), " ".join(sentences[kept:])
+        sentence_count += 1
+    return " ".join(sentences[:sentence_count]), " ".join(sentences[sentence_count:])
 
 
-def note(*texts: str) -> str:
+def format_note(*texts: str) -> str:
     """Format small print below a caption; '' for none."""
-    said = " ".join(text for text in texts if text)
+    joined_text = " ".join(text for text in texts if text)
     return (
-        f"  \\par\\smallskip\\begin{{minipage}}{{\\linewidth}}\\footnotesize {escaped(said)}\\end{{minipage}}\n"
-        if said
+        f"  \\par\\smallskip\\begin{{minipage}}{{\\linewidth}}\\footnotesize {escape_latex(joined_text)}\\end{{minipage}}\n"
+        if joined_text
         else ""
     )
 
 
-def table(
+def format_table(
     label: str,
     title: str,
     headings: Sequence[str],
@@ -90,26 +93,26 @@ def table(
         notes: further notes below the table.
         total: number of all rows, if it is more than `rows`.
     """
-    rows_of_page = rows[:LINES]
+    rows_of_page = rows[:MAX_TABLE_LINES]
     columns = _lay_out_columns(headings, rows_of_page)
     rows_of_page = rows_of_page[: _count_fitting_rows(columns, rows_of_page)]
     left_out = max(total, len(rows)) - len(rows_of_page)
-    more = f"{left_out:,} further row{'' if left_out == 1 else 's'} in {file}." if left_out else ""
+    rows_note = f"{left_out:,} further row{'' if left_out == 1 else 's'} in {file}." if left_out else ""
     heading = _join_cells(column.format_heading() for column in columns)
     body = [
         _join_cells(column.format_cell(text) for column, text in zip(columns, row, strict=True)) for row in rows_of_page
     ]
-    first_sentences, last_sentences = caption(title)
+    first_sentences, last_sentences = split_caption(title)
     return (
         "% needs \\usepackage{graphicx,booktabs}\n"
         "\\begin{table*}\n  \\centering\n  \\scriptsize\n  \\setlength{\\tabcolsep}{3pt}\n"
-        f"  \\caption{{{escaped(first_sentences)}}}\n"
+        f"  \\caption{{{escape_latex(first_sentences)}}}\n"
         f"  \\label{{tab:{label}}}\n"
         "  \\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%\n"
         f"  \\begin{{tabular}}{{@{{}}{''.join(column.kind for column in columns)}@{{}}}}\n"
         f"    \\toprule\n    {heading}\n    \\midrule\n"
         + "".join(f"    {line}\n" for line in body)
-        + f"    \\bottomrule\n  \\end{{tabular}}}}\n{note(last_sentences, more, *notes)}\\end{{table*}}\n"
+        + f"    \\bottomrule\n  \\end{{tabular}}}}\n{format_note(last_sentences, rows_note, *notes)}\\end{{table*}}\n"
     )
 
 
@@ -127,22 +130,22 @@ class _LatexColumn:
 
     def format_heading(self) -> str:
         """Format the heading, one line below the other."""
-        return r"\shortstack[l]{" + r" \\ ".join(map(escaped, self.heading)) + "}"
+        return r"\shortstack[l]{" + r" \\ ".join(map(escape_latex, self.heading)) + "}"
 
     def format_cell(self, text: str) -> str:
         """Format a text of the column."""
-        return escaped(text) if self.share is None else f"{{\\raggedright {escaped(text)}\\par}}"
+        return escape_latex(text) if self.share is None else f"{{\\raggedright {escape_latex(text)}\\par}}"
 
     def count_lines(self, text: str) -> int:
         """Return the number of lines that the text takes in the column."""
-        return 1 if self.share is None else max(math.ceil(len(text) / (self.share * _CHARACTERS)), 1)
+        return 1 if self.share is None else max(math.ceil(len(text) / (self.share * _PAGE_WIDTH_CHARACTERS)), 1)
 
 
 def _lay_out_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[_LatexColumn]:
     """Break headings into lines as wide as their columns, and share the rest of the width among columns that hold sentences."""
     longest = [max(len(text) for text in column) for column in zip(*rows, strict=True)]
     lines = [
-        tuple(textwrap.wrap(text, max(width, _NARROW), break_long_words=False) or [""])
+        tuple(textwrap.wrap(text, max(width, _MIN_COLUMN_CHARACTERS), break_long_words=False) or [""])
         for text, width in zip(headings, longest, strict=True)
     ]
     widths = [max(width, *map(len, heading)) for width, heading in zip(longest, lines, strict=True)]
@@ -155,24 +158,24 @@ def _share_width(widths: Sequence[int]) -> list[float | None]:
     longest, unbroken = _choose_longest_unbroken(widths)
     # By the square root: a short column beside a long one must not become a word wide.
     weights = [math.sqrt(width) if width > longest else 0.0 for width in widths]
-    broken = max(_BROKEN, 1 - unbroken)
-    return [broken * weight / sum(weights) if weight else None for weight in weights]
+    broken_share = max(_MIN_BROKEN_SHARE, 1 - unbroken)
+    return [broken_share * weight / sum(weights) if weight else None for weight in weights]
 
 
 def _choose_longest_unbroken(widths: Sequence[int]) -> tuple[int, float]:
     """Return the length up to which texts are not broken into lines, and the share of the width that such columns take."""
     unbroken = 0.0
-    for longest in _LONG:
-        unbroken = sum(width + 2 for width in widths if width <= longest) / _CHARACTERS
-        if unbroken <= _WHOLE:
+    for longest in _UNBROKEN_LENGTHS:
+        unbroken = sum(width + 2 for width in widths if width <= longest) / _PAGE_WIDTH_CHARACTERS
+        if unbroken <= _MAX_UNBROKEN_SHARE:
             return longest, unbroken
-    return _LONG[-1], unbroken
+    return _UNBROKEN_LENGTHS[-1], unbroken
 
 
 def _count_fitting_rows(columns: Sequence[_LatexColumn], rows: Sequence[Sequence[str]]) -> int:
     """Return the number of rows that fit on one page, at least one."""
     heights = (max(column.count_lines(text) for column, text in zip(columns, row, strict=True)) for row in rows)
-    return max(1, bisect_right(list(accumulate(heights)), LINES))
+    return max(1, bisect_right(list(accumulate(heights)), MAX_TABLE_LINES))
 
 
 def _join_cells(cells: Iterable[str]) -> str:

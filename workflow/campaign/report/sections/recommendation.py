@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from campaign.analysis.recommend.document import (
     SCHEMA,
-    UNKNOWN,
+    UNKNOWN_TIES,
     RecommendationAnswer,
     RecommendationDocument,
     RecommendedChoice,
@@ -19,17 +19,17 @@ from campaign.analysis.recommend.document import (
 from campaign.common import wording
 from campaign.common.errors import RecordError, format_first_error
 from campaign.common.files import load_json
-from campaign.report.intervals_column import Interval, column
+from campaign.report.intervals_column import Interval, build_intervals_column
 
 # Of the first objective, and of each other one; a campaign of many workloads and precisions has more in its recommendation.json.
-ANSWERS_ON_PAGE = 4
-ANSWERS_TO_OTHERS = 1
-FILE = "recommendation.json"
+MAX_ANSWERS_FIRST_OBJECTIVE = 4
+MAX_ANSWERS_OTHER_OBJECTIVES = 1
+RECOMMENDATION_FILE = "recommendation.json"
 
 # Of each answer of the first objective, beside the one to build.
-_BESIDE_ON_PAGE = 2
-_DRAWN = "Against the first, %"
-_HEADINGS = ("For", "Build", _DRAWN, "Gives (95\u202f% interval)", "Known by")
+_MAX_ALTERNATIVES = 2
+_INTERVAL_HEADING = "Against the first, %"
+_HEADINGS = ("For", "Build", _INTERVAL_HEADING, "Gives (95\u202f% interval)", "Known by")
 
 
 def read_recommendation(directory: Path) -> RecommendationDocument | None:
@@ -37,102 +37,113 @@ def read_recommendation(directory: Path) -> RecommendationDocument | None:
 
     Raises RecordError if it is unreadable.
     """
-    path = directory / FILE
+    path = directory / RECOMMENDATION_FILE
     if not path.exists():
         return None
     try:
-        found = load_json(path)
-        if found.get("schema_version") != SCHEMA:
+        document = load_json(path)
+        if document.get("schema_version") != SCHEMA:
             return None
-        return RecommendationDocument.model_validate(found)
+        return RecommendationDocument.model_validate(document)
     except ValidationError as error:
         raise RecordError(f"{path}: {format_first_error(error)}; delete it and run again") from error
     except (OSError, ValueError, AttributeError) as error:
         raise RecordError(f"{path}: cannot be read ({error}); delete it and run again") from error
 
 
-def recommendation_section(document: RecommendationDocument) -> dict[str, Any]:
+def build_recommendation_section(document: RecommendationDocument) -> dict[str, Any]:
     """Return what the template lays out."""
     by_objective: dict[str, list[RecommendationAnswer]] = {}
     for answer in document.answers:
         by_objective.setdefault(answer.objective, []).append(answer)
-    chosen = [
-        answers[: ANSWERS_TO_OTHERS if place else ANSWERS_ON_PAGE]
+    answer_groups = [
+        answers[: MAX_ANSWERS_OTHER_OBJECTIVES if place else MAX_ANSWERS_FIRST_OBJECTIVE]
         for place, answers in enumerate(by_objective.values())
     ]
-    shown = [answer for answers in chosen for answer in answers]
-    listed = {id(answer): _listed(answer, answers is chosen[0]) for answers in chosen for answer in answers}
-    several = any(len(each) > 1 for each in listed.values())
+    shown_answers = [answer for answers in answer_groups for answer in answers]
+    choices_by_answer = {
+        id(answer): _list_choices(answer, answers is answer_groups[0])
+        for answers in answer_groups
+        for answer in answers
+    }
+    has_alternatives = any(len(item) > 1 for item in choices_by_answer.values())
     objectives = [
         {
             "objective": answers[0].objective,
             "meaning": f"{answers[0].meaning[:1].upper()}{answers[0].meaning[1:]}",
-            "answers": [{"about": answer.about, "rows": _rows(answer, listed[id(answer)])} for answer in answers],
-            "summary": _in_summary(answers[0]),
+            "answers": [
+                {"about": answer.about, "rows": _format_rows(answer, choices_by_answer[id(answer)])}
+                for answer in answers
+            ],
+            "summary": _summarize_answer(answers[0]),
         }
-        for answers in chosen
+        for answers in answer_groups
     ]
     return {
         "basis": document.basis,
         "constraints": document.constraints,
-        "headings": [heading for heading in _HEADINGS if several or heading != _DRAWN],
+        "headings": [heading for heading in _HEADINGS if has_alternatives or heading != _INTERVAL_HEADING],
         "objectives": objectives,
-        "drawn": column([_against_first(each, answer) for answer in shown for each in listed[id(answer)]])
-        if several
+        "drawn": build_intervals_column(
+            [_relative_interval(item, answer) for answer in shown_answers for item in choices_by_answer[id(answer)]]
+        )
+        if has_alternatives
         else None,
-        "left_out": len(document.answers) - len(shown),
+        "left_out": len(document.answers) - len(shown_answers),
         "unmeasured": document.unmeasured,
     }
 
 
-def _listed(answer: RecommendationAnswer, beside: bool) -> list[RecommendedChoice | None]:
+def _list_choices(answer: RecommendationAnswer, with_alternatives: bool) -> list[RecommendedChoice | None]:
     """Return the choices that get a row, which are the best one and, if requested, its alternatives; None for no answer."""
-    return [answer.choice, *(answer.alternatives[:_BESIDE_ON_PAGE] if answer.choice and beside else ())]
+    return [answer.choice, *(answer.alternatives[:_MAX_ALTERNATIVES] if answer.choice and with_alternatives else ())]
 
 
-def _rows(answer: RecommendationAnswer, listed: Sequence[RecommendedChoice | None]) -> list[tuple[str, str, str, str]]:
+def _format_rows(
+    answer: RecommendationAnswer, choices: Sequence[RecommendedChoice | None]
+) -> list[tuple[str, str, str, str]]:
     """Format each choice as configuration, value, evidence and drawn interval, the best one first."""
     if answer.choice is None:
         return [("no answer", "", f"{answer.sentences[0].rstrip('.')}", "")]
     rows = []
-    for choice in filter(None, listed):
+    for choice in filter(None, choices):
         first = choice is answer.choice
         build = f"{'' if first else 'or '}{choice.configuration}, {choice.batches}"
-        gives = choice.bare if first else choice.short.removeprefix(f"{choice.configuration} ")
-        known = ("tied within 5\u202f%, " if choice in answer.tied else "") + _known_by(choice)
-        drawn = _against_first(choice, answer)
+        gives = choice.value_text if first else choice.short_text.removeprefix(f"{choice.configuration} ")
+        evidence_text = ("tied within 5\u202f%, " if choice in answer.tied else "") + _describe_evidence(choice)
+        interval = _relative_interval(choice, answer)
         against = wording.format_with_interval(
-            drawn.value, drawn.low, drawn.high, wording.format_percent, no_interval_text="no interval"
+            interval.value, interval.low, interval.high, wording.format_percent, no_interval_text="no interval"
         )
-        rows.append((build, gives, known, against))
-    more = answer.tied_total + answer.not_told_apart_total - len(rows) + 1
-    unknown = "" if answer.comparable else f"; ties {UNKNOWN}"
-    build, gives, known, against = rows[-1]
-    last = f"{known}{f'; {more} more may be as good' if more > 0 else ''}{unknown}"
+        rows.append((build, gives, evidence_text, against))
+    unlisted_count = answer.tied_total + answer.not_told_apart_total - len(rows) + 1
+    unknown = "" if answer.comparable else f"; ties {UNKNOWN_TIES}"
+    build, gives, evidence_text, against = rows[-1]
+    last = f"{evidence_text}{f'; {unlisted_count} more may be as good' if unlisted_count > 0 else ''}{unknown}"
     return [*rows[:-1], (build, gives, last, against)]
 
 
-def _against_first(choice: RecommendedChoice | None, answer: RecommendationAnswer) -> Interval:
+def _relative_interval(choice: RecommendedChoice | None, answer: RecommendationAnswer) -> Interval:
     """Return the interval of a choice in percent of the best one."""
     if choice is None or answer.choice is None or not answer.choice.value:
         return Interval(math.nan, math.nan, math.nan)
-    bounds = (choice.value, *(math.nan if each is None else each for each in (choice.low, choice.high)))
-    value, low, high = (100 * (each / answer.choice.value - 1) for each in bounds)
+    bounds = (choice.value, *(math.nan if bound is None else bound for bound in (choice.low, choice.high)))
+    value, low, high = (100 * (bound / answer.choice.value - 1) for bound in bounds)
     return Interval(value, low, high, "better" if choice is answer.choice else "")
 
 
-def _in_summary(answer: RecommendationAnswer) -> str:
+def _summarize_answer(answer: RecommendationAnswer) -> str:
     """Summarise one answer in sentences."""
     choice = answer.choice
     if choice is None:
         return f"{answer.sentences[0].rstrip('.')}."
-    others = answer.tied_total + answer.not_told_apart_total
-    tied = f"; {wording.pluralize(others, 'other')} may be as good" if others else ""
+    tied_count = answer.tied_total + answer.not_told_apart_total
+    ties_note = f"; {wording.pluralize(tied_count, 'other')} may be as good" if tied_count else ""
     return (
-        f"for {answer.about}, {choice.built}: {choice.bare}, {_known_by(choice)}"
-        f"{tied if answer.comparable else f'; ties {UNKNOWN}'}."
+        f"for {answer.about}, {choice.full_name}: {choice.value_text}, {_describe_evidence(choice)}"
+        f"{ties_note if answer.comparable else f'; ties {UNKNOWN_TIES}'}."
     )
 
 
-def _known_by(choice: RecommendedChoice) -> str:
-    return f"measured, {wording.pluralize(sum(each.runs for each in choice.evidence), 'run')}{choice.compositions()}"
+def _describe_evidence(choice: RecommendedChoice) -> str:
+    return f"measured, {wording.pluralize(sum(evidence.runs for evidence in choice.evidence), 'run')}{choice.format_compositions()}"

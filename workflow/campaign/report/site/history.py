@@ -13,12 +13,24 @@ from typing import Any
 import pandas as pd
 
 from campaign.analysis.compare.campaign_spread import CampaignSpread, estimate_campaign_spread
-from campaign.analysis.statistics.comparable_cells import SHAPE, option_columns
+from campaign.analysis.statistics.comparable_cells import HARDWARE_COLUMNS, list_option_columns
 from campaign.analysis.tables.measured_programs import hash_program, read_programs
 from campaign.common import wording
-from campaign.spec.metric import Metric, from_document, metric_of
+from campaign.spec.metric import Metric, from_document, read_primary_metric
 
-KEY = ("system", "metric", "unit", "better", *SHAPE, "workload", "program", "batch", "precision", "options", "nth")
+KEY_COLUMNS = (
+    "system",
+    "metric",
+    "unit",
+    "better",
+    *HARDWARE_COLUMNS,
+    "workload",
+    "program",
+    "batch",
+    "precision",
+    "options",
+    "nth",
+)
 """What makes a cell the same in several campaigns; nth: of several equal cells of one campaign."""
 
 
@@ -35,7 +47,7 @@ class Point:
 
     @property
     def date(self) -> str:
-        return dated(self.started)
+        return format_date(self.started)
 
 
 @dataclass(frozen=True)
@@ -55,34 +67,36 @@ class History:
         return ", ".join([axes, *options]) + (f" ({self.key['nth'] + 1})" if self.key["nth"] else "")
 
 
-def dated(seconds: float) -> str:
+def format_date(seconds: float) -> str:
     """Format a time in UTC, such as '2026-11-26 12:21'."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def measured_cells(cells: pd.DataFrame, context: Mapping[str, Any]) -> pd.DataFrame:
+def select_measured_cells(cells: pd.DataFrame, context: Mapping[str, Any]) -> pd.DataFrame:
     """Return the measured cells of one campaign: KEY, configuration, mean, ci_low, ci_high and n_ok.
 
     Args:
         cells: cells table of the campaign.
         context: context document of the campaign.
     """
-    metric = metric_of(context)
-    measured = cells[cells["mean"].notna()]
-    rows = measured[["configuration", *SHAPE, "workload", "batch", "precision", "mean", "ci_low", "ci_high", "n_ok"]]
-    system = measured["system"].astype("object")
+    metric = read_primary_metric(context)
+    cells_with_mean = cells[cells["mean"].notna()]
+    rows = cells_with_mean[
+        ["configuration", *HARDWARE_COLUMNS, "workload", "batch", "precision", "mean", "ci_low", "ci_high", "n_ok"]
+    ]
+    system = cells_with_mean["system"].astype("object")
     programs = {name: hash_program(program) for name, program in read_programs(context).items()}
-    names = option_columns(measured)
+    names = list_option_columns(cells_with_mean)
     rows = rows.assign(
         system=system.where(system != "", str(context["campaign"].get("system", ""))),
         metric=metric.name,
         unit=metric.unit,
         better=metric.better,
-        program=[programs.get(name, "") for name in measured["workload"]],
+        program=[programs.get(name, "") for name in cells_with_mean["workload"]],
         # Of whole rows: without a column, pandas before version 3 has no rows.
-        options=[_describe_options({name: row[name] for name in names}) for row in measured.to_dict("records")],
+        options=[_describe_options({name: row[name] for name in names}) for row in cells_with_mean.to_dict("records")],
     )
-    return rows.assign(nth=rows.groupby([name for name in KEY if name != "nth"], sort=False).cumcount())
+    return rows.assign(nth=rows.groupby([name for name in KEY_COLUMNS if name != "nth"], sort=False).cumcount())
 
 
 def _describe_options(row: Mapping[Any, Any]) -> str:
@@ -92,7 +106,7 @@ def _describe_options(row: Mapping[Any, Any]) -> str:
     )
 
 
-def histories(measured: Sequence[tuple[str, float, pd.DataFrame]]) -> list[History]:
+def build_histories(measured: Sequence[tuple[str, float, pd.DataFrame]]) -> list[History]:
     """Build the history of each cell that at least two campaigns measured.
 
     measured: name, start and `select_measured_cells` of each campaign.
@@ -101,29 +115,29 @@ def histories(measured: Sequence[tuple[str, float, pd.DataFrame]]) -> list[Histo
     if not frames:
         return []
     rows = pd.concat(frames, ignore_index=True).sort_values("started", kind="stable")
-    found = [
-        _history(dict(zip(KEY, key, strict=True)), group)
-        for key, group in rows.groupby(list(KEY), sort=False)
+    history_list = [
+        _build_history(dict(zip(KEY_COLUMNS, key, strict=True)), group)
+        for key, group in rows.groupby(list(KEY_COLUMNS), sort=False)
         if len(group) > 1
     ]
-    return sorted(found, key=lambda each: (str(each.key["system"]), each.configuration, each.name))
+    return sorted(history_list, key=lambda history: (str(history.key["system"]), history.configuration, history.name))
 
 
-def spread_before(measured: Sequence[tuple[str, float, pd.DataFrame]], place: int) -> CampaignSpread:
+def estimate_spread_before(measured: Sequence[tuple[str, float, pd.DataFrame]], index: int) -> CampaignSpread:
     """Return how much the campaigns before one differ in the cells of this one.
 
     Args:
-        measured: name, start and `measured_cells` of each campaign, the oldest first.
+        measured: name, start and `select_measured_cells` of each campaign, the oldest first.
         place: place of the campaign in `measured`.
     """
-    rows = pd.concat([rows.assign(campaign=name) for name, _, rows in measured[: place + 1]], ignore_index=True)
-    rows = rows.assign(cell=rows.groupby(list(KEY), sort=False).ngroup())
-    cells = rows.loc[rows["campaign"] == measured[place][0], "cell"]
-    earlier = rows[rows["cell"].isin(cells) & (rows["campaign"] != measured[place][0])]
+    rows = pd.concat([rows.assign(campaign=name) for name, _, rows in measured[: index + 1]], ignore_index=True)
+    rows = rows.assign(cell=rows.groupby(list(KEY_COLUMNS), sort=False).ngroup())
+    cells = rows.loc[rows["campaign"] == measured[index][0], "cell"]
+    earlier = rows[rows["cell"].isin(cells) & (rows["campaign"] != measured[index][0])]
     return estimate_campaign_spread(earlier[["cell", "campaign", "mean"]])
 
 
-def _history(key: Mapping[str, Any], rows: pd.DataFrame) -> History:
+def _build_history(key: Mapping[str, Any], rows: pd.DataFrame) -> History:
     metric = from_document({"name": key["metric"], "unit": key["unit"], "better": key["better"]})
     columns = rows[["campaign", "started", "mean", "ci_low", "ci_high", "n_ok"]]
     points = tuple(Point(*values) for values in columns.itertuples(index=False, name=None))

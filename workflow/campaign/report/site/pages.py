@@ -12,11 +12,11 @@ import pandas as pd
 
 from campaign.analysis.tables.io import neutralize_formulas
 from campaign.common import wording
-from campaign.report.intervals_column import ticks
+from campaign.report.intervals_column import choose_ticks
 from campaign.report.site.campaigns import ListedCampaign
-from campaign.report.site.history import History, Point, dated
+from campaign.report.site.history import History, Point, format_date
 
-POINTS_IN_TABLE = 20
+MAX_POINTS_IN_TABLE = 20
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480.0, 208.0, 62.0, 14.0, 22.0, 30.0
 
 
@@ -34,83 +34,85 @@ class Page:
         return len({point.campaign for each in self.histories for point in each.points})
 
 
-def history_pages(found: Sequence[History], plain: Callable[[str], str]) -> list[Page]:
+def build_history_pages(histories: Sequence[History], to_address: Callable[[str], str]) -> list[Page]:
     """Group histories into one page per system and configuration."""
-    of: dict[tuple[str, str], list[History]] = defaultdict(list)
-    for each in found:
-        of[str(each.key["system"]), each.configuration].append(each)
-    pages, taken = [], set[str]()
-    for (system, configuration), own in of.items():
-        name = plain(f"{system} {configuration}")
-        while name in taken:
+    histories_by_configuration: dict[tuple[str, str], list[History]] = defaultdict(list)
+    for item in histories:
+        histories_by_configuration[str(item.key["system"]), item.configuration].append(item)
+    pages, used_names = [], set[str]()
+    for (system, configuration), group in histories_by_configuration.items():
+        name = to_address(f"{system} {configuration}")
+        while name in used_names:
             name += "-2"
-        taken.add(name)
-        pages.append(Page(name, system, configuration, tuple(own)))
+        used_names.add(name)
+        pages.append(Page(name, system, configuration, tuple(group)))
     return pages
 
 
-def index(
-    entries: Sequence[ListedCampaign], compared: Mapping[str, ListedCampaign], pages: Sequence[Page]
+def build_index_context(
+    entries: Sequence[ListedCampaign], predecessors: Mapping[str, ListedCampaign], pages: Sequence[Page]
 ) -> dict[str, Any]:
     """Build the context of the index page."""
     return {
-        "campaigns": [_listed(each, compared.get(each.directory)) for each in reversed(entries)],
+        "campaigns": [_build_entry_context(entry, predecessors.get(entry.directory)) for entry in reversed(entries)],
         "pages": [(page, len(page.histories), page.campaigns) for page in pages],
     }
 
 
-def _listed(entry: ListedCampaign, before: ListedCampaign | None) -> dict[str, Any]:
-    start, end = dated(entry.started), dated(entry.ended)
+def _build_entry_context(entry: ListedCampaign, predecessor: ListedCampaign | None) -> dict[str, Any]:
+    start, end = format_date(entry.started), format_date(entry.ended)
     return {
         "entry": entry,
         "dates": start[:10] if start[:10] == end[:10] else f"{start[:10]} to {end[:10]}",
         "time": start[11:],
         "workloads": ", ".join(entry.workloads),
         "headline": entry.headline,
-        "before": before and f"{before.name} of {dated(before.started)}",
+        "before": predecessor and f"{predecessor.name} of {format_date(predecessor.started)}",
     }
 
 
-def campaign(
-    entry: ListedCampaign, before: ListedCampaign | None, files: Mapping[str, Sequence[str]]
+def build_campaign_context(
+    entry: ListedCampaign, predecessor: ListedCampaign | None, files: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
     """Build the context of the page that lists a campaign's files."""
-    own = {name: [file for file in files["figures"] if file.rpartition(".")[0] == name] for name in entry.figures}
-    figures = [(title, own[name]) for name, title in entry.figures.items() if own[name]]
-    return {**_listed(entry, before), "figures": figures, "tables": files["tables"]}
+    files_by_figure = {
+        name: [file for file in files["figures"] if file.rpartition(".")[0] == name] for name in entry.figures
+    }
+    figures = [(title, files_by_figure[name]) for name, title in entry.figures.items() if files_by_figure[name]]
+    return {**_build_entry_context(entry, predecessor), "figures": figures, "tables": files["tables"]}
 
 
-def history_table(page: Page) -> pd.DataFrame:
+def build_history_table(page: Page) -> pd.DataFrame:
     """Return the numbers of a history page, one row per cell and campaign."""
     rows = [
-        (each.name, each.metric.name, each.metric.unit, *astuple(point))
-        for each in page.histories
-        for point in each.points
+        (item.name, item.metric.name, item.metric.unit, *astuple(point))
+        for item in page.histories
+        for point in item.points
     ]
     columns = ["cell", "metric", "unit", "campaign", "started_s", "mean", "ci_low", "ci_high", "runs"]
     return neutralize_formulas(pd.DataFrame(rows, columns=columns))
 
 
-def history(page: Page, entries: Sequence[ListedCampaign]) -> dict[str, Any]:
+def build_history_context(page: Page, entries: Sequence[ListedCampaign]) -> dict[str, Any]:
     """Build the context of a history page."""
-    names = {each.directory: each.name for each in entries}
+    names = {item.directory: item.name for item in entries}
     return {
         "page": page,
         "cells": [
             {
-                "name": each.name,
-                "picture": _picture(each),
-                "unit": each.metric.unit,
-                "heading": each.metric.heading,
-                "rows": [_row(point, names) for point in reversed(each.points[-POINTS_IN_TABLE:])],
-                "earlier": max(0, len(each.points) - POINTS_IN_TABLE),
+                "name": item.name,
+                "picture": _compute_chart(item),
+                "unit": item.metric.unit,
+                "heading": item.metric.heading,
+                "rows": [_format_point(point, names) for point in reversed(item.points[-MAX_POINTS_IN_TABLE:])],
+                "earlier": max(0, len(item.points) - MAX_POINTS_IN_TABLE),
             }
-            for each in page.histories
+            for item in page.histories
         ],
     }
 
 
-def _row(point: Point, names: Mapping[str, str]) -> tuple[str, ...]:
+def _format_point(point: Point, names: Mapping[str, str]) -> tuple[str, ...]:
     return (
         point.campaign,
         names[point.campaign],
@@ -121,14 +123,14 @@ def _row(point: Point, names: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def _picture(each: History) -> dict[str, Any]:
+def _compute_chart(history: History) -> dict[str, Any]:
     """Compute the coordinates of a chart with a dot and an interval per campaign, and a line through the dots."""
-    values = np.array([(point.mean, point.low, point.high) for point in each.points])
-    least, most = float(np.nanmin(values)), float(np.nanmax(values))
-    scale = ticks(least, most)
-    low, high = min(scale[0], least), max(scale[-1], most)
-    start = each.points[0].started
-    span = max(each.points[-1].started - start, 1.0)
+    values = np.array([(point.mean, point.low, point.high) for point in history.points])
+    minimum, maximum = float(np.nanmin(values)), float(np.nanmax(values))
+    scale = choose_ticks(minimum, maximum)
+    low, high = min(scale[0], minimum), max(scale[-1], maximum)
+    start = history.points[0].started
+    span = max(history.points[-1].started - start, 1.0)
 
     def x(seconds: float) -> float:
         return round(_LEFT + 8 + (seconds - start) / span * (_WIDTH - _LEFT - _RIGHT - 16), 1)
@@ -136,7 +138,7 @@ def _picture(each: History) -> dict[str, Any]:
     def y(value: float) -> float:
         return round(float(_TOP + (high - value) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)), 1)
 
-    dots = [f"{x(point.started):g} {y(point.mean):g}" for point in each.points]
+    dots = [f"{x(point.started):g} {y(point.mean):g}" for point in history.points]
     return {
         "width": f"{_WIDTH:g}",
         "height": f"{_HEIGHT:g}",
@@ -148,8 +150,8 @@ def _picture(each: History) -> dict[str, Any]:
         "dots": "".join(f"M{dot}h0" for dot in dots),
         "intervals": "".join(
             f"M{x(point.started):g} {y(point.low):g}V{y(point.high):g}"
-            for point in each.points
+            for point in history.points
             if np.isfinite(point.low) and np.isfinite(point.high)
         ),
-        "ends": (dated(start)[:10], dated(start + span)[:10]),
+        "ends": (format_date(start)[:10], format_date(start + span)[:10]),
     }

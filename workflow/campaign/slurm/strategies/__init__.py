@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from campaign.common.errors import HostFailed
-from campaign.slurm.commands import Slurm
-from campaign.slurm.strategies.controller import Controller, reservation_name
-from campaign.slurm.strategies.dynamic import Dynamic
+from campaign.slurm.commands import SlurmCommands
+from campaign.slurm.strategies.controller import Controller, make_reservation_name
+from campaign.slurm.strategies.dynamic import DynamicStrategy
 from campaign.spec.hardware import Composition
 from campaign.spec.system_file import SystemFile
 
@@ -55,7 +55,7 @@ class SlurmStrategy(Protocol):
 
 
 @dataclass(frozen=True)
-class Unannounced:
+class NoSlurmUpdate:
     """Strategy for systems whose Slurm needs no update after a recomposition (`static` and `resume`).
 
     `static`: gres.conf lists the devices, and only the allocation keeps other jobs off. If the fabric attaches devices before
@@ -85,7 +85,7 @@ class Unannounced:
 
 
 @dataclass(frozen=True)
-class Reserved:
+class ReservationStrategy:
     """Strategy that reserves hosts from before their recomposition until their release (`reservation`).
 
     The gres.conf of Slurm lists the devices. No foreign job starts on a host during a change, or takes it between two attempts
@@ -99,40 +99,40 @@ class Reserved:
     def begin(self, hosts: Collection[str], lease_id: str) -> None:
         if hosts:
             # What is given back is given back whatever state it is in.
-            if self.controller.reserve(lease_id, hosts):
-                self._usable(hosts)
-            self.controller.emptied(hosts, lease_id)
+            if self.controller.reserve_hosts(lease_id, hosts):
+                self._require_usable(hosts)
+            self.controller.wait_until_empty(hosts, lease_id)
 
     def announce(self, composition: Composition, lease_id: str) -> None:
         hosts = [host.name for host in composition.hosts]
-        self.controller.reserve(lease_id, hosts)
-        self._usable(hosts)
+        self.controller.reserve_hosts(lease_id, hosts)
+        self._require_usable(hosts)
 
     def end(self, hosts: Collection[str], lease_id: str) -> None:
         self.controller.unreserve(lease_id)
 
     def options(self, lease_id: str) -> Mapping[str, str]:
-        return {"reservation": reservation_name(lease_id)}
+        return {"reservation": make_reservation_name(lease_id)}
 
-    def _usable(self, hosts: Collection[str]) -> None:
+    def _require_usable(self, hosts: Collection[str]) -> None:
         """Raise HostFailed for hosts on which the driver's job would wait for ever."""
-        found = self.controller.nodes_heard(hosts)
-        failed = {name: f"Slurm: {node.words}" for name, node in found.items() if node.broken}
-        failed |= {host: "Slurm does not know it" for host in hosts if host not in found}
-        if failed:
-            named = "; ".join(f"{host} ({why})" for host, why in failed.items())
-            raise HostFailed(f"no jobs can run on {named}", failed)
+        nodes = self.controller.query_settled_nodes(hosts)
+        failures = {name: f"Slurm: {node.description}" for name, node in nodes.items() if node.is_broken}
+        failures |= {host: "Slurm does not know it" for host in hosts if host not in nodes}
+        if failures:
+            failure_text = "; ".join(f"{host} ({reason})" for host, reason in failures.items())
+            raise HostFailed(f"no jobs can run on {failure_text}", failures)
 
 
 STRATEGIES: dict[str, Callable[[SystemFile, Controller], SlurmStrategy]] = {
-    "static": lambda system, controller: Unannounced(composed_by_slurm=False),
-    "dynamic": Dynamic,
-    "resume": lambda system, controller: Unannounced(composed_by_slurm=True),
-    "reservation": lambda system, controller: Reserved(controller),
+    "static": lambda system, controller: NoSlurmUpdate(composed_by_slurm=False),
+    "dynamic": DynamicStrategy,
+    "resume": lambda system, controller: NoSlurmUpdate(composed_by_slurm=True),
+    "reservation": lambda system, controller: ReservationStrategy(controller),
 }
 
 
-def open_strategy(system: SystemFile, slurm: Slurm, say: Callable[[str], None] = print) -> SlurmStrategy:
+def open_strategy(system: SystemFile, slurm: SlurmCommands, report: Callable[[str], None] = print) -> SlurmStrategy:
     """Return the Slurm strategy of a system file.
 
     Without Slurm as launcher, no update is needed, as with `static`. Raises ConfigError if the system file lacks a setting.
@@ -143,4 +143,4 @@ def open_strategy(system: SystemFile, slurm: Slurm, say: Callable[[str], None] =
         say: callback for messages on waits.
     """
     name = system.slurm.strategy if system.launcher == "slurm" else "static"
-    return STRATEGIES[name](system, Controller(slurm, say, system.slurm.poll_s))
+    return STRATEGIES[name](system, Controller(slurm, report, system.slurm.poll_s))

@@ -17,22 +17,27 @@ from itertools import accumulate, pairwise
 from campaign.common.errors import LaunchError
 from campaign.common.files import hash_document
 from campaign.common.processes.command import TIMEOUT_EXIT_CODE, CompletedCommand
-from campaign.slurm.commands import Slurm
-from campaign.slurm.parse import NOTHING, expand_hosts, rows
+from campaign.slurm.commands import SlurmCommands
+from campaign.slurm.parse import EMPTY_WORDS, expand_hosts, split_rows
 from campaign.slurm.refusal import parse_refusal
 
 _WIDTHS = {"NodeList": 64, "StateComplete": 128, "Gres": 256, "Reason": 256}
 
-NODES = ("sinfo", "--Node", "--noheader", f"--Format={','.join(f'{name}:{width}' for name, width in _WIDTHS.items())}")
+NODES_COMMAND = (
+    "sinfo",
+    "--Node",
+    "--noheader",
+    f"--Format={','.join(f'{name}:{width}' for name, width in _WIDTHS.items())}",
+)
 _STATES = "RUNNING,COMPLETING,CONFIGURING,SUSPENDED,STOPPED,SIGNALING,STAGE_OUT"
-JOBS = ("squeue", "--noheader", f"--states={_STATES}", "--format=%A|%u|%v|%T")
-RESERVATIONS = ("scontrol", "show", "reservation", "--oneliner")
+JOBS_COMMAND = ("squeue", "--noheader", f"--states={_STATES}", "--format=%A|%u|%v|%T")
+RESERVATIONS_COMMAND = ("scontrol", "show", "reservation", "--oneliner")
 
-_USABLE = frozenset({"idle", "mixed", "allocated"})
-_SILENT = "not_responding"
+_USABLE_STATES = frozenset({"idle", "mixed", "allocated"})
+_NOT_RESPONDING = "not_responding"
 _UNKNOWN = "unknown"  # to a controller that has just started, until it hears from them
-_BROKEN = frozenset({"down", _SILENT, "invalid_reg", "fail", "error", "future"})
-_ASLEEP = frozenset({"powered_down", "powering_down", "powering_up", "power_down", "power_up"})
+_BROKEN_STATES = frozenset({"down", _NOT_RESPONDING, "invalid_reg", "fail", "error", "future"})
+_POWER_STATES = frozenset({"powered_down", "powering_down", "powering_up", "power_down", "power_up"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +57,37 @@ class Node:
     reason: str
 
     @property
-    def drained(self) -> bool:
+    def is_drained(self) -> bool:
         """True if the host is drained."""
         return "drain" in self.state
 
     @property
-    def silent(self) -> bool:
+    def is_silent(self) -> bool:
         """True if the slurmd of the host has not answered yet, as after a resume or a restart of the controller."""
-        return bool(self.state & {_SILENT, _UNKNOWN})
+        return bool(self.state & {_NOT_RESPONDING, _UNKNOWN})
 
     @property
-    def broken(self) -> bool:
+    def is_broken(self) -> bool:
         """True if no job will ever start on the host without intervention.
 
         A host that is powered down, or that the controller has not heard of yet, is not broken.
         """
         # One that powers up does not respond yet.
-        signs = _BROKEN - {_SILENT} if self.state & _ASLEEP else _BROKEN
-        return self.drained or (_UNKNOWN not in self.state and bool(self.state & signs))
+        signs = _BROKEN_STATES - {_NOT_RESPONDING} if self.state & _POWER_STATES else _BROKEN_STATES
+        return self.is_drained or (_UNKNOWN not in self.state and bool(self.state & signs))
 
     @property
-    def serves(self) -> bool:
+    def is_serving(self) -> bool:
         """True if the slurmd of the host is registered and answers, also on a host that is only drained."""
-        return bool(self.state & _USABLE) and not self.state & (_BROKEN | _ASLEEP)
+        return bool(self.state & _USABLE_STATES) and not self.state & (_BROKEN_STATES | _POWER_STATES)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Description of the state, the generic resources and the reason, for messages."""
-        said = f"{'+'.join(sorted(self.state))}, Gres {self.gres or 'none'}"
-        return f"{said}, {self.reason}" if self.reason else said
+        state_text = f"{'+'.join(sorted(self.state))}, Gres {self.gres or 'none'}"
+        return f"{state_text}, {self.reason}" if self.reason else state_text
 
-    def devices(self, gres: str) -> int:
+    def count_devices(self, gres: str) -> int:
         """Return the number of a generic resource with which the host is registered.
 
         With a type (`gpu:a100`), only that type is counted.
@@ -112,30 +117,30 @@ class Reservation:
 
 def parse_nodes(text: str) -> dict[str, Node]:
     """Parse the output of NODES into hosts by name. A host of several partitions has several lines."""
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     for line in text.splitlines():
         if len(line) < sum(_WIDTHS.values()):
             continue  # a warning
         cells = (line[start:end].strip() for start, end in pairwise(accumulate(_WIDTHS.values(), initial=0)))
-        name, state, gres, reason = ("" if cell in NOTHING else cell for cell in cells)
-        found[name] = Node(name, frozenset(state.lower().split("+")), gres, reason)
-    return found
+        name, state, gres, reason = ("" if cell in EMPTY_WORDS else cell for cell in cells)
+        nodes[name] = Node(name, frozenset(state.lower().split("+")), gres, reason)
+    return nodes
 
 
 def parse_jobs(text: str) -> tuple[HostJob, ...]:
     """Parse the output of JOBS into jobs."""
-    return tuple(HostJob(*row) for row in rows(text, 4))
+    return tuple(HostJob(*row) for row in split_rows(text, 4))
 
 
 def parse_reservations(text: str) -> dict[str, Reservation]:
     """Parse the output of RESERVATIONS into reservations by name."""
-    found: dict[str, Reservation] = {}
+    reservations: dict[str, Reservation] = {}
     for line in text.splitlines():
         words = dict(word.split("=", 1) for word in line.split() if "=" in word)
         if name := words.get("ReservationName"):
             hosts = frozenset(expand_hosts(words.get("Nodes", "")))
-            found[name] = Reservation(name, hosts, words.get("StartTime", ""), words.get("State") == "ACTIVE")
-    return found
+            reservations[name] = Reservation(name, hosts, words.get("StartTime", ""), words.get("State") == "ACTIVE")
+    return reservations
 
 
 def count_gres(text: str, gres: str) -> int:
@@ -150,10 +155,10 @@ def count_gres(text: str, gres: str) -> int:
     return count
 
 
-_FORBIDDEN = re.compile(r"invalid user id|permission denied|access.*denied|not (?:authorized|permitted)", re.I)
-_TAKEN = re.compile(r"overlaps|nodes are busy|nodes busy", re.I)
-_IN_USE = re.compile(r"reservation is in use|reservation.*busy", re.I)
-_GONE = re.compile(r"reservation is invalid|reservation.*not found", re.I)
+_PERMISSION_DENIED = re.compile(r"invalid user id|permission denied|access.*denied|not (?:authorized|permitted)", re.I)
+_HOSTS_BUSY = re.compile(r"overlaps|nodes are busy|nodes busy", re.I)
+_RESERVATION_IN_USE = re.compile(r"reservation is in use|reservation.*busy", re.I)
+_NO_RESERVATION = re.compile(r"reservation is invalid|reservation.*not found", re.I)
 
 
 class Controller:
@@ -164,101 +169,111 @@ class Controller:
         say: callback for messages.
         poll_s: longest poll interval in seconds while waiting.
 
-    Attributes: `patience_s` is the longest wait for a controller that does not answer. `grace_s` is the time that jobs of the
+    Attributes: `max_unreachable_s` is the longest wait for a controller that does not answer. `grace_s` is the time that
+    jobs of the
     lease get to end before they are cancelled. `answer_s` is the time that a resumed host gets to answer. All are in seconds.
     """
 
-    def __init__(self, slurm: Slurm, say: Callable[[str], None], poll_s: float) -> None:
+    def __init__(self, slurm: SlurmCommands, report: Callable[[str], None], poll_s: float) -> None:
         self.slurm = slurm
-        self.say = say
+        self.report = report
         self.poll_s = poll_s
-        self.patience_s = 120.0
+        self.max_unreachable_s = 120.0
         self.grace_s = 15.0
         self.answer_s = 15.0
-        self._told = ""
+        self._last_message = ""
 
     # Questions
 
-    def nodes(self, hosts: Collection[str]) -> dict[str, Node]:
+    def query_nodes(self, hosts: Collection[str]) -> dict[str, Node]:
         """Return the current state of hosts by name; hosts that are unknown to Slurm are left out."""
         if not hosts:
             return {}
-        found = parse_nodes(self._must(*NODES, f"--nodes={','.join(hosts)}").out)
-        return {host: found[host] for host in hosts if host in found}
+        nodes = parse_nodes(self._run_or_raise(*NODES_COMMAND, f"--nodes={','.join(hosts)}").out)
+        return {host: nodes[host] for host in hosts if host in nodes}
 
-    def nodes_heard(self, hosts: Collection[str]) -> dict[str, Node]:
+    def query_settled_nodes(self, hosts: Collection[str]) -> dict[str, Node]:
         """Return the state of hosts by name after each host has had time to answer the controller."""
-        for waited_s in self._looks():
-            found = self.nodes(hosts)
-            if waited_s > self.answer_s or not any(node.silent for node in found.values()):
-                return found
+        for waited_s in self._poll():
+            nodes = self.query_nodes(hosts)
+            if waited_s > self.answer_s or not any(node.is_silent for node in nodes.values()):
+                return nodes
         raise AssertionError  # looks have no end
 
-    def jobs(self, hosts: Collection[str]) -> tuple[HostJob, ...]:
+    def query_jobs(self, hosts: Collection[str]) -> tuple[HostJob, ...]:
         """Return the jobs on these hosts."""
-        return parse_jobs(self._must(*JOBS, f"--nodelist={','.join(hosts)}").out) if hosts else ()
+        return parse_jobs(self._run_or_raise(*JOBS_COMMAND, f"--nodelist={','.join(hosts)}").out) if hosts else ()
 
-    def reservations(self) -> dict[str, Reservation]:
+    def query_reservations(self) -> dict[str, Reservation]:
         """Return all reservations by name."""
-        return parse_reservations(self._must(*RESERVATIONS).out)
+        return parse_reservations(self._run_or_raise(*RESERVATIONS_COMMAND).out)
 
     # Reservations
 
-    def reserve(self, lease_id: str, hosts: Collection[str]) -> bool:
+    def reserve_hosts(self, lease_id: str, hosts: Collection[str]) -> bool:
         """Reserve hosts for the jobs of this lease from now on, even if jobs run there; return False if they were reserved
         already.
 
         A foreign reservation that begins later limits the end of this one; a foreign one that has begun is waited for.
         """
-        name = reservation_name(lease_id)
-        for _ in self._looks():
-            known = self.reservations()
-            if name in known and known[name].hosts == frozenset(hosts):
+        name = make_reservation_name(lease_id)
+        for _ in self._poll():
+            reservations = self.query_reservations()
+            if name in reservations and reservations[name].hosts == frozenset(hosts):
                 return False
-            others = [other for other in known.values() if other.name != name and other.hosts & frozenset(hosts)]
-            answer = self._reserve(name, hosts, name in known, others)
+            overlaps = [
+                reservation
+                for reservation in reservations.values()
+                if reservation.name != name and reservation.hosts & frozenset(hosts)
+            ]
+            answer = self._request_reservation(name, hosts, name in reservations, overlaps)
             if answer.is_success:
                 return True
-            if not (_TAKEN.search(answer.last_error_line) and others):
-                raise self._refused(f"{', '.join(hosts)} could not be reserved", answer)
-            self._tell_once(f"waiting for {', '.join(hosts)}: reserved as {', '.join(other.name for other in others)}")
+            if not (_HOSTS_BUSY.search(answer.last_error_line) and overlaps):
+                raise self._refusal_error(f"{', '.join(hosts)} could not be reserved", answer)
+            self._report_once(
+                f"waiting for {', '.join(hosts)}: reserved as {', '.join(reservation.name for reservation in overlaps)}"
+            )
         raise AssertionError  # looks have no end
 
-    def _reserve(
-        self, name: str, hosts: Collection[str], exists: bool, others: Collection[Reservation]
+    def _request_reservation(
+        self, name: str, hosts: Collection[str], exists: bool, overlaps: Collection[Reservation]
     ) -> CompletedCommand:
-        what = (f"ReservationName={name}", f"Nodes={','.join(hosts)}")
+        settings = (f"ReservationName={name}", f"Nodes={','.join(hosts)}")
         if exists:
-            return self._ask("scontrol", "update", *what)
-        create = ("scontrol", "create", *what, f"Users={_user()}", "StartTime=now", "Flags=IGNORE_JOBS")
-        answer = self._ask(*create, "Duration=infinite")
+            return self._run_command("scontrol", "update", *settings)
+        create = ("scontrol", "create", *settings, f"Users={_current_user()}", "StartTime=now", "Flags=IGNORE_JOBS")
+        answer = self._run_command(*create, "Duration=infinite")
         if (
             answer.is_success
-            or not _TAKEN.search(answer.last_error_line)
-            or not others
-            or any(other.active for other in others)
+            or not _HOSTS_BUSY.search(answer.last_error_line)
+            or not overlaps
+            or any(reservation.active for reservation in overlaps)
         ):
             return answer
-        return self._ask(*create, f"EndTime={min(other.start for other in others)}")
+        return self._run_command(*create, f"EndTime={min(reservation.start for reservation in overlaps)}")
 
     def unreserve(self, lease_id: str) -> None:
         """End the reservation of the lease, and cancel the jobs that still use it after a moment."""
-        name = reservation_name(lease_id)
-        for waited_s in self._looks():
-            answer = self._ask("scontrol", "delete", f"ReservationName={name}")
-            if answer.is_success or _GONE.search(answer.last_error_line):
+        name = make_reservation_name(lease_id)
+        for waited_s in self._poll():
+            answer = self._run_command("scontrol", "delete", f"ReservationName={name}")
+            if answer.is_success or _NO_RESERVATION.search(answer.last_error_line):
                 return
-            if not _IN_USE.search(answer.last_error_line) or waited_s > self.grace_s + self.patience_s:
+            if (
+                not _RESERVATION_IN_USE.search(answer.last_error_line)
+                or waited_s > self.grace_s + self.max_unreachable_s
+            ):
                 # Where there is none it does not matter that one may not delete it.
-                if name not in self.reservations():
+                if name not in self.query_reservations():
                     return
-                raise self._refused(f"the reservation {name} could not be ended", answer)
+                raise self._refusal_error(f"the reservation {name} could not be ended", answer)
             if waited_s > self.grace_s:
-                self._cancel(name)
+                self._cancel_jobs(name)
 
     # Jobs
 
-    def emptied(self, hosts: Collection[str], lease_id: str, own: bool = True) -> None:
+    def wait_until_empty(self, hosts: Collection[str], lease_id: str, cancel_lease_jobs: bool = True) -> None:
         """Wait until no job is on the hosts. Foreign jobs are waited for.
 
         Args:
@@ -266,80 +281,82 @@ class Controller:
             lease_id: id of the lease.
             own: True to cancel jobs of the lease after a moment; False to ignore them.
         """
-        name = reservation_name(lease_id)
-        for waited_s in self._looks():
-            jobs = self.jobs(hosts)
-            others = [job for job in jobs if job.reservation != name]
-            mine = [job for job in jobs if job.reservation == name] if own else []
-            if not others and not mine:
+        name = make_reservation_name(lease_id)
+        for waited_s in self._poll():
+            jobs = self.query_jobs(hosts)
+            foreign_jobs = [job for job in jobs if job.reservation != name]
+            lease_jobs = [job for job in jobs if job.reservation == name] if cancel_lease_jobs else []
+            if not foreign_jobs and not lease_jobs:
                 return
-            if others:
-                self._tell_once(f"waiting for jobs of others on {', '.join(hosts)}: {_named(others)}")
-            if mine and waited_s > self.grace_s:
-                self._tell_once(f"cancelling jobs on devices that are being detached: {_named(mine)}")
-                self._cancel(name)
+            if foreign_jobs:
+                self._report_once(f"waiting for jobs of others on {', '.join(hosts)}: {_format_jobs(foreign_jobs)}")
+            if lease_jobs and waited_s > self.grace_s:
+                self._report_once(f"cancelling jobs on devices that are being detached: {_format_jobs(lease_jobs)}")
+                self._cancel_jobs(name)
 
-    def _cancel(self, name: str) -> None:
-        self._ask("scancel", f"--reservation={name}")
+    def _cancel_jobs(self, name: str) -> None:
+        self._run_command("scancel", f"--reservation={name}")
 
     # Hosts
 
-    def drain(self, hosts: Collection[str], reason: str) -> None:
+    def drain_hosts(self, hosts: Collection[str], reason: str) -> None:
         """Drain hosts, so that no further jobs start there. Hosts that are drained already keep their reason."""
         if hosts:
-            self._must("scontrol", "update", f"NodeName={','.join(hosts)}", "State=DRAIN", f"Reason={reason}")
+            self._run_or_raise("scontrol", "update", f"NodeName={','.join(hosts)}", "State=DRAIN", f"Reason={reason}")
 
-    def resume(self, hosts: Collection[str]) -> None:
+    def resume_hosts(self, hosts: Collection[str]) -> None:
         """Resume drained hosts and wait until jobs can start there."""
         if hosts:
-            self._must("scontrol", "update", f"NodeName={','.join(hosts)}", "State=RESUME")
-            self.nodes_heard(hosts)
+            self._run_or_raise("scontrol", "update", f"NodeName={','.join(hosts)}", "State=RESUME")
+            self.query_settled_nodes(hosts)
 
-    def forget(self, hosts: Collection[str]) -> None:
+    def delete_hosts(self, hosts: Collection[str]) -> None:
         """Delete hosts and wait until Slurm no longer lists them."""
-        for waited_s in self._looks():
-            known = self.nodes(hosts)
-            if not known:
+        for waited_s in self._poll():
+            nodes = self.query_nodes(hosts)
+            if not nodes:
                 return
             # Refused for as long as a job completes there.
-            answer = self._ask("scontrol", "delete", f"NodeName={','.join(known)}")
-            if not answer.is_success and (waited_s > self.patience_s or _FORBIDDEN.search(answer.last_error_line)):
-                raise self._refused(f"{', '.join(known)} could not be registered again", answer)
+            answer = self._run_command("scontrol", "delete", f"NodeName={','.join(nodes)}")
+            if not answer.is_success and (
+                waited_s > self.max_unreachable_s or _PERMISSION_DENIED.search(answer.last_error_line)
+            ):
+                raise self._refusal_error(f"{', '.join(nodes)} could not be registered again", answer)
 
     # Words
 
-    def _must(self, *argv: str) -> CompletedCommand:
-        answer = self._ask(*argv)
+    def _run_or_raise(self, *argv: str) -> CompletedCommand:
+        answer = self._run_command(*argv)
         if not answer.is_success:
-            raise self._refused(f"'{' '.join(argv[:3])}' failed", answer)
+            raise self._refusal_error(f"'{' '.join(argv[:3])}' failed", answer)
         return answer
 
-    def _ask(self, *argv: str) -> CompletedCommand:
+    def _run_command(self, *argv: str) -> CompletedCommand:
         """Run one command, and repeat it while the controller is unreachable, as during a restart."""
-        for waited_s in self._looks():
+        for waited_s in self._poll():
             answer = self.slurm(*argv)
-            away = answer.code == TIMEOUT_EXIT_CODE or (
+            is_unreachable = answer.code == TIMEOUT_EXIT_CODE or (
                 not answer.is_success and parse_refusal(answer.err).kind == "transient"
             )
-            if not away or waited_s > self.patience_s:
+            if not is_unreachable or waited_s > self.max_unreachable_s:
                 return answer
         raise AssertionError  # looks have no end
 
-    def _refused(self, what: str, answer: CompletedCommand) -> LaunchError:
-        if _FORBIDDEN.search(f"{answer.err} {answer.out}"):
+    def _refusal_error(self, failure: str, answer: CompletedCommand) -> LaunchError:
+        if _PERMISSION_DENIED.search(f"{answer.err} {answer.out}"):
             return LaunchError(
-                f"{what}: {answer.last_error_line}. Slurm lets only an operator "
+                f"{failure}: {answer.last_error_line}. Slurm lets only an operator "
                 "or administrator do this: have your administrator run "
-                f"'sacctmgr modify user {_user()} set adminlevel=operator', or choose 'strategy: static' in the system file"
+                f"'sacctmgr modify user {_current_user()} set adminlevel=operator', or choose 'strategy: static' in the system file"
             )
-        return LaunchError(f"{what}: {answer.last_error_line}")
+        return LaunchError(f"{failure}: {answer.last_error_line}")
 
-    def _tell_once(self, message: str) -> None:
-        if message != self._told:
-            self._told = message
-            self.say(message)
+    def _report_once(self, message: str) -> None:
+        if message != self._last_message:
+            self._last_message = message
+            self.report(message)
 
-    def _looks(self) -> Iterator[float]:
+    def _poll(self) -> Iterator[float]:
         """Yield the seconds since the first poll, and wait between polls.
 
         The first waits are short, because most operations end at once.
@@ -351,17 +368,17 @@ class Controller:
             pause_s *= 1.5
 
 
-def reservation_name(lease_id: str) -> str:
+def make_reservation_name(lease_id: str) -> str:
     """Return the reservation name of a lease, which is its id in characters that every Slurm accepts."""
     plain = re.sub(r"[^A-Za-z0-9_.-]", "-", lease_id)
     return plain if plain == lease_id else f"{plain}-{hash_document(lease_id, 6)}"
 
 
-def _named(jobs: Collection[HostJob]) -> str:
+def _format_jobs(jobs: Collection[HostJob]) -> str:
     return ", ".join(f"{job.id} of {job.user}" for job in jobs)
 
 
-def _user() -> str:
+def _current_user() -> str:
     """Return the name of the user who will own the jobs."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name

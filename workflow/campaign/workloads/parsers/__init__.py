@@ -111,7 +111,7 @@ _RANK_LABEL = re.compile(
 
 def has_timestamps(log: Log) -> bool:
     """Return True if the first line of a log begins with a time of `kubectl logs --timestamps`."""
-    return _TIMESTAMP.match(next(iter(log.lines()), "")) is not None
+    return _TIMESTAMP.match(next(iter(log.read_lines()), "")) is not None
 
 
 def strip_line_prefix(line: str) -> str:
@@ -170,10 +170,10 @@ def read_tests(name: str, log: Log, context: RunContext) -> list[LogReading]:
     shows that it is complete, or if no number is read from it, as from an end mark. Otherwise the line is left out,
     and the last test has a flag or a problem that says so.
     """
-    if problem := log.encoding_problem():
+    if problem := log.find_encoding_problem():
         return [LogReading("incomplete", problem)]
     log_format = load_format(name)
-    last_line = "" if context.ended_normally else log.unended_line()
+    last_line = "" if context.ended_normally else log.read_unended_line()
     if not last_line.strip() or log_format.is_line_complete(last_line):
         return _parse_tests(log_format, log, context, whole_lines=False)
     tests, all_lines = (
@@ -202,12 +202,12 @@ def _parse_tests(log_format: LogFormat, log: Log, context: RunContext, *, whole_
     """
     readers = [log_format.reader()]
     reads_every_line = log_format.document_marker is not None and any(
-        log_format.document_marker in excerpt for excerpt in (log.head(), log.end())
+        log_format.document_marker in excerpt for excerpt in (log.read_head(), log.read_end())
     )
     lines = (
-        log.lines(whole=whole_lines, longest=log_format.max_line_chars)
+        log.read_lines(only_ended=whole_lines, max_line_bytes=log_format.max_line_chars)
         if reads_every_line
-        else log.lines(log_format.needles, log_format.row_pattern, whole=whole_lines)
+        else log.read_lines(log_format.needles, log_format.row_pattern, only_ended=whole_lines)
     )
     for line in lines:
         if len(line) <= log_format.max_line_chars:

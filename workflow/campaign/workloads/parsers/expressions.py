@@ -191,7 +191,7 @@ def read_expressions(parsers: Sequence[Parser], log: Log, context: RunContext) -
     Without a metric for the rate, the rate is computed from all step times. Of other series, the last number
     counts.
     """
-    if problem := log.encoding_problem():
+    if problem := log.find_encoding_problem():
         return LogReading("incomplete", problem)
     parsed_numbers = run_parsers(parsers, log, context.ranks or 1, ended_normally=context.ended_normally)
     if parsed_numbers.problem[1]:
@@ -257,8 +257,8 @@ def run_parsers(parsers: Sequence[Parser], log: Log, ranks: int, *, ended_normal
     documents = JsonDocumentFinder()
     # A document may have many lines, and each of them may be needed.
     line_needles = needles if len(needles) == len(collectors) else ()
-    unended_line = "" if ended_normally else log.unended_line()
-    for line in log.lines(line_needles, whole=bool(unended_line)) if collectors else ():
+    unended_line = "" if ended_normally else log.read_unended_line()
+    for line in log.read_lines(line_needles, only_ended=bool(unended_line)) if collectors else ():
         for collector, literal in line_collectors:
             if literal in line:
                 collector.read_line(line)
@@ -271,8 +271,8 @@ def run_parsers(parsers: Sequence[Parser], log: Log, ranks: int, *, ended_normal
     if unended_line:
         for collector, _ in line_collectors:
             is_left_out = not collector.read_unended_line(unended_line) and is_left_out
-        # The line is read from the log again, since `unended_line` may be only a part of it.
-        last_line = next(iter(deque(log.lines(), maxlen=1)), "") if document_collectors else ""
+        # The line is read from the log again, since `read_unended_line` may be only a part of it.
+        last_line = next(iter(deque(log.read_lines(), maxlen=1)), "") if document_collectors else ""
         if document_collectors and (document := documents.feed(strip_line_prefix(last_line))) is not None:
             is_left_out = False
             for collector in document_collectors:
@@ -590,9 +590,9 @@ def collect_hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> li
         parser: name of the built-in parser that was used, or None.
         parsers: expression parsers that were used.
     """
-    if not any(log.chunks()):
+    if not any(log.read_chunks()):
         return ["the log is empty: did the program write to a file of its own?"]
-    if problem := log.encoding_problem():
+    if problem := log.find_encoding_problem():
         return [problem]
     matching_parsers = [name for name in PARSERS if name != parser and _can_read(name, log)]
     messages = [f"the log reads like one of {PARSERS[name]}: try the parser '{name}'" for name in matching_parsers]
@@ -624,18 +624,18 @@ def _find_similar_lines(log: Log, parser: str | None, parsers: Sequence[Parser])
     """
     if parser is not None:
         log_format = load_format(parser)
-        if log_format.needles and (lines := _take_first_lines(log.lines(log_format.needles))):
+        if log_format.needles and (lines := _take_first_lines(log.read_lines(log_format.needles))):
             yield f"lines that '{parser}' looked at", lines
             return
     for expression in parsers:
         if expression.csv_column is not None and (
-            lines := _take_first_lines(line for line in log.lines() if _CELL_LINE.search(line))
+            lines := _take_first_lines(line for line in log.read_lines() if _CELL_LINE.search(line))
         ):
             yield f"lines of cells, where '{expression.csv_column}' is looked for as the name of a column", lines
         literal = find_literal(expression)
-        if literal.strip() and (lines := _take_first_lines(log.lines([literal.encode()]))):
+        if literal.strip() and (lines := _take_first_lines(log.read_lines([literal.encode()]))):
             yield f"lines with '{literal}', which '{expression.pattern}' does not match whole", lines
-    if lines := _take_first_lines(line for line in log.lines() if _RATE_LIKE.search(line)):
+    if lines := _take_first_lines(line for line in log.read_lines() if _RATE_LIKE.search(line)):
         yield "lines that look like numbers of a measurement", lines
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from campaign.spec.cell import Scalar
 from campaign.spec.fields import Variables
-from campaign.workloads.command_template import fill, variables
-from campaign.workloads.rank_launchers import free_port
-from campaign.workloads.rank_marks import has_started, marking_words
+from campaign.workloads.command_template import fill_template, resolve_variables
+from campaign.workloads.rank_launchers import find_free_port
+from campaign.workloads.rank_marks import build_marking_words, has_started
 from campaign.workloads.service_run.processes import (
     POLL_INTERVAL_S,
     ServiceProcess,
@@ -61,7 +61,7 @@ class ServerProcesses:
         self.specification = specification
         self.settings = specification.server
         self.rank = rank
-        self.port = self.settings.port if self.settings.port and not rank else free_port(ADDRESS)
+        self.port = self.settings.port if self.settings.port and not rank else find_free_port(ADDRESS)
         self._group_variables = (
             _build_group_variables(specification, rank) if self.settings.launch == "per_host" else {}
         )
@@ -86,15 +86,15 @@ class ServerProcesses:
             ServiceRunError: the program cannot be started.
         """
         values, location = {**self.specification.values, **self._template_values()}, self.specification.where
-        command_words = [fill(word, values, f"{location}: command") for word in command]
+        command_words = [fill_template(word, values, f"{location}: command") for word in command]
         mark_directory = self.specification.directory / f".marks{self.rank}.{len(self._mark_directories)}"
         # A wrapper's exit code is no proof that the program behind it has started.
-        wrapper = self.specification.words and (*self.specification.words, *marking_words(mark_directory))
+        wrapper = self.specification.words and (*self.specification.words, *build_marking_words(mark_directory))
         argv = [*wrapper, *(self.specification.files.get(word, word) for word in command_words)]
         process_environment = {
             **self._group_variables,
             **self.specification.variables,
-            **variables(environment, f"{location}: environment", values),
+            **resolve_variables(environment, f"{location}: environment", values),
         }
         try:
             process = ServiceProcess(argv, process_environment, self.specification.directory, **process_options)
@@ -166,7 +166,7 @@ class ServerProcesses:
                     raise
                 log_message(f"port {self.port} was taken meanwhile; another one is tried")
                 end_processes(self._processes, 0.0)
-                self.port = free_port(ADDRESS)
+                self.port = find_free_port(ADDRESS)
         raise AssertionError
 
     def _await_ready(self, deadline: float) -> None:
@@ -292,7 +292,7 @@ def _build_group_variables(specification: ServiceRunSpecification, rank: int) ->
     if rank:
         return rank_variables
     first_address = specification.hosts[0] if specification.slurm else ADDRESS
-    return {**rank_variables, "MASTER_ADDR": first_address, "MASTER_PORT": str(free_port())}
+    return {**rank_variables, "MASTER_ADDR": first_address, "MASTER_PORT": str(find_free_port())}
 
 
 def _build_host_commands(specification: ServiceRunSpecification) -> Iterator[tuple[list[str], dict[str, str]]]:

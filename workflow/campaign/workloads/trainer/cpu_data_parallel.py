@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 
-class CpuReplicas(nn.Module):
+class CpuDataParallel(nn.Module):
     """DataParallel over threads of one process on a CPU.
 
     Every call copies the weights to each replica, scatters the batch, runs the replicas in threads, and averages their losses.
@@ -28,7 +28,7 @@ class CpuReplicas(nn.Module):
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="replica")
 
     @property
-    def modules_of_replicas(self) -> list[nn.Module]:
+    def replica_modules(self) -> list[nn.Module]:
         """Modules of the replicas, in order."""
         return [replica.module for replica in self._replicas]
 
@@ -36,38 +36,39 @@ class CpuReplicas(nn.Module):
         """Return the mean loss of the batch, a scalar. Every tensor is scattered along its first axis."""
         parts = zip(*(tensor.chunk(len(self._replicas)) for tensor in batch), strict=True)
         for replica in self._replicas:
-            replica.take_weights()
-        waiting = [
-            self._threads.submit(self._run, replica, part) for replica, part in zip(self._replicas, parts, strict=True)
+            replica.copy_weights()
+        futures = [
+            self._threads.submit(self._run_replica, replica, part)
+            for replica, part in zip(self._replicas, parts, strict=True)
         ]
-        return torch.stack([future.result() for future in waiting]).mean()
+        return torch.stack([future.result() for future in futures]).mean()
 
-    def _run(self, replica: _Replica, part: Sequence[Tensor]) -> Tensor:
+    def _run_replica(self, replica: _Replica, part: Sequence[Tensor]) -> Tensor:
         torch.set_num_threads(1)  # each thread starts with torch's default
         loss: Tensor = replica.module(*part)
         return loss
 
 
 class _Replica:
-    """Copy of a module whose weights are copies in autograd's graph once `take_weights` was called."""
+    """Copy of a module whose weights are copies in autograd's graph once `copy_weights` was called."""
 
     def __init__(self, module: nn.Module, first: bool) -> None:
         self.module = copy.deepcopy(module)
-        self._weights = list(self._taken_out(module))
-        self._buffers = list(_named(module, self.module, "_buffers"))
+        self._weights = list(self._remove_parameters(module))
+        self._buffers = list(_pair_tensors(module, self.module, "_buffers"))
         self._first = first
         if first:
             for owner, name, buffer in self._buffers:
                 owner._buffers[name] = buffer
 
-    def _taken_out(self, module: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    def _remove_parameters(self, module: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
         """Remove the parameters of the copy, and yield each as (module of the copy, name, original weight)."""
-        for owner, name, weight in _named(module, self.module, "_parameters"):
+        for owner, name, weight in _pair_tensors(module, self.module, "_parameters"):
             # A tensor with a history cannot be a parameter; as a plain attribute it can stand in for one.
             del owner._parameters[name]
             yield owner, name, weight
 
-    def take_weights(self) -> None:
+    def copy_weights(self) -> None:
         """Copy the current weights, and the buffers except for the first replica, into the replica."""
         copies: dict[int, Tensor] = {}  # weights shared by two modules stay shared
         for owner, name, weight in self._weights:
@@ -77,7 +78,7 @@ class _Replica:
                 owner._buffers[name] = buffer.clone()
 
 
-def _named(original: nn.Module, duplicate: nn.Module, kind: str) -> list[tuple[nn.Module, str, Tensor]]:
+def _pair_tensors(original: nn.Module, duplicate: nn.Module, kind: str) -> list[tuple[nn.Module, str, Tensor]]:
     """Return all parameters or buffers of a module as (module of its copy, name, tensor of the original).
 
     Args:
@@ -87,5 +88,8 @@ def _named(original: nn.Module, duplicate: nn.Module, kind: str) -> list[tuple[n
     """
     pairs = zip(original.modules(), duplicate.modules(), strict=True)
     return [
-        (mine, name, tensor) for own, mine in pairs for name, tensor in getattr(own, kind).items() if tensor is not None
+        (target, name, tensor)
+        for source, target in pairs
+        for name, tensor in getattr(source, kind).items()
+        if tensor is not None
     ]

@@ -35,11 +35,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from campaign.common.errors import make_missing_extra_error
 from campaign.common.processes import namespaces
 
-_PR_SET_PDEATHSIG = 1
-_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_PRCTL_SET_PARENT_DEATH_SIGNAL = 1
+_THREAD_COUNT_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-class _Rank(BaseModel):
+class _RankOrder(BaseModel):
     """Rank to be forked.
 
     Attributes:
@@ -63,14 +63,14 @@ class _Order(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    ranks: tuple[_Rank, ...] = Field(min_length=1)
+    ranks: tuple[_RankOrder, ...] = Field(min_length=1)
     cwd: Path
     module: Literal["campaign.workloads.trainer.rank", "campaign.observe.links.rank"] = (
         "campaign.workloads.trainer.rank"
     )
 
 
-def _fork(order: _Order, answers: int) -> list[int]:
+def _fork_ranks(order: _Order, answer_fd: int) -> list[int]:
     """Fork the ranks of an order, and return their process ids.
 
     Raises ValueError or OSError if the order cannot be executed. No rank is left in that case.
@@ -82,35 +82,42 @@ def _fork(order: _Order, answers: int) -> list[int]:
     if not order.cwd.is_dir():
         raise ValueError(f"cwd {order.cwd} is not a directory")
     pids: list[int] = []
-    with namespaces.open_namespaces(*(rank.namespaces for rank in order.ranks)) as opened:
-        for rank, own in zip(order.ranks, opened, strict=True):
+    with namespaces.open_namespaces(*(rank.namespaces for rank in order.ranks)) as namespaces_by_rank:
+        for rank, rank_namespaces in zip(order.ranks, namespaces_by_rank, strict=True):
             reader, writer = os.pipe()
             # The intermediate process ends at once, so its child is an orphan that the launcher adopts.
-            between = os.fork()
-            if between == 0:
+            parent_pid = os.fork()
+            if parent_pid == 0:
                 try:
-                    between, pid = os.getpid(), os.fork()
+                    parent_pid, pid = os.getpid(), os.fork()
                     if pid == 0:
-                        inherited = [answers, reader, writer, *(each for group in opened for each in group)]
-                        _become(rank, order, own, inherited, between)
+                        inherited_fds = [
+                            answer_fd,
+                            reader,
+                            writer,
+                            *(descriptor for group in namespaces_by_rank for descriptor in group),
+                        ]
+                        _become_rank(rank, order, rank_namespaces, inherited_fds, parent_pid)
                     # Set here and not in the rank, so that the process group exists before the second rank joins it.
                     os.setpgid(pid, pids[0] if pids else pid)
                     os.write(writer, pid.to_bytes(8, "little"))
                 finally:
                     os._exit(0)
             os.close(writer)
-            os.waitpid(between, 0)
-            told = os.read(reader, 8)
+            os.waitpid(parent_pid, 0)
+            pid_bytes = os.read(reader, 8)
             os.close(reader)
-            if not told:
+            if not pid_bytes:
                 if pids:
                     os.killpg(pids[0], signal.SIGKILL)
                 raise OSError("a rank could not be forked")
-            pids.append(int.from_bytes(told, "little"))
+            pids.append(int.from_bytes(pid_bytes, "little"))
     return pids
 
 
-def _become(rank: _Rank, order: _Order, own: Sequence[int], inherited: Sequence[int], between: int) -> NoReturn:
+def _become_rank(
+    rank: _RankOrder, order: _Order, rank_namespaces: Sequence[int], inherited_fds: Sequence[int], parent_pid: int
+) -> NoReturn:
     """Turn this forked process into a rank, and run it. Never returns.
 
     Files of the server are closed, and the rank's namespaces, environment and log are set up.
@@ -123,16 +130,16 @@ def _become(rank: _Rank, order: _Order, own: Sequence[int], inherited: Sequence[
         parent_pid: id of the intermediate process, which is about to end.
     """
     try:
-        namespaces.enter_namespaces(own)
-        namespaces.close_descriptors(inherited)
-        while os.getppid() == between:
+        namespaces.enter_namespaces(rank_namespaces)
+        namespaces.close_descriptors(inherited_fds)
+        while os.getppid() == parent_pid:
             time.sleep(0.0005)
         _die_with_launcher()  # after entering namespaces, because the kernel may reset this when privileges change
         log = os.open(rank.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        null_input = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((null_input, 0), (log, 1), (log, 2)):
             os.dup2(source, target)
-        namespaces.close_descriptors({log, nothing} - {0, 1, 2})
+        namespaces.close_descriptors({log, null_input} - {0, 1, 2})
         os.chdir(order.cwd)
         os.environ.clear()
         os.environ.update(rank.env)
@@ -151,15 +158,15 @@ def _die_with_launcher() -> None:
     """
     launcher = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+    if libc.prctl(_PRCTL_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != launcher:
         raise ProcessLookupError("the launcher ended while this rank was starting")
 
 
-def _import_everything() -> None:
+def _import_rank_modules() -> None:
     """Import all modules that ranks need, without starting a thread or initialising CUDA, which forks could not use."""
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    os.environ.update(dict.fromkeys(_THREAD_COUNT_VARIABLES, "1"))
     import torch
 
     torch.set_num_threads(1)
@@ -179,25 +186,25 @@ def _import_everything() -> None:
 
 def main() -> int:
     """Serve a launcher on stdin and stdout until stdin ends, and return the exit code. Output of torch goes to stderr."""
-    answers = os.dup(1)
+    answer_fd = os.dup(1)
     os.dup2(2, 1)
 
-    def answer(**fields: Any) -> None:
-        os.write(answers, json.dumps(fields).encode() + b"\n")
+    def send_answer(**fields: Any) -> None:
+        os.write(answer_fd, json.dumps(fields).encode() + b"\n")
 
     start_s = time.perf_counter()
     try:
-        _import_everything()
+        _import_rank_modules()
     except ImportError as error:
         problem = f"PyTorch cannot be imported ({error}); load the site's own, or install it"
-        answer(problem=str(make_missing_extra_error("train", problem)))
+        send_answer(problem=str(make_missing_extra_error("train", problem)))
         return 1
-    answer(import_s=round(time.perf_counter() - start_s, 3))
+    send_answer(import_s=round(time.perf_counter() - start_s, 3))
     for line in sys.stdin:
         try:
-            answer(pids=_fork(_Order.model_validate_json(line), answers))
+            send_answer(pids=_fork_ranks(_Order.model_validate_json(line), answer_fd))
         except (ValueError, OSError) as error:  # pydantic raises a ValueError
-            answer(problem=str(error))
+            send_answer(problem=str(error))
     return 0
 
 

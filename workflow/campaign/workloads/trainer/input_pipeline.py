@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from campaign.workloads.trainer.dataset import BatchMemory, Dataset
-from campaign.workloads.trainer.models import Sample, Trainable, batch_of
+from campaign.workloads.trainer.models import Sample, Trainable, make_batch
 from campaign.workloads.trainer.rank_device import device_module
 from campaign.workloads.trainer.rank_interface import TrainSpec
 
-_DATASET_MIB = 256
-_FEWEST_RECORDS = 2
+_MAX_DEFAULT_DATASET_MIB = 256
+_MIN_RECORDS = 2
 
 
 def make_feed(
@@ -28,48 +28,52 @@ def make_feed(
     samples from (k x world_size + r) x batch on. One rank with a batch of two thus gets the same samples as two ranks together.
     Raises OSError, with the directory, if the storage fails.
     """
-    options = spec.resolved_options()
+    options = spec.resolve_options()
     samples = spec.batch * spec.replicas
 
-    def batch(step: int) -> Sample:
+    def make_step_batch(step: int) -> Sample:
         first = (step * world_size + rank) * samples
-        return batch_of(trainable, range(first, first + samples), spec.seed)
+        return make_batch(trainable, range(first, first + samples), spec.seed)
 
-    example = batch(0)
+    example = make_step_batch(0)
     size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in example)
-    channels_last = spec.channels_last
+    channels_last = spec.uses_channels_last
     if options["input"] == "storage" and spec.storage_dir is not None:
-        asked_mib = options.get("dataset_mib")
-        most = int((asked_mib or _DATASET_MIB) * 2**20) // size_bytes
-        records = most if asked_mib else min(most, (spec.warmup_steps_max or spec.warmup_steps) + spec.measured_steps)
+        dataset_mib = options.get("dataset_mib")
+        max_records = int((dataset_mib or _MAX_DEFAULT_DATASET_MIB) * 2**20) // size_bytes
+        records = (
+            max_records
+            if dataset_mib
+            else min(max_records, (spec.warmup_steps_max or spec.warmup_steps) + spec.measured_steps)
+        )
         dataset = Dataset(
             spec.storage_dir,
-            batch,
-            max(records, _FEWEST_RECORDS),
+            make_step_batch,
+            max(records, _MIN_RECORDS),
             gb_per_s=None if spec.storage_gb_per_s is None else spec.storage_gb_per_s / spec.storage_ranks,
         )
         return StorageFeed(dataset, example, device, int(options["loader_workers"]), channels_last), size_bytes
     if options["input"] == "h2d":
-        pinned = tuple(tensor.pin_memory() for tensor in example)
-        return RepeatedFeed(lambda: _on_device(pinned, device, channels_last)), size_bytes
-    resident = _on_device(example, device, channels_last)
-    return RepeatedFeed(lambda: resident), size_bytes
+        pinned_batch = tuple(tensor.pin_memory() for tensor in example)
+        return RepeatedBatchFeed(lambda: _copy_to_device(pinned_batch, device, channels_last)), size_bytes
+    resident_batch = _copy_to_device(example, device, channels_last)
+    return RepeatedBatchFeed(lambda: resident_batch), size_bytes
 
 
-def _on_device(batch: Sequence[torch.Tensor], device: torch.device, channels_last: bool) -> Sample:
+def _copy_to_device(batch: Sequence[torch.Tensor], device: torch.device, channels_last: bool) -> Sample:
     """Copy a batch to the device, where images become floats with mean 0 and standard deviation 1, as is usual."""
-    moved = []
+    device_tensors = []
     for tensor in batch:
         tensor = tensor.to(device, non_blocking=True)
         if tensor.dtype == torch.uint8:
             tensor = tensor.float().sub_(127.5).div_(73.9)
             if channels_last and tensor.dim() == 4:
                 tensor = tensor.contiguous(memory_format=torch.channels_last)
-        moved.append(tensor)
-    return tuple(moved)
+        device_tensors.append(tensor)
+    return tuple(device_tensors)
 
 
-class RepeatedFeed:
+class RepeatedBatchFeed:
     """Feed that returns the same batch in every step, either resident on the device or copied to it.
 
     Nothing is read from storage. For the fields see `StorageFeed`.
@@ -79,11 +83,11 @@ class RepeatedFeed:
     written_s: float | None = None
     flags: tuple[str, ...] = ()
 
-    def __init__(self, give: Callable[[], Sample]) -> None:
-        self._give = give
+    def __init__(self, provide_batch: Callable[[], Sample]) -> None:
+        self._provide_batch = provide_batch
 
     def __call__(self) -> Sample:
-        return self._give()
+        return self._provide_batch()
 
 
 class StorageFeed:
@@ -106,49 +110,51 @@ class StorageFeed:
         self.dataset = dataset
         self._device = device
         self._channels_last = channels_last
-        self._next = 0
-        self._free: list[_FreeBatch] = [
+        self._next_index = 0
+        self._free_batches: list[_FreeBatch] = [
             (BatchMemory(example, device.type != "cpu"), None) for _ in range(2 * workers + 1)
         ]
-        self._given: _FreeBatch | None = None
+        self._batch_in_use: _FreeBatch | None = None
         self._threads = ThreadPoolExecutor(workers, "loader") if workers else None
-        self._coming: deque[Future[BatchMemory]] = deque()
+        self._pending_reads: deque[Future[BatchMemory]] = deque()
         self.waited_s: float | None = 0.0
         self.written_s: float | None = dataset.written_s
-        emulated = ("storage emulated",) if dataset.paced else ()
-        self.flags = (*emulated, "storage is the host's memory") if dataset.in_memory else emulated
+        emulation_flags = ("storage emulated",) if dataset.is_paced else ()
+        self.flags = (*emulation_flags, "storage is the host's memory") if dataset.is_in_memory else emulation_flags
 
     def __call__(self) -> Sample:
-        if self._given is not None:
-            self._free.append(self._given)
+        if self._batch_in_use is not None:
+            self._free_batches.append(self._batch_in_use)
         if self._threads is None:
-            record, copied = self._free.pop()
-            if copied is not None:
-                copied.synchronize()
+            record, copy_event = self._free_batches.pop()
+            if copy_event is not None:
+                copy_event.synchronize()
             started_s = time.perf_counter()
-            self.dataset.read(self._next, record)
-            self._next += 1
+            self.dataset.read_record(self._next_index, record)
+            self._next_index += 1
         else:
             started_s = time.perf_counter()
-            while self._free:
-                self._coming.append(self._threads.submit(self._read, self._next, self._free.pop()))
-                self._next += 1
-            record = self._coming.popleft().result()
+            while self._free_batches:
+                self._pending_reads.append(
+                    self._threads.submit(self._read_record, self._next_index, self._free_batches.pop())
+                )
+                self._next_index += 1
+            record = self._pending_reads.popleft().result()
         self.waited_s = (self.waited_s or 0.0) + time.perf_counter() - started_s
-        batch = _on_device(record.tensors, self._device, self._channels_last)
+        batch = _copy_to_device(record.tensors, self._device, self._channels_last)
         event = None
         if self._device.type != "cpu":
             module = device_module(self._device.type)
             event = module.Event()
             event.record(module.current_stream(self._device))
-        self._given = record, event
+        self._batch_in_use = record, event
         return batch
 
-    def _read(self, index: int, free: _FreeBatch) -> BatchMemory:
-        record, copied = free
-        if copied is not None:
-            copied.synchronize()
-        self.dataset.read(index, record)
+    def _read_record(self, index: int, free_batch: _FreeBatch) -> BatchMemory:
+        record, copy_event = free_batch
+        if copy_event is not None:
+            copy_event.synchronize()
+        self.dataset.read_record(index, record)
         return record
 
 
@@ -156,5 +162,5 @@ _FreeBatch = tuple[BatchMemory, Any]  # memory, and the event after its copy to 
 """Memory for a batch, and the event on the device after the last batch in it was copied there."""
 
 
-Feed = RepeatedFeed | StorageFeed
+Feed = RepeatedBatchFeed | StorageFeed
 """Source of the next batch on the device."""

@@ -23,21 +23,21 @@ _PLAIN_ATTENTION = "math"
 
 
 @contextmanager
-def kernels_seen() -> Iterator[dict[str, str]]:
+def record_kernels() -> Iterator[dict[str, str]]:
     """Record the kernels that torch calls in this thread; yield a dict that is filled when the context ends.
 
     `attention` is flash, efficient, cudnn, fused or math, with several joined by ' and '; it is absent without attention.
     `optimizer` is present if the optimizer was a fused AdamW.
     """
-    found: dict[str, str] = {}
-    with _AttentionCounter() as asked, _Called() as called:
-        yield found
-    kernels = {name: count for name, count in called.names.items() if name in _ATTENTION}
-    plain = {_PLAIN_ATTENTION} if asked.attention > sum(kernels.values()) else set()
-    if chosen := {_ATTENTION[name] for name in kernels} | plain:
-        found["attention"] = " and ".join(sorted(chosen))
-    if "aten::_fused_adamw_" in called.names:
-        found["optimizer"] = "fused"
+    kernels_by_use: dict[str, str] = {}
+    with _AttentionCounter() as attention_counter, _OperatorCounter() as operator_counter:
+        yield kernels_by_use
+    kernels = {name: count for name, count in operator_counter.names.items() if name in _ATTENTION}
+    plain = {_PLAIN_ATTENTION} if attention_counter.attention > sum(kernels.values()) else set()
+    if attention_kernels := {_ATTENTION[name] for name in kernels} | plain:
+        kernels_by_use["attention"] = " and ".join(sorted(attention_kernels))
+    if "aten::_fused_adamw_" in operator_counter.names:
+        kernels_by_use["optimizer"] = "fused"
 
 
 class _AttentionCounter(TorchFunctionMode):
@@ -45,24 +45,24 @@ class _AttentionCounter(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.attention = 0
+        self.calls = 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        self.attention += func is scaled_dot_product_attention
+        self.calls += func is scaled_dot_product_attention
         return func(*args, **(kwargs or {}))
 
 
-class _Called(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counter of the operators that torch dispatches, by name."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.names: Counter[str] = Counter()
+        self.calls_by_name: Counter[str] = Counter()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        self.names[func._schema.name] += 1
+        self.calls_by_name[func._schema.name] += 1
         return func(*args, **(kwargs or {}))

@@ -15,7 +15,7 @@ Family = Literal["resnet", "mobilenet", "yolo", "bert", "gpt", "transformers", "
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class ModelOption:
     """Key of a model's `options`.
 
     Attributes:
@@ -36,7 +36,7 @@ class Option:
     choices: tuple[str, ...] = ()
     default: Scalar | None = None
 
-    def objection(self, value: Scalar) -> str | None:
+    def find_problem(self, value: Scalar) -> str | None:
         """Return the reason why a value is not allowed, or None."""
         # YAML and JSON may write 1 for 1.0. In Python True is an int, but it is not accepted as a number.
         boolean = isinstance(value, bool)
@@ -56,20 +56,28 @@ class Option:
             return f"has to be a multiple of {self.multiple_of}, not {value!r}"
         return None
 
-    def words(self) -> str:
+    def format_values(self) -> str:
         """Format the allowed values for the reference."""
         if self.choices:
             return " or ".join(f"`{choice}`" for choice in self.choices)
         kind = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`"}[self.kind]
-        least = "" if self.minimum is None else f"{self.minimum:g}"
-        most = "" if self.maximum is None else f"{self.maximum:g}"
-        limits = f", {least} to {most}" if least and most else f" ≥ {least}" if least else f" ≤ {most}" if most else ""
+        min_text = "" if self.minimum is None else f"{self.minimum:g}"
+        max_text = "" if self.maximum is None else f"{self.maximum:g}"
+        limits = (
+            f", {min_text} to {max_text}"
+            if min_text and max_text
+            else f" ≥ {min_text}"
+            if min_text
+            else f" ≤ {max_text}"
+            if max_text
+            else ""
+        )
         return kind + limits + (f", multiple of {self.multiple_of}" if self.multiple_of else "")
 
 
-COMMON_OPTIONS: Mapping[str, Option] = {
-    "learning_rate": Option(float, "step size of the optimizer; default: that of the model", minimum=0.0),
-    "input": Option(
+COMMON_OPTIONS: Mapping[str, ModelOption] = {
+    "learning_rate": ModelOption(float, "step size of the optimizer; default: that of the model", minimum=0.0),
+    "input": ModelOption(
         str,
         "resident: one batch stays on the device; h2d: a pinned host batch is copied to the device every step, before its work: an "
         "upper bound of what input from the host costs, since programs that copy the next batch meanwhile hide it; storage: every "
@@ -78,26 +86,26 @@ COMMON_OPTIONS: Mapping[str, Option] = {
         choices=("resident", "h2d", "storage"),
         default="resident",
     ),
-    "loader_workers": Option(
+    "loader_workers": ModelOption(
         int,
         "input storage: 0: the step itself reads, so storage time is fully exposed; n: n threads read up to 2n batches ahead",
         minimum=0,
         maximum=64,
         default=0,
     ),
-    "dataset_mib": Option(
+    "dataset_mib": ModelOption(
         int,
         "input storage: size of each rank's dataset in MiB; default: as much as the run reads, at most 256",
         minimum=1,
         maximum=2**20,
     ),
-    "emulation": Option(
+    "emulation": ModelOption(
         str,
         "refuse: a precision without device instructions is unsupported; allow: it is computed slowly (for rehearsals)",
         choices=("refuse", "allow"),
         default="refuse",
     ),
-    "parallel": Option(
+    "parallel": ModelOption(
         str,
         "how ranks share the work: ddp: DistributedDataParallel; dp: DataParallel, one process for the devices of one host; "
         "zero1: ddp with the optimizer's state sharded (ZeroRedundancyOptimizer); fsdp: weights, gradients and optimizer "
@@ -105,7 +113,7 @@ COMMON_OPTIONS: Mapping[str, Option] = {
         choices=("ddp", "dp", "zero1", "fsdp"),
         default="ddp",
     ),
-    "fsdp_precision": Option(
+    "fsdp_precision": ModelOption(
         str,
         "with parallel fsdp and bf16: autocast: weights are gathered in fp32, and each product casts them; mixed: weights are "
         "gathered, and all layers compute, in bf16, and gradients are reduced in fp32 (torch's MixedPrecisionPolicy, usual for "
@@ -113,57 +121,57 @@ COMMON_OPTIONS: Mapping[str, Option] = {
         choices=("autocast", "mixed"),
         default="autocast",
     ),
-    "accumulation": Option(
+    "accumulation": ModelOption(
         int,
         "micro-steps per optimizer step, each with its share of `batch`; only the last one communicates gradients",
         minimum=1,
         maximum=4096,
         default=1,
     ),
-    "channels_last": Option(
+    "channels_last": ModelOption(
         bool,
         "channels-last memory format of images and convolutions; default: true on CUDA (except with fsdp), false on CPUs",
     ),
-    "compile": Option(bool, "use torch.compile; compilation happens in the warm-up steps", default=False),
-    "activation_checkpointing": Option(
+    "compile": ModelOption(bool, "use torch.compile; compilation happens in the warm-up steps", default=False),
+    "activation_checkpointing": ModelOption(
         bool,
         "recompute the activations inside layers in the backward pass instead of keeping them: less memory, more work",
         default=False,
     ),
-    "bucket_mib": Option(
+    "bucket_mib": ModelOption(
         float,
         "MiB of gradients that ddp and zero1 reduce together; with 25, torch's default, the first bucket is smaller",
         minimum=0.001,
         maximum=65536,
         default=25.0,
     ),
-    "overlap": Option(
+    "overlap": ModelOption(
         bool,
         "with ddp and zero1, true: gradients are reduced during the backward pass, bucket by bucket; false: all of them after it",
         default=True,
     ),
-    "measure_communication": Option(
+    "measure_communication": ModelOption(
         bool,
         "after the timed steps of ddp, also time steps without all-reduce, and the all-reduce of as many bytes alone",
         default=False,
     ),
 }
 _COMMON_DEFAULTS = {name: option.default for name, option in COMMON_OPTIONS.items() if option.default is not None}
-_IMAGE_PX = Option(int, "height and width of the input images, pixels", minimum=32, maximum=4096)
-_DROPOUT = Option(float, "probability of dropping an activation", minimum=0.0, maximum=0.9)
+_IMAGE_PX = ModelOption(int, "height and width of the input images, pixels", minimum=32, maximum=4096)
+_DROPOUT = ModelOption(float, "probability of dropping an activation", minimum=0.0, maximum=0.9)
 
-FAMILY_OPTIONS: Mapping[Family, Mapping[str, Option]] = {
+FAMILY_OPTIONS: Mapping[Family, Mapping[str, ModelOption]] = {
     "resnet": {"image_px": _IMAGE_PX},
     "mobilenet": {"image_px": _IMAGE_PX},
-    "yolo": {"image_px": Option(int, "height and width of the input images, pixels", 32, 4096, multiple_of=32)},
-    "bert": {"seq_len": Option(int, "tokens in a sequence", minimum=2, maximum=512), "dropout": _DROPOUT},
+    "yolo": {"image_px": ModelOption(int, "height and width of the input images, pixels", 32, 4096, multiple_of=32)},
+    "bert": {"seq_len": ModelOption(int, "tokens in a sequence", minimum=2, maximum=512), "dropout": _DROPOUT},
     "gpt": {
-        "seq_len": Option(int, "tokens in a sequence; of GPT-2 at most 1024", minimum=2, maximum=2048),
+        "seq_len": ModelOption(int, "tokens in a sequence; of GPT-2 at most 1024", minimum=2, maximum=2048),
         "dropout": _DROPOUT,
     },
     "transformers": {
-        "seq_len": Option(int, "tokens in a sequence (language models)", minimum=2),
-        "image_px": Option(int, "height and width of the input images, pixels (vision models)", minimum=8),
+        "seq_len": ModelOption(int, "tokens in a sequence (language models)", minimum=2),
+        "image_px": ModelOption(int, "height and width of the input images, pixels (vision models)", minimum=8),
     },
     "torchvision": {"image_px": _IMAGE_PX},
 }
@@ -189,7 +197,7 @@ class ModelInfo:
     default_options: Mapping[str, Scalar] = field(default_factory=dict)
 
     @property
-    def options(self) -> Mapping[str, Option]:
+    def options(self) -> Mapping[str, ModelOption]:
         """All options of the model, by name."""
         options = {**FAMILY_OPTIONS[self.family], **COMMON_OPTIONS}
         if size := TRANSFORMER_SIZES.get(self.name):
@@ -205,10 +213,10 @@ _FAMILIES: Mapping[str, tuple[str, Mapping[str, Scalar]]] = {
     "bert": ("{0} token ids, their segments, start and end of the answer", {"dropout": 0.1, "learning_rate": 3e-5}),
     "gpt": ("{0} token ids and the ids that follow them", {"dropout": 0.1, "learning_rate": 6e-4}),
 }
-_NANO: Mapping[str, Scalar] = {"dropout": 0.0, "learning_rate": 1e-3}
-_OWN: Mapping[str, Mapping[str, Scalar]] = {
-    "bert-nano": _NANO,
-    "gpt-nano": _NANO,
+_NANO_DEFAULTS: Mapping[str, Scalar] = {"dropout": 0.0, "learning_rate": 1e-3}
+_MODEL_DEFAULTS: Mapping[str, Mapping[str, Scalar]] = {
+    "bert-nano": _NANO_DEFAULTS,
+    "gpt-nano": _NANO_DEFAULTS,
     "gpt3-1.3b": {"dropout": 0.0, "learning_rate": 2e-4},
     "gpt3-6.7b": {"dropout": 0.0, "learning_rate": 1.2e-4},
 }
@@ -232,20 +240,20 @@ gpt-nano         gpt           790_016      88_080_384   64 GPT-2 with 2 layers 
 """  # noqa: E501
 
 
-def _built_in(row: str) -> ModelInfo:
+def _parse_model_row(row: str) -> ModelInfo:
     name, family, parameters, flops, size, description = row.split(maxsplit=5)
-    sample, own = _FAMILIES[family]
-    sized: dict[str, Scalar] = {"seq_len" if family in ("bert", "gpt") else "image_px": int(size)}
-    options = {**sized, **own, **_OWN.get(name, {}), **_COMMON_DEFAULTS}
+    sample, family_defaults = _FAMILIES[family]
+    size_option: dict[str, Scalar] = {"seq_len" if family in ("bert", "gpt") else "image_px": int(size)}
+    options = {**size_option, **family_defaults, **_MODEL_DEFAULTS.get(name, {}), **_COMMON_DEFAULTS}
     return ModelInfo(
         name, cast(Family, family), description, sample.format(size), int(parameters), float(flops), options
     )
 
 
-MODELS: dict[str, ModelInfo] = {info.name: info for info in map(_built_in, _TABLE.splitlines())}
+MODELS: dict[str, ModelInfo] = {info.name: info for info in map(_parse_model_row, _TABLE.splitlines())}
 
 
-def model_info(name: str) -> ModelInfo:
+def find_model_info(name: str) -> ModelInfo:
     """Return the properties of a model by its name, which may be `transformers:NAME` or `torchvision:NAME`.
 
     Raises ConfigError, with the nearest known name, if there is no such model.
@@ -262,8 +270,8 @@ def model_info(name: str) -> ModelInfo:
         return ModelInfo(name, "torchvision", *words, default_options=MODELS["resnet50"].default_options)
     near = difflib.get_close_matches(name, MODELS, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    known = ", ".join(sorted(MODELS))
-    raise ConfigError(f"model {name!r} is not known{hint}; known: {known}, transformers:NAME, torchvision:NAME")
+    names = ", ".join(sorted(MODELS))
+    raise ConfigError(f"model {name!r} is not known{hint}; known: {names}, transformers:NAME, torchvision:NAME")
 
 
 def resolve_options(model: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -271,12 +279,12 @@ def resolve_options(model: str, options: Mapping[str, Scalar]) -> dict[str, Scal
 
     Raises ConfigError for an unknown key or a value that is not allowed.
     """
-    info = model_info(model)
-    known, resolved = info.options, {**info.default_options, **options}
-    for name, value in resolved.items():
-        option = known.get(name)
+    info = find_model_info(model)
+    model_options, values = info.options, {**info.default_options, **options}
+    for name, value in values.items():
+        option = model_options.get(name)
         if option is None:
-            raise ConfigError(f"{model} has no option {name!r}; it has: {', '.join(sorted(known))}")
-        if objection := option.objection(value):
+            raise ConfigError(f"{model} has no option {name!r}; it has: {', '.join(sorted(model_options))}")
+        if objection := option.find_problem(value):
             raise ConfigError(f"option {name} of {model} {objection}")
-    return resolved
+    return values

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
+from campaign.workloads.trainer.cpu_data_parallel import CpuDataParallel
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
-_LEAST_SLEEP_S = 20e-6
-_LEARNING = 0.1
+_MIN_SLEEP_S = 20e-6
+_OVERSLEEP_LEARNING_RATE = 0.1
 
 
-class Pacer:
+class DevicePacer:
     """Clock of one emulated device, for the thread that created it or that last called `begin_part`.
 
     Work takes the time that the device would need, whatever the core of this machine needs. After each part of its work the
@@ -49,38 +49,38 @@ class Pacer:
         self._thread = 0
         self._close: Callable[[], object] = int
         self.paced_s = 0.0
-        self.begin()
+        self.begin_part()
 
-    def begin(self) -> None:
+    def begin_part(self) -> None:
         """Begin a part of the device's work in the calling thread. What the thread did before does not count."""
         if self._thread != (thread := get_native_id()):
             self._close()
             self._thread = thread
             # Kept open, because it is read twice per part and opening it takes ten times as long as reading it.
             self._schedstat = os.open(_SCHEDSTAT, os.O_RDONLY) if _SCHEDSTAT.exists() else None
-            self._close = weakref.finalize(self, _close, self._schedstat)
-        self._busy_s = self._busy()
+            self._close = weakref.finalize(self, _close_descriptor, self._schedstat)
+        self._busy_s = self._read_busy_s()
 
-    def advance(self, seconds: float) -> None:
+    def wait_for_device(self, seconds: float) -> None:
         """Advance the device's clock, and sleep until the thread has taken as long.
 
         Args:
             seconds: duration of the last part of the work on the device.
         """
-        busy_s, started_s = self._busy(), time.perf_counter()
+        busy_s, started_s = self._read_busy_s(), time.perf_counter()
         self._owed_s += seconds - (busy_s - self._busy_s)
         self._busy_s = busy_s
         self.paced_s += seconds
-        if self._owed_s > _LEAST_SLEEP_S + self._oversleep_s:
+        if self._owed_s > _MIN_SLEEP_S + self._oversleep_s:
             asleep_s = self._owed_s - self._oversleep_s
             time.sleep(asleep_s)
             # A sleep ends late by the scheduler's granularity and the wait for a core. This counts as time on the device.
-            self._busy_s, ended_s = self._busy(), time.perf_counter()
+            self._busy_s, ended_s = self._read_busy_s(), time.perf_counter()
             self._owed_s -= ended_s - started_s
             # The mean lateness is learned, so that the work is on time on average.
-            self._oversleep_s += _LEARNING * (ended_s - started_s - asleep_s - self._oversleep_s)
+            self._oversleep_s += _OVERSLEEP_LEARNING_RATE * (ended_s - started_s - asleep_s - self._oversleep_s)
 
-    def forget(self) -> None:
+    def forgive_delay(self) -> None:
         """Forgive the current delay, so that it is not compensated."""
         self._owed_s = max(0.0, self._owed_s)
 
@@ -89,7 +89,7 @@ class Pacer:
         """Delay of the thread behind the device in seconds."""
         return max(0.0, -self._owed_s)
 
-    def _busy(self) -> float:
+    def _read_busy_s(self) -> float:
         """Return the seconds that the thread has computed or waited for a core.
 
         The waiting time is documented in Linux, Documentation/scheduler/sched-stats.rst.
@@ -100,7 +100,7 @@ class Pacer:
         return time.thread_time() + int(os.pread(self._schedstat, 64, 0).split()[1]) / 1e9
 
 
-def _close(descriptor: int | None) -> None:
+def _close_descriptor(descriptor: int | None) -> None:
     if descriptor is not None:
         os.close(descriptor)
 
@@ -108,7 +108,7 @@ def _close(descriptor: int | None) -> None:
 _OPTIMIZER_SHARE = 0.05
 """Share of the optimizer in the time of a step. Large models on GPUs spend about as much. It is real work here, too, and needs
 its time."""
-_Advance = Callable[[float], None]
+_AdvanceFunction = Callable[[float], None]
 """Function that advances a device by a number of operations."""
 
 
@@ -126,17 +126,17 @@ class PacedDevices:
     def __init__(
         self,
         operations: Mapping[str, float],
-        of_step: float,
+        step_operations: float,
         gflops: Sequence[float],
-        alone: bool = True,
-        updates: float = 1.0,
+        is_single_process: bool = True,
+        update_share: float = 1.0,
     ) -> None:
         self._operations = operations
-        self._rates = [1e9 * each / (1 - _OPTIMIZER_SHARE) for each in gflops]
-        self._optimizer_s = updates * _OPTIMIZER_SHARE * of_step / (1e9 * min(gflops))
-        self._alone = alone
-        self._pacer = Pacer()
-        self._replicas: list[Pacer] = []
+        self._rates = [1e9 * rate / (1 - _OPTIMIZER_SHARE) for rate in gflops]
+        self._optimizer_s = update_share * _OPTIMIZER_SHARE * step_operations / (1e9 * min(gflops))
+        self._is_single_process = is_single_process
+        self._pacer = DevicePacer()
+        self._replicas: list[DevicePacer] = []
         self._late_s: list[float] = []
 
     @property
@@ -144,101 +144,111 @@ class PacedDevices:
         """Seconds of the devices so far, without the forward passes of replicas."""
         return self._pacer.paced_s
 
-    def begin(self) -> None:
+    def begin_step(self) -> None:
         """Begin a step. What the process did since the last step is not work of its devices."""
-        self._pacer.begin()
+        self._pacer.begin_part()
 
-    def note_gradients(self) -> None:
+    def record_gradients_ready(self) -> None:
         """Record the delay when all gradients of a step are computed."""
-        self._note()
+        self._record_delay()
 
-    def end(self) -> None:
+    def end_step(self) -> None:
         """End a step. Its last part is the optimizer."""
-        self._pacer.advance(self._optimizer_s)
-        self._note()
+        self._pacer.wait_for_device(self._optimizer_s)
+        self._record_delay()
 
-    def _note(self) -> None:
+    def _record_delay(self) -> None:
         self._late_s.append(self._pacer.late_s + max((pacer.late_s for pacer in self._replicas), default=0.0))
 
     def begin_window(self) -> None:
         """Begin the window. Delays of earlier steps are forgiven, because the first steps do work only once."""
         self._late_s = [0.0]
         for pacer in (self._pacer, *self._replicas):
-            pacer.forget()
+            pacer.forgive_delay()
 
-    def lost_s(self) -> tuple[float, ...]:
+    def compute_lost_s(self) -> tuple[float, ...]:
         """Return the seconds that the process lost behind the devices in each step of the window.
 
         Other processes wait for delays at the gradients or at the end of a step, even if this process compensates them later. A
         single
         process loses only the delay at the end of the window.
         """
-        if self._alone:
+        if self._is_single_process:
             return (*(0.0 for _ in self._late_s[3::2]), self._late_s[-1])
-        fallen = [max(0.0, after - before) for before, after in pairwise(self._late_s)]
-        return tuple(map(sum, zip(fallen[::2], fallen[1::2], strict=True)))
+        delays_s = [max(0.0, after - before) for before, after in pairwise(self._late_s)]
+        return tuple(map(sum, zip(delays_s[::2], delays_s[1::2], strict=True)))
 
-    def hold(self, network: nn.Module) -> None:
+    def pace_network(self, network: nn.Module) -> None:
         """Hold a network to the pace of the only device.
 
         To be called before the network is wrapped or sharded, with the module names of `operations`.
         """
 
-        def advance(operations: float) -> None:
-            self._pacer.advance(operations / self._rates[0])
+        def advance_device(operations: float) -> None:
+            self._pacer.wait_for_device(operations / self._rates[0])
 
-        self._pace(network, advance, advance)
+        self._pace_modules(network, advance_device, advance_device)
 
-    def hold_replicas(self, replicas: CpuReplicas) -> None:
+    def pace_replicas(self, replicas: CpuDataParallel) -> None:
         """Hold each replica to the pace of its device.
 
         Forward passes run in the thread of the replica, backward passes all in the thread of the caller.
         """
-        done_s = [0.0] * len(self._rates)
+        device_times_s = [0.0] * len(self._rates)
 
         def advance_backward(device: int, operations: float) -> None:
             # The devices work at the same time, so the slowest one determines the time.
-            before_s = max(done_s)
-            done_s[device] += operations / self._rates[device]
-            self._pacer.advance(max(done_s) - before_s)
+            before_s = max(device_times_s)
+            device_times_s[device] += operations / self._rates[device]
+            self._pacer.wait_for_device(max(device_times_s) - before_s)
 
-        def advance_forward(pacer: Pacer, rate: float, operations: float) -> None:
-            pacer.advance(operations / rate)
+        def advance_forward(pacer: DevicePacer, rate: float, operations: float) -> None:
+            pacer.wait_for_device(operations / rate)
 
-        for device, (trainable, rate) in enumerate(zip(replicas.modules_of_replicas, self._rates, strict=True)):
-            pacer = Pacer()
+        for device, (trainable, rate) in enumerate(zip(replicas.replica_modules, self._rates, strict=True)):
+            pacer = DevicePacer()
             self._replicas.append(pacer)
             trainable.register_forward_pre_hook(lambda *_, pacer=pacer: pacer.begin())
             network: nn.Module = trainable.get_submodule("network")
-            self._pace(network, partial(advance_forward, pacer, rate), partial(advance_backward, device))
+            self._pace_modules(network, partial(advance_forward, pacer, rate), partial(advance_backward, device))
 
-    def _pace(self, network: nn.Module, forward: _Advance, backward: _Advance) -> None:
+    def _pace_modules(
+        self, network: nn.Module, advance_forward: _AdvanceFunction, advance_backward: _AdvanceFunction
+    ) -> None:
         for name, operations in self._operations.items():
-            _PacedModule(network.get_submodule(name), operations, forward, backward)
+            _PacedModule(network.get_submodule(name), operations, advance_forward, advance_backward)
 
 
 class _PacedModule:
     """Hooks that hold one module to the pace of a device."""
 
-    def __init__(self, module: nn.Module, operations: float, forward: _Advance, backward: _Advance) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        operations: float,
+        advance_forward: _AdvanceFunction,
+        advance_backward: _AdvanceFunction,
+    ) -> None:
         self._operations = operations
-        self._forward = forward
-        self._backward = backward
+        self._advance_forward = advance_forward
+        self._advance_backward = advance_backward
         self._calls: list[_ModuleCall] = []
-        module.register_forward_hook(self._computed, with_kwargs=True)
+        module.register_forward_hook(self._handle_forward_end, with_kwargs=True)
 
-    def _computed(self, module: nn.Module, inputs: Any, named_inputs: Any, _output: Any) -> None:
+    def _handle_forward_end(self, module: nn.Module, inputs: Any, named_inputs: Any, _output: Any) -> None:
         if torch._C._current_graph_task_id() != -1:
             # Activations are recomputed in a backward pass. Gradients follow the graph of the first computation.
-            self._backward(self._operations)
+            self._advance_backward(self._operations)
             return
-        self._forward(self._operations)
+        self._advance_forward(self._operations)
         # Weights keep the hooks of a finished call. Other tensors are freed together with their hooks.
-        self._calls = [call for call in self._calls if not call.is_over()]
+        self._calls = [call for call in self._calls if not call.release_if_over()]
         # Weights of a replica are plain attributes, because they are not leaves. Sharding replaces the weight tensors.
-        own = [tensor for part in module.modules() for tensor in (*part._parameters.values(), *vars(part).values())]
-        tensors = [t for t in (*tree_leaves((inputs, named_inputs)), *own) if isinstance(t, Tensor) and t.requires_grad]
-        self._calls.append(_ModuleCall(tensors, lambda: self._backward(2 * self._operations)))
+        weights = [tensor for part in module.modules() for tensor in (*part._parameters.values(), *vars(part).values())]
+        tensors = [
+            t for t in (*tree_leaves((inputs, named_inputs)), *weights) if isinstance(t, Tensor) and t.requires_grad
+        ]
+        self._calls.append(_ModuleCall(tensors, lambda: self._advance_backward(2 * self._operations)))
 
 
 class _ModuleCall:
@@ -249,18 +259,18 @@ class _ModuleCall:
         on_gradient: called once in the backward pass, when the first of the tensors has its gradient.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], done: Callable[[], None]) -> None:
-        self._done: Callable[[], None] | None = done
-        self._handles = [tensor.register_hook(self._has_gradient) for tensor in tensors]  # type: ignore[no-untyped-call]
+    def __init__(self, tensors: Sequence[Tensor], on_gradient: Callable[[], None]) -> None:
+        self._on_gradient: Callable[[], None] | None = on_gradient
+        self._handles = [tensor.register_hook(self._handle_gradient) for tensor in tensors]  # type: ignore[no-untyped-call]
 
-    def _has_gradient(self, _: Tensor) -> None:
-        done, self._done = self._done, None
-        if done is not None:
-            done()
+    def _handle_gradient(self, _: Tensor) -> None:
+        callback, self._on_gradient = self._on_gradient, None
+        if callback is not None:
+            callback()
 
-    def is_over(self) -> bool:
+    def release_if_over(self) -> bool:
         """Return whether the backward pass of the call is done. If so, remove its hooks."""
-        if self._done is None:
+        if self._on_gradient is None:
             for handle in self._handles:
                 handle.remove()
-        return self._done is None
+        return self._on_gradient is None

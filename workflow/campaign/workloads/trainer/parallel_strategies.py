@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from campaign.workloads.trainer import models, precision
-from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
+from campaign.workloads.trainer.cpu_data_parallel import CpuDataParallel
 from campaign.workloads.trainer.rank_interface import Parallel, TrainSpec
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _DEFAULT_BUCKET_MIB = 25.0  # of DistributedDataParallel
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class StepTraffic:
     """Bytes of one optimizer step, by the input of its collectives. None if nothing is communicated.
 
     Attributes:
@@ -46,7 +46,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
+class ParallelStrategy:
     """Model and optimizer in a parallel strategy. `model(*batch)` is the mean loss of this process's samples, a scalar.
 
     Attributes:
@@ -59,33 +59,35 @@ class Strategy:
     name: Parallel
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    reduce: Callable[[], None]
+    reduce_gradients: Callable[[], None]
     before_step: Callable[[], None]
-    alone: Callable[[], AbstractContextManager[Any]]
-    traffic: Traffic
+    without_communication: Callable[[], AbstractContextManager[Any]]
+    traffic: StepTraffic
 
 
-def name_of(spec: TrainSpec, world_size: int) -> Parallel:
+def strategy_name(spec: TrainSpec, world_size: int) -> Parallel:
     """Return the name of the strategy that a run really uses. A single device always has the strategy `single`."""
     if spec.replicas > 1:
         return "dp"
-    asked = str(spec.resolved_options()["parallel"])
-    return "single" if world_size == 1 else asked  # type: ignore[return-value]  # one of the option's choices
+    name = str(spec.resolve_options()["parallel"])
+    return "single" if world_size == 1 else name  # type: ignore[return-value]  # one of the option's choices
 
 
-def make_strategy(spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int) -> Strategy:
+def make_strategy(
+    spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int
+) -> ParallelStrategy:
     """Wrap the model in its parallel strategy, and create its optimizer.
 
     The process group must exist. The model is on its device and is changed in place.
     """
-    options = spec.resolved_options()
+    options = spec.resolve_options()
     if options["activation_checkpointing"]:
-        for layer in trainable.layers():
-            recompute(layer)
-    if not spec.mixed:
-        precision.compute_inside(trainable, spec.precision, device)
-    make = _sharded if name_of(spec, world_size) == "fsdp" else _replicated
-    strategy = make(spec, trainable, device, world_size, traffic_of(spec, trainable, world_size))
+        for layer in trainable.find_layers():
+            enable_recomputation(layer)
+    if not spec.is_mixed_precision:
+        precision.enable_autocast_in_forward(trainable, spec.precision, device)
+    make = _make_sharded_strategy if strategy_name(spec, world_size) == "fsdp" else _make_replicated_strategy
+    strategy = make(spec, trainable, device, world_size, estimate_traffic(spec, trainable, world_size))
     if options["compile"]:
         from torch._inductor import config
 
@@ -94,86 +96,98 @@ def make_strategy(spec: TrainSpec, trainable: models.Trainable, device: torch.de
     return strategy
 
 
-def _replicated(
-    spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int, traffic: Traffic
-) -> Strategy:
+def _make_replicated_strategy(
+    spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int, traffic: StepTraffic
+) -> ParallelStrategy:
     """Create a strategy in which every device has all weights."""
-    options, name = spec.resolved_options(), name_of(spec, world_size)
+    options, name = spec.resolve_options(), strategy_name(spec, world_size)
     masters = None
     if spec.precision == "fp16-o2":
-        precision.to_half(trainable)
-        masters = precision.Masters(trainable)
-    trained = [p for p in trainable.parameters() if p.requires_grad]
-    parameters = masters.parameters if masters else trained
-    kind, settings = optimizer_of(spec, trainable, device)
+        precision.convert_to_fp16(trainable)
+        masters = precision.MasterWeights(trainable)
+    trained_parameters = [p for p in trainable.parameters() if p.requires_grad]
+    parameters = masters.parameters if masters else trained_parameters
+    optimizer_class, settings = choose_optimizer(spec, trainable, device)
     optimizer: torch.optim.Optimizer
     if name == "zero1":
         # Imported here, because the import takes 0.2 s and only zero1 needs it.
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
-        optimizer = ZeroRedundancyOptimizer(parameters, kind, **settings)
+        optimizer = ZeroRedundancyOptimizer(parameters, optimizer_class, **settings)
     else:
-        optimizer = kind(parameters, **settings)
+        optimizer = optimizer_class(parameters, **settings)
     if masters:
-        masters.follow(optimizer)
+        masters.update_weights_after(optimizer)
     model: nn.Module = trainable
-    alone: Callable[[], AbstractContextManager[Any]] = nullcontext
-    reduce = nothing
+    without_communication: Callable[[], AbstractContextManager[Any]] = nullcontext
+    reduce_gradients = do_nothing
     if name == "dp":
-        model = _data_parallel(trainable, device, spec)
+        model = _wrap_data_parallel(trainable, device, spec)
     elif name != "single" and not options["overlap"]:
-        reduce = partial(_reduce_all, trained)
+        reduce_gradients = partial(_all_reduce_gradients, trained_parameters)
     elif name != "single":
-        model = wrapped = DistributedDataParallel(
+        model = distributed_model = DistributedDataParallel(
             trainable,
             device_ids=None if device.type == "cpu" else [device],
-            **_bucket_caps(float(options["bucket_mib"])),
+            **_bucket_arguments(float(options["bucket_mib"])),
         )
-        alone = wrapped.no_sync
-    return Strategy(name, model, optimizer, reduce, masters.take_gradients if masters else nothing, alone, traffic)
+        without_communication = distributed_model.no_sync
+    return ParallelStrategy(
+        name,
+        model,
+        optimizer,
+        reduce_gradients,
+        masters.copy_gradients if masters else do_nothing,
+        without_communication,
+        traffic,
+    )
 
 
-FUSED_ON = frozenset({"cuda", "xpu"})
+FUSED_ADAMW_DEVICE_TYPES = frozenset({"cuda", "xpu"})
 """Device types with a fused AdamW kernel. CPUs have one, too, but processes on CPUs only emulate devices."""
 
 
-def optimizer_of(
+def choose_optimizer(
     spec: TrainSpec, trainable: models.Trainable, device: torch.device
 ) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """Choose the optimizer class of a model, and return it with its settings.
 
     AdamW is fused if the device supports it and the precision is not fp16.
     """
-    kind, settings = trainable.optimizer_of(float(spec.resolved_options()["learning_rate"]))
+    optimizer_class, settings = trainable.choose_optimizer(float(spec.resolve_options()["learning_rate"]))
     # A fused optimizer is called even for steps that the fp16 scaler drops, so dropped steps could not be counted.
-    if kind is torch.optim.AdamW and device.type in FUSED_ON and not spec.precision.startswith("fp16"):
+    if (
+        optimizer_class is torch.optim.AdamW
+        and device.type in FUSED_ADAMW_DEVICE_TYPES
+        and not spec.precision.startswith("fp16")
+    ):
         settings["fused"] = True
-    return kind, settings
+    return optimizer_class, settings
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """Do nothing, in place of an optional action of a strategy."""
     pass
 
 
-def _bucket_caps(bucket_mib: float) -> dict[str, Any]:
+def _bucket_arguments(bucket_mib: float) -> dict[str, Any]:
     """Return the arguments of DistributedDataParallel for buckets of this size (MiB)."""
     # Any given number, even the default, disables the smaller first bucket.
     return {} if bucket_mib == _DEFAULT_BUCKET_MIB else {"bucket_cap_mb": bucket_mib}
 
 
-def _reduce_all(trained: Sequence[nn.Parameter]) -> None:
+def _all_reduce_gradients(parameters: Sequence[nn.Parameter]) -> None:
     """Average the gradients over all ranks, with one all-reduce per type of gradient."""
-    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     for kind in dict.fromkeys(gradient.dtype for gradient in gradients):
         parts = [gradient for gradient in gradients if gradient.dtype == kind]
-        whole = torch.cat([part.flatten() for part in parts]).div_(dist.get_world_size())
-        dist.all_reduce(whole)
-        reduced = torch.split(whole, [part.numel() for part in parts])
-        torch._foreach_copy_(parts, [new.view_as(part) for new, part in zip(reduced, parts, strict=True)])
+        flat_gradients = torch.cat([part.flatten() for part in parts]).div_(dist.get_world_size())
+        dist.all_reduce(flat_gradients)
+        reduced_parts = torch.split(flat_gradients, [part.numel() for part in parts])
+        torch._foreach_copy_(parts, [new.view_as(part) for new, part in zip(reduced_parts, parts, strict=True)])
 
 
-def traffic_of(spec: TrainSpec, trainable: models.Trainable, world_size: int) -> Traffic:
+def estimate_traffic(spec: TrainSpec, trainable: models.Trainable, world_size: int) -> StepTraffic:
     """Calculate the traffic of a step.
 
     Args:
@@ -181,39 +195,45 @@ def traffic_of(spec: TrainSpec, trainable: models.Trainable, world_size: int) ->
         trainable: the model before it is wrapped.
         world_size: number of processes.
     """
-    options, name, half = spec.resolved_options(), name_of(spec, world_size), spec.precision == "fp16-o2"
+    options, name, is_half_precision = (
+        spec.resolve_options(),
+        strategy_name(spec, world_size),
+        spec.precision == "fp16-o2",
+    )
     micro_steps, ranks = int(options["accumulation"]), max(world_size, spec.replicas)
-    norms = {id(p) for norm in (precision.norms_of(trainable) if half else ()) for p in norm.parameters()}
-    in_layers = {id(p) for layer in trainable.layers() for p in layer.parameters()}
-    gradients = weights = gathered = scattered = updated = 0
+    norms = {
+        id(p) for norm in (precision.weighted_norms(trainable) if is_half_precision else ()) for p in norm.parameters()
+    }
+    in_layers = {id(p) for layer in trainable.find_layers() for p in layer.parameters()}
+    gradient_bytes = weight_bytes = gathered_bytes = scattered_bytes = updated_bytes = 0
     for weight in trainable.parameters():
-        in_half = half and id(weight) not in norms
+        in_half = is_half_precision and id(weight) not in norms
         elements = weight.numel()
-        size = elements * (2 if in_half or spec.mixed else weight.element_size())
-        weights += size
+        size = elements * (2 if in_half or spec.is_mixed_precision else weight.element_size())
+        weight_bytes += size
         # In each micro-step a layer is gathered for its forward and its backward pass, other weights once.
-        gathered += micro_steps * size * (2 if id(weight) in in_layers - norms else 1)
+        gathered_bytes += micro_steps * size * (2 if id(weight) in in_layers - norms else 1)
         if weight.requires_grad:
-            gradients += size
-            scattered += elements * 4 if spec.mixed else size  # a policy that reduces in fp32
-            updated += elements * (4 if in_half else weight.element_size())  # the optimizer's weights are fp32
+            gradient_bytes += size
+            scattered_bytes += elements * 4 if spec.is_mixed_precision else size  # a policy that reduces in fp32
+            updated_bytes += elements * (4 if in_half else weight.element_size())  # the optimizer's weights are fp32
     match name:
         case "single":
-            return Traffic(gradients)
+            return StepTraffic(gradient_bytes)
         case "dp":
             # In each micro-step the root sends its weights to every other device and receives their gradients.
-            sent, reduced = micro_steps * (weights + gradients), None
+            sent_bytes, allreduce_bytes = micro_steps * (weight_bytes + gradient_bytes), None
         case "fsdp":
-            sent, reduced = gathered + scattered, None
+            sent_bytes, allreduce_bytes = gathered_bytes + scattered_bytes, None
         case _:
-            sent, reduced = 2 * gradients + (updated if name == "zero1" else 0), gradients
-    return Traffic(gradients, reduced, round((1 - 1 / ranks) * sent))
+            sent_bytes, allreduce_bytes = 2 * gradient_bytes + (updated_bytes if name == "zero1" else 0), gradient_bytes
+    return StepTraffic(gradient_bytes, allreduce_bytes, round((1 - 1 / ranks) * sent_bytes))
 
 
-def _data_parallel(trainable: models.Trainable, device: torch.device, spec: TrainSpec) -> nn.Module:
+def _wrap_data_parallel(trainable: models.Trainable, device: torch.device, spec: TrainSpec) -> nn.Module:
     """Wrap a model in DataParallel, or in its equivalent for CPUs."""
     if device.type == "cpu":
-        return CpuReplicas(trainable, spec.replicas)
+        return CpuDataParallel(trainable, spec.replicas)
     return _MeanLoss(nn.DataParallel(trainable, device_ids=list(range(spec.replicas))))
 
 
@@ -229,13 +249,13 @@ class _MeanLoss(nn.Module):
         return loss.mean()
 
 
-def recompute(layer: nn.Module) -> None:
+def enable_recomputation(layer: nn.Module) -> None:
     """Have a layer keep only its inputs, and run it again in the backward pass (Chen et al. 2016)."""
-    layer.__class__ = _recomputed(type(layer))  # type: ignore[arg-type]  # a class is hashable
+    layer.__class__ = _make_recomputing_class(type(layer))  # type: ignore[arg-type]  # a class is hashable
 
 
 @cache
-def _recomputed(kind: type[nn.Module]) -> type[nn.Module]:
+def _make_recomputing_class(kind: type[nn.Module]) -> type[nn.Module]:
     # A class, not a changed object: DataParallel copies a module's attributes, and a method among them would stay the original's.
     """Derive a class of layers whose forward pass is recomputed in the backward pass."""
 
@@ -245,24 +265,24 @@ def _recomputed(kind: type[nn.Module]) -> type[nn.Module]:
     return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 
 
-def _sharded(
-    spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int, traffic: Traffic
-) -> Strategy:
+def _make_sharded_strategy(
+    spec: TrainSpec, trainable: models.Trainable, device: torch.device, world_size: int, traffic: StepTraffic
+) -> ParallelStrategy:
     """Create a strategy in which every device has a share of all weights. The optimizer always updates fp32 shards."""
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh(device.type, (world_size,))
-    late = next(trainable.parameters()).is_meta
-    gradients_kept = shard(trainable, mesh, spec.precision == "fp16-o2", spec.mixed)
-    if late:
-        models.materialise(trainable, device, spec.seed)
-    kind, settings = optimizer_of(spec, trainable, device)
-    optimizer = kind(trainable.parameters(), **settings)
-    return Strategy("fsdp", trainable, optimizer, nothing, nothing, gradients_kept, traffic)
+    is_on_meta_device = next(trainable.parameters()).is_meta
+    without_communication = shard_model(trainable, mesh, spec.precision == "fp16-o2", spec.is_mixed_precision)
+    if is_on_meta_device:
+        models.materialise_weights(trainable, device, spec.seed)
+    optimizer_class, settings = choose_optimizer(spec, trainable, device)
+    optimizer = optimizer_class(trainable.parameters(), **settings)
+    return ParallelStrategy("fsdp", trainable, optimizer, do_nothing, do_nothing, without_communication, traffic)
 
 
-def shard(
-    trainable: models.Trainable, mesh: DeviceMesh, half: bool, mixed: bool
+def shard_model(
+    trainable: models.Trainable, mesh: DeviceMesh, use_fp16: bool, use_mixed_bf16: bool
 ) -> Callable[[], AbstractContextManager[Any]]:
     """Shard a model in place over a mesh, each layer as a unit, and return a context in which gradients are not reduced.
 
@@ -278,28 +298,28 @@ def shard(
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    policy = MixedPrecisionPolicy(param_dtype=torch.float16 if half else None, cast_forward_inputs=False)
-    if mixed:
+    policy = MixedPrecisionPolicy(param_dtype=torch.float16 if use_fp16 else None, cast_forward_inputs=False)
+    if use_mixed_bf16:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    if half:
-        norms = precision.norms_of(trainable)
+    if use_fp16:
+        norms = precision.weighted_norms(trainable)
         for norm in norms:
-            precision.compute_in_fp32(norm)
+            precision.compute_norm_in_fp32(norm)
         if norms:
             # All norms form one unit, because they are computed in fp32 and a unit has one type.
-            own = MixedPrecisionPolicy(cast_forward_inputs=False)
-            fully_shard(norms, mesh=mesh, reshard_after_forward=False, mp_policy=own)
-        precision.cast_inputs(trainable)
-    for layer in trainable.layers():
+            norm_policy = MixedPrecisionPolicy(cast_forward_inputs=False)
+            fully_shard(norms, mesh=mesh, reshard_after_forward=False, mp_policy=norm_policy)
+        precision.cast_inputs_to_fp16(trainable)
+    for layer in trainable.find_layers():
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
     fully_shard(trainable, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
 
     @contextmanager
-    def gradients_kept() -> Iterator[None]:
+    def without_gradient_sync() -> Iterator[None]:
         trainable.set_requires_gradient_sync(False)  # type: ignore[operator]  # fully_shard changes the module's class
         try:
             yield
         finally:
             trainable.set_requires_gradient_sync(True)  # type: ignore[operator]
 
-    return gradients_kept
+    return without_gradient_sync

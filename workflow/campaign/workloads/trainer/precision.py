@@ -23,9 +23,9 @@ from campaign.workloads.trainer.models import Trainable
 from campaign.workloads.trainer.rank_device import device_module
 
 _AUTOCAST: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
-_TF32_CAPABILITY = (8, 0)
+_MIN_TF32_CAPABILITY = (8, 0)
 _PROBE_SIZE, _PROBE_CHANNELS = 256, 32
-_HEADROOM = 2.0**-4
+_SCALE_HEADROOM_FACTOR = 2.0**-4
 _CPUINFO = Path("/proc/cpuinfo")
 _CPU_FEATURES: dict[Precision, frozenset[str]] = {
     "bf16": frozenset({"avx512_bf16", "amx_bf16", "bf16"}),
@@ -36,7 +36,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 NORMS = (*_BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
-def cpu_features(cpuinfo: str) -> frozenset[str]:
+def parse_cpu_features(cpuinfo: str) -> frozenset[str]:
     """Parse the instruction set features (`flags` on x86, `Features` on Arm) from the text of /proc/cpuinfo."""
     for line in cpuinfo.splitlines():
         name, _, values = line.partition(":")
@@ -45,14 +45,14 @@ def cpu_features(cpuinfo: str) -> frozenset[str]:
     return frozenset()
 
 
-def emulated(precision: Precision, features: frozenset[str]) -> bool:
+def is_emulated(precision: Precision, features: frozenset[str]) -> bool:
     """Return whether a CPU with these features computes the precision by converting to fp32 and back."""
     return precision in _CPU_FEATURES and not _CPU_FEATURES[precision] & features
 
 
-def emulated_here(precision: Precision) -> bool:
+def is_emulated_on_this_cpu(precision: Precision) -> bool:
     """Return whether the CPU of this machine computes the precision by converting to fp32 and back."""
-    return emulated(precision, cpu_features(_CPUINFO.read_text(encoding="utf-8")))
+    return is_emulated(precision, parse_cpu_features(_CPUINFO.read_text(encoding="utf-8")))
 
 
 def unsupported_reason(precision: Precision, device: torch.device, allow_emulation: bool) -> str | None:
@@ -60,22 +60,22 @@ def unsupported_reason(precision: Precision, device: torch.device, allow_emulati
     if device.type == "cpu":
         if precision == "tf32":
             return "tf32 is a mode of CUDA tensor cores; a CPU has no such mode"
-        if not allow_emulation and emulated_here(precision):
-            wanted = " or ".join(sorted(_CPU_FEATURES[precision]))
-            return f"this CPU has no {precision} instructions ({wanted}); with option emulation: allow it is computed slowly"
+        if not allow_emulation and is_emulated_on_this_cpu(precision):
+            instructions = " or ".join(sorted(_CPU_FEATURES[precision]))
+            return f"this CPU has no {precision} instructions ({instructions}); with option emulation: allow it is computed slowly"
         return None
     if device.type != "cuda":
-        return _unsupported_elsewhere(precision, device)
+        return _unsupported_accelerator_reason(precision, device)
     major, minor = torch.cuda.get_device_capability(device)
     name = f"{torch.cuda.get_device_name(device)} (compute capability {major}.{minor})"
-    if precision == "tf32" and (major, minor) < _TF32_CAPABILITY:
+    if precision == "tf32" and (major, minor) < _MIN_TF32_CAPABILITY:
         return f"{name} has no tf32; it needs compute capability 8.0"
     if precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=allow_emulation):
         return f"{name} has no bf16; torch would emulate it"
     return None
 
 
-def _unsupported_elsewhere(precision: Precision, device: torch.device) -> str | None:
+def _unsupported_accelerator_reason(precision: Precision, device: torch.device) -> str | None:
     """Return the reason why a device other than a CPU or a CUDA device cannot compute in this precision, or None."""
     if precision == "tf32":
         return f"tf32 is a mode of NVIDIA's tensor cores, and none of {device.type} here"
@@ -85,7 +85,7 @@ def _unsupported_elsewhere(precision: Precision, device: torch.device) -> str | 
     return None
 
 
-def switch_on(precision: Precision) -> None:
+def set_matmul_precision(precision: Precision) -> None:
     """Set the process-wide switches of torch: tf32 in CUDA and cuDNN for `tf32`, full fp32 (ieee) for every other precision.
 
     The older switches are used, which set the newer ones (fp32_precision), too. If only the newer ones are set, torch raises
@@ -99,7 +99,7 @@ def switch_on(precision: Precision) -> None:
     torch.backends.mkldnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
 
 
-def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+def make_autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
     """Return the context in which a forward pass runs.
 
     Parameters and gradients stay fp32, so an all-reduce has as many bytes as in fp32.
@@ -109,7 +109,7 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     return nullcontext()
 
 
-def compute_inside(module: nn.Module, precision: Precision, device: torch.device) -> None:
+def enable_autocast_in_forward(module: nn.Module, precision: Precision, device: torch.device) -> None:
     """Have a module enter autocast in its own forward pass, in whichever thread the pass runs.
 
     torch keeps autocast per thread. `nn.DataParallel` enters an autocast without a type in the thread of each replica, which on
@@ -117,17 +117,17 @@ def compute_inside(module: nn.Module, precision: Precision, device: torch.device
     is fp16, whatever is set outside.
     """
     if dtype := _AUTOCAST.get(precision):
-        module.__class__ = _computing_in(type(module), device.type, dtype)  # type: ignore[arg-type]  # a class is hashable
+        module.__class__ = _make_autocast_class(type(module), device.type, dtype)  # type: ignore[arg-type]  # a class is hashable
 
 
 @cache
-def _computing_in(kind: type[nn.Module], device_type: str, dtype: torch.dtype) -> type[nn.Module]:
+def _make_autocast_class(kind: type[nn.Module], device_type: str, dtype: torch.dtype) -> type[nn.Module]:
     # A class, not a changed object: DataParallel copies a module's attributes, and a method among them would stay the original's.
     """Derive a class of modules whose forward pass runs in autocast of this type."""
 
-    def forward(self: nn.Module, *arguments: Any, **named: Any) -> Any:
+    def forward(self: nn.Module, *arguments: Any, **keyword_arguments: Any) -> Any:
         with torch.autocast(device_type, dtype=dtype):
-            return kind.forward(self, *arguments, **named)
+            return kind.forward(self, *arguments, **keyword_arguments)
 
     return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 
@@ -142,35 +142,35 @@ def make_scaler(precision: Precision, device: torch.device) -> GradScaler | None
     return GradScaler(device.type, growth_interval=1_000_000_000)
 
 
-def leave_headroom(scaler: GradScaler) -> None:
+def lower_settled_scale(scaler: GradScaler) -> None:
     """Divide a settled loss scale by 16, so that a slightly larger gradient does not overflow in the window."""
-    scaler.update(scaler.get_scale() * _HEADROOM)
+    scaler.update(scaler.get_scale() * _SCALE_HEADROOM_FACTOR)
 
 
-def norms_of(module: nn.Module) -> list[nn.Module]:
+def weighted_norms(module: nn.Module) -> list[nn.Module]:
     """Return the normalisation layers of a module that have weights."""
     return [norm for norm in module.modules() if isinstance(norm, NORMS) and next(norm.parameters(), None) is not None]
 
 
 def has_batch_norms(module: nn.Module) -> bool:
     """Return whether a module contains batch normalisation."""
-    return any(isinstance(each, _BATCH_NORMS) for each in module.modules())
+    return any(isinstance(layer, _BATCH_NORMS) for layer in module.modules())
 
 
-def to_half(trainable: Trainable) -> None:
+def convert_to_fp16(trainable: Trainable) -> None:
     """Convert a model to fp16-o2 in place. All weights become fp16 except those of norms, which compute in fp32."""
-    norms = set(norms_of(trainable))
+    norms = set(weighted_norms(trainable))
     for module in trainable.modules():
         if module in norms:
-            compute_in_fp32(module)
+            compute_norm_in_fp32(module)
             continue
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             if tensor.is_floating_point():
                 tensor.data = tensor.data.half()  # in place, so that weights shared by two modules stay shared
-    cast_inputs(trainable)
+    cast_inputs_to_fp16(trainable)
 
 
-def compute_in_fp32(norm: nn.Module) -> None:
+def compute_norm_in_fp32(norm: nn.Module) -> None:
     """Have a norm convert fp16 inputs to fp32, and its output back to fp16.
 
     Batch normalisation is left as it is, because it already does so with fp32 weights and statistics.
@@ -181,54 +181,61 @@ def compute_in_fp32(norm: nn.Module) -> None:
     norm.register_forward_hook(lambda _, __, output: output.half())
 
 
-def cast_inputs(trainable: Trainable) -> None:
+def cast_inputs_to_fp16(trainable: Trainable) -> None:
     """Convert floating-point inputs of the network to fp16. Inputs of the loss are not converted."""
     trainable.network.register_forward_pre_hook(
         lambda _, inputs: tuple(tensor.half() if tensor.is_floating_point() else tensor for tensor in inputs)
     )
 
 
-class Masters:
+class MasterWeights:
     """Master weights in fp32 that an optimizer updates in place of a model's fp16 weights. Weights in fp32 are used directly."""
 
     def __init__(self, trainable: nn.Module) -> None:
         weights = [weight for weight in trainable.parameters() if weight.requires_grad]
         self.parameters = [nn.Parameter(w.detach().float()) if w.dtype == torch.float16 else w for w in weights]
-        pairs = [(own, weight) for own, weight in zip(self.parameters, weights, strict=True) if own is not weight]
-        self._masters = [own for own, _ in pairs]
+        pairs = [
+            (master, weight) for master, weight in zip(self.parameters, weights, strict=True) if master is not weight
+        ]
+        self._masters = [master for master, _ in pairs]
         self._weights = [weight for _, weight in pairs]
 
-    def take_gradients(self) -> None:
+    def copy_gradients(self) -> None:
         """Copy the model's gradients to the fp32 weights, after the backward pass."""
-        used = [(own, w.grad) for own, w in zip(self._masters, self._weights, strict=True) if w.grad is not None]
-        for own, _ in used:
-            if own.grad is None:
-                own.grad = torch.empty_like(own)
-        _copy([own.grad for own, _ in used if own.grad is not None], [gradient for _, gradient in used])
+        gradient_pairs = [
+            (master, w.grad) for master, w in zip(self._masters, self._weights, strict=True) if w.grad is not None
+        ]
+        for master, _ in gradient_pairs:
+            if master.grad is None:
+                master.grad = torch.empty_like(master)
+        _copy_tensors(
+            [master.grad for master, _ in gradient_pairs if master.grad is not None],
+            [gradient for _, gradient in gradient_pairs],
+        )
 
-    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+    def update_weights_after(self, optimizer: torch.optim.Optimizer) -> None:
         """Have the fp32 weights copied to the model after every step that the optimizer applies."""
 
-        def give_weights(*_: object) -> None:
+        def copy_weights(*_: object) -> None:
             with torch.no_grad():
-                _copy(self._weights, self._masters)
+                _copy_tensors(self._weights, self._masters)
 
-        optimizer.register_step_post_hook(give_weights)
+        optimizer.register_step_post_hook(copy_weights)
 
 
-def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+def _copy_tensors(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy all source tensors to their targets in one operation."""
     if targets:
         torch._foreach_copy_(list(targets), list(sources))
 
 
-def in_force(
+def measure_precision(
     precision: Precision,
     device: torch.device,
     weights: torch.dtype = torch.float32,
     gradients: torch.dtype = torch.float32,
     *,
-    compiled: bool = False,
+    use_compile: bool = False,
 ) -> str:
     """Measure the precision of matrix products and convolutions on this device: fp32, tf32, fp16, fp16-o2 or bf16.
 
@@ -243,20 +250,20 @@ def in_force(
         gradients: type of their gradients in the backward pass.
         use_compile: true to compute the probes with torch.compile.
     """
-    with autocast(precision, device), torch.no_grad():
-        found = {
-            what: _rounded_as(torch.compile(do) if compiled else do, device, weights, gradients)
-            for what, do in _PROBES.items()
+    with make_autocast(precision, device), torch.no_grad():
+        precisions = {
+            operation: _classify_rounding(torch.compile(probe) if use_compile else probe, device, weights, gradients)
+            for operation, probe in _PROBES.items()
         }
-    if len(set(found.values())) == 1:
-        return found["products"]
-    return ", ".join(f"{name} in {what}" for what, name in found.items())
+    if len(set(precisions.values())) == 1:
+        return precisions["products"]
+    return ", ".join(f"{name} in {operation}" for operation, name in precisions.items())
 
 
-_FINER = ("tf32", "tf32 in products, fp32 in convolutions")
+_ACCEPTED_FINER_PRECISION = ("tf32", "tf32 in products, fp32 in convolutions")
 
 
-def flaw(precision: Precision, found: str) -> str:
+def describe_precision_mismatch(precision: Precision, measured_precision: str) -> str:
     """Describe the mismatch between the measured and the configured precision; '' if they match or the measured one is finer.
 
     Args:
@@ -264,18 +271,22 @@ def flaw(precision: Precision, found: str) -> str:
         measured_precision: precision that `measure_precision` returned.
     """
     # tf32 is only a permission, and cuDNN may choose an fp32 kernel for a convolution as small as the probe.
-    return "" if found == precision or (precision, found) == _FINER else f"found {found}, not {precision}"
+    return (
+        ""
+        if measured_precision == precision or (precision, measured_precision) == _ACCEPTED_FINER_PRECISION
+        else f"found {measured_precision}, not {precision}"
+    )
 
 
-def _rounded_as(
-    do: Callable[[Tensor], Tensor], device: torch.device, weights: torch.dtype, gradients: torch.dtype
+def _classify_rounding(
+    probe: Callable[[Tensor], Tensor], device: torch.device, weights: torch.dtype, gradients: torch.dtype
 ) -> str:
     """Classify a computation by which numbers survive its rounding.
 
     1 + 2^-9 survives in tf32 and fp16 (10 explicit bits) but not in bf16 (7). 1 + 2^-12 survives only in fp32 (23).
     """
     fine, coarse = (
-        do(torch.full((_PROBE_SIZE, _PROBE_SIZE), 1 + 2.0**-bits, device=device, dtype=weights)) for bits in (12, 9)
+        probe(torch.full((_PROBE_SIZE, _PROBE_SIZE), 1 + 2.0**-bits, device=device, dtype=weights)) for bits in (12, 9)
     )
     if float(fine.flatten()[0]) != 1.0:
         return "fp32"
@@ -286,28 +297,28 @@ def _rounded_as(
     return "fp16-o2" if weights == gradients == torch.float16 else "fp16"
 
 
-def _product(filled: Tensor) -> Tensor:
-    return filled @ torch.eye(_PROBE_SIZE, device=filled.device, dtype=filled.dtype)
+def _probe_product(matrix: Tensor) -> Tensor:
+    return matrix @ torch.eye(_PROBE_SIZE, device=matrix.device, dtype=matrix.dtype)
 
 
-def _convolution(filled: Tensor) -> Tensor:
-    image = filled.view(1, _PROBE_CHANNELS, -1, _PROBE_CHANNELS)
-    same = torch.eye(_PROBE_CHANNELS, device=filled.device, dtype=filled.dtype)[:, :, None, None]
-    return nn.functional.conv2d(image, same)
+def _probe_convolution(matrix: Tensor) -> Tensor:
+    image = matrix.view(1, _PROBE_CHANNELS, -1, _PROBE_CHANNELS)
+    identity_kernel = torch.eye(_PROBE_CHANNELS, device=matrix.device, dtype=matrix.dtype)[:, :, None, None]
+    return nn.functional.conv2d(image, identity_kernel)
 
 
-_PROBES: dict[str, Callable[[Tensor], Tensor]] = {"products": _product, "convolutions": _convolution}
+_PROBES: dict[str, Callable[[Tensor], Tensor]] = {"products": _probe_product, "convolutions": _probe_convolution}
 
 
-_COMPUTING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_COMPUTE_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def _first_computing(network: nn.Module) -> nn.Module | None:
+def _find_first_compute_layer(network: nn.Module) -> nn.Module | None:
     """Return the first linear or convolutional layer of a network, or None."""
-    return next((module for module in network.modules() if isinstance(module, _COMPUTING)), None)
+    return next((module for module in network.modules() if isinstance(module, _COMPUTE_LAYERS)), None)
 
 
-class SeenTypes:
+class DtypeObserver:
     """Observer of the number types in the first computing layer - those of its output, weight and gradient.
 
     Outputs are observed in all steps and on all replicas.
@@ -320,60 +331,60 @@ class SeenTypes:
         replicas: networks that compute in place of the network, if any.
     """
 
-    def __init__(self, network: nn.Module, inside: bool, replicas: Sequence[nn.Module] = ()) -> None:
-        self._first = _first_computing(network)
+    def __init__(self, network: nn.Module, observe_in_pass: bool, replicas: Sequence[nn.Module] = ()) -> None:
+        self._layer = _find_first_compute_layer(network)
         self._weights = self._gradients = torch.float32
-        self._inside = inside and self._first is not None
+        self._observe_in_pass = observe_in_pass and self._layer is not None
         self._returned: set[tuple[int, int, torch.dtype]] = set()
         for number, replica in enumerate(replicas or (network,)):
-            if first := _first_computing(replica):
-                first.register_forward_hook(partial(self._note, number))
-        if self._first is not None and inside:
-            self._handle = self._first.register_forward_pre_hook(self._look)
+            if layer := _find_first_compute_layer(replica):
+                layer.register_forward_hook(partial(self._record_output, number))
+        if self._layer is not None and observe_in_pass:
+            self._handle = self._layer.register_forward_pre_hook(self._observe_weight)
 
-    def _note(self, number: int, _: nn.Module, __: Any, output: Tensor) -> None:
+    def _record_output(self, number: int, _: nn.Module, __: Any, output: Tensor) -> None:
         # The device index is needed, because DataParallel creates replicas in each step that call the network's hooks.
-        self._keep(number, output.get_device(), output.dtype)
+        self._store_output_type(number, output.get_device(), output.dtype)
 
     @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-    def _keep(self, number: int, device: int, kind: torch.dtype) -> None:
+    def _store_output_type(self, number: int, device: int, kind: torch.dtype) -> None:
         # torch.compile calls this once while tracing. The stored set must not become part of the compiled graph.
         self._returned.add((number, device, kind))
 
-    def differing(self, precision: Precision, replicas: int = 1) -> str:
+    def describe_type_mismatch(self, precision: Precision, replicas: int = 1) -> str:
         """Describe replicas on which the first layer returned another type than the precision requires; '' if there are none.
 
         Args:
             precision: configured precision.
             replicas: number of replicas.
         """
-        wanted = torch.float16 if precision == "fp16-o2" else _AUTOCAST.get(precision, torch.float32)
+        expected_type = torch.float16 if precision == "fp16-o2" else _AUTOCAST.get(precision, torch.float32)
         kinds = {(max(number, device), kind) for number, device, kind in self._returned}
-        seen = {replica for replica, _ in kinds}
-        if 0 < len(seen) < replicas:
-            return f"something on {len(seen)} of {replicas} replicas only"
+        observed_replicas = {replica for replica, _ in kinds}
+        if 0 < len(observed_replicas) < replicas:
+            return f"something on {len(observed_replicas)} of {replicas} replicas only"
         return ", ".join(
             f"{str(kind).removeprefix('torch.')} on replica {replica}"
             for replica, kind in sorted(kinds, key=str)
-            if kind != wanted
+            if kind != expected_type
         )
 
-    def _look(self, module: nn.Module, _: Any) -> None:
+    def _observe_weight(self, module: nn.Module, _: Any) -> None:
         self._handle.remove()
         weight = module.get_parameter("weight")
         self._weights = weight.dtype
         handle: list[RemovableHandle] = []
 
-        def note(gradient: Tensor) -> None:
+        def record_gradient(gradient: Tensor) -> None:
             self._gradients = gradient.dtype
             handle.pop().remove()
 
-        handle.append(weight.register_hook(note))  # type: ignore[no-untyped-call]
+        handle.append(weight.register_hook(record_gradient))  # type: ignore[no-untyped-call]
 
-    def types(self) -> tuple[torch.dtype, torch.dtype]:
+    def weight_and_gradient_types(self) -> tuple[torch.dtype, torch.dtype]:
         """Return the types of the weight and of its gradient, after a step."""
-        if self._first is None or self._inside:
+        if self._layer is None or self._observe_in_pass:
             return self._weights, self._gradients
-        weight: Any = self._first.weight  # not a parameter if it is gathered from shards in each pass
+        weight: Any = self._layer.weight  # not a parameter if it is gathered from shards in each pass
         gradient = weight.grad if weight.is_leaf else None
         return weight.dtype, weight.dtype if gradient is None else gradient.dtype

@@ -22,8 +22,14 @@ from pydantic import ValidationError
 from campaign.common.accelerators import TORCH_WARNINGS
 from campaign.common.errors import ConfigError
 from campaign.spec.record import Status
-from campaign.workloads.failures import classify
-from campaign.workloads.trainer.rank_interface import RankEnvironment, TrainSpec, live, result_path, write_result
+from campaign.workloads.failures import classify_failure
+from campaign.workloads.trainer.rank_interface import (
+    RankEnvironment,
+    TrainSpec,
+    result_path,
+    run_rank_process,
+    write_result,
+)
 
 _EVIDENCE_CHARACTERS = 500
 
@@ -33,26 +39,26 @@ def main() -> NoReturn:
 
     `TrainingSession.close` describes what would hang otherwise.
     """
-    live(_run)
+    run_rank_process(_run_rank)
 
 
-def _run(environment: Mapping[str, str]) -> int:
-    place = RankEnvironment.from_environment(environment)
+def _run_rank(environment: Mapping[str, str]) -> int:
+    rank_environment = RankEnvironment.from_environment(environment)
     try:
-        spec = TrainSpec.model_validate_json(place.spec.read_bytes())
+        spec = TrainSpec.model_validate_json(rank_environment.spec.read_bytes())
     except OSError as error:
-        raise ConfigError(f"{place.spec}: cannot be read ({error.strerror})") from error
+        raise ConfigError(f"{rank_environment.spec}: cannot be read ({error.strerror})") from error
     except ValidationError as error:
-        raise ConfigError(f"{place.spec}: {error}") from error
+        raise ConfigError(f"{rank_environment.spec}: {error}") from error
     # The result of an earlier attempt must not be taken for that of this one.
-    result_path(place.out, place.rank).unlink(missing_ok=True)
+    result_path(rank_environment.out, rank_environment.rank).unlink(missing_ok=True)
     faulthandler.enable()
     if not sys.warnoptions:
         # Warnings of torch about its own interfaces would appear in every rank and hide relevant lines of the log.
         warnings.simplefilter("ignore")
     # Work that falls back to the CPU makes the run invalid, so this warning is always shown.
     warnings.filterwarnings("always", message=f".*(?:{TORCH_WARNINGS})")
-    if place.world_size > 1 and place.local_ranks is not None:
+    if rank_environment.world_size > 1 and rank_environment.local_ranks is not None:
         # Without an interface gloo resolves the host's name, which need not lead to this host.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # A forked rank has torch already. Any other process imports it here.
@@ -60,32 +66,34 @@ def _run(environment: Mapping[str, str]) -> int:
     from campaign.workloads.trainer import training_session
 
     import_s = time.perf_counter() - started_s
-    current = training_session.TrainingSession(spec, place, import_s)
+    session = training_session.TrainingSession(spec, rank_environment, import_s)
     try:
-        result = current.run()
+        result = session.run()
     except Exception as error:
         # The error goes into the log, with the rank before every line, and into the result file.
         text = "".join(traceback.format_exception(error))
-        print("".join(f"[rank{place.rank}]: {line}\n" for line in text.splitlines()), end="", file=sys.stderr)
-        status, reason, evidence = describe(error, text, current.full_device())
-        write_result(place.out, current.result(status, reason=reason, evidence=evidence))
+        print(
+            "".join(f"[rank{rank_environment.rank}]: {line}\n" for line in text.splitlines()), end="", file=sys.stderr
+        )
+        status, reason, evidence = classify_exception(error, text, session.describe_full_device())
+        write_result(rank_environment.out, session.build_result(status, reason=reason, evidence=evidence))
         return 1
-    write_result(place.out, result)
-    current.close()
+    write_result(rank_environment.out, result)
+    session.close()
     return 0
 
 
-def describe(error: BaseException, text: str, full_device: str = "") -> tuple[Status, str, str]:
+def classify_exception(error: BaseException, traceback_text: str, full_device: str = "") -> tuple[Status, str, str]:
     """Return status, reason and evidence of an exception that ended a rank.
 
     Args:
         error: the exception.
         traceback_text: its traceback.
-        full_device: description of a full device memory, see `TrainingSession.full_device`.
+        full_device: description of a full device memory, see `TrainingSession.describe_full_device`.
     """
-    verdict = classify(text, [1], timed_out=False, killed_by_us=False, device_full=bool(full_device))
+    verdict = classify_failure(traceback_text, [1], timed_out=False, killed_by_us=False, device_full=bool(full_device))
     if isinstance(error, MemoryError) and (verdict is None or verdict[0] != "oom_host"):
-        return "oom_host", "the host could not give the memory asked for", text[-_EVIDENCE_CHARACTERS:]
+        return "oom_host", "the host could not give the memory asked for", traceback_text[-_EVIDENCE_CHARACTERS:]
     if verdict is None:
         return "crashed", type(error).__name__, str(error)[:_EVIDENCE_CHARACTERS]
     evidence = f"{verdict[1].evidence}\n{full_device}".strip() if verdict[0] == "oom_device" else verdict[1].evidence

@@ -12,7 +12,7 @@ import torch
 from campaign.common.accelerators import ACCELERATORS, AcceleratorKind
 from campaign.common.errors import ConfigError
 from campaign.common.processes.numa import bind_near_device, find_nvidia_pci_address
-from campaign.workloads.device_faults import NOT_SEEN
+from campaign.workloads.device_faults import DEVICE_NOT_AVAILABLE
 
 
 def choose_device(kind: AcceleratorKind, local_rank: int, devices: int = 1) -> torch.device:
@@ -29,20 +29,22 @@ def choose_device(kind: AcceleratorKind, local_rank: int, devices: int = 1) -> t
     accelerator = ACCELERATORS[kind]
     if accelerator.torch_type == "cpu":
         return torch.device("cpu")
-    if problem := _wrong_build(kind):
-        raise ConfigError(f"device {kind} {NOT_SEEN}{problem}")
+    if problem := _find_build_mismatch(kind):
+        raise ConfigError(f"device {kind} {DEVICE_NOT_AVAILABLE}{problem}")
     count = device_module(accelerator.torch_type).device_count()
     if count == 0:
         masks = ", ".join(accelerator.mask_variables)
         raise ConfigError(
-            f"device {kind} {NOT_SEEN}this process sees none (driver, {masks}, torch build: {torch.__version__})"
+            f"device {kind} {DEVICE_NOT_AVAILABLE}this process sees none (driver, {masks}, torch build: {torch.__version__})"
         )
     if count < devices:
-        raise ConfigError(f"device {kind} {NOT_SEEN}this process sees {count} of {devices}")
+        raise ConfigError(f"device {kind} {DEVICE_NOT_AVAILABLE}this process sees {count} of {devices}")
     # If one device is visible, the launcher has bound the rank to it. Otherwise the local rank selects the device.
     index = 0 if count == 1 else local_rank
     if index >= count:
-        raise ConfigError(f"device {kind} {NOT_SEEN}local rank {index} has none of its own: this process sees {count}")
+        raise ConfigError(
+            f"device {kind} {DEVICE_NOT_AVAILABLE}local rank {index} has none of its own: this process sees {count}"
+        )
     device = torch.device(accelerator.torch_type, index)
     device_module(device.type).set_device(device)
     return device
@@ -53,7 +55,7 @@ def device_module(torch_type: str) -> Any:
     return torch.get_device_module(torch_type)
 
 
-def _wrong_build(kind: AcceleratorKind) -> str:
+def _find_build_mismatch(kind: AcceleratorKind) -> str:
     """Describe a mismatch between this build of torch and the kind of device; '' if there is none.
 
     AMD's devices have CUDA's names in torch, so only the build of torch distinguishes them.
@@ -66,24 +68,24 @@ def _wrong_build(kind: AcceleratorKind) -> str:
     return ""
 
 
-def identity(device: torch.device) -> dict[str, str]:
+def identify_device(device: torch.device) -> dict[str, str]:
     """Return the name of a device as `device_name`, and its UUID as `device_uuid` if torch reports one."""
     if device.type != "cpu":
-        name, text = device_module(device.type).get_device_properties(device).name, uuid_of(device)
-        return {"device_name": name, **({"device_uuid": text} if text else {})}
+        name, uuid = device_module(device.type).get_device_properties(device).name, read_device_uuid(device)
+        return {"device_name": name, **({"device_uuid": uuid} if uuid else {})}
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
             return {"device_name": line.partition(":")[2].strip()}
     return {"device_name": os.uname().machine}
 
 
-def uuid_of(device: torch.device) -> str:
+def read_device_uuid(device: torch.device) -> str:
     """Return the UUID of a device, or '' if torch does not report one."""
     uuid = getattr(device_module(device.type).get_device_properties(device), "uuid", None)
     return uuid.hex() if isinstance(uuid, bytes) else str(uuid or "")
 
 
-def libraries(device: torch.device) -> dict[str, str]:
+def read_library_versions(device: torch.device) -> dict[str, str]:
     """Return the versions of the libraries that torch loaded for a GPU - CUDA or HIP, cuDNN or MIOpen, NCCL or RCCL.
 
     Versions that torch does not report are left out.
@@ -91,28 +93,28 @@ def libraries(device: torch.device) -> dict[str, str]:
     if device.type != "cuda":
         return {}
     cudnn: Any = torch.backends.cudnn
-    of_nccl: Any = torch.cuda.nccl
-    nccl = of_nccl.version() if torch.distributed.is_nccl_available() else ()
-    told = {
+    nccl_module: Any = torch.cuda.nccl
+    nccl = nccl_module.version() if torch.distributed.is_nccl_available() else ()
+    versions = {
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
         "cudnn": cudnn.version(),
         "nccl": ".".join(map(str, nccl)),
     }
-    return {name: str(version) for name, version in told.items() if version}
+    return {name: str(version) for name, version in versions.items() if version}
 
 
-def uuids_of_replicas(device: torch.device, replicas: int) -> tuple[str, ...]:
+def list_replica_uuids(device: torch.device, replicas: int) -> tuple[str, ...]:
     """Return the UUIDs of the devices that one process uses besides its first (DataParallel).
 
     The result is empty if the process uses one device, or if torch reports no UUIDs.
     """
     if device.type == "cpu" or replicas < 2:
         return ()
-    return tuple(uuid for n in range(1, replicas) if (uuid := uuid_of(torch.device(device.type, n))))
+    return tuple(uuid for n in range(1, replicas) if (uuid := read_device_uuid(torch.device(device.type, n))))
 
 
-def bound_to_socket(device: torch.device) -> tuple[str, str]:
+def bind_to_socket(device: torch.device) -> tuple[str, str]:
     """Bind this rank to the processors in the socket of its device, and return the binding and a flag.
 
     The flag is empty unless no such processor is available. The binding is described at `RankResult.numa`. Ranks on a CPU, and
@@ -120,26 +122,28 @@ def bound_to_socket(device: torch.device) -> tuple[str, str]:
     """
     if device.type == "cpu":
         return "", ""
-    found = device_module(device.type).get_device_properties(device)
-    parts = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    properties = device_module(device.type).get_device_properties(device)
+    parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     numbers = [part for part in parts if isinstance(part, int)]
-    told = len(numbers) == len(parts)
-    address = "{:04x}:{:02x}:{:02x}.0".format(*numbers) if told else find_nvidia_pci_address(uuid_of(device))
-    said, beside = bind_near_device(address)
-    return said, "" if beside else f"NUMA: a rank has no processor in the socket of its device ({said})"
+    has_address = len(numbers) == len(parts)
+    address = (
+        "{:04x}:{:02x}:{:02x}.0".format(*numbers) if has_address else find_nvidia_pci_address(read_device_uuid(device))
+    )
+    binding, is_local = bind_near_device(address)
+    return binding, "" if is_local else f"NUMA: a rank has no processor in the socket of its device ({binding})"
 
 
-def places(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, tuple[str, ...]]:
+def locate_tensors(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, tuple[str, ...]]:
     """Return the devices that hold tensors, by kind of tensor. Kinds without tensors are left out.
 
     Args:
         tensors: tensors by kind, such as parameters or gradients.
     """
-    found = {what: tuple(sorted({str(tensor.device) for tensor in of})) for what, of in tensors.items()}
-    return {what: devices for what, devices in found.items() if devices}
+    devices_by_kind = {kind: tuple(sorted({str(tensor.device) for tensor in group})) for kind, group in tensors.items()}
+    return {kind: devices for kind, devices in devices_by_kind.items() if devices}
 
 
-def elsewhere(device: torch.device, seen: Mapping[str, Iterable[str]]) -> str:
+def describe_foreign_devices(device: torch.device, devices_by_kind: Mapping[str, Iterable[str]]) -> str:
     """Describe tensors that were on another device; '' if there were none.
 
     Args:
@@ -147,10 +151,14 @@ def elsewhere(device: torch.device, seen: Mapping[str, Iterable[str]]) -> str:
         devices_by_kind: names of devices by kind of tensor.
     """
 
-    def same(name: str) -> bool:
-        other = torch.device(name)
-        return other.type == device.type and (None in (other.index, device.index) or other.index == device.index)
+    def matches_device(name: str) -> bool:
+        candidate = torch.device(name)
+        return candidate.type == device.type and (
+            None in (candidate.index, device.index) or candidate.index == device.index
+        )
 
     return "; ".join(
-        f"{what} on {', '.join(wrong)}" for what, names in seen.items() if (wrong := [n for n in names if not same(n)])
+        f"{kind} on {', '.join(wrong)}"
+        for kind, names in devices_by_kind.items()
+        if (wrong := [device_name for device_name in names if not matches_device(device_name)])
     )

@@ -62,11 +62,11 @@ class RankEnvironment:
             ) from error
         if not 0 <= rank < world_size:
             raise ConfigError(f"RANK has to be from 0 to WORLD_SIZE - 1 = {world_size - 1}, not {rank}")
-        one_host = re.match(r"127\.|localhost$|::1$", address) is not None
-        return cls(rank, world_size, local_rank, spec, out, world_size if one_host else None)
+        is_one_host = re.match(r"127\.|localhost$|::1$", address) is not None
+        return cls(rank, world_size, local_rank, spec, out, world_size if is_one_host else None)
 
 
-def live(run: Callable[[Mapping[str, str]], int]) -> NoReturn:
+def run_rank_process(run: Callable[[Mapping[str, str]], int]) -> NoReturn:
     """Run this process as one rank, and end the process with the exit code that `run` returns. Never returns.
 
     The exit code is 2 after a ConfigError, and 1 after any other exception. The stack is not unwound, because threads of a
@@ -90,7 +90,7 @@ def live(run: Callable[[Mapping[str, str]], int]) -> NoReturn:
         os._exit(code)
 
 
-def mixed_objection(options: Mapping[str, Scalar], precision: str, ranks: int) -> str | None:
+def unsupported_mixed_reason(options: Mapping[str, Scalar], precision: str, ranks: int) -> str | None:
     """Return the reason why `fsdp_precision: mixed` cannot be combined with these options, or None.
 
     Args:
@@ -145,9 +145,9 @@ class TrainSpec(BaseModel):
     time_out_s: float = Field(default=120.0, gt=0)
 
     @model_validator(mode="after")
-    def _options_fit_the_model(self) -> TrainSpec:
+    def _check_options(self) -> TrainSpec:
         try:
-            options = self.resolved_options()
+            options = self.resolve_options()
         except ConfigError as error:
             raise ValueError(str(error)) from error
         if self.batch % int(options["accumulation"]):
@@ -161,22 +161,22 @@ class TrainSpec(BaseModel):
         return self
 
     @property
-    def channels_last(self) -> bool:
+    def uses_channels_last(self) -> bool:
         """True if images and convolutions use the channels-last memory format.
 
         `fully_shard` does not support weights in this format.
         """
-        options = self.resolved_options()
+        options = self.resolve_options()
         return bool(options.get("channels_last", self.device != "cpu" and options["parallel"] != "fsdp"))
 
-    def resolved_options(self) -> dict[str, Scalar]:
+    def resolve_options(self) -> dict[str, Scalar]:
         """Return the model's default options, overridden by those of this run."""
         return resolve_options(self.model, self.options)
 
     @property
-    def mixed(self) -> bool:
+    def is_mixed_precision(self) -> bool:
         """True if fsdp computes entirely in bf16, without autocast."""
-        return self.resolved_options()["fsdp_precision"] == "mixed"
+        return self.resolve_options()["fsdp_precision"] == "mixed"
 
 
 class RankResult(BaseModel):
@@ -231,7 +231,7 @@ class RankResult(BaseModel):
     numa: str = ""  # the node of the device, and those of the processors that the rank is bound to
     torch_version: str = ""
     precision: str = ""  # found by computing, not by asking for it
-    in_force: dict[str, str] = {}  # see `Record.in_force`
+    in_force: dict[str, str] = {}  # see `Record.measure_precision`
     flags: tuple[str, ...] = ()
 
 
@@ -252,7 +252,7 @@ def read_results(out: Path, world_size: int) -> tuple[RankResult | None, ...]:
     Raises RecordError, with the path, if a file is damaged.
     """
 
-    def read(path: Path) -> RankResult | None:
+    def read_result(path: Path) -> RankResult | None:
         try:
             return RankResult.model_validate_json(path.read_bytes())
         except FileNotFoundError:
@@ -260,4 +260,4 @@ def read_results(out: Path, world_size: int) -> tuple[RankResult | None, ...]:
         except (OSError, ValidationError) as error:
             raise RecordError(f"{path}: not a whole rank/1 result ({error})") from error
 
-    return tuple(read(result_path(out, rank)) for rank in range(world_size))
+    return tuple(read_result(result_path(out, rank)) for rank in range(world_size))

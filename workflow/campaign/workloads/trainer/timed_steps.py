@@ -16,26 +16,26 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
-from campaign.workloads.steady_warmup import lengthened
+from campaign.workloads.steady_warmup import extend_warmup
 from campaign.workloads.trainer import models, precision
-from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
+from campaign.workloads.trainer.cpu_data_parallel import CpuDataParallel
 from campaign.workloads.trainer.input_pipeline import Feed
-from campaign.workloads.trainer.kernels_seen import kernels_seen
+from campaign.workloads.trainer.kernels_seen import record_kernels
 from campaign.workloads.trainer.paced_modules import PacedDevices
 from campaign.workloads.trainer.parallel_strategies import make_strategy
 from campaign.workloads.trainer.rank_device import device_module
 from campaign.workloads.trainer.rank_interface import TrainSpec
 
-_SETTLE_STEPS = 24  # the gradient scaler starts at 2^16 and halves, so it settles within fewer steps
-_SETTLED_AFTER = 3
-_FEWEST_STEPS, _MOST_STEPS = 3, 20
-_LATEST = 20  # last warm-up steps, from which the duration of the next ones is estimated
-_SHORTEST_STEP_S = 1e-4
-_MARGIN = 1.05  # keeps the window long enough if steps get slightly faster
+_MAX_SETTLE_STEPS = 24  # the gradient scaler starts at 2^16 and halves, so it settles within fewer steps
+_MIN_APPLIED_STEPS = 3
+_MIN_REPEATS, _MAX_REPEATS = 3, 20
+_RECENT_STEPS = 20  # last warm-up steps, from which the duration of the next ones is estimated
+_MIN_STEP_S = 1e-4
+_WINDOW_MARGIN_FACTOR = 1.05  # keeps the window long enough if steps get slightly faster
 
 
 @dataclass(frozen=True, slots=True)
-class WarmUp:
+class WarmupResult:
     """Result of a warm-up.
 
     Attributes:
@@ -47,7 +47,7 @@ class WarmUp:
 
     loss_first: float | None
     steps: int
-    steady: bool | None
+    is_steady: bool | None
     step_s: float | None = None
 
 
@@ -61,7 +61,7 @@ class Training:
         feed: Feed,
         device: torch.device,
         world_size: int,
-        paced: PacedDevices | None = None,
+        paced_devices: PacedDevices | None = None,
     ) -> None:
         self.spec = spec
         self.device = device
@@ -71,28 +71,28 @@ class Training:
         self.applied_steps = 0
         self.kernels: dict[str, str] = {}
         """Kernels that torch chose in the first step of the warm-up."""
-        self.paced = paced
-        if paced is not None and spec.replicas == 1:
-            paced.hold(trainable.network)
+        self.paced_devices = paced_devices
+        if paced_devices is not None and spec.replicas == 1:
+            paced_devices.pace_network(trainable.network)
         self.strategy = make_strategy(spec, trainable, device, world_size)
-        if paced is not None and isinstance(self.strategy.model, CpuReplicas):
-            paced.hold_replicas(self.strategy.model)
-        self.strategy.optimizer.register_step_post_hook(self._count)
+        if paced_devices is not None and isinstance(self.strategy.model, CpuDataParallel):
+            paced_devices.pace_replicas(self.strategy.model)
+        self.strategy.optimizer.register_step_post_hook(self._count_applied_step)
         # Cached, because collecting them takes one percent of a small network's step.
         self._parameters = tuple(trainable.parameters())
-        self._micro_steps = int(spec.resolved_options()["accumulation"])
+        self._micro_steps = int(spec.resolve_options()["accumulation"])
 
     @property
     def model(self) -> nn.Module:
         """Model in its parallel strategy."""
         return self.strategy.model
 
-    def _count(self, *_: object) -> None:
+    def _count_applied_step(self, *_: object) -> None:
         # The scaler skips optimizer.step(), and thus this hook, if a gradient is not finite.
         """Count a step whose update the optimizer applied."""
         self.applied_steps += 1
 
-    def step(self, communicate: bool = True) -> Tensor:
+    def run_step(self, communicate: bool = True) -> Tensor:
         """Run one step, and return the loss before its update, detached.
 
         Never waits for the device, except that the gradient scaler of fp16 does.
@@ -100,48 +100,48 @@ class Training:
         Args:
             communicate: if false, gradients are not reduced, and the weights of the ranks differ afterwards.
         """
-        if self.paced is not None:
-            self.paced.begin()
+        if self.paced_devices is not None:
+            self.paced_devices.begin_step()
         batch = self.feed()
         for parameter in self._parameters:
             parameter.grad = None
         if self._micro_steps == 1:
-            with nullcontext() if communicate else self.strategy.alone():
-                loss = self._learn(batch)
+            with nullcontext() if communicate else self.strategy.without_communication():
+                loss = self._run_passes(batch)
         else:
-            loss = self._accumulate(batch, communicate)
-        if self.paced is not None:
-            self.paced.note_gradients()
+            loss = self._run_micro_steps(batch, communicate)
+        if self.paced_devices is not None:
+            self.paced_devices.record_gradients_ready()
         if communicate:
-            self.strategy.reduce()
+            self.strategy.reduce_gradients()
         self.strategy.before_step()
         if self.scaler is None:
             self.strategy.optimizer.step()
         else:
             self.scaler.step(self.strategy.optimizer)
             self.scaler.update()
-        if self.paced is not None:
-            self.paced.end()
+        if self.paced_devices is not None:
+            self.paced_devices.end_step()
         return loss
 
-    def _accumulate(self, batch: models.Sample, communicate: bool) -> Tensor:
+    def _run_micro_steps(self, batch: models.Sample, communicate: bool) -> Tensor:
         """Run all micro-steps of a step, and return their mean loss. Only the last one may communicate."""
         steps = self._micro_steps
         parts = list(zip(*(tensor.chunk(steps) for tensor in batch), strict=True))
-        with self.strategy.alone():
-            losses = [self._learn(part) for part in parts[:-1]]
-        with nullcontext() if communicate else self.strategy.alone():
-            losses.append(self._learn(parts[-1]))
+        with self.strategy.without_communication():
+            losses = [self._run_passes(part) for part in parts[:-1]]
+        with nullcontext() if communicate else self.strategy.without_communication():
+            losses.append(self._run_passes(parts[-1]))
         return torch.stack(losses).mean()
 
-    def _learn(self, batch: models.Sample) -> Tensor:
+    def _run_passes(self, batch: models.Sample) -> Tensor:
         """Run forward and backward pass of one micro-step, and return its loss, detached."""
         loss: Tensor = self.model(*batch)
         share = loss if self._micro_steps == 1 else loss / self._micro_steps
         torch.autograd.backward(share if self.scaler is None else self.scaler.scale(share))
         return loss.detach()
 
-    def warm_up(self) -> WarmUp:
+    def warm_up(self) -> WarmupResult:
         """Run the steps before the window. Collective, so every rank of the run has to call it.
 
         With fp16 it continues until three steps in a row were applied, because a step that the scaler drops is faster than a
@@ -152,11 +152,11 @@ class Training:
         """
         spec, losses = self.spec, list[Tensor]()
 
-        def take(steps: int) -> list[float]:
+        def take_steps(steps: int) -> list[float]:
             clock = make_clock(self.device)
             clock.mark()
             for _ in range(steps):
-                loss = self.step()
+                loss = self.run_step()
                 clock.mark()
                 if not losses:
                     losses.append(loss)
@@ -164,47 +164,51 @@ class Training:
             return clock.step_times_s()
 
         times_s = []
-        if spec.warmup_steps and not spec.resolved_options()["compile"]:
-            with kernels_seen() as self.kernels:
-                times_s = take(1)
-        times_s += take(spec.warmup_steps - len(times_s))
+        if spec.warmup_steps and not spec.resolve_options()["compile"]:
+            with record_kernels() as self.kernels:
+                times_s = take_steps(1)
+        times_s += take_steps(spec.warmup_steps - len(times_s))
         if self.scaler is not None:
-            settled, extra = 0, 0
-            while settled < _SETTLED_AFTER and extra < _SETTLE_STEPS:
-                before = self.applied_steps
-                times_s += take(1)
-                settled = settled + 1 if self.applied_steps > before else 0
-                extra += 1
-            precision.leave_headroom(self.scaler)
+            applied_in_row, extra_steps = 0, 0
+            while applied_in_row < _MIN_APPLIED_STEPS and extra_steps < _MAX_SETTLE_STEPS:
+                applied_before = self.applied_steps
+                times_s += take_steps(1)
+                applied_in_row = applied_in_row + 1 if self.applied_steps > applied_before else 0
+                extra_steps += 1
+            precision.lower_settled_scale(self.scaler)
         if spec.warmup_min_s or spec.measured_min_s:
             # The first step is not representative, and the estimate needs at least one step.
-            while more := self._as_rank_0(_steps_to(spec.warmup_min_s, times_s[1:])):
-                times_s += take(more)
+            while further_steps := self._follow_rank_0(_estimate_steps_for(spec.warmup_min_s, times_s[1:])):
+                times_s += take_steps(further_steps)
         steady = None
         if spec.warmup_steps_max is not None:
-            steady = lengthened(times_s, take, spec.warmup_steps, spec.warmup_steps_max, self._as_rank_0)
-        return WarmUp(losses[0].item() if losses else None, len(times_s), steady, _step_s(times_s) if times_s else None)
+            steady = extend_warmup(times_s, take_steps, spec.warmup_steps, spec.warmup_steps_max, self._follow_rank_0)
+        return WarmupResult(
+            losses[0].item() if losses else None, len(times_s), steady, _recent_step_s(times_s) if times_s else None
+        )
 
-    def steps_to_measure(self, warmup: WarmUp) -> int:
+    def count_steps_to_measure(self, warmup: WarmupResult) -> int:
         """Return the number of steps of the window - the configured number, or more if the minimum duration needs them.
 
         Collective, to be called after the warm-up.
         """
-        asked = self.spec.measured_steps
+        min_steps = self.spec.measured_steps
         if not self.spec.measured_min_s or warmup.step_s is None:
-            return asked
-        return self._as_rank_0(max(asked, math.ceil(_MARGIN * self.spec.measured_min_s / warmup.step_s)))
+            return min_steps
+        return self._follow_rank_0(
+            max(min_steps, math.ceil(_WINDOW_MARGIN_FACTOR * self.spec.measured_min_s / warmup.step_s))
+        )
 
-    def _as_rank_0(self, decision: int) -> int:
+    def _follow_rank_0(self, decision: int) -> int:
         """Return the decision of rank 0 on every rank. Raises what torch raises if a rank is lost."""
         if self._world_size == 1:
             return decision
-        decided = torch.tensor(decision, device=self.device)
-        dist.broadcast(decided, src=0)
-        return int(decided.item())
+        shared_decision = torch.tensor(decision, device=self.device)
+        dist.broadcast(shared_decision, src=0)
+        return int(shared_decision.item())
 
 
-def _steps_to(least_s: float, times_s: list[float]) -> int:
+def _estimate_steps_for(min_s: float, times_s: list[float]) -> int:
     """Estimate how many more steps are needed before their total duration is checked again; 0 if it is long enough.
 
     Args:
@@ -213,14 +217,14 @@ def _steps_to(least_s: float, times_s: list[float]) -> int:
     """
     if not times_s:
         return 2
-    missing_s = least_s - sum(times_s)
+    missing_s = min_s - sum(times_s)
     # At most twice as many as were done, because the estimate from a few steps is uncertain.
-    return max(0, min(math.ceil(missing_s / _step_s(times_s)), 2 * len(times_s)))
+    return max(0, min(math.ceil(missing_s / _recent_step_s(times_s)), 2 * len(times_s)))
 
 
-def _step_s(times_s: Sequence[float]) -> float:
+def _recent_step_s(times_s: Sequence[float]) -> float:
     """Return the recent duration of a step in seconds, never 0."""
-    return max(statistics.median(times_s[-_LATEST:]), _SHORTEST_STEP_S)
+    return max(statistics.median(times_s[-_RECENT_STEPS:]), _MIN_STEP_S)
 
 
 class CpuClock:
@@ -277,7 +281,7 @@ def make_clock(device: torch.device) -> Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class MeasuredWindow:
     """Measured window of a rank.
 
     Attributes:
@@ -289,34 +293,41 @@ class Window:
         loss_devices: devices that held the losses.
     """
 
-    started: float
+    started_at: float
     step_times_s: tuple[float, ...]
     window_s: float
     process_time_s: float
     losses: tuple[float, ...]
-    losses_on: tuple[str, ...] = ()
+    loss_devices: tuple[str, ...] = ()
 
 
-def measure(step: Callable[[], Tensor], steps: int, clock: Clock, barrier: Callable[[], None]) -> Window:
+def measure_steps(
+    run_step: Callable[[], Tensor], steps: int, clock: Clock, barrier: Callable[[], None]
+) -> MeasuredWindow:
     """Time a number of steps between two barriers and synchronisations of the device.
 
     Within the window nothing waits, and no loss is read.
     """
     barrier()
     clock.synchronize()
-    started = time.time()
+    started_at = time.time()
     process_start_s, start_s = time.process_time(), time.perf_counter()
     clock.mark()
     losses = []
     for _ in range(steps):
-        losses.append(step())
+        losses.append(run_step())
         clock.mark()
     clock.synchronize()
     window_s = time.perf_counter() - start_s
     process_time_s = time.process_time() - process_start_s
     barrier()
-    read, losses_on = torch.stack(losses).double().cpu().tolist(), tuple(sorted({str(loss.device) for loss in losses}))
-    return Window(started, tuple(clock.step_times_s()), window_s, process_time_s, tuple(read), losses_on)
+    loss_values, loss_devices = (
+        torch.stack(losses).double().cpu().tolist(),
+        tuple(sorted({str(loss.device) for loss in losses})),
+    )
+    return MeasuredWindow(
+        started_at, tuple(clock.step_times_s()), window_s, process_time_s, tuple(loss_values), loss_devices
+    )
 
 
 def measure_communication(training: Training, step_times_s: tuple[float, ...]) -> tuple[float, float]:
@@ -330,22 +341,26 @@ def measure_communication(training: Training, step_times_s: tuple[float, ...]) -
         training: the training, after its window.
         step_times_s: durations of the steps of the window.
     """
-    repeats = min(max(len(step_times_s), _FEWEST_STEPS), _MOST_STEPS)
-    numbers: Counter[tuple[torch.dtype, torch.device]] = Counter()
+    repeats = min(max(len(step_times_s), _MIN_REPEATS), _MAX_REPEATS)
+    element_counts: Counter[tuple[torch.dtype, torch.device]] = Counter()
     for parameter in training.model.parameters():
         if parameter.requires_grad:
-            numbers[parameter.dtype, parameter.device] += parameter.numel()
-    buffers = [torch.zeros(count, dtype=kind, device=device) for (kind, device), count in numbers.items()]
+            element_counts[parameter.dtype, parameter.device] += parameter.numel()
+    buffers = [torch.zeros(count, dtype=kind, device=device) for (kind, device), count in element_counts.items()]
 
-    def reduce() -> None:
+    def all_reduce_buffers() -> None:
         for buffer in buffers:
             dist.all_reduce(buffer)
 
-    alone_s = _median_s(lambda: training.step(communicate=False), make_clock(training.device), repeats)
-    return statistics.median(step_times_s) - alone_s, _median_s(reduce, make_clock(training.device), repeats)
+    no_reduction_s = _median_duration_s(
+        lambda: training.run_step(communicate=False), make_clock(training.device), repeats
+    )
+    return statistics.median(step_times_s) - no_reduction_s, _median_duration_s(
+        all_reduce_buffers, make_clock(training.device), repeats
+    )
 
 
-def _median_s(action: Callable[[], object], clock: Clock, repeats: int) -> float:
+def _median_duration_s(action: Callable[[], object], clock: Clock, repeats: int) -> float:
     """Return the median duration (seconds) of an action after one warm-up call. Collective."""
     dist.barrier()
     action()  # a warm-up

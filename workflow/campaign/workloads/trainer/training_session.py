@@ -27,34 +27,40 @@ from campaign.common.accelerators import ACCELERATORS
 from campaign.spec.record import Status
 from campaign.workloads.steady_warmup import NOT_STEADY, SHORT_WINDOW
 from campaign.workloads.trainer import models, precision, rank_device
-from campaign.workloads.trainer.cpu_data_parallel import CpuReplicas
+from campaign.workloads.trainer.cpu_data_parallel import CpuDataParallel
 from campaign.workloads.trainer.input_pipeline import Feed, make_feed
-from campaign.workloads.trainer.models import flops_per_step
+from campaign.workloads.trainer.models import count_step_flops
 from campaign.workloads.trainer.paced_modules import PacedDevices
-from campaign.workloads.trainer.parallel_strategies import name_of
-from campaign.workloads.trainer.rank_device import choose_device, device_module, elsewhere, identity, places
-from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, TrainSpec, mixed_objection
+from campaign.workloads.trainer.parallel_strategies import strategy_name
+from campaign.workloads.trainer.rank_device import (
+    choose_device,
+    describe_foreign_devices,
+    device_module,
+    identify_device,
+    locate_tensors,
+)
+from campaign.workloads.trainer.rank_interface import RankEnvironment, RankResult, TrainSpec, unsupported_mixed_reason
 from campaign.workloads.trainer.timed_steps import (
     Clock,
+    MeasuredWindow,
     Training,
-    WarmUp,
-    Window,
+    WarmupResult,
     make_clock,
-    measure,
     measure_communication,
+    measure_steps,
 )
 
-_FEWEST_WARMUP_STEPS = 5  # DDP rebuilds its buckets after the first, cuDNN tunes per shape, the fp16 scaler backs off
-_FEWEST_PACED_STEPS = 2  # a pace is held from the second step on
+_MIN_WARMUP_STEPS = 5  # DDP rebuilds its buckets after the first, cuDNN tunes per shape, the fp16 scaler backs off
+_MIN_PACED_WARMUP_STEPS = 2  # a pace is held from the second step on
 _COMPILERS = ("c++", "g++", "clang++")
-_PROGRAM = "#include <Python.h>\n#include <vector>\nint main() { return std::vector<int>(1)[0]; }\n"
-_COMPILER_PATIENCE_S = 60
-_NEARLY_FULL = 0.9
+_TEST_PROGRAM = "#include <Python.h>\n#include <vector>\nint main() { return std::vector<int>(1)[0]; }\n"
+_COMPILER_TIMEOUT_S = 60
+_FULL_MEMORY_SHARE = 0.9
 """Share of a device's memory above which it counts as full. The rest is used by CUDA and lost to fragmentation."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Measurement:
+class _WindowMeasurement:
     """Measured window of a rank.
 
     Attributes:
@@ -65,7 +71,7 @@ class _Measurement:
         places_at_end: devices of tensors by kind at the end.
     """
 
-    window: Window
+    window: MeasuredWindow
     skipped_steps: int
     lost_s: tuple[float, ...] | None
     read_s: float | None
@@ -81,114 +87,116 @@ class _Measurement:
 class TrainingSession:
     """Session of one rank. `run` measures; `close` must be called after it."""
 
-    def __init__(self, spec: TrainSpec, place: RankEnvironment, import_s: float) -> None:
+    def __init__(self, spec: TrainSpec, rank_environment: RankEnvironment, import_s: float) -> None:
         self.spec = spec
-        self.place = place
+        self.rank_environment = rank_environment
         self.device = torch.device("cpu")
         self.phases_s: dict[str, float] = {"import": import_s}
         self._training: Training | None = None
-        self._built: dict[str, Any] = {}
+        self._model_fields: dict[str, Any] = {}
         self.flags: list[str] = []
 
     def run(self) -> RankResult:
         """Set up, warm up, measure and judge the run of this rank. Raises what torch raises."""
         # Set before any tensor work, which creates OpenMP's thread pool. A rank uses one core.
         torch.set_num_threads(1)
-        spec, place = self.spec, self.place
+        spec, rank_environment = self.spec, self.rank_environment
         self._choose_device()
-        reason = unsupported_reason(spec, place.world_size, self.device)
+        reason = unsupported_run_reason(spec, rank_environment.world_size, self.device)
         if reason:
-            return self.result("unsupported", reason=reason)
-        precision.switch_on(spec.precision)
+            return self.build_result("unsupported", reason=reason)
+        precision.set_matmul_precision(spec.precision)
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
-        with self._phase("group"):
+        with self._time_phase("group"):
             self._join_group()
-        with self._phase("model"):
-            paced = self._paced()
-            trainable = self._build()
-        reason = unsupported_by(spec, trainable)
+        with self._time_phase("model"):
+            paced_devices = self._make_paced_devices()
+            trainable = self._build_model()
+        reason = unsupported_model_reason(spec, trainable)
         if reason:
-            return self.result("unsupported", reason=reason)
+            return self.build_result("unsupported", reason=reason)
         feed, input_bytes = self._open_input(trainable)
-        with self._phase("wrap"):
-            training = Training(spec, trainable, feed, self.device, place.world_size, paced)
+        with self._time_phase("wrap"):
+            training = Training(spec, trainable, feed, self.device, rank_environment.world_size, paced_devices)
             self._training = training
             types = self._observe_types(training, trainable)
-        with self._phase("warmup"):
+        with self._time_phase("warmup"):
             warmup = training.warm_up()
-            steps = training.steps_to_measure(warmup)
+            steps = training.count_steps_to_measure(warmup)
             clock = make_clock(self.device)
             clock.synchronize()
-        if warmup.steady is False:
+        if warmup.is_steady is False:
             self.flags.append(NOT_STEADY)
         measurement = self._measure_window(training, trainable, steps, clock)
         details = self._describe_window(training, measurement, warmup, types)
         details["input_bytes_per_step"] = input_bytes
         flaw = self._find_precision_flaw(details, types)
-        if training.strategy.name == "ddp" and spec.resolved_options()["measure_communication"]:
+        if training.strategy.name == "ddp" and spec.resolve_options()["measure_communication"]:
             exposed_s, allreduce_s = measure_communication(training, measurement.window.step_times_s)
             details |= {"exposed_communication_s": exposed_s, "allreduce_s": allreduce_s}
-        status, reason, evidence = self._judge(measurement, flaw)
-        return self.result(status, reason=reason, evidence=evidence, **details)
+        status, reason, evidence = self._judge_run(measurement, flaw)
+        return self.build_result(status, reason=reason, evidence=evidence, **details)
 
     def _choose_device(self) -> None:
         """Choose the device of the rank, bind the process to its socket, and flag conditions that distort measurements."""
-        self.device = choose_device(self.spec.device, self.place.local_rank, self.spec.replicas)
-        numa, distant = rank_device.bound_to_socket(self.device) if self.spec.replicas == 1 else ("", "")
-        self._built["numa"] = numa
-        self.flags = [*self._conditions(), *([distant] if distant else [])]
+        self.device = choose_device(self.spec.device, self.rank_environment.local_rank, self.spec.replicas)
+        numa, flag = rank_device.bind_to_socket(self.device) if self.spec.replicas == 1 else ("", "")
+        self._model_fields["numa"] = numa
+        self.flags = [*self._find_distorting_conditions(), *([flag] if flag else [])]
 
     def _open_input(self, trainable: models.Trainable) -> tuple[Feed, int]:
         """Open the input, and return it with its bytes per step."""
-        with self._phase("input"):
-            feed, input_bytes = make_feed(self.spec, trainable, self.place.rank, self.place.world_size, self.device)
+        with self._time_phase("input"):
+            feed, input_bytes = make_feed(
+                self.spec, trainable, self.rank_environment.rank, self.rank_environment.world_size, self.device
+            )
         self.flags += feed.flags
         if feed.written_s is not None:  # Writing a dataset is no part of the input: a real dataset exists already.
             self.phases_s["dataset"] = feed.written_s
             self.phases_s["input"] -= feed.written_s
         return feed, input_bytes
 
-    def _observe_types(self, training: Training, trainable: models.Trainable) -> precision.SeenTypes:
+    def _observe_types(self, training: Training, trainable: models.Trainable) -> precision.DtypeObserver:
         """Observe the number types of the first layer from now on."""
         model = training.model
-        replicas = model.modules_of_replicas if isinstance(model, CpuReplicas) else ()
-        return precision.SeenTypes(trainable.network, training.strategy.name == "fsdp", replicas)
+        replicas = model.replica_modules if isinstance(model, CpuDataParallel) else ()
+        return precision.DtypeObserver(trainable.network, training.strategy.name == "fsdp", replicas)
 
     def _measure_window(
         self, training: Training, trainable: models.Trainable, steps: int, clock: Clock
-    ) -> _Measurement:
+    ) -> _WindowMeasurement:
         """Measure the steps of the window, and what else happened in the window."""
-        places_at_start = self._places(trainable)
+        places_at_start = self._locate_tensors(trainable)
         if self.device.type != "cpu":
             device_module(self.device.type).reset_peak_memory_stats(self.device)
-        if training.paced is not None:
-            training.paced.begin_window()
-        applied, waited_s = training.applied_steps, training.feed.waited_s
-        window = measure(training.step, steps, clock, self._barrier)
-        places_at_end = {**self._places(trainable), "losses": window.losses_on}
+        if training.paced_devices is not None:
+            training.paced_devices.begin_window()
+        applied_before, waited_s = training.applied_steps, training.feed.waited_s
+        window = measure_steps(training.run_step, steps, clock, self._wait_for_ranks)
+        places_at_end = {**self._locate_tensors(trainable), "losses": window.loss_devices}
         if window.window_s < self.spec.measured_min_s:
             self.flags.append(SHORT_WINDOW)
         read_s = None if waited_s is None or training.feed.waited_s is None else training.feed.waited_s - waited_s
-        return _Measurement(
+        return _WindowMeasurement(
             window=window,
-            skipped_steps=steps - (training.applied_steps - applied),
-            lost_s=None if training.paced is None else training.paced.lost_s(),
+            skipped_steps=steps - (training.applied_steps - applied_before),
+            lost_s=None if training.paced_devices is None else training.paced_devices.compute_lost_s(),
             read_s=read_s,
             places_at_start=places_at_start,
             places_at_end=places_at_end,
         )
 
     def _describe_window(
-        self, training: Training, measurement: _Measurement, warmup: WarmUp, types: precision.SeenTypes
+        self, training: Training, measurement: _WindowMeasurement, warmup: WarmupResult, types: precision.DtypeObserver
     ) -> dict[str, Any]:
         """Return the fields of the result that the window has determined."""
         window, traffic = measurement.window, training.strategy.traffic
-        memory_peaks = _memory_peaks(self.device)  # Before the probe of the precision, which needs memory as well.
-        in_force = precision.in_force(self.spec.precision, self.device, *types.types())
+        memory_peaks = _read_memory_peaks(self.device)  # Before the probe of the precision, which needs memory as well.
+        in_force = precision.measure_precision(self.spec.precision, self.device, *types.weight_and_gradient_types())
         return {
             "step_times_s": window.step_times_s,
-            "window_started": window.started,
+            "window_started": window.started_at,
             "window_s": window.window_s,
             "warmup_steps": warmup.steps,
             "skipped_steps": measurement.skipped_steps,
@@ -200,57 +208,57 @@ class TrainingSession:
             **memory_peaks,
             "process_time_s": window.process_time_s,
             "precision": in_force,
-            "loss_first": _finite(window.losses[0] if warmup.loss_first is None else warmup.loss_first),
-            "loss_last": _finite(window.losses[-1]),
-            "flops_per_step": flops_per_step(self.spec) if self.place.rank == 0 else None,
+            "loss_first": _finite_or_none(window.losses[0] if warmup.loss_first is None else warmup.loss_first),
+            "loss_last": _finite_or_none(window.losses[-1]),
+            "flops_per_step": count_step_flops(self.spec) if self.rank_environment.rank == 0 else None,
             "work_on": measurement.list_places(),
             "in_force": {"precision": in_force, **training.kernels},
         }
 
-    def _find_precision_flaw(self, details: dict[str, Any], types: precision.SeenTypes) -> str:
+    def _find_precision_flaw(self, details: dict[str, Any], types: precision.DtypeObserver) -> str:
         """Describe how the run computed in another precision than configured; '' if it did not.
 
         With `fsdp_precision: mixed`, the type of the weights is added to `details`.
         """
         spec, in_force = self.spec, details["precision"]
-        flaw = precision.flaw(spec.precision, in_force)
-        if spec.mixed:
-            weights = str(types.types()[0]).removeprefix("torch.")
+        flaw = precision.describe_precision_mismatch(spec.precision, in_force)
+        if spec.is_mixed_precision:
+            weights = str(types.weight_and_gradient_types()[0]).removeprefix("torch.")
             details["in_force"]["weights"] = weights
             flaw = flaw or ("" if weights == "bfloat16" else f"weights in the pass are {weights}")
-        returned = types.differing(spec.precision, spec.replicas)
-        if returned:
-            return f"the first layer that computes returned {returned}"
+        type_mismatch = types.describe_type_mismatch(spec.precision, spec.replicas)
+        if type_mismatch:
+            return f"the first layer that computes returned {type_mismatch}"
         if not flaw and in_force != spec.precision:
             self.flags.append(f"precision in force is {in_force}")
         return flaw
 
-    def result(self, status: Status, **fields: Any) -> RankResult:
+    def build_result(self, status: Status, **fields: Any) -> RankResult:
         """Build the result of this rank from the given fields and the facts known so far, also after an exception."""
-        fields["in_force"] = {**fields.get("in_force", {}), **rank_device.libraries(self.device)}
+        fields["in_force"] = {**fields.get("in_force", {}), **rank_device.read_library_versions(self.device)}
         return RankResult(
-            rank=self.place.rank,
-            world_size=self.place.world_size,
+            rank=self.rank_environment.rank,
+            world_size=self.rank_environment.world_size,
             host=socket.gethostname(),
             status=status,
             phases_s=self.phases_s,
             samples_per_step=self.spec.batch * self.spec.replicas,
             torch_version=torch.__version__,
             flags=tuple(self.flags),
-            **{**self._built, **self._of_the_device(), **fields},
+            **{**self._model_fields, **self._device_fields(), **fields},
         )
 
-    def _of_the_device(self) -> dict[str, Any]:
+    def _device_fields(self) -> dict[str, Any]:
         """Return the fields of the result that describe the device."""
-        others = rank_device.uuids_of_replicas(self.device, self.spec.replicas)
-        return {**identity(self.device), "replica_uuids": others, **_memory_peaks(self.device)}
+        replica_uuids = rank_device.list_replica_uuids(self.device, self.spec.replicas)
+        return {**identify_device(self.device), "replica_uuids": replica_uuids, **_read_memory_peaks(self.device)}
 
-    def full_device(self) -> str:
+    def describe_full_device(self) -> str:
         """Describe how full the device's memory was at its peak; '' if it was not nearly full, or if that is unknown."""
         if self.device.type == "cpu":
             return ""
         module = device_module(self.device.type)
-        return nearly_full(
+        return describe_full_memory(
             module.max_memory_reserved(self.device), module.get_device_properties(self.device).total_memory
         )
 
@@ -269,7 +277,7 @@ class TrainingSession:
             dist.destroy_process_group()
 
     @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
+    def _time_phase(self, name: str) -> Iterator[None]:
         """Record the duration of the context as a phase of the run."""
         start_s = time.perf_counter()
         try:
@@ -279,21 +287,21 @@ class TrainingSession:
 
     def _join_group(self) -> None:
         """Join the process group of the run, unless it has a single process."""
-        if self.place.world_size > 1:
+        if self.rank_environment.world_size > 1:
             dist.init_process_group(
                 ACCELERATORS[self.spec.device].backend,
                 device_id=None if self.device.type == "cpu" else self.device,
-                rank=self.place.rank,
-                world_size=self.place.world_size,
+                rank=self.rank_environment.rank,
+                world_size=self.rank_environment.world_size,
                 timeout=timedelta(seconds=self.spec.time_out_s),
             )
 
-    def _barrier(self) -> None:
+    def _wait_for_ranks(self) -> None:
         """Wait for all ranks of the run."""
-        if self.place.world_size > 1:
+        if self.rank_environment.world_size > 1:
             dist.barrier(device_ids=None if self.device.type == "cpu" else [self.device.index])
 
-    def _paced(self) -> PacedDevices | None:
+    def _make_paced_devices(self) -> PacedDevices | None:
         """Create the emulated devices of this process, or return None without emulation.
 
         To be called before the model is built, because counting operations draws random numbers.
@@ -301,81 +309,90 @@ class TrainingSession:
         spec, replicas = self.spec, self.spec.replicas
         if not spec.pace_gflops:
             return None
-        counted = models.count(spec.model, models.shaping_options(spec.model, spec.options)) or {}
-        options = spec.resolved_options()
+        module_flops = (
+            models.count_module_flops(spec.model, models.select_shaping_options(spec.model, spec.options)) or {}
+        )
+        options = spec.resolve_options()
         samples = spec.batch // int(options["accumulation"])
-        operations = {name: samples * each for name, each in counted.items()}
-        own = spec.pace_gflops[self.place.rank * replicas :][:replicas]
-        of_step, alone = (flops_per_step(spec) or 0.0) / replicas, self.place.world_size == 1
-        updates = 1 / self.place.world_size if options["parallel"] in ("zero1", "fsdp") else 1.0
-        return PacedDevices(operations, of_step, own, alone=alone, updates=updates)
+        operations = {name: samples * flops for name, flops in module_flops.items()}
+        rates_gflops = spec.pace_gflops[self.rank_environment.rank * replicas :][:replicas]
+        step_operations, is_single_process = (
+            (count_step_flops(spec) or 0.0) / replicas,
+            self.rank_environment.world_size == 1,
+        )
+        update_share = 1 / self.rank_environment.world_size if options["parallel"] in ("zero1", "fsdp") else 1.0
+        return PacedDevices(
+            operations, step_operations, rates_gflops, is_single_process=is_single_process, update_share=update_share
+        )
 
-    def _build(self) -> models.Trainable:
+    def _build_model(self) -> models.Trainable:
         """Build the model of the run on its device, ready for training."""
         torch.manual_seed(self.spec.seed)
-        options = self.spec.resolved_options()
-        late = models.is_late(self.spec.model)
-        trainable = models.build(self.spec.model, options, "meta" if late else "cpu")
+        options = self.spec.resolve_options()
+        is_deferred = models.is_deferred(self.spec.model)
+        trainable = models.build_model(self.spec.model, options, "meta" if is_deferred else "cpu")
         # A complete large model may fit neither on a device nor on the host.
-        if not (late and name_of(self.spec, self.place.world_size) == "fsdp"):
-            models.materialise(trainable, self.device, self.spec.seed)
-        if self.spec.channels_last and any(weight.dim() == 4 for weight in trainable.parameters()):
+        if not (is_deferred and strategy_name(self.spec, self.rank_environment.world_size) == "fsdp"):
+            models.materialise_weights(trainable, self.device, self.spec.seed)
+        if self.spec.uses_channels_last and any(weight.dim() == 4 for weight in trainable.parameters()):
             trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs leave it out
             self.flags.append("channels_last")
         trainable.train()
-        self._built["parameters"] = sum(parameter.numel() for parameter in trainable.parameters())
+        self._model_fields["parameters"] = sum(parameter.numel() for parameter in trainable.parameters())
         return trainable
 
-    def _places(self, trainable: models.Trainable) -> dict[str, tuple[str, ...]]:
+    def _locate_tensors(self, trainable: models.Trainable) -> dict[str, tuple[str, ...]]:
         """Return the devices of parameters and gradients, by kind."""
         parameters = list(trainable.parameters())
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        return places({"parameters": parameters, "gradients": gradients})
+        return locate_tensors({"parameters": parameters, "gradients": gradients})
 
-    def _judge(self, measurement: _Measurement, precision_flaw: str) -> tuple[Status, str, str]:
+    def _judge_run(self, measurement: _WindowMeasurement, precision_flaw: str) -> tuple[Status, str, str]:
         """Return status, reason and evidence of the run."""
         at_start, at_end = measurement.places_at_start, measurement.places_at_end
-        astray = elsewhere(self.device, at_end) or elsewhere(self.device, at_start)
-        if astray:
-            return "invalid", f"the work was not all on {self.device}, the device of this rank", astray
+        foreign_devices = describe_foreign_devices(self.device, at_end) or describe_foreign_devices(
+            self.device, at_start
+        )
+        if foreign_devices:
+            return "invalid", f"the work was not all on {self.device}, the device of this rank", foreign_devices
         if precision_flaw:
             return "invalid", f"the run did not compute in {self.spec.precision}", precision_flaw
-        losses, skipped = measurement.window.losses, measurement.skipped_steps
+        losses, skipped_steps = measurement.window.losses, measurement.skipped_steps
         steps = len(losses)
         for number, loss in enumerate(losses, 1):
             if not math.isfinite(loss):
                 reason = "a loss in the measured window is not a finite number"
                 return "nan", reason, f"loss {loss} in measured step {number} of {steps}"
-        if skipped:
+        if skipped_steps:
             reason = "the gradient scaler dropped updates (gradients not finite); such steps are faster"
-            return "nan", reason, f"{skipped} of {steps} measured steps dropped"
+            return "nan", reason, f"{skipped_steps} of {steps} measured steps dropped"
         return "ok", "", ""
 
-    def _conditions(self) -> list[str]:
+    def _find_distorting_conditions(self) -> list[str]:
         """Return flags for conditions that distort the measurement."""
         flags: list[str] = []
         cores = len(os.sched_getaffinity(0))
-        ranks = (self.place.local_ranks or 0) * self.spec.replicas
-        paced = bool(
+        ranks = (self.rank_environment.local_ranks or 0) * self.spec.replicas
+        is_paced = bool(
             self.spec.pace_gflops
         )  # then the duration of a step depends neither on the number of cores nor on their speed
-        if self.device.type == "cpu" and ranks > cores and not paced:
+        if self.device.type == "cpu" and ranks > cores and not is_paced:
             flags.append(f"{ranks} ranks on {cores} cores")
-        fewest = _FEWEST_PACED_STEPS if paced else _FEWEST_WARMUP_STEPS
-        if self.spec.warmup_steps_max is None and self.spec.warmup_steps < fewest:
+        min_steps = _MIN_PACED_WARMUP_STEPS if is_paced else _MIN_WARMUP_STEPS
+        if self.spec.warmup_steps_max is None and self.spec.warmup_steps < min_steps:
             steps = "step" if self.spec.warmup_steps == 1 else "steps"
             flags.append(f"only {self.spec.warmup_steps} warm-up {steps}")
-        if self.device.type == "cpu" and precision.emulated_here(self.spec.precision) and not paced:
+        if self.device.type == "cpu" and precision.is_emulated_on_this_cpu(self.spec.precision) and not is_paced:
             flags.append(f"{self.spec.precision} is emulated on this CPU")
         return flags
 
 
-def _finite(loss: float) -> float | None:
+def _finite_or_none(loss: float) -> float | None:
     """Return a loss if it is finite, else None."""
     return loss if math.isfinite(loss) else None
 
 
-def _memory_peaks(device: torch.device) -> dict[str, int]:
+def _read_memory_peaks(device: torch.device) -> dict[str, int]:
     """Read the peaks of memory use in bytes, as far as they exist.
 
     The host's peak comes from /proc, because ru_maxrss of a fork starts at the size of its parent.
@@ -391,68 +408,68 @@ def _memory_peaks(device: torch.device) -> dict[str, int]:
     return peaks
 
 
-def nearly_full(reserved_bytes: int, total_bytes: int) -> str:
+def describe_full_memory(reserved_bytes: int, total_bytes: int) -> str:
     """Describe the peak of memory use if nearly all memory of the device was used; '' otherwise.
 
     Args:
         reserved_bytes: peak that torch's allocator reserved.
         total_bytes: memory of the device.
     """
-    if reserved_bytes < _NEARLY_FULL * total_bytes:
+    if reserved_bytes < _FULL_MEMORY_SHARE * total_bytes:
         return ""
     return f"memory in use at its peak: {reserved_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB"
 
 
-def unsupported_reason(spec: TrainSpec, world_size: int, device: torch.device) -> str | None:
+def unsupported_run_reason(spec: TrainSpec, world_size: int, device: torch.device) -> str | None:
     """Return the reason why a run with this specification is unsupported, or None."""
-    options, name = spec.resolved_options(), name_of(spec, world_size)
-    if reason := mixed_objection(options, spec.precision, world_size):
+    options, name = spec.resolve_options(), strategy_name(spec, world_size)
+    if reason := unsupported_mixed_reason(options, spec.precision, world_size):
         return reason
     if device.type == "cpu" and options["input"] == "h2d":
         return "input h2d copies from the host to a device; on a CPU they are the same memory"
     if reason := precision.unsupported_reason(spec.precision, device, options["emulation"] == "allow"):
         return reason
-    if spec.channels_last and name == "fsdp":
+    if spec.uses_channels_last and name == "fsdp":
         return "channels_last: fully_shard takes contiguous weights only (torch 2.13)"
     if options["compile"] and name == "dp":
         return "compile: DataParallel makes new modules every step, and torch.compile would compile each of them again"
     if options["compile"] and spec.pace_gflops:
         return "compile: a compiled model has no modules left that could be held to a device's pace (emulation.pace)"
-    if options["compile"] and (problem := compiler_problem()):
+    if options["compile"] and (problem := find_compiler_problem()):
         return f"compile: torch.compile needs a C++ compiler, and none works here ({problem})"
-    if spec.pace_gflops and models.flops_per_step(spec) is None:
+    if spec.pace_gflops and models.count_step_flops(spec) is None:
         return f"{spec.model}: its operations cannot be counted, so that no device's pace can be held (emulation.pace)"
     return None
 
 
-def unsupported_by(spec: TrainSpec, trainable: models.Trainable) -> str | None:
+def unsupported_model_reason(spec: TrainSpec, trainable: models.Trainable) -> str | None:
     """Return the reason why the built model does not support the specification, or None."""
-    if spec.resolved_options()["activation_checkpointing"] and not trainable.layers():
+    if spec.resolve_options()["activation_checkpointing"] and not trainable.find_layers():
         return f"activation_checkpointing: {spec.model} has no layers of one kind that could be computed again"
-    if spec.mixed and precision.has_batch_norms(trainable):
+    if spec.is_mixed_precision and precision.has_batch_norms(trainable):
         return f"fsdp_precision mixed: {spec.model} has batch norms, whose statistics are fp32; use autocast"
     return None
 
 
-def compiler_problem() -> str | None:
+def find_compiler_problem() -> str | None:
     """Return the reason why torch's C++ compiler cannot compile against Python's headers, or None if it can."""
     names = (os.environ["CXX"],) if os.environ.get("CXX") else _COMPILERS
-    found = next((path for name in names if (path := shutil.which(name))), None)
-    if found is None:
+    compiler = next((path for name in names if (path := shutil.which(name))), None)
+    if compiler is None:
         return f"no {', '.join(names)} on PATH"
-    command = [found, "-x", "c++", "-fsyntax-only", f"-I{sysconfig.get_paths()['include']}", "-"]
+    command = [compiler, "-x", "c++", "-fsyntax-only", f"-I{sysconfig.get_paths()['include']}", "-"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
-            input=_PROGRAM,
+            input=_TEST_PROGRAM,
             capture_output=True,
             text=True,
             check=False,
-            timeout=_COMPILER_PATIENCE_S,
+            timeout=_COMPILER_TIMEOUT_S,
             encoding="utf-8",
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return f"{found}: {error}"
-    if done.returncode == 0:
+        return f"{compiler}: {error}"
+    if process.returncode == 0:
         return None
-    return f"{found}: {(done.stderr.strip().splitlines() or ['exit code ' + str(done.returncode)])[0]}"
+    return f"{compiler}: {(process.stderr.strip().splitlines() or ['exit code ' + str(process.returncode)])[0]}"

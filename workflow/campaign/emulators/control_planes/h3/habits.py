@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from campaign.spec.operation_times import Operation, OperationTimes, Timed, published_times
+from campaign.spec.operation_times import Operation, OperationTime, OperationTimes, read_published_times
 
 RECORDED_READS = 210
 WRONG_LIST_COUNTS: dict[str, int] = {"lacking": 5, "more": 3, "swapped": 3}
@@ -86,7 +86,7 @@ class BoxBehaviour:
         self._session_attaches = self._draw_session()
         self._last_list_was_wrong = False
 
-    def _draw_session(self) -> tuple[Timed, ...]:
+    def _draw_session(self) -> tuple[OperationTime, ...]:
         """Draw a recorded session at random, weighted by its number of attaches."""
         sessions = _list_session_attaches()
         return self.random.choices(sessions, [len(mood) for mood in sessions])[0]
@@ -154,7 +154,7 @@ class BoxBehaviour:
 @cache
 def _load_recorded_times() -> OperationTimes:
     """Load the recorded times of H3 boxes."""
-    return published_times("h3")
+    return read_published_times("h3")
 
 
 @cache
@@ -180,15 +180,15 @@ def _list_durations_s(operation: Operation, box: str) -> tuple[float, ...]:
 @cache
 def _list_attach_durations_s(answer: str) -> tuple[float, ...]:
     """Return the recorded durations (seconds) of attaches with this answer."""
-    return tuple(_load_recorded_times().seconds("attach", answer=answer))
+    return tuple(_load_recorded_times().select_seconds("attach", answer=answer))
 
 
 @cache
-def _list_session_attaches() -> tuple[tuple[Timed, ...], ...]:
+def _list_session_attaches() -> tuple[tuple[OperationTime, ...], ...]:
     """Return the attaches of each box in each recorded session with logged answers."""
-    sessions: list[tuple[Timed, ...]] = []
+    sessions: list[tuple[OperationTime, ...]] = []
     for session in _load_recorded_times().sessions:
-        answered = [operation for operation in session.operations if operation.is_a("attach") and operation.answer]
+        answered = [operation for operation in session.operations if operation.matches("attach") and operation.answer]
         sessions += [
             tuple(operation for operation in answered if operation.box == box)
             for box in dict.fromkeys(operation.box for operation in answered)

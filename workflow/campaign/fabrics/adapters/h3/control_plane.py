@@ -35,7 +35,7 @@ from campaign.fabrics.http.options import ConnectionOptions
 from campaign.fabrics.operations import timing
 from campaign.fabrics.protocol import Capabilities
 from campaign.fabrics.state_file import DetachedDevice, DeviceSlot, StateFile
-from campaign.spec.hardware import Device, pool_devices
+from campaign.spec.hardware import Device, list_pool_devices
 from campaign.spec.operation_times import Operation
 from campaign.spec.site_hardware import DeviceKind, HostSpec, PoolSpec
 
@@ -296,7 +296,7 @@ class BoxLayout:
         for spec in self.pool:
             for number in range(spec.count):
                 counts[spec.kind, spec.model, spec.drawer or boxes[number * len(boxes) // spec.count]] += 1
-        devices = pool_devices(
+        devices = list_pool_devices(
             PoolSpec(kind=kind, model=model, count=count, drawer=box) for (kind, model, box), count in counts.items()
         )
         return devices, self.build_banks(devices)

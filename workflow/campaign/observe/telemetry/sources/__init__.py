@@ -23,7 +23,7 @@ SensorReading = tuple[str, str, float] | tuple[str, str, float, float]
 """Part of the host (`host`, `socket:0`, `gpu:UUID`, `nic:eth0` ..), quantity with its unit as suffix, value; and when that was, in
 Unix seconds, of a sample that others have taken before.
 
-Counters end in `_s`, `_j`, `_bytes` or `_count` and only ever grow; everything else is a value of the moment.
+Counters end in `_s`, `_j`, `_bytes` or `_count_applied_step` and only ever grow; everything else is a value of the moment.
 """
 
 
@@ -43,25 +43,25 @@ class SamplerOptions:
 class Probe(Protocol):
     """Values that are read together.
 
-    A probe with `needed_every_s()` is also read between samples if that is shorter than the interval.
+    A probe with `max_read_interval_s()` is also read between samples if that is shorter than the interval.
     """
 
     def read(self) -> Iterable[SensorReading]:
         """Read the current values. An exception ends only this probe."""
 
 
-class NotRead(Exception):
+class DevicesUnreadableError(Exception):
     """Error for devices of this host that cannot be read; the message gives the reason."""
 
 
-def open_probes(asked: SamplerOptions) -> tuple[list[Probe], list[str]]:
+def open_probes(options: SamplerOptions) -> tuple[list[Probe], list[str]]:
     """Open the probes of all sources on this host, and return them with the reasons why devices cannot be read."""
     probes: list[Probe] = []
     problems = []
     for name in SOURCES.values():
         module: Any = import_module(name)
         try:
-            probes += module.open_probes(asked)
-        except NotRead as error:
+            probes += module.open_probes(options)
+        except DevicesUnreadableError as error:
             problems.append(str(error))
     return probes, problems

@@ -10,50 +10,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.observe.telemetry.sources import NotRead, Probe, SamplerOptions, SensorReading
+from campaign.observe.telemetry.sources import DevicesUnreadableError, Probe, SamplerOptions, SensorReading
 
 _MIB = 2**20
 _DRIVER = "/dev/kfd"
 AmdCall = Callable[[Any, Any], dict[str, Any]]
 
 
-def _activity(smi: Any, handle: Any) -> dict[str, Any]:
+def _read_activity(smi: Any, handle: Any) -> dict[str, Any]:
     found = smi.amdsmi_get_gpu_activity(handle)
     return {"utilisation_pct": found["gfx_activity"], "memory_access_pct": found["umc_activity"]}
 
 
-def _power(smi: Any, handle: Any) -> dict[str, Any]:
+def _read_power(smi: Any, handle: Any) -> dict[str, Any]:
     found = smi.amdsmi_get_power_info(handle)
     now, mean = found.get("current_socket_power"), found.get("average_socket_power")
     return {"power_w": now if isinstance(now, int | float) and now else mean}
 
 
-def _energy(smi: Any, handle: Any) -> dict[str, Any]:
+def _read_energy(smi: Any, handle: Any) -> dict[str, Any]:
     found = smi.amdsmi_get_energy_count(handle)
     return {"energy_j": found["energy_accumulator"] * found["counter_resolution"] / 1e6}  # microjoules
 
 
-def _ecc(smi: Any, handle: Any) -> dict[str, Any]:
+def _read_ecc_counts(smi: Any, handle: Any) -> dict[str, Any]:
     found = smi.amdsmi_get_gpu_total_ecc_count(handle)
     return {"ecc_corrected_count": found["correctable_count"], "ecc_uncorrected_count": found["uncorrectable_count"]}
 
 
-def _calls(smi: Any) -> tuple[list[AmdCall], list[AmdCall]]:
+def _list_calls(smi: Any) -> tuple[list[AmdCall], list[AmdCall]]:
     """Return the calls for fast-changing values, and the calls for the remaining values."""
     place, metric = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
     fast: list[AmdCall] = [
-        _activity,
+        _read_activity,
         lambda smi, handle: {
             "memory_used_mib": smi.amdsmi_get_gpu_memory_usage(handle, smi.AmdSmiMemoryType.VRAM) / _MIB
         },
-        _power,
-        _energy,
+        _read_power,
+        _read_energy,
     ]
     clocks = {"clock_sm_mhz": smi.AmdSmiClkType.GFX, "clock_memory_mhz": smi.AmdSmiClkType.MEM}
     slow: list[AmdCall] = [
         lambda smi, handle: {"temperature_c": smi.amdsmi_get_temp_metric(handle, place, metric)},
         lambda smi, handle: {name: smi.amdsmi_get_clock_info(handle, clock)["clk"] for name, clock in clocks.items()},
-        _ecc,
+        _read_ecc_counts,
     ]
     return fast, slow
 
@@ -79,17 +79,19 @@ class _AmdDevice:
             ]
 
 
-def probes(smi: Any) -> list[Probe]:
+def create_probes(smi: Any) -> list[Probe]:
     """Create the probes of all devices through a module with AMD SMI's functions."""
     try:
         smi.amdsmi_init()
         handles = {f"gpu:{smi.amdsmi_get_gpu_device_uuid(each)}": each for each in smi.amdsmi_get_processor_handles()}
     except smi.AmdSmiException:
         return []
-    return [_AmdDevice(smi, handle, part, list(calls)) for calls in _calls(smi) for part, handle in handles.items()]
+    return [
+        _AmdDevice(smi, handle, part, list(calls)) for calls in _list_calls(smi) for part, handle in handles.items()
+    ]
 
 
-def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
+def open_probes(options: SamplerOptions) -> Sequence[Probe]:
     if not Path(_DRIVER).exists():
         return []
     try:
@@ -97,5 +99,5 @@ def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
     except (
         Exception
     ) as error:  # its import loads the driver's library, and fails in ways of its own where there is none
-        raise NotRead(f"the package amdsmi cannot be loaded there: {error}") from error
-    return probes(amdsmi)
+        raise DevicesUnreadableError(f"the package amdsmi cannot be loaded there: {error}") from error
+    return create_probes(amdsmi)

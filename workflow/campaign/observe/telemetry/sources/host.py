@@ -22,7 +22,7 @@ _WORD_BYTES = 4  # InfiniBand counts words
 _SYS = Path("/sys")
 
 
-class _File:
+class _ProcFile:
     """File of /proc with an open descriptor, parsed at each read."""
 
     def __init__(self, path: str, parse: Callable[[str], Iterator[SensorReading]]) -> None:
@@ -36,7 +36,7 @@ class _File:
         return self._parse(text.decode())
 
 
-def processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Iterator[SensorReading]:
+def parse_processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Iterator[SensorReading]:
     """Parse /proc/stat into seconds since boot that processors were busy, were taken by other guests, and had in total.
 
     Args:
@@ -60,14 +60,14 @@ def processors(text: str, sockets: Mapping[str, int], ticks_per_s: float) -> Ite
     yield from ((part, quantity, value) for (part, quantity), value in sums.items())
 
 
-def memory(text: str) -> Iterator[SensorReading]:
+def parse_memory(text: str) -> Iterator[SensorReading]:
     """Parse /proc/meminfo into the memory that is not available to programs."""
     kib = {line.split(":")[0]: float(line.split()[1]) for line in text.splitlines() if line}
     if {"MemTotal", "MemAvailable"} <= kib.keys():
         yield "host", "memory_used_mib", (kib["MemTotal"] - kib["MemAvailable"]) / 1024
 
 
-def disks(text: str, is_disk: Callable[[str], bool]) -> Iterator[SensorReading]:
+def parse_disks(text: str, is_disk: Callable[[str], bool]) -> Iterator[SensorReading]:
     """Parse /proc/diskstats into bytes read and written per whole disk; stacked devices (RAID, LVM, partitions, loops) would
     count twice.
     """
@@ -78,7 +78,7 @@ def disks(text: str, is_disk: Callable[[str], bool]) -> Iterator[SensorReading]:
             yield f"disk:{words[2]}", "disk_written_bytes", float(words[9]) * _SECTOR_BYTES
 
 
-def networks(text: str, is_card: Callable[[str], bool]) -> Iterator[SensorReading]:
+def parse_networks(text: str, is_card: Callable[[str], bool]) -> Iterator[SensorReading]:
     """Interfaces, from /proc/net/dev: `loopback`; `nic` for what carries traffic; `virtual` for what repeats another's (a bond).
 
     Where no interface is a card (in a container, on an emulated host), each counts for itself.
@@ -94,7 +94,7 @@ def networks(text: str, is_card: Callable[[str], bool]) -> Iterator[SensorReadin
             yield f"{kind}:{name}", "sent_bytes", float(counts[8])
 
 
-def load(text: str) -> Iterator[SensorReading]:
+def parse_load(text: str) -> Iterator[SensorReading]:
     yield "host", "load_1min", float(text.split()[0])
 
 
@@ -111,7 +111,7 @@ class _InfiniBand:
 
 
 @dataclass
-class _Energy:
+class _PackageEnergy:
     """Energy counters of processor packages (RAPL), which begin anew at a limit of their own. Unverified on hardware."""
 
     packages: Mapping[str, Path]
@@ -128,16 +128,16 @@ class _Energy:
             yield part, "package_energy_j", (now_uj + self.turned_uj.get(part, 0.0)) / 1e6
 
 
-def sockets_of(cpus: Path = _SYS / "devices/system/cpu") -> dict[str, int]:
+def socket_by_processor(cpus: Path = _SYS / "devices/system/cpu") -> dict[str, int]:
     """Return the socket of each processor by name."""
-    found = {}
+    sockets = {}
     for file in cpus.glob("cpu[0-9]*/topology/physical_package_id"):
         with suppress(OSError, ValueError):
-            found[file.parents[1].name] = int(file.read_text(encoding="utf-8"))
-    return found
+            sockets[file.parents[1].name] = int(file.read_text(encoding="utf-8"))
+    return sockets
 
 
-def energy(powercap: Path = _SYS / "class/powercap") -> Probe | None:
+def open_energy_probe(powercap: Path = _SYS / "class/powercap") -> Probe | None:
     """Open a probe of the processor packages whose energy counters this user may read, or return None."""
     packages, ranges_uj = {}, {}
     for directory in sorted(powercap.glob("intel-rapl:*")):
@@ -148,10 +148,10 @@ def energy(powercap: Path = _SYS / "class/powercap") -> Probe | None:
             part = f"socket:{directory.name.rpartition(':')[2]}"
             ranges_uj[part] = float((directory / "max_energy_range_uj").read_text(encoding="utf-8"))
             packages[part] = directory
-    return _Energy(packages, ranges_uj) if packages else None
+    return _PackageEnergy(packages, ranges_uj) if packages else None
 
 
-def infiniband(adapters: Path = _SYS / "class/infiniband") -> Probe | None:
+def open_infiniband_probe(adapters: Path = _SYS / "class/infiniband") -> Probe | None:
     counters = {
         f"port:{ports.parents[2].name}/{ports.parent.name}": ports
         for ports in sorted(adapters.glob("*/ports/*/counters"))
@@ -165,24 +165,27 @@ def _has_device(directory: Path) -> Callable[[str], bool]:
     return cache(lambda name: (directory / name / "device").exists())
 
 
-def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
-    ticks_per_s, sockets = os.sysconf("SC_CLK_TCK"), sockets_of()
+def open_probes(options: SamplerOptions) -> Sequence[Probe]:
+    ticks_per_s, sockets = os.sysconf("SC_CLK_TCK"), socket_by_processor()
     is_disk, is_card = _has_device(_SYS / "block"), _has_device(_SYS / "class/net")
     files: dict[str, Callable[[str], Iterator[SensorReading]]] = {
-        "stat": lambda text: processors(text, sockets, ticks_per_s),
-        "meminfo": memory,
-        "net/dev": lambda text: networks(text, is_card),
-        "diskstats": lambda text: disks(text, is_disk),
-        "loadavg": load,
+        "stat": lambda text: parse_processors(text, sockets, ticks_per_s),
+        "meminfo": parse_memory,
+        "net/dev": lambda text: parse_networks(text, is_card),
+        "diskstats": lambda text: parse_disks(text, is_disk),
+        "loadavg": parse_load,
     }
     probes: list[Probe] = []
     for name, parse in files.items():
         with suppress(OSError):
-            probes.append(_File(f"/proc/{name}", parse))
-    return [*probes, *(probe for probe in (energy(), infiniband(), Own()) if probe is not None)]
+            probes.append(_ProcFile(f"/proc/{name}", parse))
+    return [
+        *probes,
+        *(probe for probe in (open_energy_probe(), open_infiniband_probe(), SamplerOverhead()) if probe is not None),
+    ]
 
 
-class Own:
+class SamplerOverhead:
     """Probe of the processor time that sampling itself takes."""
 
     def read(self) -> Iterator[SensorReading]:

@@ -29,28 +29,28 @@ class _Sysman:
 
     zes: Any
 
-    def call(self, name: str, *arguments: Any) -> None:
+    def call_checked(self, name: str, *arguments: Any) -> None:
         if getattr(self.zes, name)(*arguments) != self.zes.ZE_RESULT_SUCCESS:
             raise _SysmanError(name)
 
-    def listed(self, name: str, handle_type: str, *of: Any) -> list[Any]:
+    def list_handles(self, name: str, handle_type: str, *parents: Any) -> list[Any]:
         """Return all handles of a kind."""
         count = c_uint32(0)
-        self.call(name, *of, byref(count), None)
+        self.call_checked(name, *parents, byref(count), None)
         handles = (getattr(self.zes, handle_type) * count.value)()
-        self.call(name, *of, byref(count), handles)
+        self.call_checked(name, *parents, byref(count), handles)
         return list(handles)
 
-    def filled(self, name: str, handle: Any, structure: str, kind: str = "") -> Any:
+    def fill_structure(self, name: str, handle: Any, structure: str, kind: str = "") -> Any:
         """Return a structure that a call fills in."""
-        found = getattr(self.zes, structure)()
+        result = getattr(self.zes, structure)()
         if kind:
-            found.stype = getattr(self.zes, kind)
-        self.call(name, handle, byref(found))
-        return found
+            result.stype = getattr(self.zes, kind)
+        self.call_checked(name, handle, byref(result))
+        return result
 
     def uuid(self, device: Any) -> str:
-        found = self.filled(
+        found = self.fill_structure(
             "zesDeviceGetProperties", device, "zes_device_properties_t", "ZES_STRUCTURE_TYPE_DEVICE_PROPERTIES"
         )
         text = bytes(found.core.uuid.id).hex()
@@ -58,42 +58,46 @@ class _Sysman:
 
     def memory_mib(self, device: Any) -> float:
         used = 0
-        for module in self.listed("zesDeviceEnumMemoryModules", "zes_mem_handle_t", device):
-            kind = self.filled(
+        for module in self.list_handles("zesDeviceEnumMemoryModules", "zes_mem_handle_t", device):
+            kind = self.fill_structure(
                 "zesMemoryGetProperties", module, "zes_mem_properties_t", "ZES_STRUCTURE_TYPE_MEM_PROPERTIES"
             )
             if kind.location == self.zes.ZES_MEM_LOC_DEVICE:
-                state = self.filled("zesMemoryGetState", module, "zes_mem_state_t", "ZES_STRUCTURE_TYPE_MEM_STATE")
+                state = self.fill_structure(
+                    "zesMemoryGetState", module, "zes_mem_state_t", "ZES_STRUCTURE_TYPE_MEM_STATE"
+                )
                 used += state.size - state.free
         return used / _MIB
 
     def energy_j(self, device: Any) -> float:
-        card = self.listed("zesDeviceEnumPowerDomains", "zes_pwr_handle_t", device)[0]
-        return float(self.filled("zesPowerGetEnergyCounter", card, "zes_power_energy_counter_t").energy) / 1e6
+        card = self.list_handles("zesDeviceEnumPowerDomains", "zes_pwr_handle_t", device)[0]
+        return float(self.fill_structure("zesPowerGetEnergyCounter", card, "zes_power_energy_counter_t").energy) / 1e6
 
     def clock_mhz(self, device: Any) -> float:
-        domain = self.listed("zesDeviceEnumFrequencyDomains", "zes_freq_handle_t", device)[0]
+        domain = self.list_handles("zesDeviceEnumFrequencyDomains", "zes_freq_handle_t", device)[0]
         return float(
-            self.filled("zesFrequencyGetState", domain, "zes_freq_state_t", "ZES_STRUCTURE_TYPE_FREQ_STATE").actual
+            self.fill_structure(
+                "zesFrequencyGetState", domain, "zes_freq_state_t", "ZES_STRUCTURE_TYPE_FREQ_STATE"
+            ).actual
         )
 
     def temperature_c(self, device: Any) -> float:
-        sensor = self.listed("zesDeviceEnumTemperatureSensors", "zes_temp_handle_t", device)[0]
+        sensor = self.list_handles("zesDeviceEnumTemperatureSensors", "zes_temp_handle_t", device)[0]
         found = c_double(0)
-        self.call("zesTemperatureGetState", sensor, byref(found))
+        self.call_checked("zesTemperatureGetState", sensor, byref(found))
         return found.value
 
     def activity_us(self, device: Any) -> list[tuple[int, int]]:
         """Return busy time and clock (us) of all engines together, of the card or of each tile."""
-        found = []
-        for group in self.listed("zesDeviceEnumEngineGroups", "zes_engine_handle_t", device):
-            kind = self.filled(
+        activities = []
+        for group in self.list_handles("zesDeviceEnumEngineGroups", "zes_engine_handle_t", device):
+            kind = self.fill_structure(
                 "zesEngineGetProperties", group, "zes_engine_properties_t", "ZES_STRUCTURE_TYPE_ENGINE_PROPERTIES"
             )
             if kind.type == self.zes.ZES_ENGINE_GROUP_ALL:
-                now = self.filled("zesEngineGetActivity", group, "zes_engine_stats_t")
-                found.append((int(now.activeTime), int(now.timestamp)))
-        return found
+                now = self.fill_structure("zesEngineGetActivity", group, "zes_engine_stats_t")
+                activities.append((int(now.activeTime), int(now.timestamp)))
+        return activities
 
 
 class _IntelDevice:
@@ -123,25 +127,27 @@ class _IntelDevice:
                 yield self._part, "utilisation_pct", max(100.0 * busy / span for busy, span in spans)
 
 
-def probes(zes: Any) -> list[Probe]:
+def create_probes(zes: Any) -> list[Probe]:
     """Create the probes of all cards through a module with Sysman's functions."""
     sysman = _Sysman(zes)
     try:
-        sysman.call("zesInit", 0)
-        drivers = sysman.listed("zesDriverGet", "zes_driver_handle_t")
+        sysman.call_checked("zesInit", 0)
+        drivers = sysman.list_handles("zesDriverGet", "zes_driver_handle_t")
         handles = [
-            device for driver in drivers for device in sysman.listed("zesDeviceGet", "zes_device_handle_t", driver)
+            device
+            for driver in drivers
+            for device in sysman.list_handles("zesDeviceGet", "zes_device_handle_t", driver)
         ]
         return [_IntelDevice(sysman, handle, f"gpu:{sysman.uuid(handle)}") for handle in handles]
     except _SysmanError:
         return []
 
 
-def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
+def open_probes(options: SamplerOptions) -> Sequence[Probe]:
     if not _DRIVERS.exists():
         return []
     try:
         import pyzes  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except Exception:  # its import loads the driver's library, and fails where there is none
         return []
-    return probes(pyzes)
+    return create_probes(pyzes)

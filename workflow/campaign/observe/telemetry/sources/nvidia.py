@@ -22,27 +22,27 @@ from types import ModuleType
 from typing import Any
 
 from campaign.observe.nvml import (
-    Counters,
-    Listed,
-    listed,
-    load,
-    nvlink_counters,
-    pcie_counters,
-    text,
-    told,
-    union_value,
+    CounterSum,
+    NvmlDevice,
+    call_or_none,
+    convert_union_value,
+    create_nvlink_counters,
+    create_pcie_counters,
+    decode_text,
+    list_devices,
+    load_nvml,
 )
-from campaign.observe.telemetry.sources import NotRead, Probe, SamplerOptions, SensorReading
+from campaign.observe.telemetry.sources import DevicesUnreadableError, Probe, SamplerOptions, SensorReading
 
 _MIB = 2**20
 _SLOW_CALLS_S = 1.0
-_BETWEEN_SHARE = 0.02  # of a core and device, for reading counters between samples
-_CLOCK_IN_STEP_S = 10.0
-_NEVER = (
+_MAX_BETWEEN_SHARE = 0.02  # of a core and device, for reading counters between samples
+_MAX_CLOCK_OFFSET_S = 10.0
+_UNSUPPORTED_ERRORS = (
     *("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT"),
     *("NO_PERMISSION", "ARGUMENT_VERSION_MISMATCH", "DEPRECATED"),
 )
-_LOST = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "UNINITIALIZED")
+_LOST_DEVICE_ERRORS = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "UNINITIALIZED")
 # Bits of nvmlClocksEventReasons, which earlier drivers call throttle reasons. To be held at the power limit is normal under load;
 # to be slowed by heat, or by the board's own protection (a power brake too), is not; clocks are set by a person.
 _REASONS = {"capped_power": 0x4, "slowed_thermal": 0x20 | 0x40, "slowed_hardware": 0x8 | 0x80, "clocks_set": 0x2}
@@ -51,22 +51,22 @@ Values = Iterable[tuple[str, float]]
 NvmlCall = Callable[[Any, Any], Values]
 
 
-def _utilisation(nvml: Any, handle: Any) -> Values:
+def _read_utilisation(nvml: Any, handle: Any) -> Values:
     rates = nvml.nvmlDeviceGetUtilizationRates(handle)
     yield "utilisation_pct", rates.gpu
     yield "memory_access_pct", rates.memory
 
 
-def _power(nvml: Any, handle: Any) -> Values:
+def _read_power(nvml: Any, handle: Any) -> Values:
     yield "power_w", nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
 
 
-def _clocks(nvml: Any, handle: Any) -> Values:
+def _read_clocks(nvml: Any, handle: Any) -> Values:
     yield "clock_sm_mhz", nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
     yield "clock_memory_mhz", nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)
 
 
-def _reasons(nvml: Any, handle: Any) -> Values:
+def _read_clock_reasons(nvml: Any, handle: Any) -> Values:
     name = "nvmlDeviceGetCurrentClocksEventReasons"
     ask = getattr(nvml, name, None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
     reasons = ask(handle)
@@ -74,30 +74,30 @@ def _reasons(nvml: Any, handle: Any) -> Values:
         yield kind, float(bool(reasons & mask))
 
 
-def _ecc(nvml: Any, handle: Any) -> Values:
+def _read_ecc_counts(nvml: Any, handle: Any) -> Values:
     for kind in ("CORRECTED", "UNCORRECTED"):
         error = getattr(nvml, f"NVML_MEMORY_ERROR_TYPE_{kind}")
         yield f"ecc_{kind.lower()}_count", nvml.nvmlDeviceGetTotalEccErrors(handle, error, nvml.NVML_VOLATILE_ECC)
 
 
-def _processes(nvml: Any, handle: Any) -> Values:
+def _read_processes(nvml: Any, handle: Any) -> Values:
     """Yield the memory of each computing process by its pid (MiB), 0 if NVML hides it."""
-    for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-        yield f"process_{each.pid}_mib", (each.usedGpuMemory or 0) / _MIB
+    for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+        yield f"process_{process.pid}_mib", (process.usedGpuMemory or 0) / _MIB
 
 
-def _pcie_link(nvml: Any, handle: Any) -> Values:
+def _read_pcie_link(nvml: Any, handle: Any) -> Values:
     yield "pcie_generation", nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)
     yield "pcie_width", nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)
 
 
-def _pcie_looks(nvml: Any, handle: Any) -> Values:
+def _read_pcie_throughput(nvml: Any, handle: Any) -> Values:
     for quantity, name in (("pcie_received_gb_per_s", "RX"), ("pcie_sent_gb_per_s", "TX")):
         counter = getattr(nvml, f"NVML_PCIE_UTIL_{name}_BYTES")
         yield quantity, nvml.nvmlDeviceGetPcieThroughput(handle, counter) / 1e6
 
 
-def _memory(nvml: Any) -> NvmlCall:
+def _choose_memory_call(nvml: Any) -> NvmlCall:
     """Return the call that reads used memory; its second version excludes the driver's reserved memory."""
     version, name = {}, "memory_used_with_reserved_mib"
     if hasattr(nvml, "nvmlMemory_v2"):
@@ -108,10 +108,10 @@ def _memory(nvml: Any) -> NvmlCall:
 _ALWAYS: tuple[NvmlCall, ...] = (
     lambda nvml, handle: [("energy_j", nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)],
     lambda nvml, handle: [("temperature_c", nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))],
-    _reasons,
-    _ecc,
-    _pcie_link,
-    _processes,
+    _read_clock_reasons,
+    _read_ecc_counts,
+    _read_pcie_link,
+    _read_processes,
 )
 
 
@@ -124,17 +124,17 @@ class _SampledQuantity:
     divisor: float = 1.0
 
 
-_SAMPLED: Sequence[tuple[NvmlCall, tuple[_SampledQuantity, ...]]] = (
+_SAMPLED_QUANTITIES: Sequence[tuple[NvmlCall, tuple[_SampledQuantity, ...]]] = (
     (
-        _utilisation,
+        _read_utilisation,
         (
             _SampledQuantity("utilisation_pct", "NVML_GPU_UTILIZATION_SAMPLES"),
             _SampledQuantity("memory_access_pct", "NVML_MEMORY_UTILIZATION_SAMPLES"),
         ),
     ),
-    (_power, (_SampledQuantity("power_w", "NVML_TOTAL_POWER_SAMPLES", 1e3),)),
+    (_read_power, (_SampledQuantity("power_w", "NVML_TOTAL_POWER_SAMPLES", 1e3),)),
     (
-        _clocks,
+        _read_clocks,
         (
             _SampledQuantity("clock_sm_mhz", "NVML_PROCESSOR_CLK_SAMPLES"),
             _SampledQuantity("clock_memory_mhz", "NVML_MEMORY_CLK_SAMPLES"),
@@ -144,7 +144,7 @@ _SAMPLED: Sequence[tuple[NvmlCall, tuple[_SampledQuantity, ...]]] = (
 
 
 @dataclass
-class _Samples:
+class _NvmlSamples:
     """Samples that NVML has stored of some quantities of one device since the last reading, with their own times."""
 
     nvml: Any
@@ -153,32 +153,33 @@ class _Samples:
     kinds: Sequence[_SampledQuantity]
     seen_us: dict[str, int] = field(default_factory=dict)
 
-    def new(self, kind: _SampledQuantity) -> list[tuple[float, float]]:
+    def read_new(self, kind: _SampledQuantity) -> list[tuple[float, float]]:
         """Return Unix times and values of new samples of a quantity. Raises NVMLError if NVML has none."""
         since = self.seen_us.get(kind.quantity, 0)
         constant = getattr(self.nvml, kind.constant)
-        value_type, found = self.nvml.nvmlDeviceGetSamples(self.handle, constant, since)
-        new = sorted((each for each in found if each.timeStamp > since), key=lambda each: each.timeStamp)
+        value_type, samples = self.nvml.nvmlDeviceGetSamples(self.handle, constant, since)
+        new = sorted((sample for sample in samples if sample.timeStamp > since), key=lambda sample: sample.timeStamp)
         if new:
             self.seen_us[kind.quantity] = new[-1].timeStamp
-        values = (union_value(self.nvml, each.sampleValue, value_type)[0] / kind.divisor for each in new)
-        return [(each.timeStamp / 1e6, value) for each, value in zip(new, values, strict=True)]
+        values = (convert_union_value(self.nvml, sample.sampleValue, value_type)[0] / kind.divisor for sample in new)
+        return [(sample.timeStamp / 1e6, value) for sample, value in zip(new, values, strict=True)]
 
     def read(self) -> Iterator[SensorReading]:
         for kind in self.kinds:
-            for at, value in told(self.nvml, lambda kind=kind: self.new(kind)) or ():  # type: ignore[misc]
+            for at, value in call_or_none(self.nvml, lambda kind=kind: self.read_new(kind)) or ():  # type: ignore[misc]
                 yield self.part, kind.quantity, value, at
 
-    def worth_it(self, single_s: float, interval_s: float, clock: Callable[[], float]) -> bool:
+    def is_cheaper_than_reading(self, single_s: float, interval_s: float, clock: Callable[[], float]) -> bool:
         """Return whether stored samples are more frequent than readings, by this host's clock, and each costs less than a
         reading.
         """
-        started, found = clock(), [told(self.nvml, lambda kind=kind: self.new(kind)) for kind in self.kinds]  # type: ignore[misc]
+        started = clock()
+        found = [call_or_none(self.nvml, lambda kind=kind: self.read_new(kind)) for kind in self.kinds]  # type: ignore[misc]
         cost_s = clock() - started
         if not all(found):
             return False
         spacing_s = max((each[-1][0] - each[0][0]) / max(1, len(each) - 1) for each in found if each)
-        in_step = all(each and abs(each[-1][0] - time.time()) < _CLOCK_IN_STEP_S for each in found)
+        in_step = all(each and abs(each[-1][0] - time.time()) < _MAX_CLOCK_OFFSET_S for each in found)
         return in_step and 0 < spacing_s < interval_s and cost_s * spacing_s / interval_s < single_s
 
 
@@ -199,10 +200,10 @@ class _NvidiaDevice:
             try:
                 yield from [(self.part, quantity, float(value)) for quantity, value in call(self.nvml, self.handle)]
             except self.nvml.NVMLError as error:
-                if error.value in _codes(self.nvml, _LOST):
+                if error.value in _error_codes(self.nvml, _LOST_DEVICE_ERRORS):
                     self.lost = True
                     yield self.part, "lost", 1.0
-                elif error.value in _codes(self.nvml, _NEVER):
+                elif error.value in _error_codes(self.nvml, _UNSUPPORTED_ERRORS):
                     self.calls.remove(call)
             except (AttributeError, TypeError, ValueError):
                 self.calls.remove(call)  # a package that is older than the call
@@ -211,27 +212,29 @@ class _NvidiaDevice:
 class _ByteCounters(_NvidiaDevice):
     """Byte counters of one device, by quantity. clock: monotonic, in seconds."""
 
-    def __init__(self, nvml: Any, device: Listed, counters: dict[str, Counters], clock: Callable[[], float]) -> None:
-        super().__init__(nvml, device.handle, f"gpu:{device.uuid}", [self._totals])
+    def __init__(
+        self, nvml: Any, device: NvmlDevice, counters: dict[str, CounterSum], clock: Callable[[], float]
+    ) -> None:
+        super().__init__(nvml, device.handle, f"gpu:{device.uuid}", [self._read_totals])
         self.counters, self._clock = counters, clock
-        self._cost_s = _seconds(lambda: list(self.read()), clock)
+        self._cost_s = _measure_seconds(lambda: list(self.read()), clock)
 
-    def _totals(self, nvml: Any, handle: Any) -> Values:
+    def _read_totals(self, nvml: Any, handle: Any) -> Values:
         for quantity, counters in self.counters.items():
-            if (total := counters.total(self._clock())) is not None:
+            if (total := counters.read_total(self._clock())) is not None:
                 yield quantity, total
 
-    def needed_every_s(self) -> float:
+    def max_read_interval_s(self) -> float:
         """Infinite where it would cost more than its share: counts then have gaps for as long as their width is not known."""
-        needed_s = min(each.needed_every_s() for each in self.counters.values())
+        needed_s = min(each.max_read_interval_s() for each in self.counters.values())
         return needed_s if self.is_cheap(needed_s) else float("inf")
 
     def is_cheap(self, every_s: float) -> bool:
-        return self._cost_s <= _BETWEEN_SHARE * every_s
+        return self._cost_s <= _MAX_BETWEEN_SHARE * every_s
 
 
 @dataclass
-class _Xid:
+class _XidProbe:
     """Probe that counts the driver's error events of devices (Xid), polled without waiting."""
 
     nvml: Any
@@ -244,18 +247,18 @@ class _Xid:
                 event = self.nvml.nvmlEventSetWait_v2(self.events, 0)
             except self.nvml.NVMLError:
                 break  # there is none
-            part = f"gpu:{text(self.nvml.nvmlDeviceGetUUID(event.device))}"
+            part = f"gpu:{decode_text(self.nvml.nvmlDeviceGetUUID(event.device))}"
             self.counts[part] = self.counts.get(part, 0) + 1
             yield part, "xid", float(event.eventData)
         for part, count in self.counts.items():
             yield part, "xid_count", float(count)
 
 
-def _codes(nvml: Any, names: Sequence[str]) -> list[int]:
+def _error_codes(nvml: Any, names: Sequence[str]) -> list[int]:
     return [getattr(nvml, f"NVML_ERROR_{name}") for name in names if hasattr(nvml, f"NVML_ERROR_{name}")]
 
 
-def _xid(nvml: Any, devices: Sequence[Listed]) -> _Xid | None:
+def _create_xid_probe(nvml: Any, devices: Sequence[NvmlDevice]) -> _XidProbe | None:
     """Create a probe of devices that report Xid errors, with initial counts of 0, or return None."""
     try:
         events = nvml.nvmlEventSetCreate()
@@ -268,21 +271,23 @@ def _xid(nvml: Any, devices: Sequence[Listed]) -> _Xid | None:
         except nvml.NVMLError:
             continue
         counts[f"gpu:{device.uuid}"] = 0
-    return _Xid(nvml, events, counts) if counts else None
+    return _XidProbe(nvml, events, counts) if counts else None
 
 
-def _seconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
+def _measure_seconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
     """Return the median duration of three calls, in seconds."""
 
-    def once() -> float:
-        started = clock()
+    def time_call() -> float:
+        started_s = clock()
         call()
-        return clock() - started
+        return clock() - started_s
 
-    return median(once() for _ in range(3))
+    return median(time_call() for _ in range(3))
 
 
-def probes(nvml: ModuleType | Any, asked: SamplerOptions, clock: Callable[[], float] = time.monotonic) -> list[Probe]:
+def create_probes(
+    nvml: ModuleType | Any, options: SamplerOptions, clock: Callable[[], float] = time.monotonic
+) -> list[Probe]:
     """Create the probes of each device and part through a module with NVML's functions.
 
     Raises DevicesUnreadableError if the driver does not answer.
@@ -293,45 +298,47 @@ def probes(nvml: ModuleType | Any, asked: SamplerOptions, clock: Callable[[], fl
         clock: monotonic clock in seconds.
     """
     try:
-        devices = listed(nvml)
+        devices = list_devices(nvml)
     except nvml.NVMLError as error:
-        raise NotRead(f"NVML does not answer there: {error}") from error
+        raise DevicesUnreadableError(f"NVML does not answer there: {error}") from error
     # No program can use a divided device but for its parts.
-    divided = {device.whole for device in devices}
-    devices = [device for device in devices if device.uuid not in divided]
-    found: list[Probe] = []
+    divided_uuids = {device.parent_uuid for device in devices}
+    devices = [device for device in devices if device.uuid not in divided_uuids]
+    all_probes: list[Probe] = []
     for device in devices:
-        found += _of_device(nvml, device, asked, clock)
-    xid = _xid(nvml, [device for device in devices if not device.whole])
-    return [*found, *([xid] if xid else [])]
+        all_probes += _create_device_probes(nvml, device, options, clock)
+    xid = _create_xid_probe(nvml, [device for device in devices if not device.parent_uuid])
+    return [*all_probes, *([xid] if xid else [])]
 
 
-def _of_device(nvml: Any, device: Listed, asked: SamplerOptions, clock: Callable[[], float]) -> Iterator[Probe]:
+def _create_device_probes(
+    nvml: Any, device: NvmlDevice, options: SamplerOptions, clock: Callable[[], float]
+) -> Iterator[Probe]:
     handle, part = device.handle, f"gpu:{device.uuid}"
-    calls: list[NvmlCall] = [_memory(nvml), *_ALWAYS]
-    for single, kinds in _SAMPLED:
-        samples = _Samples(nvml, handle, part, kinds)
-        single_s = _seconds(lambda single=single: told(nvml, lambda: list(single(nvml, handle))), clock)  # type: ignore[misc]
-        if samples.worth_it(single_s, asked.interval_s, clock):
+    calls: list[NvmlCall] = [_choose_memory_call(nvml), *_ALWAYS]
+    for single, kinds in _SAMPLED_QUANTITIES:
+        samples = _NvmlSamples(nvml, handle, part, kinds)
+        single_s = _measure_seconds(lambda single=single: call_or_none(nvml, lambda: list(single(nvml, handle))), clock)  # type: ignore[misc]
+        if samples.is_cheaper_than_reading(single_s, options.interval_s, clock):
             yield samples
         else:
             calls.append(single)
-    if device.whole:
+    if device.parent_uuid:
         yield _NvidiaDevice(nvml, handle, part, calls)
         return
-    counters = pcie_counters(nvml, handle)
+    counters = create_pcie_counters(nvml, handle)
     pcie = _ByteCounters(nvml, device, counters, clock) if counters else None
-    if pcie is not None and pcie.is_cheap(min(each.needed_every_s() for each in counters.values())):
+    if pcie is not None and pcie.is_cheap(min(each.max_read_interval_s() for each in counters.values())):
         yield pcie
-    elif asked.interval_s >= _SLOW_CALLS_S:
-        calls.append(_pcie_looks)
-    if counters := nvlink_counters(nvml, handle):
+    elif options.interval_s >= _SLOW_CALLS_S:
+        calls.append(_read_pcie_throughput)
+    if counters := create_nvlink_counters(nvml, handle):
         yield _ByteCounters(nvml, device, counters, clock)
     yield _NvidiaDevice(nvml, handle, part, calls)
 
 
-def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
-    nvml, problem = load()
+def open_probes(options: SamplerOptions) -> Sequence[Probe]:
+    nvml, problem = load_nvml()
     if problem:
-        raise NotRead(problem)
-    return probes(nvml, asked) if nvml else []
+        raise DevicesUnreadableError(problem)
+    return create_probes(nvml, options) if nvml else []

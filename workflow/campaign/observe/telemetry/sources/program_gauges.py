@@ -20,12 +20,12 @@ from campaign.observe.telemetry.sources import Probe, SamplerOptions, SensorRead
 QUANTITIES = {"power_w": "power_w", "memory_mib": "memory_used_mib", "utilisation_pct": "utilisation_pct"}
 
 
-def machine() -> str:
+def read_machine_id() -> str:
     """Return the boot id of this machine; emulated hosts share it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
-def started_ticks(pid: int) -> int | None:
+def read_start_ticks(pid: int) -> int | None:
     """Return the start time of a live process in clock ticks since boot, or None if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -36,10 +36,10 @@ def started_ticks(pid: int) -> int | None:
 
 
 @dataclass
-class _Gauges:
+class _GaugeFiles:
     directory: Path
     prefix: str
-    known: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
+    documents: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
 
     def read(self) -> Iterator[SensorReading]:
         try:
@@ -51,10 +51,10 @@ class _Gauges:
             if not (name.startswith(self.prefix) and pid.isdigit()):
                 continue
             try:
-                document = self._document(name)
-                if started_ticks(int(pid)) != document["started"]:
+                document = self._read_document(name)
+                if read_start_ticks(int(pid)) != document["started"]:
                     continue
-                found = [
+                readings = [
                     (f"gauge:{device}", quantity, float(values[name]))
                     for device, values in document["devices"].items()
                     for name, quantity in QUANTITIES.items()
@@ -62,15 +62,15 @@ class _Gauges:
                 ]
             except (OSError, ValueError, TypeError, KeyError, AttributeError):
                 continue  # gone meanwhile, or not of a program that keeps to the format
-            yield from found
+            yield from readings
 
-    def _document(self, name: str) -> Mapping[str, Any]:
+    def _read_document(self, name: str) -> Mapping[str, Any]:
         path = self.directory / name
         changed = path.stat().st_mtime_ns
-        if self.known.get(name, (None, {}))[0] != changed:
-            self.known[name] = (changed, json.loads(path.read_bytes()))
-        return self.known[name][1]
+        if self.documents.get(name, (None, {}))[0] != changed:
+            self.documents[name] = (changed, json.loads(path.read_bytes()))
+        return self.documents[name][1]
 
 
-def open_probes(asked: SamplerOptions) -> Sequence[Probe]:
-    return [_Gauges(asked.gauges, f"{machine()}.")] if asked.gauges else []
+def open_probes(options: SamplerOptions) -> Sequence[Probe]:
+    return [_GaugeFiles(options.gauges, f"{read_machine_id()}.")] if options.gauges else []

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from campaign.spec.cell import Scalar
-from campaign.workloads.trainer.model_catalog import FAMILY_OPTIONS, model_info, resolve_options
+from campaign.workloads.trainer.model_catalog import FAMILY_OPTIONS, find_model_info, resolve_options
 from campaign.workloads.trainer.models import classification, foreign, language, yolo
 from campaign.workloads.trainer.rank_interface import TrainSpec
 from campaign.workloads.trainer.transformer_sizes import BERT_SIZES, GPT_SIZES
 
 Sample = tuple[Tensor, ...]
 _CLASSES = 1000
-_COUNTED = 2
+_COUNTED_SAMPLES = 2
 # These layers keep the shape and have no counted operations. On `meta`, torch would spend most of the time on them.
-_PASSED_OVER = (nn.BatchNorm2d, nn.LayerNorm, nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Dropout)
+_UNCOUNTED_LAYERS = (nn.BatchNorm2d, nn.LayerNorm, nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Dropout)
 
 
 class Trainable(nn.Module):
@@ -50,11 +50,11 @@ class Trainable(nn.Module):
         """Return the loss of a batch, a scalar. Every tensor has the batch as its first axis."""
         return self.loss(self.network(*batch[: self.inputs]), *batch[self.inputs :])
 
-    def layers(self) -> Sequence[nn.Module]:
+    def find_layers(self) -> Sequence[nn.Module]:
         """Return the layers that are sharded and recomputed as units."""
-        return layers_of(self.network)
+        return find_layers(self.network)
 
-    def optimizer_of(self, learning_rate: float) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    def choose_optimizer(self, learning_rate: float) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
         """Choose the optimizer class, and return it with its settings.
 
         As in practice, transformers use AdamW, and convolutional networks SGD with momentum 0.9.
@@ -64,7 +64,7 @@ class Trainable(nn.Module):
         return torch.optim.SGD, {"lr": learning_rate, "momentum": 0.9}
 
 
-def layers_of(network: nn.Module) -> list[nn.Module]:
+def find_layers(network: nn.Module) -> list[nn.Module]:
     """Return the repeated layers of a network, such as transformer layers, residual blocks or convolution units, in order.
 
     These are the outermost modules with parameters whose class belongs to the model and occurs more than once. Modules of
@@ -84,7 +84,7 @@ def layers_of(network: nn.Module) -> list[nn.Module]:
     return list(dict.fromkeys(search(network)))
 
 
-def build(model: str, options: Mapping[str, Scalar], device: torch.device | str = "cpu") -> Trainable:
+def build_model(model: str, options: Mapping[str, Scalar], device: torch.device | str = "cpu") -> Trainable:
     """Build a model on the device with weights from torch's global seed. The device `meta` needs no memory.
 
     Raises ConfigError if an external package is missing.
@@ -97,51 +97,57 @@ def build(model: str, options: Mapping[str, Scalar], device: torch.device | str 
     image_px, seq_len = int(options.get("image_px", 0)), int(options.get("seq_len", 0))
     dropout, foreign_name = float(options.get("dropout", 0.0)), model.partition(":")[2]
     with torch.device(device):
-        match model_info(model).family:
+        match find_model_info(model).family:
             case "resnet":
                 width, classes = (16, 100) if model == "resnet50w16" else (64, _CLASSES)
-                return _classifier(classification.resnet50(width, classes), image_px, classes)
+                return _make_classifier(classification.build_resnet50(width, classes), image_px, classes)
             case "mobilenet":
-                return _classifier(classification.mobilenet_v2(_CLASSES), image_px)
+                return _make_classifier(classification.build_mobilenet_v2(_CLASSES), image_px)
             case "torchvision":
-                return _classifier(foreign.vision(foreign_name), image_px, loss=foreign.vision_loss)
+                return _make_classifier(foreign.build_vision_model(foreign_name), image_px, loss=foreign.vision_loss)
             case "yolo":
                 detector = yolo.Detector(yolo.SIZES[model])
-                return Trainable(detector, yolo.loss, 1, lambda rng: (_image(image_px, rng), yolo.boxes(rng)), "sgd")
+                return Trainable(
+                    detector,
+                    yolo.detection_loss,
+                    1,
+                    lambda rng: (_draw_image(image_px, rng), yolo.draw_boxes(rng)),
+                    "sgd",
+                )
             case "bert":
                 bert = BERT_SIZES[model]
-                sample = partial(language.question, bert, seq_len)
+                sample = partial(language.draw_question, bert, seq_len)
                 return Trainable(language.Bert(bert, dropout), language.answer_loss, 2, sample, "adamw")
             case "gpt":
                 gpt = GPT_SIZES[model]
-                sample = partial(language.text, gpt, seq_len)
+                sample = partial(language.draw_text, gpt, seq_len)
                 return Trainable(language.Gpt(gpt, dropout), language.next_token_loss, 1, sample, "adamw")
             case "transformers":
-                other = foreign.transformer(foreign_name)
-                sample = partial(other.sample, seq_len, image_px)
-                return Trainable(other, foreign.transformer_loss, 1, sample, "adamw")
+                transformer = foreign.build_transformer(foreign_name)
+                sample = partial(transformer.draw_sample, seq_len, image_px)
+                return Trainable(transformer, foreign.transformer_loss, 1, sample, "adamw")
 
 
-LATE_FROM = 1_000_000_000
+MIN_DEFERRED_PARAMETERS = 1_000_000_000
 """Minimum number of parameters of a model that gets memory only on its device, after sharding."""
 
 
-def is_late(model: str) -> bool:
+def is_deferred(model: str) -> bool:
     """Return whether the model is built without memory, and gets its weights from `materialise_weights`."""
-    info = model_info(model)
-    return info.family == "gpt" and (info.parameters or 0) >= LATE_FROM
+    info = find_model_info(model)
+    return info.family == "gpt" and (info.parameters or 0) >= MIN_DEFERRED_PARAMETERS
 
 
-def materialise(trainable: Trainable, device: torch.device, seed: int) -> None:
+def materialise_weights(trainable: Trainable, device: torch.device, seed: int) -> None:
     """Move the model to the device. A model that was built without memory gets memory and weights there."""
     if next(trainable.parameters()).is_meta:
         trainable.to_empty(device=device)
-        language.draw(cast(language.Gpt, trainable.network), seed)
+        language.draw_weights(cast(language.Gpt, trainable.network), seed)
     else:
         trainable.to(device)
 
 
-def _image(image_px: int, generator: torch.Generator) -> Tensor:
+def _draw_image(image_px: int, generator: torch.Generator) -> Tensor:
     # Bytes, as in a decoded photograph, so that the load on storage and on the link to the device is realistic.
     """Draw a random image [3, image_px, image_px] of bytes."""
     return torch.randint(256, (3, image_px, image_px), generator=generator, dtype=torch.uint8)
@@ -151,18 +157,18 @@ def _class_loss(logits: Tensor, target: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.float(), target)
 
 
-def _classifier(
+def _make_classifier(
     network: nn.Module, image_px: int, classes: int = _CLASSES, loss: Callable[..., Tensor] = _class_loss
 ) -> Trainable:
     """Combine an image classifier with its loss, samples and optimizer."""
 
     def sample(generator: torch.Generator) -> Sample:
-        return _image(image_px, generator), torch.randint(classes, (), generator=generator)
+        return _draw_image(image_px, generator), torch.randint(classes, (), generator=generator)
 
     return Trainable(network, loss, 1, sample, "sgd")
 
 
-def batch_of(trainable: Trainable, indices: Iterable[int], seed: int) -> Sample:
+def make_batch(trainable: Trainable, indices: Iterable[int], seed: int) -> Sample:
     """Draw the samples with these indices from an endless stream, and stack them to a batch.
 
     A sample depends only on seed and index, never on rank or world size.
@@ -174,15 +180,15 @@ def batch_of(trainable: Trainable, indices: Iterable[int], seed: int) -> Sample:
     return tuple(torch.stack(column) for column in zip(*samples, strict=True))
 
 
-def flops_per_step(spec: TrainSpec) -> float | None:
+def count_step_flops(spec: TrainSpec) -> float | None:
     """Count the operations of one optimizer step of one rank over all its samples.
 
     Returns None for an external model whose operations cannot be counted.
     """
-    return training_flops(spec.model, spec.options, spec.batch * spec.replicas)
+    return count_training_flops(spec.model, spec.options, spec.batch * spec.replicas)
 
 
-def training_flops(model: str, options: Mapping[str, Scalar], batch: int) -> float | None:
+def count_training_flops(model: str, options: Mapping[str, Scalar], batch: int) -> float | None:
     """Count the operations of training on a batch as three forward passes, whatever a device or strategy really computes.
 
     A multiply-add is two operations, and only matrix products and convolutions count (Kaplan et al. 2020). torch's own counter
@@ -198,22 +204,22 @@ def training_flops(model: str, options: Mapping[str, Scalar], batch: int) -> flo
         options: options as in a workload file.
         batch: number of samples.
     """
-    shaping, info = shaping_options(model, options), model_info(model)
+    shaping, info = select_shaping_options(model, options), find_model_info(model)
     forward = info.forward_flops_per_sample
     if forward is None or not set(shaping) <= set(info.default_options.items()):
-        counted = count(model, shaping)
-        forward = None if counted is None else sum(counted.values())
+        module_flops = count_module_flops(model, shaping)
+        forward = None if module_flops is None else sum(module_flops.values())
     return None if forward is None else 3.0 * forward * batch
 
 
-def shaping_options(model: str, options: Mapping[str, Scalar]) -> tuple[tuple[str, Scalar], ...]:
+def select_shaping_options(model: str, options: Mapping[str, Scalar]) -> tuple[tuple[str, Scalar], ...]:
     """Return the options that determine the shape of a model, sorted. Raises ConfigError if they do not fit the model."""
-    resolved = resolve_options(model, options)
-    return tuple(sorted((name, resolved[name]) for name in FAMILY_OPTIONS[model_info(model).family]))
+    resolved_options = resolve_options(model, options)
+    return tuple(sorted((name, resolved_options[name]) for name in FAMILY_OPTIONS[find_model_info(model).family]))
 
 
 @cache
-def count(model: str, shaping: tuple[tuple[str, Scalar], ...]) -> Mapping[str, float] | None:
+def count_module_flops(model: str, shaping: tuple[tuple[str, Scalar], ...]) -> Mapping[str, float] | None:
     """Count the operations of one sample's forward pass by module, in the order of the network, without using memory.
 
     Operations between two modules are assigned to the second, such as the products of attention to the projection after it.
@@ -222,28 +228,28 @@ def count(model: str, shaping: tuple[tuple[str, Scalar], ...]) -> Mapping[str, f
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    foreign_model = model_info(model).parameters is None
+    foreign_model = find_model_info(model).parameters is None
     try:
-        trainable = build(model, resolve_options(model, dict(shaping)), "meta")
+        trainable = build_model(model, resolve_options(model, dict(shaping)), "meta")
         batch = [
             (tensor.float() if tensor.dtype == torch.uint8 else tensor).to("meta")
-            for tensor in batch_of(trainable, range(_COUNTED), 1)
+            for tensor in make_batch(trainable, range(_COUNTED_SAMPLES), 1)
         ]
         for module in [] if foreign_model else list(trainable.network.modules()):
             for name, child in module.named_children():
-                if isinstance(child, _PASSED_OVER):
+                if isinstance(child, _UNCOUNTED_LAYERS):
                     setattr(module, name, nn.Identity())
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            parts = _Parts(trainable.network, counter.get_total_flops)
+            parts = _FlopRecorder(trainable.network, counter.get_total_flops)
             trainable.network(*batch[: trainable.inputs])
     except Exception:
         if not foreign_model:
             raise
         return None  # an external model may need real data in its forward pass
-    return {name: flops / _COUNTED for name, flops in parts.operations().items()}
+    return {name: flops / _COUNTED_SAMPLES for name, flops in parts.flops_by_module().items()}
 
 
-class _Parts:
+class _FlopRecorder:
     """Recorder of the operations of modules that call no other modules, during one forward pass.
 
     Args:
@@ -251,30 +257,30 @@ class _Parts:
         total_flops: function that returns the number of operations so far.
     """
 
-    def __init__(self, network: nn.Module, done: Callable[[], int]) -> None:
-        self._done = done
+    def __init__(self, network: nn.Module, total_flops: Callable[[], int]) -> None:
+        self._total_flops = total_flops
         self._open: list[str] = []
         self._calling: set[str] = set()
         self._ends: list[tuple[str, int]] = []
         for name, module in network.named_modules():
-            module.register_forward_pre_hook(partial(self._begin, name))
-            module.register_forward_hook(partial(self._end, name))
+            module.register_forward_pre_hook(partial(self._handle_begin, name))
+            module.register_forward_hook(partial(self._handle_end, name))
 
-    def _begin(self, name: str, *_: object) -> None:
+    def _handle_begin(self, name: str, *_: object) -> None:
         self._calling.update(self._open[-1:])
         self._open.append(name)
 
-    def _end(self, name: str, *_: object) -> None:
+    def _handle_end(self, name: str, *_: object) -> None:
         self._open.pop()
         if name not in self._calling:
-            self._ends.append((name, self._done()))
+            self._ends.append((name, self._total_flops()))
 
-    def operations(self) -> Mapping[str, float]:
+    def flops_by_module(self) -> Mapping[str, float]:
         """Return the operations of one call by module. Operations after the last module are assigned to it."""
         calls = Counter(name for name, _ in self._ends)
-        found, before = dict.fromkeys(calls, 0.0), 0
-        for index, (name, done) in enumerate(self._ends, 1):
-            done = self._done() if index == len(self._ends) else done
-            found[name] += (done - before) / calls[name]
-            before = done
-        return {name: flops for name, flops in found.items() if flops}
+        flops_per_call, flops_before = dict.fromkeys(calls, 0.0), 0
+        for index, (name, flops_at_end) in enumerate(self._ends, 1):
+            flops_at_end = self._total_flops() if index == len(self._ends) else flops_at_end
+            flops_per_call[name] += (flops_at_end - flops_before) / calls[name]
+            flops_before = flops_at_end
+        return {name: flops for name, flops in flops_per_call.items() if flops}

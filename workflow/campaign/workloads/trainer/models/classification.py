@@ -17,7 +17,7 @@ _MOBILENET_STAGES = (
 )
 
 
-def _convolution(
+def _make_convolution(
     in_channels: int,
     out_channels: int,
     size: int,
@@ -51,25 +51,25 @@ class Bottleneck(nn.Module):
     def __init__(self, in_channels: int, width: int, stride: int) -> None:
         super().__init__()
         self.residual = nn.Sequential(
-            *_convolution(in_channels, width, 1, activation=nn.ReLU),
-            *_convolution(width, width, 3, stride, nn.ReLU),
-            *_convolution(width, 4 * width, 1),
+            *_make_convolution(in_channels, width, 1, activation=nn.ReLU),
+            *_make_convolution(width, width, 3, stride, nn.ReLU),
+            *_make_convolution(width, 4 * width, 1),
         )
         changes = stride != 1 or in_channels != 4 * width
-        self.shortcut = nn.Sequential(*(_convolution(in_channels, 4 * width, 1, stride) if changes else []))
+        self.shortcut = nn.Sequential(*(_make_convolution(in_channels, 4 * width, 1, stride) if changes else []))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.residual(x) + self.shortcut(x))
 
 
-def resnet50(width: int, classes: int) -> Classifier:
+def build_resnet50(width: int, classes: int) -> Classifier:
     """Build ResNet-50. The stride is in the 3x3 convolution, as is usual in training.
 
     Args:
         width: channels of the first stage (64 in the paper).
         classes: number of classes.
     """
-    features = [*_convolution(3, width, 7, 2, nn.ReLU), nn.MaxPool2d(3, 2, padding=1)]
+    features = [*_make_convolution(3, width, 7, 2, nn.ReLU), nn.MaxPool2d(3, 2, padding=1)]
     channels = width
     for stage, count in enumerate((3, 4, 6, 3)):
         for block in range(count):
@@ -83,11 +83,11 @@ class InvertedResidual(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, expansion: int) -> None:
         super().__init__()
-        hidden = in_channels * expansion
+        hidden_channels = in_channels * expansion
         self.layers = nn.Sequential(
-            *(_convolution(in_channels, hidden, 1, activation=nn.ReLU6) if expansion != 1 else []),
-            *_convolution(hidden, hidden, 3, stride, nn.ReLU6, groups=hidden),
-            *_convolution(hidden, out_channels, 1),
+            *(_make_convolution(in_channels, hidden_channels, 1, activation=nn.ReLU6) if expansion != 1 else []),
+            *_make_convolution(hidden_channels, hidden_channels, 3, stride, nn.ReLU6, groups=hidden_channels),
+            *_make_convolution(hidden_channels, out_channels, 1),
         )
         self.has_shortcut = stride == 1 and in_channels == out_channels
 
@@ -96,12 +96,12 @@ class InvertedResidual(nn.Module):
         return x + y if self.has_shortcut else y
 
 
-def mobilenet_v2(classes: int) -> Classifier:
+def build_mobilenet_v2(classes: int) -> Classifier:
     """Build MobileNetV2 1.0 without dropout, so that every measured step does the same work."""
-    features, channels = _convolution(3, 32, 3, 2, nn.ReLU6), 32
+    features, channels = _make_convolution(3, 32, 3, 2, nn.ReLU6), 32
     for expansion, out_channels, repeats, first_stride in _MOBILENET_STAGES:
         for repeat in range(repeats):
             features.append(InvertedResidual(channels, out_channels, 1 if repeat else first_stride, expansion))
             channels = out_channels
-    features += _convolution(channels, 1280, 1, activation=nn.ReLU6)
+    features += _make_convolution(channels, 1280, 1, activation=nn.ReLU6)
     return Classifier(features, 1280, classes)

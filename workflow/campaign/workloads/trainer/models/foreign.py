@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from campaign.common.errors import ConfigError
 
 
-class ForeignTransformer(nn.Module):
+class ExternalTransformer(nn.Module):
     """Model of the package transformers. Its forward pass returns every floating-point tensor of the output."""
 
     def __init__(self, network: nn.Module, configuration: Any) -> None:
@@ -27,7 +27,7 @@ class ForeignTransformer(nn.Module):
         outputs = self.network(**{name: x, "return_dict": True})
         return [value for value in outputs.to_tuple() if isinstance(value, Tensor) and value.is_floating_point()]
 
-    def sample(self, seq_len: int, image_px: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    def draw_sample(self, seq_len: int, image_px: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Draw token ids [seq_len] for a language model, or an image [channels, image_px, image_px] uint8 for a vision model."""
         if self.vocabulary:
             return (torch.randint(self.vocabulary, (seq_len,), generator=generator),)
@@ -35,7 +35,7 @@ class ForeignTransformer(nn.Module):
         return (torch.randint(256, shape, generator=generator, dtype=torch.uint8),)
 
 
-def transformer(name: str) -> ForeignTransformer:
+def build_transformer(name: str) -> ExternalTransformer:
     """Build an AutoModel of transformers with random weights.
 
     Raises ConfigError if the package or the model does not exist.
@@ -44,7 +44,7 @@ def transformer(name: str) -> ForeignTransformer:
         name: model type (such as `bert`), directory with a config.json, or cached model.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"  # a run on a compute host must neither wait for a download nor depend on it
-    package = _package("transformers")
+    package = _import_package("transformers")
     if name in package.CONFIG_MAPPING:
         configuration = package.AutoConfig.for_model(name)
     else:
@@ -55,7 +55,7 @@ def transformer(name: str) -> ForeignTransformer:
                 f"transformers:{name}: neither a model type of transformers, nor a directory with a config.json, nor a "
                 f"cached model ({error})"
             ) from error
-    return ForeignTransformer(package.AutoModel.from_config(configuration), configuration)
+    return ExternalTransformer(package.AutoModel.from_config(configuration), configuration)
 
 
 def transformer_loss(outputs: list[Tensor]) -> Tensor:
@@ -66,12 +66,12 @@ def transformer_loss(outputs: list[Tensor]) -> Tensor:
     return torch.stack([output.float().square().mean() for output in outputs]).sum()
 
 
-def vision(name: str) -> nn.Module:
+def build_vision_model(name: str) -> nn.Module:
     """Build a classifier of torchvision.models by the name of its function.
 
     Raises ConfigError if the package or the model does not exist.
     """
-    package = _package("torchvision")
+    package = _import_package("torchvision")
     models = importlib.import_module(f"{package.__name__}.models")
     try:
         network: nn.Module = models.get_model(name, weights=None)
@@ -86,7 +86,7 @@ def vision_loss(outputs: Any, target: Tensor) -> Tensor:
     return torch.stack([nn.functional.cross_entropy(head.float(), target) for head in heads]).sum()
 
 
-def _package(name: str) -> ModuleType:
+def _import_package(name: str) -> ModuleType:
     """Import an external package. Raises ConfigError if it cannot be imported."""
     try:
         return importlib.import_module(name)

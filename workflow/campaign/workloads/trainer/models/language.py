@@ -17,18 +17,18 @@ from torch.nn import functional
 from campaign.workloads.trainer.transformer_sizes import TransformerSize
 
 
-def _attention(packed: Tensor, head_width: int, dropout: float, causal: bool) -> Tensor:
+def _compute_attention(query_key_value: Tensor, head_width: int, dropout: float, causal: bool) -> Tensor:
     """Compute self-attention over packed queries, keys and values.
 
     The shape changes from [n, tokens, heads x 3 x head_width] to [n, tokens, heads x head_width].
     """
-    samples, tokens, _ = packed.shape
-    query, key, value = packed.view(samples, tokens, -1, 3, head_width).permute(3, 0, 2, 1, 4).unbind(0)
-    attended = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=causal)
-    return attended.transpose(1, 2).reshape(samples, tokens, -1)
+    samples, tokens, _ = query_key_value.shape
+    query, key, value = query_key_value.view(samples, tokens, -1, 3, head_width).permute(3, 0, 2, 1, 4).unbind(0)
+    output = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=causal)
+    return output.transpose(1, 2).reshape(samples, tokens, -1)
 
 
-def _initialise(network: nn.Module, outward_std: float = 0.02) -> None:
+def _initialise_weights(network: nn.Module, outward_std: float = 0.02) -> None:
     """Initialise the weights of a network.
 
     Args:
@@ -43,27 +43,27 @@ def _initialise(network: nn.Module, outward_std: float = 0.02) -> None:
 
 
 @torch.no_grad()
-def draw(network: Gpt, seed: int) -> None:
+def draw_weights(network: Gpt, seed: int) -> None:
     """Draw the weights of a network in place, each from the seed and its own name.
 
     Ranks that hold a shard of a weight thus draw the same numbers. Only one whole tensor exists at a time. The numbers differ
     from
-    those of `_initialise`, but have the same distribution.
+    those of `_initialise_weights`, but have the same distribution.
     """
     for name, module in network.named_modules():
         for key, weight in module.named_parameters(recurse=False):
-            whole = torch.zeros(weight.shape, device=weight.device)
+            full_weight = torch.zeros(weight.shape, device=weight.device)
             if isinstance(module, nn.LayerNorm) and key == "weight":
-                whole.fill_(1.0)
+                full_weight.fill_(1.0)
             elif key == "weight":
                 # 32 bits, because the generator of a CPU uses no more of them.
                 generator = torch.Generator(weight.device).manual_seed(zlib.crc32(f"{seed} {name}".encode()))
-                whole.normal_(std=network.outward_std if name.endswith("_out") else 0.02, generator=generator)
+                full_weight.normal_(std=network.outward_std if name.endswith("_out") else 0.02, generator=generator)
             if isinstance(weight, DTensor):
-                own = distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None)
-                weight.to_local().copy_(own.to_local())
+                local_weight = distribute_tensor(full_weight, weight.device_mesh, weight.placements, src_data_rank=None)
+                weight.to_local().copy_(local_weight.to_local())
             else:
-                weight.copy_(whole)
+                weight.copy_(full_weight)
 
 
 class BertLayer(nn.Module):
@@ -81,10 +81,12 @@ class BertLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         drop = self.dropout if self.training else 0.0
-        attended = self.attention_out(_attention(self.query_key_value(x), self.head_width, drop, causal=False))
-        x = self.attention_norm(x + functional.dropout(attended, drop))
-        normed: Tensor = self.feed_forward_norm(x + functional.dropout(self.feed_forward(x), drop))
-        return normed
+        attention_output = self.attention_out(
+            _compute_attention(self.query_key_value(x), self.head_width, drop, causal=False)
+        )
+        x = self.attention_norm(x + functional.dropout(attention_output, drop))
+        output: Tensor = self.feed_forward_norm(x + functional.dropout(self.feed_forward(x), drop))
+        return output
 
 
 class Bert(nn.Module):
@@ -99,7 +101,7 @@ class Bert(nn.Module):
         self.embedding_norm = nn.LayerNorm(size.width, eps=1e-12)
         self.layers = nn.Sequential(*(BertLayer(size.width, size.heads, dropout) for _ in range(size.layers)))
         self.answer = nn.Linear(size.width, 2)
-        _initialise(self)
+        _initialise_weights(self)
 
     def forward(self, token_ids: Tensor, segment_ids: Tensor) -> Tensor:
         position_ids = torch.arange(token_ids.shape[1], device=token_ids.device)
@@ -109,7 +111,7 @@ class Bert(nn.Module):
         return logits
 
 
-def question(size: TransformerSize, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+def draw_question(size: TransformerSize, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     """Draw one question with its answer - token ids [seq_len], segment ids [seq_len], start [], end []."""
     token_ids = torch.randint(size.vocabulary, (seq_len,), generator=generator)
     first = int(torch.randint(1, seq_len, (), generator=generator))
@@ -140,10 +142,12 @@ class GptLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         drop = self.dropout if self.training else 0.0
-        packed = self.query_key_value(self.attention_norm(x))
-        x = x + functional.dropout(self.attention_out(_attention(packed, self.head_width, drop, causal=True)), drop)
-        hidden = functional.gelu(self.feed_forward_in(self.feed_forward_norm(x)), approximate="tanh")
-        return x + functional.dropout(self.feed_forward_out(hidden), drop)
+        query_key_value = self.query_key_value(self.attention_norm(x))
+        x = x + functional.dropout(
+            self.attention_out(_compute_attention(query_key_value, self.head_width, drop, causal=True)), drop
+        )
+        activations = functional.gelu(self.feed_forward_in(self.feed_forward_norm(x)), approximate="tanh")
+        return x + functional.dropout(self.feed_forward_out(activations), drop)
 
 
 class Gpt(nn.Module):
@@ -158,7 +162,7 @@ class Gpt(nn.Module):
         self.norm = nn.LayerNorm(size.width)
         # Both parts of every layer add to one sum. This scale keeps the initial deviation of the sum at 1 (section 2.3).
         self.outward_std = 0.02 / math.sqrt(2 * size.layers)
-        _initialise(self, self.outward_std)
+        _initialise_weights(self, self.outward_std)
 
     def forward(self, token_ids: Tensor) -> Tensor:
         position_ids = torch.arange(token_ids.shape[1], device=token_ids.device)
@@ -167,7 +171,7 @@ class Gpt(nn.Module):
         return functional.linear(self.norm(self.layers(x)), self.tokens.weight)
 
 
-def text(size: TransformerSize, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+def draw_text(size: TransformerSize, seq_len: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     """Draw a text - token ids [seq_len], and the id that follows each of them [seq_len]."""
     token_ids = torch.randint(size.vocabulary, (seq_len + 1,), generator=generator)
     return token_ids[:-1], token_ids[1:]

@@ -28,13 +28,13 @@ class YoloSize:
     depth: float
     width: float
 
-    def channels(self, full: int) -> int:
+    def scale_channels(self, unscaled: int) -> int:
         """Scale a number of channels by the width, rounded up to a multiple of 8."""
-        return math.ceil(full * self.width / 8) * 8
+        return math.ceil(unscaled * self.width / 8) * 8
 
-    def repeats(self, full: int) -> int:
+    def scale_repeats(self, unscaled: int) -> int:
         """Scale a number of repeated blocks by the depth, at least 1."""
-        return max(round(full * self.depth), 1)
+        return max(round(unscaled * self.depth), 1)
 
 
 SIZES = {"cspn": YoloSize(0.33, 0.25), "yolov5s": YoloSize(0.33, 0.5), "yolov5l": YoloSize(1.0, 1.0)}
@@ -75,14 +75,16 @@ class CrossStagePartial(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, repeats: int, shortcut: bool = True) -> None:
         super().__init__()
-        half = out_channels // 2
-        self.deep = nn.Sequential(ConvUnit(in_channels, half), *(Residual(half, shortcut) for _ in range(repeats)))
-        self.passing = ConvUnit(in_channels, half)
-        self.join = ConvUnit(2 * half, out_channels)
+        half_channels = out_channels // 2
+        self.deep = nn.Sequential(
+            ConvUnit(in_channels, half_channels), *(Residual(half_channels, shortcut) for _ in range(repeats))
+        )
+        self.passing = ConvUnit(in_channels, half_channels)
+        self.join = ConvUnit(2 * half_channels, out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        joined: Tensor = self.join(torch.cat((self.deep(x), self.passing(x)), 1))
-        return joined
+        output: Tensor = self.join(torch.cat((self.deep(x), self.passing(x)), 1))
+        return output
 
 
 class PyramidPooling(nn.Module):
@@ -98,8 +100,8 @@ class PyramidPooling(nn.Module):
         views = [self.reduce(x)]
         for _ in range(3):
             views.append(self.pool(views[-1]))
-        joined: Tensor = self.join(torch.cat(views, 1))
-        return joined
+        output: Tensor = self.join(torch.cat(views, 1))
+        return output
 
 
 class Detector(nn.Module):
@@ -107,16 +109,18 @@ class Detector(nn.Module):
 
     def __init__(self, size: YoloSize) -> None:
         super().__init__()
-        c64, c128, c256, c512, c1024 = (size.channels(full) for full in (64, 128, 256, 512, 1024))
-        three = size.repeats(3)
+        c64, c128, c256, c512, c1024 = (size.scale_channels(full) for full in (64, 128, 256, 512, 1024))
+        three = size.scale_repeats(3)
         self.to_stride8 = nn.Sequential(
             ConvUnit(3, c64, 6, 2, padding=2),
             ConvUnit(c64, c128, 3, 2),
             CrossStagePartial(c128, c128, three),
             ConvUnit(c128, c256, 3, 2),
-            CrossStagePartial(c256, c256, size.repeats(6)),
+            CrossStagePartial(c256, c256, size.scale_repeats(6)),
         )
-        self.to_stride16 = nn.Sequential(ConvUnit(c256, c512, 3, 2), CrossStagePartial(c512, c512, size.repeats(9)))
+        self.to_stride16 = nn.Sequential(
+            ConvUnit(c256, c512, 3, 2), CrossStagePartial(c512, c512, size.scale_repeats(9))
+        )
         self.to_stride32 = nn.Sequential(
             ConvUnit(c512, c1024, 3, 2), CrossStagePartial(c1024, c1024, three), PyramidPooling(c1024)
         )
@@ -130,9 +134,9 @@ class Detector(nn.Module):
         self.up32 = CrossStagePartial(2 * c512, c1024, three, shortcut=False)
         outputs = _ANCHORS * (5 + CLASSES)
         self.detect = nn.ModuleList(nn.Conv2d(channels, outputs, 1) for channels in (c256, c512, c1024))
-        self._expect_few_objects()
+        self._lower_objectness_bias()
 
-    def _expect_few_objects(self) -> None:
+    def _lower_objectness_bias(self) -> None:
         # Nearly every cell is background. Otherwise the first steps are spent on unlearning objects everywhere.
         for layer in self.detect:
             if isinstance(layer, nn.Conv2d) and layer.bias is not None:
@@ -143,8 +147,8 @@ class Detector(nn.Module):
         stride8 = self.to_stride8(x)
         stride16 = self.to_stride16(stride8)
         top = self.lateral32(self.to_stride32(stride16))
-        middle = self.lateral16(self.down16(torch.cat((_double(top), stride16), 1)))
-        fine = self.down8(torch.cat((_double(middle), stride8), 1))
+        middle = self.lateral16(self.down16(torch.cat((_upsample(top), stride16), 1)))
+        fine = self.down8(torch.cat((_upsample(middle), stride8), 1))
         medium = self.up16(torch.cat((self.shrink8(fine), middle), 1))
         coarse = self.up32(torch.cat((self.shrink16(medium), top), 1))
         return [
@@ -153,11 +157,11 @@ class Detector(nn.Module):
         ]
 
 
-def _double(x: Tensor) -> Tensor:
+def _upsample(x: Tensor) -> Tensor:
     return functional.interpolate(x, scale_factor=2.0, mode="nearest")
 
 
-def boxes(generator: torch.Generator) -> Tensor:
+def draw_boxes(generator: torch.Generator) -> Tensor:
     """Draw the objects of one image, [8, 5] - class, centre x and y, width and height as shares of the image."""
     kinds = torch.randint(CLASSES, (BOXES_PER_IMAGE, 1), generator=generator).float()
     centres = torch.rand((BOXES_PER_IMAGE, 2), generator=generator)
@@ -165,7 +169,7 @@ def boxes(generator: torch.Generator) -> Tensor:
     return torch.cat((kinds, centres, sizes), 1)
 
 
-def loss(predictions: list[Tensor], objects: Tensor) -> Tensor:
+def detection_loss(predictions: list[Tensor], objects: Tensor) -> Tensor:
     """Return the sum of box, objectness and class loss over all three outputs, a scalar.
 
     At each stride, an object is assigned to the cell of its centre and to the anchor of its index. Objectness is computed in
@@ -188,13 +192,15 @@ def loss(predictions: list[Tensor], objects: Tensor) -> Tensor:
         scale = objects.new_tensor((columns, rows))
         position = objects[..., 1:3] * scale
         cell = torch.minimum(position.long(), scale.long() - 1)
-        chosen = prediction[image, anchor, :, cell[..., 1], cell[..., 0]]
-        guessed = torch.cat((chosen[..., :2].sigmoid(), chosen[..., 2:4].sigmoid()), -1)
-        wanted = torch.cat((position - cell, objects[..., 3:5]), -1)
+        assigned_predictions = prediction[image, anchor, :, cell[..., 1], cell[..., 0]]
+        predicted_boxes = torch.cat(
+            (assigned_predictions[..., :2].sigmoid(), assigned_predictions[..., 2:4].sigmoid()), -1
+        )
+        target_boxes = torch.cat((position - cell, objects[..., 3:5]), -1)
         target = torch.zeros_like(prediction[:, :, _OBJECTNESS])
         target[image, anchor, cell[..., 1], cell[..., 0]] = 1.0
         kinds = functional.one_hot(objects[..., 0].long(), CLASSES).float()
-        total = total + functional.smooth_l1_loss(guessed, wanted)
+        total = total + functional.smooth_l1_loss(predicted_boxes, target_boxes)
         total = total + functional.binary_cross_entropy_with_logits(prediction[:, :, _OBJECTNESS], target)
-        total = total + functional.binary_cross_entropy_with_logits(chosen[..., _OBJECTNESS + 1 :], kinds)
+        total = total + functional.binary_cross_entropy_with_logits(assigned_predictions[..., _OBJECTNESS + 1 :], kinds)
     return total
