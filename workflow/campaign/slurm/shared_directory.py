@@ -74,7 +74,8 @@ def check_from_host(
         latency_s: how late files may appear on the host (s).
         slurm: gets a line in its log about the call.
     """
-    token = f".seen-by-hosts-{secrets.token_hex(6)}"
+    job_name = f"check-results-{secrets.token_hex(6)}"
+    token = f".{job_name}"
     srun_options = {
         **options.model_dump(include={"partition", "account", "qos"}, exclude_none=True),
         **{name: value for name, value in options.additional.items() if name == "reservation"},
@@ -82,7 +83,7 @@ def check_from_host(
     wait_s = min(int(latency_s), _MAX_DELAY_S)
     argv = ["srun", *(f"--{name}={value}" for name, value in srun_options.items())]
     argv += [f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--mem=64M", "--time=1", f"--immediate={_IMMEDIATE_S}"]
-    argv += [f"--job-name={token[1:]}", "--chdir=/", "--input=none", "/bin/sh", "-c", _SCRIPT, "sh"]
+    argv += [f"--job-name={job_name}", "--chdir=/", "--input=none", "/bin/sh", "-c", _SCRIPT, "sh"]
     argv += [str(directory), token, sys.executable, str(wait_s)]
     # Inside a job, srun would start a step of that job; a person's defaults would change what is asked for.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _SITE}
@@ -91,7 +92,7 @@ def check_from_host(
         path.write_text(token, encoding="utf-8")
         answer = run_command(argv, _IMMEDIATE_S + wait_s + _STEP_S, {**plain, **SHOW_HIDDEN})
         if answer.code == TIMEOUT_EXIT_CODE:
-            run_command(["scancel", "--me", f"--name={token[1:]}"], _STEP_S)
+            run_command(["scancel", "--me", f"--name={job_name}"], _STEP_S)
     except OSError as error:
         return DirectoryView("unknown", f"{error.filename or 'srun'}: {error.strerror or error}")
     finally:
