@@ -18,7 +18,7 @@ rule report:
         "../../envs/campaign.yaml"
     params:
         where=["--where", REQUEST.where] if REQUEST.where else [],
-        code=source_hash(REPORTS, SCRIPTS),
+        code=compute_source_hash(REPORTS, SCRIPTS),
     message:
         "Write the report of the archive {input.archive} to {output.page}"
     shell:

@@ -28,7 +28,7 @@ rule tables:
     conda:
         "../../envs/campaign.yaml"
     params:
-        code=source_hash(),
+        code=compute_source_hash(),
     message:
         "Collect records into tables"
     shell:

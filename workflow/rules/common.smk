@@ -13,7 +13,7 @@ try:
     from campaign.common.files import share_directories, apply_sharing_umask
     from campaign.common.paths import REPORTS, SCRIPTS
     from campaign.plan.request import DEFAULT_RESULTS, request_from_config
-    from campaign.report.source_hash import source_hash
+    from campaign.report.source_hash import compute_source_hash
 except ModuleNotFoundError as error:
     sys.exit(
         f"error: {error}; install the package of this workflow beside Snakemake, with 'pip install .' in a checkout"

@@ -21,7 +21,7 @@ rule figures:
         "../../envs/campaign.yaml"
     params:
         results=lambda wildcards, output: Path(output.directory).parent,
-        code=source_hash(SCRIPTS / "figures", REPORTS / "style.mplstyle"),
+        code=compute_source_hash(SCRIPTS / "figures", REPORTS / "style.mplstyle"),
     message:
         "Draw the figures"
     shell:

@@ -16,7 +16,7 @@ rule recommend:
         "../../envs/campaign.yaml"
     params:
         results=lambda wildcards, output: Path(output.document).parents[1],
-        code=source_hash(),
+        code=compute_source_hash(),
     message:
         "Recommend what to build"
     shell:

@@ -20,7 +20,7 @@ rule report:
         "../../envs/campaign.yaml"
     params:
         results=lambda wildcards, output: Path(output.page).parent,
-        code=source_hash(REPORTS),
+        code=compute_source_hash(REPORTS),
     message:
         "Write the report {output.page}"
     shell:

@@ -425,7 +425,7 @@ class Operations(RuleBasedStateMachine):
             for _ in range(3):
                 self.clean_up()
                 with suppress(FabricError):
-                    self.site.fabric.bring_home()  # what was found on a host goes back to it
+                    self.site.fabric.return_displaced_devices()  # what was found on a host goes back to it
             held = {
                 n: one.attached_to for n, one in self.site.emulator.rack.devices.items() if one.attached_to is not None
             }

@@ -109,7 +109,7 @@ def test_a_lease_takes_the_median_of_leases_with_as_many_devices_of_the_fabric()
 def test_where_nothing_was_composed_recorded_times_of_the_fabric_tell() -> None:
     times = read_published_times("h3")
     counts = {("detach", "gpu", "b"): 2, ("attach", "gpu", "b"): 2, ("inventory", "", ""): 1, ("rest", "", ""): 1}
-    known = model(ran("a", 1.0), recorded=lambda _: times)
+    known = model(ran("a", 1.0), operation_times=lambda _: times)
     expected = known.forecast(LeaseWork(FABRIC, [(cell("a"), 1)], OperationCounts(counts)))  # type: ignore[arg-type]
     seconds = {name: median(times.select_seconds(name)) for name in ("detach", "attach", "inventory", "read_back")}  # type: ignore[arg-type]
     assert expected.parts["composing"] == pytest.approx(
@@ -125,7 +125,7 @@ def test_where_nothing_was_composed_recorded_times_of_the_fabric_tell() -> None:
     never = OperationCounts({("request", "", ""): 1})
     assert known.forecast(LeaseWork(FABRIC, [(cell("a"), 1)], never)).parts["composing"] is None
     assert known.forecast(LeaseWork(FABRIC, [(cell("a"), 1)])).expected_s is None
-    own = model(ran("a", 1.0), leases=(lease("1", FABRIC, 3.0, 0.0, 0.0, 0.0, 1.0),), recorded=lambda _: times)
+    own = model(ran("a", 1.0), leases=(lease("1", FABRIC, 3.0, 0.0, 0.0, 0.0, 1.0),), operation_times=lambda _: times)
     assert own.forecast(LeaseWork(FABRIC, [(cell("a"), 1)], OperationCounts(counts))).parts["composing"] == 3.0  # type: ignore[arg-type]
 
 

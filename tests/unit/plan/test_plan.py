@@ -95,7 +95,7 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
         return found
 
     untouched = lease()
-    assert (untouched.runs, untouched.missing, untouched.missing_least) == (30, 30, 2 * 3 + 2 * 4)
+    assert (untouched.runs, untouched.missing, untouched.min_missing_runs) == (30, 30, 2 * 3 + 2 * 4)
     assert (untouched.expected_s, untouched.expected_least_s) == (300.0, 140.0)
     assert (
         untouched.describe(1)
@@ -112,7 +112,7 @@ def test_a_target_makes_a_range_of_runs(tmp_path: Path) -> None:
     # One has reached 2 %; one has not; one has reached 9 %, and is to be run four times.
     assert begun.runs == 3 + 10 + 5 + 5
     assert begun.missing == 0 + 7 + 2 + 5
-    assert begun.missing_least == 0 + 1 + 1 + 4
+    assert begun.min_missing_runs == 0 + 1 + 1 + 4
     assert begun.basis.endswith("3 repetitions a cell, as so far")
     assert begun.expected_s == 10 * (1 + 1 + 4)
     # A stop says nothing once one of its runs is to be measured again.
@@ -167,7 +167,7 @@ def test_costs_rest_on_what_is_known(tmp_path: Path) -> None:
 def test_without_history_costs_are_unknown(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     assert {lease.expected_s for lease in plan.leases} == {None}
-    assert (plan.device_hours, plan.wall_s, plan.interval(plan.wall_s)) == (None, None, (None, None))
+    assert (plan.device_hours, plan.wall_s, plan.estimate_interval(plan.wall_s)) == (None, None, (None, None))
     assert (dict(plan.unknown.runs), plan.unknown.composed) == ({("steps", "cpu-rank"): 32}, 2)
     assert plan.leases[0].describe(1).endswith(", 8 runs, for an unknown time")
     document = json.loads(json.dumps(build_plan_document(plan)))
@@ -216,8 +216,8 @@ def test_what_is_measured_costs_nothing(tmp_path: Path) -> None:
 
 def test_recompositions_are_at_least_one_per_composition(tmp_path: Path) -> None:
     shared, apart = plan_of(tmp_path / "a"), plan_of(tmp_path / "b", {"campaign.protocol.lease_per": "cell"})
-    assert (shared.recompositions, shared.recompositions_least) == (2, 2)
-    assert (apart.recompositions, apart.recompositions_least) == (8, 2)
+    assert (shared.recompositions, shared.min_recompositions) == (2, 2)
+    assert (apart.recompositions, apart.min_recompositions) == (8, 2)
 
 
 class _Counted(dict[Any, Any]):

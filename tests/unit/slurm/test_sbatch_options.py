@@ -174,7 +174,7 @@ def test_a_key_of_the_system_file_is_named_where_it_is_given_elsewhere() -> None
 
 def test_hosts_are_named_or_left_out() -> None:
     assert parameters(hosts=["host2", "host1"])["nodelist"] == "host2,host1"
-    left_out = parameters(excluded={"host4", "host3"})
+    left_out = parameters(excluded_hosts={"host4", "host3"})
     assert left_out["exclude"] == "host3,host4"
     assert "nodelist" not in left_out
     assert "gres" not in parameters(of=system(gres=""))

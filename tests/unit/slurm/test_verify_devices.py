@@ -186,9 +186,9 @@ def test_unequal_hosts_are_asked_for_as_many_devices_as_each_has(
     """One number for all would be refused by the smaller host, or find too few on the larger one."""
     asked: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
 
-    def answer(hosts: list[str], _: str, *, devices: list[str], **__: object) -> HostAnswers:
-        asked.append((tuple(hosts), tuple(devices)))
-        count = int(devices[0].rpartition("=")[2])
+    def answer(hosts: list[str], _: str, *, device_options: list[str], **__: object) -> HostAnswers:
+        asked.append((tuple(hosts), tuple(device_options)))
+        count = int(device_options[0].rpartition("=")[2])
         return HostAnswers({host: (*(f"device {i}" for i in range(count)), "exit 0") for host in hosts})
 
     monkeypatch.setattr(verify_devices, "run_script_on_hosts", answer)

@@ -204,7 +204,7 @@ def test_traffic_is_the_true_one_or_none(bits: tuple[int, int], start: int, move
         values.append(read([probe])["gpu:GPU-a"]["pcie_sent_bytes"])
     told = SampleSeries(tuple(times), tuple(values)).growth_rate(TimeWindow(0.0, link.now))
     assert told is None or told == pytest.approx(link.moved / link.now, rel=1e-6, abs=1.0)
-    if all(seconds < probe.needed_every_s() for seconds, _ in moves):
+    if all(seconds < probe.max_read_interval_s() for seconds, _ in moves):
         assert told is not None, "read often enough"
 
 
@@ -263,10 +263,10 @@ def test_a_counter_whose_width_is_not_known_is_not_read_without_end() -> None:
     (probe,) = [
         each for each in create_probes(nvml, SamplerOptions(1.0), lambda: now["s"]) if isinstance(each, _ByteCounters)
     ]
-    assert probe.needed_every_s() == float("inf")
+    assert probe.max_read_interval_s() == float("inf")
     gpu.fields |= {(202, 0): 2**33, (204, 0): 2**33}
     read([probe])
-    assert 1.0 < probe.needed_every_s() < float("inf"), "64 bits"
+    assert 1.0 < probe.max_read_interval_s() < float("inf"), "64 bits"
 
 
 def kept(spacing_s: float, count: int, end: float) -> list[tuple[int, int]]:

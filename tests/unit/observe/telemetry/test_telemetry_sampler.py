@@ -128,7 +128,7 @@ def test_counters_are_read_between_samples_where_they_need_it() -> None:
         def __init__(self, every_s: float) -> None:
             self.every_s = every_s
 
-        def needed_every_s(self) -> float:
+        def max_read_interval_s(self) -> float:
             return self.every_s
 
     counter, wide, other = Counter(0.04), Counter(5.0), Costly("host", 0.0, {"now": 0.0, "cpu": 0.0})

@@ -118,7 +118,7 @@ class Design:
         """Return the design with one variance for all configurations of a workload, except for noisy ones."""
         variances, k = self.variances, self.compositions
         pools = {
-            name: getattr(variances, name).with_pool(k)
+            name: getattr(variances, name).replace_by_pool(k)
             for name in ("single", "between_compositions", "within_blocks", "within_leases")
         }
         return replace(self, variances=replace(variances, **pools))

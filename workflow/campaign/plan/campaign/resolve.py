@@ -288,7 +288,7 @@ def load_campaign(
         if file.imported
         else workload_inputs.read_inputs(path, models, file.axes.options, sources, measured_workloads)
     )
-    first = {name: measured_workloads.find_first_reading(model) for name, model in models.items() if model.reading_keys}
+    first = {name: measured_workloads.find_first_reading(model) for name, model in models.items() if model.parsing_keys}
     return replace(
         campaign_as_used.with_version(version),
         person=person or SlurmOptions(),
