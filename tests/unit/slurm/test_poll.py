@@ -372,7 +372,7 @@ directory = Path(sys.argv[1])
 poll = QueuePoll(directory, SlurmCommands(directory / "commands.jsonl"), float(sys.argv[2]))
 until = time.monotonic() + float(sys.argv[3])
 while time.monotonic() < until:
-    jobs = poll.snapshot().jobs
+    jobs = poll.take_snapshot().jobs
     time.sleep(0.02)
 print(sorted(jobs))
 """

@@ -27,7 +27,7 @@ SERVER_OF_TESTS = (
     """
 import gc, os, sys
 from campaign.workloads.trainer import forkserver, rank
-main, import_everything = rank.main, forkserver._import_everything
+main, import_everything = rank.main, forkserver._import_rank_modules
 
 def program():
     if "TEST_PROGRAM" in os.environ:
@@ -41,7 +41,7 @@ def more():
     gc.collect()
     gc.freeze()
 
-rank.main, forkserver._import_everything = program, more
+rank.main, forkserver._import_rank_modules = program, more
 sys.exit(forkserver.main())
 """,
 )

@@ -56,17 +56,17 @@ def counted(step, ddp):
 def train(rank, ranks, name, model, optimizer, spec):
     torch.manual_seed(0)
     if name.startswith("late"):
-        models.LATE_FROM = 0
+        models.MIN_DEFERRED_PARAMETERS = 0
     if name.endswith("fused"):
-        parallel_strategies.FUSED_ON = {"cpu"}
-    build = models.build
+        parallel_strategies.FUSED_ADAMW_DEVICE_TYPES = {"cpu"}
+    build = models.build_model
     names = []
     def built(*args, **kwargs):
         trainable = build(*args, **kwargs)
         trainable.optimizer = optimizer
         names.extend([key for key, _ in trainable.named_parameters()])
         return trainable
-    models.build = built
+    models.build_model = built
     spec = TrainSpec(model=model, measured_steps=3, warmup_steps=1, seed=1, time_out_s=30, **spec)
     session = TrainingSession(spec, RankEnvironment(rank, ranks, rank, out, out, ranks), 0.0)
     result = session.run()
@@ -82,7 +82,7 @@ def train(rank, ranks, name, model, optimizer, spec):
         named[key] = getattr(trainable.get_submodule(part), last).detach()
     whole = {key: (weight.full_tensor() if hasattr(weight, "full_tensor") else weight).clone() for key, weight in named.items()}
     if ranks > 1:
-        found = counted(training.step, strategy.model if strategy.name in ("ddp", "zero1") else None)
+        found = counted(training.run_step, strategy.model if strategy.name in ("ddp", "zero1") else None)
         (out / f"{name}-{rank}.json").write_text(json.dumps({"found": found, "said": result.model_dump()}))
     torch.save(whole, out / f"{name}-{rank}.pt")
 
