@@ -178,12 +178,12 @@ def test_the_models_of_the_studies_train_at_their_true_size_on_two_ranks(
 
 NO_LAYER = """
 from campaign.workloads.trainer import models
-build = models.build
+build = models.build_model
 def shallow(*args, **kwargs):
     trainable = build(*args, **kwargs)
     del trainable.network.layers[:]
     return trainable
-models.build = shallow
+models.build_model = shallow
 main()
 """
 """Compiling takes seconds a layer; embedding and output are enough to compile."""

@@ -32,11 +32,11 @@ def record_kernels() -> Iterator[dict[str, str]]:
     kernels_by_use: dict[str, str] = {}
     with _AttentionCounter() as attention_counter, _OperatorCounter() as operator_counter:
         yield kernels_by_use
-    kernels = {name: count for name, count in operator_counter.names.items() if name in _ATTENTION}
-    plain = {_PLAIN_ATTENTION} if attention_counter.attention > sum(kernels.values()) else set()
+    kernels = {name: count for name, count in operator_counter.calls_by_name.items() if name in _ATTENTION}
+    plain = {_PLAIN_ATTENTION} if attention_counter.calls > sum(kernels.values()) else set()
     if attention_kernels := {_ATTENTION[name] for name in kernels} | plain:
         kernels_by_use["attention"] = " and ".join(sorted(attention_kernels))
-    if "aten::_fused_adamw_" in operator_counter.names:
+    if "aten::_fused_adamw_" in operator_counter.calls_by_name:
         kernels_by_use["optimizer"] = "fused"
 
 
