@@ -61,8 +61,8 @@ def test_ctrl_c_once_submits_nothing_more_and_twice_cancels_all(project: Project
     process = site.start("--jobs", str(jobs))
     until(lambda: len(site.slurm.jobs()) >= jobs, TIME_OUT_S, project.said)
     end(project, process, signal.SIGINT)
-    # Each lease submits its own job. Slurm is queried once for its hosts, once for the limits of its partitions, and once for a free
-    # host that looks at the results directory. All leases share one query of the queue per interval.
+    # Each lease submits its own job. Slurm is queried once for its hosts, once for the limits of its partitions, and once for a
+    # free host that looks at the results directory. All leases share one query of the queue per interval.
     calls, looks = site.calls(), 2 + (time.monotonic() - since_s) / POLL_S
     assert calls["sbatch"] == jobs, calls
     assert (calls["scontrol"], calls["squeue"] <= looks, calls["sinfo"]) == (0, True, 3), (calls, looks)

@@ -154,7 +154,7 @@ class PlantedClock:
 def planted(monkeypatch: pytest.MonkeyPatch, times_s: list[float], **changes: object) -> Training:
     training, left = make(nano(**changes)), list(times_s)
     monkeypatch.setattr(timed_steps, "make_clock", lambda *_: PlantedClock(left))
-    monkeypatch.setattr(training, "step", lambda: torch.zeros(()))
+    monkeypatch.setattr(training, "run_step", lambda: torch.zeros(()))
     return training
 
 

@@ -136,20 +136,20 @@ def test_a_replica_computes_in_the_precision_whatever_its_thread_enters() -> Non
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(work).result()
-    assert seen.differing("bf16") == ""
-    assert seen.differing("fp16") == "bfloat16 on replica 0"
+    assert seen.describe_type_mismatch("bf16") == ""
+    assert seen.describe_type_mismatch("fp16") == "bfloat16 on replica 0"
 
 
 def test_each_replica_is_looked_at() -> None:
     training, seen = trained("bf16", "dp", replicas=2)
     training.run_step()
-    assert seen.differing("bf16") == ""
+    assert seen.describe_type_mismatch("bf16") == ""
     assert isinstance(training.model, CpuDataParallel)
     second = training.model.replica_modules[1]
     second.__class__ = type(second).__mro__[1]  # without the precision inside
     training.run_step()
-    assert seen.differing("bf16", 2) == "float32 on replica 1"
-    assert seen.differing("bf16", 3) == "something on 2 of 3 replicas only"
+    assert seen.describe_type_mismatch("bf16", 2) == "float32 on replica 1"
+    assert seen.describe_type_mismatch("bf16", 3) == "something on 2 of 3 replicas only"
 
 
 def test_what_is_looked_at_is_no_part_of_a_compiled_model() -> None:
@@ -160,8 +160,8 @@ def test_what_is_looked_at_is_no_part_of_a_compiled_model() -> None:
         training.model.compile(backend=counter)
         for _ in range(3):
             training.run_step()
-        assert seen is None or seen.differing("bf16") == ""
-        assert seen is None or seen.differing("fp32") == "bfloat16 on replica 0"
+        assert seen is None or seen.describe_type_mismatch("bf16") == ""
+        assert seen is None or seen.describe_type_mismatch("fp32") == "bfloat16 on replica 0"
         return counter.frame_count, counter.op_count
 
     assert graphs(looked_at=True) == graphs(looked_at=False)
