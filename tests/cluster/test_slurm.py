@@ -387,8 +387,8 @@ def test_clusters_of_tests_that_are_killed_end(directory: Path) -> None:
 sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})
 from tests.cluster.clusters_end_with_tests import clusters_end_with_this_process
 with clusters_end_with_this_process(Path(sys.argv[1])):
-    up("""
-    program = f"{guarded}".join(_CALLER.rsplit("\nup(", 1))
+    start_cluster("""
+    program = f"{guarded}".join(_CALLER.rsplit("\nstart_cluster(", 1))
     caller = subprocess.Popen(
         [sys.executable, "-c", program, str(directory), SMALL.model_dump_json(), "up;"],
         stdout=subprocess.PIPE,

@@ -274,7 +274,7 @@ def test_a_record_that_cannot_be_written_stops_the_lease_with_its_name(
                 self.driven = DriverResult.from_document(Driver(driver)())
             self.lease = driver.lease
 
-        def result(self) -> Any:
+        def read_result(self) -> Any:
             return self.driven
 
     submitter = "campaign.run.local_submitter.LocalSubmitter"
