@@ -29,8 +29,9 @@ def test_a_campaign_asks_once_a_look_and_once_a_composition(project: ClusterProj
     looks_s = [line["time_s"] for line in called(project) if line["argv"][0] == "squeue"]
     # Four processes wait, and share their looks.
     assert calls.pop("squeue") <= 2 + (max(looks_s) - min(looks_s)) / SLURM["poll_s"]
-    # Before the first lease, the system file is held against what Slurm lists; at the first submission, limits against partitions.
-    assert calls.pop("sinfo") == 2
+    # Before the first lease, the system file is compared with what Slurm lists, and a free host looks at the results directory. At
+    # the first submission, limits are compared with partitions.
+    assert (calls.pop("sinfo"), calls.pop("srun")) == (3, 1)
     assert calls == {}
 
 

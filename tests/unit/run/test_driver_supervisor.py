@@ -26,7 +26,7 @@ class Queue:
         queued = self.looks.pop(0)
         return DriverStatus(True, "job 7: waits in the queue (Resources)" if queued else "job 7: runs", queued=queued)
 
-    def result(self) -> DriverResult | None:
+    def read_result(self) -> DriverResult | None:
         return None if self.looks else DriverResult(use="lease.1")
 
 
@@ -65,7 +65,7 @@ class GoneJob:
     def check_driver(self, _: Any) -> DriverStatus:
         return DriverStatus(False, "job 7: ended as FAILED on host1, and left no result")
 
-    def result(self) -> DriverResult | None:
+    def read_result(self) -> DriverResult | None:
         return None
 
 
