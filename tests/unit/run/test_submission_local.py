@@ -82,7 +82,7 @@ def main(directory: str, lease: str) -> None:
         submission = submitter.submit(replace(here.request(lease), lease_plan=plan, token=name.replace(".", "")))
         results: list[DriverResult] = []
         # The first one that is there counts.
-        until(lambda of=submission, to=results: to.extend(filter(None, [of.result()])) or to)  # type: ignore[misc]
+        until(lambda of=submission, to=results: to.extend(filter(None, [of.read_result()])) or to)  # type: ignore[misc]
         until(lambda found=submitter.find: found(lease) is None)  # type: ignore[misc]
         until(
             lambda of=submission, fate=submitter.check_driver: (
