@@ -183,7 +183,7 @@ def test_a_plan_hashes_each_cell_once_and_opens_no_file_a_cell(
         path = project.campaign(f"cells-{cells}", cells)
         campaign = load_campaign(path)
         with monkeypatch.context() as patch:
-            calls = counted(patch, matrix, "content_hash")
+            calls = counted(patch, matrix, "hash_document")
             matrix.expand_matrix(campaign)
             hashed[cells] = len(calls)
         with monkeypatch.context() as patch:
