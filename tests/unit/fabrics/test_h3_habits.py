@@ -122,7 +122,7 @@ def test_no_fault_makes_a_lease_that_is_not_there_or_leaves_one_behind(
 ) -> None:
     site = falcon()
     fabric = site.fabric
-    selection = fabric.select(request(), fabric.inventory())
+    selection = fabric.select_devices(request(), fabric.read_inventory())
     if method == "DELETE":
         fabric.compose(selection)
     where = ("GET", RESOURCES) if fault.kind == "stale" else (method, ALLOCATION)
@@ -130,13 +130,13 @@ def test_no_fault_makes_a_lease_that_is_not_there_or_leaves_one_behind(
     try:
         fabric.compose(selection) if method == "POST" else fabric.release("one")
     except FabricError:
-        assert list(fabric.held()) in (["one"], [])
+        assert list(fabric.list_lease_tags()) in (["one"], [])
     composition = fabric.read_back("one")
     assert composition is None or site.has(composition)
     site.server.faults.clear_faults()
     assert fabric.release("one") == ()
     assert site.attached() == {}
-    assert not fabric.held()
+    assert not fabric.list_lease_tags()
     assert site.emulator.violations == []
 
 
@@ -175,7 +175,7 @@ def test_a_lease_is_composed_and_released_whatever_a_box_does(
 @pytest.mark.parametrize("refusal", ["false", "true", "empty", "status", "text"])
 def test_what_a_box_does_not_do_is_no_lease_whatever_it_answers(falcon: Callable[..., Falcon], refusal: str) -> None:
     site = falcon(devices_max=1, refusal=refusal)
-    selection = site.fabric.select(request("one", 3), site.fabric.inventory())
+    selection = site.fabric.select_devices(request("one", 3), site.fabric.read_inventory())
     with pytest.raises(FabricError):
         site.fabric.compose(selection)
     composition = obtained(site.fabric)
@@ -207,7 +207,7 @@ def test_a_device_that_is_not_listed_is_not_looked_for_under_a_number_that_may_b
     site = falcon(renumber_after=3, free_port="no_record", attached="all")
     before = site.attached()
     with pytest.raises(FabricError, match="H3's own tools"):
-        site.fabric.compose(site.fabric.select(request("one", 2, 2), site.fabric.inventory()))
+        site.fabric.compose(site.fabric.select_devices(request("one", 2, 2), site.fabric.read_inventory()))
     moved = {uuid for uuid, host in site.attached().items() if before[uuid] != host}
     composition = site.fabric.read_back("one")
     assert moved <= {str(d.host_id) for d in composition.devices} if composition else not moved
@@ -219,7 +219,7 @@ def test_a_device_that_may_be_in_an_unreadable_record_is_not_released(
     missing: str, falcon: Callable[..., Falcon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = falcon()
-    site.fabric.compose(site.fabric.select(request(), site.fabric.inventory()))
+    site.fabric.compose(site.fabric.select_devices(request(), site.fabric.read_inventory()))
     attached, real = site.attached(), site.emulator.answer
 
     def answer(asked: HttpRequest) -> Reply | None:
@@ -246,20 +246,20 @@ def test_a_box_that_demands_a_login_is_told_of_in_words(falcon: Callable[..., Fa
     site = falcon()
     site.server.faults.add_fault(WireFault("status", "GET", RESOURCES, -1, status=401, body="Unauthorized\n"))
     with pytest.raises(FabricError, match="demands a login"):
-        site.fabric.inventory()
+        site.fabric.read_inventory()
     assert site.emulator.violations == []
 
 
 def test_a_power_cycle_that_frees_all_devices_is_noticed(falcon: Callable[..., Falcon]) -> None:
     site = falcon()
-    site.fabric.compose(site.fabric.select(request(), site.fabric.inventory()))
+    site.fabric.compose(site.fabric.select_devices(request(), site.fabric.read_inventory()))
     assert site.fabric.read_back("one") is not None  # may be what composing has just read
     for device in site.emulator.rack.devices:
         site.emulator.rack.detach(device)
     composition = site.fabric.read_back("one")
     assert composition is None or not composition.devices
     assert site.fabric.release("one") == ()
-    assert not site.fabric.held()
+    assert not site.fabric.list_lease_tags()
 
 
 # -- at random -----------------------------------------------------------------------------------------------------------
@@ -386,7 +386,7 @@ class Operations(RuleBasedStateMachine):
     def others_take(self, device: int, host: str) -> None:
         """Somebody else attaches what nobody has, and nobody has claimed."""
         found = self.site.emulator.rack.devices[f"gpu{device}"]
-        claimed = {name.rpartition("/")[2] for tag in self.site.fabric.held().values() for name in tag.devices}
+        claimed = {name.rpartition("/")[2] for tag in self.site.fabric.list_lease_tags().values() for name in tag.devices}
         if not self.found and found.attached_to is None and f"GPU-{found.uuid}" not in claimed:
             self.site.emulator.rack.attach(found.name, host)
             self.foreign[found.name] = host
@@ -430,7 +430,7 @@ class Operations(RuleBasedStateMachine):
                 n: one.attached_to for n, one in self.site.emulator.rack.devices.items() if one.attached_to is not None
             }
             assert held == (self.found or self.foreign)
-            assert not self.site.fabric.held()
+            assert not self.site.fabric.list_lease_tags()
             assert self.site.emulator.violations == []
         finally:
             self.site.close()
