@@ -11,7 +11,7 @@ from campaign.common import wording
 from campaign.observe.links.alpha_beta_model import predict_allreduce_s
 from campaign.report import columns, plot
 from campaign.report.figure import Drawing, FigureData, describe_lease_coverage, nothing, select_first_and_last
-from campaign.report.link_selection import LinkMeasurement, compare_allreduce, format_size, select_shown_links
+from campaign.report.link_selection import SelectedLinks, compare_allreduce, format_size, select_shown_links
 
 TITLE = "All-reduce by message size"
 SECTION = (
@@ -63,7 +63,7 @@ def draw(data: FigureData) -> Drawing:
     )
 
 
-def _format_caption(selected_links: list[LinkMeasurement]) -> str:
+def _format_caption(selected_links: list[SelectedLinks]) -> str:
     """Format the caption, which explains markers, lines and panels."""
     repeats = min(links.document["settings"]["repeats"] for links in selected_links)
     return (
@@ -76,7 +76,7 @@ def _format_caption(selected_links: list[LinkMeasurement]) -> str:
 _MODEL = ("alpha_us", "alpha_low_us", "alpha_high_us", "gb_per_s", "low_gb_per_s", "high_gb_per_s", "residual_pct")
 
 
-def _tabulate_bandwidths(selected_links: list[LinkMeasurement]) -> pd.DataFrame:
+def _tabulate_bandwidths(selected_links: list[SelectedLinks]) -> pd.DataFrame:
     """Build one row per configuration with the parameters of the model and the bus bandwidth of each message size."""
     rows = []
     for links in selected_links:
@@ -140,7 +140,7 @@ def _format_bandwidth(row: Any, size: int) -> str:
     return f"{wording.format_number(row[f'busbw_{size}_gb_per_s'])} GB/s at {format_size(size)}{model}"
 
 
-def _draw_panels(selected_links: list[LinkMeasurement]) -> str:
+def _draw_panels(selected_links: list[SelectedLinks]) -> str:
     """Draw one panel per number of devices, because only equal numbers are comparable. Return SVG."""
     ranks = pd.Series([entry.document["allreduce"]["ranks"] for entry in selected_links])
     panels = [
@@ -174,7 +174,7 @@ def _format_tick(rate: float) -> str:
     return f"{rate:g}" if power >= -3 else "10" + str(power).translate(_SUPERSCRIPTS)
 
 
-def _draw_configuration(axes: Any, links: LinkMeasurement, look: plot.SeriesLook) -> None:
+def _draw_configuration(axes: Any, links: SelectedLinks, look: plot.SeriesLook) -> None:
     """Draw the measured points of a configuration, and the line of its model."""
     allreduce, model = links.document["allreduce"], links.document["model"]["allreduce"]
     sizes, ranks = allreduce["size_bytes"], allreduce["ranks"]

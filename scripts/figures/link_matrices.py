@@ -12,7 +12,7 @@ from campaign.common import wording
 from campaign.observe.links.document import KINDS, MIN_BANDWIDTH_BYTES
 from campaign.report import columns, plot
 from campaign.report.figure import Drawing, FigureData, describe_lease_coverage, describe_undrawn, nothing
-from campaign.report.link_selection import LinkMeasurement, compare_link_kinds, format_size, select_shown_links
+from campaign.report.link_selection import SelectedLinks, compare_link_kinds, format_size, select_shown_links
 
 TITLE = "Links between devices"
 SECTION = (
@@ -68,7 +68,7 @@ def draw(data: FigureData) -> Drawing:
     )
 
 
-def _format_caption(selected_links: list[LinkMeasurement], drawn_links: list[LinkMeasurement]) -> str:
+def _format_caption(selected_links: list[SelectedLinks], drawn_links: list[SelectedLinks]) -> str:
     """Format the caption, which explains the matrices and the types of links, and reports problems of the measurement.
 
     Args:
@@ -92,7 +92,7 @@ def _format_caption(selected_links: list[LinkMeasurement], drawn_links: list[Lin
     )
 
 
-def _describe_small_messages(selected_links: list[LinkMeasurement]) -> str:
+def _describe_small_messages(selected_links: list[SelectedLinks]) -> str:
     """Return a sentence on configurations without a bandwidth because their messages were too small, or an empty string."""
     short = [
         links.configuration for links in selected_links if links.document["matrix_size_bytes"] < MIN_BANDWIDTH_BYTES
@@ -100,7 +100,7 @@ def _describe_small_messages(selected_links: list[LinkMeasurement]) -> str:
     return f" No bandwidth of {', '.join(short)}: only messages under 64 KiB fitted into its time." if short else ""
 
 
-def _describe_problems(selected_links: list[LinkMeasurement]) -> str:
+def _describe_problems(selected_links: list[SelectedLinks]) -> str:
     """Return a sentence with the first problem of the measurement and the number of further ones, or an empty string."""
     problems = [
         f"{links.configuration}: {problem}" for links in selected_links for problem in links.document["problems"]
@@ -111,7 +111,7 @@ def _describe_problems(selected_links: list[LinkMeasurement]) -> str:
     return f" Not all went well: {problems[0]}{remainder_text}."
 
 
-def _tabulate_pairs(selected_links: list[LinkMeasurement]) -> pd.DataFrame:
+def _tabulate_pairs(selected_links: list[SelectedLinks]) -> pd.DataFrame:
     """Build one row per pair of devices with its type of link, bandwidths, latency and peer access."""
     pairs = []
     for links in selected_links:
@@ -132,7 +132,7 @@ def _tabulate_pairs(selected_links: list[LinkMeasurement]) -> pd.DataFrame:
     return rows.astype(dict.fromkeys(numbers, float)).astype({"p2p": object})
 
 
-def _select_matrix(links: LinkMeasurement, name: str) -> Any:
+def _select_matrix(links: SelectedLinks, name: str) -> Any:
     """Return a matrix of measured values. Bandwidths are None if no message was large enough to measure them."""
     matrix = links.document["matrices"][name]
     if name.endswith("gb_per_s") and links.document["matrix_size_bytes"] < MIN_BANDWIDTH_BYTES:
@@ -176,7 +176,7 @@ def _describe_link_types(rows: pd.DataFrame, links: Sequence[Mapping[str, Any]])
     return tuple(sentences)
 
 
-def _draw_matrices(drawn_links: list[LinkMeasurement]) -> str:
+def _draw_matrices(drawn_links: list[SelectedLinks]) -> str:
     """Draw a bandwidth matrix above a latency matrix for each configuration. Return SVG."""
     max_devices = max(len(links.document["devices"]) for links in drawn_links)
     figure, panels = plot.create_grid(len(drawn_links), height_in=5.0 if max_devices > 4 else 4.4, heights=(1.0, 1.0))
@@ -206,7 +206,7 @@ def _format_colour_bar(colour_bar: Any, norm: LogNorm, unit: str) -> None:
     colour_bar.ax.set_title(unit, fontsize=7.5, fontweight="normal", loc="left")
 
 
-def _build_colour_norm(drawn_links: list[LinkMeasurement], name: str) -> LogNorm:
+def _build_colour_norm(drawn_links: list[SelectedLinks], name: str) -> LogNorm:
     """Build the logarithmic colour scale that all matrices of a quantity share."""
     values = [
         value for links in drawn_links for row in _select_matrix(links, name) for value in row if value is not None
@@ -217,7 +217,7 @@ def _build_colour_norm(drawn_links: list[LinkMeasurement], name: str) -> LogNorm
 
 
 def _draw_matrix(
-    axes: Any, links: LinkMeasurement, name: str, norm: LogNorm, *, has_names: bool, is_leftmost: bool
+    axes: Any, links: SelectedLinks, name: str, norm: LogNorm, *, has_names: bool, is_leftmost: bool
 ) -> Any:
     """Draw one matrix as coloured cells, with lines between hosts. Return the mesh for its colour bar.
 
@@ -256,7 +256,7 @@ def _draw_matrix(
     return mesh
 
 
-def _annotate_cells(axes: Any, links: LinkMeasurement, values: Any, mesh: Any) -> None:
+def _annotate_cells(axes: Any, links: SelectedLinks, values: Any, mesh: Any) -> None:
     """Write the value and the type of link into each cell, in black or white by the brightness of the cell."""
     text_style = {"ha": "center", "va": "center", "fontsize": _NUMBER_PT}
     for sender, kinds in enumerate(links.document["kinds"]):
@@ -269,7 +269,7 @@ def _annotate_cells(axes: Any, links: LinkMeasurement, values: Any, mesh: Any) -
             axes.text(receiver + 0.5, sender + 0.5, words, color="#ffffff" if dark else "#000000", **text_style)
 
 
-def _label_axes(axes: Any, links: LinkMeasurement, has_names: bool) -> None:
+def _label_axes(axes: Any, links: SelectedLinks, has_names: bool) -> None:
     """Label rows, and optionally columns, with the devices. Matrices of many devices have no labels."""
     devices = links.document["devices"]
     if len(devices) > _MAX_DEVICES_WITH_LABELS:

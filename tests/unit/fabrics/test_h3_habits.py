@@ -386,7 +386,9 @@ class Operations(RuleBasedStateMachine):
     def others_take(self, device: int, host: str) -> None:
         """Somebody else attaches what nobody has, and nobody has claimed."""
         found = self.site.emulator.rack.devices[f"gpu{device}"]
-        claimed = {name.rpartition("/")[2] for tag in self.site.fabric.list_lease_tags().values() for name in tag.devices}
+        claimed = {
+            name.rpartition("/")[2] for tag in self.site.fabric.list_lease_tags().values() for name in tag.devices
+        }
         if not self.found and found.attached_to is None and f"GPU-{found.uuid}" not in claimed:
             self.site.emulator.rack.attach(found.name, host)
             self.foreign[found.name] = host

@@ -168,7 +168,7 @@ def test_without_history_costs_are_unknown(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     assert {lease.expected_s for lease in plan.leases} == {None}
     assert (plan.device_hours, plan.wall_s, plan.estimate_interval(plan.wall_s)) == (None, None, (None, None))
-    assert (dict(plan.unknown.runs), plan.unknown.composed) == ({("steps", "cpu-rank"): 32}, 2)
+    assert (dict(plan.unknown.runs), plan.unknown.leases) == ({("steps", "cpu-rank"): 32}, 2)
     assert plan.leases[0].describe(1).endswith(", 8 runs, for an unknown time")
     document = json.loads(json.dumps(build_plan_document(plan)))
     jsonschema.Draft202012Validator(build_schema("plan")).validate(document)

@@ -11,7 +11,7 @@ from campaign.common.errors import RecordError
 from campaign.run.locks import hold_process_lock
 
 HOLD = "import sys, pathlib; from campaign.run.locks import hold_process_lock\n"
-HOLD += "with working_locks(pathlib.Path(sys.argv[1]), of_hosts=False): print('held', flush=True); input()"
+HOLD += "with hold_process_lock(pathlib.Path(sys.argv[1]), across_hosts=False): print('held', flush=True); input()"
 
 
 @pytest.fixture

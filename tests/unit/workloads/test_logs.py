@@ -73,7 +73,7 @@ def test_where_a_chunk_ends_is_not_seen(text: str, size: int, needles: tuple[byt
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything a sixty-fourth of what it is, so that a few megabytes are a long log."""
-    for name in ("_CHUNK_BYTES", "_WHOLE_BYTES", "_LINE_BYTES", "_TAIL_BYTES"):
+    for name in ("_CHUNK_BYTES", "_MAX_EXCERPT_BYTES", "_MAX_LINE_BYTES", "_TAIL_BYTES"):
         monkeypatch.setattr(log_reader, name, getattr(log_reader, name) >> 6)
 
 

@@ -53,12 +53,12 @@ def inline_svg(svg: str) -> Markup:
 def encode_downloads(picture: Path) -> dict[str, str]:
     """Encode the files next to a picture for links of the page, as base64: `csv` (gzip) and `pdf`.
 
-    The text is '' for a file that is too long or missing.
+    The text is '' for a file that is too long, missing, or no regular file.
     """
     encoded = {}
     for kind, pack in (("csv", partial(gzip.compress, mtime=0)), ("pdf", bytes)):
         file = picture.with_suffix(f".{kind}")
-        is_packable = file.exists() and file.stat().st_size <= _MAX_COMPRESSION * MAX_EMBEDDED_BYTES
+        is_packable = file.is_file() and file.stat().st_size <= _MAX_COMPRESSION * MAX_EMBEDDED_BYTES
         content = pack(file.read_bytes()) if is_packable else b""
         encoded[kind] = b64encode(content).decode() if len(content) <= MAX_EMBEDDED_BYTES else ""
     return encoded

@@ -124,7 +124,7 @@ def test_an_effect_as_large_as_the_least_detectable_one_is_found_in_80_of_100(ma
     stated = make(*random.normal(100, 2, (2, DRAWS, n)))
     least = 1 + np.asarray(stated.compute_detectable_pct(tests))[:, None] / 100
     a, b = random.normal(100, 2, (2, DRAWS, n))
-    found = (make(least * a, b).p() < 0.05 / tests).mean()
+    found = (make(least * a, b).compute_p_values() < 0.05 / tests).mean()
     assert abs(found - 0.8) < 3 * np.sqrt(0.8 * 0.2 / DRAWS) + 0.02
 
 
