@@ -15,14 +15,14 @@ from campaign.common import wording
 
 
 @dataclass(frozen=True, slots=True)
-class LinkMeasurement:
+class SelectedLinks:
     """Link measurement (links/1 document) of one configuration."""
 
     configuration: str
     document: Mapping[str, Any]
 
 
-def select_shown_links(links: Iterable[Mapping[str, Any]]) -> list[LinkMeasurement]:
+def select_shown_links(links: Iterable[Mapping[str, Any]]) -> list[SelectedLinks]:
     """Return the link measurement to show for each configuration, in the order of first appearance.
 
     It is the last one before runs, or the last of all if there is none before runs.
@@ -35,7 +35,7 @@ def select_shown_links(links: Iterable[Mapping[str, Any]]) -> list[LinkMeasureme
         previous = selected.get(link["configuration"])
         if previous is None or link["when"] == "before" or previous["when"] != "before":
             selected[link["configuration"]] = link
-    return [LinkMeasurement(name, link["document"]) for name, link in selected.items()]
+    return [SelectedLinks(name, link["document"]) for name, link in selected.items()]
 
 
 def compare_allreduce(links: Iterable[Mapping[str, Any]], first: str, second: str, size_bytes: int) -> str:
