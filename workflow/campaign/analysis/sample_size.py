@@ -65,8 +65,7 @@ class SampleSize:
     """Numbers of compositions, runs per composition and steps per run, with their cost.
 
     half_width_pct: half-width of the 95 % interval of a difference of two configurations; detectable_pct: smallest difference
-    that
-    80 of 100 campaigns find.
+    that 80 of 100 campaigns find.
     """
 
     compositions: int

@@ -77,9 +77,8 @@ class OpenedArchive:
 def open_archive(path: Path) -> Iterator[OpenedArchive]:
     """Check an archive and unpack it into a temporary directory for the duration of the block.
 
-    Raises ArchiveError if the file is not an archive, has an unknown schema version, would fill the disk, or has a member that
-    points
-    outside. Missing, added and damaged members also raise it, each with its name.
+    Raises ArchiveError if the file is not an archive, has an unknown schema version, would fill the disk, or has a member
+    that points outside. Missing, added and damaged members also raise it, each with its name.
     """
     with TemporaryDirectory(prefix="campaign-archive-") as scratch:
         archive = unpack_archive(path, Path(scratch))

@@ -97,10 +97,8 @@ def write_archive(
     """Pack a campaign's results into an archive.
 
     The same results give the same bytes with the same version of this program and of zlib. If `out` is an archive of the
-    campaign,
-    members that the results lack are kept. Raises ArchiveError if there are no records, if `out` is something else, or if it
-    cannot
-    be written. The file is then unchanged.
+    campaign, members that the results lack are kept. Raises ArchiveError if there are no records, if `out` is something else,
+    or if it cannot be written. The file is then unchanged.
 
     Args:
         campaign: the campaign.

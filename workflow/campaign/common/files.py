@@ -1,8 +1,7 @@
 """Files that several processes read and write at once: atomic writing, JSON documents, JSON lines and locks.
 
 Writers raise OSError and leave no partial file behind. `durable` forces the content to disk, so that it survives a power
-failure;
-without it, the content survives only the death of the process.
+failure; without it, the content survives only the death of the process.
 """
 
 from __future__ import annotations

@@ -30,8 +30,7 @@ class Bank:
     """Slots with a common rule: a drawer, or the half of a drawer that belongs to one connection.
 
     `hosts` lists the hosts that can hold these slots. `hosts_max` is the number of hosts that may hold devices of the whole
-    drawer
-    at the same time.
+    drawer at the same time.
     """
 
     name: str

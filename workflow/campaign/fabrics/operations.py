@@ -103,8 +103,7 @@ def timing(operation: Operation, device: str = "", box: str = "") -> Iterator[Op
     """Time one operation if a recording is active.
 
     A failed operation is not recorded, because its duration is that of the failure. An operation inside another one is not
-    recorded
-    either.
+    recorded either.
     """
     operation_answer, start = OperationAnswer(), time.monotonic()
     log = _LOG.get()

@@ -183,8 +183,7 @@ class Fabric(Protocol):
     """One fabric of one system.
 
     Every method may raise FabricError; its subclasses in `errors` correspond to the possible remedies. Adapters inherit from
-    this
-    class. Methods with a body are optional: an adapter that does not override them gets the default defined here.
+    this class. Methods with a body are optional: an adapter that does not override them gets the default defined here.
     """
 
     def describe_capabilities(self) -> Capabilities:
@@ -198,9 +197,8 @@ class Fabric(Protocol):
     def select_devices(self, request: LeaseRequest, inventory: Inventory) -> Selection:
         """Choose the devices for a request.
 
-        Only the arguments and the rules of the fabric are used; nothing is read. Raises NoMatch, Incompatible (with the rule),
-        Unhealthy,
-        or Conflict (with the holders).
+        Only the arguments and the rules of the fabric are used; nothing is read. Raises NoMatch, Incompatible (with the
+        rule), Unhealthy, or Conflict (with the holders).
         """
 
     def compose(self, selection: Selection) -> None:
@@ -216,17 +214,15 @@ class Fabric(Protocol):
     def release(self, lease_id: str) -> tuple[str, ...]:
         """Release all devices of the lease and return the fabric ids of those that could not be released.
 
-        Releasing a lease that holds nothing is not an error. Raises Busy if nothing was changed, or OutcomeUnknown if the state
-        must be
-        read back.
+        Releasing a lease that holds nothing is not an error. Raises Busy if nothing was changed, or OutcomeUnknown if the
+        state must be read back.
         """
 
     def list_displaced_devices(self) -> Mapping[str, str]:
         """Return the original host of each displaced device, by fabric id.
 
-        A device is displaced if a lease detached it from the host where it was found, and no lease holds the device or that host
-        any
-        more. Default: none.
+        A device is displaced if a lease detached it from the host where it was found, and no lease holds the device or that
+        host any more. Default: none.
         """
         return {}
 
@@ -262,8 +258,7 @@ class Fabric(Protocol):
         """Build the inventory of the system without any holders.
 
         A fabric with a remote control plane builds it from the system file alone. Default: the current inventory with all
-        holders
-        removed.
+        holders removed.
         """
         return self.read_inventory().release_all()
 

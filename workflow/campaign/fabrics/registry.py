@@ -1,9 +1,8 @@
 """Registry of the kinds of fabric, with everything that the rest of the program uses of each kind.
 
 To add a kind, write a module that defines `FABRIC = FabricKind(..)` and add its line to `FABRICS`. Another installed package
-adds
-a kind with an entry point in the group `composable_campaign.fabrics`: its name is the kind, its value the module. A module is
-imported only if a system names its kind, or if all kinds are listed.
+adds a kind with an entry point in the group `composable_campaign.fabrics`: its name is the kind, its value the module. A
+module is imported only if a system names its kind, or if all kinds are listed.
 """
 
 from __future__ import annotations
@@ -51,9 +50,8 @@ _TWO_POOLED_DEVICES = Configuration("c", 1, 2, 0, 2, "a100", "fabric", "fabric-n
 class Example:
     """A small system of one kind, into which `configuration` fits exactly once.
 
-    The contract suite runs on it. `options` holds the entries under `fabric` in the system file, except the kind and the address
-    and
-    credentials of a control plane.
+    The contract suite runs on it. `options` holds the entries under `fabric` in the system file, except the kind and the
+    address and credentials of a control plane.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)

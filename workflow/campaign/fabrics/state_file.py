@@ -225,8 +225,7 @@ class StateFile:
         """Hold the lock of changing operations inside the block, for as long as they take.
 
         Raises Busy with the lease that holds the lock. The kernel drops the lock of a dead process, so a killed transaction
-        never blocks
-        the next one.
+        never blocks the next one.
         """
         path = self.path.with_suffix(".transaction")
         with try_lock(path, lease_id) as acquired:

@@ -1,8 +1,7 @@
 """Fabric of a traditional cluster, whose hosts have only built-in devices.
 
 Composing selects and locks devices; nothing is moved. This fabric is the baseline for composed hardware and needs only the
-system
-file.
+system file.
 """
 
 from __future__ import annotations

@@ -20,9 +20,8 @@ def make_system_document(
 ) -> dict[str, Any]:
     """Return the system file as a document.
 
-    If the system has a pool, a fabric that can hold one stands for the real fabric, which logs do not mention. Likewise, Slurm
-    stands
-    for the actual launcher if a workload's file needs it.
+    If the system has a pool, a fabric that can hold one stands for the real fabric, which logs do not mention. Likewise,
+    Slurm stands for the actual launcher if a workload's file needs it.
 
     Args:
         import_file: content of the map.

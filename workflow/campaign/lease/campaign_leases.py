@@ -48,8 +48,7 @@ def determine_use_id(results: Results, journal: Journal) -> str:
     """Return the id of the last use of a lease.
 
     Its number counts the requests for the lease, or is the next one that no other use has. The journal of other uses may be
-    lost, or
-    be on another machine from which the results came.
+    lost, or be on another machine from which the results came.
     """
     request_times = [entry["time_s"] for entry in journal.read_entries() if entry.get("state") == "PLANNED"]
     number = len(request_times)
@@ -111,8 +110,7 @@ def reconcile_orphans(fabric: Fabric, site: Site, *, dry_run: bool, skip: Collec
     """Release the leases whose owner died without releasing them (see `reconcile_leases`).
 
     A lease kept by hand intentionally has no owner once it is composed. A lease whose driver still runs is left for the next
-    process to
-    take over.
+    process to take over.
 
     Args:
         fabric: fabric of the system.

@@ -1,10 +1,8 @@
 """Devices of a system that failed under runs. Leases avoid them for a day.
 
 Each fence is a JSON file that campaigns on the system share. A fence on suspicion is made if the program could be at fault as
-well.
-The run is then repeated on another device. If it fails in the same way there, or if there is no other device, the fence is
-lifted.
-The file is kept, so that the failures of later runs of the workload are accepted at once.
+well. The run is then repeated on another device. If it fails in the same way there, or if there is no other device, the fence
+is lifted. The file is kept, so that the failures of later runs of the workload are accepted at once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Journal of a lease, with every intent and its outcome line by line, so that the state is known after a crash.
 
-`<directory>/<lease id>.jsonl` grows by whole lines. The intent is written and forced to disk before the first mutating call, and
-the
-ids right after it. `<lease id>.lock` is locked as long as the owner lives. The kernel drops the lock of a killed process, so no
-process number has to be trusted.
+`<directory>/<lease id>.jsonl` grows by whole lines. The intent is written and forced to disk before the first mutating call,
+and the ids right after it. `<lease id>.lock` is locked as long as the owner lives. The kernel drops the lock of a killed
+process, so no process number has to be trusted.
 """
 
 from __future__ import annotations

@@ -128,8 +128,7 @@ class UnwrappedCounter:
     """Counter that wraps at 2^32 or 2^64, unwrapped between two readings wherever that is unambiguous.
 
     The type of a value gives its maximum width, not its true one: until a value needs more than 32 bits, the counter may have
-    32. Two
-    readings determine the increment only if the link cannot move 2^bits between them.
+    32. Two readings determine the increment only if the link cannot move 2^bits between them.
 
     Args:
         most_per_s: rate that the counter cannot exceed.
@@ -188,8 +187,7 @@ class CounterSum:
         """Return the bytes since the first reading, or None if a counter is not reported this time.
 
         After an ambiguous interval the total restarts below all earlier values, so that no rate is computed over this gap: a
-        missed wrap
-        would look like a low rate. Raises NVMLError if the device does not answer.
+        missed wrap would look like a low rate. Raises NVMLError if the device does not answer.
 
         Args:
             now_s: time by a monotonic clock.

@@ -1,11 +1,10 @@
 """What a campaign will take and cost: medians of what earlier runs and leases took, or unknown. Pure.
 
-A run takes the median of earlier runs of its cell; else of its workload on as many devices; else of its workload; else what the
-workload file says (`estimate_run_s`); else its time is unknown. Other cells count if they ran on the same model of device
-behind the same
-kind of fabric. Composing and the release take the median of earlier leases with as many devices of the same kind of fabric, else
-recorded times of the fabric's operations. What else a lease takes (its queue, its start, the time between runs) is a median of
-leases, and counts as nothing before the first one.
+A run takes the median of earlier runs of its cell; else of its workload on as many devices; else of its workload; else what
+the workload file says (`estimate_run_s`); else its time is unknown. Other cells count if they ran on the same model of device
+behind the same kind of fabric. Composing and the release take the median of earlier leases with as many devices of the same
+kind of fabric, else recorded times of the fabric's operations. What else a lease takes (its queue, its start, the time
+between runs) is a median of leases, and counts as nothing before the first one.
 
 A lease holds its pooled devices all the time, and hosts that lend devices (`home` of a pool entry) with what is left on them. It
 holds its hosts and their own devices all the time too, except under Slurm with `strategy: static`, where it holds them while the

@@ -81,9 +81,8 @@ def summarize_by_cell(data: FigureData, quantities: Sequence[Quantity]) -> pd.Da
 def add_intervals(rows: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Add ci_low, ci_high and interval_method to rows of cells (cell_id, mean, sd, n_ok).
 
-    The interval is over compositions if the design has all runs of the cell. A quantity with values of zero has no logarithm, so
-    its
-    interval is over runs (Student's t).
+    The interval is over compositions if the design has all runs of the cell. A quantity with values of zero has no logarithm,
+    so its interval is over runs (Student's t).
     """
     low, high = intervals.student_interval(rows["mean"], rows["sd"], rows["n_ok"])
     method = np.array(wording.list_interval_methods(rows["n_ok"]), dtype=object)

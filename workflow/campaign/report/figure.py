@@ -299,8 +299,7 @@ def _shorten_table(drawing: Drawing, max_rows: int) -> dict[str, Any]:
     """Shorten the table of a drawing for the page.
 
     Columns that are empty, or the same in all of several rows, are left out. With a picture, the table is included only if it
-    has at
-    most `max_rows` rows; without one, its first rows are included.
+    has at most `max_rows` rows; without one, its first rows are included.
     """
     headings, rows = drawing.headings, drawing.rows
     total = max(drawing.rows_total, len(rows))

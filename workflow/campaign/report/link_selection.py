@@ -72,9 +72,8 @@ def _allreduce_bandwidth(allreduce: Mapping[str, Any], size_bytes: int) -> float
 def compare_link_kinds(links: Iterable[Mapping[str, Any]], configuration: str, kinds: tuple[str, str]) -> str:
     """Describe the ratio of the bandwidths of two kinds of links in a configuration, with its interval.
 
-    With several compositions, the ratio of medians of each is used. With one composition, pairs of devices are the sample, and
-    both
-    directions of a pair count as one.
+    With several compositions, the ratio of medians of each is used. With one composition, pairs of devices are the sample,
+    and both directions of a pair count as one.
     """
     documents = [
         item["document"] for item in links if item["configuration"] == configuration and item["document"]["matrices"]

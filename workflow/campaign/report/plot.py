@@ -230,9 +230,8 @@ def create_grid(
 ) -> tuple[MplFigure, list[list[Axes]]]:
     """Create a figure for `count` panels.
 
-    Each panel is a column of axes that share x and have the given relative heights. Return the figure and, for each panel, its
-    axes
-    from top to bottom.
+    Each panel is a column of axes that share x and have the given relative heights. Return the figure and, for each panel,
+    its axes from top to bottom.
     """
     medium = _medium.get()
     columns = min(count, len(medium.widths_in))
@@ -494,9 +493,8 @@ RATE = IntervalColumns("mean", "ci_low", "ci_high")
 def compute_range(rows: pd.DataFrame, columns: IntervalColumns) -> tuple[float, float]:
     """Return the range to draw, which holds all values and most of their intervals.
 
-    It extends beyond the values by at most 0.6 of the largest. With two runs a 95 % interval can be a hundred times its value;
-    the
-    values must stay readable next to it.
+    It extends beyond the values by at most 0.6 of the largest. With two runs a 95 % interval can be a hundred times its
+    value; the values must stay readable next to it.
     """
     value = rows[columns.value]
     room = 0.6 * float(value.abs().max())

@@ -29,10 +29,8 @@ def find_planned_campaign(campaign: Campaign, directory: Path) -> Campaign:
     """Return the campaign as its plan has it, if both differ only in details that do not affect the measurements.
 
     Such details come from a profile or an option (launcher, start of implied runs, label of a campaign without one), or are
-    input files
-    that have been moved, edited or lost since. Thus a page describes the measured campaign, whether the workflow, a command or
-    an
-    archive makes it.
+    input files that have been moved, edited or lost since. Thus a page describes the measured campaign, whether the workflow,
+    a command or an archive makes it.
     """
     comparable = _make_comparable_document(campaign)
     for document in read_campaigns_as_used(directory):

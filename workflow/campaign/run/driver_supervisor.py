@@ -126,8 +126,7 @@ class DriverSupervisor:
         """Wait for the result of the driver and report its progress meanwhile.
 
         Raises StillQueued if the job waits in the queue for too long, RecordError if the disk is full, and HostFailed if the
-        driver
-        ended without a result.
+        driver ended without a result.
 
         Args:
             submitted: submission of the driver.

@@ -122,9 +122,9 @@ MAX_TRIES = 3
 def repeat_until_undisturbed(name: str, launch: Callable[[], tuple[StepEnd, Outcome]]) -> tuple[StepEnd, Outcome]:
     """Launch a run again until nothing disturbs it, at most `MAX_TRIES` times, and return that launch.
 
-    A rank that gets SIGKILL in every launch is killed for its own behaviour. A run whose pace was never held requires more than
-    this
-    machine has. Both are outcomes of the run. Raises LaunchError if every launch was stopped, suspended, or had its clock set.
+    A rank that gets SIGKILL in every launch is killed for its own behaviour. A run whose pace was never held requires more
+    than this machine has. Both are outcomes of the run. Raises LaunchError if every launch was stopped, suspended, or had its
+    clock set.
     """
     failures_of_run = 0
     for _ in range(MAX_TRIES):

@@ -27,11 +27,9 @@ _TIMEOUT_S = 120.0  # the first query of a GPU that nobody uses loads its driver
 def verify_local_devices(system: SystemFile, composition: Composition, directory: Path) -> Composition:
     """Verify that this machine has the devices of a composition, and return the composition with the machine's device names.
 
-    Names are added as `host_id` where the fabric does not report them. The list is kept in `directory`/devices.txt. Cores that
-    stand
-    for devices are neither listed nor named. Raises DevicesDiffer if this machine has fewer or other devices, and LaunchError if
-    they
-    cannot be listed.
+    Names are added as `host_id` where the fabric does not report them. The list is kept in `directory`/devices.txt. Cores
+    that stand for devices are neither listed nor named. Raises DevicesDiffer if this machine has fewer or other devices, and
+    LaunchError if they cannot be listed.
     """
     devices = tuple(device for host in composition.hosts for device in host.devices)
     if all(find_device_kind(system, device) == "cpu" for device in devices):
@@ -78,9 +76,8 @@ def _match_names(
 ) -> dict[str, str]:
     """Return device names by fabric id.
 
-    A host's own devices are numbered in the order in which they are listed. Other devices can be identified only if the machine
-    has
-    exactly as many as the composition.
+    A host's own devices are numbered in the order in which they are listed. Other devices can be identified only if the
+    machine has exactly as many as the composition.
     """
     specs = {spec.name: spec for entry in system.hosts for spec in entry.split_hosts()}
     hosts = [specs[host.name] for host in composition.hosts if host.name in specs]

@@ -405,9 +405,9 @@ _OOM_KILL_COUNT = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 class OomKillCounter:
     """Kernel's count of processes killed for lack of memory: the evidence that a SIGKILL had this cause.
 
-    The count is that of this process's control group if there is one, otherwise of the whole host. A program that this process
-    starts
-    is in the same group or in one below, which counts here too (version 2). The file with the count is located once.
+    The count is that of this process's control group if there is one, otherwise of the whole host. A program that this
+    process starts is in the same group or in one below, which counts here too (version 2). The file with the count is located
+    once.
 
     Args:
         root: root directory, for tests.

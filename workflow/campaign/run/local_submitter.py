@@ -116,9 +116,8 @@ class LocalSubmitter:
     def _reap_drivers(self) -> set[int]:
         """Reap the ended drivers of this process, and return the process ids of the running ones.
 
-        In a container no other process may reap them. No other child is waited for, because a driver of an earlier process may
-        have its
-        process id.
+        In a container no other process may reap them. No other child is waited for, because a driver of an earlier process
+        may have its process id.
         """
         for pid in list(self._driver_pids):
             try:

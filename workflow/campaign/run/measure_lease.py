@@ -1,8 +1,7 @@
 """Measurement of one lease: compose, submit the driver, report progress, verify, release, and write the manifest.
 
 A job of the rule `measure` calls this module. It can be killed at any moment; the same call again adopts the lease and the
-driver,
-and measures nothing twice.
+driver, and measures nothing twice.
 """
 
 from __future__ import annotations
@@ -74,9 +73,8 @@ def measure_missing_runs(
 ) -> dict[str, Any]:
     """Measure every run of a lease that has no record, and return the manifest, which the caller writes.
 
-    Apparatus failures are retried up to the protocol's `attempts`. Runs that are still missing then are listed in the manifest
-    with
-    the reason, and raise nothing: the report shows them, and the same command again measures them.
+    Apparatus failures are retried up to the protocol's `attempts`. Runs that are still missing then are listed in the
+    manifest with the reason, and raise nothing: the report shows them, and the same command again measures them.
 
     Args:
         plan: plan of the lease.

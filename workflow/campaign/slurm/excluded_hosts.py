@@ -85,8 +85,7 @@ class ExcludedHosts:
         """Readmit excluded hosts that are idle and pass a health check, and any host after an hour; return the reason by host.
 
         The check is a job of one task on the host, with the command that lists its devices, or `true`. A host that fails once
-        more
-        after it has passed is excluded for the whole hour. No two processes check at the same time.
+        more after it has passed is excluded for the whole hour. No two processes check at the same time.
 
         Args:
             controller: controller that reports the state of the hosts.

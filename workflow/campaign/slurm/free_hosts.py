@@ -47,10 +47,8 @@ class FreeHosts:
         """Wait until enough hosts are free for a job and return the free hosts.
 
         Hosts that are unknown to Slurm count as free, because Slurm refuses a job for them with its own message. Raises
-        HostFailed
-        if there can never be enough because hosts are down or drained. If all hosts of the system are, no host is at fault;
-        LaunchError
-        is then raised after ten minutes.
+        HostFailed if there can never be enough because hosts are down or drained. If all hosts of the system are, no host is
+        at fault; LaunchError is then raised after ten minutes.
 
         Args:
             hosts: names of the hosts to choose from; empty means all hosts of the system.

@@ -80,9 +80,8 @@ class QueuePoll:
         """Return the last snapshot of the queue, or poll again if it is older than the interval (with `fresh`, than a second).
 
         Without `fresh`, the call does not wait for another process that is polling. If the directory cannot be used for the
-        moment,
-        the last known jobs are returned as if the controller did not answer. Raises ConfigError if squeue is not installed, and
-        RecordError if the directory stays unwritable.
+        moment, the last known jobs are returned as if the controller did not answer. Raises ConfigError if squeue is not
+        installed, and RecordError if the directory stays unwritable.
         """
         limit_s = min(_MAX_FRESH_AGE_S, self.interval_s) if fresh else self.interval_s
         latest = self._read_latest()

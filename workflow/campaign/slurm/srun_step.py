@@ -360,9 +360,8 @@ def find_launch_error(
 ) -> LaunchError | None:
     """Return the error that makes the step no result of the workload, or None if it is a result.
 
-    HostFailed is returned if a host is at fault. An exit code of 0 is no proof: srun of Slurm 22.05 exits with 0 if a host was
-    set
-    down and resumed under a step, and if a launch timed out.
+    HostFailed is returned if a host is at fault. An exit code of 0 is no proof: srun of Slurm 22.05 exits with 0 if a host
+    was set down and resumed under a step, and if a launch timed out.
 
     Args:
         code: exit code of srun.

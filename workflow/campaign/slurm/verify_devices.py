@@ -71,8 +71,7 @@ def verify_devices_of_hosts(system: SystemFile, composition: Composition, direct
     """Have every host of the composition list its devices, and compare the lists with the composition.
 
     The lists are kept in `directory`/devices.txt. Raises DevicesDiffer if a host has fewer or other devices than the
-    composition,
-    and HostFailed if a host does not answer.
+    composition, and HostFailed if a host does not answer.
     """
     hosts = [host.name for host in composition.hosts]
     command, is_identified = build_devices_script(system, composition)

@@ -171,9 +171,8 @@ def classify_failure(
 ) -> tuple[Status, Failure] | None:
     """Classify the failure of a run, or return None if all ranks ended with 0 and no limit was hit.
 
-    If the log reports that the memory of a device was exhausted, the run failed whatever its exit codes are. A program that went
-    on
-    without the requested memory did not do the work of its batch.
+    If the log reports that the memory of a device was exhausted, the run failed whatever its exit codes are. A program that
+    went on without the requested memory did not do the work of its batch.
 
     Raises LaunchError if Slurm cancelled, preempted or lost the run. That is no fault of the workload and makes no record.
 

@@ -47,11 +47,9 @@ class Launcher(Protocol):
     def sidecar(self, argv: Sequence[str], directory: Path) -> AbstractContextManager[tuple[str, ...]]:
         """Run one auxiliary process per host of the composition until the context ends; yield the names of these hosts.
 
-        If the hosts are only names of one machine, the first host gets the process. Output goes to `<directory>/<host>.log`. The
-        context
-        does not wait for the processes to start. When it ends, they get SIGTERM, and SIGKILL after a grace period. A process
-        that cannot
-        be started or ends early raises no error.
+        If the hosts are only names of one machine, the first host gets the process. Output goes to `<directory>/<host>.log`.
+        The context does not wait for the processes to start. When it ends, they get SIGTERM, and SIGKILL after a grace
+        period. A process that cannot be started or ends early raises no error.
 
         Args:
             argv: command; `{host}` in a word is replaced by the name of the host.

@@ -232,10 +232,8 @@ class Workload(FileModel):
     """Base class of all kinds of workloads. Its fields are the keys of the YAML file.
 
     A kind defines `introduction`, `example`, `kind: Literal[...]`, `step` and `read`; everything else has a default. The text
-    under
-    a field is its description in the reference and in the JSON Schema. A key at its default is not part of a cell's identity, so
-    a
-    default can never change.
+    under a field is its description in the reference and in the JSON Schema. A key at its default is not part of a cell's
+    identity, so a default can never change.
     """
 
     introduction: ClassVar[str] = ""

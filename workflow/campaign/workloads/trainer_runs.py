@@ -294,9 +294,8 @@ def list_devices_used(results: Sequence[RankResult]) -> tuple[str, ...]:
 def find_wrong_devices(run: Run, results: Sequence[RankResult]) -> Failure | None:
     """Return a failure if the ranks used other devices than those of the run, or if several ranks used one device.
 
-    Returns None if there is no sign of it. Parts of devices and remote devices are not checked, because the UUIDs that they show
-    are
-    no evidence. The names in a composition were found on the host before the run.
+    Returns None if there is no sign of it. Parts of devices and remote devices are not checked, because the UUIDs that they
+    show are no evidence. The names in a composition were found on the host before the run.
     """
     if any(device.launch for device in run.devices):
         return None

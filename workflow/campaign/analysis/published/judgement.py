@@ -5,9 +5,8 @@ claim, and differs if the interval is entirely outside. A printed number agrees 
 rounds to it; an interval that also includes `no effect` is undecided. A value without an interval is undecided, and so is a
 value whose interval holds run-to-run variation of one composition only.
 
-Of several values all have to agree, and one that differs is enough to differ. An order is judged by its pairs, which all have to
-be in order.
-Distances are those of throughput: a loss of 2.5 % is 6 % off if 8.1 % was published.
+Of several values all have to agree, and one that differs is enough to differ. An order is judged by its pairs, which all have
+to be in order. Distances are those of throughput: a loss of 2.5 % is 6 % off if 8.1 % was published.
 """
 
 from __future__ import annotations

@@ -61,8 +61,7 @@ def add_results(rows: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Return the rows that the design has, with their result as a rate (more is better).
 
     The added columns are `rate`, `low`, `high`, `variance`, `freedom` and `known`. low and high bound the rate of this row
-    alone.
-    variance and freedom (degrees of freedom) are those of the logarithm of the rate, pooled over configurations
+    alone. variance and freedom (degrees of freedom) are those of the logarithm of the rate, pooled over configurations
     (`Design.with_pools`). known: whether they include the spread of compositions.
     """
     positions = design.find_cell_indices(rows["cell"])

@@ -150,10 +150,9 @@ def bound_score(row: pd.Series[Any], contenders: pd.DataFrame, design: Design) -
 def find_ties(best: pd.Series[Any], other_rows: pd.DataFrame, design: Design) -> tuple[Marks, Marks]:
     """Return which other rows tie with the best one, and which are not shown to be worse.
 
-    Tests of differences are adjusted over all pairs, as the best one was selected by its number. A tie is shown by two one-sided
-    tests (Schuirmann 1987), adjusted by Holm. Configurations that always ran on separate hosts are compared as they were
-    measured,
-    and never tie: it is unknown how much of a difference is due to the hosts.
+    Tests of differences are adjusted over all pairs, as the best one was selected by its number. A tie is shown by two
+    one-sided tests (Schuirmann 1987), adjusted by Holm. Configurations that always ran on separate hosts are compared as they
+    were measured, and never tie: it is unknown how much of a difference is due to the hosts.
     """
     pair_ratios = compute_ratios(other_rows["cell"], pd.Series(best["cell"], index=other_rows.index), design)
     ratio = pair_ratios.estimate.ratio * (other_rows["factor"] / best["factor"]).to_numpy(dtype=np.float64)

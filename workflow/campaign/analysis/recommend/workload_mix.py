@@ -95,8 +95,7 @@ def _build_sums(parts: pd.DataFrame, slower_parts: pd.DataFrame) -> pd.DataFrame
     """Return the parts of all sums; equal sums once.
 
     There is one sum of all workloads on each shape. Two further sums are over the workloads that are faster elsewhere: on the
-    shape,
-    and where they are the fastest. The latter have cells in common, so each is a kind of its own.
+    shape, and where they are the fastest. The latter have cells in common, so each is a kind of its own.
     """
     frames = []
     for rows, name in ((parts, "cell"), (slower_parts, "cell"), (slower_parts, "fastest")):

@@ -1,15 +1,12 @@
 """Geometric mean of ratios of cells, with an interval that accounts for cells that share leases.
 
 A sentence about several cells has this mean and the range of the estimates. The largest of many estimates is larger than its
-true
-value, so an interval around it would be wrong too often.
+true value, so an interval around it would be wrong too often.
 
 Ratios of cells on one lease deviate together. The mean is a weighted sum over leases: each lease adds the deviations of its
-cells
-from their locations, with the weights of the cells in the mean. The squares of these sums, divided by the expected contribution
-of
-a lease, give one variance. Leases are independent replicates, so they are its degrees of freedom. Deviations that are
-common to a block of the campaign are removed if the block holds at least three leases, as in `composition_variance`.
+cells from their locations, with the weights of the cells in the mean. The squares of these sums, divided by the expected
+contribution of a lease, give one variance. Leases are independent replicates, so they are its degrees of freedom. Deviations
+that are common to a block of the campaign are removed if the block holds at least three leases, as in `composition_variance`.
 """
 
 from __future__ import annotations

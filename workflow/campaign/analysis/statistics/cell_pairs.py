@@ -184,9 +184,8 @@ class CellPairs:
     def add_variances(self, pool: PooledVariance) -> tuple[Floats, Floats]:
         """Return the variance of the difference of both cells, with its degrees of freedom.
 
-        Two variances of one pool have at most the degrees of freedom of the pool. One variance that both cells share has at most
-        those of
-        each cell.
+        Two variances of one pool have at most the degrees of freedom of the pool. One variance that both cells share has at
+        most those of each cell.
         """
         groups, i, j = self.design.means.groups, self.cell, self.reference
         variance, freedom = pool.variance * self.design.weights, pool.freedom

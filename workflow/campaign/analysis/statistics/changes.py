@@ -1,15 +1,12 @@
 """Changes of cells between two campaigns: their mean, and tests against the spread of the changes of other configurations.
 
 Cells of one configuration share leases, so their changes deviate together. A mean is therefore over configurations (`group`),
-not
-over cells, and so are its degrees of freedom (the cluster-robust variance of Liang & Zeger, 1986, "Longitudinal data analysis
-using
-generalized linear models", Biometrika 73(1), with Student's t).
+not over cells, and so are its degrees of freedom (the cluster-robust variance of Liang & Zeger, 1986, "Longitudinal data
+analysis using generalized linear models", Biometrika 73(1), with Student's t).
 
-If each side of a comparison was composed once, the changes of other configurations show the spread between compositions, because
-that is the only difference among them. A cell is then tested against their spread. A configuration whose change is significant
-no
-longer takes part in tests of others. At least `MIN_GROUPS` configurations are needed.
+If each side of a comparison was composed once, the changes of other configurations show the spread between compositions,
+because that is the only difference among them. A cell is then tested against their spread. A configuration whose change is
+significant no longer takes part in tests of others. At least `MIN_GROUPS` configurations are needed.
 """
 
 from __future__ import annotations

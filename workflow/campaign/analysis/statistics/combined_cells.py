@@ -1,8 +1,7 @@
 """Weighted sums of cells as cells of a separate design, such as the time of a workload mix on one configuration.
 
 Cells that share leases deviate together, so the variance of their sum is more than the sum of their variances. The sum is
-therefore
-formed on each composition, run by run, and its variance is estimated from these like that of any cell
+therefore formed on each composition, run by run, and its variance is estimated from these like that of any cell
 (`campaign.analysis.statistics.composition_variance`). Cells on separate leases deviate independently, which the same estimate
 includes.
 """

@@ -181,15 +181,12 @@ def select_varied_cells(cells: pd.DataFrame, equal_columns: Sequence[str], colum
 def compare_device_counts(cells: pd.DataFrame, design: Design, metric: Metric = THROUGHPUT) -> pd.DataFrame:
     """Compare cells with more devices and the same batch per device with the cell with the fewest measured devices.
 
-    The speed-up (`ratio`) and `efficiency_pct` are those of the work of all devices, also if the metric is per device. `ideal`
-    and
-    the efficiency are nan for a metric whose scaling is unknown; its `ratio` is that of the metric itself.
+    The speed-up (`ratio`) and `efficiency_pct` are those of the work of all devices, also if the metric is per device.
+    `ideal` and the efficiency are nan for a metric whose scaling is unknown; its `ratio` is that of the metric itself.
 
-    `compact` marks the row with the fewest hosts per device count; rows with other numbers of hosts are kept. Among compositions
-    with
-    equally many hosts, the one with the fewest idle devices is used. A curve that was planned at two device counts and measured
-    at
-    one or none is kept as a gap, unless the campaign measured no curve at two counts.
+    `compact` marks the row with the fewest hosts per device count; rows with other numbers of hosts are kept. Among
+    compositions with equally many hosts, the one with the fewest idle devices is used. A curve that was planned at two device
+    counts and measured at one or none is kept as a gap, unless the campaign measured no curve at two counts.
     """
     panel = [*PANEL_COLUMNS, *list_option_columns(cells)]
     equal = [*panel, "batch"]
@@ -272,9 +269,8 @@ def compare_host_counts(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
 def compare_systems(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Compare equally many devices of the first system and of each other system; `ratio` is that of the other to the first.
 
-    Workload, batch, precision, storage and options are equal. A composition is compared with one of the first system on as many
-    hosts
-    (`same_hosts`), or else with the one on the fewest hosts, such as 1x4 of one system with 2x2 of another.
+    Workload, batch, precision, storage and options are equal. A composition is compared with one of the first system on as
+    many hosts (`same_hosts`), or else with the one on the fewest hosts, such as 1x4 of one system with 2x2 of another.
     """
     first = cells["system"].iloc[0] if len(cells) else ""
     equal = ["workload", "precision", "storage", *list_option_columns(cells), "batch", "ranks"]
@@ -305,9 +301,8 @@ def compare_systems(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
 def compare_partial_hosts(cells: pd.DataFrame, design: Design) -> pd.DataFrame:
     """Compare cells that use some of the devices of a host (k of n) with the smallest host, and compute the spread over hosts.
 
-    case_cv_pct: standard deviation (n - 1) over mean of the mean throughputs of compositions with equally many used devices; nan
-    for
-    one composition.
+    case_cv_pct: standard deviation (n - 1) over mean of the mean throughputs of compositions with equally many used devices;
+    nan for one composition.
     """
     equal = [*PANEL_COLUMNS, *list_option_columns(cells), "batch", "hosts", "devices_used"]
     rows = _select_unique_cells(cells, [*equal, "devices_per_host"], ["local_devices_per_host"])
@@ -337,8 +332,7 @@ def compute_attachment_overhead(cells: pd.DataFrame, baseline: str, design: Desi
     """Compare cells with another attachment or storage than the baseline; `overhead_pct` is the increase of time.
 
     The reference of a cell is the cell with equal hosts, devices, workload, batch, precision and options that is attached and
-    stored
-    like the baseline. Rows without a reference keep nan. The result is empty if the baseline is not among the cells.
+    stored like the baseline. Rows without a reference keep nan. The result is empty if the baseline is not among the cells.
 
     Args:
         cells: cells table.

@@ -1,8 +1,7 @@
 """Comparisons of cells: ratios with intervals and p-values, within leases or between compositions.
 
 A `Design` is built once from a table of runs; `compute_ratios` compares any pairs of its cells. One table decides which
-comparison
-each pair allows (`campaign.analysis.statistics.comparison_bases`):
+comparison each pair allows (`campaign.analysis.statistics.comparison_bases`):
 
 - between compositions: two cells that do not share all of their leases. Their variance is that of compositions
   (`campaign.analysis.statistics.composition_variance`), with the degrees of freedom of compositions, not of runs.

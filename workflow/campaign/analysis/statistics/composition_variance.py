@@ -1,11 +1,10 @@
 """Variance of the location of a cell over compositions of its configuration, with degrees of freedom.
 
 Model: the relative cost of a run is that of its cell, plus one deviation for the composition (lease) that it was measured on,
-one
-for the cell on this composition, and one for the run. The location of a cell is the mean over its compositions of the mean over
-their runs. Its variance is therefore that of the compositions' means divided by their number, whatever the number of runs
-(Kalibera & Jones, 2013, "Rigorous benchmarking in reasonable time", ISMM, section 6). Three variances of such a mean are
-estimated:
+one for the cell on this composition, and one for the run. The location of a cell is the mean over its compositions of the
+mean over their runs. Its variance is therefore that of the compositions' means divided by their number, whatever the number
+of runs (Kalibera & Jones, 2013, "Rigorous benchmarking in reasonable time", ISMM, section 6). Three variances of such a mean
+are estimated:
 
 - `between_compositions`: about the cell's own location, k - 1 differences per cell;
 - `within_blocks`: without the effects that all configurations share in a block of the campaign (the drift of weeks), if each
@@ -13,9 +12,8 @@ estimated:
 - `within_leases`: without the effects that all cells of a workload share on a lease, for cells that share their leases.
 
 Each is pooled over the cells of a workload, `between_compositions` once more for intervals of single cells (`single`). A cell
-with
-one composition borrows the pool of its workload, or else that of the campaign, or else that of earlier campaigns on the system.
-Its own runs show how much more or less of their spread is in its mean.
+with one composition borrows the pool of its workload, or else that of the campaign, or else that of earlier campaigns on the
+system. Its own runs show how much more or less of their spread is in its mean.
 
 Pooling
 -------
@@ -159,8 +157,7 @@ class BorrowedVariance:
     """Variance that each workload can borrow from earlier campaigns.
 
     variance: of the mean of a composition. freedom: its degrees of freedom, 0 if there is none. per_run: mean of one over the
-    number
-    of runs in such a mean. campaigns: names of the earlier campaigns.
+    number of runs in such a mean. campaigns: names of the earlier campaigns.
     """
 
     variance: Floats
@@ -397,9 +394,8 @@ def _borrow_from_earlier(
 def _estimate_run_noise(level: _CompositionVariance, means: LeaseMeans, run: PooledVariance) -> tuple[Floats, Floats]:
     """Return the variance that the runs of each cell add to its level, and its degrees of freedom.
 
-    The number of runs in a mean differs between cells. A mean with fewer runs varies more. The smaller variance of a mean with
-    more
-    runs is ignored, because a variance that is borrowed from few cells is too uncertain to be reduced.
+    The number of runs in a mean differs between cells. A mean with fewer runs varies more. The smaller variance of a mean
+    with more runs is ignored, because a variance that is borrowed from few cells is too uncertain to be reduced.
     """
     per_run, has_variance = _compute_mean_per_run(means), np.isfinite(run.variance)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -447,9 +443,8 @@ def _compute_weighted_means(values: Floats, weight: Floats, group: Integers, cou
 def _estimate_block_effects(means: LeaseMeans, residual: Floats) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
     """Estimate block effects of means, the remaining share of degrees of freedom, and the cells with such effects.
 
-    Block effects exist for cells that were composed once in each of the blocks 1 to k, together with the cells of the same kind
-    of
-    other configurations.
+    Block effects exist for cells that were composed once in each of the blocks 1 to k, together with the cells of the same
+    kind of other configurations.
     """
     k = means.count_compositions()
     is_once_per_block = np.ones(means.cell_count, dtype=np.bool_)

@@ -30,13 +30,12 @@ _MIN_NOISE = 1e-6  # noise of numbers that differ in their last digits only
 class Drift:
     """Drift of a system.
 
-    leases: one row per composition in the order of time, with lease_id, configuration, attach, hardware, runs, time_h (since the
-    first
-    one), cost (mean) and deviation (of the logarithm of cost from its device's level in the middle of the campaign).
+    leases: one row per composition in the order of time, with lease_id, configuration, attach, hardware, runs, time_h (since
+    the first one), cost (mean) and deviation (of the logarithm of cost from its device's level in the middle of the
+    campaign).
 
-    slope: of the logarithm of cost, per hour. error, freedom: standard error of the slope and its degrees of freedom; nan and 0
-    if
-    there are too few compositions. noise: standard deviation of compositions about the line.
+    slope: of the logarithm of cost, per hour. error, freedom: standard error of the slope and its degrees of freedom; nan and
+    0 if there are too few compositions. noise: standard deviation of compositions about the line.
     """
 
     leases: pd.DataFrame

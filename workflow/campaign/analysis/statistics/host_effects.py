@@ -65,9 +65,8 @@ class HostEffects:
     """Effects of hosts in a campaign.
 
     variances: of locations without these effects, with 0 degrees of freedom if hosts are no level. models: host model of each
-    group of
-    cells. model_index, cell_index: group of each cell and its index within it, -1 for no group. hosts: names by index of the
-    set.
+    group of cells. model_index, cell_index: group of each cell and its index within it, -1 for no group. hosts: names by
+    index of the set.
     """
 
     variances: PooledVariance

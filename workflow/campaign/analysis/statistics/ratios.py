@@ -19,9 +19,8 @@ the covariance; written here as the variance of the differences of relative devi
 t
 on the number of pairs less one.
 
-The ratio is that of the two means over the pairs, so a reader can reproduce it from a table of means. As for unpaired samples,
-its
-interval for a/b is the inverse of that for b/a.
+The ratio is that of the two means over the pairs, so a reader can reproduce it from a table of means. As for unpaired
+samples, its interval for a/b is the inverse of that for b/a.
 """
 
 from __future__ import annotations
@@ -110,9 +109,8 @@ def compute_detectable_errors(freedom: npt.ArrayLike, tests: npt.ArrayLike = 1) 
 def compute_welch_freedom(*parts: tuple[Floats, Floats]) -> Floats:
     """Return the degrees of freedom of a sum of variances (Welch-Satterthwaite).
 
-    The result is 1 if the sum is zero, where it is irrelevant, and infinite if all of the variance is known exactly, like that
-    of
-    random draws.
+    The result is 1 if the sum is zero, where it is irrelevant, and infinite if all of the variance is known exactly, like
+    that of random draws.
 
     Args:
         *parts: pairs of a variance and its degrees of freedom.

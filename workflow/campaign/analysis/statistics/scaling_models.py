@@ -11,19 +11,17 @@ Gropp,
   2005): t = compute + alpha * 2(n - 1) + (bytes / B) * 2(n - 1)/n.
 
 Each model is linear in two or three non-negative parameters, so thousands of curves are fitted in one call: least squares of
-relative residuals, over all sets of parameters that are not zero. The likelihood is that of the runs (residuals of the logarithm
-about the curve, and of runs about their mean), so models with two and three parameters are compared by AICc (Hurvich & Tsai,
-1989,
-Biometrika 76(2)). Intervals are those of the fit without the bound at zero, clipped there. If the points lie further from a
-model
-than runs from their mean (F test, 5 %), the model is rejected, and the residuals of the points set the width of the intervals.
+relative residuals, over all sets of parameters that are not zero. The likelihood is that of the runs (residuals of the
+logarithm about the curve, and of runs about their mean), so models with two and three parameters are compared by AICc
+(Hurvich & Tsai, 1989, Biometrika 76(2)). Intervals are those of the fit without the bound at zero, clipped there. If the
+points lie further from a model than runs from their mean (F test, 5 %), the model is rejected, and the residuals of the
+points set the width of the intervals.
 
 A dip is a point whose step time is longer than the straight line in 1/n between its two neighbours predicts (t test on the
 logarithm, one-sided, Holm over all points of all curves). Every smooth communication cost is at or under that line: ring
-(exactly
-on it), tree, and all of the models above. A neighbour counts if it communicates in the same way: on more than one device, and on
-one host if the point is on one, on several if it is on several. A cost that begins at a point is no dip. The lower bound of a
-dip's interval is above `MIN_DIP_PCT`.
+(exactly on it), tree, and all of the models above. A neighbour counts if it communicates in the same way: on more than one
+device, and on one host if the point is on one, on several if it is on several. A cost that begins at a point is no dip. The
+lower bound of a dip's interval is above `MIN_DIP_PCT`.
 """
 
 from __future__ import annotations
@@ -66,9 +64,9 @@ MODELS = (AMDAHL, GUSTAFSON, LATENCY)
 class ScalingCurves:
     """Scaling curves as arrays [curve, point], with points in the order of devices; absent points have n_runs 0.
 
-    batch: per device, [curve]. sd: standard deviation of a run, computed from the error of its point (times the root of n_runs),
-    nan
-    if unknown. freedom: degrees of freedom of these sds together, [curve]; without it, they are sds of samples of n_runs.
+    batch: per device, [curve]. sd: standard deviation of a run, computed from the error of its point (times the root of
+    n_runs), nan if unknown. freedom: degrees of freedom of these sds together, [curve]; without it, they are sds of samples
+    of n_runs.
     """
 
     devices: Floats

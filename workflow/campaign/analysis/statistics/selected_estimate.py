@@ -1,18 +1,15 @@
 """Interval of an estimate that is quoted because it is the largest of many.
 
-Such an estimate is larger than its true value on average, so the interval of one estimate contains the true value too rarely. An
-interval that holds for all estimates together contains it too often, and is several times as wide as needed if one estimate is
-far
-ahead.
+Such an estimate is larger than its true value on average, so the interval of one estimate contains the true value too rarely.
+An interval that holds for all estimates together contains it too often, and is several times as wide as needed if one
+estimate is far ahead.
 
-Source: Andrews, Kitagawa & McCloskey (2024), "Inference on winners", Quarterly Journal of Economics 139(1), the hybrid interval.
-Given that an estimate is the largest, it is distributed as before, but truncated below: by the contenders, and by their
-correlation
-with it. The interval inverts this distribution inside of a band that holds for all estimates together.
-Two choices are made here. Student's t takes the place of the normal distribution, with the variance that all configurations
-share
-(`Design.with_pools`): the degrees of freedom of single configurations are too few for the far tails that count here.
-And the error of 5 % is divided unevenly, because a selected estimate is rather too large than too small; so the interval always
+Source: Andrews, Kitagawa & McCloskey (2024), "Inference on winners", Quarterly Journal of Economics 139(1), the hybrid
+interval. Given that an estimate is the largest, it is distributed as before, but truncated below: by the contenders, and by
+their correlation with it. The interval inverts this distribution inside of a band that holds for all estimates together. Two
+choices are made here. Student's t takes the place of the normal distribution, with the variance that all configurations share
+(`Design.with_pools`): the degrees of freedom of single configurations are too few for the far tails that count here. And the
+error of 5 % is divided unevenly, because a selected estimate is rather too large than too small; so the interval always
 contains the estimate itself.
 """
 

@@ -7,12 +7,11 @@ leases, lease and host cannot be separated. Then a host has to stand out from th
 (`ERROR_FROM_OTHER_HOSTS`), for which it takes `MIN_HOSTS` hosts. With fewer nothing is tested, as a slow lease looks like a slow
 host.
 
-Robust: a run that is far from the median of its cell on its hosts is clipped (`campaign.analysis.statistics.location`). A host
-is
-only named if it is also slower when every run that is far from the median of its cell is clipped: among a few leases with two
-runs each, one rare slow run would otherwise blame its host. The runs of a named host no longer take part in judging others. So a
-slow host does not hide a second one, and a host that was only used together with it is not blamed. p-values are one-sided, and
-adjusted for all hosts (Holm).
+Robust: a run that is far from the median of its cell on its hosts is clipped (`campaign.analysis.statistics.location`). A
+host is only named if it is also slower when every run that is far from the median of its cell is clipped: among a few leases
+with two runs each, one rare slow run would otherwise blame its host. The runs of a named host no longer take part in judging
+others. So a slow host does not hide a second one, and a host that was only used together with it is not blamed. p-values are
+one-sided, and adjusted for all hosts (Holm).
 """
 
 from __future__ import annotations
@@ -69,10 +68,9 @@ def count_independent_differences(levels: Codes, groups: Codes) -> int:
 class HostResult:
     """Result of comparing a host with the others, over the cells that ran on it and elsewhere.
 
-    slowdown_pct: loss of throughput with its 95 % interval; nan if the host was not compared, and `why` holds the reason. cells:
-    labels of the compared cells. leases: number of its leases with these cells. together: hosts that took part in exactly the
-    same
-    runs, so that they cannot be separated from it. error_of: source of the error.
+    slowdown_pct: loss of throughput with its 95 % interval; nan if the host was not compared, and `why` holds the reason.
+    cells: labels of the compared cells. leases: number of its leases with these cells. together: hosts that took part in
+    exactly the same runs, so that they cannot be separated from it. error_of: source of the error.
     """
 
     host: str

@@ -2,10 +2,9 @@
 
 Steps of one run resemble each other, and runs of one composition do, so the composition (or the run, if a cell has one
 composition) is the unit of replication. Sources: Woodruff (1952), "Confidence intervals for medians and other position
-measures",
-Journal of the American Statistical Association 47: the interval of a share of steps is converted to one of the percentile by the
-sample's own quantiles, so no distribution is assumed; the variance of a share over clusters is that of a ratio
-(Cochran, "Sampling Techniques", 1977, chapter 6). It is never less than that of independent steps.
+measures", Journal of the American Statistical Association 47: the interval of a share of steps is converted to one of the
+percentile by the sample's own quantiles, so no distribution is assumed; the variance of a share over clusters is that of a
+ratio (Cochran, "Sampling Techniques", 1977, chapter 6). It is never less than that of independent steps.
 """
 
 from __future__ import annotations

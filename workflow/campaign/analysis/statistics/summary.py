@@ -22,9 +22,8 @@ Below 10 runs: a value that is too far from the mean of the others for their spr
 which is the test of Grubbs (1950), "Sample criteria for testing outlying observations", Annals of Mathematical Statistics 21(1).
 Of 5 runs with one that is 20 standard deviations off, it marks this one in 97 of 100 cases, the modified z-score in 48.
 
-With both rules, 1 clean normal sample in 100 has an outlier. Very small samples allow little: of three runs, one is marked only
-if
-it is some 230 standard deviations of the other two away; of two, none.
+With both rules, 1 clean normal sample in 100 has an outlier. Very small samples allow little: of three runs, one is marked
+only if it is some 230 standard deviations of the other two away; of two, none.
 """
 
 from __future__ import annotations
@@ -117,9 +116,8 @@ _MEDIAN_FACTORS = {
 class SampleSummaries:
     """Summary statistics of samples, with one element per sample, but for `outlier` with one per value.
 
-    sd: sample standard deviation (n - 1). median_low, median_high: bounds of the median, 95 %. outlier: whether each value lies
-    far
-    from the others of its sample.
+    sd: sample standard deviation (n - 1). median_low, median_high: bounds of the median, 95 %. outlier: whether each value
+    lies far from the others of its sample.
     """
 
     median: Floats

@@ -1,10 +1,9 @@
 """Variance components of the primary metric: run to run, lease to lease, host to host, as standard deviations in percent.
 
-Model: the logarithm of a run's throughput is that of its cell, plus one deviation for the set of hosts that it ran on, one for
-the
-lease (one composition of them), and one for the run. Cells are fixed, the deviations are random. All comparisons are within
-cells, so that no effect of hardware or workload appears as spread. Components that the design of a campaign cannot separate are
-not estimated; the component holds the reason.
+Model: the logarithm of a run's throughput is that of its cell, plus one deviation for the set of hosts that it ran on, one
+for the lease (one composition of them), and one for the run. Cells are fixed, the deviations are random. All comparisons are
+within cells, so that no effect of hardware or workload appears as spread. Components that the design of a campaign cannot
+separate are not estimated; the component holds the reason.
 
 Sources
 -------

@@ -330,9 +330,8 @@ def format_detectable_difference(row: Mapping[Any, Any]) -> str:
 def list_limitations(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the limitations of the statements of a figure, as sentences; empty if there are none.
 
-    Limitations are comparisons that are not tested, or that use one composition, a borrowed spread, different protocols, or an
-    order
-    that is not random.
+    Limitations are comparisons that are not tested, or that use one composition, a borrowed spread, different protocols, or
+    an order that is not random.
 
     Args:
         rows: comparisons.

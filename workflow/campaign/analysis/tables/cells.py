@@ -58,18 +58,14 @@ def build_cells_table(
     """Build the cells table: one row per planned cell, in the order of the plan, with its axes, numbers of runs and summary.
 
     state: `measured` (a run is ok), `failed` (it was run, none is ok), `implied` (not run, because a smaller batch ran out of
-    memory)
-    or `missing` (no run). n_ok: number of ok runs with a value of the primary metric. The summary (median, mean, sd, min, max)
-    is
-    over ok runs. mean is the harmonic one, total work over total time, with outliers clipped
-    (`campaign.analysis.statistics.location`).
-    ci_low and ci_high bound it, median_low and median_high bound the median, at 95 %; interval_method and median_method are the
-    methods. n_outliers, outliers: runs far from the others (`campaign.analysis.statistics.summary`). window: problems of the
-    measured
-    windows (`campaign.analysis.statistics.step_times.summarize_windows`). stopped: reason that ended the cell, which is a target
-    or
-    the maximum number of repetitions under one. Runs of cells that are not planned are left out; repetitions beyond the planned
-    number are measurements and count.
+    memory) or `missing` (no run). n_ok: number of ok runs with a value of the primary metric. The summary (median, mean, sd,
+    min, max) is over ok runs. mean is the harmonic one, total work over total time, with outliers clipped
+    (`campaign.analysis.statistics.location`). ci_low and ci_high bound it, median_low and median_high bound the median, at 95
+    %; interval_method and median_method are the methods. n_outliers, outliers: runs far from the others
+    (`campaign.analysis.statistics.summary`). window: problems of the measured windows
+    (`campaign.analysis.statistics.step_times.summarize_windows`). stopped: reason that ended the cell, which is a target or
+    the maximum number of repetitions under one. Runs of cells that are not planned are left out; repetitions beyond the
+    planned number are measurements and count.
 
     Args:
         cell_plans: planned cells.

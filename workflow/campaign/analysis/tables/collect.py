@@ -321,8 +321,7 @@ def _name_across_systems(campaign_results: CampaignResults, table: pd.DataFrame)
     """Make rows of several systems distinguishable, by the system in the name of the device ('a100 on grace').
 
     So only equal devices are compared. Cells that were measured for a campaign on one system get the names of their
-    configurations in
-    this campaign.
+    configurations in this campaign.
     """
     if campaign_results.campaign.part:
         return table

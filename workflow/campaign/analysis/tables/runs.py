@@ -28,15 +28,12 @@ def build_runs_table(
 ) -> pd.DataFrame:
     """Build the runs table: one row per run, in the order of (cell_id, repetition).
 
-    value: primary metric of `ok` runs with a positive number. throughput_per_s: of `ok` runs; rates printed by other runs are in
-    throughput_printed_per_s, so that they cannot be averaged by accident. Step columns are those of the slowest rank, which sets
-    the
-    pace of all. Options become `option_<name>`. Metrics keep their name, or get the prefix `metric_` if it is taken.
-    idle_before_s:
-    seconds since the end of the previous run on the same lease, which may be one of the other uses; nan for the first run, and
-    if
-    nothing was started. log: path relative to the results directory, or to the imported directory for an imported run; empty if
-    nothing was started. wall_s: nan if an imported log lacks it.
+    value: primary metric of `ok` runs with a positive number. throughput_per_s: of `ok` runs; rates printed by other runs are
+    in throughput_printed_per_s, so that they cannot be averaged by accident. Step columns are those of the slowest rank,
+    which sets the pace of all. Options become `option_<name>`. Metrics keep their name, or get the prefix `metric_` if it is
+    taken. idle_before_s: seconds since the end of the previous run on the same lease, which may be one of the other uses; nan
+    for the first run, and if nothing was started. log: path relative to the results directory, or to the imported directory
+    for an imported run; empty if nothing was started. wall_s: nan if an imported log lacks it.
 
     Args:
         records: records of the runs.

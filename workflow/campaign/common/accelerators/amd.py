@@ -1,8 +1,7 @@
 """AMD GPUs: ROCm, whose torch uses the names of CUDA; RCCL, whose messages use the names of NCCL; AMD SMI.
 
-Sources: ROCm documentation (GPU isolation techniques; AMD SMI command line tool); data sheets as noted. Each of the two dies of
-an
-MI250X is a separate device.
+Sources: ROCm documentation (GPU isolation techniques; AMD SMI command line tool); data sheets as noted. Each of the two dies
+of an MI250X is a separate device.
 """
 
 from __future__ import annotations

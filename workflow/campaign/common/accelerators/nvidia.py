@@ -34,8 +34,7 @@ def get_visible_uuids(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the UUIDs of the devices that the mask of an environment makes visible to a program.
 
     The result is empty if the mask has none or contains anything but UUIDs. A number identifies no device, because it counts
-    only the
-    devices that the reader of the mask sees.
+    only the devices that the reader of the mask sees.
     """
     mask_names = tuple(name.strip() for name in environment.get(_MASK_VARIABLE, "").split(","))
     are_full_uuids = all(name[:4] in ("GPU-", "MIG-") and _UUID_PATTERN.fullmatch(name[4:]) for name in mask_names)

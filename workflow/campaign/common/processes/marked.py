@@ -83,11 +83,9 @@ class ChildProcess(Protocol):
 def end_run_processes(processes: Sequence[ChildProcess], marker: str, earlier_children: set[int] | None) -> None:
     """End the processes of a run and the processes that they left in the background.
 
-    A process that left its parent, its session and its environment behind has become a child of this process (`adopt_orphans`),
-    and
-    so have the children of killed processes. Searching all processes of a host can take longer than a short run, so the search
-    is
-    skipped if nothing is left.
+    A process that left its parent, its session and its environment behind has become a child of this process
+    (`adopt_orphans`), and so have the children of killed processes. Searching all processes of a host can take longer than a
+    short run, so the search is skipped if nothing is left.
 
     Args:
         processes: processes of the run.

@@ -18,8 +18,7 @@ def open_namespaces(*path_groups: Sequence[str]) -> Iterator[list[list[int]]]:
     """Open groups of namespace files, and yield the descriptors of each group. They are closed at the end of the block.
 
     All files are opened before the first namespace is entered, because inside it the other paths may lead elsewhere. Raises
-    OSError
-    if the holder of the namespaces has ended.
+    OSError if the holder of the namespaces has ended.
 
     Args:
         *path_groups: paths of namespace files by group.

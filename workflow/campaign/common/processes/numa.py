@@ -1,8 +1,7 @@
 """NUMA placement: the processors near a device, found by its PCI address, and the binding of a process to them.
 
 Source: Documentation/ABI/testing/sysfs-bus-pci and sysfs-devices-node of the kernel. Without NUMA information (one node, a
-virtual
-machine), the kernel reports -1, and nothing is bound.
+virtual machine), the kernel reports -1, and nothing is bound.
 """
 
 from __future__ import annotations
@@ -102,9 +101,8 @@ def list_process_nodes(sysfs: Path = _SYSFS) -> set[int]:
 def bind_near_device(address: str, sysfs: Path = _SYSFS) -> tuple[str, bool]:
     """Bind this process to the socket of a device.
 
-    Returns a description of both locations, and True if the process is in that socket now. The description is empty if the host
-    does
-    not report the node of the device.
+    Returns a description of both locations, and True if the process is in that socket now. The description is empty if the
+    host does not report the node of the device.
     """
     node = find_pci_node(address, sysfs)
     if node is None:

@@ -65,8 +65,7 @@ class Rack:
     """Rack of hosts and pooled devices.
 
     Hold `lock` to change or read several values together. `draw_duration_s` returns the duration (seconds) of an operation,
-    which is
-    slept with the lock held, as by a chassis that does one thing at a time.
+    which is slept with the lock held, as by a chassis that does one thing at a time.
     """
 
     def __init__(self, hosts: Sequence[RackHost], devices: Sequence[RackDevice]) -> None:

@@ -1,8 +1,7 @@
 """Replay of a recorded control plane (`campaign fabric record`). Nothing is emulated that was not recorded.
 
 A change gets the recorded answer of the next change of its kind, and a read the answer that was recorded at that point. Names
-that
-a client chooses differently from the recorded one, such as lease ids, are replaced in the answers.
+that a client chooses differently from the recorded one, such as lease ids, are replaced in the answers.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ standard input:
     owner       descriptor (pidfd) of the process whose end also ends the keeper
 
 It answers with one line: {"pid", "descriptors"} or {"failed", "stage"}. It ends on SIGTERM, with the owner, and at the end of
-its
-standard input, unless that contained "keep": then it stays until it is killed or its anchor is removed.
+its standard input, unless that contained "keep": then it stays until it is killed or its anchor is removed.
 """
 
 import contextlib

@@ -1,9 +1,8 @@
 """Emulated hosts for ranks: network namespaces that are joined by rate-limited links.
 
 `emulate_hosts` keeps the hosts for the length of a block. An ordinary user's namespaces are inside a user namespace, those of
-root
-are not. Nothing is left after a crash: one process holds the namespaces, it ends with its owner, and no name, mount or interface
-is visible outside of them.
+root are not. Nothing is left after a crash: one process holds the namespaces, it ends with its owner, and no name, mount or
+interface is visible outside of them.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ are joined by a bridge through links shaped to the network's rate:
     host2 ── network link ───────────────────┘
 
 So traffic of a device crosses the link of its kind on every path, and traffic between hosts crosses the network. A path is as
-fast
-as its slowest link.
+fast as its slowest link.
 """
 
 from __future__ import annotations

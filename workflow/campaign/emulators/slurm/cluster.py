@@ -91,8 +91,7 @@ def start_cluster(directory: Path, spec: ClusterSpec, report: Report = lambda li
     """Start a cluster in a directory and return it.
 
     A process that is killed during the start takes everything it has started with it. Raises LaunchError if something is
-    missing, in
-    the way, or did not start; then nothing runs and only the logs are left.
+    missing, in the way, or did not start; then nothing runs and only the logs are left.
 
     Args:
         directory: directory of the cluster.

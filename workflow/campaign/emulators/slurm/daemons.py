@@ -1,8 +1,8 @@
 """Daemons of a cluster: check what this machine lacks for them, and start, find, stop and await them.
 
 A daemon belongs to the cluster if it is in its namespace of process ids; pid files are not used. Every host has a separate
-munged,
-as a machine has: a credential that is decoded twice by one munged counts as replayed, and a step of several hosts fails.
+munged, as a machine has: a credential that is decoded twice by one munged counts as replayed, and a step of several hosts
+fails.
 """
 
 from __future__ import annotations

@@ -27,9 +27,8 @@ _DEVICE_KIND = "gpu"
 def build_cluster_spec(system: SystemFile, accounting: bool = True, slurm_conf: tuple[str, ...] = ()) -> ClusterSpec:
     """Build the specification of the cluster that `campaign cluster up` starts for a system.
 
-    Hosts that do not change in Slurm (static, cloud) offer their own devices and all that could be attached; dynamic ones begin
-    with
-    their own. Raises ConfigError if one machine cannot stand for the system.
+    Hosts that do not change in Slurm (static, cloud) offer their own devices and all that could be attached; dynamic ones
+    begin with their own. Raises ConfigError if one machine cannot stand for the system.
 
     Args:
         system: system file.

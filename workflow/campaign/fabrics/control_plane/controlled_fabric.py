@@ -2,8 +2,7 @@
 
 The owner of a device follows from two sources: the mark on the fabric (`lease_tag`), and the claims in a state file. All
 campaigns on this system share the state file, and it is written before the first request. A device is ours only if neither
-contradicts the
-other.
+contradicts the other.
 """
 
 from __future__ import annotations

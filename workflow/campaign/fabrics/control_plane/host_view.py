@@ -17,9 +17,8 @@ from campaign.spec.hardware import ComposedHost, Composition, Device, normalize_
 class HostView:
     """Devices of the hosts of one system, as listed by a host agent.
 
-    Without an agent, all devices count as visible. If the fabric reports no identity for a device, it is identified as a device
-    that
-    the host did not have before; the earlier devices are in the state file.
+    Without an agent, all devices count as visible. If the fabric reports no identity for a device, it is identified as a
+    device that the host did not have before; the earlier devices are in the state file.
     """
 
     def __init__(self, agent: HostAgent | None, state: StateFile, built_in_kinds: Mapping[str, frozenset[str]]) -> None:

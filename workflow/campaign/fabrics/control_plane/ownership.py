@@ -1,8 +1,7 @@
 """Ownership of devices, from a view of the control plane and the claims in the state file. Pure functions.
 
 A device belongs to a lease if it has the mark of the lease on the fabric, or a claim that the fabric does not contradict. If
-mark and
-claim disagree, the device counts as held by somebody, and is neither taken nor detached.
+mark and claim disagree, the device counts as held by somebody, and is neither taken nor detached.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Interface of an adapter for one control plane.
 
 `ControlledFabric` calls it in this order: `read_view` -> (claims in the state file) -> `attach` -> `read_view` ... -> (host
-agents
-drain devices) -> `detach` -> `read_view`. An adapter never decides who owns a device: it receives exact devices, and refuses
-changes that contradict the state of the fabric.
+agents drain devices) -> `detach` -> `read_view`. An adapter never decides who owns a device: it receives exact devices, and
+refuses changes that contradict the state of the fabric.
 """
 
 from __future__ import annotations
@@ -31,14 +30,10 @@ class FabricView:
 
     Attributes:
         devices: devices of the pool, never built-in devices of hosts. `model` is the fabric's name of the model. `attached_to`
-            is the
-            name of the host in the system file, or the fabric's name of a host that the system file does not list. `holder` is
-            the
-            lease id if the fabric carries our tag for it, the name of another user if the fabric shows one, or None if unknown.
-            A
-            device whose two ends disagree has the state `unknown`, never `free`. A device that is shown at several ends is
-            listed
-            once per end, or once with `others`; no lease holds it.
+            is the name of the host in the system file, or the fabric's name of a host that the system file does not list.
+            `holder` is the lease id if the fabric carries our tag for it, the name of another user if the fabric shows one,
+            or None if unknown. A device whose two ends disagree has the state `unknown`, never `free`. A device that is shown
+            at several ends is listed once per end, or once with `others`; no lease holds it.
         holders: lease id or other holder of each held host, by its name in the system file.
         shared_hosts: further holders of hosts that several users hold; no lease holds these hosts.
         p2p: True for hosts whose devices can reach each other through the fabric, False if they cannot. Hosts for which the
@@ -90,9 +85,8 @@ class LeaseChange:
 class ControlPlane(Protocol):
     """Open connection of an adapter to one control plane.
 
-    Errors are those of `fabrics.errors`; see each method. `marks_leases` is True if the fabric carries marks of leases. If it is
-    False,
-    only the state file shows who holds a device.
+    Errors are those of `fabrics.errors`; see each method. `marks_leases` is True if the fabric carries marks of leases. If it
+    is False, only the state file shows who holds a device.
     """
 
     client: HttpClient
@@ -148,13 +142,11 @@ class ControlPlane(Protocol):
         """Attach the devices of the change. Devices that are already attached under the tag of this lease are left as they are.
 
         The lease is marked with `lease_tag` before or with the first change, if the fabric has room for a mark. Repeating the
-        call after a
-        crash is safe.
+        call after a crash is safe.
 
         Raises Busy or Conflict if nothing was changed; unfinished steps are undone, such as an edit that is cancelled. Raises
         PartialFailure with the devices that failed, Incompatible if the fabric refuses the change, and OutcomeUnknown if an
-        answer was
-        lost or gives no result.
+        answer was lost or gives no result.
 
         Args:
             change: devices by host, with the tag of the lease.
@@ -164,13 +156,11 @@ class ControlPlane(Protocol):
     def detach(self, change: LeaseChange) -> tuple[str, ...]:
         """Detach the devices of the change, remove their marks, and return the fabric ids that the fabric did not release.
 
-        Only devices that are still attached to the given host under this tag are detached (or untagged devices, if the adapter
-        cannot
-        tag). If a device is already detached, only its mark is removed.
+        Only devices that are still attached to the given host under this tag are detached (or untagged devices, if the
+        adapter cannot tag). If a device is already detached, only its mark is removed.
 
         Raises Busy if nothing was changed, OutcomeUnknown, or PartialFailure if a message explains the remaining devices
-        (`failed_ids`)
-        better than their ids; all other devices are then detached.
+        (`failed_ids`) better than their ids; all other devices are then detached.
         """
 
     def close(self) -> None:

@@ -85,13 +85,11 @@ def detach_devices(
 ) -> None:
     """Remove devices from the bus of their host. Each device needs an address; devices that are already gone are skipped.
 
-    Nothing is changed before all devices are idle. With `force`, processes that use a device are ignored. A drive with a mounted
-    file
-    system and the card of the default route are never removed, not even by force.
+    Nothing is changed before all devices are idle. With `force`, processes that use a device are ignored. A drive with a
+    mounted file system and the card of the default route are never removed, not even by force.
 
     Raises HostBusy with the users of a device that is not idle within `settings.detach_s`; changes to other devices remain. A
-    failed
-    step raises FabricError.
+    failed step raises FabricError.
     """
     detachments = [_BusRemoval(run, settings, host, device, force) for device in devices]
     for detachment in detachments:

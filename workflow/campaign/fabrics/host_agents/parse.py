@@ -1,10 +1,9 @@
 """Parsers of what hosts print about their devices. Pure functions.
 
-Links: lanes and generation are those of nvidia-smi or sysfs. The current generation of an idle GPU is not reliable, because the
-GPU trains its link down to save power and up again under load. Therefore the current generation of a GPU counts only in
+Links: lanes and generation are those of nvidia-smi or sysfs. The current generation of an idle GPU is not reliable, because
+the GPU trains its link down to save power and up again under load. Therefore the current generation of a GPU counts only in
 performance state P0. Otherwise the maximum is reported, and only the lanes can show a degraded link. The maximum is what both
-the
-device and the port above it support. Source of the fields: nvidia-smi --help-query-gpu; Linux
+the device and the port above it support. Source of the fields: nvidia-smi --help-query-gpu; Linux
 Documentation/ABI/testing/sysfs-bus-pci.
 """
 
@@ -62,9 +61,8 @@ def parse_sections(text: str, last: str = "end") -> dict[str, list[str]]:
 def parse_gpus(lines: Sequence[str], code: int = 0) -> tuple[HostDevice, ...]:
     """Parse the GPUs in the output of nvidia-smi, given its exit code.
 
-    The query is `--query-gpu=uuid,name,pci.bus_id,pcie.link.{width,gen}.{current,max},pstate`. Messages that there is no device
-    or no
-    driver mean no GPUs. Raises FabricError if nvidia-smi failed otherwise and listed none.
+    The query is `--query-gpu=uuid,name,pci.bus_id,pcie.link.{width,gen}.{current,max},pstate`. Messages that there is no
+    device or no driver mean no GPUs. Raises FabricError if nvidia-smi failed otherwise and listed none.
     """
     devices = tuple(gpu for gpu in map(_parse_gpu, lines) if gpu is not None)
     if not devices and code != 0 and not _reports_no_gpu(lines):
@@ -151,8 +149,8 @@ def parse_devices(text: str) -> tuple[HostDevice, ...]:
     """Parse the output of `look.sh`.
 
     A GPU on the bus that nvidia-smi does not list is not ready. If another driver than NVIDIA's has it (it may belong to a
-    virtual
-    machine), it is identified by its address. Raises FabricError if the output is incomplete, or if nvidia-smi failed.
+    virtual machine), it is identified by its address. Raises FabricError if the output is incomplete, or if nvidia-smi
+    failed.
     """
     parts = parse_sections(text)
     code = _parse_count((parts.get("nvidia-smi-ended") or ["0"])[0])

@@ -70,13 +70,11 @@ class HostAgent(Protocol):
 def match_devices(devices: Iterable[Device], host_devices: Sequence[HostDevice]) -> dict[str, HostDevice]:
     """Return the host's device for each fabric id.
 
-    Devices are matched by identity. If the fabric reports no identity, they are matched in order with the remaining devices of
-    their
-    kind.
+    Devices are matched by identity. If the fabric reports no identity, they are matched in order with the remaining devices
+    of their kind.
 
-    A GPU without a driver shows no identity. Such GPUs are matched with the missing ones, unless there are more of them, so that
-    an
-    interrupted detachment can be finished. Since they are not `ready`, they do not count as visible.
+    A GPU without a driver shows no identity. Such GPUs are matched with the missing ones, unless there are more of them, so
+    that an interrupted detachment can be finished. Since they are not `ready`, they do not count as visible.
     """
     unmatched = dict(enumerate(host_devices))
     matches: dict[str, HostDevice] = {}

@@ -1,8 +1,7 @@
 """Choice of hosts and devices for a configuration: pure, first fit in a fixed order, with a reason if nothing fits.
 
 Preferred in this order: the same spread over drawers on every host, few drawers per host, hosts and slots in order. Movable
-devices
-that are attached to a host are taken last.
+devices that are attached to a host are taken last.
 """
 
 from __future__ import annotations

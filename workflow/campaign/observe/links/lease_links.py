@@ -39,8 +39,7 @@ def measure_links(bench: LinkTestSetup, runs_on: AcceleratorKind, settings: Link
     """Measure the links between all devices of the composition, and return a document as described by `LinksDocument`.
 
     Failures of the measurement are problems in the document. Raises LaunchError if nothing could be started. The directory of
-    the
-    setup is empty afterwards; output is appended to its log.
+    the setup is empty afterwards; output is appended to its log.
     """
     started_s = time.monotonic()
     devices = describe_devices(bench.composition)

@@ -36,8 +36,7 @@ def build_size_ladder(sizes_bytes: Sequence[int]) -> Iterator[tuple[int, bool]]:
     """Yield ascending sizes as (bytes, whether the size counts).
 
     Auxiliary sizes, which are sent once and do not count, keep each size within 16 times the one before. So the first message
-    over
-    a slow link never takes minutes.
+    over a slow link never takes minutes.
     """
     before = None
     for size in sorted(set(sizes_bytes)):

@@ -77,9 +77,8 @@ class UsedDeviceNames:
     def match_names(self, parts: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the used devices among the parts of a host, or () if they are unknown.
 
-        A rank's report on an NVIDIA device takes precedence, except for parts (MIG), which may report the whole device. torch's
-        UUIDs of
-        other vendors' devices differ from those of the vendors' tools.
+        A rank's report on an NVIDIA device takes precedence, except for parts (MIG), which may report the whole device.
+        torch's UUIDs of other vendors' devices differ from those of the vendors' tools.
         """
         uuids = tuple(name for name in self.host_names if name and _UUID.fullmatch(name))
         has_parts = any(name.startswith("MIG-") for name in uuids)
@@ -168,9 +167,8 @@ def find_used_devices(
 ) -> tuple[list[_SampledDevice], list[str]]:
     """Return the devices that the run used, and the reasons why some are unknown.
 
-    No device counts if one is unknown, because another device's figures would pass for its own. Gauges that a program publishes
-    take
-    the place of devices. Without names, a run that used as many devices as its host has used all of them.
+    No device counts if one is unknown, because another device's figures would pass for its own. Gauges that a program
+    publishes take the place of devices. Without names, a run that used as many devices as its host has used all of them.
     """
     gauges = {part: _SampledDevice(host, part) for host in reversed(hosts) for part in host.list_parts("gauge")}
     if gauges:
@@ -208,11 +206,9 @@ def find_unused_devices(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return messages on devices that did nothing in a run, and flags of devices that computed nothing.
 
-    Neither was busy in any sample. A program that uses a device holds memory there, a hundred MiB for its context alone; without
-    such
-    memory, nothing ran. Copies need no kernels, so memory on a device that was not busy is no proof. For devices without a name,
-    any
-    of the host's devices may be the run's.
+    Neither was busy in any sample. A program that uses a device holds memory there, a hundred MiB for its context alone;
+    without such memory, nothing ran. Copies need no kernels, so memory on a device that was not busy is no proof. For devices
+    without a name, any of the host's devices may be the run's.
     """
     unused: list[str] = []
     idle: list[str] = []

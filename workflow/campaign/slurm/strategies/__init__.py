@@ -63,10 +63,9 @@ class NoSlurmUpdate:
 
     `resume`: hosts are CLOUD nodes. slurmctld calls the programs in envs/slurm: `resume` reads from the job's comment what to
     compose, starts the hosts, and lets them go down after that one job; `suspend` and `resume-fail` release. A lease is
-    therefore
-    as long as its job, and a campaign that dies leaves nothing composed behind. A job starts up to 30 s after its hosts, because
-    slurmctld checks jobs that are CONFIGURING every half minute. A composition that failed powers its hosts down, which puts the
-    job back into the queue; `scontrol requeue` would leak its devices (Slurm 22.05).
+    therefore as long as its job, and a campaign that dies leaves nothing composed behind. A job starts up to 30 s after its
+    hosts, because slurmctld checks jobs that are CONFIGURING every half minute. A composition that failed powers its hosts
+    down, which puts the job back into the queue; `scontrol requeue` would leak its devices (Slurm 22.05).
     """
 
     composed_by_slurm: bool
@@ -88,9 +87,8 @@ class NoSlurmUpdate:
 class ReservationStrategy:
     """Strategy that reserves hosts from before their recomposition until their release (`reservation`).
 
-    The gres.conf of Slurm lists the devices. No foreign job starts on a host during a change, or takes it between two attempts
-    of
-    the lease's driver.
+    The gres.conf of Slurm lists the devices. No foreign job starts on a host during a change, or takes it between two
+    attempts of the lease's driver.
     """
 
     controller: Controller

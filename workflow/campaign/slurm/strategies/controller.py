@@ -169,9 +169,9 @@ class Controller:
         say: callback for messages.
         poll_s: longest poll interval in seconds while waiting.
 
-    Attributes: `max_unreachable_s` is the longest wait for a controller that does not answer. `grace_s` is the time that
-    jobs of the
-    lease get to end before they are cancelled. `answer_s` is the time that a resumed host gets to answer. All are in seconds.
+    Attributes: `max_unreachable_s` is the longest wait for a controller that does not answer. `grace_s` is the time that jobs
+    of the lease get to end before they are cancelled. `answer_s` is the time that a resumed host gets to answer. All are in
+    seconds.
     """
 
     def __init__(self, slurm: SlurmCommands, report: Callable[[str], None], poll_s: float) -> None:

@@ -1,8 +1,7 @@
 """Dataset of a rank as a file on the storage under test - batches of raw tensors, written once and read repeatedly.
 
-The module needs torch. A batch is one record, padded to whole blocks so that O_DIRECT can read it. The file has no name from its
-creation on, so it
-cannot outlive its rank, however the rank ends.
+The module needs torch. A batch is one record, padded to whole blocks so that O_DIRECT can read it. The file has no name from
+its creation on, so it cannot outlive its rank, however the rank ends.
 """
 
 from __future__ import annotations

@@ -93,10 +93,9 @@ class RepeatedBatchFeed:
 class StorageFeed:
     """Feed of the batches of a dataset, in order and repeatedly.
 
-    Without workers, a call reads the batch itself. Storage time is then fully exposed, an upper bound. With n workers, n threads
-    read up to 2n batches ahead. A batch is valid until the next call. An OSError of a thread is raised by the call that would
-    have
-    returned its batch.
+    Without workers, a call reads the batch itself. Storage time is then fully exposed, an upper bound. With n workers, n
+    threads read up to 2n batches ahead. A batch is valid until the next call. An OSError of a thread is raised by the call
+    that would have returned its batch.
 
     Attributes:
         waited_s: time in calls so far that was spent on reading or on waiting for a read.

@@ -31,13 +31,10 @@ class DevicePacer:
     """Clock of one emulated device, for the thread that created it or that last called `begin_part`.
 
     Work takes the time that the device would need, whatever the core of this machine needs. After each part of its work the
-    thread
-    reports the duration of that part on the device (`wait_for_device`), and sleeps for the rest of it. Time in which the thread
-    computed
-    or waited for a core counts as work. Time in which it was blocked in a collective or waited for input does not count, because
-    the device waits, too. A part that took longer than on the device is compensated in the next parts. The delay that could not
-    be
-    compensated is `late_s`.
+    thread reports the duration of that part on the device (`wait_for_device`), and sleeps for the rest of it. Time in which
+    the thread computed or waited for a core counts as work. Time in which it was blocked in a collective or waited for input
+    does not count, because the device waits, too. A part that took longer than on the device is compensated in the next
+    parts. The delay that could not be compensated is `late_s`.
 
     Attributes:
         paced_s: seconds of the device so far.
@@ -169,9 +166,8 @@ class PacedDevices:
     def compute_lost_s(self) -> tuple[float, ...]:
         """Return the seconds that the process lost behind the devices in each step of the window.
 
-        Other processes wait for delays at the gradients or at the end of a step, even if this process compensates them later. A
-        single
-        process loses only the delay at the end of the window.
+        Other processes wait for delays at the gradients or at the end of a step, even if this process compensates them later.
+        A single process loses only the delay at the end of the window.
         """
         if self._is_single_process:
             return (*(0.0 for _ in self._late_s[3::2]), self._late_s[-1])

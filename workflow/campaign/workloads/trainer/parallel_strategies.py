@@ -287,8 +287,7 @@ def shard_model(
     """Shard a model in place over a mesh, each layer as a unit, and return a context in which gradients are not reduced.
 
     Layers release their gathered weights after the forward pass. The other weights are kept, because the backward pass begins
-    and
-    ends with them.
+    and ends with them.
 
     Args:
         trainable: the model.

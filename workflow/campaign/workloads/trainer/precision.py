@@ -89,8 +89,7 @@ def set_matmul_precision(precision: Precision) -> None:
     """Set the process-wide switches of torch: tf32 in CUDA and cuDNN for `tf32`, full fp32 (ieee) for every other precision.
 
     The older switches are used, which set the newer ones (fp32_precision), too. If only the newer ones are set, torch raises
-    when
-    the older ones are read, and torch.compile reads them (pytorch issues 166387, 189955).
+    when the older ones are read, and torch.compile reads them (pytorch issues 166387, 189955).
     """
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
@@ -112,9 +111,8 @@ def make_autocast(precision: Precision, device: torch.device) -> AbstractContext
 def enable_autocast_in_forward(module: nn.Module, precision: Precision, device: torch.device) -> None:
     """Have a module enter autocast in its own forward pass, in whichever thread the pass runs.
 
-    torch keeps autocast per thread. `nn.DataParallel` enters an autocast without a type in the thread of each replica, which on
-    CUDA
-    is fp16, whatever is set outside.
+    torch keeps autocast per thread. `nn.DataParallel` enters an autocast without a type in the thread of each replica, which
+    on CUDA is fp16, whatever is set outside.
     """
     if dtype := _AUTOCAST.get(precision):
         module.__class__ = _make_autocast_class(type(module), device.type, dtype)  # type: ignore[arg-type]  # a class is hashable
@@ -240,8 +238,7 @@ def measure_precision(
     """Measure the precision of matrix products and convolutions on this device: fp32, tf32, fp16, fp16-o2 or bf16.
 
     If products and convolutions differ, the result names both, because torch has a switch for each. A product is fp16-o2 if
-    weights
-    and gradients are fp16.
+    weights and gradients are fp16.
 
     Args:
         precision: precision of the run.

@@ -70,8 +70,7 @@ def run_rank_process(run: Callable[[Mapping[str, str]], int]) -> NoReturn:
     """Run this process as one rank, and end the process with the exit code that `run` returns. Never returns.
 
     The exit code is 2 after a ConfigError, and 1 after any other exception. The stack is not unwound, because threads of a
-    process
-    group can hang a process that unwinds.
+    process group can hang a process that unwinds.
 
     Args:
         run: runs the rank in the given environment, and returns the exit code.

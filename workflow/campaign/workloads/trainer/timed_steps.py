@@ -145,10 +145,8 @@ class Training:
         """Run the steps before the window. Collective, so every rank of the run has to call it.
 
         With fp16 it continues until three steps in a row were applied, because a step that the scaler drops is faster than a
-        real one.
-        With warmup_min_s it continues until the steps of rank 0, except the first, have taken that long. With warmup_steps_max
-        it
-        continues until they show no trend.
+        real one. With warmup_min_s it continues until the steps of rank 0, except the first, have taken that long. With
+        warmup_steps_max it continues until they show no trend.
         """
         spec, losses = self.spec, list[Tensor]()
 

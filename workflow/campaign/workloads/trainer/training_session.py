@@ -265,11 +265,9 @@ class TrainingSession:
     def close(self) -> None:
         """Destroy the process group in a way that does not wait for its threads.
 
-        The reducer of DistributedDataParallel keeps the gloo group alive. If its destructor runs at exit, it joins a thread that
-        needs
-        the interpreter lock, which the destructor holds. With torch 2.13, 15-22 % of forked runs hung. No run hung if the
-        reducer was
-        dropped first and the process ended by os._exit.
+        The reducer of DistributedDataParallel keeps the gloo group alive. If its destructor runs at exit, it joins a thread
+        that needs the interpreter lock, which the destructor holds. With torch 2.13, 15-22 % of forked runs hung. No run hung
+        if the reducer was dropped first and the process ended by os._exit.
         """
         self._training = None
         gc.collect()

@@ -2,10 +2,9 @@
 
 Connections change only when a machine is reprogrammed.
 
-The emulator is strict: every request needs its digest key, objects must be echoed completely, one machine is edited at a time,
-and
-a device is in one place. It is written from the public SDKs (3.2.0 to 3.4), their model of a Matrix and recorded requests. The
-schemas of the SDKs are used to test it.
+The emulator is strict: every request needs its digest key, objects must be echoed completely, one machine is edited at a
+time, and a device is in one place. It is written from the public SDKs (3.2.0 to 3.4), their model of a Matrix and recorded
+requests. The schemas of the SDKs are used to test it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Emulated Redfish service that composes systems (DSP2050) over a rack.
 
-The service is strict, but can have the variants and deviations of real services.
-Hosts are compute blocks, and systems are composed of compute blocks and device blocks. The rack is the reference for
-attachments.
-The emulator imports nothing from the adapters.
+The service is strict, but can have the variants and deviations of real services. Hosts are compute blocks, and systems are
+composed of compute blocks and device blocks. The rack is the reference for attachments. The emulator imports nothing from the
+adapters.
 
 Implemented: sessions, tasks, paging and $expand. Not implemented: accounts, versions, events, updates.
 """

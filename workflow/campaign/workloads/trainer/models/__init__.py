@@ -68,8 +68,7 @@ def find_layers(network: nn.Module) -> list[nn.Module]:
     """Return the repeated layers of a network, such as transformer layers, residual blocks or convolution units, in order.
 
     These are the outermost modules with parameters whose class belongs to the model and occurs more than once. Modules of
-    torch's own
-    classes are never layers.
+    torch's own classes are never layers.
     """
     kinds = Counter(
         type(module)
@@ -191,13 +190,10 @@ def count_step_flops(spec: TrainSpec) -> float | None:
 def count_training_flops(model: str, options: Mapping[str, Scalar], batch: int) -> float | None:
     """Count the operations of training on a batch as three forward passes, whatever a device or strategy really computes.
 
-    A multiply-add is two operations, and only matrix products and convolutions count (Kaplan et al. 2020). torch's own counter
-    would
-    overestimate the backward pass of grouped convolutions by the number of groups. Recomputed activations are not counted, and
-    causal
-    attention counts in full (as in Chowdhery et al. 2022, appendix B). Returns None for an external model whose operations
-    cannot be
-    counted. Raises ConfigError if the options do not fit the model.
+    A multiply-add is two operations, and only matrix products and convolutions count (Kaplan et al. 2020). torch's own
+    counter would overestimate the backward pass of grouped convolutions by the number of groups. Recomputed activations are
+    not counted, and causal attention counts in full (as in Chowdhery et al. 2022, appendix B). Returns None for an external
+    model whose operations cannot be counted. Raises ConfigError if the options do not fit the model.
 
     Args:
         model: name of the model.

@@ -47,8 +47,7 @@ def draw_weights(network: Gpt, seed: int) -> None:
     """Draw the weights of a network in place, each from the seed and its own name.
 
     Ranks that hold a shard of a weight thus draw the same numbers. Only one whole tensor exists at a time. The numbers differ
-    from
-    those of `_initialise_weights`, but have the same distribution.
+    from those of `_initialise_weights`, but have the same distribution.
     """
     for name, module in network.named_modules():
         for key, weight in module.named_parameters(recurse=False):

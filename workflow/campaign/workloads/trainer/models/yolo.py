@@ -173,10 +173,8 @@ def detection_loss(predictions: list[Tensor], objects: Tensor) -> Tensor:
     """Return the sum of box, objectness and class loss over all three outputs, a scalar.
 
     At each stride, an object is assigned to the cell of its centre and to the anchor of its index. Objectness is computed in
-    every
-    cell, box and class in the assigned cells. The loss is deliberately simple. Every output takes part in the gradient at a
-    realistic
-    cost; the accuracy of the detector is not the aim.
+    every cell, box and class in the assigned cells. The loss is deliberately simple. Every output takes part in the gradient
+    at a realistic cost; the accuracy of the detector is not the aim.
 
     Args:
         predictions: outputs of the detector.
