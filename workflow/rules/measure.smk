@@ -6,7 +6,9 @@ Records are no outputs, so Snakemake never deletes them. The only output is the 
 MEASURED = f"{RESULTS}/manifests/measured.txt"
 
 with exit_on_error():
-    CAMPAIGN_DAG.check_limits(snakemake_config.set_limits(workflow, CAMPAIGN_DAG.limits))
+    CAMPAIGN_DAG.check_limits(
+        snakemake_config.set_limits(workflow, CAMPAIGN_DAG.limits)
+    )
 
 
 rule measure:
@@ -24,7 +26,10 @@ rule measure:
     priority: lambda wildcards: CAMPAIGN_DAG.job_priority(wildcards)
     conda:
         "../../envs/campaign.yaml"
-    threads: lambda wildcards: CAMPAIGN_DAG.count_job_threads(wildcards, workflow.resource_settings.cores or 1)
+    threads:
+        lambda wildcards: CAMPAIGN_DAG.count_job_threads(
+            wildcards, workflow.resource_settings.cores or 1
+        )
     resources:
         **{
             name: lambda wildcards, name=name: CAMPAIGN_DAG.job_needs(wildcards)[name]
