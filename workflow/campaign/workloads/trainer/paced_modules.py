@@ -204,7 +204,7 @@ class PacedDevices:
         for device, (trainable, rate) in enumerate(zip(replicas.replica_modules, self._rates, strict=True)):
             pacer = DevicePacer()
             self._replicas.append(pacer)
-            trainable.register_forward_pre_hook(lambda *_, pacer=pacer: pacer.begin())
+            trainable.register_forward_pre_hook(lambda *_, pacer=pacer: pacer.begin_part())
             network: nn.Module = trainable.get_submodule("network")
             self._pace_modules(network, partial(advance_forward, pacer, rate), partial(advance_backward, device))
 
