@@ -227,7 +227,8 @@ def classify_nearness(claim: Mapping[str, Any]) -> Nearness | None:
     """Classify how near the measured values of a claim are to its accepted range.
 
     `inside`: the claim agrees and each value is inside the range. `near`: each value is within 10 % of the range.
-    `distance_pct`: otherwise.
+    `off`: otherwise.
+
     Return None if the claim is not reached or is not about a training step.
     """
     if claim["verdict"] not in ("agrees", "differs", "undecided") or not claim.get("scored"):

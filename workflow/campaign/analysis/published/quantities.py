@@ -62,7 +62,7 @@ class ClaimValue:
     exact: bool = False
     """The value is a count or a description of these cells, not an estimate."""
     tested: bool = True
-    """Whether its interval holds the spread of compositions; without, it is of runs of one composition and decides nothing."""
+    """Whether the interval includes the spread of compositions. An interval of one composition decides nothing."""
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,9 @@ class _HostModel:
 class PairHostEffects:
     """Effects of hosts on comparisons of pairs of cells.
 
-    is_adjusted: whether the effects are removed. log_shift: of the logarithm of the ratio by the removal. variance_factor:
-    factor by which the variance
-    grows. is_confounded: whether hosts cannot be separated from the configurations.
+    is_adjusted: whether the effects are removed. log_shift: of the logarithm of the ratio by the removal.
+    variance_factor: factor by which the variance grows. is_confounded: whether hosts cannot be separated from the
+    configurations.
     """
 
     is_adjusted: Marks

@@ -316,9 +316,8 @@ def _clip_outliers(y: Floats, cell: Codes, lease: Codes | None = None) -> Floats
     Args:
         y: logarithm of throughput of each run.
         cell: cell of each run.
-        lease: lease of each run, if each host was used on one lease only. A lease is then the only sample of a host, and no
-            outlier;
-            its runs are compared with its own median if there are enough of them.
+        lease: lease of each run, if each host was used on one lease only. A lease is then the only sample of a host,
+            and no outlier; its runs are compared with its own median if there are enough of them.
     """
     residual = y - _compute_group_medians(y, cell)
     middle, uses_lease_median = np.zeros(y.size), np.zeros(y.size, dtype=np.bool_)

@@ -111,7 +111,7 @@ def compute_ties_pct(steps: Floats) -> Floats:
         steps: step times in seconds, shape (runs, steps).
     """
     length = steps.shape[1]
-    if length < MIN_STEPS_FOR_TREND:  # so few can be equal by chance
+    if length < MIN_STEPS_FOR_TREND:  # So few steps can be equal by chance.
         return np.full(steps.shape[0], np.nan)
     tie_count = (np.diff(np.sort(steps, axis=1), axis=1) == 0).sum(axis=1)
     return np.asarray(100.0 * tie_count / length)
@@ -146,9 +146,8 @@ def select_unsteady_cells(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: cell_id, trend_pct, low_pct, high_pct (95 %), n_runs.
 
-    The test is over the runs of a cell, by Student's t: the trend is at least `MIN_TREND_PCT`, and its interval excludes zero.
-    With
-    one run, a trend cannot be separated from chance.
+    The test is over the runs of a cell, by Student's t: the trend is at least `MIN_TREND_PCT`, and its interval
+    excludes zero. With one run, a trend cannot be separated from chance.
     """
     groups = runs[runs["step_trend_pct"].notna()].groupby("cell_id", sort=False)["step_trend_pct"]
     n = groups.size()

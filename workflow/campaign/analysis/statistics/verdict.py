@@ -1,8 +1,8 @@
 """Wording of comparisons: a significant difference, the largest difference that is not ruled out, or no statement.
 
 Rows are those of `campaign.analysis.statistics.comparable_cells`, with p, p_holm, n_tests, paired, n_pairs, and the basis of the
-comparison (`campaign.analysis.statistics.comparisons.Ratios.basis`). A difference counts if it is significant among all
-comparisons of its figure (Holm, 5 %). A sentence about several comparisons has the interval of their mean, never the interval of
+comparison (`campaign.analysis.statistics.comparisons.Ratios.build_basis_columns`). A difference counts if it is significant
+among all comparisons of its figure (Holm, 5 %). A sentence about several comparisons has the interval of their mean, never the interval of
 the largest of them. Every statement includes the number of compositions behind it, and its limitations.
 """
 
@@ -26,20 +26,20 @@ _MAX_INFORMATIVE_DIFFERENCE_PCT = 50.0
 
 
 SEQUENTIAL_RUNS_CAVEAT = (
-    "The runs of a cell followed each other instead of alternating in blocks, so drift of the system can look like an effect."
+    "The runs of a cell were consecutive, not in blocks, so drift of the system can look like an effect."
 )
 FIXED_LEASE_ORDER_CAVEAT = (
     "Compositions were made in a fixed order instead of random blocks, so drift of the system during the campaign can look "
     "like an effect."
 )
-UNKNOWN_LEASE_ORDER_CAVEAT = (
-    "The order of compositions is unknown, so drift of the system can look like an effect."
-)
+UNKNOWN_LEASE_ORDER_CAVEAT = "The order of compositions is unknown, so drift of the system can look like an effect."
 DRIFT_ADJUSTMENT_NOTE = (
     "Comparisons between compositions are adjusted: the cost of each run was divided by that of the reference in the same "
     "composition. This removes drift of the system during the campaign and adds the noise of the reference."
 )
-RUN_VARIATION_ONLY = "each configuration was measured on one composition, and intervals include only run-to-run variation"
+RUN_VARIATION_ONLY = (
+    "each configuration was measured on one composition, and intervals include only run-to-run variation"
+)
 NOT_TESTED_ONE_COMPOSITION = (
     "each was measured on one composition, so this is not tested; the interval includes only run-to-run variation"
 )
@@ -178,9 +178,9 @@ def summarize_effects(
 ) -> str:
     """Describe the ratios of one or several cells, as part of a sentence.
 
-    One cell has its own interval. For several cells the mean has an interval, and the smallest and largest estimates have none.
-    An
-    estimate that is quoted because it is the largest is larger than its true value, so its own interval is too often wrong.
+    One cell has its own interval. For several cells the mean has an interval, and the smallest and largest estimates
+    have none. An estimate that is quoted because it is the largest is larger than its true value, so its own interval
+    is too often wrong.
 
     Args:
         rows: comparisons, at least one, each with a ratio.
@@ -350,7 +350,9 @@ def list_limitations(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[s
     )
     if len(untested_rows):
         subject = wording.pluralize(len(untested_rows), "comparison") if len(tested) else "Comparisons"
-        sentences.append(f"{subject} {'was' if subject.startswith('1 ') else 'were'} not tested: {explain_missing_tests(untested_rows)}.")
+        sentences.append(
+            f"{subject} {'was' if subject.startswith('1 ') else 'were'} not tested: {explain_missing_tests(untested_rows)}."
+        )
     return tuple(
         sentence.strip()
         for sentence in (

@@ -147,7 +147,9 @@ def read_tables(directory: Path) -> Tables:
         links = [{**document, "document": dict(document["document"])} for document in links]
         ReportContext.model_validate(context)
         if context.get("prediction"):
-            raise RecordError(f"{directory}: the tables hold predictions of an earlier version, which are no longer supported")
+            raise RecordError(
+                f"{directory}: the tables hold predictions of an earlier version, which are no longer supported"
+            )
     return Tables(runs, cells, leases, links, context, *series)
 
 
