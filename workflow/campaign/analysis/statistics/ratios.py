@@ -13,9 +13,9 @@ variance.
 
 Paired samples, in which each run of one sample is in the same block as a run of the other: the common effect of a block
 (the hour, the temperature, other users of the machine) raises or lowers both runs of a pair, and cancels.
-Lajeunesse (2011), "On the meta-analysis of response ratios for studies with correlated and multi-group designs", Ecology 92(11), eq. 5: the delta
-method on the logarithm as above, less the covariance; written here as the variance of the differences of relative
-deviations, which is the same number, with Student's t on the number of pairs less one.
+Lajeunesse (2011), "On the meta-analysis of response ratios for studies with correlated and multi-group designs",
+Ecology 92(11), eq. 5: the delta method on the logarithm as above, less the covariance; written here as the variance of
+the differences of relative deviations, which is the same number, with Student's t on the number of pairs less one.
 
 The ratio is that of the two means over the pairs, so a reader can reproduce it from a table of means. As for unpaired
 samples, its interval for a/b is the inverse of that for b/a.
