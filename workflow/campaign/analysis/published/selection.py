@@ -109,7 +109,8 @@ def _find_candidates(cells: pd.DataFrame, references: ReferenceSet, mapping: Cam
     rows = filter_by_expression(filter_by_models(cells, references, mapping.models), references, mapping.of)
     if rows.empty:
         model_text = f" of {' or '.join(mapping.models)}" if mapping.models else ""
-        raise NotMeasuredError(f"no cell{model_text} matches" + ("" if mapping.of == "True" else f": {mapping.of}"))
+        condition = " was measured" if mapping.of == "True" else f" fulfils '{mapping.of}'"
+        raise NotMeasuredError(f"no cell{model_text}{condition}")
     return rows.assign(**{MISMATCH_COUNT: _count_mismatches(rows, references, mapping)})
 
 

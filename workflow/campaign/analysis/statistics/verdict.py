@@ -166,7 +166,7 @@ def describe_uncertainty(row: Mapping[Any, Any], low_pct: float, high_pct: float
     largest_pct = bound_difference_pct(low_pct, high_pct)
     if largest_pct > _MAX_INFORMATIVE_DIFFERENCE_PCT:
         power = f"{_describe_detectable_difference(row['least_detectable_pct'])} would have been detected"
-        return f": inconclusive, because there are too few runs or they vary too much; {power}"
+        return f": inconclusive, because runs are too few or vary too much; {power}"
     return f": no difference larger than {wording.format_percent(largest_pct, _choose_decimals(largest_pct))}"
 
 

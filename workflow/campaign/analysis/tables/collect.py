@@ -225,7 +225,7 @@ def _list_imported_runs(planned_runs: Sequence[int], present_runs: Collection[in
 
 def _read_lease(path: Path) -> dict[str, Any]:
     """Read the document of a lease. Raises RecordError if it is damaged."""
-    with reject_damaged_document(path, "move the file away; its lease is then shown as unknown"):
+    with reject_damaged_document(path, "move it away; its lease is then shown as unknown"):
         return checked_lease(load_json(path))
 
 
