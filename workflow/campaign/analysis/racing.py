@@ -8,9 +8,9 @@ Systems 6). Configurations race for each workload with its precision and options
 - A race is decided once no other configuration can be more than the tolerance above the named one.
 - A configuration is composed again while it is a candidate of a race that is not decided.
 - One composition does not show how much compositions differ, so nothing is decided before the second one.
-- A cell counts as failed if none of its runs on two compositions is valid. So one crash does not count.
+- A cell counts as failed if none of its runs on two compositions is valid, so one crash does not count.
 
-Both statements are false only if the true best falls below its interval against another cell. So one-sided intervals of the
+These statements are false only if the true best falls below its interval against another cell. So one-sided intervals of the
 candidates against each other suffice (Hsu, 1996, "Multiple comparisons", chapter 4). They are those of the report
 (`campaign.analysis.statistics.comparisons`), at an error of 5 % per race that is divided evenly over blocks and cells
 (Bonferroni).

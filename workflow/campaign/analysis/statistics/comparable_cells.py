@@ -1,6 +1,6 @@
 """Comparable cells of a campaign: cells that differ in one property, each with the cell that it is compared with.
 
-Every function takes the cells table and returns the rows that take part. Each row has the columns of its reference
+Every function takes the cells table and returns the compared rows. Each row has the columns of its reference
 (`against_configuration`, `against_mean`, ..) and of the comparison:
 
 - ratio, ratio_low, ratio_high: throughput over that of the reference, 95 %. `campaign.analysis.statistics.comparisons` decides
@@ -49,7 +49,7 @@ PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp16-o2", "fp8", "int8")
 
 
 def list_option_columns(cells: pd.DataFrame) -> list[str]:
-    """Return the columns of workload options, which are axes like any other."""
+    """Return the columns of workload options."""
     return [str(name) for name in cells.columns if str(name).startswith("option_")]
 
 

@@ -70,7 +70,7 @@ class Drift:
 
     @property
     def change_pct(self) -> tuple[float, float, float]:
-        """Change of speed from the first composition to the last by the line, in percent, with its 95 % interval."""
+        """Change of speed along the line from the first to the last composition, in percent, with its 95 % interval."""
         width = float(student_quantile(self.freedom)) * self.error if self.is_known else float("nan")
         ends = (self.slope, self.slope + width, self.slope - width)
         value, low, high = (100 * float(np.expm1(-slope * self.span_h)) for slope in ends)

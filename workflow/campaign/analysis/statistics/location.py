@@ -3,7 +3,7 @@
 The cost of a run with a rate is its inverse (the time of equal work), with a time the time itself. The mean cost keeps total
 work over total time (Hoefler & Belli, 2015, "Scientific benchmarking of parallel computing systems", SC15, rule 3). A run
 that lies further than `OUTLIER_LIMIT_SD` robust standard deviations from the median of its cell is clipped there (Huber,
-1964, "Robust estimation of a location parameter", Annals of Mathematical Statistics 35(1)); none is left out. The standard
+1964, "Robust estimation of a location parameter", Annals of Mathematical Statistics 35(1)); no run is excluded. The standard
 deviation is the larger one of the cell's own (from the median absolute deviation) and of all cells of its workload, so that
 few runs do not make outliers.
 """

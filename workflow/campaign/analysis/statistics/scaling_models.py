@@ -53,7 +53,7 @@ def compute_aicc(mean_square: npt.ArrayLike, values: npt.ArrayLike, parameters: 
 
 AMDAHL, GUSTAFSON, LATENCY = "Amdahl", "Gustafson", "latency-bandwidth"
 MAX_RESIDUAL_PCT = 5.0
-"""Limit of the root mean square of the points' relative residuals. A model further from its points does not describe them."""
+"""Limit of the root mean square of the points' relative residuals. A model with a larger deviation does not describe its points."""
 MIN_DIP_PCT = 1.0
 """Smallest dip, because very even runs show differences below the accuracy of any smooth cost, which are irrelevant."""
 MODELS = (AMDAHL, GUSTAFSON, LATENCY)
@@ -271,7 +271,7 @@ def _convert_parameters(
 class Dips:
     """Points compared with their neighbours, [curve, point]; nan for a point without two valid neighbours.
 
-    expected: throughput by the neighbours. drop_pct: how far the point is below it in percent, with its 95 % interval.
+    expected: throughput that the neighbours predict. drop_pct: drop of the point below it in percent, with its 95 % interval.
     """
 
     expected: Floats

@@ -9,8 +9,8 @@ Association 82(397); with the expanded quantiles of Hesterberg (2015), "What tea
 The American Statistician 69(4), section 5. Without them the intervals of 20 runs are too narrow by the difference
 between Student's t and the normal distribution, and between n and n - 1.
 
-Outliers: named, never left out of a mean
------------------------------------------
+Outliers: named, never excluded from a mean
+-------------------------------------------
 From 10 runs on: a value whose modified z-score, 0.6745 x |value - median| / MAD, is beyond a limit, so that several
 outliers cannot hide each other: Iglewicz & Hoaglin (1993), "How to detect and handle outliers". Their one limit, 3.5,
 is for large samples. Of 10 clean normal values it marks an outlier in 13 of 100 samples, of 5 in 21, because the MAD of
