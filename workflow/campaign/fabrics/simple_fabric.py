@@ -229,7 +229,7 @@ class SimpleFabric(Fabric):
                     state.get_or_create_slot(name).state = "in_use"
         if errors:
             details = "; ".join(f"{name}: {error}" for name, error in errors.items())
-            raise PartialFailure(f"{lease_id}: could not be attached: {details}", attached_ids, errors)
+            raise PartialFailure(f"{lease_id}: some devices could not be attached: {details}", attached_ids, errors)
 
     def list_unattached_devices(self, selection: Selection) -> list[tuple[str, str]]:
         """Return (fabric id, host) of the devices of the selection that are not attached yet, in order."""

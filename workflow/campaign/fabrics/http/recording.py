@@ -218,7 +218,7 @@ def build_recording(
     recording = {"schema_version": SCHEMA, "fabric": {"kind": kind, **fabric}, **system_entries}
     recording["login"] = bool(options.get("credentials"))
     for request in exchanges:
-        anonymizer.anonymize_exchange(request)  # first pass: a key may turn out to be a name only in a later answer
+        anonymizer.anonymize_exchange(request)  # First pass: a later answer may show that a key is a name.
     recording["exchanges"] = [anonymizer.anonymize_exchange(request) for request in exchanges]
     return json.loads(json.dumps(recording))  # type: ignore[no-any-return]
 

@@ -20,12 +20,12 @@ open_fabric = make_opener(H3ControlPlane, "h3")
 _MOVE: tuple[Operation, ...] = ("detach", "read_back", "attach", "read_back")
 
 FABRIC = FabricKind(
-    "H3 Falcon boxes, H3's own interface",
+    "H3 Falcon boxes, through H3's own interface",
     H3Options,
     open_fabric,
-    unverified="a real Falcon. Requests, and what is read in answers, are those of a public client of two Falcon 4005; what a box "
-    "lists of a device that nobody has, its errors, logins and modes are published nowhere",
-    tested="its emulator. The emulator replays the recorded orders, answers and times of two real Falcon 4005",
+    unverified="not run on a real Falcon. Requests and the interpretation of answers follow a public client of two Falcon 4005 "
+    "boxes. H3 does not publish how a box lists an unattached device, nor its errors, logins and modes",
+    tested="its emulator, which replays the recorded requests, answers and times of two real Falcon 4005 boxes",
     emulator="campaign.emulators.control_planes.h3",
     times="h3",
     steps=OperationSteps(_MOVE, ("detach", "read_back"), ("inventory",) * 3, confirms_readings=True),
