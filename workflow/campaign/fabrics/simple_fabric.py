@@ -77,6 +77,7 @@ class SimpleFabric(Fabric):
             state_dir: directory of the state file.
             built_in: devices that are built into hosts. Default: as in the system file.
             banks: rules on which hosts may hold which devices of the pool. Default: every host reaches all of them.
+            ports: ports of the fabric by host.
         """
         self.hosts = {host.name: host for host in hosts}
         self.built_in_devices = (

@@ -297,7 +297,7 @@ class LiqidMatrix:
 
     @property
     def is_idle(self) -> bool:
-        """Idle state of the Matrix: no group and no machine is in edit mode."""
+        """True if no group and no machine is in edit mode."""
         return self.editing is None and not any(group.editing for group in self.groups.values())
 
 
