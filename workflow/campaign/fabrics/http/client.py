@@ -307,7 +307,7 @@ class HttpClient:
         """Convert a request without an answer into the matching FabricError."""
         request = f"{method} {self._address.build_url(target)}"
         if isinstance(error, RequestNotSentError):
-            return FabricError(self.redact_secrets(f"{self.base}: the control plane cannot be reached ({error})"))
+            return FabricError(self.redact_secrets(f"{self.base}: the service cannot be reached ({error})"))
         if is_change:
             message = (
                 f"{request}: the request was sent but not answered ({error}); read the state back to see its outcome"
@@ -461,7 +461,7 @@ class ServiceAddress:
             params: query parameters, added to those of the path.
         """
         if not isinstance(path, str):
-            raise ProtocolViolation(f"{self.text}: the control plane sent an invalid address: {str(path)[:100]}")
+            raise ProtocolViolation(f"{self.text}: the service sent an invalid address: {str(path)[:100]}")
         path, _, query = re.sub(r"^(?i:https?)://[^/?#]*", "", path).partition("#")[0].partition("?")
         path = "/" + path.lstrip("/")
         if self._prefix and not f"{path}/".startswith(self._prefix + "/"):

@@ -256,7 +256,7 @@ def _open_socket(host: str, port: int, tls: ssl.SSLContext | None, deadline: _De
         tcp_socket.close()
         raise RequestNotSentError(
             f"the certificate cannot be verified: {error.verify_message}; set `ca_file` to the certificate of the authority "
-            "that signed it (with `verify_tls: false`, other machines can impersonate the control plane)",
+            "that signed it (with `verify_tls: false`, other machines can impersonate the service)",
             is_permanent=True,
         ) from error
     except (OSError, ValueError) as error:
