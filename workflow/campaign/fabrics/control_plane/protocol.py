@@ -20,7 +20,7 @@ from campaign.fabrics.protocol import Capabilities, Tag
 from campaign.spec.hardware import Device, list_pool_devices
 from campaign.spec.site_hardware import PoolSpec
 
-if TYPE_CHECKING:  # a system without a control plane needs no HTTP
+if TYPE_CHECKING:  # A system without a control plane does not need HTTP.
     from campaign.fabrics.http.client import HttpClient
 
 

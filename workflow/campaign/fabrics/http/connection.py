@@ -111,7 +111,7 @@ class HttpConnection:
             and time.monotonic() - self._idle_since_s <= max_idle_s
             and not idle_connection.has_expired()
         ):
-            with suppress(RequestNotSentError):  # the peer has just closed it, and nothing was sent
+            with suppress(RequestNotSentError):  # The peer has just closed the connection, so nothing was sent.
                 return idle_connection, idle_connection.receive_head(request, deadline)
         self._close_kept_connection()
         stream = _BoundedStream(

@@ -371,7 +371,9 @@ class H3ControlPlane(ControlPlane):
             listings = dict(
                 zip(read_functions, threads.map(lambda box: read_functions[box](box), read_functions), strict=True)
             )
-        state = self._state.read()  # read again: devices that were detached meanwhile are not listed
+        state = (
+            self._state.read()
+        )  # The state is read again, because boxes may not list devices that were detached meanwhile.
         return self._layout.build_view(listings, {**detached_before, **state.detached}, state.devices)
 
     def _read_box(self, box: str) -> BoxListing:

@@ -303,7 +303,7 @@ class LiqidApi:
         self.client.add_secret(account.password)
         encoded_login = base64.b64encode(f"{account.user}:{account.password}".encode()).decode()
         headers, path = {"Authorization": f"Basic {encoded_login}"}, f"{self._base_path}/digest/{self._options.label}"
-        with suppress(OutcomeUnknown):  # there may be no key to delete; creating the new one shows any problem
+        with suppress(OutcomeUnknown):  # There may be no key to delete. Creating the new key shows any problem.
             self.client.send_change("DELETE", path, headers=headers, secret=True)
         try:
             answer = self.client.send_change("POST", path, headers=headers, secret=True)
@@ -335,7 +335,7 @@ class LiqidApi:
                     f"{operation}: the operation was accepted, but its status cannot be read: {error}"
                 ) from error
             if answer.status == 404:
-                return  # the Matrix forgets operations that are done
+                return  # The Matrix forgets completed operations.
             envelope = snapshot.parse_envelope(answer.body)
             state = snapshot.find_execution_state(envelope.data).upper() if envelope is not None else ""
             if state == "SUCCESS":

@@ -212,7 +212,7 @@ class Attachment:
         mach_id = find_first_number(self.api.get_data("machine/nextid"))
         if mach_id is None:
             raise ProtocolViolation("GET machine/nextid: the answer has no number")
-        if self.api.client.is_rehearsing:  # no machine is created, so the next number stays the same
+        if self.api.client.is_rehearsing:  # No machine is created, so the next number stays the same.
             mach_id += sum(assignment.machine is not None for assignment in self.assignments)
         body: dict[str, Any] = {
             "index": None,
@@ -254,9 +254,8 @@ class Attachment:
                     body = {"deviceStatus": statuses[device.name], "group": group}
                     self.api.send_change("POST", f"predevice/{device.path}", body)
         except MatrixRefusal:
-            self.remember(
-                POOL_EDIT_HANDLE, previous_handle
-            )  # the edit never began or was cancelled, so an existing edit belongs to another client
+            # The edit never began or was cancelled, so an existing edit belongs to another client.
+            self.remember(POOL_EDIT_HANDLE, previous_handle)
             raise
         return statuses
 
@@ -295,7 +294,7 @@ class Attachment:
 
         Raises Incompatible if the Matrix gave a new machine another name, ProtocolViolation if the Matrix does not list it.
         """
-        assert assignment.machine is not None  # created or found before
+        assert assignment.machine is not None  # It was created or found before.
         if self.api.client.is_rehearsing:
             return assignment.machine
         mach_id = get_nested(assignment.machine, "mach_id")
@@ -335,7 +334,7 @@ def predict_snapshot(
         )
     group_object = next(group_record for group_record in groups if get_nested(group_record, "group_name") == group_name)
     for assignment in assignments:
-        assert assignment.machine is not None  # every assignment has a machine by now
+        assert assignment.machine is not None  # Every assignment has a machine by now.
         mach_id = _parse_id(assignment.machine, "mach_id")
         machines[mach_id] = assignment.machine
         for device in assignment.devices:

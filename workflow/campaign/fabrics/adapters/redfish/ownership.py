@@ -398,7 +398,7 @@ def find_lease_by_name(system: ComputerSystem) -> SystemOwner | None:
         return None
     tag = decode_tag(system.description)
     if tag is None or tag.lease_id != lease_and_host[0]:
-        tag = Tag(lease_and_host[0], "", "", 0.0, ())  # campaign and owner are unknown
+        tag = Tag(lease_and_host[0], "", "", 0.0, ())  # Campaign and owner are unknown.
     return SystemOwner(tag, lease_and_host[1])
 
 

@@ -97,7 +97,7 @@ class RedfishService:
                 root = self._parse_resource(answer, ROOT_PATH)
             except ResourceMissingError as error:
                 raise Refused(f"{error}; there is no Redfish service at this address (`fabric: url`)") from error
-            self._root = {**get_mapping(root, "Links"), **root}  # some services have their collections there
+            self._root = {**get_mapping(root, "Links"), **root}  # Some services have their collections under Links.
         return self._root
 
     def get_resource(self, path: str) -> dict[str, Any]:
