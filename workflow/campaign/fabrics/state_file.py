@@ -71,7 +71,7 @@ class DeviceSlot(_StoredModel):
 
     @property
     def is_broken(self) -> bool:
-        """Failure status of the device: True from the time `fails_s`."""
+        """True if the device has failed, which is from the time `fails_s` on."""
         return self.fails_s is not None and self.fails_s <= time.time()
 
 

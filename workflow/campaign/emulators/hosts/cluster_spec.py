@@ -128,7 +128,7 @@ class Cluster(BaseModel):
         return self.held.command_prefix(host)
 
     def port_prefix(self, port: str) -> tuple[str, ...]:
-        """Return the words before a rank's command, inside a job of root, that place it behind a port such as host1-fabric0."""
+        """Return the words before a rank's command that place it behind a port, such as host1-fabric0, in a job of root."""
         return self.held.inner_command_prefix(port)
 
 

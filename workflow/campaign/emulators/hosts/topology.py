@@ -41,7 +41,7 @@ LinkType = Literal["local", "fabric", "network"]
 
 
 class LinkRates(BaseModel):
-    """Rates of the links that stand for those inside a host, a fabric and a network."""
+    """Rates of the emulated links inside a host, of a fabric, and of a network."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -123,7 +123,7 @@ class NetworkLayout:
 
 
 def device_namespaces(spec: EmulationSpec) -> tuple[str, ...]:
-    """Return the namespace of each device, host by host, a host's local devices before its fabric devices."""
+    """Return the namespaces of all devices, ordered by host, with local devices before fabric devices."""
     names: list[str] = []
     for host in spec.hosts:
         fabric_names = [

@@ -1,4 +1,4 @@
-"""Daemons of a cluster: check the requirements of this machine, and start, find, stop and await daemons.
+"""Daemons of a cluster: requirements of this machine, and functions that start, find, stop and await daemons.
 
 A daemon belongs to the cluster if it is in its namespace of process ids. Pid files are not used. Every host has a separate munged
 like a real machine, because a munged rejects a credential that it decodes twice, so that a step on several hosts would fail.

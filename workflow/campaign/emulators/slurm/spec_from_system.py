@@ -1,4 +1,4 @@
-"""Emulated cluster of a system file: its hosts, their own devices, and a port for every attachable device."""
+"""Specification of an emulated cluster from a system file: hosts, built-in devices, and a port per attachable device."""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ class ControlledFabric(Fabric):
         try:
             self.plane.attach(LeaseChange(Tag("", "", "", time.time(), ()), hosts), lambda name, handle: None)
         except (OutcomeUnknown, PartialFailure) as error:
-            # A lost answer says nothing about single devices, so the view is read again.
+            # A lost answer gives no result for single devices, so the view is read again.
             attach_error, view = error, self._read_view()
         is_incomplete = False
         with self._state.edit() as state:

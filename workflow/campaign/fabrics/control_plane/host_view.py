@@ -35,7 +35,7 @@ class HostView:
 
     @property
     def has_agent(self) -> bool:
-        """Presence of a host agent."""
+        """True if a host agent is configured."""
         return self._agent is not None
 
     def list_devices(self, host: str) -> tuple[tuple[str, str], ...] | None:

@@ -1,4 +1,4 @@
-"""Take a device out of use on its host, in the order that drivers survive.
+"""Removal of devices from use on their host, in an order that drivers survive.
 
 GPU: no process computes on it -> persistence mode off -> no file of it is open -> drain -> its device file is removed -> off the
 bus. While other GPUs remain, NVIDIA's driver removes it (`nvidia-smi drain -r`). The last GPU cannot be removed as long as the

@@ -456,8 +456,8 @@ class ServiceAddress:
         Raises ProtocolViolation if the path is not a text.
 
         Args:
-            path: path below the url. Of an address with a host only the path is used, because services behind a tunnel use names
-                of their own.
+            path: path below the url. Of an address with a host only the path is used, because services behind a tunnel use
+                different host names.
             params: query parameters, added to those of the path.
         """
         if not isinstance(path, str):

@@ -1,6 +1,6 @@
 """Emulated boxes of an H3 Falcon 4005.
 
-Each drawer of the rack is one box with an address of its own. The boxes are not connected.
+Each drawer of the rack is one box with a separate address. The boxes are not connected.
 
 Sources: public clients of two real boxes and their logs (Irene-Ting/KubeComp@8579a32, gpupool-archive). No document of H3 is
 public, and no real box was tried. Behaviour that no client shows is an option (`habits.BoxOptions`).

@@ -82,7 +82,7 @@ class MatrixRefusal(FabricError):
 
 
 class ReadRefused(MatrixRefusal, Refused):
-    """The Matrix refuses a read as it is."""
+    """Refusal of a read request by the Matrix. A retry does not help."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ def _find_host_block(reading: ServiceReading, host: str, options: RedfishOptions
     A host without a block has no pooled devices.
     """
     blocks = _find_blocks_by_name(reading.blocks.values(), options.hosts.get(host, host))
-    # A block that the options name as a host is one whatever its type. A block without a type is a host by its name alone.
+    # A block that the options name as a host is a host of any type. A block without a type is a host if its name matches.
     return next((b for b in blocks if b.is_host or not b.types or host in options.hosts), None)
 
 
