@@ -231,7 +231,7 @@ def test_a_host_that_cannot_be_asked_is_the_cause_until_it_is_mended(
         for _ in range(2):
             done = place.compose()
             assert done.exit_code == 1
-            assert "http://127.0.0.1:1: cannot be reached" in done.output
+            assert "http://127.0.0.1:1: the service cannot be reached" in done.output
         assert place.rack.changes == 0  # nothing is attached that could not be detached
         place.write(poll_s=0)
         assert place.compose().exit_code == 0
@@ -242,7 +242,7 @@ def test_a_host_that_cannot_be_asked_is_the_cause_until_it_is_mended(
             place.compose("--name", "other"),  # it would need what is held
         ):
             assert done.exit_code == 1
-            assert "http://127.0.0.1:1: cannot be reached" in done.output
+            assert "http://127.0.0.1:1: the service cannot be reached" in done.output
         assert len(place.rack.list_free_devices()) == 2
         done = place.fabric("reconcile", "--release", "--grace", "0", "--force")
         assert done.exit_code == 0, done.output

@@ -174,7 +174,7 @@ def test_what_does_not_end_is_ended_with_what_it_started_and_told(tmp_path: Path
 
 
 def test_a_program_that_is_not_there_is_told() -> None:
-    with pytest.raises(FabricError, match="c1: no-such-program cannot be run: No such file"):
+    with pytest.raises(FabricError, match="c1: the command no-such-program cannot be run: No such file"):
         run_locally("c1", ["no-such-program"], 9)
 
 

@@ -60,7 +60,10 @@ def test_it_tells_what_the_rack_has_attached(server: ControlPlaneServer) -> None
 
 
 def test_a_host_that_it_does_not_know_is_an_error_and_its_name_stays_one_word(server: ControlPlaneServer) -> None:
-    with pytest.raises(FabricError, match=r"GET https.*/_hosts/mars/devices: refused: HTTP 404 .*hosts are c1, c2"):
+    with pytest.raises(
+        FabricError,
+        match=r"GET https.*/_hosts/mars/devices: the service refuses the request: HTTP 404 .*hosts are c1, c2",
+    ):
         agent(server).list_devices("mars")
     with pytest.raises(FabricError, match="404"):
         agent(server).list_devices("c2/../c1")

@@ -50,7 +50,7 @@ def test_no_device_and_no_driver_are_no_gpus(name: str) -> None:
 
 
 def test_any_other_failure_of_nvidia_smi_is_not_taken_for_no_gpus() -> None:
-    with pytest.raises(FabricError, match=r"ended with 15: Unable to determine .* GPU is lost"):
+    with pytest.raises(FabricError, match=r"ended with exit code 15: Unable to determine .* GPU is lost"):
         parse.parse_gpus(sample("nvidia-smi-lost.txt").splitlines(), 15)
 
 

@@ -68,7 +68,7 @@ def test_other_answers_are_answers(status: int) -> None:
 def test_a_change_is_sent_once_and_a_lost_answer_is_an_unknown_outcome(answer: Talk) -> None:
     with RawServer(answer, OK) as server:
         asking = client(server)
-        with pytest.raises(OutcomeUnknown, match=f"POST {server.url}/x: sent"):
+        with pytest.raises(OutcomeUnknown, match=f"POST {server.url}/x: the request was sent"):
             asking.send_change("POST", "/x", {"a": 1})
         assert len(server.asked) == 1
 

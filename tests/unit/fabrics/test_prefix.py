@@ -142,7 +142,7 @@ def test_what_was_lent_meanwhile_is_a_conflict(tmp_path: Path) -> None:
     stale = fabric.read_inventory()
     composed(fabric, "one", shape("R1", 0, 1))
     late = fabric.select_devices(LeaseRequest("two", "demo", "me", shape("L1", 1, 0), ("host2",)), stale)
-    with pytest.raises(Conflict, match="host2 by one") as caught:
+    with pytest.raises(Conflict, match="host2 is held by one") as caught:
         fabric.compose(late)
     assert caught.value.holders == ("one",)
     assert list(fabric.list_lease_tags()) == ["one"]

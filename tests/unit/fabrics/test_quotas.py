@@ -78,7 +78,7 @@ def test_a_system_file_says_who_may_have_what(campaign: Path, tmp_path: Path) ->
     results = Results(tmp_path, "c")
     mine = make_request(loaded, results, "lease", small)
     assert (mine.owner, mine.allowed_hosts, mine.links) == ("team-a", ("host2", "host3"), {"a100": (16, 4)})
-    with pytest.raises(Incompatible, match="8 pooled 'a100' are more than the 4"):
+    with pytest.raises(Incompatible, match="needs 8 pooled 'a100', but team-a may hold at most 4"):
         make_request(loaded, results, "lease", large)
     with open_system_fabric(loaded.system, tmp_path / "state") as fabric:
         selection = fabric.select_devices(mine, fabric.read_inventory())

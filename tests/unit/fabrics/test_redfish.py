@@ -298,7 +298,7 @@ def test_a_service_that_composes_no_exact_devices_is_only_read(
         change = LeaseChange(Tag("one", "demo", "tester", 0.0, ("gpu1",)), {"host1": ("gpu1",)})
         with pytest.raises(Incompatible, match=says) as caught:
             b.fabric.plane.attach(change, lambda name, handle: None)
-        assert "read only" in caught.value.rule
+        assert "read-only" in caught.value.rule
         assert b.server.list_changes()[1:] == []
 
 
