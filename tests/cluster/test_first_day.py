@@ -38,7 +38,7 @@ MISTAKES = {
         {"fabric": {"hosts": {"host1": "0", "host2": "48", "host3": "96"}}},
         ["drawer1 does not list port 96 of host3; set `hosts` or `ports` to one of: 0, 16, 48"],
     ),
-    "credentials": ({"fabric": {"credentials": {"password_env": "FALCON"}}}, ["this control plane has no login; remove `credentials`"]),
+    "credentials": ({"fabric": {"credentials": {"password_env": "FALCON"}}}, ["has no login; remove `credentials`"]),
     "model": ({"model": "cpu-rnak"}, ["devices.cpu-rank: no host and no pool entry has this device", "cpu-rnak"]),
     "partition": ({"slurm": {"partition": "composd"}}, ["no partition 'composd'", "there are: composed"]),
 }  # fmt: skip
