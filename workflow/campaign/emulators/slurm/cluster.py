@@ -233,17 +233,17 @@ def _start_daemons(cluster: Cluster, report: Report) -> None:
 
     run = cluster.directory / "run"
     if cluster.spec.accounting:
-        report("Creating the accounting database ..")
+        report("Creating the accounting database.")
         _create_database(cluster)
         start_and_wait("mariadbd", lambda: daemons.is_socket_served(run / "mariadb.sock"), "mariadb")
     start_and_wait("munged", lambda: daemons.is_socket_served(run / "munge.sock"))
     if cluster.spec.accounting:
-        report("Starting slurmdbd ..")
+        report("Starting slurmdbd.")
         start_and_wait("slurmdbd", lambda: daemons.is_port_served(cluster.control_address, _SLURMDBD_PORT))
-    report("Starting slurmctld ..")
+    report("Starting slurmctld.")
     start_and_wait("slurmctld", lambda: "is UP" in _run_slurm_command(cluster, "scontrol", "ping"))
     host_names = [host.name for host in cluster.spec.hosts if host.registration != "cloud"]
-    report(f"Starting slurmd on {len(host_names)} hosts ..")
+    report(f"Starting slurmd on {len(host_names)} hosts.")
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda host: daemons.start_daemon(cluster, "slurmd", host), host_names))
     _wait_for_hosts(cluster, set(host_names))
