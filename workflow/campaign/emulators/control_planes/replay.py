@@ -144,7 +144,7 @@ def _pair_texts(recorded: Any, sent: Any) -> Iterator[tuple[str, str]]:
 
 
 def _describe_problem(document: Any) -> str:
-    """Describe why a document is not a valid recording, such as one that was cut off or edited. Returns "" if it is valid."""
+    """Describe why a document is not a valid recording, such as one that was cut off or edited. Return "" if it is valid."""
     if not isinstance(document, Mapping) or "schema_version" not in document:
         return "`schema_version` is missing"
     if document["schema_version"] != SCHEMA_VERSION:

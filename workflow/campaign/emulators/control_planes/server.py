@@ -242,6 +242,8 @@ class ControlPlaneServer:
 
 
 class _TlsHttpServer(ThreadingHTTPServer):
+    """HTTP server that serves each connection in a thread, with TLS if a context is set."""
+
     daemon_threads = True
     request_queue_size = 64
     tls: ssl.SSLContext | None = None

@@ -147,7 +147,7 @@ def _munge_socket_path(cluster: Cluster, host: str | None = None) -> Path:
 
 
 def _munge_mount_prefix(cluster: Cluster, host: str) -> list[str]:
-    """Return the words before a command that make it find the host's own munged at the path in the shared slurm.conf."""
+    """Return the words before a command that mount the munge socket of its host at the path in the shared slurm.conf."""
     script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
     sockets = [str(_munge_socket_path(cluster, host)), str(_munge_socket_path(cluster))]
     return ["unshare", "--mount", "--propagation=slave", "sh", "-c", script, "munge", *sockets]

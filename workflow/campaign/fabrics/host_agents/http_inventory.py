@@ -45,6 +45,8 @@ _NonNegative = Annotated[int, Field(strict=True, ge=0)]
 
 
 class _ListedLink(BaseModel):
+    """PCIe link of a device in an answer of the inventory service."""
+
     width: _NonNegative
     gen: _NonNegative
     width_max: _NonNegative
@@ -52,6 +54,8 @@ class _ListedLink(BaseModel):
 
 
 class _ListedDevice(BaseModel):
+    """Device in an answer of the inventory service."""
+
     identity: str
     address: str = ""
     kind: str = "gpu"

@@ -136,7 +136,7 @@ class EmulatedBox:
                 self._active_requests.remove(new_request)
 
     def _find_violation(self, request: HttpRequest) -> str:
-        """Describe how a request differs from those of all public clients. Returns "" if it does not differ."""
+        """Describe how a request differs from those of all public clients. Return "" if it does not differ."""
         headers = {name.lower() for name in request.headers}
         allowed_headers = _READ_HEADERS if request.method == "GET" else _BODY_HEADERS
         if (request.method, request.path) not in (("GET", RESOURCES), ("POST", ALLOCATION), ("DELETE", ALLOCATION)):

@@ -73,7 +73,7 @@ class BoxListing:
 
 
 def parse_listing(body: Any) -> BoxListing | None:
-    """Parse the list of devices and ports that an H3 box answers, or return None if the JSON is not such a list.
+    """Parse the list of devices and ports of an H3 box, or return None if the JSON is not such a list.
 
     A listing is a list of objects with at least one port.
     """

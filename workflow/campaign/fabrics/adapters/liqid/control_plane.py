@@ -147,7 +147,7 @@ def build_view(snapshot: MatrixSnapshot) -> FabricView:
 
 
 def _read_p2p_by_host(snapshot: MatrixSnapshot) -> dict[str, bool]:
-    """Return, by host, True or False for peer-to-peer between the devices of its machine. Unknown values are left out."""
+    """Return the peer-to-peer state (on or off) of the machine of each host, by host. Unknown states are left out."""
     p2p_by_word = {"on": True, "off": False}
     p2p_by_machine = {
         machine_number: p2p_by_word.get(str(get_nested(machine, "p2p")).lower())

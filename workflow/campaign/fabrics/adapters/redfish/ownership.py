@@ -146,7 +146,7 @@ def _find_blocks_by_name(blocks: Iterable[ResourceBlock], name: str) -> list[Res
 def _find_host_name(
     system: ComputerSystem, hosts: Mapping[str, ResourceBlock], leases_by_system: Mapping[str, SystemOwner]
 ) -> str:
-    """Return the system file's name of the host that a Redfish system is, or a description of the system if it has none."""
+    """Return the host name of a Redfish system in the system file, or a description of the system if it has none."""
     host_name = next((host for host, block in hosts.items() if block.uri in system.blocks), None)
     if host_name is not None:
         return host_name

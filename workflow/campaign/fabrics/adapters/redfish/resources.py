@@ -186,7 +186,7 @@ def parse_zone(body: Json) -> ResourceZone:
 
 
 def parse_capabilities(body: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (use cases, addresses of the objects that describe them) of a zone or of the collection of systems."""
+    """Return the use cases of a zone or collection of systems, and the addresses of the objects that describe them."""
     records = get_mappings(body, "@Redfish.CollectionCapabilities", "Capabilities")
     objects = tuple(path for record in records if (path := get_reference_path(record.get("CapabilitiesObject"))))
     return tuple(str(record.get("UseCase")) for record in records), objects
