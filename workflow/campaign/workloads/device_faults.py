@@ -17,7 +17,7 @@ from campaign.workloads.log_reader import Log
 STATUSES_OF_LOST_DEVICES: frozenset[Status] = frozenset(
     {"crashed", "comm_error", "comm_timeout", "time_limit", "incomplete"}
 )
-"""Statuses that a lost device may cause. Others, such as running out of memory or a loss of nan, have other causes."""
+"""Statuses that a lost device may cause. Other statuses, such as `oom_device` or `nan`, have other causes."""
 DEVICE_NOT_AVAILABLE = "was asked for, and "
 """Part of the message of our own ranks that get no device (`trainer.rank_device`)."""
 DEVICE_FAULT_SIGNS = (
@@ -36,8 +36,8 @@ class DeviceFault:
     """Sign of a device fault in the output of a run.
 
     Attributes:
-        kind: `fault` if a device failed, `unavailable` if no device could be used, `suspicion` if a device or the program is
-            faulty.
+        kind: `fault` if a device failed, `unavailable` if no device could be used, `suspicion` if either a device or the
+            program is faulty.
         evidence: line of the output.
         rank: rank that the line names, or None.
     """

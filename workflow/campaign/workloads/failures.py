@@ -25,8 +25,8 @@ _RANK_PREFIX = re.compile(
     r"\[rank ?(\d+)\]|Rank (\d+)\]|\btask (\d+):|\[(?:[^\]\s]*,)?(\d+)\]<std(?:out|err)>|\[default(\d+)\]:"
 )
 _OOM_KILLER = "killed by the kernel's out-of-memory killer"
-KILLED_FROM_OUTSIDE = "killed by SIGKILL from outside; nothing says that memory was short"
-PACE_NOT_HELD = "the cores of this machine could not hold the pace of the emulated devices"
+KILLED_FROM_OUTSIDE = "killed from outside by SIGKILL, without a sign of a lack of memory"
+PACE_NOT_HELD = "the cores of this machine could not keep the pace of the emulated devices"
 """Reason of a failure that the workload may not have caused."""
 _KILL_EXIT_CODES = {-signal.SIGKILL, 128 + signal.SIGKILL}
 _LAUNCHER_EXIT_CODES = _KILL_EXIT_CODES | {-signal.SIGTERM, 128 + signal.SIGTERM}
@@ -57,14 +57,14 @@ _DEVICE_OUT_OF_MEMORY = re.compile("|".join((_TENSORFLOW_OOM, *(first for first,
 _KERNEL_OOM_KILL = r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d+"  # from the kernel log
 _OOM_DEVICE = _Signature(
     "oom_device",
-    "the device's memory was not enough",
+    "the device ran out of memory",
     *(pattern for patterns in _OUT_OF_MEMORY for pattern in patterns),
     _TENSORFLOW_OOM,
     r"RESOURCE_EXHAUSTED: Out of memory",  # XLA
     r"Failed to CUDA [cm]alloc(?: async)? \d+ bytes",  # NCCL and RCCL, whose own memory this is
 )
-# The words of a device, about the host: cudaHostAlloc fails with "out of memory", too. Programs that go on without pinned memory
-# (TensorFlow, llama.cpp) say it in words that nothing here matches.
+# cudaHostAlloc reports "out of memory", too, although the host's memory is meant. Programs that continue without pinned memory
+# (TensorFlow, llama.cpp) print other messages, which no pattern here matches.
 _PINNED_MEMORY = _Signature(
     "oom_host",
     "the host's memory could not be pinned",
@@ -74,7 +74,7 @@ _PINNED_MEMORY = _Signature(
 # These errors occur if the device's memory is full, but also if a library does not support the device.
 _FULL_DEVICE = _Signature(
     "oom_device",
-    "the device's memory was full, and nothing was left for a library's own",
+    "the device's memory was full, so that a library could not allocate its own memory",
     r"(?:FIND|GET) was unable to find an engine to execute this computation",
     r"CU(?:BLAS|DNN)_STATUS_NOT_INITIALIZED",
     r"CUDNN_STATUS_INTERNAL_ERROR\b",
@@ -84,7 +84,7 @@ _CAUSES = (
     _OOM_DEVICE,
     _Signature(
         "oom_host",
-        "the host's memory was not enough",
+        "the host ran out of memory",
         *_MEMORY_LIMIT_PATTERNS,
         _KERNEL_OOM_KILL,
         r"srun: error: [^\n]*: Out Of Memory",
@@ -94,7 +94,7 @@ _CAUSES = (
     ),
     _Signature(
         "comm_timeout",
-        "a collective operation waited longer than its limit",
+        "a collective operation exceeded its time limit",
         # NCCL and TIMEOUT alone are no evidence, because dumps of the environment contain both words.
         r"Watchdog caught collective operation timeout: Work\w+\(SeqNum=\d+",
         r"Timed out waiting \d+ms for (?:send|recv) operation",
@@ -117,7 +117,7 @@ _CAUSES = (
     ),
     _Signature("time_limit", "still running at its time limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT \*\*\*"),
 )
-# Messages of a rank about another rank that is gone. They are the cause only if no other is found.
+# Messages of a rank about another rank that has ended. They count as the cause only if no other cause is found.
 _LOST_PEER = _Signature(
     "comm_error",
     "the connection to another rank was lost",
@@ -171,10 +171,10 @@ def classify_failure(
 ) -> tuple[Status, Failure] | None:
     """Classify the failure of a run, or return None if all ranks ended with 0 and no limit was hit.
 
-    If the log reports that the memory of a device was exhausted, the run failed whatever its exit codes are. A program that
-    went on without the requested memory did not do the work of its batch.
+    If the log reports that the memory of a device was exhausted, the run failed, whatever its exit codes are. A program that
+    continued without the requested memory did not do the work of its batch.
 
-    Raises LaunchError if Slurm cancelled, preempted or lost the run. That is no fault of the workload and makes no record.
+    Raises LaunchError if Slurm cancelled, preempted or lost the run. That is not a fault of the workload and is not recorded.
 
     Args:
         text: output of the run.
@@ -199,7 +199,7 @@ def classify_failure(
         rank = _find_first_rank(exit_codes, _KILL_EXIT_CODES)
         match = MEMORY_LIMIT_REPORT.search(log)
         evidence = _extract_line(log, match) if match else _format_exit_codes(exit_codes)
-        return "oom_host", Failure(reason="the run's memory limit was hit", evidence=evidence, rank=rank)
+        return "oom_host", Failure(reason="the run reached its memory limit", evidence=evidence, rank=rank)
     if cause := _find_first_cause(log, len(exit_codes), (*_CAUSES, _FULL_DEVICE) if device_full else _CAUSES):
         return cause
     if timed_out:
@@ -237,7 +237,7 @@ def _find_first_cause(log: str, ranks: int, causes: Sequence[_Signature]) -> tup
 
 @dataclass(frozen=True)
 class _RunEnd:
-    """End of a run - its exit codes, and the log without a known signature.
+    """End of a run: its exit codes, and the log without a known signature.
 
     Attributes:
         killed_by_launcher: true if the launcher ended ranks itself, so that their signals are no evidence.
@@ -256,7 +256,7 @@ class _RunEnd:
 
     @cached_property
     def lost_peer(self) -> re.Match[str] | None:
-        """First line in which a rank reports that another rank is gone."""
+        """First line in which a rank reports that another rank has ended."""
         return _LOST_PEER.pattern.search(self.log)
 
     def find_kill(self) -> _Cause | None:
@@ -274,7 +274,7 @@ class _RunEnd:
         for exception in _EXCEPTION.finditer(self.log):
             if not _LOST_PEER.pattern.search(exception[0]):
                 evidence, rank = locate_evidence(self.log, exception, len(self.exit_codes))
-                reason = f"ended with {exception[1].rpartition('.')[2]}"
+                reason = f"ended with an uncaught {exception[1].rpartition('.')[2]}"
                 return "crashed", Failure(reason=reason, evidence=evidence, rank=rank)
         return None
 
@@ -307,7 +307,7 @@ class _RunEnd:
         return _LOST_PEER.status, Failure(reason=_LOST_PEER.reason, evidence=evidence, rank=rank)
 
     def find_cause(self) -> _Cause:
-        """Return the most telling cause. Raises LaunchError if Slurm cancelled the step and nothing else is known."""
+        """Return the most specific cause. Raises LaunchError if Slurm cancelled the step and no other cause is found."""
         finders = (
             self.find_kill,
             self.find_exception,
@@ -323,25 +323,25 @@ class _RunEnd:
         if cancellation:
             raise _cancellation_error(self.log, cancellation)
         ended_by_launcher = "ended by its launcher before it had finished"
-        reason = ended_by_launcher if self.killed_by_launcher else "did not end, or how it ended is not known"
+        reason = ended_by_launcher if self.killed_by_launcher else "the run did not end, or its end is unknown"
         return "crashed", Failure(reason=reason, evidence=_format_exit_codes(self.exit_codes))
 
 
 def _describe_exit_code(code: int) -> str:
-    """Describe the exit code of a rank: 'was ended by SIGSEGV', 'ended with exit code 3'."""
+    """Describe the exit code of a rank, such as 'was ended by SIGSEGV' or 'ended with exit code 3'."""
     number = -code if code < 0 else code - 128
     by_signal = number in {member.value for member in signal.Signals}
     return f"was ended by {signal.Signals(number).name}" if by_signal else f"ended with exit code {code}"
 
 
 def _classify_kill(evidence: str, rank: int | None, memory_kills: int) -> tuple[Status, Failure]:
-    """Classify a SIGKILL. It means a lack of memory only if the kernel counted an out-of-memory kill.
+    """Classify a SIGKILL. It shows a lack of memory only if the kernel counted an out-of-memory kill.
 
-    Persons, schedulers and monitors send the same signal.
+    People, schedulers and monitoring tools send the same signal.
     """
     if not memory_kills:
         return "crashed", Failure(reason=KILLED_FROM_OUTSIDE, evidence=evidence, rank=rank)
-    kill_count = f"out-of-memory kills that the kernel counted during the run: {memory_kills}"
+    kill_count = f"number of out-of-memory kills by the kernel during the run: {memory_kills}"
     return "oom_host", Failure(reason=_OOM_KILLER, evidence=_trim_evidence(f"{kill_count}\n{evidence}"), rank=rank)
 
 

@@ -51,9 +51,9 @@ class GpuCopyReader(LogReader):
     def add_results(self, builder: ReadingBuilder, context: RunContext) -> None:
         """Add a matrix of rates (GB/s) per kind of copy, from source to target."""
         if not self.rates:
-            builder.mark_incomplete("no line of gpu_copy in the output")
+            builder.mark_incomplete("the output has no result of gpu_copy")
         if self.has_invalid_rate:
-            builder.mark_nan("a rate is not a number above 0")
+            builder.mark_nan("a rate is not a positive number")
             return
         for name, rates in self.rates.items():
             rows = sorted({source for source, _ in rates}, key=_endpoint_sort_key)

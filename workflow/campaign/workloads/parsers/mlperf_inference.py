@@ -125,17 +125,17 @@ class MlperfInferenceReader(LogReader):
         samples = self.numbers.pop("samples", None)
         rate = samples if rate is None else rate
         if not validity:
-            builder.mark_incomplete("no result of MLPerf's LoadGen in the output")
+            builder.mark_incomplete("the output has no result of MLPerf's LoadGen")
         elif not self.is_complete:
             builder.mark_incomplete("the summary was cut off")
         elif mode and mode not in _PERFORMANCE_MODES:
-            builder.mark_incomplete(f"a run of mode {mode} measures no performance")
+            builder.mark_incomplete(f"a run in mode {mode} does not measure performance; use PerformanceOnly")
         elif rate is None and scenario in ("Server", "Offline"):
-            builder.mark_incomplete(f"no rate of the scenario {scenario}")
+            builder.mark_incomplete(f"the summary has no rate for the scenario {scenario}")
         if validity and validity != "VALID":
-            builder.mark_invalid(f"LoadGen says that the result is {validity}")
+            builder.mark_invalid(f"LoadGen reports the result as {validity}")
         if self.has_errors:
-            builder.add_flag("LoadGen encountered errors")
+            builder.add_flag("LoadGen reported errors")
         builder.require_finite(self.numbers)
         target = parse_number(self.words.get("target")) if scenario == "Server" else None
         builder.settings |= {"scenario": scenario, "request_rate_per_s": target}

@@ -112,15 +112,15 @@ class OsuReader(LogReader):
             else [*table.points.values(), *([] if table.single_value is None else [table.single_value])]
         )
         if table is None:
-            builder.mark_incomplete("no table of the OSU micro-benchmarks in the output")
+            builder.mark_incomplete("the output has no table of the OSU micro-benchmarks")
         elif not name:
             builder.mark_incomplete(
-                "a table of the OSU micro-benchmarks without its title: of which program it is nothing says"
+                "the title of the table is missing, so the OSU micro-benchmark that printed it is unknown"
             )
         elif not values:
-            builder.mark_incomplete(f"{name}: no row")
+            builder.mark_incomplete(f"the table of {name} has no rows")
         elif not all(map(math.isfinite, values)):
-            builder.mark_nan(f"{name} is not a number")
+            builder.mark_nan(f"a value of {name} is not a number")
         else:
             self.add_table(builder, table, values)
         self.program = _PROGRAMS.get(name, "")
@@ -137,7 +137,7 @@ class OsuReader(LogReader):
         if table.has_failed:
             builder.mark_invalid(f"{name}: the validation failed")
         if table.is_disordered:
-            builder.mark_invalid(f"{name}: sizes are out of order or repeat, so that several programs printed at once")
+            builder.mark_invalid(f"{name}: sizes are out of order or repeated, so several programs printed at once")
         builder.add_curve(name, table.unit, table.points)
         builder.settings["message_size"] = min(table.points) if len(table.points) == 1 else None
         if table.unit == "us":

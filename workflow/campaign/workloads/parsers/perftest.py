@@ -113,7 +113,7 @@ class PerftestReader(LogReader):
             peak, average, rate = values[0] * self.scale, values[1] * self.scale, values[2]
             # For large messages on slow links, the last digit of the message rate is up to a tenth of it.
             if math.isfinite(average) and not is_close(rate * 1e6 * size / 1e9, average, 0.01, size * 1e-9 + 1e-5):
-                self.inconsistency = f"{size} bytes at {rate:g} Mpps are not {values[1]:g}"
+                self.inconsistency = f"a bandwidth of {values[1]:g} does not match {size} bytes at {rate:g} Mpps"
             self.average_gb_per_s.setdefault(size, []).append(average)
             if peak > 0:  # not measured if the test runs for a given time
                 self.peak_gb_per_s.setdefault(size, []).append(peak)
@@ -129,7 +129,7 @@ class PerftestReader(LogReader):
                 and math.isfinite(mean_us)
                 and not any(is_close(transactions_per_s * mean_us, 1e6, tolerance) for transactions_per_s in per_s)
             ):
-                self.inconsistency = f"{mean_us:g} us are not {values[-1]:g} per second"
+                self.inconsistency = f"{values[-1]:g} per second does not match {mean_us:g} us"
             self.mean_us.setdefault(size, []).append(mean_us)
 
     def combine_reports(
@@ -154,11 +154,11 @@ class PerftestReader(LogReader):
         """Add the curves of bandwidth and latency, the peak bandwidth and the latency of the smallest size."""
         rows = {**self.average_gb_per_s, **self.typical_us, **self.mean_us}
         if not rows:
-            builder.mark_incomplete("no row of perftest in the output")
+            builder.mark_incomplete("the output has no result row of perftest")
         elif not self.has_end_mark:
             builder.flag_missing_end_mark()
         if self.inconsistency:
-            builder.mark_invalid(f"a row contradicts itself: {self.inconsistency}")
+            builder.mark_invalid(f"a row is inconsistent: {self.inconsistency}")
         typical = self.combine_reports(self.typical_us, max)
         means = self.combine_reports(self.mean_us, max)
         builder.add_curve("bandwidth", "gb_per_s", self.combine_reports(self.average_gb_per_s, min))
@@ -183,11 +183,11 @@ class PerftestReader(LogReader):
             builder.add_flag("bidirectional bandwidth is the sum of both directions")
         if max_reports > max(self.table_count, 1):
             sides = " of both sides" if self.table_count > 1 else ""
-            builder.add_flag(f"{max_reports} reports of one size{sides}, as with --run_infinitely: their mean counts")
+            builder.add_flag(f"the mean of {max_reports} reports{sides} per size counts, as with --run_infinitely")
         elif max_reports > 1:
-            builder.add_flag("client and server both printed: the slower counts")
+            builder.add_flag("client and server both printed results; the slower result counts")
         if self.is_throttled:
-            builder.add_flag("perftest says that the CPU's frequency is not at its maximum")
+            builder.add_flag("perftest reports that the CPU frequency is not at its maximum")
 
 
 def _program_name(test: re.Match[str]) -> str:
