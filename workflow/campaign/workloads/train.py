@@ -171,7 +171,7 @@ class TrainWorkload(Workload):
     def unsupported_reason(self, cell: Cell, runs_on: AcceleratorKind) -> str | None:
         """Return the reason why this cell can never run on this kind of device, or None."""
         if runs_on != "cuda" and cell.precision == "tf32":
-            return f"tf32 is a mode of NVIDIA's tensor cores and not supported on this kind of device: {ACCELERATORS[runs_on].title}"
+            return f"tf32 is a mode of NVIDIA's tensor cores and not supported on a device of kind {ACCELERATORS[runs_on].title}"
         return unsupported_strategy_reason(cell, self._resolve_options(cell))
 
     def _resolve_options(self, cell: Cell) -> dict[str, Scalar]:

@@ -1,4 +1,4 @@
-"""Training at the pace of emulated devices. The modules of a network really compute, but take as long as on the device.
+"""Training at the pace of emulated devices, in which the modules of a network compute, but take as long as on the device.
 
 The forward pass of a module ends when the device would have finished it. Its backward pass, with twice as many operations, ends
 before its gradients are passed on to their reduction or to the previous module, so communication overlaps as on the device.
@@ -28,7 +28,7 @@ _OVERSLEEP_LEARNING_RATE = 0.1
 
 
 class DevicePacer:
-    """Clock of one emulated device, for the thread that created it or that last called `begin_part`.
+    """Pacer of one emulated device, for the thread that created it or that last called `begin_part`.
 
     Work takes the time that the device would need, whatever the core of this machine needs. After each part of its work the
     thread reports the duration of that part on the device (`wait_for_device`), and sleeps for the rest of it. Time in which
@@ -103,8 +103,8 @@ def _close_descriptor(descriptor: int | None) -> None:
 
 
 _OPTIMIZER_SHARE = 0.05
-"""Share of the optimizer in the time of a step. Large models on GPUs spend about as much. It is real work here, too, and needs
-its time."""
+"""Share of the optimizer in the time of a step, about as much as for large models on GPUs. The optimizer really computes here, too,
+and needs time."""
 _AdvanceFunction = Callable[[float], None]
 """Function that advances a device by a number of operations."""
 

@@ -1,4 +1,4 @@
-"""Torch device of a rank - its choice, its identity, and the evidence that work was done on it. Needs torch."""
+"""Torch device of a rank: its choice, its identity, and the evidence that work was done on it. Needs torch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def choose_device(kind: AcceleratorKind, local_rank: int, devices: int = 1) -> t
     index = 0 if count == 1 else local_rank
     if index >= count:
         raise ConfigError(
-            f"device {kind} {DEVICE_NOT_AVAILABLE}local rank {index} has none of its own: this process sees {count}"
+            f"device {kind} {DEVICE_NOT_AVAILABLE}local rank {index} has no device, because this process sees only {count}"
         )
     device = torch.device(accelerator.torch_type, index)
     device_module(device.type).set_device(device)
@@ -86,7 +86,7 @@ def read_device_uuid(device: torch.device) -> str:
 
 
 def read_library_versions(device: torch.device) -> dict[str, str]:
-    """Return the versions of the libraries that torch loaded for a GPU - CUDA or HIP, cuDNN or MIOpen, NCCL or RCCL.
+    """Return the versions of the libraries that torch loaded for a GPU: CUDA or HIP, cuDNN or MIOpen, NCCL or RCCL.
 
     Versions that torch does not report are left out.
     """
@@ -130,7 +130,7 @@ def bind_to_socket(device: torch.device) -> tuple[str, str]:
         "{:04x}:{:02x}:{:02x}.0".format(*numbers) if has_address else find_nvidia_pci_address(read_device_uuid(device))
     )
     binding, is_local = bind_near_device(address)
-    return binding, "" if is_local else f"NUMA: a rank has no processor in the socket of its device ({binding})"
+    return binding, "" if is_local else f"a rank has no processor in the NUMA node of its device ({binding})"
 
 
 def locate_tensors(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, tuple[str, ...]]:
