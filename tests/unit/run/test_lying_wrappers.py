@@ -70,7 +70,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
         (MPIRUN, "exit 137", "mpirun started 0 of 2 ranks and ended with exit code 137"),
         (MPIRUN, ONE + "exit 0", "mpirun started 1 of 2 ranks"),
         (MPIRUN, ONE + "exit 213", "mpirun started 1 of 2 ranks"),
-        (MPIRUN, TWO + "exit 255", "mpirun failed after all 2 ranks had ended with 0"),
+        (MPIRUN, TWO + "exit 255", "mpirun failed after all 2 ranks had ended with exit code 0"),
         (CONDA, "exit 0", "conda started 0 of 1 ranks"),
         (CONDA, "echo EnvironmentLocationNotFound >&2; exit 1", "conda started 0 of 1 ranks .* (EnvironmentLocationNotFound)"),
         (IMAGE, "echo FATAL: container creation failed; exit 255", "(FATAL: container creation failed)"),

@@ -171,8 +171,8 @@ def test_ranks_on_cores_have_one_thread_unless_the_workload_says_more(tmp_path: 
     [
         ({"parser": "nccl_test"}, "'nccl_test' is not a parser; did you mean 'nccl_tests'?"),
         ({"parser": "hpl", "parsers": [{"metric": "loss", "regex": "(.)"}]}, "either 'parser' or 'parsers'"),
-        ({"launch_options": ["-v"]}, "'launch: once' uses none; remove them"),
-        ({"mpi": "pmix"}, "'mpi' goes with 'launch: srun' or 'launch: mpirun'"),
+        ({"launch_options": ["-v"]}, "'launch: once' has none; remove 'launch_options'"),
+        ({"mpi": "pmix"}, "'mpi' is allowed only with 'launch: srun' or 'launch: mpirun'"),
         ({"launch": "mpirun", "mpi": "pmix"}, "use openmpi or mpich"),
         ({"launch": "horovodrun", "software": IMAGE}, "use 'launch: mpirun' with an image"),
         ({"software": {"conda": "a", "venv": "/b"}}, "exactly one of"),

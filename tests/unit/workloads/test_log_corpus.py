@@ -78,10 +78,10 @@ def assert_both_are_noticed(path: Path, other: Path) -> None:
         if all(items <= found.metrics.items() for items in alone):
             assert path.parent.name in SIDE_BY_SIDE or RESULTS in (path, other), (path, other)
         else:
-            assert flagged(found, "it is not read"), (path, other)
+            assert flagged(found, "results.csv is ignored"), (path, other)
         return
     assert (found.status, numbers(found)) == ("invalid", (None, {}, {}, {})), (path, other)
-    assert "tests in one log" in found.problem, (path, other)
+    assert " tests (1: " in found.problem, (path, other)
     assert "1: " in found.problem, (path, other)
 
 

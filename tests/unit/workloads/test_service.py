@@ -182,7 +182,7 @@ def test_a_fixed_port_that_is_taken_is_the_machines_failure(measure: Measure) ->
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        with pytest.raises(LaunchError, match=rf"port {port} \(server.port\) is used by another process"):
+        with pytest.raises(LaunchError, match=rf"port {port} \(server.port\) is in use by another process"):
             measure(service(server={"port": port}))
 
 
@@ -276,13 +276,13 @@ def test_a_process_of_the_server_that_ends_on_another_host_ends_the_run(measure:
         ({"objective": {"ttft_ms": {"p99": 500}}}, "objective"),
         (
             {"client": {"command": ["x"], "parsers": [RATE], "result": "/tmp/x"}},
-            "is no path within the run's directory",
+            "is not inside the run's directory",
         ),
         ({"client": {"command": ["x"]}}, "give either 'parser' or 'parsers'"),
         ({"server": {"ready": {"tcp": True, "log": "x"}}}, "give exactly one of 'http', 'tcp: true' and 'log'"),
-        ({"server": {"ready": {"log": "("}}}, "is no regular expression"),
-        ({"server": {"ready": {"http": "health"}}}, "is no path"),
-        ({"options": {"port": 1}}, "'options' has 'port', which is a name of the run"),
+        ({"server": {"ready": {"log": "("}}}, "is not a valid regular expression"),
+        ({"server": {"ready": {"http": "health"}}}, "is not a path"),
+        ({"options": {"port": 1}}, "the option 'port' has a reserved name"),
     ],
 )
 def test_a_file_that_contradicts_itself_is_refused(changes: dict[str, Any], words: str) -> None:

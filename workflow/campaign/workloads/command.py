@@ -272,7 +272,7 @@ class CommandWorkload(Workload):
         program = self.command[0]
         if "{" in program or shutil.which(program):
             return None
-        return f"command: '{program}' is not on the PATH of this machine; install it, or give its full path"
+        return f"command: '{program}' was not found on this machine; install it, or give its full path"
 
     def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:
         """Describe the software environment of the program, and the version of its launcher."""

@@ -25,7 +25,7 @@ _RANK_PREFIX = re.compile(
     r"\[rank ?(\d+)\]|Rank (\d+)\]|\btask (\d+):|\[(?:[^\]\s]*,)?(\d+)\]<std(?:out|err)>|\[default(\d+)\]:"
 )
 _OOM_KILLER = "killed by the kernel's out-of-memory killer"
-KILLED_FROM_OUTSIDE = "killed from outside by SIGKILL, without a sign of a lack of memory"
+KILLED_FROM_OUTSIDE = "killed by SIGKILL from outside, without a sign of a lack of memory"
 PACE_NOT_HELD = "the cores of this machine could not keep the pace of the emulated devices"
 """Reason of a failure that the workload may not have caused."""
 _KILL_EXIT_CODES = {-signal.SIGKILL, 128 + signal.SIGKILL}

@@ -224,7 +224,7 @@ class ServiceWorkload(Workload):
             return f"services need the package {absent}; install it"
         for part, command in (("server", self.server.command), ("client", self.client.command)):
             if self.software is None and "{" not in command[0] and not shutil.which(command[0]):
-                return f"{part}: '{command[0]}' is not on the PATH of this machine; install it, or give its full path"
+                return f"{part}: '{command[0]}' was not found on this machine; install it, or give its full path"
         return None
 
     def software_document(self, options: Mapping[str, Scalar], cache: Path) -> dict[str, Any] | None:

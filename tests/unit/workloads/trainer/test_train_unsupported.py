@@ -51,7 +51,7 @@ def test_data_parallel_modules_are_not_compiled() -> None:
 def test_what_cannot_be_held_to_a_pace_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unsupported_run_reason(nano(), 1, CPU) is None
     compiled = nano(compile=True).model_copy(update={"pace_gflops": (1.0,)})
-    assert "no modules left" in (unsupported_run_reason(compiled, 1, CPU) or "")
+    assert "no modules to slow down" in (unsupported_run_reason(compiled, 1, CPU) or "")
     monkeypatch.setattr(models, "count_step_flops", lambda _: None)
     uncounted = nano().model_copy(update={"pace_gflops": (1.0,)})
     assert "cannot be counted" in (unsupported_run_reason(uncounted, 1, CPU) or "")

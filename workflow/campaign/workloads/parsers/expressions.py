@@ -73,7 +73,7 @@ class Parser(FileModel):
     """Instead of `regex`: name of a column of a table in the log. The line with this name in a cell is the header. Each line
     below it with the same number of cells is a match. Cells are separated by commas, semicolons or tabs, as in the header."""
     take: Literal["last", "first", "min", "max", "mean", "sum", "all", "only"] = "last"
-    """Match that counts if there are several. Use `all` for step times. With `only`, a run with more than one match is `invalid`."""
+    """Match that counts if there are several. Use `all` for step times. With `only`, a run with several matches is `invalid`."""
     skip: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """Number of matches at the beginning of the log that are left out as warm-up, before `take` applies."""
     form: Literal["number", "duration"] = "number"
