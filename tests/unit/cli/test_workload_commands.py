@@ -236,7 +236,10 @@ def test_parse_lists_the_tests_of_a_log_and_reads_the_one_that_is_chosen(here: P
     found = told("parse", "osu-bw", "saved.log", "--test", "1")
     assert (found["status"], list(found["curves"])) == ("ok", ["bandwidth"])
     (here / "saved.log").write_text("hello\n")
-    assert "no test 2 in the log" in told("parse", "osu", "saved.log", "--test", "2", code=1)["failure"]["reason"]
+    assert (
+        "the log has no test 2, only 1 test"
+        in told("parse", "osu", "saved.log", "--test", "2", code=1)["failure"]["reason"]
+    )
 
 
 def test_parse_of_several_tests_by_the_wrong_parser_says_whose_they_are(here: Path) -> None:

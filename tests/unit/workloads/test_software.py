@@ -167,7 +167,7 @@ def test_what_is_not_there_is_told_with_what_to_do(install: Install, tmp_path: P
     install("apptainer", APPTAINER)
     for wanted, message in (
         (conda("other"), "w: the conda environment 'other' cannot be used .*Not a conda environment: other.*create it"),
-        (container(image), "w: the image .*a.sif' is not there .*build or copy it"),
+        (container(image), "w: the image .*a.sif' does not exist .*build or copy it"),
         (
             Software(apptainer=Container(image="docker://a/b")),
             "whose image may change; fetch it once with `apptainer pull",

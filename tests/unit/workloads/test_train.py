@@ -54,7 +54,7 @@ def test_data_parallel_is_one_process_for_the_devices_of_a_host(tmp_path: Path) 
     write_result(tmp_path, result(0).model_copy(update={"world_size": 1}))
     found = workload.read(run, StepEnd((0,), 0.0, 1.0), Log.from_text(""))
     assert (found.status, found.throughput_per_s) == ("ok", pytest.approx(4 * 4 * 3 / 0.5))
-    assert "one process" in (workload.unsupported_reason(one_cell(hosts=2, options={"parallel": "dp"}), "cuda") or "")
+    assert "one host only" in (workload.unsupported_reason(one_cell(hosts=2, options={"parallel": "dp"}), "cuda") or "")
     assert workload.unsupported_reason(cell, "cuda") is None
 
 

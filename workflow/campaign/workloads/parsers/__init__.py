@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from campaign.common.errors import suggest_name
+from campaign.common.wording import pluralize
 from campaign.workloads.log_reader import Log
 from campaign.workloads.parsers.reading import (
     NO_END_MARK,
@@ -139,7 +140,8 @@ def read_log(name: str, log: Log, context: RunContext) -> LogReading:
     chosen_tests = select_tests(tests, context.test)
     if not chosen_tests:
         return LogReading(
-            "incomplete", f"the log has no test {context.test}, only {len(tests)}{_format_test_list(tests)}"
+            "incomplete",
+            f"the log has no test {context.test}, only {pluralize(len(tests), 'test')}{_format_test_list(tests)}",
         )
     if len(tests) == 1 or (context.test is None and have_equal_numbers(tests)):
         return tests[0]

@@ -148,7 +148,7 @@ def _add_counts(result: Mapping[str, Any], builder: ReadingBuilder) -> float | N
         "offered_per_s": parse_number(result.get("request_rate")),
     }
     if failed_requests is None:
-        builder.add_flag("the client's file does not have failed requests; only its log and --output-details have them")
+        builder.add_flag("the client does not report failed requests; only its log and --output-details contain them")
     elif failed_requests:
         builder.add_flag(
             f"{failed_requests:g} of {sent_requests:g} requests failed and are not included in the client's latencies"
