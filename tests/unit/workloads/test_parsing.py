@@ -316,7 +316,8 @@ def test_skip_works_before_only_and_in_documents_and_names_what_it_leaves_nothin
     found = read_steps(skip=110)
     assert (found.status, found.problem) == (
         "incomplete",
-        r"not found in the output: step_time_s (took (\S+) s) after the first 110 matches, which 'skip' leaves out (the output has 110)",
+        r"not found in the output: step_time_s (took (\S+) s) after the first 110 matches, which 'skip' leaves out "
+        "(the output has 110)",
     )
 
 
