@@ -18,7 +18,7 @@ RUN_VALUES: Mapping[str, str] = {
     "measured_steps": "number of timed steps",
     "workload_dir": "directory of the workload file, for input files next to it",
 }
-"""Names that can be filled in besides the axes and the workload's options, with their meanings."""
+"""Meanings of the names in braces that are neither axes nor options of the workload."""
 
 RESERVED_NAMES = frozenset(AXES) | frozenset(RUN_VALUES)
 """Names that an option cannot have."""
@@ -52,13 +52,7 @@ def template_values(
 
 
 def fill_template(template: str, values: Mapping[str, Scalar], location: str) -> str:
-    """Replace every `{name}` in a template by its value. Raises ConfigError for an unknown name.
-
-    Args:
-        template: the template.
-        values: values by name.
-        location: location of the template for error messages.
-    """
+    """Replace every `{name}` in a template by its value. Raises ConfigError for an unknown name."""
     return "".join(
         literal + (str(values[name]) if name is not None else "")
         for literal, name in _parse_template(template, values, location)
@@ -66,13 +60,7 @@ def fill_template(template: str, values: Mapping[str, Scalar], location: str) ->
 
 
 def check_template(template: str, names: Collection[str], location: str) -> None:
-    """Raise ConfigError if the template is malformed or contains an unknown name.
-
-    Args:
-        template: the template.
-        names: allowed names.
-        location: location of the template for error messages.
-    """
+    """Raise ConfigError if the template is malformed or contains an unknown name."""
     for _ in _parse_template(template, names, location):
         pass
 

@@ -19,7 +19,7 @@ from campaign.workloads.log_reader import Log
 _EVIDENCE_CHARACTERS = 500
 _DEVICE_SIGNS = (b"out of memory", b"OOM when allocating", b"pin_memory")
 _LABEL = re.compile(r"^ *(\d{1,6}): ")
-# srun --label; mpirun --tag-output, horovodrun; torchrun.
+# The alternatives are the labels of srun --label, of mpirun --tag-output and horovodrun, and of torchrun.
 _LINE_PREFIX = r"^(?: *\d+: |\[[^\]\s]{1,60}\]<std(?:out|err)>: ?|\[default\d+\]: ?)?"
 _RANK_PREFIX = re.compile(
     r"\[rank ?(\d+)\]|Rank (\d+)\]|\btask (\d+):|\[(?:[^\]\s]*,)?(\d+)\]<std(?:out|err)>|\[default(\d+)\]:"
@@ -52,7 +52,7 @@ MEMORY_LIMIT_REPORT = re.compile("|".join(_MEMORY_LIMIT_PATTERNS))
 """Messages of Slurm after it or the kernel ended a step because of its memory."""
 
 _TENSORFLOW_OOM = r"OOM when allocating tensor[^\n]*device:GPU"
-_OUT_OF_MEMORY = [each.out_of_memory for each in ACCELERATORS.values() if each.out_of_memory]
+_OUT_OF_MEMORY = [accelerator.out_of_memory for accelerator in ACCELERATORS.values() if accelerator.out_of_memory]
 _DEVICE_OUT_OF_MEMORY = re.compile("|".join((_TENSORFLOW_OOM, *(first for first, *_ in _OUT_OF_MEMORY))))
 _KERNEL_OOM_KILL = r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d+"  # from the kernel log
 _OOM_DEVICE = _Signature(
@@ -61,7 +61,7 @@ _OOM_DEVICE = _Signature(
     *(pattern for patterns in _OUT_OF_MEMORY for pattern in patterns),
     _TENSORFLOW_OOM,
     r"RESOURCE_EXHAUSTED: Out of memory",  # XLA
-    r"Failed to CUDA [cm]alloc(?: async)? \d+ bytes",  # NCCL and RCCL, whose own memory this is
+    r"Failed to CUDA [cm]alloc(?: async)? \d+ bytes",  # NCCL and RCCL, for their own memory
 )
 # cudaHostAlloc reports "out of memory", too, although the host's memory is meant. Programs that continue without pinned memory
 # (TensorFlow, llama.cpp) print other messages, which no pattern here matches.
@@ -101,7 +101,7 @@ _CAUSES = (
         r"Timed out after \d+ seconds waiting for clients",
         r"(?:wait|get|barrier) timeout after \d+ms, key",
         r"timed out in monitoredBarrier after \d+",
-        # gloo: an operation that waited together with the one that timed out, and a socket that waited
+        # These are messages of gloo: an operation that waited together with one that timed out, and a socket that waited.
         r"Application timeout caused pair closure",
         r"\] (?:Read|Write|Connect) timeout \[",
         r"The client socket has timed out after \d+",
@@ -110,7 +110,7 @@ _CAUSES = (
     _Signature(
         "comm_error",
         "the communication library failed",
-        *(pattern for each in ACCELERATORS.values() for pattern in each.communication_errors),
+        *(pattern for accelerator in ACCELERATORS.values() for pattern in accelerator.communication_errors),
         r"gloo::EnforceNotMet",
         r"Received data size doesn't match expected size",
         r"enforce fail at [^\n]*gloo[^\n]*",
@@ -136,7 +136,7 @@ _STEP_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*")
 _SRUN_TASK = re.compile(r"srun: error: [^\s:]+: tasks? (\d+)[^:\n]*: (?!Terminated)([^\n]+)")
 _KILLED_LINE = re.compile(
     _LINE_PREFIX + r"Killed *$|line \d+: +\d+ Killed\b|"
-    # mpirun; torchrun; a data loader of torch.
+    # The next patterns are for mpirun, torchrun and torch's data loader.
     r"signal 9 \(Killed\)|Signal 9 \(SIGKILL\)|exitcode +: -9\b|killed by signal: Killed",
     re.MULTILINE,
 )
@@ -291,7 +291,7 @@ class _RunEnd:
     def find_exit_code(self) -> _Cause | None:
         """Return the cause if a rank ended with an exit code that a lost peer does not explain."""
         for rank, code in enumerate(self.own_exit_codes):
-            # A rank that lost its peer ends with an exception and thus with 1. Any other code is that of the lost rank.
+            # A rank that lost its peer ends with an exception and thus with exit code 1. Any other code is that of the lost rank.
             if code and (self.lost_peer is None or code != 1):
                 evidence = _extract_last_line(self.log) or _format_exit_codes(self.exit_codes)
                 return "crashed", Failure(
@@ -364,8 +364,8 @@ def locate_evidence(log: str, match: re.Match[str], ranks: int) -> tuple[str, in
 def _parse_rank(evidence: str, ranks: int) -> int | None:
     """Return the rank that a line names, or None.
 
-    A number that is no rank of the run is ignored, except if there is only one exit code. It may be the exit code of srun, which
-    stands for any number of ranks.
+    A number that is not a rank of the run is ignored, except if there is only one exit code, which may be that of srun for any
+    number of ranks.
     """
     match = _RANK_PREFIX.search(evidence) or _LABEL.match(evidence)
     number = int(next(group for group in match.groups() if group)) if match else None

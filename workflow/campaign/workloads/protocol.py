@@ -471,7 +471,7 @@ class Workload(FileModel):
     def judge_run(self, run: Run, step_end: StepEnd, log: Log) -> Outcome:
         """Return the outcome from `read` after two plausibility checks.
 
-        A run is `invalid` if the CPU did work in place of a device, or if its rate is not positive.
+        A run is `invalid` if the CPU did work instead of a device, or if its rate is not positive.
         """
         outcome = self.read(run, step_end, log)
         if outcome.status == "ok" and (line := find_fallback(ACCELERATORS[run.runs_on], log.read_lines)):

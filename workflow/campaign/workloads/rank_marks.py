@@ -37,10 +37,6 @@ def mark_ranks(step: Step, directory: Path) -> Step:
     """Return the step with a shell around each rank that marks the start and end of the rank.
 
     A step whose program is not started by a wrapper is returned unchanged.
-
-    Args:
-        step: the step.
-        directory: directory of the run, for the mark files.
     """
     if step.program_at is None:
         return step
@@ -73,12 +69,6 @@ def judge_marks(step: Step, directory: Path, step_end: StepEnd, log: Path) -> St
     """Correct the end of a step by the marks of its ranks. The wrapper's exit code counts only if the marks agree with it.
 
     Raises LaunchError if a rank did not start, or if the step failed although no rank did. Such a run has no result.
-
-    Args:
-        step: the step.
-        directory: directory of the run, which holds the mark files.
-        step_end: end of the step as the launcher observed it.
-        log: log of the step.
     """
     if step_end.timed_out or step_end.memory_limit_hit or step_end.disturbance or not log.exists():
         return step_end

@@ -101,23 +101,12 @@ def build_software_words(software: Software | None, *, runs_on: AcceleratorKind)
 
 
 def build_search_path(software: Software | None, path: str) -> str | None:
-    """Return the PATH of a program in a virtual environment, or None if the PATH stays as it is.
-
-    Args:
-        software: software environment of the program.
-        path: PATH without the virtual environment.
-    """
+    """Return the PATH of a program in a virtual environment, or None if the PATH stays as it is."""
     return f"{software.venv}/bin:{path}" if software is not None and software.venv is not None else None
 
 
 def fill_software(software: Software, values: Mapping[str, Scalar], location: str) -> Software:
-    """Return the software environment with names in braces replaced by the values of the workload's options.
-
-    Args:
-        software: the software environment.
-        values: values by name.
-        location: location of the workload for error messages.
-    """
+    """Return the software environment with names in braces replaced by the values of the workload's options."""
 
     def fill_value(value: str) -> str:
         return fill_template(value, values, f"{location}: software")
@@ -153,13 +142,7 @@ def build_software_document(
 
 
 def describe_environment(software: Software, cache: Path, location: str = "software") -> dict[str, Any]:
-    """Return the content of a software environment as a JSON-serialisable dict. Raises LaunchError if it does not exist.
-
-    Args:
-        software: software environment, with names filled in.
-        cache: directory for digests of images.
-        location: location of the workload for error messages.
-    """
+    """Return the content of a software environment as a JSON-serialisable dict. Raises LaunchError if it does not exist."""
     if software.conda is not None:
         return _describe_conda(software.conda, location)
     if software.apptainer is not None:
@@ -173,10 +156,6 @@ def compute_image_digest(image: Path, cache: Path) -> str:
     """Return the SHA-256 of an image file in hex.
 
     The digest is cached. A file with unchanged path, size and modification time is not read again.
-
-    Args:
-        image: the image file.
-        cache: directory of the cache.
     """
     status = image.stat()
     state = [status.st_size, status.st_mtime_ns]

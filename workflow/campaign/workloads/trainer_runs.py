@@ -110,14 +110,7 @@ def build_ranks_step(run: Run, specification: Mapping[str, Any], replicas: int =
 
 
 def judge_ranks(run: Run, step_end: StepEnd, log: Log, processes: int) -> Outcome:
-    """Judge a run by the results that its processes left.
-
-    Args:
-        run: the run.
-        step_end: end of the step.
-        log: output of the step.
-        processes: number of processes of the run.
-    """
+    """Judge a run by the results that its processes left."""
     results = read_results(run.directory, processes)
     complete_results = [result for result in results if result is not None]
     failed_results = [result for result in complete_results if result.status != "ok"]
@@ -187,7 +180,7 @@ def _merge_settings_in_force(results: Sequence[RankResult]) -> dict[str, str]:
 
 
 def compute_pace_loss(results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
-    """Return the share of the window that was lost because cores could not hold the pace of emulated devices, as a metric.
+    """Return the share of the window that was lost because cores could not keep the pace of emulated devices, as a metric.
 
     Ranks wait for each other in every step, so the run loses the maximum over its ranks. The result is empty if no device is
     emulated.
@@ -203,7 +196,7 @@ def compute_pace_loss(results: Sequence[RankResult], slowest_s: float) -> dict[s
 
 
 def reject_lost_pace(outcome: Outcome) -> Outcome:
-    """Return the outcome, marked as `invalid` if the pace of the emulated devices was not held.
+    """Return the outcome, marked as `invalid` if the cores could not keep the pace of the emulated devices.
 
     The measured times would otherwise be those of overloaded cores.
     """

@@ -1,6 +1,6 @@
 """Parsers of the logs of other programs, one module per program.
 
-A parser knows the meaning of the numbers that its program prints, and which of them mislead.
+The module of each parser documents the meaning of the numbers that its program prints, and which of them are misleading.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 It reads profile_export_aiperf.json or profile_export_genai_perf.json of their artifact directory.
 
-Latencies count from when the client sent a request. `inter_token_latency` has one value per request, its mean
-time per output token after the first; this is the metric TPOT. `inter_chunk_latency` has the individual gaps.
-TTFT and TPOT need --streaming. Latencies and counts include successful requests only. GenAI-Perf does not
+Latencies count from the time when the client sends a request. `inter_token_latency` has one value per request, the
+mean time per output token after the first, which is the metric TPOT. `inter_chunk_latency` has the individual gaps.
+TTFT and TPOT need --streaming. Latencies and counts are those of successful requests only. GenAI-Perf does not
 report failed requests.
 """
 

@@ -2,10 +2,10 @@
 
 It reads summary.json in the output directory of a run.
 
-`train_io_mean_MB_per_second` is in MiB/s, in spite of its name. Rates are those of all accelerators together.
-The accelerators are emulated: they compute nothing and wait for as long as a real one would take. Means are
-over epochs, including the first. The utilization counts only if it meets what the benchmark expects.
-`checkpoint_io_mean_GB_per_second` is taken for 2^30 bytes per second (unverified).
+`train_io_mean_MB_per_second` is in MiB/s, despite its name. Rates are those of all accelerators together. The
+accelerators are emulated: they compute nothing and wait as long as a real accelerator would take. Means are over
+epochs, including the first. The run gets a flag if the utilization is below the benchmark's threshold.
+`checkpoint_io_mean_GB_per_second` is assumed to be 2^30 bytes per second (unverified).
 """
 
 from __future__ import annotations

@@ -586,13 +586,7 @@ def find_misnamed_metrics(parsers: Sequence[Parser], format_location: Callable[[
 
 
 def collect_hints(log: Log, parser: str | None, parsers: Sequence[Parser]) -> list[str]:
-    """Collect hints on why nothing was found in a log, the most certain first.
-
-    Args:
-        log: log without a number.
-        parser: name of the built-in parser that was used, or None.
-        parsers: expression parsers that were used.
-    """
+    """Collect hints on why nothing was found in a log, the most certain first."""
     if not any(log.read_chunks()):
         return ["the log is empty; does the program write its results to a file?"]
     if problem := log.find_encoding_problem():
@@ -620,13 +614,7 @@ def _can_read(name: str, log: Log) -> bool:
 
 
 def _find_similar_lines(log: Log, parser: str | None, parsers: Sequence[Parser]) -> Iterator[tuple[str, list[str]]]:
-    """Yield groups of lines that nearly match a parser or look like measurements, each with a heading.
-
-    Args:
-        log: log to search.
-        parser: name of the built-in parser, or None.
-        parsers: expression parsers.
-    """
+    """Yield groups of lines that nearly match a parser or look like measurements, each with a heading."""
     if parser is not None:
         log_format = load_format(parser)
         if log_format.needles and (lines := _take_first_lines(log.read_lines(log_format.needles))):

@@ -1,11 +1,11 @@
 """Parser of fio with --output-format=json, alone in its output or after lines such as `job: (g=0): rw=...`.
 
 `bw` is in KiB/s, `bw_bytes` of fio 3 in bytes/s. Latencies of fio 2 are in us, those of fio 3 in ns. Without
---group_reporting every job has an entry. Jobs of a group ran together and are added up; groups ran one after
-the other, and each is a test. With --client, the entries are in `client_stats`: one per job and host, and their
-sum, which is left out. Latencies of several entries cannot be added up, and are read only if there is one
-entry. Percentiles are those of `clat`, from submission to completion. Without --direct=1, the result includes
-the page cache of the host.
+--group_reporting, every job has an entry. Jobs of a group ran together, so their rates are added up. Groups ran one
+after the other, and each group is a test. With --client, the entries are in `client_stats`: one per job and host,
+and their sum, which is left out. Latencies of several entries cannot be combined, and are read only if there is one
+entry. Percentiles are those of `clat`, from submission to completion. Without --direct=1, the result includes the
+page cache of the host.
 """
 
 from __future__ import annotations
@@ -128,13 +128,7 @@ class FioReader(LogReader):
 
 
 def _convert_to_us(statistics: Any, name: str, units_per_us: float) -> float | None:
-    """Return a latency in microseconds, or None if it is missing.
-
-    Args:
-        statistics: statistics or percentiles by name.
-        name: key of the latency.
-        units_per_us: units of the latency per microsecond.
-    """
+    """Return a latency in microseconds, or None if it is missing."""
     value = parse_number(statistics.get(name)) if isinstance(statistics, dict) else None
     return None if value is None else value / units_per_us
 

@@ -1,9 +1,10 @@
 """Parser of gpu_copy of SuperBench, which copies between host and devices and between devices.
 
-Copies are made by kernels (sm) or copy engines (dma). A line is a name and GB/s (1e9 bytes, unverified). Names
-contain the NUMA node that starts the copy. Of several nodes the best counts, as the others cross the host's own
-links. Older releases name the device that drives a copy, newer ones the direction (read or write), which is the
-same information. It is unverified if `bi` is the sum of both directions. There is no end mark.
+Copies are made by kernels (sm) or copy engines (dma). A line consists of a name and GB/s (1e9 bytes, unverified).
+Names contain the NUMA node that starts the copy. Of several nodes, the best counts, because copies from the others
+cross the links inside the host. Older releases print the device that drives a copy, newer ones the direction (read
+or write), which is the same information. It is unverified whether `bi` is the sum of both directions. There is no
+end mark.
 """
 
 from __future__ import annotations

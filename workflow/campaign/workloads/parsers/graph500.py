@@ -1,8 +1,8 @@
 """Parser of Graph500's reference code, which measures breadth-first search (BFS) and shortest paths (SSSP).
 
-The score is the harmonic mean of the rates over all roots, marked by `!`; other means are larger. It counts
-only if the results were validated: with SKIP_VALIDATION the validation times are -1, and the run gets a flag.
-TEPS are traversed edges per second. Rates of different scales or edge factors cannot be compared.
+The score is the harmonic mean of the rates over all roots, marked by `!`; other means are larger. The run gets a
+flag if the results were not validated: with SKIP_VALIDATION, the validation times are -1. TEPS are traversed edges
+per second. Rates of different scales or edge factors cannot be compared.
 """
 
 from __future__ import annotations

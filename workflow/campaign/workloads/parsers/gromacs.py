@@ -1,9 +1,9 @@
 """Parser of GROMACS: md.log, or the output of mdrun.
 
-ns/day depend on the simulated system: compare runs of one input only. Without -resethway or -resetstep, the
-rate includes the start, when GROMACS tunes PME and balances its domains. The end mark of md.log is the line
-`Finished mdrun`; the output of mdrun has none. A gmx without MPI under mpirun simulates the same system once
-per rank, and each rank prints a plausible rate.
+The rate in ns/day depends on the simulated system, so only runs with the same input can be compared. Without
+-resethway or -resetstep, the rate includes the start, when GROMACS tunes PME and balances its domains. The end mark
+of md.log is the line `Finished mdrun`; the output of mdrun has none. Under mpirun, a gmx without MPI simulates the
+same system once per rank, and each rank prints a plausible rate.
 """
 
 from __future__ import annotations

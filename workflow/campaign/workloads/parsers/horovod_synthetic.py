@@ -1,8 +1,8 @@
 """Parser of Horovod's synthetic benchmarks for all frameworks.
 
-Only rank 0 prints. Its `Total` is its own rate times the ranks, not a measured sum. The number after `+-` is
-1.96 standard deviations of its iterations, not an interval of the mean. Rates have one decimal only, so that
-those of slow devices are coarse.
+Only rank 0 prints. Its `Total` is its own rate times the number of ranks, not a measured sum. The number after
+`+-` is 1.96 standard deviations of its iterations, not a confidence interval of the mean. Rates have one decimal
+only, so the rates of slow devices are coarse.
 """
 
 from __future__ import annotations

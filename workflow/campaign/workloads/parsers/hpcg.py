@@ -1,7 +1,7 @@
 """Parser of the summary of HPCG, which writes it to `HPCG-Benchmark_<version>_<date>.txt` and not to its output.
 
-Only a result that HPCG calls VALID counts. Short runs are VALID, too, but their rating may be too high or too
-low: official runs take 1800 s or more. The rating includes the overheads of convergence and optimization; the
+Only a result that HPCG reports as VALID counts. Short runs are VALID, too, but their rating may be too high or too
+low; official runs take 1800 s or more. The rating includes the overheads of convergence and optimization; the
 raw rating (`HPCG 2.4 rating`) does not. HPCG 3.1 and NVIDIA's version write `section::name=value`. HPCG 3.0
 writes a YAML file, in which `name: value` is indented below `section:`.
 """
@@ -47,13 +47,7 @@ class HpcgReader(LogReader):
             return self.store_value(self.section, match[1], match[2])
 
     def store_value(self, section: str, name: str, text: str) -> None:
-        """Store a value of the summary. A second process count or rating begins the next test.
-
-        Args:
-            section: heading of the section.
-            name: name of the value.
-            text: value as printed.
-        """
+        """Store a value of the summary. A second process count or rating begins the next test."""
         key = re.sub(r" \(?for historical (?:value\)?|reasons) is$", "", f"{section}::{name}").replace(
             "Rating", "rating"
         )

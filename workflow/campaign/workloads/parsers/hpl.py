@@ -1,10 +1,10 @@
 """Parser of High-Performance Linpack (netlib, vendors', NVIDIA's containers) and HPL-MxP.
 
 A result counts only if its residual check PASSED and its rate matches its size and time: (2/3 N^3 + 3/2 N^2) /
-time, as the program computes it (netlib HPL 2.3, HPL_pdtest). Of several results of one HPL.dat the best that
-passed counts, as in the TOP500. One that FAILED makes the run invalid, since something was computed wrongly.
-The columns of NVIDIA's newest containers are unverified. HPL-MxP prints neither size nor time in such a row:
-its rate counts if its own check PASSED.
+time, as the program computes it (netlib HPL 2.3, HPL_pdtest). Of several results of one HPL.dat, the best that
+passed counts, as in the TOP500. A result that FAILED makes the run invalid, because a computation was wrong.
+The columns of NVIDIA's newest containers are unverified. HPL-MxP prints no row with size and time; its rate counts
+if its check PASSED.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Parser of IOR 3 and 4: the printed table, or the document of -O summaryFormat=JSON.
 
-Rates are in MiB/s. The mean over repetitions is read, although IOR prints the largest first. One run of the
-program may make several tests (`Test#`). A host may read from its own page cache what it has just written:
-unless tasks read what another host wrote (-C), the read rate can be that of memory. `Finished` is the end mark.
-IOR inside IO500 may print no summary. Then the rows of its only table count, provided that each operation of
-the command line has one row per repetition, or that its `Max Write` and `Max Read` are there.
+Rates are in MiB/s. The mean over repetitions is read, although IOR prints the largest rate first. One run of the
+program may have several tests (`Test#`). Unless tasks read the data of another host (-C), a host may read from its
+page cache, so the read rate can be that of memory. `Finished` is the end mark. IOR inside IO500 may print no
+summary. Then the rows of its only table count if each operation of the command line has one row per repetition, or
+if the lines `Max Write` and `Max Read` exist.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Parser of LAMMPS: log.lammps, or the output of the program.
 
-The rate is in ns/day for `units real` and `metal`, and in tau/day for `lj`. The unit of atom steps changes with
-their number (atom-step/s, katom-step/s, Matom-step/s), so that they are recomputed from the loop time. A script
-may contain several runs, for instance to reach equilibrium; each run is a test. A LAMMPS without MPI under
-mpirun simulates the whole system once per rank, each `on 1 procs`.
+The rate is in ns/day for `units real` and `metal`, and in tau/day for `lj`. The unit of atom steps depends on
+their number (atom-step/s, katom-step/s, Matom-step/s), so they are recomputed from the loop time. A script may
+contain several runs, for instance to reach equilibrium; each run is a test. Under mpirun, a LAMMPS without MPI
+simulates the whole system once per rank, each `on 1 procs`.
 """
 
 from __future__ import annotations
@@ -65,14 +65,7 @@ class LammpsReader(LineReader):
         self.add_rates(builder, time_s, steps, atoms)
 
     def add_rates(self, builder: ReadingBuilder, time_s: float, steps: float, atoms: float) -> None:
-        """Add the rates per second and per day. The printed rate must match the steps and the loop time.
-
-        Args:
-            builder: builder of the reading.
-            time_s: loop time.
-            steps: number of timesteps.
-            atoms: number of atoms.
-        """
+        """Add the rates per second and per day. The printed rate must match the steps and the loop time."""
         rate_text, unit, steps_text = self.last_match("rate") or ("", "", "")
         rate, printed_steps_per_s = parse_number(rate_text or None), parse_number(steps_text or None)
         if not all(map(math.isfinite, (time_s, rate or 0.0, printed_steps_per_s or 0.0))):

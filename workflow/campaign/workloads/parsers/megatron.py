@@ -1,9 +1,9 @@
 """Parser of the training log of Megatron-LM, and of the similar logs of Primus and Megatron Bridge.
 
 A line covers all iterations since the previous line (--log-interval), and its time is their mean. Primus prints
-`this/mean`, of which the first counts. The rate is that of samples (sequences). The first line includes
-compiling and filling caches, and counts only if there is no other. TFLOP/s are per device by Megatron's formula
-for the model, which leaves recomputation out. Only the last rank prints.
+`this/mean`, of which the first value counts. The rate is that of samples (sequences). The first line includes
+compilation and cold caches, and counts only if there is no other line. TFLOP/s are per device by Megatron's formula
+for the model, without recomputation. Only the last rank prints.
 """
 
 from __future__ import annotations

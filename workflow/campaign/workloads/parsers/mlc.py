@@ -1,9 +1,9 @@
 """Parser of Intel's Memory Latency Checker (mlc): latencies and bandwidths between NUMA nodes, and peak bandwidths.
 
-MB are 1e6 bytes. Rows are nodes with cores, columns are nodes with memory: memory behind CXL is a column
-without a row. Latencies are random reads only with -e or -r. By default prefetchers take part if mlc cannot
-switch them off, and mlc prints that. A matrix has no end mark: only the exit code of the program shows that all
-rows are there.
+MB are 1e6 bytes. Rows are nodes with cores, columns are nodes with memory, so CXL memory is a column without a
+row. Latencies are those of random reads only with -e or -r. By default, prefetchers stay active if mlc cannot
+disable them, and mlc prints that. A matrix has no end mark; only the exit code of the program shows that it has all
+rows.
 """
 
 from __future__ import annotations

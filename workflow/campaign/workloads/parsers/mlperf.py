@@ -1,9 +1,9 @@
 """Parser of MLPerf training logs, the lines `:::MLLOG {...}` of mlcommons/logging with or without a rank label.
 
 The time to train is the time from run_start to run_stop, and exists only if the status of run_stop is success.
-The rate is the median of the rates that the program tracks (`tracked_stats`), in samples of its own definition.
-Several ranks may log the same events, within seconds of each other. A run that starts at another time is
-another test. Evaluations after run_stop are no samples of the training.
+The rate is the median of the rates that the program tracks (`tracked_stats`), in samples as the program defines
+them. Several ranks may log the same events, within seconds of each other. A run that starts at another time is
+another test. Samples of evaluations after run_stop do not belong to the training.
 """
 
 from __future__ import annotations

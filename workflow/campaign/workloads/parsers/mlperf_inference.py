@@ -1,10 +1,10 @@
 """Parser of MLPerf Inference's LoadGen: mlperf_log_summary.txt, or the lines `:::MLLOG` of mlperf_log_detail.txt.
 
-In the Server scenario a latency counts from when a query was scheduled, so that no waiting time is omitted. The
-headline of the summary may be the scheduled rate: the rate here is that of completed samples. An INVALID result
-broke a latency limit or was too short. Latencies of the Offline scenario count from the start of all samples
-and are not those of a user; they are left out. A run for accuracy measures no performance. TPOT is printed as
-"time to output token".
+In the Server scenario, a latency counts from the scheduled time of the query, so it includes all waiting time. The
+first rate of the summary may be the scheduled rate, but the rate that is read is that of completed samples. An
+INVALID result exceeded a latency limit or was too short. Latencies of the Offline scenario are left out, because
+they count from the start of all samples and are not those of a user. An accuracy run does not measure performance.
+TPOT is printed as "time to output token".
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Parser of nccl-tests and rccl-tests: the printed table in its three layouts, or the file of -J.
 
 Bandwidths are curves over message sizes; the printed average mixes all sizes and is not read. Wrong values make
-the run invalid. So do several one-rank tests in place of one test of several ranks, which is what a build
-without MPI does under mpirun. GB/s are 1e9 bytes. busbw is algbw times 2(n-1)/n for all-reduce, (n-1)/n for
-all-gather, reduce-scatter, gather, scatter and all-to-all, else 1 (nccl-tests, doc/PERFORMANCE.md); hypercube
-counts (n-1)/n of the size in its algbw. All-to-all and send-receive cannot work in place: their in-place
-columns, whose values are N/A, are no result and count only if there are no others. Sizes are rounded down to
-what the ranks can share. With -S or -I the table has further columns: then only -J is read. Each data type,
+the run invalid. So do several tests of one rank instead of one test of several ranks, which a build without MPI
+runs under mpirun. GB/s are 1e9 bytes/s. busbw is algbw times 2(n-1)/n for all-reduce, (n-1)/n for all-gather,
+reduce-scatter, gather, scatter and all-to-all, and 1 otherwise (nccl-tests, doc/PERFORMANCE.md); the algbw of
+hypercube counts (n-1)/n of the size. All-to-all and send-receive cannot work in place: their in-place columns,
+whose wrong values are N/A, count only if there are no other columns. Sizes are rounded down to a size that the
+ranks can share. With -S or -I, the table has additional columns, and only the file of -J is read. Each data type,
 operation and repetition (-N) is a test. The file of -J lists one device per process.
 """
 

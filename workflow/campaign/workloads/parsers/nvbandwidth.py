@@ -1,9 +1,9 @@
 """Parser of nvbandwidth: its printed matrices, or the document of -j.
 
-A waived test was not run: it is absent, not zero. The diagonal between devices is not measured (N/A today, 0.00
-in old releases). Bidirectional tests by copy engine (`_ce`) give one of the two directions, about half of what
-p2pBandwidthLatencyTest gives for the same link. The title of a test defines its rows and columns. Cells are
-medians of a few samples. The NOTE that newer releases print is the end mark; older releases have none.
+A waived test was not run, so it is absent and not zero. The diagonal between devices is not measured (N/A in new
+releases, 0.00 in old ones). Bidirectional tests by copy engine (`_ce`) report one of the two directions, about half
+of the value of p2pBandwidthLatencyTest for the same link. The title of a test defines its rows and columns. Cells
+are medians of a few samples. The NOTE that newer releases print is the end mark; older releases have none.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 It reads the output of DLLogger, or its file dllogger.json (lines `DLLL {...}`).
 
-The printed rate counts the requested steps, not those that were done. With --max_steps beyond the epochs it is
-several times too high; with --max_steps the program runs one step more; and a fraction of an epoch is counted
-and not run. So the rate is recomputed from the samples of the steps that were done, and the printed rate is a
-separate metric. No warm-up is left out.
+The printed rate counts the requested steps, not the steps that were done. With --max_steps beyond the epochs, it is
+several times too high. With --max_steps, the program also runs one more step, and a fraction of an epoch is counted
+but not run. So the rate is recomputed from the samples of the steps that were done, and the printed rate is a
+separate metric. The rate includes the warm-up.
 """
 
 from __future__ import annotations
@@ -100,12 +100,7 @@ class NvidiaBertReader(LogReader):
         )
 
     def store_parameters(self, text: str, numbers: dict[str, float]) -> None:
-        """Store the settings that a line of parameters contains.
-
-        Args:
-            text: text of the line.
-            numbers: numbers of the line by name.
-        """
+        """Store the settings that a line of parameters contains."""
         self.settings |= {name: float(value) for name, value in _SETTING.findall(text)}
         if match := _FP16.search(text):
             self.is_fp16 = match[1] == "True"

@@ -1,8 +1,8 @@
 """Parser of the OSU micro-benchmarks: bandwidth, bidirectional bandwidth, latency, message rate and collectives.
 
-MB are 1e6 bytes. `osu_bw` is one way, `osu_bibw` the sum of both directions, `osu_latency` half a round trip.
-The latency of a collective is the mean over ranks; that of a non-blocking collective is its pure communication
-time, since the overall time includes computing. There is no end mark: only the exit code of the program shows
+MB are 1e6 bytes. `osu_bw` measures one direction, `osu_bibw` the sum of both directions, `osu_latency` half a round
+trip. The latency of a collective is the mean over ranks; that of a non-blocking collective is its pure communication
+time, because the overall time includes computation. There is no end mark; only the exit code of the program shows
 that the table is complete.
 """
 
@@ -126,13 +126,7 @@ class OsuReader(LogReader):
         self.program = _PROGRAMS.get(name, "")
 
     def add_table(self, builder: ReadingBuilder, table: _ResultTable, values: Sequence[float]) -> None:
-        """Add the curve of a table, and its latency at the smallest size or its peak bandwidth.
-
-        Args:
-            builder: builder of the reading.
-            table: table to add.
-            values: all values of the table, in its unit.
-        """
+        """Add the curve of a table, and its latency at the smallest size or its peak bandwidth."""
         name = self.name
         if table.has_failed:
             builder.mark_invalid(f"{name}: the validation failed")

@@ -1,9 +1,9 @@
 """Parser of CUDA's p2pBandwidthLatencyTest, and of bandwidthTest with --csv.
 
-Bidirectional cells are the sum of both directions. The diagonal is a copy inside a device, counted twice, and
-is masked. Pairs that cannot access each other are copied through the host, in spite of the title `P2P=Enabled`.
-Latencies are measured by the GPU's clock. Repetitions are few and without warm-up: the program itself prints
-that it is not for performance.
+Bidirectional cells are the sum of both directions. The diagonal is masked, because it is a copy inside a device and
+is counted twice. Data between devices that cannot access each other is copied through the host, despite the title
+`P2P=Enabled`. Latencies are measured by the GPU's clock. There are few repetitions and no warm-up; the program
+itself prints that it is not meant for performance measurements.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Parser of perftest of linux-rdma: ib_write_bw, ib_read_bw, ib_send_bw and their latency tests.
 
-`MB/sec` are 2^20 bytes, `Gb/sec` (--report_gbits) 1e9 bits. The message rate printed beside the bandwidth must
-match it, otherwise the row is torn. Client and server both print, each below its own heading: of two values for
-a size, the smaller bandwidth and the larger latency count. The server's banner distinguishes the two sides of a
-test from two tests. More rows of a size than headings are the reports of --run_infinitely, whose mean counts. A
-latency test with -D prints a mean latency and no typical one. The rule below the rows is the end mark.
-Bidirectional tests give the sum of both directions.
+`MB/sec` are 2^20 bytes/s, `Gb/sec` (--report_gbits) 1e9 bits/s. The printed message rate must match the
+bandwidth in the same row; otherwise the row is damaged. Client and server both print, each below its own heading.
+Of two values for a size, the smaller bandwidth and the larger latency count. The server's banner distinguishes
+the two sides of a test from two tests. If a size has more rows than headings, they are the reports of
+--run_infinitely, whose mean counts. A latency test with -D prints a mean latency and no typical one. The rule
+below the rows is the end mark. Bidirectional tests report the sum of both directions.
 """
 
 from __future__ import annotations
@@ -88,10 +88,6 @@ class PerftestReader(LogReader):
         """Return True if a header belongs to this test.
 
         That is so if the test has no row yet, or if client and server print one after the other.
-
-        Args:
-            is_server: True for the banner of a server.
-            program: name of the program in the header.
         """
         if not self.average_gb_per_s and not self.typical_us and not self.mean_us:
             return True

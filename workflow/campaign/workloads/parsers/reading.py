@@ -565,7 +565,7 @@ class LineReader(LogReader):
     """Base class of readers for formats of text lines, which `PATTERNS` declares.
 
     If several patterns match a line, the first one applies. The name `unread`, declared last, is for lines that
-    should have numbers and match no other pattern. Its groups are a label and the text in place of the numbers.
+    should have numbers but match no other pattern. Its groups are a label and the text instead of the numbers.
 
     `matches` holds the values of the lines by name of their pattern, in the order of the log.
     """

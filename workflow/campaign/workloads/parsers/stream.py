@@ -1,9 +1,9 @@
 """Parser of STREAM (stream.c 5.9 and 5.10), which measures the bandwidth of memory.
 
-Rates are the best of all repetitions but the first, in MB of 1e6 bytes. They count the bytes that the program
-requests: cache lines that are read before a store are left out. Rates count only if the arrays validate. They
-describe memory only if the arrays are several times as large as all caches together, so the array size is a
-metric. One process is one host: if several ran at once, none is read.
+Rates are the best of all repetitions except the first, in MB (1e6 bytes) per second. They count the bytes that the
+program requests, without cache lines that are read before a store. Rates count only if the arrays are validated.
+They are those of the memory only if the arrays are several times as large as all caches together, so the array size
+is a metric. A host must run a single process; if several ran at once, the run is invalid.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Parser of TensorFlow's tf_cnn_benchmarks, alone, with Horovod or with parameter servers.
 
-With Horovod, every rank prints its step lines and `total images/sec`. The total of a rank is already that of
-all ranks, measured by its own clock, so the smallest total is that of the job and nothing is added up. Step
+With Horovod, every rank prints its step lines and `total images/sec`. The total of a rank is that of all ranks,
+measured by the clock of this rank, so totals are not added up, and the smallest total is that of the job. Step
 lines are those of one rank. Ranks print into each other's lines, so a total counts only if it has exactly the
 two decimals that the program prints.
 """

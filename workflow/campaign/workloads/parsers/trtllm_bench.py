@@ -1,9 +1,9 @@
 """Parser of TensorRT-LLM's `trtllm-bench throughput` and `latency`: the file of --report_json, or the output.
 
 The benchmark has no server: requests go to the engine in the same process, all at once or --concurrency at a
-time. So latencies include no network, no HTTP and no arrivals, and their percentiles are those of a queue that
-was full at the start. The printed issue rate is that of filling this queue. TTFT and TPOT exist with
---streaming only.
+time. Latencies therefore include no network, no HTTP and no arrival times, and their percentiles are those of a
+queue that was full at the start. The printed issue rate is the rate at which this queue is filled. TTFT and TPOT
+need --streaming.
 """
 
 from __future__ import annotations

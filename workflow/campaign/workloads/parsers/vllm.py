@@ -1,11 +1,11 @@
 """Parser of vLLM's `vllm bench serve` (formerly benchmark_serving.py): the file of --save-result, or the output.
 
-Latencies count from when the client sent a request. With --max-concurrency and a finite --request-rate, a
-request waits in the client before that, and the wait is left out. The default rate is `inf`: all requests are
-sent at once. Latencies include successful requests only. The duration includes the last answers, with fewer and
-fewer requests, so that short runs have a low throughput. The only percentile is p99 unless --metric-percentiles
-names others, and end-to-end latency needs --percentile-metrics. --append-result adds a line to the file.
-SGLang's benchmark and TensorRT-LLM's benchmark_serving.py began as copies of this one.
+Latencies count from the time when the client sends a request. With --max-concurrency and a finite --request-rate,
+they do not include the wait in the client before that. The default rate is `inf`: all requests are sent at once.
+Latencies are those of successful requests only. The duration includes the end of the run, when fewer and fewer
+requests are active, so short runs have a low throughput. The only percentile is p99 unless --metric-percentiles is
+set, and end-to-end latency needs --percentile-metrics. --append-result adds a line to the file. SGLang's benchmark
+and TensorRT-LLM's benchmark_serving.py began as copies of this benchmark.
 """
 
 from __future__ import annotations

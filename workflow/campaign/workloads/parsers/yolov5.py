@@ -3,10 +3,10 @@
 The `time` of newer results.csv counts seconds from the start of training to the end of an epoch, including its
 validation.
 
-`--batch-size` is that of all devices together. Only the last state of an epoch's progress bar is its mean rate,
-in it/s or s/it. Images per second are recomputed from batches and elapsed time, which must agree with the bar.
-The first epoch warms up, and counts only if there is no other. GPU_mem is the memory reserved at that moment in
-1e9 bytes, not the peak.
+`--batch-size` is the total of all devices. Only the last state of an epoch's progress bar shows its mean rate, in
+it/s or s/it. Images per second are recomputed from batches and elapsed time, which must agree with the bar. The
+first epoch is the warm-up, and counts only if there is no other epoch. GPU_mem is the reserved memory at that
+moment in units of 1e9 bytes, not the peak.
 """
 
 from __future__ import annotations
@@ -187,13 +187,7 @@ class Yolov5Reader(LogReader):
         return batch * batches / seconds
 
     def check_epochs(self, builder: ReadingBuilder, epochs: int, hours: float) -> None:
-        """Check the number and the time of the epochs against the last line of the training.
-
-        Args:
-            builder: builder of the reading.
-            epochs: number of completed epochs.
-            hours: duration of the training.
-        """
+        """Check the number and the time of the epochs against the last line of the training."""
         if epochs != len(self.epochs):
             builder.add_flag(
                 f"{epochs} epochs were completed, but the log has {len(self.epochs)} complete progress bars"

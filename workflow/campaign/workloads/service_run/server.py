@@ -35,14 +35,7 @@ _ADDRESS_IN_USE = re.compile(r"address already in use|EADDRINUSE|errno[ :=]*98\b
 
 
 class ServiceRunError(Exception):
-    """Error that ends a service run.
-
-    Args:
-        problem: kind of failure.
-        message: description of the failure.
-        evidence: output that shows it.
-        exit_code: exit code of the program that failed, if any.
-    """
+    """Error that ends a service run."""
 
     def __init__(self, problem: ServiceProblem, message: str, evidence: str = "", exit_code: int | None = None) -> None:
         super().__init__(message)
@@ -244,11 +237,6 @@ def fetch_page(port: int, path: str, timeout_s: float) -> tuple[int, str]:
     """Fetch a page of the server, and return its HTTP status and text.
 
     Raises OSError or HTTPException if the server does not answer, or not in HTTP.
-
-    Args:
-        port: port of the server on 127.0.0.1.
-        path: path of the page.
-        timeout_s: time to wait for the answer.
     """
     connection = http.client.HTTPConnection(ADDRESS, port, timeout=timeout_s)
     try:
@@ -357,10 +345,6 @@ def _read_series(page: str, series_by_metric: Mapping[str, str]) -> dict[str, tu
     """Parse the values of the requested series from a page in Prometheus text format.
 
     Returns, by series, True if it only grows (counters, histograms and summaries), and its values for all labels.
-
-    Args:
-        page: text of the page.
-        series_by_metric: name of the series for each metric.
     """
     from prometheus_client.parser import text_string_to_metric_families
 

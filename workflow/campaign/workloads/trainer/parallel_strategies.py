@@ -165,7 +165,7 @@ def choose_optimizer(
 
 
 def do_nothing() -> None:
-    """Do nothing, in place of an optional action of a strategy."""
+    """Do nothing, instead of an optional action of a strategy."""
     pass
 
 

@@ -188,7 +188,7 @@ def cast_inputs_to_fp16(trainable: Trainable) -> None:
 
 
 class MasterWeights:
-    """Master weights in fp32 that an optimizer updates in place of a model's fp16 weights. Weights in fp32 are used directly."""
+    """Master weights in fp32 that an optimizer updates instead of a model's fp16 weights. Weights in fp32 are used directly."""
 
     def __init__(self, trainable: nn.Module) -> None:
         weights = [weight for weight in trainable.parameters() if weight.requires_grad]
@@ -262,12 +262,7 @@ _ACCEPTED_FINER_PRECISION = ("tf32", "tf32 in products, fp32 in convolutions")
 
 
 def describe_precision_mismatch(precision: Precision, measured_precision: str) -> str:
-    """Describe the mismatch between the measured and the configured precision; '' if they match or the measured one is finer.
-
-    Args:
-        precision: configured precision.
-        measured_precision: precision that `measure_precision` returned.
-    """
+    """Describe the mismatch between the measured and the configured precision; '' if they match or the measured one is finer."""
     # tf32 is only allowed, not required, and cuDNN may choose an fp32 kernel for a convolution as small as the probe.
     return (
         ""
@@ -325,7 +320,7 @@ class DtypeObserver:
         network: the network.
         observe_in_pass: true to observe the weight within the next pass, because a sharded weight has its type only there.
             Otherwise, the types are those of the weight and the gradient after the last step.
-        replicas: networks that compute in place of the network, if any.
+        replicas: networks that compute instead of the network, if any.
     """
 
     def __init__(self, network: nn.Module, observe_in_pass: bool, replicas: Sequence[nn.Module] = ()) -> None:
@@ -349,12 +344,7 @@ class DtypeObserver:
         self._returned.add((number, device, kind))
 
     def describe_type_mismatch(self, precision: Precision, replicas: int = 1) -> str:
-        """Describe replicas on which the first layer returned another type than the precision requires; '' if there are none.
-
-        Args:
-            precision: configured precision.
-            replicas: number of replicas.
-        """
+        """Describe replicas on which the first layer returned another type than the precision requires; '' if there are none."""
         expected_type = torch.float16 if precision == "fp16-o2" else _AUTOCAST.get(precision, torch.float32)
         kinds = {(max(number, device), kind) for number, device, kind in self._returned}
         observed_replicas = {replica for replica, _ in kinds}

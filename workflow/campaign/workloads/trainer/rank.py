@@ -86,13 +86,7 @@ def _run_rank(environment: Mapping[str, str]) -> int:
 
 
 def classify_exception(error: BaseException, traceback_text: str, full_device: str = "") -> tuple[Status, str, str]:
-    """Return status, reason and evidence of an exception that ended a rank.
-
-    Args:
-        error: the exception.
-        traceback_text: its traceback.
-        full_device: description of a full device memory, see `TrainingSession.describe_full_device`.
-    """
+    """Return status, reason and evidence of an exception that ended a rank."""
     verdict = classify_failure(traceback_text, [1], timed_out=False, killed_by_us=False, device_full=bool(full_device))
     if isinstance(error, MemoryError) and (verdict is None or verdict[0] != "oom_host"):
         return "oom_host", "the host could not allocate the requested memory", traceback_text[-_EVIDENCE_CHARACTERS:]

@@ -35,15 +35,16 @@ def choose_device(kind: AcceleratorKind, local_rank: int, devices: int = 1) -> t
     if count == 0:
         masks = ", ".join(accelerator.mask_variables)
         raise ConfigError(
-            f"device {kind} {DEVICE_NOT_AVAILABLE}this process sees none (driver, {masks}, torch build: {torch.__version__})"
+            f"device {kind} {DEVICE_NOT_AVAILABLE}this process sees no device; check the driver, {masks} and the torch build "
+            f"({torch.__version__})"
         )
     if count < devices:
-        raise ConfigError(f"device {kind} {DEVICE_NOT_AVAILABLE}this process sees {count} of {devices}")
+        raise ConfigError(f"device {kind} {DEVICE_NOT_AVAILABLE}this process sees only {count} of {devices} devices")
     # If one device is visible, the launcher has bound the rank to it. Otherwise the local rank selects the device.
     index = 0 if count == 1 else local_rank
     if index >= count:
         raise ConfigError(
-            f"device {kind} {DEVICE_NOT_AVAILABLE}local rank {index} has no device, because this process sees only {count}"
+            f"device {kind} {DEVICE_NOT_AVAILABLE}local rank {index} has no device, because this process sees only {count} devices"
         )
     device = torch.device(accelerator.torch_type, index)
     device_module(device.type).set_device(device)
@@ -147,7 +148,7 @@ def describe_foreign_devices(device: torch.device, devices_by_kind: Mapping[str,
     """Describe tensors that were on another device; '' if there were none.
 
     Args:
-        device: expected device; without an index it stands for any device of its type.
+        device: expected device; without an index, any device of this type.
         devices_by_kind: names of devices by kind of tensor.
     """
 

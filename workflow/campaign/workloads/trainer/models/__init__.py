@@ -87,11 +87,6 @@ def build_model(model: str, options: Mapping[str, Scalar], device: torch.device 
     """Build a model on the device with weights from torch's global seed. The device `meta` needs no memory.
 
     Raises ConfigError if an external package is missing.
-
-    Args:
-        model: name of the model.
-        options: resolved options (`model_catalog.resolve_options`).
-        device: the device.
     """
     image_px, seq_len = int(options.get("image_px", 0)), int(options.get("seq_len", 0))
     dropout, foreign_name = float(options.get("dropout", 0.0)), model.partition(":")[2]
@@ -245,12 +240,7 @@ def count_module_flops(model: str, shaping: tuple[tuple[str, Scalar], ...]) -> M
 
 
 class _FlopRecorder:
-    """Recorder of the operations of modules that call no other modules, during one forward pass.
-
-    Args:
-        network: the network.
-        total_flops: function that returns the number of operations so far.
-    """
+    """Recorder of the operations of modules that call no other modules, during one forward pass."""
 
     def __init__(self, network: nn.Module, total_flops: Callable[[], int]) -> None:
         self._total_flops = total_flops

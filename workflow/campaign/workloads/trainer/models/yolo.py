@@ -174,10 +174,6 @@ def detection_loss(predictions: list[Tensor], objects: Tensor) -> Tensor:
     At each stride, an object is assigned to the cell of its centre and to the anchor of its index. Objectness is computed in
     every cell, box and class in the assigned cells. The loss is deliberately simple. Every output takes part in the gradient
     at a realistic cost; the accuracy of the detector is not the aim.
-
-    Args:
-        predictions: outputs of the detector.
-        objects: objects as drawn by `draw_boxes`, [n, 8, 5].
     """
     total = objects.new_zeros(())
     count = objects.shape[1]
