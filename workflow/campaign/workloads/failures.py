@@ -24,8 +24,8 @@ _LINE_PREFIX = r"^(?: *\d+: |\[[^\]\s]{1,60}\]<std(?:out|err)>: ?|\[default\d+\]
 _RANK_PREFIX = re.compile(
     r"\[rank ?(\d+)\]|Rank (\d+)\]|\btask (\d+):|\[(?:[^\]\s]*,)?(\d+)\]<std(?:out|err)>|\[default(\d+)\]:"
 )
-_OOM_KILLER = "killed by the kernel's out-of-memory killer"
-KILLED_FROM_OUTSIDE = "killed by SIGKILL from outside, without a sign of a lack of memory"
+_OOM_KILLER = "the kernel's out-of-memory killer ended the run"
+KILLED_FROM_OUTSIDE = "the run was killed by SIGKILL from outside, without a sign of a lack of memory"
 PACE_NOT_HELD = "the cores of this machine could not keep the pace of the emulated devices"
 """Reason of a failure that the workload may not have caused."""
 _KILL_EXIT_CODES = {-signal.SIGKILL, 128 + signal.SIGKILL}
@@ -115,7 +115,7 @@ _CAUSES = (
         r"Received data size doesn't match expected size",
         r"enforce fail at [^\n]*gloo[^\n]*",
     ),
-    _Signature("time_limit", "still running at its time limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT \*\*\*"),
+    _Signature("time_limit", "the run reached its time limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT \*\*\*"),
 )
 # Messages of a rank about another rank that has ended. They count as the cause only if no other cause is found.
 _LOST_PEER = _Signature(
@@ -203,7 +203,7 @@ def classify_failure(
     if cause := _find_first_cause(log, len(exit_codes), (*_CAUSES, _FULL_DEVICE) if device_full else _CAUSES):
         return cause
     if timed_out:
-        return "time_limit", Failure(reason="still running at its time limit", evidence=_extract_last_line(log))
+        return "time_limit", Failure(reason="the run reached its time limit", evidence=_extract_last_line(log))
     if not killed_by_us and (cancellation := _SLURM_CANCELLATION.search(log)):
         raise _cancellation_error(log, cancellation)
     return _RunEnd(log, exit_codes, killed_by_us, memory_kills).find_cause()
@@ -274,7 +274,7 @@ class _RunEnd:
         for exception in _EXCEPTION.finditer(self.log):
             if not _LOST_PEER.pattern.search(exception[0]):
                 evidence, rank = locate_evidence(self.log, exception, len(self.exit_codes))
-                reason = f"ended with an uncaught {exception[1].rpartition('.')[2]}"
+                reason = f"the run ended with an uncaught {exception[1].rpartition('.')[2]}"
                 return "crashed", Failure(reason=reason, evidence=evidence, rank=rank)
         return None
 
@@ -322,7 +322,7 @@ class _RunEnd:
         cancellation = None if self.killed_by_launcher else _STEP_CANCELLED.search(self.log)
         if cancellation:
             raise _cancellation_error(self.log, cancellation)
-        ended_by_launcher = "ended by its launcher before it had finished"
+        ended_by_launcher = "the launcher ended the run before it had finished"
         reason = ended_by_launcher if self.killed_by_launcher else "the run did not end, or its end is unknown"
         return "crashed", Failure(reason=reason, evidence=_format_exit_codes(self.exit_codes))
 

@@ -285,7 +285,7 @@ class ServiceWorkload(Workload):
         if failure_outcome := step_end.failure_outcome(log):
             return failure_outcome
         if result is None:
-            return Outcome("incomplete", Failure(reason="the run left no result", evidence=log.read_tail()))
+            return Outcome("incomplete", Failure(reason="the run wrote no result", evidence=log.read_tail()))
         result_path = self.client.find_result(run.directory)
         outcome = self._read_client_outcome(
             run, Log(result_path or run.directory / CLIENT_OUTPUT_FILE), has_ended_well=True

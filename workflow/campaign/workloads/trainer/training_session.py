@@ -234,7 +234,7 @@ class TrainingSession:
         if type_mismatch:
             return f"the output of the first compute layer was {type_mismatch}"
         if not flaw and in_force != spec.precision:
-            self.flags.append(f"precision in force is {in_force}")
+            self.flags.append(f"the precision in force is {in_force}")
         return flaw
 
     def build_result(self, status: Status, **fields: Any) -> RankResult:
@@ -379,11 +379,11 @@ class TrainingSession:
             self.spec.pace_gflops
         )  # then the duration of a step depends neither on the number of cores nor on their speed
         if self.device.type == "cpu" and ranks > cores and not is_paced:
-            flags.append(f"{ranks} ranks on {cores} cores")
+            flags.append(f"{ranks} ranks share {cores} cores")
         min_steps = _MIN_PACED_WARMUP_STEPS if is_paced else _MIN_WARMUP_STEPS
         if self.spec.warmup_steps_max is None and self.spec.warmup_steps < min_steps:
             steps = "step" if self.spec.warmup_steps == 1 else "steps"
-            flags.append(f"only {self.spec.warmup_steps} warm-up {steps}")
+            flags.append(f"the run had only {self.spec.warmup_steps} warm-up {steps}")
         if self.device.type == "cpu" and precision.is_emulated_on_this_cpu(self.spec.precision) and not is_paced:
             flags.append(f"{self.spec.precision} is emulated on this CPU")
         return flags
