@@ -95,7 +95,7 @@ def test_a_rank_that_was_lost_under_a_wrapper_that_ends_well_is_no_result(measur
 
 @pytest.mark.parametrize("keys", [MPIRUN, CONDA, IMAGE])
 def test_a_program_that_is_not_where_the_ranks_are_is_no_result(keys: dict[str, Any], measured: Measured) -> None:
-    with pytest.raises(LaunchError, match="did not find the program /no/such/program where"):
+    with pytest.raises(LaunchError, match="did not find the program /no/such/program in"):
         measured(keys, (TWO if keys is MPIRUN else ONE) + HONEST, "/no/such/program")
 
 

@@ -69,7 +69,7 @@ def test_what_matched_and_is_no_number_is_told_apart_from_what_was_not_found() -
     found = read_expressions(parsers, Log.from_text("rate: 1,234.5 MB/s\n"), RunContext())
     assert (found.status, found.problem) == (
         "incomplete",
-        r"not found in the output: b (speed: (\S+)); a match is not a number: a (rate: (\S+) MB/s) matched '1,234.5'",
+        r"the output has no match for b (speed: (\S+)); a match is not a number: a (rate: (\S+) MB/s) matched '1,234.5'",
     )
 
 
@@ -316,7 +316,7 @@ def test_skip_works_before_only_and_in_documents_and_names_what_it_leaves_nothin
     found = read_steps(skip=110)
     assert (found.status, found.problem) == (
         "incomplete",
-        r"not found in the output: step_time_s (took (\S+) s) after the first 110 matches, which 'skip' leaves out "
+        r"the output has no match for step_time_s (took (\S+) s) after the first 110 matches, which 'skip' leaves out "
         "(the output has 110)",
     )
 
@@ -375,7 +375,7 @@ def test_of_two_columns_with_one_name_none_is_read() -> None:
 def test_the_header_may_stand_alone_and_one_column_is_a_table() -> None:
     assert numbers("t\n1\n2.5\n", csv_column="t", take="sum") == {"x": 3.5}
     found = read_expressions([Parser(metric="x", csv_column="t")], Log.from_text("a,t\n"), RunContext())
-    assert found.problem == "not found in the output: x (t)"
+    assert found.problem == "the output has no match for x (t)"
     (told, line) = collect_hints(Log.from_text("a,t\n"), None, [Parser(metric="x", csv_column="s")])
     assert (told, line) == ("lines with cells (the header must have the cell 's'):", "  a,t")
 

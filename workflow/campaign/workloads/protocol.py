@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # a plan reads no logs
     from campaign.workloads.parsers.expressions import Parser
     from campaign.workloads.parsers.reading import LogReading
 
-CPU_FALLBACK_REASON = "the framework reports that the CPU did work of the"
+CPU_FALLBACK_REASON = "the framework reports that the CPU did work instead of the"
 
 
 @dataclass(frozen=True)

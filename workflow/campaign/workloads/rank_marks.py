@@ -87,7 +87,7 @@ def judge_marks(step: Step, directory: Path, step_end: StepEnd, log: Path) -> St
         return step_end
     if any("missing" in mark.split() for mark in marks):
         raise LaunchError(
-            f"{wrapper} did not find the program {program} where it starts the ranks{_describe_step_end(step_end, log)}"
+            f"{wrapper} did not find the program {program} in the environment of the ranks{_describe_step_end(step_end, log)}"
         )
     failed_code = min((code for code in codes if code), key=lambda code: code in _KILL_EXIT_CODES, default=0)
     if failed_code and (failed_code not in _KILL_EXIT_CODES or len(marks) == ranks or step_end.memory_kills):

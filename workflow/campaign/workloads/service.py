@@ -52,7 +52,7 @@ that it started. The client is any program, such as `vllm bench serve`, `sglang.
 results: time to first token (TTFT), time per output token (TPOT), end-to-end latency (E2E), requests and tokens per second, errors.
 
 Options are filled into both commands, so the request rate, lengths and concurrency can be axes of a campaign. If the option for
-the request rate is named `rate_per_s`, the report shows latencies over it. A cell has no batch: its `batch` is 1, whatever
+the request rate is named `rate_per_s`, the report shows latencies against it. A cell has no batch: its `batch` is 1, whatever
 `axes.batch` is. `throughput_per_s` counts completed requests.
 
 If the server ends early or is not ready in time, the run fails, with the end of the server's output as evidence. A run in which no

@@ -180,7 +180,7 @@ class ParsedNumbers:
     @property
     def problem(self) -> tuple[ReadingStatus, str]:
         """Status of the run (`ok`, `incomplete` or `invalid`), and the reason if it is not `ok`."""
-        problems = [f"not found in the output: {', '.join(self.missing)}"] if self.missing else []
+        problems = [f"the output has no match for {', '.join(self.missing)}"] if self.missing else []
         problems += [f"a match is not a number: {', '.join(self.unreadable)}"] if self.unreadable else []
         if problems:
             return "incomplete", "; ".join(filter(None, [*problems, self.unended_message]))

@@ -545,7 +545,7 @@ class LogReader(ABC):
         rate = self.add_results(builder, context)
         if self.unreadable_values:
             unreadable_values = ", ".join(dict.fromkeys(self.unreadable_values))
-            builder.add_flag(f"values that are not a number are left out: {unreadable_values}")
+            builder.add_flag(f"values that are not numbers are left out: {unreadable_values}")
         return builder.build(rate, self.program, rounded=not self.from_file)
 
     @abstractmethod
