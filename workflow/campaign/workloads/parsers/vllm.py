@@ -117,9 +117,7 @@ def _add_counts(result: Mapping[str, Any], builder: ReadingBuilder) -> float | N
         failed_requests = float(sum(map(bool, errors)))  # with --save-detailed, one entry per request
     prompt_tokens = parse_number(result.get("total_input_tokens"))
     if completed_requests is None or duration_s is None or rate is None:
-        builder.mark_incomplete(
-            "the result must have completed requests, duration and request throughput, and one is missing"
-        )
+        builder.mark_incomplete("the result lacks completed requests, duration or request throughput")
         return None
     if completed_requests == 0:
         builder.mark_invalid("no request succeeded")
