@@ -180,7 +180,7 @@ def classify_failure(
         text: output of the run.
         exit_codes: exit codes by rank, negative for a signal, None if unknown.
         timed_out: true if the run hit its time limit.
-        killed_by_us: true if the launcher ended ranks itself, so that their SIGKILL is no evidence.
+        killed_by_launcher: true if the launcher ended ranks itself, so that their SIGKILL is no evidence.
         memory_limit_hit: true if the run hit its memory limit.
         memory_kills: number of out-of-memory kills that the kernel counted during the run (`launch.local.MemoryKills`).
         device_full: true if nearly all memory of the device was in use.

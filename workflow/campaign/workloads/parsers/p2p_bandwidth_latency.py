@@ -79,7 +79,7 @@ class P2pBandwidthLatencyReader(LogReader):
             self.has_end_mark = True
 
     def add_row(self, row_number: int, values: tuple[float, ...]) -> None:
-        """Add a row to the current matrix, which is torn if a row is missing before it."""
+        """Add a row to the current matrix. The matrix is damaged if a row before it is missing."""
         if self.table is not None and not self.table.is_complete:
             # A line may be missing.
             self.table.is_torn = self.table.is_torn or row_number != len(self.table.rows)

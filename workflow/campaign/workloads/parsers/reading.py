@@ -83,7 +83,7 @@ class PairMatrix:
 class MatrixBuilder:
     """Builder of a PairMatrix whose rows are added one by one.
 
-    `is_torn` is True if a row does not fit the columns, because lines are damaged or mixed up.
+    `is_damaged` is True if a row does not fit the columns, because lines are damaged or mixed up.
     """
 
     unit: str
@@ -98,7 +98,7 @@ class MatrixBuilder:
         return not self.is_torn and len(self.rows) == len(self.columns)
 
     def add_row(self, label: str, cells: Sequence[float | None]) -> None:
-        """Add a row. A row that is too short, too long or repeated is left out and marks the matrix as torn."""
+        """Add a row. A row that is too short, too long or repeated is left out and marks the matrix as damaged."""
         if len(cells) != len(self.columns) or label in self.row_labels:
             self.is_torn = True
         else:

@@ -34,11 +34,11 @@ class DevicePacer:
     reports the duration of that part on the device (`wait_for_device`), and sleeps for the rest of it. Time in which the
     thread computed or waited for a core counts as work. Time in which it was blocked in a collective or waited for input
     does not count, because the device waits, too. A part that took longer than on the device is compensated in the next
-    parts. The delay that could not be compensated is `late_s`.
+    parts. The delay that could not be compensated is `delay_s`.
 
     Attributes:
         paced_s: seconds of the device so far.
-        late_s: delay of the thread behind the device at the end of the last part, in seconds.
+        delay_s: delay of the thread behind the device at the end of the last part, in seconds.
     """
 
     def __init__(self) -> None:

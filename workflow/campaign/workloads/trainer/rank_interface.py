@@ -29,8 +29,8 @@ class RankEnvironment:
     """Place of a rank in its run, and the paths of its input and output.
 
     Attributes:
-        spec: file of the TrainSpec.
-        out: directory of the results.
+        spec_path: file of the TrainSpec.
+        results_directory: directory of the results.
         local_ranks: number of ranks on this host, None if unknown.
     """
 

@@ -66,9 +66,9 @@ class _WindowMeasurement:
     Attributes:
         skipped_steps: steps whose update the gradient scaler dropped.
         lost_s: time lost behind the pace of the devices per step; None without a pace.
-        read_s: time in which steps waited for the input.
-        places_at_start: devices of tensors by kind at the start.
-        places_at_end: devices of tensors by kind at the end.
+        input_wait_s: time in which steps waited for the input.
+        devices_at_start: devices of tensors by kind at the start.
+        devices_at_end: devices of tensors by kind at the end.
     """
 
     window: MeasuredWindow
