@@ -200,7 +200,7 @@ def test_failures_of_the_subject_are_data(project: Project) -> None:
     started, names = project.started(), {f"{record.cell_id}.1": record.cell.workload for record in status.values()}
     assert {names[run]: count for run, count in started.items() if count > 1} == {"shot": 3, "shotonce": 2, "frozen": 2}
     project.await_quiet()
-    assert "still running at its time limit" in (project.results().tables / "cells.csv").read_text()
+    assert "the run reached its time limit" in (project.results().tables / "cells.csv").read_text()
     assert "Nothing to be done" in project.run("tables")
 
 
