@@ -128,7 +128,9 @@ def expand_shapes(shapes: Sequence[Shape], systems: Sequence[SystemFile], source
     for system, expansion in zip(systems, expansions, strict=True):
         if not expansion.configurations:
             system_text = f" on system '{system.name}'" if len(systems) > 1 else ""
-            reasons = "; ".join(f"{item.shape}: {item.why}" for item in expansion.impossible) or "no shape names this system"
+            reasons = (
+                "; ".join(f"{item.shape}: {item.why}" for item in expansion.impossible) or "no shape names this system"
+            )
             raise ConfigError(f"{where}: no configuration is possible{system_text}: {reasons}")
     impossible = tuple(item for expansion in expansions for item in expansion.impossible)
     used_positions = {index for expansion in expansions for indexes in expansion.shapes.values() for index in indexes}

@@ -36,7 +36,9 @@ def open_system_fabric(system: SystemFile, state: Path, where: str = "") -> Iter
     try:
         fabric = open_fabric(system.fabric["kind"], options, hosts, system.pool, state)
     except ConfigError as error:
-        raise ConfigError(f"{where or f'system {system.name}'}: {error}; correct the fabric, or hosts and pool") from error
+        raise ConfigError(
+            f"{where or f'system {system.name}'}: {error}; correct the fabric, or hosts and pool"
+        ) from error
     try:
         yield QuotaFabric(fabric, system.tenancy.quota) if system.tenancy.quota else fabric
     finally:
