@@ -189,7 +189,7 @@ def _check_paces(
         if model not in (models := list_device_models(system)):
             yield f"{where}: no host and no pool entry has this device; {suggest_name(model, models)}"
         elif system.devices.get(model, DeviceModel()).runs_on != "cpu":
-            yield f"{where}: '{model}' is a GPU, which has its own rate; set `runs_on: cpu` for it under devices, or remove its pace"
+            yield f"{where}: '{model}' is a GPU with its own rate; set `runs_on: cpu` for it under devices, or remove its pace"
         if "fp32" not in rates:
             yield f"{where}: the rate for fp32 is missing, which applies to precisions without their own rate; add `fp32: GFLOP/s`"
 

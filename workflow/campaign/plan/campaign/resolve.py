@@ -329,9 +329,15 @@ def _load_from_results(
         several = sorted(
             path.name for path in directory.glob("*") if path.is_dir() and any(read_campaigns_as_used(path))
         )
-        problem = f"this directory has the results of {', '.join(several)}; name one, such as {directory / several[0]}" if several else (
-            "this directory has no results of a campaign; name a campaign file, the results directory of a campaign, or an archive"
-        )  # fmt: skip
+        if several:
+            problem = (
+                f"this directory has the results of {', '.join(several)}; name one, such as {directory / several[0]}"
+            )
+        else:
+            problem = (
+                "this directory has no results of a campaign; name a campaign file, the results directory of a campaign, or an "
+                "archive"
+            )
         raise ConfigError(f"{directory}: {problem}")
     campaign = campaign_from_document(document)
     file = campaign.file.model_copy(update={"name": directory.resolve().name})
