@@ -90,7 +90,7 @@ def test_the_output_ends_with_the_reasons_why_runs_are_missing(project: Project)
 
 _LOSSES = (
     "the devices of host2 could not be queried: srun: error: Unable to confirm allocation for job 7: Invalid job id specified",
-    "the driver of lease is gone without a result (job 8: is lost: Slurm does not know it any more, and it left no result)",
+    "the driver of lease ended without a result (job 8 is lost: Slurm does not know it any more, and it left no result)",
 )
 
 
