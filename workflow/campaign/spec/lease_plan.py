@@ -89,8 +89,8 @@ class PlannedCell(ClosedModel):
     specification: dict[str, Any]
     """Specification that identifies the cell. `system`, `configuration` and `workload` are hashes of `parts`."""
     reference: str = ""
-    """Hash of the lease shape, in the specification of the reference cell, which uses only the first device of the first host. Empty
-    for all other cells."""
+    """Hash of the lease shape, in the specification of the reference cell, which uses only the first device of the first host.
+    Empty for all other cells."""
     memory_key: str
     """Key that is equal for cells that differ only in their batch. It is used in `batches` and for the files in limits/."""
 
@@ -131,8 +131,8 @@ class LeasePlan(ClosedModel):
     campaign_as_used: dict[str, Any]
     """Campaign, system and workloads with all defaults filled in."""
     token: str = ""
-    """Random text that changes whenever a run or the manifest is missing, because Snakemake repeats a job only if the content of its
-    input has changed."""
+    """Random text that changes whenever a run or the manifest is missing, because Snakemake repeats a job only if the content of
+    its input has changed."""
     checksum: str = ""
     """Hash of all other keys."""
 

@@ -27,7 +27,8 @@ SCHEMA = "operation-times/1"
 
 Operation = Literal["detach", "attach", "inventory", "read_back", "visible", "request", "rest"]
 """`inventory`: reading all boxes; `read_back`: reading one box after an attach; `visible`: from attachment until the host sees the
-device; `request`: change of a fabric that does not compose device by device; `rest`: time of composing outside of all operations."""
+device; `request`: change of a fabric that does not compose device by device; `rest`: time of composing outside of all
+operations."""
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -213,6 +214,6 @@ def read_published_times(name: str) -> OperationTimes:
         file.name.removesuffix(".yaml") for file in directory.iterdir() if file.name.endswith(".yaml")
     )
     if name not in available_names:
-        raise ConfigError(f"there are no recorded times {name!r}; there are: {', '.join(available_names)}")
+        raise ConfigError(f"no recorded times are called {name!r}; there are: {', '.join(available_names)}")
     text = (directory / f"{name}.yaml").read_text(encoding="utf-8")
     return from_document(yaml.load(text, _Loader), f"{name}.yaml")
