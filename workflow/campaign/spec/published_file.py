@@ -94,13 +94,13 @@ class CampaignMapping(ClosedModel):
     of: str = "True"
     """Expression over the axes that selects the cells."""
     against: str = ""
-    """Expression that selects the cells of the denominator."""
+    """Expression that selects the reference cells of a comparison."""
     against_models: tuple[str, ...] = ()
-    """Models of the cells of the denominator. Default: `models`."""
+    """Models of the reference cells. Default: `models`."""
     vary: tuple[str, ...] = ()
-    """Axes in which the two cells of a ratio may differ. They are equal in all other axes."""
+    """Axes in which a cell and its reference cell may differ. They are equal in all other axes."""
     keep: tuple[str, ...] = ()
-    """Further axes in which the two cells are equal, such as `ranks` if `hosts` and `devices` vary."""
+    """Further axes in which a cell and its reference cell are equal, such as `ranks` if `hosts` and `devices` vary."""
     columns: tuple[str, ...] = ()
     """Metrics of runs that are added up."""
     bytes_per_step: tuple[str, ...] = ()
@@ -116,9 +116,10 @@ class CampaignMapping(ClosedModel):
     limit: float | None = None
     """Efficiency in percent that counts as near linear, for `near_linear_up_to`."""
     expect: ClaimInterval | None = None
-    """Interval that agrees with the wording, in the unit of the computed quantity. For claims whose `accept` is empty."""
+    """Interval of computed values that agree with the wording, in the unit of the computed quantity. It replaces `accept`."""
     under: dict[str, tuple[Scalar, ...]] = Field(default_factory=dict)
-    """Conditions of the document, by axis. Cells that meet them are preferred. Other cells are marked as different."""
+    """Conditions of the document, by axis. The cells that miss the fewest conditions are compared, and missed conditions are
+    reported."""
 
 
 class Claim(ClosedModel):
