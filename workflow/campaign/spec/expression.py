@@ -110,7 +110,9 @@ def _translate(
             if name not in allowed_names:
                 near = difflib.get_close_matches(name, list(allowed_names), n=1)
                 hint = f"did you mean '{near[0]}'?" if near else f"known names: {', '.join(sorted(allowed_names))}"
-                raise ConfigError(f"{where}: '{text}' contains '{name}', which is not an axis; {hint} (strings need quotes)")
+                raise ConfigError(
+                    f"{where}: '{text}' contains '{name}', which is not an axis; {hint} (strings need quotes)"
+                )
             names.add(name)
             return lambda axes: axes[name]
         case ast.List(elts=items) | ast.Tuple(elts=items):

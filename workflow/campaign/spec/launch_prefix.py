@@ -81,7 +81,9 @@ def build_device_environment(launches: Sequence[Launch | None], host: str) -> De
     if len(remote_launches) != len(launches) or any(
         launch.shared_settings != first.shared_settings for launch in remote_launches
     ):
-        raise ValueError("its devices need different command prefixes or variables, but one process can have only one of each")
+        raise ValueError(
+            "its devices need different command prefixes or variables, but one process can have only one of each"
+        )
     values = {
         "devices": str(len(remote_launches)),
         "fraction": format_decimal(first.fraction),

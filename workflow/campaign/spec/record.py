@@ -66,7 +66,7 @@ class Failure(ClosedModel):
     Attributes:
         reason: sentence about the cause.
         evidence: log lines or exit codes that show the cause.
-        rank: rank that failed first, or None if unknown.
+        rank: rank that failed, or None if unknown.
     """
 
     reason: Annotated[str, AfterValidator(mask_secrets)]
@@ -113,7 +113,9 @@ class Source(ClosedModel):
 
     path: str = Field(description="Path of the log, relative to the imported directory.")
     sha256: str
-    timed: bool = Field(description="True if the log contains the duration of the run. Otherwise `started` equals `ended`.")
+    timed: bool = Field(
+        description="True if the log contains the duration of the run. Otherwise `started` equals `ended`."
+    )
     test: int | None = Field(default=None, ge=1, description="Number of the test in a log with several tests.")
 
     @property
@@ -127,7 +129,9 @@ class Record(ClosedModel):
 
     schema_version: Literal["record/1"] = "record/1"
     cell_id: str = Field(description="Hash of `specification`.")
-    repetition: int = Field(ge=1, description="Number of the run (`campaign.spec.run_numbers`), which is also its block.")
+    repetition: int = Field(
+        ge=1, description="Number of the run (`campaign.spec.run_numbers`), which is also its block."
+    )
     cell: RecordedCell
     specification: dict[str, Any] = Field(description="Specification of the cell, from which `cell_id` is computed.")
     status: Status = Field(description="Outcome of the run.")
@@ -151,22 +155,26 @@ class Record(ClosedModel):
         default=None, description="Number of warm-up steps. Null if the program does not report it."
     )
     window_s: tuple[float, ...] = Field(default=(), description="Total duration of the measured steps, by rank.")
-    metrics: dict[str, float] = Field(default_factory=dict, description="Further metrics, whose names end with the unit.")
+    metrics: dict[str, float] = Field(
+        default_factory=dict, description="Further metrics, whose names end with the unit."
+    )
     phases_s: dict[str, float] = Field(
         default_factory=dict, description="Durations of the phases: import, group, model, warm-up, and so on."
     )
     ran_on: tuple[str, ...] = Field(
         default=(),
-        description="torch devices of the parameters, gradients and losses by rank, with the UUID of the device if torch reports "
-        "it. Empty if not reported.",
+        description="Devices of torch that held the parameters, gradients and losses, by rank, with the UUID of the device if "
+        "torch reports it. Empty if nothing reports them.",
     )
     in_force: dict[str, str] = Field(
         default_factory=dict,
         description="Settings as detected during the run, which may differ from the requested ones: `precision` of products, "
-        "`attention` (the kernel), `optimizer` (fused or absent), `weights` (their type in the pass, with `fsdp_precision: mixed`).",
+        "`attention` (the kernel), `optimizer` (fused or absent), `weights` (their type in the pass with `fsdp_precision: mixed`).",
     )
     requests: Annotated[None, BeforeValidator(lambda _: None)] = Field(
-        default=None, exclude=True, description="Requests of a service in records of earlier versions. This key is ignored."
+        default=None,
+        exclude=True,
+        description="Requests of a service in records of earlier versions. This key is ignored.",
     )
     links: str = Field(default="", description="Hash of the links that were measured on the composition, in shared/.")
     software: str = Field(default="", description="Hash of the workload's own software environment, in shared/.")
@@ -298,8 +306,8 @@ class RecordStore:
         while unseen and (unseen := unseen - self.list_keys()):
             if time.monotonic() > until:
                 raise RecordError(
-                    f"{self.path(*min(unseen))}: was written on another host but is not visible here after {latency_s:g} s; put the "
-                    "results directory on a file system that both hosts share"
+                    f"{self.path(*min(unseen))}: was written on another host but is not visible here after {latency_s:g} s; "
+                    "put the results directory on a file system that both hosts share"
                 )
             time.sleep(0.2)
 
@@ -382,7 +390,7 @@ def read_record(path: Path) -> Record:
     if match := _CHECKSUM.search(content):
         if _checksum(content[: match.start()]) != match[1]:
             raise RecordError(
-                f"{path}: was changed after it was written (its checksum does not match); move it away to measure the run again"
+                f"{path}: was changed after it was written (checksum mismatch); move it away to measure the run again"
             )
         content = content[: match.start()] + b"}"
     try:
