@@ -83,7 +83,7 @@ def parse_expression(text: str, allowed_names: Collection[str], where: str = "ex
             warnings.simplefilter("ignore")  # Python's hints on its own syntax do not apply to this language.
             tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = getattr(error, "msg", None) or str(error) or "too deeply nested"
+        reason = getattr(error, "msg", None) or str(error) or "nested too deeply"
         raise ConfigError(
             f"{where}: '{_short(text)}' is not a valid expression ({reason}); write for example "
             "\"workload == 'bert-large' and batch >= 8\""

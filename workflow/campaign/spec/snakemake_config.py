@@ -143,8 +143,8 @@ def warn_of_scheduler(scheduler: str) -> None:
     """Print a warning, once, if Snakemake's scheduler does not keep the order of the plan."""
     if scheduler != "campaign":
         print(
-            f"note: --scheduler {scheduler} does not start leases in the order of the plan; use 'snakemake --profile local' on this "
-            "machine, or --profile slurm on a cluster",
+            f"note: --scheduler {scheduler} does not start leases in the order of the plan; use 'snakemake --profile local' on "
+            "this machine, or --profile slurm on a cluster",
             file=sys.stderr,
         )
 
@@ -217,7 +217,7 @@ def replace_campaign_keys(config: Mapping[str, Any], configfiles: Sequence[Path]
             break
     else:
         raise ConfigError(
-            f"--config {keys[0]}: this key belongs in a campaign file; set the file with --configfile FILE or --config campaign=FILE"
+            f"--config {keys[0]}: this key belongs in a campaign file; give the file by --configfile FILE or --config campaign=FILE"
         )
     changed_keys = [key for key in keys if config[key] != document.get(key)]
     if changed_keys:

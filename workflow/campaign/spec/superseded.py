@@ -65,7 +65,7 @@ class SetAside:
         return RecordStore(self.directory).path(*run)
 
     def complete(self, store: RecordStore) -> int:
-        """Move the records that have not been moved yet, and return their number. Raises RecordError if a record cannot be moved."""
+        """Move the remaining records, and return their number. Raises RecordError if a record cannot be moved."""
         moved = 0
         for run in self.runs:
             old, new = store.path(*run), self.path(run)
