@@ -25,7 +25,7 @@ _ALLOCATION_RESOURCES = (
 )  # fmt: skip
 """Resources of the Slurm executor of Snakemake. Further ones begin with `slurm_`."""
 _INSTEAD = (
-    "the campaign requests its allocations itself; set account, partition, qos, constraint and time_min with "
+    "the campaign requests allocations itself; set account, partition, qos, constraint and time_min with "
     "--config 'slurm={account: abc}', or under `slurm` in profiles/slurm/values.yaml"
 )
 
