@@ -203,7 +203,10 @@ def test_what_contradicts_itself_in_a_file_alone_is_told(run: Run, tmp_path: Pat
     system = run("validate", str(campaign.parent / "systems/bench.yaml"), results=False)
     assert system.exit_code == 1
     assert "devices.gpu: no host and no pool entry has this device" in system.output
-    assert "slurm.overrides.0.when: 'host > 1' names 'host', which is no axis; did you mean 'hosts'?" in system.output
+    assert (
+        "slurm.overrides.0.when: 'host > 1' contains 'host', which is not an axis; did you mean 'hosts'?"
+        in system.output
+    )
     workload = run("validate", str(campaign.parent / "workloads/program.yaml"), results=False)
     assert workload.exit_code == 1
     assert "command.1: '{btch}' is not known; did you mean 'batch'?" in workload.output

@@ -237,11 +237,11 @@ def test_peer_to_peer_that_is_not_as_asked_for_is_told(serve: Callable[..., Site
     fabric.compose(selected(fabric, attach="fabric-p2p"))
     site.emulator.matrix.find_machine(1).p2p = "off"
     composition = obtained(fabric, LEASE)
-    assert composition.list_shortfalls(asked) == ("host1: peer-to-peer through the fabric is not on",)
+    assert composition.list_shortfalls(asked) == ("host1: peer-to-peer through the fabric is off",)
     site.emulator.matrix.find_machine(1).p2p = "on"
     composition = obtained(fabric, LEASE)
     assert composition.list_shortfalls(plain) == ()
-    assert composition.list_mismatches(plain) == ("host1: peer-to-peer is on, not requested",)
+    assert composition.list_mismatches(plain) == ("host1: peer-to-peer is on but not requested",)
     assert fabric.release(LEASE) == ()
 
 
