@@ -204,7 +204,8 @@ def reconcile(
     for orphan in orphans if style == "table" else ():
         device_names = ", ".join(orphan.devices) or "no device"
         echo(
-            f"{orphan.lease_id} of {orphan.owner}: {orphan.outcome.replace('_', ' ')}: {device_names} {orphan.message}".rstrip()
+            f"{orphan.lease_id} of {orphan.owner}: {orphan.outcome.replace('_', ' ')}: {device_names}"
+            + (f" ({orphan.message})" if orphan.message else "")
         )
     for line in reattachments if style == "table" else ():
         echo(f"{'attached again' if releases else 'would attach again'}: {line}")
