@@ -50,8 +50,8 @@ _OTHER_MEMBER_PATTERN = re.compile(
 )
 
 PART_DESCRIPTIONS: Mapping[str, str] = {
-    "config": "the campaign as used, with its system and workloads, as YAML with all defaults filled in, and the workloads' programs "
-    "and input files",
+    "config": "the campaign as used, with its system and workloads, as YAML with all defaults filled in, and the programs "
+    "and input files of the workloads",
     "plan": "the planned runs, their order, and their expected cost",
     "records": "one JSON file per run (`<cell id>.<repetition>.json`): settings, outcome, every step time, all metrics",
     "shared": "data that many records share, stored once under its hash: environments, compositions, the campaign, measured links",

@@ -1,7 +1,7 @@
-"""Intel devices, through Level Zero's Sysman where its Python package (pyzes) and the driver are installed. Unverified on hardware.
+"""Intel devices through Level Zero's Sysman, if its Python package (pyzes) and the driver are installed.
 
-A part is a card, named by its UUID; its tiles are counted together. Some counters need privileges, and are absent without them.
-Source: Level Zero specification, Sysman; package pyzes 0.1.
+Unverified on hardware. A part is a card, identified by its UUID. Its tiles are counted together. Some counters need privileges and
+are absent without them. Source: Level Zero specification, Sysman; package pyzes 0.1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _SysmanError(Exception):
 
 @dataclass(frozen=True)
 class _Sysman:
-    """The calls of Sysman that give numbers, by handles of one device. Each raises _Refused where the device does not have it."""
+    """Sysman calls that read values of one device. Each raises _SysmanError if the device does not support it."""
 
     zes: Any
 
@@ -34,7 +34,7 @@ class _Sysman:
             raise _SysmanError(name)
 
     def list_handles(self, name: str, handle_type: str, *parents: Any) -> list[Any]:
-        """Return all handles of a kind."""
+        """Return all handles of one kind."""
         count = c_uint32(0)
         self.call_checked(name, *parents, byref(count), None)
         handles = (getattr(self.zes, handle_type) * count.value)()
@@ -42,7 +42,7 @@ class _Sysman:
         return list(handles)
 
     def fill_structure(self, name: str, handle: Any, structure: str, kind: str = "") -> Any:
-        """Return a structure that a call fills in."""
+        """Return a structure that is filled in by a call."""
         result = getattr(self.zes, structure)()
         if kind:
             result.stype = getattr(self.zes, kind)
@@ -88,7 +88,7 @@ class _Sysman:
         return found.value
 
     def activity_us(self, device: Any) -> list[tuple[int, int]]:
-        """Return busy time and clock (us) of all engines together, of the card or of each tile."""
+        """Return the busy time and the clock (us) of all engines together, for the card or for each tile."""
         activities = []
         for group in self.list_handles("zesDeviceEnumEngineGroups", "zes_engine_handle_t", device):
             kind = self.fill_structure(
@@ -101,7 +101,7 @@ class _Sysman:
 
 
 class _IntelDevice:
-    """One card. Utilisation is over the time since the last reading, of its busiest tile."""
+    """One card. Its utilisation is that of the busiest tile since the last reading."""
 
     def __init__(self, sysman: _Sysman, handle: Any, part: str) -> None:
         self._sysman, self._handle, self._part = sysman, handle, part
@@ -118,7 +118,7 @@ class _IntelDevice:
             try:
                 yield self._part, name, call(self._handle)
             except (_SysmanError, AttributeError, IndexError):
-                del self._calls[name]  # it is not asked for again
+                del self._calls[name]  # An unsupported call is not repeated.
         with suppress(_SysmanError, AttributeError):
             now, before = self._sysman.activity_us(self._handle), self._before
             self._before = now
@@ -128,7 +128,7 @@ class _IntelDevice:
 
 
 def create_probes(zes: Any) -> list[Probe]:
-    """Create the probes of all cards through a module with Sysman's functions."""
+    """Create the probes of all cards from a module with Sysman's functions."""
     sysman = _Sysman(zes)
     try:
         sysman.call_checked("zesInit", 0)
@@ -148,6 +148,6 @@ def open_probes(options: SamplerOptions) -> Sequence[Probe]:
         return []
     try:
         import pyzes  # type: ignore[import-untyped,import-not-found,unused-ignore]
-    except Exception:  # its import loads the driver's library, and fails where there is none
+    except Exception:  # The import loads the driver's library, and fails without it.
         return []
     return create_probes(pyzes)

@@ -1,9 +1,9 @@
-"""What programs publish of themselves: files `<machine>.<pid>.json` in the directory of CAMPAIGN_GAUGES, while they run.
+"""Values that running programs publish in files `<machine>.<pid>.json` in the directory of CAMPAIGN_GAUGES.
 
-A file is `{"started": N, "devices": {"host1/0": {"power_w": 250.0, "memory_mib": 1024.0, "utilisation_pct": 90.0}}}`: values of
-the moment by device, written at once (a temporary file, renamed). machine: /proc/sys/kernel/random/boot_id; started: the process's
-start in ticks since boot (field 22 of /proc/PID/stat), so that another process with its pid is not taken for it. A file whose
-process has ended counts no longer.
+A file is `{"started": N, "devices": {"host1/0": {"power_w": 250.0, "memory_mib": 1024.0, "utilisation_pct": 90.0}}}`. It holds
+momentary values by device, and is replaced as a whole (a temporary file is renamed). `machine` is
+/proc/sys/kernel/random/boot_id. `started` is the start of the process in ticks since boot (field 22 of /proc/PID/stat), which
+distinguishes it from a later process with the same pid. The file of a process that has ended is ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUANTITIES = {"power_w": "power_w", "memory_mib": "memory_used_mib", "utilisatio
 
 
 def read_machine_id() -> str:
-    """Return the boot id of this machine; emulated hosts share it."""
+    """Return the boot id of this machine, which emulated hosts share."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
@@ -61,7 +61,7 @@ class _GaugeFiles:
                     if isinstance(values.get(name), int | float)
                 ]
             except (OSError, ValueError, TypeError, KeyError, AttributeError):
-                continue  # gone meanwhile, or not of a program that keeps to the format
+                continue  # The file was deleted meanwhile, or its program does not follow the format.
             yield from readings
 
     def _read_document(self, name: str) -> Mapping[str, Any]:
