@@ -187,7 +187,7 @@ def check_archive(path: Path) -> tuple[ArchiveIndex, list[str]]:
 def _read_index(path: Path, archive: zipfile.ZipFile) -> ArchiveIndex:
     # Programs differ in which of two members of one name they use, so one could be checked and the other one used.
     if archive.namelist().count(INDEX) > 1:
-        raise ArchiveError(f"{path}: the archive contains '{INDEX}' twice; {_DISTRUST}")
+        raise ArchiveError(f"{path}: member '{INDEX}' occurs twice; {_DISTRUST}")
     try:
         info = archive.getinfo(INDEX)
         if info.file_size > _compute_max_unpacked_bytes(min(info.compress_size, path.stat().st_size)):

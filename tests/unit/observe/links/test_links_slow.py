@@ -104,7 +104,7 @@ def test_many_slow_links_are_three_and_a_count_the_worst_first(many: int) -> Non
     assert len(said) == min(many, 4)
     assert all(each.startswith("links: ") for each in said)
     if many > 3:
-        assert said[3] == f"links: and {many - 3} more below what is expected"
+        assert said[3] == f"links: {many - 3} more are slower than expected"
         worst = [int(each.split(" % under")[0].split()[-1]) for each in said[:3]]
         assert worst == sorted(worst, reverse=True)
 
@@ -113,7 +113,7 @@ def test_without_a_number_in_the_system_file_peers_are_the_measure() -> None:
     nothing = Links()
     assert flag_slow_links(document(), nothing, None, 25) == ()
     (said,) = flag_slow_links(slowed(document(((4, 0),)), 0, 3, 0.5), nothing, None, 25)
-    assert said.endswith("under the 36 GB/s of the median of local links here")
+    assert said.endswith("below the 36 GB/s of the median local link")
     # Two directions between two devices tell no outlier.
     assert flag_slow_links(slowed(document(((2, 0),)), 0, 1, 0.5), nothing, None, 25) == ()
 
@@ -124,7 +124,7 @@ def test_emulated_links_are_held_against_their_scale() -> None:
     slow = document(runs_on="cpu", scale=0.005)
     said = "links: median of 12 pairs 0.06 GB/s: 50 % under the 0.12 GB/s of emulated fabric links"
     assert said in flag_slow_links(slow, SYSTEM, 0.01, 25)
-    assert flag_slow_links(slow, SYSTEM, 0.01, 25)[3] == "links: and 1 more below what is expected"
+    assert flag_slow_links(slow, SYSTEM, 0.01, 25)[3] == "links: 1 more are slower than expected"
     # One emulated link alone is never slow, whatever a busy machine makes of it.
     assert flag_slow_links(slowed(emulated, 0, 2, 0.3), SYSTEM, 0.01, 25) == ()
 
