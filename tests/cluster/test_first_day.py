@@ -107,7 +107,7 @@ def test_the_first_day(day: tuple[ClusterProject, Rack, dict[str, Any]]) -> None
 
     project.write("systems/lab.yaml", right)
     assert "the model is from the file, as the fabric does not report it" in project.run_campaign(*check)
-    assert "nothing is left" in project.run_campaign(*trial)
+    assert "everything was released" in project.run_campaign(*trial)
     assert "1x2-fabric.c1" in project.run_campaign(*plan)
     project.run_campaign(*run, *MEASURE)
     assert {record.status for record in project.records("lab")} == {"ok"}

@@ -52,7 +52,7 @@ def test_verify_says_that_it_is_whole_or_what_is_not(place: Path) -> None:
     Path("a.zip").write_bytes(Path("a.zip").read_bytes()[:-40])
     result = run("verify", "a.zip")
     assert result.exit_code == 1
-    assert "error: a.zip: is not a complete archive" in result.output
+    assert "error: a.zip is not a complete archive" in result.output
 
 
 def test_extract_says_how_to_go_on(place: Path) -> None:

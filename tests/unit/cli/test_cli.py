@@ -249,7 +249,7 @@ def test_compose_on_chosen_hosts_under_a_name(run: Run, campaign: Path) -> None:
     assert elsewhere.exit_code == 1
     assert "on host2" in elsewhere.output
     unknown = run("compose", "1x2-fabric", "--hosts", "host1,host9", *options)
-    assert "no host host9; there are: host1, host2" in unknown.output
+    assert "has no host host9; it has: host1, host2" in unknown.output
     assert "one: released" in run("release", "1x2-fabric", "--name", "one", *options).output
     kept = run("inventory", str(campaign)).output
     assert "kept-one" not in kept
@@ -259,7 +259,7 @@ def test_compose_on_chosen_hosts_under_a_name(run: Run, campaign: Path) -> None:
 def test_compose_names_the_configurations_there_are(run: Run, campaign: Path) -> None:
     result = run("compose", "1x9-local", str(campaign))
     assert result.exit_code == 1
-    assert "there are: 1x1-local" in result.output
+    assert "it has: 1x1-local" in result.output
 
 
 def test_status_of_a_campaign_that_was_never_run(run: Run, campaign: Path) -> None:

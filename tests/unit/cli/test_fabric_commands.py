@@ -102,7 +102,7 @@ def test_a_site_that_is_as_its_file_says_is_ready(place: Place) -> None:
     assert done.exit_code == 0, done.output
     assert "4 cpu-rank, as in the system file" in done.output
     assert re.search(r"composed cpu-rank onto host\d: fabric \d", done.output)
-    assert "nothing is left" in done.output
+    assert "everything was released" in done.output
     assert "unverified" in done.output
     assert done.output.rstrip().splitlines()[-1].startswith("Ready")
     assert len(place.rack.list_free_devices()) == 4
@@ -359,7 +359,7 @@ def test_a_recording_names_nobody_and_replays_to_the_same_verdicts(
         done = place.fabric("record", *asked, answer="n\n")
         assert done.exit_code == 0, done.output
         assert not file.exists()
-        assert "Replaced:" in done.output
+        assert "Replaced words:" in done.output
         done = place.fabric("record", *asked, "--yes")
         assert done.exit_code == 0, done.output
         assert "FAIL" not in done.output
@@ -438,8 +438,8 @@ def test_a_damaged_recording_is_not_replayed(damage: Callable[[str], str], told:
 
 
 def test_a_trial_names_what_is_free(place: Place) -> None:
-    for trial, told in ((("gpu9", "host1"), "free are: gpu1" if place.document["fabric"]["kind"] == "liqid" else "free are:"),
-                        (("gpu1", "host9"), "free are: host1, host2")):  # fmt: skip
+    free_devices = "free devices: gpu1" if place.document["fabric"]["kind"] == "liqid" else "free devices:"
+    for trial, told in ((("gpu9", "host1"), free_devices), (("gpu1", "host9"), "free hosts: host1, host2")):
         done = place.fabric("record", "--yes", "--trial", *trial)
         assert done.exit_code == 1
         assert told in done.output
@@ -498,4 +498,4 @@ def test_plain_http_is_refused_unless_the_file_says_that_it_is_a_tunnel(tmp_path
         place.write(**plain, tunnel=True)
         done = place.fabric("check", "--look-only")
         assert done.exit_code == 0, done.output
-        assert "it is a tunnel" in done.output
+        assert "the system file declares a tunnel" in done.output

@@ -38,7 +38,7 @@ COMMAND_GROUPS = {
         "status": ("status", "Show the progress of a campaign: what is done, what is running, and what has failed."),
         "logs": ("logs", "Show why runs failed or are missing, and the ends of their logs."),
         "parse": ("parse", "Read the stored logs again with corrected parsers, without measuring."),
-        "redo": ("run", "Set matching records aside, so that 'campaign run' measures their runs again."),
+        "redo": ("run", "Move matching records aside, so that 'campaign run' measures their runs again."),
         "remove": ("run", "Delete the results of a campaign."),
     },
     "Look at results": {
