@@ -292,7 +292,7 @@ class _Acquisition:
         if self.journal.state == "LEAKED":
             leaked_devices = tuple(self.journal.make_document()["leaked"])
             raise PartialFailure(
-                f"{self.journal.first_fault or self.request.lease_id}; {', '.join(leaked_devices)} could not be released since then",
+                f"{self.journal.first_fault or self.request.lease_id}; {', '.join(leaked_devices)} could not be released since",
                 failed_ids=leaked_devices,
             )
         if not self._matches_request():
