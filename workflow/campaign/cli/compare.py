@@ -50,7 +50,7 @@ _MAX_LINES = 20
     "--versions",
     nargs=2,
     metavar="LABEL LABEL",
-    help="Compare the runs of A with the second version label with those with the first. 'none' selects runs without a label.",
+    help="Compare the runs of A that have the second label with those that have the first. 'none' selects runs without a label.",
 )
 @click.option(
     "--match",

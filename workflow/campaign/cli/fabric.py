@@ -268,7 +268,7 @@ def emulate(
     faults: tuple[str, ...],
     options: tuple[str, ...],
 ) -> None:
-    """Start an emulated control plane of KIND on this machine. Ctrl-C stops it.
+    """Start an emulated control plane of KIND (h3, liqid or redfish) on this machine. Ctrl-C stops it.
 
     It is an HTTP server that composes as the vendor's control plane does, but without hardware. It writes a system file that
     describes it. KIND may also be a file from 'campaign fabric record'. Requests are then answered from the recording.
