@@ -31,14 +31,14 @@ MEASURE = ("--", "--until", "measure")
 MISTAKES = {
     "agent": (
         {"fabric": {"agent": {"kind": "http", "url": "BOX/_hots/{host}/devices"}}},
-        ["host1: GET ", "/_hots/host1/devices: refused", "correct `fabric: agent`", "--without-hosts"],
+        ["host1: GET ", "/_hots/host1/devices: the service refuses the request", "correct `fabric: agent`", "--without-hosts"],
     ),
     "host": ({"hosts": "host[1-4]"}, ["Slurm does not list host4 (`hosts`); it lists: host1, host2, host3"]),
     "port": (
         {"fabric": {"hosts": {"host1": "0", "host2": "48", "host3": "96"}}},
-        ["drawer1 lists no port 96 for host3 (see `hosts` and `ports`); there are: 0, 16, 48"],
+        ["drawer1 does not list port 96 of host3; set `hosts` or `ports` to one of: 0, 16, 48"],
     ),
-    "credentials": ({"fabric": {"credentials": {"password_env": "FALCON"}}}, ["`credentials` are given, and nobody asks"]),
+    "credentials": ({"fabric": {"credentials": {"password_env": "FALCON"}}}, ["has no login; remove `credentials`"]),
     "model": ({"model": "cpu-rnak"}, ["devices.cpu-rank: no host and no pool entry has this device", "cpu-rnak"]),
     "partition": ({"slurm": {"partition": "composd"}}, ["no partition 'composd'", "there are: composed"]),
 }  # fmt: skip

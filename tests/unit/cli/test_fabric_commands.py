@@ -231,7 +231,7 @@ def test_a_host_that_cannot_be_asked_is_the_cause_until_it_is_mended(
         for _ in range(2):
             done = place.compose()
             assert done.exit_code == 1
-            assert "http://127.0.0.1:1: cannot be reached" in done.output
+            assert "http://127.0.0.1:1: the service cannot be reached" in done.output
         assert place.rack.changes == 0  # nothing is attached that could not be detached
         place.write(poll_s=0)
         assert place.compose().exit_code == 0
@@ -242,7 +242,7 @@ def test_a_host_that_cannot_be_asked_is_the_cause_until_it_is_mended(
             place.compose("--name", "other"),  # it would need what is held
         ):
             assert done.exit_code == 1
-            assert "http://127.0.0.1:1: cannot be reached" in done.output
+            assert "http://127.0.0.1:1: the service cannot be reached" in done.output
         assert len(place.rack.list_free_devices()) == 2
         done = place.fabric("reconcile", "--release", "--grace", "0", "--force")
         assert done.exit_code == 0, done.output
@@ -316,13 +316,16 @@ def test_an_emulator_serves_a_person(kind: str, option: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["nothing"], "no emulator of kind 'nothing'; there are"),
-        (["liqid", "--device", "gpu:a100"], "KIND:MODEL:COUNT is needed"),
+        (["nothing"], "no emulator of kind 'nothing'; use one of"),
+        (["liqid", "--device", "gpu:a100"], "use KIND:MODEL:COUNT"),
         (["liqid", "--fault", "explode,POST,/"], "KIND is one of drop_before"),
-        (["liqid", "--option", "looks"], "NAME=VALUE is needed"),
+        (["liqid", "--option", "looks"], "use NAME=VALUE"),
         (["redfish", "--option", "colour=blue"], "redfish: 1 validation error"),
         (["liqid", "--option", "colour=blue"], "unexpected keyword argument 'colour'"),
-        (["pyproject.yaml"], "pyproject.yaml: No such file or directory; give a file of 'campaign fabric record'"),
+        (
+            ["pyproject.yaml"],
+            "pyproject.yaml: No such file or directory; use a recording from 'campaign fabric record'",
+        ),
     ],
 )
 def test_what_cannot_be_emulated_is_told(words: list[str], told: str, tmp_path: Path) -> None:
@@ -420,12 +423,12 @@ def test_a_trial_that_cannot_detach_says_how_to_and_does_not_replace_a_file_unas
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda text: text[: text.index("status: 200")], "exchange 1 .* needs a number as `status`, or `lost`"),
+        (lambda text: text[: text.index("status: 200")], "exchange 1 .* has neither a number as `status` nor `lost`"),
         (lambda text: text.partition("exchanges:")[0], "`exchanges` is missing"),
         (lambda text: text.replace("login: false", ""), "`login` is missing"),
-        (lambda text: text.replace("status: 200", "status: fine", 1), "exchange 1 .* needs a number as `status`"),
-        (lambda text: text.replace("recording/1", "recording/9"), "'recording/9' is not read by this version"),
-        (lambda text: "[]", "no `schema_version`"),
+        (lambda text: text.replace("status: 200", "status: fine", 1), "exchange 1 .* has neither a number as `status`"),
+        (lambda text: text.replace("recording/1", "recording/9"), "cannot read `schema_version` 'recording/9'"),
+        (lambda text: "[]", "`schema_version` is missing"),
     ],
 )
 def test_a_damaged_recording_is_not_replayed(damage: Callable[[str], str], told: str, tmp_path: Path) -> None:
@@ -480,7 +483,7 @@ def test_a_service_that_composes_nothing_is_told_early(tmp_path: Path) -> None:
     with checked(tmp_path, [("gpu", "cpu-rank", 2)], composes=False) as place:
         done = place.fabric("check", "--yes")
         assert done.exit_code == 1
-        assert "shows its blocks and composes nothing" in done.output
+        assert "lists its blocks but cannot compose systems" in done.output
         assert "composing failed" not in done.output
 
 

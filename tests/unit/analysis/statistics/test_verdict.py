@@ -40,11 +40,11 @@ def row(p: float, p_holm: float, **more: Any) -> dict[str, Any]:
         (row(0.01, 0.12), 0.1, 3.0, ", not significant among all 33 comparisons of this figure (p = 0.12, Holm)"),
         (row(0.4, 1.0), -50.0, 3.0, ": no difference larger than 50.0\u202f%"),
         (row(0.4, 1.0, least_detectable_pct=20.0), -3.0, 50.1,
-         ": inconclusive, with too few or too uneven runs; a difference of 20\u202f% would have been detected"),
+         ": inconclusive, because runs are too few or vary too much; a difference of 20\u202f% would have been detected"),
         (row(0.4, 1.0, least_detectable_pct=80.0), -95.0, 1900.0,
-         ": inconclusive, with too few or too uneven runs; a difference of 80\u202f% would have been detected"),
+         ": inconclusive, because runs are too few or vary too much; a difference of 80\u202f% would have been detected"),
         (row(0.4, 1.0, least_detectable_pct=float("inf")), -95.0, float("inf"),
-         ": inconclusive, with too few or too uneven runs; no difference of any size would have been detected"),
+         ": inconclusive, because runs are too few or vary too much; no difference of any size would have been detected"),
     ],
 )  # fmt: skip
 def test_doubt_follows_from_the_adjusted_p_and_the_interval(
@@ -68,7 +68,7 @@ def test_of_several_cells_the_mean_has_an_interval_and_the_extremes_have_none() 
     rows, design = _several((1.0, 0.5, 0.25, 1.0))
     said = verdict.summarize_effects(rows, design, ["workload"])
     pattern = (
-        r"2\.0\d× \[\S+ to \S+\] \(mean of 3 cells\); estimates of single cells are from (\S+) \(w3\) to (\S+) \(w2\); "
+        r"2\.0\d× \[\S+ to \S+\] \(mean of 3 cells\); estimates of single cells range from (\S+) \(w3\) to (\S+) \(w2\); "
         r"2 of 3 cells differ significantly"
     )
     found = re.fullmatch(pattern, said)
@@ -122,7 +122,7 @@ def test_what_limits_comparisons_is_said_and_nothing_else() -> None:
 
 
 ONE = {"compositions": 1, "against_compositions": 1}
-LENT = "one composition each, spread borrowed"
+LENT = "one composition each, spread from other cells"
 
 
 @pytest.mark.parametrize(
@@ -135,12 +135,12 @@ LENT = "one composition each, spread borrowed"
         (row(0.1, 0.2, method=intervals.T_OVER_RUNS_OF_COMPOSITION, **ONE), "within one composition"),
         (row(0.1, 0.2, method=intervals.T_BORROWED_SPREAD, **ONE), LENT),
         (row(0.1, 0.2, method=intervals.T_BORROWED_EARLIER_SPREAD, lent_by="pilot", **ONE),
-         f"{LENT} from pilot"),
+         "one composition each, spread from pilot"),
         (row(NAN, NAN, method=intervals.RUN_VARIATION_ONLY, **ONE), ""),
         (row(0.1, 0.2, in_order=True),
-         "3 compositions each; order not random or not known, so that drift can pose as an effect"),
+         "3 compositions each; the order is not random or unknown, so drift can look like an effect"),
         (row(0.1, 0.2, unlike="5 warm-up steps against 10"),
-         "3 compositions each; measured unlike: 5 warm-up steps against 10"),
+         "3 compositions each; measured differently: 5 warm-up steps against 10"),
     ],
 )  # fmt: skip
 def test_a_statement_says_on_how_many_compositions_it_rests(compared: dict[str, Any], words: str) -> None:
@@ -151,7 +151,7 @@ def test_one_composition_each_is_said_instead_of_a_result() -> None:
     alone = row(NAN, NAN, method=intervals.RUN_VARIATION_ONLY, freedom=NAN, **ONE)
     assert verdict.describe_uncertainty(alone, -1.0, 2.0) == f" ({verdict.NOT_TESTED_ONE_COMPOSITION})"
     (said,) = verdict.list_limitations(pd.DataFrame([alone]), {})
-    assert said.startswith("Comparisons not tested: one composition of each")
+    assert said.startswith("Comparisons were not tested: each configuration was measured on one composition")
     assert verdict.describe_basis({**alone, "in_order": True}) == ""
     assert "differ" not in said
     assert "degrees" not in said
@@ -166,12 +166,12 @@ def test_a_caption_says_what_all_comparisons_rest_on() -> None:
     rows = pd.DataFrame([row(0.4, 1.0), lent, row(0.4, 1.0, method=intervals.T_PAIRED_BY_BLOCK, **ONE)])
     said = verdict.describe_evidence(rows)
     assert said.startswith("Each cell was measured on 1 to 3 compositions. 1 statement holds for one composition only.")
-    assert "In 1 comparison, the spread of compositions is borrowed from other cells (8.0 degrees" in said
+    assert "In 1 comparison, the spread of compositions is estimated from other cells (8.0 degrees" in said
     steps = verdict.describe_step_mismatches(
         rows.assign(unlike=["", "5 warm-up steps against 10", "20 measured steps against 8"])
     )
     assert steps.startswith(
-        " 2 comparisons are between cells that were measured unlike (such as 5 warm-up steps against 10)"
+        " 2 comparisons are between cells that were measured differently (such as 5 warm-up steps against 10)"
     )
     assert verdict.describe_step_mismatches(rows) == ""
     planned = {"compositions": 3, "lease_order": "least-recomposition"}

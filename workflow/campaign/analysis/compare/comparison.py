@@ -44,9 +44,8 @@ class CampaignComparison:
         rows: one row per matched pair, in the base's order: cell (words), configuration, workload, batch, precision, by,
             differs; base_state, state, base_outcome, outcome; base_mean, mean (of the primary metric), base_n, n; ratio, low,
             high (95 %), p, p_holm, paired, tested, method, least_detectable_pct, says.
-        means: one row per workload and one for ALL: cells, ratio, low, high, p, tested of the geometric mean. The mean is over
-            the
-            tested cells. If there are none, it is over all cells, without an interval and without a test.
+        means: one row per workload and one for ALL: cells, ratio, low, high, p, tested of the geometric mean. The mean
+            is over the tested cells. If there are none, it is over all cells, without an interval and without a test.
         only_base: cell and state of cells without a counterpart in `other`.
         only_other: cell and state of cells without a counterpart in `base`.
         violations: violations of the rules whose texts are in `rules`.
@@ -100,8 +99,8 @@ def compare(
     metric, other_metric = read_primary_metric(base.context), read_primary_metric(other.context)
     if (metric.name, metric.better) != (other_metric.name, other_metric.better):
         raise ConfigError(
-            f"{base.name} is compared by {metric.name} and {other.name} by "
-            f"{other_metric.name}; give both campaigns the same `metric`"
+            f"The primary metric of campaign {base.name} is {metric.name}, and that of {other.name} is "
+            f"{other_metric.name}; set the same `metric` in both campaigns"
         )
     matched = match_cells(base.cells, other.cells)
     rows = _compare_cells(matched, base, other, spread)
@@ -297,7 +296,7 @@ def _strip_failure_counts(failures: str) -> str:
 
 
 _UNTESTED_REASONS = {
-    intervals.CONFOUNDED_WITH_HOSTS: "each on hosts of its own",
+    intervals.CONFOUNDED_WITH_HOSTS: "each ran on different hosts",
     intervals.CAMPAIGNS_UNKNOWN: "the spread between campaigns is unknown",
 }
 
@@ -307,7 +306,7 @@ def _describe_change(row: Mapping[Any, Any]) -> str:
     if not np.isfinite(row["ratio"]):
         return ""
     if not np.isfinite(row["low"]):
-        return "one run, no interval"
+        return "no interval: only one run"
     if not row["tested"]:
         return f"not tested: {_UNTESTED_REASONS.get(row['method'], 'one composition each')}"
     if row["p_holm"] < SIGNIFICANCE_LEVEL:
@@ -385,10 +384,10 @@ def _compare_by_metric(
             hint = (
                 f"did you mean '{suggestions[0]}'?"
                 if suggestions
-                else f"there are: {', '.join([metric.label, STATE, *numeric])}"
+                else f"allowed quantities: {', '.join([metric.label, STATE, *numeric])}"
             )
             raise ConfigError(
-                f"--fail-on '{rule.text}': not both campaigns have the quantity '{rule.quantity}'; {hint}"
+                f"--fail-on '{rule.text}': at least one of the campaigns lacks the quantity '{rule.quantity}'; {hint}"
             )
     design = comparisons.build_design(_combine_runs(*runs), column=rule.quantity, higher_is_better=False)
     compared_cells, reference_cells = (

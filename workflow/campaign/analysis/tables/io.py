@@ -1,7 +1,7 @@
 """Tables of a campaign, in memory (`Tables`) and as the files of a directory `tables/`.
 
-Everything after the tables (figures, report, comparison, recommendation, queries) reads these alone. Frames have a fixed order
-and type of columns, also if they are empty, so that files are equal byte for byte.
+All later stages (figures, report, comparison, recommendation, queries) read only these tables. Columns of frames have a fixed
+order and type, also in empty frames, so that equal tables give identical files.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _build_option_column(values: list[Any]) -> pd.Series[Any]:
 DOCUMENT_NAMES = ("leases", "links", "context")
 _KEY_COLUMNS = ("cell_id", "configuration", "workload", "batch", "precision")
 SERIES_NAMES = ("telemetry", "steps", "reference")
-"""Tables that are not for people to read: those with many rows per run, and the runs of the reference."""
+"""Tables without a CSV file: those with many rows per run, and the runs of the reference."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def write_all_tables(tables: Tables, directory: Path) -> None:
 
 def read_tables(directory: Path) -> Tables:
     """Read the tables from a directory. Raises RecordError with the name of an unreadable file."""
-    with reject_damaged_document(directory, "its tables are damaged; delete them and run again"):
+    with reject_damaged_document(directory, "the tables are damaged; delete them and run the command again"):
         runs, cells = (_read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
         leases, links, context = (load_json(directory / f"{name}.json") for name in DOCUMENT_NAMES)
         # A site of campaigns keeps only the reference among these.
@@ -147,7 +147,9 @@ def read_tables(directory: Path) -> Tables:
         links = [{**document, "document": dict(document["document"])} for document in links]
         ReportContext.model_validate(context)
         if context.get("prediction"):
-            raise RecordError(f"{directory}: its numbers are predictions of an earlier version, which are not shown")
+            raise RecordError(
+                f"{directory}: the tables hold predictions of an earlier version, which are no longer supported"
+            )
     return Tables(runs, cells, leases, links, context, *series)
 
 
@@ -185,7 +187,7 @@ class ReportContext(BaseModel):
 
 
 def write_csv(table: pd.DataFrame, target: Path | BinaryIO) -> None:
-    """Write a table as CSV with quoted texts. Arrow takes a fifth of the time of pandas."""
+    """Write a table as CSV with quoted texts. Arrow needs a fifth of the time of pandas."""
     text_columns = {
         str(name): table[name].map(str, na_action="ignore") for name in table if table[name].dtype == object
     }
@@ -212,4 +214,4 @@ def write_runs_and_cells(directory: Path, runs: pd.DataFrame, cells: pd.DataFram
             table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
             write_csv(table, directory / f"{name}.csv")
     except OSError as error:
-        raise RecordError(f"{directory}: tables could not be written ({error.strerror or error})") from error
+        raise RecordError(f"{directory}: the tables could not be written ({error.strerror or error})") from error
