@@ -185,6 +185,7 @@ def check_archive(path: Path) -> tuple[ArchiveIndex, list[str]]:
 
 
 def _read_index(path: Path, archive: zipfile.ZipFile) -> ArchiveIndex:
+    """Read and check the index of an archive. Raises ArchiveError if it is missing, damaged, or of another schema version."""
     # Programs differ in which of two members of one name they use, so one could be checked and the other one used.
     if archive.namelist().count(INDEX) > 1:
         raise ArchiveError(f"{path}: member '{INDEX}' occurs twice; {_DISTRUST}")
@@ -248,6 +249,7 @@ def _format_gib(size: int) -> str:
 
 
 def _is_inside_archive(info: zipfile.ZipInfo) -> bool:
+    """Return whether a member is a regular file with a relative path that stays inside the archive."""
     parts = PurePosixPath(info.filename).parts
     is_link = (info.external_attr >> 16) & 0o170000 == 0o120000
     has_plain_name = parts and "\\" not in info.filename and ":" not in parts[0]
@@ -257,6 +259,7 @@ def _is_inside_archive(info: zipfile.ZipInfo) -> bool:
 
 
 def _describe_differences(names: list[str], checksums: Mapping[str, str]) -> list[str]:
+    """Describe the first duplicate, missing and unlisted members of an archive."""
     duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
     missing, unlisted = sorted(set(checksums) - set(names)), sorted(set(names) - set(checksums))
     return [
@@ -269,6 +272,7 @@ def _describe_differences(names: list[str], checksums: Mapping[str, str]) -> lis
 def _write_members(
     path: Path, archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo], checksums: Mapping[str, str], directory: Path
 ) -> None:
+    """Unpack the members into a directory. Raises ArchiveError with the names of damaged members."""
     damaged_names = []
     for parent in sorted({(directory / info.filename).parent for info in infos}):
         parent.mkdir(parents=True, exist_ok=True)
@@ -294,6 +298,7 @@ def _write_members(
 
 
 def _set_manifest_times(directory: Path, order: tuple[str, ...]) -> None:
+    """Set the modification times of the manifests so that they keep their order."""
     # The modification times of the files determine which manifest of a lease is the newest.
     for position, name in enumerate(order):
         os.utime(directory / name, (position + 1.0, position + 1.0))

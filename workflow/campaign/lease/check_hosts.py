@@ -146,6 +146,7 @@ def _check_models(
 
 
 def _check_launcher(system: SystemFile, slurm_options: SlurmOptions, slurm: SlurmCommands) -> Iterator[Finding]:
+    """Check that the launcher of a system works here, and that Slurm matches the system file."""
     if system.launcher == "local":
         yield Finding("launcher", "ok", "local: runs start on this machine")
         return
@@ -310,6 +311,7 @@ def _find_nearest_existing(path: Path) -> Path:
 
 
 def _check_results_directory(site: Site) -> Iterator[Finding]:
+    """Check that the results directory is writable and has free space."""
     path = site.root.absolute()
     existing = _find_nearest_existing(path)
     free_gb = shutil.disk_usage(existing).free / 1e9

@@ -104,6 +104,7 @@ def reconcile_leases(
 
 
 def _make_orphan(lease_id: str, tag: Tag | None, journals_directory: Path) -> Orphan:
+    """Build the description of a lease without an owner from its tag on the fabric and its journal."""
     journal = Journal(journals_directory, lease_id)
     document, entries = journal.make_document(), journal.read_last_use()
     last_s = entries[-1]["time_s"] if entries else 0.0

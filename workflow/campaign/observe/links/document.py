@@ -178,6 +178,7 @@ def build_measurements(
 def _build_matrices(
     ranks: Sequence[RankLinks | None], latency: Seconds, one_way: Seconds, both_ways: Seconds
 ) -> dict[str, Any]:
+    """Build the matrices of a LinksDocument from median times. The result is empty if no pair was measured."""
     if not one_way:
         return {}
     size = _list_sizes(one_way)[-1]
@@ -202,12 +203,14 @@ def _build_matrices(
 
 
 def _list_sizes(seconds: Seconds) -> list[int]:
+    """Return the measured sizes in ascending order."""
     return sorted({size for _, _, size in seconds})
 
 
 def _build_curves(
     one_way: Seconds, both_ways: Seconds, ways: Sequence[Sequence[str | None]]
 ) -> dict[str, BandwidthCurve]:
+    """Build one bandwidth curve per kind of path."""
     curves = {}
     for kind in KINDS:
         pairs = [(a, b) for a, row in enumerate(ways) for b, way in enumerate(row) if way == kind]
@@ -228,6 +231,7 @@ def _build_curves(
 
 
 def _summarize_allreduce(ranks: Sequence[RankLinks | None]) -> AllReduce | None:
+    """Summarise the all-reduce times of all ranks, or return None if no size was measured by all ranks."""
     by_size: dict[int, list[tuple[float, ...]]] = defaultdict(list)
     for rank in ranks:
         for each in rank.allreduce if rank else ():
@@ -252,6 +256,7 @@ def _summarize_allreduce(ranks: Sequence[RankLinks | None]) -> AllReduce | None:
 
 
 def _summarize_host_copies(spec: LinkSpec, ranks: Sequence[RankLinks | None]) -> HostCopies | None:
+    """Summarise the copies between hosts and devices, or return None if none was measured."""
     copies = {name: [rank and getattr(rank, name) for rank in ranks] for name in ("to_device", "from_device")}
     sizes = [times.size_bytes for times in copies["to_device"] if times]
     if not sizes:

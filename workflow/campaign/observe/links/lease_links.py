@@ -119,6 +119,7 @@ def _measure_with_ranks(
 def _describe_failures(
     ended: StepEnd, ranks: Sequence[RankLinks | None], devices: Sequence[MeasuredDevice], limit_s: float
 ) -> list[str]:
+    """Describe a timeout of the measurement, or the ranks that failed or wrote no result."""
     if ended.timed_out:
         return [f"the measurement was stopped after {limit_s:g} s, and its results were discarded"]
     messages = []
@@ -182,6 +183,7 @@ class LinkStage:
         return name, flag_slow_links(self.store.read_shared_document(name), system.links, scale, tolerance_pct)
 
     def _measure(self, launcher: Launcher, when: When, directory: Path, marker: str) -> dict[str, Any]:
+        """Measure the links, store the shared document, and return the entry of this use."""
         devices = [device.model for host in self.composition.hosts for device in host.devices if device.computes]
         runs_on = self.campaign.find_device_model(devices[0]).runs_on if devices else "cpu"
         log = self.results.logs / self.lease / f"links.{when}.log"

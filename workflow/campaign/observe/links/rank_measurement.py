@@ -120,6 +120,7 @@ class RankMeasurement:
                 self._leave_out(size, f"stopped at the time limit of the stage ({self.spec.budget_s:g} s)", counts)
 
     def build_result(self, error: str = "") -> RankLinks:
+        """Return the measurements of this rank, with an error if it failed."""
         to_device, from_device = self._copies or (None, None)
         return RankLinks(
             rank=self.place.rank,
@@ -140,6 +141,7 @@ class RankMeasurement:
         )
 
     def leave_group(self) -> None:
+        """Leave the process group of all ranks."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -165,12 +167,14 @@ class RankMeasurement:
         return bool(word.item())
 
     def _wait_for_turn(self, may_stop: bool) -> bool:
+        """Wait for all ranks, and return False if rank 0 stops because the time ran out."""
         return self._agree(not may_stop or self._remaining_s() > 0)
 
     def _remaining_s(self) -> float:
         return self.spec.budget_s - (time.monotonic() - self._started_s)
 
     def _fits_in_time(self, size: int, counts: bool) -> bool:
+        """Return whether the forecast time of a size is within the remaining time."""
         times = (self.spec.warmup + self.spec.repeats) * self._share if counts else 1.0
         return self._forecast.predict_pass_s(size) * times <= self._remaining_s()
 
@@ -186,6 +190,7 @@ class RankMeasurement:
         return not word.item()
 
     def _leave_out(self, size: int, why: str, counts: bool) -> None:
+        """Drop the measurements of a size, and list it as left out unless it is auxiliary."""
         # All ranks stop between the same two pairs, when some have already measured this size with some peers.
         every: list[list[Any]] = [self._unidirectional, self._bidirectional, self._allreduce]
         for times in every:
@@ -249,6 +254,7 @@ class RankMeasurement:
                 yield sum(pair) - rank, rank == pair[0]
 
     def _measure_allreduce(self, buffer: torch.Tensor, first: bool) -> bool:
+        """Measure all-reduce operations of one size, and return False if the time ran out."""
         times = []
         for _ in range(self.spec.warmup + self.spec.repeats):
             if not self._wait_for_turn(may_stop=not first):

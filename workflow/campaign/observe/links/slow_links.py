@@ -163,6 +163,7 @@ def _find_slow_host_copies(
 
 
 def _find_high_latencies(document: Mapping[str, Any]) -> Iterator[_SlowLink]:
+    """Yield the pairs whose latency is far above the median of their kind."""
     by_kind: dict[str, dict[str, float]] = defaultdict(dict)
     for out, to, kind, latency_us in _iterate_pairs(document, "latency_us"):
         by_kind[kind][_format_pair(document, out, to)] = latency_us
@@ -178,6 +179,7 @@ def _find_high_latencies(document: Mapping[str, Any]) -> Iterator[_SlowLink]:
 
 
 def _describe_slow_link(ends: str, rate: float, kind: str, expected: float, whose: str) -> _SlowLink:
+    """Describe a slow link by its rate and the expected rate (GB/s)."""
     under = 1 - rate / expected
     text = f"{ends}: {rate:.3g} GB/s, {100 * under:.0f} % below the {expected:.3g} GB/s of {whose.format(kind=kind)}"
     return -under, text

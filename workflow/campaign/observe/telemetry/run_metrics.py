@@ -240,6 +240,7 @@ def _describe_idle_device(device: _SampledDevice, run: TimeWindow) -> tuple[str,
 
 
 def _strip_prefixes(part: str) -> str:
+    """Return the UUID of a part in lower case without the prefixes `gpu:`, `GPU-` and `MIG-`."""
     return part.partition(":")[2].lower().removeprefix("gpu-").removeprefix("mig-")
 
 
@@ -276,6 +277,7 @@ def _all_or_none(values: Iterable[T | None]) -> list[T]:
 def _mean_and_peak(
     series: Iterable[SampleSeries | None], window: TimeWindow, mean: str, peak: str
 ) -> Iterator[tuple[str, float]]:
+    """Yield the mean and the peak of several series under these names. An empty name yields no peak."""
     if known := _all_or_none(series):
         yield mean, sum(each.mean(window) for each in known) / len(known)
         if peak:
@@ -283,6 +285,7 @@ def _mean_and_peak(
 
 
 def _rate_metrics(series: Sequence[SampleSeries | None], window: TimeWindow, name: str) -> Iterator[tuple[str, float]]:
+    """Yield the mean and the peak rate (GB/s) of byte counters."""
     rates = _all_or_none(each.growth_rate(window) if each else None for each in series)
     fastest = _all_or_none(each.max_growth_rate(window) if each else None for each in series)
     if rates and fastest:
@@ -323,6 +326,7 @@ def _pcie_link_metrics(devices: Sequence[_SampledDevice], window: TimeWindow) ->
 
 
 def _sampling_metrics(devices: Sequence[_SampledDevice]) -> Iterator[tuple[str, float]]:
+    """Yield the sampling interval and the cost of a sample."""
     if known := [device.samples for device in devices if device.samples.look_s]:
         yield "telemetry_interval_s", max(each.interval_s for each in known)
         yield "telemetry_look_s", max(each.look_s for each in known)
@@ -337,6 +341,7 @@ def _device_energy_j(device: _SampledDevice, window: TimeWindow) -> float | None
 
 
 def _host_metrics(hosts: Sequence[HostSamples], window: TimeWindow) -> Iterator[tuple[str, float]]:
+    """Yield the metrics of processors, memory, disks, networks and energy of the hosts, and of the samplers."""
     machines = list({host.machine: host for host in reversed(hosts)}.values())
     networks = list({(host.machine, host.network): host for host in reversed(hosts)}.values())
     yield from _processor_metrics(machines, window)
@@ -373,6 +378,7 @@ def _find_covering_series(host: HostSamples, part: str, quantity: str, window: T
 def _sum_covering_series(
     host: HostSamples, kinds: Sequence[str], quantity: str, window: TimeWindow
 ) -> SampleSeries | None:
+    """Return the sum of a counter over all parts of these kinds, or None if it does not cover the window."""
     total = sum_counters([each for part in host.list_parts(*kinds) if (each := host.find_series(part, quantity))])
     return total if total and total.covers(window, host.interval_s) else None
 
@@ -394,6 +400,7 @@ def _processor_metrics(machines: Sequence[HostSamples], window: TimeWindow) -> I
 
 
 def _busy_share_pct(host: HostSamples, part: str, quantity: str, window: TimeWindow) -> float | None:
+    """Return the share (percent) of all processor time that a quantity takes, or None if it is unknown."""
     busy, every = (
         _find_covering_series(host, part, quantity, window),
         _find_covering_series(host, part, "cpu_all_s", window),

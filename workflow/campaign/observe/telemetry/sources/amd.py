@@ -18,17 +18,20 @@ AmdCall = Callable[[Any, Any], dict[str, Any]]
 
 
 def _read_activity(smi: Any, handle: Any) -> dict[str, Any]:
+    """Read the utilisation of a device and of its memory (percent)."""
     found = smi.amdsmi_get_gpu_activity(handle)
     return {"utilisation_pct": found["gfx_activity"], "memory_access_pct": found["umc_activity"]}
 
 
 def _read_power(smi: Any, handle: Any) -> dict[str, Any]:
+    """Read the power of a device (W): the current power if the device reports it, otherwise the mean power."""
     found = smi.amdsmi_get_power_info(handle)
     now, mean = found.get("current_socket_power"), found.get("average_socket_power")
     return {"power_w": now if isinstance(now, int | float) and now else mean}
 
 
 def _read_energy(smi: Any, handle: Any) -> dict[str, Any]:
+    """Read the energy counter of a device (J)."""
     found = smi.amdsmi_get_energy_count(handle)
     return {
         "energy_j": found["energy_accumulator"] * found["counter_resolution"] / 1e6
@@ -36,6 +39,7 @@ def _read_energy(smi: Any, handle: Any) -> dict[str, Any]:
 
 
 def _read_ecc_counts(smi: Any, handle: Any) -> dict[str, Any]:
+    """Read the numbers of corrected and uncorrected memory errors of a device."""
     found = smi.amdsmi_get_gpu_total_ecc_count(handle)
     return {"ecc_corrected_count": found["correctable_count"], "ecc_uncorrected_count": found["uncorrectable_count"]}
 
@@ -94,6 +98,7 @@ def create_probes(smi: Any) -> list[Probe]:
 
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
+    """Open the probes of this host's AMD devices. Raises DevicesUnreadableError if the package cannot be loaded."""
     if not Path(_DRIVER).exists():
         return []
     try:

@@ -99,6 +99,7 @@ def parse_networks(text: str, is_card: Callable[[str], bool]) -> Iterator[Sensor
 
 
 def parse_load(text: str) -> Iterator[SensorReading]:
+    """Parse /proc/loadavg into the load average over one minute."""
     yield "host", "load_1min", float(text.split()[0])
 
 
@@ -156,6 +157,7 @@ def open_energy_probe(powercap: Path = _SYS / "class/powercap") -> Probe | None:
 
 
 def open_infiniband_probe(adapters: Path = _SYS / "class/infiniband") -> Probe | None:
+    """Open a probe of the InfiniBand ports with byte counters, or return None if there are none."""
     counters = {
         f"port:{ports.parents[2].name}/{ports.parent.name}": ports
         for ports in sorted(adapters.glob("*/ports/*/counters"))
@@ -170,6 +172,7 @@ def _has_device(directory: Path) -> Callable[[str], bool]:
 
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
+    """Open the probes of this host's processors, memory, disks, networks and energy, and of the sampler itself."""
     ticks_per_s, sockets = os.sysconf("SC_CLK_TCK"), socket_by_processor()
     is_disk, is_card = _has_device(_SYS / "block"), _has_device(_SYS / "class/net")
     files: dict[str, Callable[[str], Iterator[SensorReading]]] = {

@@ -30,6 +30,7 @@ class _Sysman:
     zes: Any
 
     def call_checked(self, name: str, *arguments: Any) -> None:
+        """Call a function of Sysman by its name. Raises _SysmanError if it does not succeed."""
         if getattr(self.zes, name)(*arguments) != self.zes.ZE_RESULT_SUCCESS:
             raise _SysmanError(name)
 
@@ -50,6 +51,7 @@ class _Sysman:
         return result
 
     def uuid(self, device: Any) -> str:
+        """Read the UUID of a device."""
         found = self.fill_structure(
             "zesDeviceGetProperties", device, "zes_device_properties_t", "ZES_STRUCTURE_TYPE_DEVICE_PROPERTIES"
         )
@@ -57,6 +59,7 @@ class _Sysman:
         return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
     def memory_mib(self, device: Any) -> float:
+        """Read the used memory of a device (MiB)."""
         used = 0
         for module in self.list_handles("zesDeviceEnumMemoryModules", "zes_mem_handle_t", device):
             kind = self.fill_structure(
@@ -70,10 +73,12 @@ class _Sysman:
         return used / _MIB
 
     def energy_j(self, device: Any) -> float:
+        """Read the energy counter of a device (J)."""
         card = self.list_handles("zesDeviceEnumPowerDomains", "zes_pwr_handle_t", device)[0]
         return float(self.fill_structure("zesPowerGetEnergyCounter", card, "zes_power_energy_counter_t").energy) / 1e6
 
     def clock_mhz(self, device: Any) -> float:
+        """Read the current clock of a device (MHz)."""
         domain = self.list_handles("zesDeviceEnumFrequencyDomains", "zes_freq_handle_t", device)[0]
         return float(
             self.fill_structure(
@@ -82,13 +87,14 @@ class _Sysman:
         )
 
     def temperature_c(self, device: Any) -> float:
+        """Read the temperature of a device (°C)."""
         sensor = self.list_handles("zesDeviceEnumTemperatureSensors", "zes_temp_handle_t", device)[0]
         found = c_double(0)
         self.call_checked("zesTemperatureGetState", sensor, byref(found))
         return found.value
 
     def activity_us(self, device: Any) -> list[tuple[int, int]]:
-        """Return the busy time and the clock (us) of all engines together, for the card or for each tile."""
+        """Read the busy time and the clock (us) of all engines together, for the card or for each tile."""
         activities = []
         for group in self.list_handles("zesDeviceEnumEngineGroups", "zes_engine_handle_t", device):
             kind = self.fill_structure(
@@ -144,6 +150,7 @@ def create_probes(zes: Any) -> list[Probe]:
 
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
+    """Open the probes of this host's Intel devices. The result is empty without the driver and its package."""
     if not _DRIVERS.exists():
         return []
     try:

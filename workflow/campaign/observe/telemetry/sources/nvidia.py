@@ -68,6 +68,7 @@ def _read_clocks(nvml: Any, handle: Any) -> Values:
 
 
 def _read_clock_reasons(nvml: Any, handle: Any) -> Values:
+    """Yield 1 for each reason that currently limits the clocks, and 0 for each other reason."""
     name = "nvmlDeviceGetCurrentClocksEventReasons"
     ask = getattr(nvml, name, None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
     reasons = ask(handle)
@@ -240,6 +241,7 @@ class _ByteCounters(_NvidiaDevice):
         return needed_s if self.is_cheap(needed_s) else float("inf")
 
     def is_cheap(self, every_s: float) -> bool:
+        """Return whether readings at this interval (seconds) take an acceptable share of a core."""
         return self._cost_s <= _MAX_BETWEEN_SHARE * every_s
 
 
@@ -265,6 +267,7 @@ class _XidProbe:
 
 
 def _error_codes(nvml: Any, names: Sequence[str]) -> list[int]:
+    """Return the codes of these NVML errors, without those that the package does not define."""
     return [getattr(nvml, f"NVML_ERROR_{name}") for name in names if hasattr(nvml, f"NVML_ERROR_{name}")]
 
 
@@ -324,6 +327,7 @@ def create_probes(
 def _create_device_probes(
     nvml: Any, device: NvmlDevice, options: SamplerOptions, clock: Callable[[], float]
 ) -> Iterator[Probe]:
+    """Yield the probes of one device or part."""
     handle, part = device.handle, f"gpu:{device.uuid}"
     calls: list[NvmlCall] = [_choose_memory_call(nvml), *_ALWAYS]
     for single, kinds in _SAMPLED_QUANTITIES:
@@ -348,6 +352,7 @@ def _create_device_probes(
 
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
+    """Open the probes of this host's NVIDIA devices. Raises DevicesUnreadableError if they cannot be read."""
     nvml, problem = load_nvml()
     if problem:
         raise DevicesUnreadableError(problem)

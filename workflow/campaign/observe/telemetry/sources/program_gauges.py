@@ -37,6 +37,14 @@ def read_start_ticks(pid: int) -> int | None:
 
 @dataclass
 class _GaugeFiles:
+    """Probe of the files that programs on this machine publish.
+
+    Attributes:
+        directory: directory of the files.
+        prefix: start of the file names of this machine.
+        documents: modification time and content of each file, by name.
+    """
+
     directory: Path
     prefix: str
     documents: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
@@ -65,6 +73,7 @@ class _GaugeFiles:
             yield from readings
 
     def _read_document(self, name: str) -> Mapping[str, Any]:
+        """Return the content of a file, which is read only if it has changed."""
         path = self.directory / name
         changed = path.stat().st_mtime_ns
         if self.documents.get(name, (None, {}))[0] != changed:
@@ -73,4 +82,5 @@ class _GaugeFiles:
 
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
+    """Open a probe of the directory in which programs publish their values, if there is one."""
     return [_GaugeFiles(options.gauges, f"{read_machine_id()}.")] if options.gauges else []
