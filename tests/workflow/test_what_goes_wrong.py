@@ -125,7 +125,7 @@ def test_a_device_that_no_host_ever_sees_is_reported(project: Project, monkeypat
     project.system(faults=[{"kind": "device_never_visible", "times": 2}])
     manifest = measure_here(project, "1x1-fabric.c1")
     assert len(manifest["missing"]) == 1
-    assert "not seen by the host" in manifest["reason"]
+    assert "not visible to the host" in manifest["reason"]
     assert project.held() == {}
     assert len(project.leases()) == 2
 
@@ -155,7 +155,7 @@ def test_a_device_that_cannot_be_released_is_told_and_released_later(project: Pr
     project.campaign(attach=["fabric"])
     project.system(faults=[{"kind": "leak", "times": 3}])
     said = project.measure()
-    assert "the fabric would not release" in said
+    assert "the fabric did not release" in said
     assert len(project.records()) == 1
     assert project.leases()[0]["leaked"]
     assert project.held() != {}

@@ -102,7 +102,7 @@ def test_a_site_that_is_as_its_file_says_is_ready(place: Place) -> None:
     assert done.exit_code == 0, done.output
     assert "4 cpu-rank, as in the system file" in done.output
     assert re.search(r"composed cpu-rank onto host\d: fabric \d", done.output)
-    assert "nothing is left" in done.output
+    assert "everything was released" in done.output
     assert "unverified" in done.output
     assert done.output.rstrip().splitlines()[-1].startswith("Ready")
     assert len(place.rack.list_free_devices()) == 4
@@ -126,7 +126,7 @@ def test_a_pool_that_differs_from_the_file_is_told(place: Place) -> None:
     place.write()
     done = place.fabric("check", "--yes")
     assert done.exit_code == 1
-    assert "4 cpu-rank found, the system file lists 6" in done.output
+    assert "4 cpu-rank found, but the system file lists 6" in done.output
     assert "nothing was changed" in done.output
     assert place.rack.changes == 0
 
@@ -268,7 +268,9 @@ def test_a_live_lease_of_other_results_is_released_only_by_the_name_of_its_owner
     journals.rename(place.directory / "theirs")
     release = ("reconcile", "--grace", "0", "--release", "--unjournaled")
     done = place.fabric(*release)
-    assert re.search(r"^\S+ of (\S+): other owner: .* may be using it, .* add --of \1$", done.output, re.MULTILINE)
+    assert re.search(
+        r"^\S+ of (\S+): other owner: .* may be in use; .* add --of \1 if it is not\)$", done.output, re.MULTILINE
+    )
     assert len(place.rack.list_free_devices()) == 2
     done = place.fabric(*release[:-1], "--of", getpass.getuser())
     assert (done.exit_code, "add --unjournaled" in done.output) == (1, True)
@@ -360,7 +362,7 @@ def test_a_recording_names_nobody_and_replays_to_the_same_verdicts(
         done = place.fabric("record", *asked, answer="n\n")
         assert done.exit_code == 0, done.output
         assert not file.exists()
-        assert "Replaced:" in done.output
+        assert "Replaced words:" in done.output
         done = place.fabric("record", *asked, "--yes")
         assert done.exit_code == 0, done.output
         assert "FAIL" not in done.output
@@ -439,8 +441,8 @@ def test_a_damaged_recording_is_not_replayed(damage: Callable[[str], str], told:
 
 
 def test_a_trial_names_what_is_free(place: Place) -> None:
-    for trial, told in ((("gpu9", "host1"), "free are: gpu1" if place.document["fabric"]["kind"] == "liqid" else "free are:"),
-                        (("gpu1", "host9"), "free are: host1, host2")):  # fmt: skip
+    free_devices = "free devices: gpu1" if place.document["fabric"]["kind"] == "liqid" else "free devices:"
+    for trial, told in ((("gpu9", "host1"), free_devices), (("gpu1", "host9"), "free hosts: host1, host2")):
         done = place.fabric("record", "--yes", "--trial", *trial)
         assert done.exit_code == 1
         assert told in done.output
@@ -470,7 +472,7 @@ def test_a_model_that_the_file_does_not_know_is_offered_as_the_fabric_calls_it(t
         place.document |= {"pool": [{"kind": "gpu", "model": "a100", "count": 2}], "devices": {}}
         place.write()
         told = place.fabric("check", "--look-only").output
-        assert "0 a100 found, the system file lists 2; the fabric has 'NVIDIA A100-PCIE-40GB'" in told
+        assert "0 a100 found, but the system file lists 2; the fabric has 'NVIDIA A100-PCIE-40GB'" in told
         place.write(models={"NVIDIA A100-PCIE-40GB": "a100"})
         told = place.fabric("check", "--look-only").output
         assert "2 a100, as in the system file" in told  # not three: the drive is no device, whatever its model
@@ -495,8 +497,8 @@ def test_plain_http_is_refused_unless_the_file_says_that_it_is_a_tunnel(tmp_path
         place.write(**plain)
         done = place.fabric("check", "--look-only")
         assert done.exit_code == 1
-        assert "anybody on the network can read the password" in done.output
+        assert "anyone on the network can read the password" in done.output
         place.write(**plain, tunnel=True)
         done = place.fabric("check", "--look-only")
         assert done.exit_code == 0, done.output
-        assert "it is a tunnel" in done.output
+        assert "the system file declares a tunnel" in done.output

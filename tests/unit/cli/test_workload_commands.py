@@ -217,7 +217,7 @@ def test_parse_shows_what_each_own_parser_matched_and_left_out(here: Path) -> No
     assert rows == [("step_time_s", r"step (\S+)", 5, 2, 3), ("loss", "loss", 1, 0, 1)]
     assert found["steps"]["measured"] == 3
     assert not any("to be measured" in flag for flag in found.get("flags", []))
-    assert "Own parsers" in command("parse", "program", "saved.log").output
+    assert "Matches of the workload's own parsers" in command("parse", "program", "saved.log").output
     flagged = told("parse", "program", "saved.log", "--steps", "2")["flags"]
     assert any("the log has 3 steps instead of the 2 to measure" in flag for flag in flagged)
 

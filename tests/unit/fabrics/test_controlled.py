@@ -135,7 +135,7 @@ def test_a_claim_alone_is_known_to_reconciliation(fabric: ControlledFabric, plan
 
 def test_a_lie_is_never_a_lease(fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path) -> None:
     plane.faults = ["lie", "lie", "lie"]
-    with pytest.raises(Exception, match="read back less than composed"):
+    with pytest.raises(Exception, match="reports less than was composed"):
         acquire_lease(fabric, asked(), tmp_path / "leases", wait_s=0, poll_s=0)
     assert len(plane.rack.list_free_devices()) == 5
     assert Journal(tmp_path / "leases", "one").state == "RELEASED"
@@ -183,7 +183,7 @@ def test_what_carries_another_mark_by_now_is_not_detached(fabric: ControlledFabr
 
 def test_what_the_host_does_not_see_is_no_lease(fabric: ControlledFabric, plane: MemoryPlane, tmp_path: Path) -> None:
     plane.rack.devices["gpu1"].quirks.add("never_visible")
-    with pytest.raises(Exception, match="not seen by the host"):
+    with pytest.raises(Exception, match="not visible to the host"):
         acquire_lease(fabric, asked(devices=4), tmp_path / "leases", wait_s=0, poll_s=0, visibility_timeout_s=0.05)
     assert len(plane.rack.list_free_devices()) == 5
 

@@ -141,7 +141,7 @@ def test_a_whole_campaign_has_no_problem(results: Results) -> None:
     journal_of(results)
     assert list(find_problems(results)) == []
     said = CliRunner().invoke(main, ["verify", str(results.directory)])
-    assert (said.exit_code, "is whole" in said.output) == (0, True)
+    assert (said.exit_code, "is intact" in said.output) == (0, True)
 
 
 @pytest.mark.parametrize(
