@@ -292,7 +292,7 @@ def test_a_directory_of_one_user_or_of_everybody_leaves_the_umask(place: Path, m
     said = as_user(BERT, 0o022, lambda: work(place / "results"))
     assert re.search(
         f"/results/.*: could not be written or read .Permission denied.; fix permissions: .*/results belongs to user {ANNA}, "
-        rf"group {ANNA} .drwx------., and you are {BERT}; {ANNA} can share it: chgrp -R \S+ (\S+) && chmod -R g\+rwX \1, then",
+        rf"group {ANNA} .drwx------., and you are {BERT}; {ANNA} can share it with: chgrp -R \S+ (\S+) && chmod -R g\+rwX \1, then",
         said,
     ), said
 

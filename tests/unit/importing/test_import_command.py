@@ -258,7 +258,7 @@ def test_the_log_itself_can_say_what_it_is_of() -> None:
     assert (one.source is not None and one.source.timed) is False
     assert one.started == one.ended
     assert "no configuration in the map has hosts 3, devices_per_host 2" in why(document, "a/2.txt")
-    assert "hosts fc1: configuration '2x2' has 2" in why(document, "a/3.txt")
+    assert "has the hosts fc1, but configuration '2x2' has 2 hosts" in why(document, "a/3.txt")
     assert why(document, "a/4.txt") == "a global batch of 250 is not a multiple of 4 ranks"
     # What nothing says is absent, not zero.
     runs = tables().runs
