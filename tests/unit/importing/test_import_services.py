@@ -119,7 +119,7 @@ def test_several_results_in_one_file_are_runs_where_the_map_says_so() -> None:
 @pytest.mark.parametrize(
     ("workload", "name", "words"),
     [
-        ({}, "bert-nano", "gives its numbers in files of its own"),
+        ({}, "bert-nano", "writes its results to other files than its log"),
         ({"command": ["serve"]}, "llm", "no other key is allowed"),
     ],
 )

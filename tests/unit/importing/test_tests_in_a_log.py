@@ -127,7 +127,7 @@ def test_each_test_may_be_the_value_of_an_option() -> None:
     [
         ({"tests": "kind"}, "'kind' can be said of no log"),
         ({"tests": "program", "path": "{workload}-{repetition}.log"}, "test 1 of 2 has no name"),
-        ({"tests": "repetitions", "path": "{workload}-{repetition}.log"}, "write * for {repetition}"),
+        ({"tests": "repetitions", "path": "{workload}-{repetition}.log"}, "write * instead of {repetition}"),
     ],
 )
 def test_what_cannot_be_is_told(pattern: dict[str, Any], words: str) -> None:

@@ -393,8 +393,8 @@ class _RunAssigner:
 
     def assign_runs(self, entries: Sequence[ScannedLog]) -> list[ScannedLog]:
         """Return the entries with their cell, run number and outcome, or with the reason why they are not read."""
-        entry_by_name: dict[str, ScannedLog] = {}  # by path and test
-        # First logs that have a record, then those that state their repetition. The remaining logs get free numbers.
+        entry_by_name: dict[str, ScannedLog] = {}
+        # Logs with a record come first, then logs that state their repetition. The remaining logs get free numbers.
         for entry in sorted(entries, key=self.get_priority):
             try:
                 entry_by_name[entry.name] = entry if entry.identity is None else self.assign_run(entry, entry.identity)

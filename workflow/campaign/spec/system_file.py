@@ -192,7 +192,7 @@ class SlurmSettings(SlurmOptions):
     """Selection of the hosts: by the composition (`pinned`) or by Slurm (`scheduler`). Default: `scheduler` on a static fabric,
     otherwise `pinned`."""
     strategy: Literal["static", "dynamic", "resume", "reservation"] = "static"
-    """Method by which Slurm gets to know composed devices. `static`: Slurm uses its gres.conf, and devices are composed only onto
+    """Method by which Slurm learns about composed devices. `static`: Slurm uses its gres.conf, and devices are composed only onto
     free hosts; `dynamic`: hosts register again with their devices; `resume`: the ResumeProgram of Slurm composes the devices;
     `reservation`: like `static`, but the hosts are reserved from before their recomposition until their release."""
     slurmd: SlurmdCommands | None = None
