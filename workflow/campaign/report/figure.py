@@ -348,7 +348,23 @@ def select_first_and_last(sorted_rows: pd.DataFrame) -> list[Any]:
 
 def describe_undrawn(count: int, noun: str, location: str = "data table") -> str:
     """Return a sentence for a caption, after a space, on how many items are not drawn; '' for none."""
-    return f" {wording.pluralize(count, f'further {noun}')} in the {location} only." if count > 0 else ""
+    verb = "is" if count == 1 else "are"
+    return f" {wording.pluralize(count, f'further {noun}')} {verb} only in the {location}." if count > 0 else ""
+
+
+def describe_marks(mark: str, counts: Iterable[int], methods: Iterable[str], value: str = "the mean") -> str:
+    """Return the sentence of a caption on what one mark is: 'Each bar is the mean of a cell (3 runs) with its 95 % interval.'
+
+    Args:
+        mark: what a cell is drawn as, such as 'bar'.
+        counts: numbers of runs of the cells.
+        methods: interval method of each cell.
+        value: value of a cell that is drawn.
+    """
+    runs = wording.format_run_counts(list(counts)).removeprefix("n = ")
+    if wording.format_interval_methods(methods):
+        return f"Each {mark} is {value} of a cell ({runs}) with its 95\u202f% interval."
+    return f"Each {mark} is {value} of a cell ({runs}, so no interval)."
 
 
 def build_figure_data(tables: Tables, style: Path | None = None) -> FigureData:
