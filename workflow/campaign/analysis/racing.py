@@ -34,7 +34,7 @@ from campaign.spec.cell import Cell
 from campaign.spec.race import DroppedConfiguration, RaceCandidate, RaceDocument, WorkloadRace
 from campaign.spec.run_numbers import list_compositions
 
-_HOST_CONFOUNDING_NOTE = "Some ran on hosts that no other one used, so the hosts may cause the difference."
+_HOST_CONFOUNDING_NOTE = "Some configurations ran on hosts that no other configuration used, so the hosts may cause the difference."
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _update_race(
     design, dropped = tables.design, dict(race.dropped)
     # After two compositions at least, each with a record of every run: a cell without a valid run has failed twice.
     cells = {name: [cell for cell in group if cell.id in design.cells] for name, group in race.cells.items()}
-    dropped |= {name: (0.0, f"it failed on every composition for {race.label}") for name in cells if not cells[name]}
+    dropped |= {name: (0.0, f"it failed on every composition with {race.label}") for name in cells if not cells[name]}
     cells = {name: group for name, group in cells.items() if group}
     if not cells:
         return replace(race, cells=cells, dropped=dropped)
@@ -161,9 +161,9 @@ def _update_race(
         if bounds[index, rival] < tolerance:
             bound, cell = float(bounds[index, rival]), best[rival][1]
             comparison = (
-                f"at most {wording.format_percent(100 * bound)} of {cell.configuration.name} (batch {cell.batch})"
+                f"it reaches at most {wording.format_percent(100 * bound)} of {cell.configuration.name} (batch {cell.batch})"
             )
-            dropped[name] = bound, f"{comparison} for {race.label}"
+            dropped[name] = bound, f"{comparison} with {race.label}"
             del cells[name]
     remaining = [index for index, name in enumerate(names) if name in cells]
     race = replace(race, cells=cells, dropped=dropped, note=note)

@@ -35,7 +35,7 @@ from campaign.spec.run_numbers import without_composition
 
 MAX_COMPOSITIONS, MAX_RUNS = 20, 6
 ASSUMED_PCT = {"composition": 1.0, "run": 1.0, "step": 5.0}
-"""Standard deviations that are assumed of a system on which nobody has measured."""
+"""Standard deviations that are assumed for a system without measurements."""
 _USUAL_COMPOSITIONS = (1, 2, 3, 5)
 _STEP_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -181,8 +181,8 @@ def parse_spread(text: str) -> Spread:
         match = re.fullmatch(r"\s*(\w+)\s+(\d+(?:\.\d+)?)\s*%?\s*", part)
         if match is None or match[1] not in deviations_pct:
             raise ConfigError(
-                f"--spread {text}: '{part.strip()}' is no standard deviation of composition, run or step; "
-                "write it like 'composition 1 %, run 0.5 %, step 5 %'"
+                f"--spread '{text}': '{part.strip()}' is not the standard deviation of a composition, run or step; "
+                "write, for example, 'composition 1 %, run 0.5 %, step 5 %'"
             )
         deviations_pct[match[1]] = float(match[2])
     return _build_assumed_spread(deviations_pct)
@@ -203,7 +203,7 @@ def _read_campaign_runs(plan: Plan, results_root: Path) -> Iterator[tuple[str, p
             try:
                 tables = read_tables(directory)
             except RecordError:
-                continue  # of another version, or being written
+                continue  # The tables are of another version, or they are being written.
             if tables.context["campaign"]["system"] == plan.campaign.system_names:
                 yield name, tables.runs
 
@@ -232,7 +232,7 @@ def estimate_spread(tables: Sequence[tuple[str, pd.DataFrame]]) -> Spread | None
         is_known = estimate.lease.is_known or estimate.lease_and_host.is_known
         composition_pct = 100.0 * float(np.sqrt(between_variance)) if is_known else ASSUMED_PCT["composition"]
         run_pct = float(np.sqrt(max(0.0, estimate.run.sd_pct**2 - error_pct**2)))
-        remark = "" if is_known else "; from composition to composition assumed, since each was composed once"
+        remark = "" if is_known else "; the spread between compositions is assumed, because each configuration was composed once"
         return Spread(composition_pct, run_pct, step_pct, f"{len(rows)} runs of campaign {name}{remark}")
     return None
 

@@ -100,8 +100,8 @@ def compare(
     metric, other_metric = read_primary_metric(base.context), read_primary_metric(other.context)
     if (metric.name, metric.better) != (other_metric.name, other_metric.better):
         raise ConfigError(
-            f"{base.name} is compared by {metric.name} and {other.name} by "
-            f"{other_metric.name}; give both campaigns the same `metric`"
+            f"The primary metric of campaign {base.name} is {metric.name}, and that of {other.name} is "
+            f"{other_metric.name}; set the same `metric` in both campaigns"
         )
     matched = match_cells(base.cells, other.cells)
     rows = _compare_cells(matched, base, other, spread)
@@ -297,7 +297,7 @@ def _strip_failure_counts(failures: str) -> str:
 
 
 _UNTESTED_REASONS = {
-    intervals.CONFOUNDED_WITH_HOSTS: "each on hosts of its own",
+    intervals.CONFOUNDED_WITH_HOSTS: "each ran on different hosts",
     intervals.CAMPAIGNS_UNKNOWN: "the spread between campaigns is unknown",
 }
 
@@ -307,7 +307,7 @@ def _describe_change(row: Mapping[Any, Any]) -> str:
     if not np.isfinite(row["ratio"]):
         return ""
     if not np.isfinite(row["low"]):
-        return "one run, no interval"
+        return "no interval: only one run"
     if not row["tested"]:
         return f"not tested: {_UNTESTED_REASONS.get(row['method'], 'one composition each')}"
     if row["p_holm"] < SIGNIFICANCE_LEVEL:
@@ -385,10 +385,10 @@ def _compare_by_metric(
             hint = (
                 f"did you mean '{suggestions[0]}'?"
                 if suggestions
-                else f"there are: {', '.join([metric.label, STATE, *numeric])}"
+                else f"allowed quantities: {', '.join([metric.label, STATE, *numeric])}"
             )
             raise ConfigError(
-                f"--fail-on '{rule.text}': not both campaigns have the quantity '{rule.quantity}'; {hint}"
+                f"--fail-on '{rule.text}': at least one of the campaigns lacks the quantity '{rule.quantity}'; {hint}"
             )
     design = comparisons.build_design(_combine_runs(*runs), column=rule.quantity, higher_is_better=False)
     compared_cells, reference_cells = (

@@ -62,8 +62,8 @@ def parse_rule(text: str) -> RegressionRule:
     match = _RULE.fullmatch(text)
     if match is None:
         raise ConfigError(
-            f"--fail-on '{text}': is no rule; write a quantity, one of < <= > >= and a change in percent, such as "
-            "'throughput < -5%' or 'energy_per_sample_j > 10%', or 'state'"
+            f"--fail-on '{text}' is not a valid rule; write 'state', or a quantity, one of < <= > >= and a change in percent, "
+            "such as 'throughput < -5%' or 'energy_per_sample_j > 10%'"
         )
     quantity, test, limit = match.groups()
     return RegressionRule(" ".join(text.split()), quantity, test, float(limit))

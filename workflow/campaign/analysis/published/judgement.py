@@ -190,8 +190,8 @@ class ClaimScore:
 
     def __str__(self) -> str:
         words = (
-            f"{self.reached} of {wording.pluralize(self.claims, 'claim')} can be reached: {self.inside} inside the stated range, "
-            f"{self.near} within {NEAR_PCT:g} % of it, {self.reached - self.inside - self.near} further off or undecided"
+            f"{self.reached} of {wording.pluralize(self.claims, 'claim')} can be checked: {self.inside} inside the stated range, "
+            f"{self.near} within {NEAR_PCT:g} % of it, {self.reached - self.inside - self.near} farther off or undecided"
         )
         return (
             words

@@ -160,7 +160,7 @@ def _throughput_design(tables: Tables) -> Design:
         return tables.design
     if not (tables.runs["throughput_per_s"] > 0).any():
         raise NotMeasuredError(
-            f"no run has a throughput: the campaign measures {name}; 'metric_ratio' compares such a number"
+            f"no run has a throughput, because the campaign measures {name}; use 'metric_ratio' to compare this metric"
         )
     return comparisons.build_design(tables.runs, campaign.get("protocol"), column="throughput_per_s")
 
@@ -235,7 +235,7 @@ def _count_trend(rows: pd.DataFrame, mapping: CampaignMapping, tables: Tables) -
                 in_order += group["_value"][second_index] > group["_value"][first_index]
                 opposite += group["_high"][second_index] < group["_low"][first_index]
     if count < 3:
-        raise NotMeasuredError(f"fewer than three cells are alike in all but '{mapping.along}'")
+        raise NotMeasuredError(f"fewer than three pairs of cells differ in '{mapping.along}' alone")
     return Trend(count, int(in_order), int(opposite))
 
 
@@ -253,7 +253,7 @@ def _evaluate_efficiency(
         drop=True
     )
     if efficiency_pairs.empty:
-        raise NotMeasuredError("no two numbers of devices were measured")
+        raise NotMeasuredError("only one number of devices was measured")
     design = _throughput_design(tables)
     ratios = comparisons.compute_ratios(efficiency_pairs["cell_id"], efficiency_pairs["cell_id_first"], design)
     scale = (100 * efficiency_pairs["ranks_first"] / efficiency_pairs["ranks"]).to_numpy()
@@ -277,7 +277,7 @@ def _evaluate_variation(mapping: CampaignMapping, references: ReferenceSet, tabl
         other_mapping = mapping.model_copy(update={"models": mapping.against_models})
         other_rows = select_cells(measured_cells, references, other_mapping)
         if set(other_rows["workload"]) & set(rows["workload"]):
-            raise NotMeasuredError("one workload stands for both models")
+            raise NotMeasuredError("the same workload represents both models")
         return ClaimValues(
             (_subtract_medians(spread, _compute_variation(other_rows, other_mapping, design)),),
             describe_condition_mismatches(rows, references, mapping),
@@ -316,7 +316,7 @@ def _compute_variation(rows: pd.DataFrame, mapping: CampaignMapping, design: Des
     groups = rows[cv.notna()].groupby(keys, sort=False)
     variation = groups.first().reset_index()
     if variation.empty:
-        raise NotMeasuredError("no two otherwise equal compositions were measured")
+        raise NotMeasuredError("no two compositions that are otherwise equal were measured")
     bound_inputs = zip(
         variation["_value"] / 100, groups.size(), groups["_variance"].mean(), groups["_freedom"].min(), strict=True
     )
@@ -335,7 +335,7 @@ def _evaluate_outcomes(mapping: CampaignMapping, references: ReferenceSet, cells
         raise NotMeasuredError("none of these cells was run")
     if mapping.compute == "planned_runs":
         minimum = float(rows["n_planned"].min())
-        return ClaimValues((ClaimValue(minimum, minimum, minimum, "fewest of any cell", exact=True),))
+        return ClaimValues((ClaimValue(minimum, minimum, minimum, "fewest runs of any cell", exact=True),))
     mismatches = describe_condition_mismatches(rows, references, mapping)
     if mapping.compute == "outcome":
         outcomes = [
@@ -368,7 +368,7 @@ def _evaluate_links(mapping: CampaignMapping, links: Sequence[Mapping[str, Any]]
     if mapping.compute == "host_to_device_gb_per_s":
         copies = [(link["document"].get("host_device") or {}).get("h2d_gb_per_s") or () for link in links]
         values_measured = [value for values in copies for value in values if value is not None]
-        median_range = _median_and_range(values_measured, "no copies from host to device were measured")
+        median_range = _median_and_range(values_measured, "copies from host to device were not measured")
         return ClaimValues((ClaimValue(*median_range, f"{len(values_measured)} devices"),))
     matrix = _LINK_MATRICES[mapping.compute]
     link_pairs = list(_iterate_link_pairs(links, matrix, mapping.ends))
@@ -395,7 +395,7 @@ def _evaluate_links(mapping: CampaignMapping, links: Sequence[Mapping[str, Any]]
 
 def _describe_missing_link(ends: Sequence[str]) -> str:
     """Describe which kind of link was not measured."""
-    return f"no link between a {' and a '.join(ends)} device of one host was measured"
+    return f"no link between a {' and a '.join(ends)} device on the same host was measured"
 
 
 def _median_and_range(values: Sequence[float], reason: str) -> tuple[float, float, float]:

@@ -97,7 +97,7 @@ def pair_cells(cells: pd.DataFrame, references: ReferenceSet, mapping: CampaignM
     )
     merged = merged[merged["cell_id"] != merged["against_cell_id"]]
     if merged.empty:
-        raise NotMeasuredError("no two measured cells differ in this alone")
+        raise NotMeasuredError("no two measured cells differ only in the claimed property")
     return _keep_fewest_mismatches(merged.reset_index(drop=True), references, mapping.models)
 
 
@@ -109,7 +109,7 @@ def _find_candidates(cells: pd.DataFrame, references: ReferenceSet, mapping: Cam
     rows = filter_by_expression(filter_by_models(cells, references, mapping.models), references, mapping.of)
     if rows.empty:
         model_text = f" of {' or '.join(mapping.models)}" if mapping.models else ""
-        raise NotMeasuredError(f"no cell{model_text} fits" + ("" if mapping.of == "True" else f": {mapping.of}"))
+        raise NotMeasuredError(f"no cell{model_text} matches" + ("" if mapping.of == "True" else f": {mapping.of}"))
     return rows.assign(**{MISMATCH_COUNT: _count_mismatches(rows, references, mapping)})
 
 
@@ -134,7 +134,7 @@ def describe_condition_mismatches(
             ]
         ):
             descriptions[
-                f"{_PROGRAM_PREFIX}{value} instead of {_join_with_or(documented_workloads) or 'the document’s own'}"
+                f"{_PROGRAM_PREFIX}{value} instead of {_join_with_or(documented_workloads) or 'the program of the document'}"
             ] = None
         if model.batch and mapping.compute != "largest_batch":
             for value in _list_distinct(model_rows.loc[~model_rows["batch"].isin(model.batch), "batch"]):

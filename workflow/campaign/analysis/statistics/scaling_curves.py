@@ -174,7 +174,7 @@ def describe_fit(row: Mapping[str, Any]) -> str:
 
     residual = wording.format_percent(row["fit_residual_pct"])
     caveat = (
-        "" if row["fit_holds"] else f"; it does not describe the points, which lie {residual} off it (root mean square)"
+        "" if row["fit_holds"] else f"; the model does not fit: points deviate from it by {residual} (root mean square)"
     )
     if model == AMDAHL:
         return f"Amdahl: {format_parameter('amdahl_serial_pct', wording.format_percent)} serial{caveat}"

@@ -33,7 +33,7 @@ _MAD_TO_SD = 1.4826
 _MIN_RUNS_FOR_LEASE_MEDIAN = 3
 _MIN_LOG_DIFFERENCE = 1e-4
 ERROR_FROM_LEASES = "the spread of leases on the same hosts"
-ERROR_FROM_OTHER_HOSTS = "the spread of the other hosts with their leases among each other"
+ERROR_FROM_OTHER_HOSTS = "the spread among the other hosts, including their leases"
 
 Codes = npt.NDArray[np.int64]
 
@@ -247,13 +247,13 @@ class _HostComparison:
         if difference is None:
             if has_too_few_hosts:
                 why = (
-                    f"fewer than {MIN_HOSTS} hosts with a cell in common, and none with two leases: a slow lease looks like a "
-                    "slow host"
+                    f"fewer than {MIN_HOSTS} hosts share a cell and none has two leases, so a slow lease cannot be distinguished "
+                    "from a slow host"
                 )
             elif excluded_hosts:
-                why = f"no cell was run both on it and elsewhere, without {', '.join(excluded_hosts)}"
+                why = f"no cell was run both on this host and on others, except on {', '.join(excluded_hosts)}"
             else:
-                why = "no cell was run both on it and elsewhere"
+                why = "no cell was run both on this host and on others"
             return HostResult(host, nan, nan, nan, nan, nan, (), int(self.is_on_host[host].sum()), 0, (), why)
         half_width = float(student_quantile(difference.freedom)) * difference.difference.error
         slowdown_pct, low_pct, high_pct = (

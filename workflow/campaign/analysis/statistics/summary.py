@@ -141,7 +141,7 @@ def summarize_samples(values: npt.ArrayLike, groups: npt.ArrayLike, count: int) 
     """
     sample_values, sample_index = np.asarray(values, dtype=np.float64), np.asarray(groups, dtype=np.int64)
     if np.isnan(sample_values).any():
-        raise ValueError("a sample holds nan; leave runs without a number out of it")
+        raise ValueError("A sample contains nan; exclude runs without a number")
     order = np.argsort(sample_index, kind="stable")
     sizes = np.bincount(sample_index, minlength=count)
     starts = np.cumsum(sizes) - sizes

@@ -198,7 +198,7 @@ def estimate_components(
     """
     rate = np.asarray(throughput, dtype=np.float64)
     if not (rate > 0).all():
-        raise ValueError("a throughput is not positive; leave runs without a valid one out")
+        raise ValueError("Throughputs must be positive; exclude runs without a valid throughput")
     order = np.argsort(encode_labels(cell), kind="stable")
     runs = _CodedRuns(
         np.log(rate)[order], encode_labels(cell)[order], encode_labels(lease)[order], encode_labels(hosts)[order]
@@ -254,17 +254,17 @@ def _explain_unknown_components(pairs: dict[str, int], variances: dict[str, floa
         no_repeats = "no cell was run twice on one lease, so the spread of leases cannot be separated from that of runs"
         return dict.fromkeys((RUN, LEASE, HOST, LEASE_AND_HOST), no_repeats)
     no_repeated_hosts = (
-        "every lease of a cell was on other hosts, so the spread of leases cannot be separated from that of hosts"
+        "every lease of a cell was on different hosts, so the spread of leases cannot be separated from that of hosts"
     )
     single_lease = (
-        "every cell was measured on one lease only, so this spread cannot be separated from the throughput of the cell"
+        "every cell was measured on only one lease, so this spread cannot be separated from the throughput of the cell"
     )
     confounded = no_repeated_hosts if LEASE_AND_HOST in variances else single_lease
     return {
         RUN: "",
         LEASE: confounded,
         HOST: "every cell was measured on one set of hosts" if pairs[LEASE] else confounded,
-        LEASE_AND_HOST: "they are told apart" if HOST in variances else confounded,
+        LEASE_AND_HOST: "both components are estimated separately" if HOST in variances else confounded,
     }
 
 

@@ -26,28 +26,28 @@ _MAX_INFORMATIVE_DIFFERENCE_PCT = 50.0
 
 
 SEQUENTIAL_RUNS_CAVEAT = (
-    "The runs of a cell came one after the other, not in blocks, so that drift of the system can pose as an effect."
+    "The runs of a cell followed each other instead of alternating in blocks, so drift of the system can look like an effect."
 )
 FIXED_LEASE_ORDER_CAVEAT = (
-    "Compositions were made in a fixed order, not in random blocks, so that drift of the system over the "
-    "campaign can pose as an effect."
+    "Compositions were made in a fixed order instead of random blocks, so drift of the system during the campaign can look "
+    "like an effect."
 )
 UNKNOWN_LEASE_ORDER_CAVEAT = (
-    "In which order compositions were made is not known, so that drift of the system can pose as an effect."
+    "The order of compositions is unknown, so drift of the system can look like an effect."
 )
 DRIFT_ADJUSTMENT_NOTE = (
     "Comparisons between compositions are adjusted: the cost of each run was divided by that of the reference in the same "
-    "composition. This removes drift of the system over the campaign, and adds the noise of the reference."
+    "composition. This removes drift of the system during the campaign and adds the noise of the reference."
 )
-RUN_VARIATION_ONLY = "one composition of each configuration was measured, and intervals hold run-to-run variation only"
+RUN_VARIATION_ONLY = "each configuration was measured on one composition, and intervals include only run-to-run variation"
 NOT_TESTED_ONE_COMPOSITION = (
-    "one composition each was measured, so this is not tested; the interval holds run-to-run variation only"
+    "each was measured on one composition, so this is not tested; the interval includes only run-to-run variation"
 )
-NOT_TESTED_DIFFERENT_HOSTS = "each ran on other hosts, whose own differences cannot be separated, so this is not tested"
-NOT_TESTED_SINGLE_RUN = "measured once each, so this is not tested"
-_SPREAD_FROM_OTHER_CELLS = "the spread of compositions is borrowed from other cells"
-_SPREAD_FROM_EARLIER_CAMPAIGNS = "the spread of compositions is borrowed from earlier campaigns on this system ({})"
-_SPREAD_FROM_OTHER_CHANGES = "the spread is that of the changes of other configurations"
+NOT_TESTED_DIFFERENT_HOSTS = "each ran on different hosts, whose effect cannot be separated, so this is not tested"
+NOT_TESTED_SINGLE_RUN = "each was measured once, so this is not tested"
+_SPREAD_FROM_OTHER_CELLS = "the spread of compositions is estimated from other cells"
+_SPREAD_FROM_EARLIER_CAMPAIGNS = "the spread of compositions is estimated from earlier campaigns on this system ({})"
+_SPREAD_FROM_OTHER_CHANGES = "the spread is estimated from the changes of other configurations"
 
 
 def is_significant(row: Mapping[Any, Any]) -> bool:
@@ -100,9 +100,9 @@ def _describe_compositions(row: Mapping[Any, Any]) -> str:
     counts = "one composition each" if cell_count == 1 else f"{cell_count:,} compositions each"
     counts = counts if cell_count == reference_count else f"{cell_count:,} against {reference_count:,} compositions"
     if method == intervals.T_BORROWED_SPREAD:
-        return f"{counts}, spread borrowed"
+        return f"{counts}, spread from other cells"
     if method == intervals.T_BORROWED_EARLIER_SPREAD:
-        return f"{counts}, spread borrowed from {row['lent_by']}"
+        return f"{counts}, spread from {row['lent_by']}"
     return (
         f"{counts}; {_SPREAD_FROM_OTHER_CHANGES} ({_spell_out_freedom(row)})"
         if method == intervals.T_BORROWED_CHANGE_SPREAD
@@ -115,13 +115,13 @@ def _list_alternative_causes(row: Mapping[Any, Any]) -> Sequence[str]:
     if not math.isfinite(row["ratio"] if "ratio" in row else row["p"]):
         return ()
     order_effect = (
-        "order not random or not known, so that drift can pose as an effect"
+        "the order is not random or unknown, so drift can look like an effect"
         if row["in_order"] and row["tested"]
         else ""
     )
     order_effect = "adjusted by the reference" if row.get("adjusted", False) else order_effect
-    noisy = f"noisy: compositions of {row['noisy']} differ more than those of others" if row.get("noisy") else ""
-    return order_effect, f"measured unlike: {row['unlike']}" if row["unlike"] else "", noisy
+    noisy = f"compositions of {row['noisy']} vary more than those of other configurations" if row.get("noisy") else ""
+    return order_effect, f"measured differently: {row['unlike']}" if row["unlike"] else "", noisy
 
 
 def _spell_out_freedom(row: Mapping[Any, Any]) -> str:
@@ -165,7 +165,7 @@ def describe_uncertainty(row: Mapping[Any, Any], low_pct: float, high_pct: float
     largest_pct = bound_difference_pct(low_pct, high_pct)
     if largest_pct > _MAX_INFORMATIVE_DIFFERENCE_PCT:
         power = f"{_describe_detectable_difference(row['least_detectable_pct'])} would have been detected"
-        return f": inconclusive, with too few or too uneven runs; {power}"
+        return f": inconclusive, because there are too few runs or they vary too much; {power}"
     return f": no difference larger than {wording.format_percent(largest_pct, _choose_decimals(largest_pct))}"
 
 
@@ -223,7 +223,7 @@ def _format_average(
     value, *ends = (convert_ratio(float(bound[0])) for bound in compute_average_ratio(rows, design).compute_bounds())
     low, high = sorted(ends)
     untested_rows = rows[~rows["tested"]]
-    reason = explain_missing_tests(untested_rows) if len(untested_rows) else "no composition was repeated"
+    reason = explain_missing_tests(untested_rows) if len(untested_rows) else "no configuration was composed repeatedly"
     return wording.format_with_interval(
         value, low, high, format_value, f"mean of {len(rows):,} cells", f"no interval: {reason}"
     )
@@ -241,7 +241,7 @@ def format_estimate_range(
         f"{format_value(row['shown'])} ({wording.format_axes(row, label_columns)})"
         for row in ordered.iloc[[0, -1]].to_dict("records")
     )
-    return f"estimates of single cells are from {first} to {last}"
+    return f"estimates of single cells range from {first} to {last}"
 
 
 def _describe_significance(
@@ -350,7 +350,7 @@ def list_limitations(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[s
     )
     if len(untested_rows):
         subject = wording.pluralize(len(untested_rows), "comparison") if len(tested) else "Comparisons"
-        sentences.append(f"{subject} not tested: {explain_missing_tests(untested_rows)}.")
+        sentences.append(f"{subject} {'was' if subject.startswith('1 ') else 'were'} not tested: {explain_missing_tests(untested_rows)}.")
     return tuple(
         sentence.strip()
         for sentence in (
@@ -419,8 +419,8 @@ def describe_step_mismatches(rows: pd.DataFrame) -> str:
         return ""
     first = rows.loc[rows["unlike"] != "", "unlike"].iloc[0]
     return (
-        f" {wording.pluralize(count, 'comparison')} {'is' if count == 1 else 'are'} between cells that were measured unlike "
-        f"(such as {first}), which the table marks."
+        f" {wording.pluralize(count, 'comparison')} {'is' if count == 1 else 'are'} between cells that were measured differently "
+        f"(such as {first}); the table marks them."
     )
 
 

@@ -41,7 +41,7 @@ from campaign.spec.run_numbers import (
 )
 from campaign.spec.superseded import RecordedHosts
 
-if TYPE_CHECKING:  # it brings pandas
+if TYPE_CHECKING:  # These modules import pandas, which is slow.
     import pandas as pd
 
     from campaign.analysis.tables.cells import CellPlan
@@ -225,7 +225,7 @@ def _list_imported_runs(planned_runs: Sequence[int], present_runs: Collection[in
 
 def _read_lease(path: Path) -> dict[str, Any]:
     """Read the document of a lease. Raises RecordError if it is damaged."""
-    with reject_damaged_document(path, "move it away, its lease is then shown as unknown"):
+    with reject_damaged_document(path, "move the file away; its lease is then shown as unknown"):
         return checked_lease(load_json(path))
 
 
@@ -233,7 +233,7 @@ def _read_missing_reasons(results: Results) -> dict[str, str]:
     """Read from the manifests the reason that the runs of a lease are missing, by lease."""
     reasons = {}
     for path in sorted(results.list_manifests(), key=lambda path: path.stat().st_mtime):
-        with reject_damaged_document(path, "delete this manifest, it is made again"):
+        with reject_damaged_document(path, "delete this manifest; it is written again"):
             document = load_json(path)
             reasons[document["lease"]] = str(document["reason"])
     return reasons
@@ -282,7 +282,7 @@ def _plan_cells(campaign_results: CampaignResults) -> list[CellPlan]:
     measured_runs: defaultdict[str, set[int]] = defaultdict(set)
     for record in campaign_results.records:
         measured_runs[record.cell_id].add(record.repetition)
-    default_reason = "no log of it was imported" if campaign.file.imported else "not measured yet"
+    default_reason = "no log of this run was imported" if campaign.file.imported else "not measured yet"
     # Prices in two currencies cannot be compared.
     has_prices = campaign.currency is not None
     plans = []

@@ -136,7 +136,7 @@ def write_all_tables(tables: Tables, directory: Path) -> None:
 
 def read_tables(directory: Path) -> Tables:
     """Read the tables from a directory. Raises RecordError with the name of an unreadable file."""
-    with reject_damaged_document(directory, "its tables are damaged; delete them and run again"):
+    with reject_damaged_document(directory, "the tables are damaged; delete them and run the command again"):
         runs, cells = (_read_parquet(directory / f"{name}.parquet") for name in ("runs", "cells"))
         leases, links, context = (load_json(directory / f"{name}.json") for name in DOCUMENT_NAMES)
         # A site of campaigns keeps only the reference among these.
@@ -147,7 +147,7 @@ def read_tables(directory: Path) -> Tables:
         links = [{**document, "document": dict(document["document"])} for document in links]
         ReportContext.model_validate(context)
         if context.get("prediction"):
-            raise RecordError(f"{directory}: its numbers are predictions of an earlier version, which are not shown")
+            raise RecordError(f"{directory}: the tables hold predictions of an earlier version, which are no longer supported")
     return Tables(runs, cells, leases, links, context, *series)
 
 
@@ -212,4 +212,4 @@ def write_runs_and_cells(directory: Path, runs: pd.DataFrame, cells: pd.DataFram
             table.to_parquet(directory / f"{name}.parquet", engine="pyarrow", compression="zstd", index=False)
             write_csv(table, directory / f"{name}.csv")
     except OSError as error:
-        raise RecordError(f"{directory}: tables could not be written ({error.strerror or error})") from error
+        raise RecordError(f"{directory}: the tables could not be written ({error.strerror or error})") from error

@@ -30,8 +30,8 @@ def list_reread_notes(records: Sequence[Record], store: RecordStore) -> Iterator
     for (when, workload, parser), count in runs.items():
         yield (
             f"The logs of {pluralize(count, 'run')} of workload {workload} were "
-            f"read again at {when}, by {parser}, without a run. The "
-            "numbers are of that reading; the records stay as they were measured."
+            f"read again at {when} by {parser}. The numbers come from "
+            "that reading; the records are unchanged."
         )
 
 
@@ -55,15 +55,15 @@ def list_parser_mismatch_notes(campaign: Campaign, records: Sequence[Record], st
         if count:
             yield (
                 f"{pluralize(count, 'run')} of workload {name} "
-                f"{'was' if count == 1 else 'were'} read by another parser than it has "
-                "now; 'campaign parse' reads the logs again."
+                f"{'was' if count == 1 else 'were'} read by another parser than its "
+                "present one; 'campaign parse' reads the logs again."
             )
 
 
 def list_label_notes(campaign: Campaign, records: Sequence[Record], store: RecordStore) -> Iterator[str]:
     """Yield notes on labels that are part of the identity of cells."""
     if label := campaign.file.version:
-        yield f"Measured as version '{label}': runs under another label, or without one, are other cells."
+        yield f"The cells were measured as version '{label}'. Runs with another label, or without a label, belong to other cells."
     files = [
         (name, text, label)
         for name, of_workload in campaign.inputs.items()
@@ -79,8 +79,8 @@ def list_label_notes(campaign: Campaign, records: Sequence[Record], store: Recor
             for document in campaign_documents
         } - {""}
         yield (
-            f"Input '{text}' of workload {name} counts by its version '{label}', and not by its content. Contents in these runs "
-            f"(SHA-256): {', '.join(sorted(contents)) or 'not known'}."
+            f"Input '{text}' of workload {name} is identified by its version '{label}' instead of its content. Its contents in "
+            f"these runs (SHA-256): {', '.join(sorted(contents)) or 'unknown'}."
         )
 
 
@@ -95,6 +95,6 @@ def list_update_notes(records: Sequence[Record], store: RecordStore) -> Iterator
         if len(counts) > 1:
             version_counts = ", ".join(f"{version} ({pluralize(count, 'run')})" for version, count in counts.items())
             yield (
-                f"Runs on {host} are of several versions of {package}: "
-                f"{version_counts}. A `version` of the campaign keeps them apart."
+                f"Runs on {host} used several versions of {package}: "
+                f"{version_counts}. Set `version` in the campaign file to separate them."
             )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TELEMETRY_COLUMNS = list_column_types(TELEMETRY)
 MAX_POINTS = 200
 MAX_CELLS = 60
-"""Maximum number of cells, so that tables of ten thousand cells stay small. More pictures are of no use."""
+"""Maximum number of cells, so that tables of ten thousand cells stay small. More figures would not help readers."""
 
 _GIGA = 1e9
 # Sampled values of a device: name in the samples -> quantity in the table.
@@ -164,7 +164,7 @@ def _read_samples(path: Path) -> list[HostSamples]:
                 table = pq.read_table(file, columns=names)
         columns = {name: table.column(name).to_pandas() for name in table.column_names}
     except (OSError, ValueError, LookupError, TypeError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise RecordError(f"{path}: cannot be read as samples ({error}); restore it, or move it away") from error
+        raise RecordError(f"{path}: the samples cannot be read ({error}); restore the file or move it away") from error
     groups = pd.DataFrame(columns).groupby(["host", "part", "quantity"], sort=False, observed=True)
     time, value = columns["time"].to_numpy(), columns["value"].to_numpy()
     hosts: defaultdict[str, dict[tuple[str, str], SampleSeries]] = defaultdict(dict)
