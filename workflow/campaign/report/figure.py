@@ -364,7 +364,7 @@ def describe_marks(mark: str, counts: Iterable[int], methods: Iterable[str], val
     runs = wording.format_run_counts(list(counts)).removeprefix("n = ")
     if wording.format_interval_methods(methods):
         return f"Each {mark} is {value} of a cell ({runs}) with its 95\u202f% interval."
-    return f"Each {mark} is {value} of a cell ({runs}, so no interval)."
+    return f"Each {mark} is {value} of a cell ({runs}, {'so ' if runs == '1 run' else ''}no interval)."
 
 
 def build_figure_data(tables: Tables, style: Path | None = None) -> FigureData:
