@@ -121,8 +121,8 @@ def _describe_overheads(rows: pd.DataFrame, panel_columns: list[str], design: De
                 cells,
                 design,
                 label_columns,
-                f"With attachment {treatment}, the same work takes {{}} more time",
-                f"overhead of attachment {treatment}",
+                f"The overhead of {treatment} is {{}}",
+                f"overhead of {treatment}",
                 lambda ratio: 100 * (1 / ratio - 1),
                 wording.format_percent,
             )

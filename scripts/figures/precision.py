@@ -67,7 +67,7 @@ def draw(data: FigureData) -> Drawing:
         caption=caption,
         glance=lambda: _draw_overview(rows),
         limits=(*panels.list_limits(), first, plot.describe_cut_intervals(rows, plot.RATE)),
-        findings=_describe_speedups(rows, panel_columns, data.design),
+        findings=_describe_speedups(rows, panel_columns, data.design, data.metric.performance),
         coverage=describe_cell_coverage(comparable_cells.select_varied_cells(data.cells, equal, "precision")),
     )
 
@@ -102,8 +102,8 @@ def _draw_overview(rows: pd.DataFrame) -> str:
     return plot.draw_glance_dots(dots, f"speed-up over {rows['reference'].iloc[0]}", 1.0)
 
 
-def _describe_speedups(rows: pd.DataFrame, panel_columns: list[str], design: Design) -> tuple[str, ...]:
-    """Return a sentence per precision with the mean and the range of its speed-ups, and one on cells without a value."""
+def _describe_speedups(rows: pd.DataFrame, panel_columns: list[str], design: Design, measure: str) -> tuple[str, ...]:
+    """Return sentences per precision on the mean and the range of its speed-ups, and one on cells without a value."""
     sentences = []
     reference = rows["reference"].iloc[0]
     label_columns = select_distinguishing_columns(rows, [*panel_columns, "batch"])
@@ -115,7 +115,7 @@ def _describe_speedups(rows: pd.DataFrame, panel_columns: list[str], design: Des
                     compared_rows,
                     design,
                     label_columns,
-                    f"{name} is {{}} as fast as {reference}",
+                    f"{name} reaches {{}} the {measure} of {reference}",
                     f"difference between {name} and {reference}",
                 )
             )
