@@ -115,7 +115,8 @@ def _describe_extremes(rows: pd.DataFrame, links: Sequence[Any]) -> tuple[str, .
         )
         ends = select_first_and_last(ranking)
         words = " and ".join(
-            f"{row['configuration']} reaches {wording.format_number(row[f'busbw_{size}_gb_per_s'])} GB/s" for row in ends
+            f"{row['configuration']} reaches {wording.format_number(row[f'busbw_{size}_gb_per_s'])} GB/s"
+            for row in ends
         )
         names = [str(row["configuration"]) for row in ends]
         ratio = f", a ratio of {compare_allreduce(links, *names, size)}" if len(ends) == 2 else ""

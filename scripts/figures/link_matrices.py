@@ -20,9 +20,7 @@ SECTION = (
     "measured at a time."
 )
 RESTS_ON = ("links",)
-METHOD = (
-    "the bandwidth of a pair of devices is measured from the send until the receiver confirms arrival, one pair at a time"
-)
+METHOD = "the bandwidth of a pair of devices is measured from the send until the receiver confirms arrival, one pair at a time"
 PLACE = 120
 COUNTERPARTS = {
     "Falcon: Table IV": "bandwidth and latency between local and fabric devices",

@@ -34,7 +34,12 @@ COUNTERPARTS = {
 _OOM_PATTERN = re.compile(r"\boom_(device|host)\b")
 _MAX_ROWS_PER_PANEL = 24  # labels of more rows would overlap
 _MARKS = {"ran": "o", "out": "X", "implied": ">", "failed": "."}
-_OUTCOME_TEXTS = {"ran": "ran", "out": "ran out of memory", "implied": "implied, not run", "failed": "failed for another reason"}
+_OUTCOME_TEXTS = {
+    "ran": "ran",
+    "out": "ran out of memory",
+    "implied": "implied, not run",
+    "failed": "failed for another reason",
+}
 
 
 def draw(data: FigureData) -> Drawing:

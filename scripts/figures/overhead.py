@@ -19,9 +19,7 @@ from campaign.report.figure import (
 )
 
 TITLE = "Local, hybrid and fabric"
-SECTION = (
-    "How much more time does the same work take with devices or storage attached through the fabric? Below zero is faster."
-)
+SECTION = "How much more time does the same work take with devices or storage attached through the fabric? Below zero is faster."
 RESTS_ON = ("links",)
 PART = ANSWERS
 PLACE = 90

@@ -19,9 +19,7 @@ from campaign.report.figure import (
 )
 
 TITLE = "Overhead by size"
-SECTION = (
-    "Is the overhead of the fabric larger for large models? It depends on the communication that computing does not hide."
-)
+SECTION = "Is the overhead of the fabric larger for large models? It depends on the communication that computing does not hide."
 RESTS_ON = ("links",)
 PART = ANSWERS
 WITH = "overhead"
@@ -216,7 +214,9 @@ def _describe_slopes(rows: pd.DataFrame, fits: pd.DataFrame, panel_columns: list
                 f"The overhead of {subject} changes by {slope} (not tested: each was measured on one composition)."
             )
         elif row["slope_p_holm"] < intervals.SIGNIFICANCE_LEVEL:
-            sentences.append(f"The overhead of {subject} {'grows' if row['slope'] > 0 else 'falls'} with size, by {slope}.")
+            sentences.append(
+                f"The overhead of {subject} {'grows' if row['slope'] > 0 else 'falls'} with size, by {slope}."
+            )
         else:
             p_text = verdict.format_p_value(row["slope_p_holm"])
             sentences.append(

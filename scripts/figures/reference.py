@@ -49,7 +49,9 @@ def draw(data: FigureData) -> Drawing:
             "Attachment": columns.text_column("attach"),
             "Hours after the first": lambda row: f"{row['time_h']:.2f}",
             "Runs": columns.count_column("runs"),
-            "Relative to the middle of the campaign": lambda row: wording.format_percent(100 * (row["relative"] - 1), 2),
+            "Relative to the middle of the campaign": lambda row: wording.format_percent(
+                100 * (row["relative"] - 1), 2
+            ),
         },
         data=rows.assign(time_s=3600 * rows["time_h"]).drop(columns=["cost", "time_h"]),
         caption=caption,
@@ -89,9 +91,7 @@ def _describe_consequence(data: FigureData) -> str:
     if is_adjusted({"protocol": data.protocol}):
         return "Comparisons between compositions are adjusted for it."
     if data.protocol.get("lease_order") in BLOCK_ORDERS:
-        return (
-            "Compositions were measured in random blocks, so the drift widens intervals but is not mistaken for an effect."
-        )
+        return "Compositions were measured in random blocks, so the drift widens intervals but is not mistaken for an effect."
     return f"{verdict.FIXED_LEASE_ORDER_CAVEAT} 'protocol: reference: adjust' removes the drift from comparisons."
 
 

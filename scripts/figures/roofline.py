@@ -30,9 +30,7 @@ _CURVE_POINTS = 100
 def draw(data: FigureData) -> Drawing:
     """Draw the efficiency of cells against the ratio of all-reduce time to compute time, with the bound that links set."""
     if data.metric.name != THROUGHPUT.name:
-        return nothing(
-            "computing time follows from throughput, but the campaign has another primary metric"
-        )
+        return nothing("computing time follows from throughput, but the campaign has another primary metric")
     if "allreduce_bytes_per_step" not in data.runs:
         return nothing("no workload reported the all-reduced bytes per step")
     rows = _tabulate_efficiencies(data)

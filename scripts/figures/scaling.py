@@ -227,7 +227,9 @@ def _describe_fits(rows: pd.DataFrame) -> Iterable[str]:
             f"{wording.format_count(count)} {'follows' if count == 1 else 'follow'} {_MODEL_NAMES[str(model)]}"
             for model, count in counts.items()
         ]
-        shares += [f"{unfitted_count:,} {'follows' if unfitted_count == 1 else 'follow'} no model"] if unfitted_count else []
+        shares += (
+            [f"{unfitted_count:,} {'follows' if unfitted_count == 1 else 'follow'} no model"] if unfitted_count else []
+        )
         yield f"Of {len(lines):,} lines, {', '.join(shares)}."
     elif unfitted_count:
         yield "No model fits the points of the line; the table has the nearest one."
@@ -240,9 +242,7 @@ def _describe_dips(rows: pd.DataFrame, label_columns: list[str]) -> Iterable[str
     """Yield a sentence per dip, the deepest first, and one with the number of further dips."""
     dips = rows[rows["dip"]].sort_values("dip_pct", ascending=False, kind="stable")
     for row in dips.head(_MAX_LISTED_DIPS).to_dict("records"):
-        dip_text = wording.format_with_interval(
-            row["dip_pct"], row["dip_low"], row["dip_high"], wording.format_percent
-        )
+        dip_text = wording.format_with_interval(row["dip_pct"], row["dip_low"], row["dip_high"], wording.format_percent)
         yield (
             f"Performance dips at {wording.format_axis_value('ranks', row['ranks'])}: it is {dip_text} below what both neighbours "
             f"predict ({wording.format_axes(row, label_columns)})."

@@ -72,7 +72,6 @@ def draw(data: FigureData) -> Drawing:
     )
 
 
-
 def _describe_batch_effect(effects: pd.DataFrame, panel_columns: list[str], design: Design) -> tuple[str, ...]:
     """Return sentences on the change of speed-ups from the smallest to the largest batch."""
     if effects.empty:

@@ -49,9 +49,7 @@ def draw(data: FigureData) -> Drawing:
     if rows.empty:
         return nothing("no run was sampled with a counter of PCIe, NVLink, network or storage")
     has_short_samples = bool(runs["flags"].str.contains(_SHORT_SAMPLE_FLAG, regex=False).any())
-    remarks = (
-        "PCIe rates of some runs come from 20 ms samples instead of counters." if has_short_samples else ""
-    )
+    remarks = "PCIe rates of some runs come from 20 ms samples instead of counters." if has_short_samples else ""
     design = comparisons.build_design(runs, data.protocol, column="pcie_all_gb_per_s")
     return bars.build_bar_drawing(data, rows, _DESCRIPTION, remarks, _describe_traffic_ratio(rows, design))
 

@@ -26,21 +26,19 @@ from campaign.common.intervals import SIGNIFICANCE_LEVEL
 _MAX_INFORMATIVE_DIFFERENCE_PCT = 50.0
 
 
-SEQUENTIAL_RUNS_CAVEAT = (
-    "The runs of a cell followed each other instead of alternating in blocks, so drift of the system can look like an effect."
-)
+SEQUENTIAL_RUNS_CAVEAT = "The runs of a cell followed each other instead of alternating in blocks, so drift of the system can look like an effect."
 FIXED_LEASE_ORDER_CAVEAT = (
     "Compositions were made in a fixed order instead of random blocks, so drift of the system during the campaign can look "
     "like an effect."
 )
-UNKNOWN_LEASE_ORDER_CAVEAT = (
-    "The order of compositions is unknown, so drift of the system can look like an effect."
-)
+UNKNOWN_LEASE_ORDER_CAVEAT = "The order of compositions is unknown, so drift of the system can look like an effect."
 DRIFT_ADJUSTMENT_NOTE = (
     "Comparisons between compositions are adjusted: the cost of each run was divided by that of the reference in the same "
     "composition. This removes drift of the system during the campaign and adds the noise of the reference."
 )
-RUN_VARIATION_ONLY = "each configuration was measured on one composition, and intervals include only run-to-run variation"
+RUN_VARIATION_ONLY = (
+    "each configuration was measured on one composition, and intervals include only run-to-run variation"
+)
 NOT_TESTED_ONE_COMPOSITION = (
     "each was measured on one composition, so this is not tested; the interval includes only run-to-run variation"
 )
@@ -161,7 +159,9 @@ def describe_uncertainty(row: Mapping[Any, Any], low_pct: float, high_pct: float
         return f", not significant {family} (p of no difference = {format_p_value(row['p_holm'])}, Holm)"
     largest_pct = bound_difference_pct(low_pct, high_pct)
     if largest_pct > _MAX_INFORMATIVE_DIFFERENCE_PCT:
-        return f", inconclusive: {_describe_detectable_difference(row['least_detectable_pct'])} would have been detected"
+        return (
+            f", inconclusive: {_describe_detectable_difference(row['least_detectable_pct'])} would have been detected"
+        )
     size = wording.format_percent(largest_pct, _choose_decimals(largest_pct))
     return f", not significant; differences above {size} are ruled out"
 
@@ -276,7 +276,9 @@ def _describe_significance(rows: pd.DataFrame) -> str:
     if tested.empty:
         return ""
     count = int((tested["p_holm"] < SIGNIFICANCE_LEVEL).sum())
-    return f"; {count:,} of {wording.pluralize(len(tested), 'cell')} {'differs' if count == 1 else 'differ'} significantly"
+    return (
+        f"; {count:,} of {wording.pluralize(len(tested), 'cell')} {'differs' if count == 1 else 'differ'} significantly"
+    )
 
 
 def _describe_excluded_differences(
@@ -379,7 +381,9 @@ def list_limitations(rows: pd.DataFrame, protocol: Mapping[str, Any]) -> tuple[s
     )
     if len(untested_rows):
         subject = wording.pluralize(len(untested_rows), "comparison") if len(tested) else "Comparisons"
-        sentences.append(f"{subject} {'was' if subject.startswith('1 ') else 'were'} not tested: {explain_missing_tests(untested_rows)}.")
+        sentences.append(
+            f"{subject} {'was' if subject.startswith('1 ') else 'were'} not tested: {explain_missing_tests(untested_rows)}."
+        )
     return tuple(
         sentence.strip()
         for sentence in (
