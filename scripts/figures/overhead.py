@@ -63,7 +63,7 @@ def draw(data: FigureData) -> Drawing:
         if unpaired_count
         else ""
     )
-    marks = describe_marks("point", paired_rows["n_ok"], paired_rows["method"], "the overhead")
+    marks = describe_marks("point", paired_rows["n_ok"], paired_rows["method"], "overhead")
     caption = (
         f"Additional time compared with the attachment of {data.baseline}. {marks} "
         f"Zero: as fast as the baseline.{panels.common_sentence()}"

@@ -39,7 +39,7 @@ def draw(data: FigureData) -> Drawing:
     panels = plot.split_into_panels(rows, ["workload", *comparable_cells.list_option_columns(rows)])
     caption = (
         "Efficiency relative to one device, by the ratio of all-reduce time to computing time. "
-        f"{describe_marks('point', rows['n_ok'], rows['method'], 'the efficiency')} "
+        f"{describe_marks('point', rows['n_ok'], rows['method'], 'efficiency')} "
         f"Solid: complete overlap; dashed: no overlap.{panels.common_sentence()}"
     )
     label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.list_option_columns(rows)]
@@ -120,8 +120,8 @@ def _describe_link_bounds(rows: pd.DataFrame) -> tuple[str, ...]:
         size = f"{wording.format_percent(case['efficiency_pct'])} instead of {wording.format_percent(case['unoverlapped'])}"
         conditions = "; ".join(filter(None, (wording.format_axes(case, label_columns), verdict.describe_basis(case))))
         sentences.append(
-            f"In {wording.pluralize(len(slow_rows), 'cell')}, efficiency is below the bound without overlap"
-            f"{'' if len(slow_rows) == 1 else ', at worst'}: {size} ({conditions}). "
+            f"In {wording.pluralize(len(slow_rows), 'cell')}, efficiency is below the bound without overlap; the "
+            f"{'value' if len(slow_rows) == 1 else 'worst value'} is {size} ({conditions}). "
             "Shared cores, input or waiting for the slowest rank may take additional time."
         )
     return tuple(sentences)

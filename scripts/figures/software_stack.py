@@ -235,7 +235,7 @@ def _describe_differences(rows: pd.DataFrame) -> tuple[str, ...]:
     if len(host_rows) and not sentences:
         hosts = _list_hosts(rows)
         sentences.append(
-            f"The software of host {hosts[0]} is known."
+            f"Host {hosts[0]} reported its software."
             if len(hosts) == 1
             else f"Software and hardware are the same on {', '.join(hosts)}."
         )

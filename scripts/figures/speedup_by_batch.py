@@ -47,7 +47,7 @@ def draw(data: FigureData) -> Drawing:
     )
     caption = (
         "Speed-up over the smallest number of devices at the same batch. "
-        f"{describe_marks('point', rows['n_ok'], rows['method'], 'the speed-up')} Dotted: ideal.{panels.common_sentence()}"
+        f"{describe_marks('point', rows['n_ok'], rows['method'], 'speed-up')} Dotted: ideal.{panels.common_sentence()}"
     )
     series = comparable_cells.compare_device_counts(data.cells, data.design, data.metric)
     return plot.build_drawing(

@@ -32,7 +32,7 @@ _QUANTITIES = (
     ("nvlink_rx_gb_per_s", "NVLink received per device", "GB/s", 1.0),
     ("network_rx_gb_per_s", "network received per host", "GB/s", 1.0),
     ("loopback_rx_gb_per_s", "traffic between processes of a host", "GB/s", 1.0),
-    ("disk_read_gb_per_s", "disk reads per host", "GB/s", 1.0),
+    ("disk_read_gb_per_s", "disk read rate per host", "GB/s", 1.0),
     ("memory_access_pct", "time with device memory in use", "%", 1.0),
     ("temperature_c", "device temperature", "°C", 1.0),
     ("clock_sm_mhz", "device clock", "MHz", 1.0),

@@ -19,7 +19,7 @@ COUNTERPARTS = {
 }
 
 QUANTITIES = (
-    Quantity("pcie_all_gb_per_s", "PCIe, all devices, both directions", "GB/s"),
+    Quantity("pcie_all_gb_per_s", "PCIe traffic of all devices in both directions", "GB/s"),
     Quantity("pcie_rx_mean_gb_per_s", "PCIe received per device", "GB/s"),
     Quantity("pcie_tx_mean_gb_per_s", "PCIe sent per device", "GB/s"),
     Quantity("nvlink_rx_mean_gb_per_s", "NVLink received per device", "GB/s"),
@@ -27,9 +27,9 @@ QUANTITIES = (
     Quantity("network_rx_mean_gb_per_s", "network received per host", "GB/s"),
     Quantity("network_tx_mean_gb_per_s", "network sent per host", "GB/s"),
     Quantity("loopback_rx_mean_gb_per_s", "network traffic between processes of a host", "GB/s"),
-    Quantity("disk_read_mean_gb_per_s", "disk reads per host", "GB/s"),
-    Quantity("disk_written_mean_gb_per_s", "disk writes per host", "GB/s"),
-    Quantity("input_gb_per_s", "samples from storage, all devices", "GB/s"),
+    Quantity("disk_read_mean_gb_per_s", "disk read rate per host", "GB/s"),
+    Quantity("disk_written_mean_gb_per_s", "disk write rate per host", "GB/s"),
+    Quantity("input_gb_per_s", "sample read rate of all devices", "GB/s"),
 )
 _DESCRIPTION = "Rates are means over the measured time."
 _SHORT_SAMPLE_FLAG = "telemetry: PCIe rates are from looks of 20 ms"

@@ -17,15 +17,15 @@ COUNTERPARTS = {
 QUANTITIES = (
     Quantity("device_utilisation_mean_pct", "device utilisation", "%"),
     Quantity("device_memory_access_mean_pct", "time with device memory in use", "%"),
-    Quantity("device_memory_peak_mib", "device memory, peak", "GiB", 1024.0),
-    Quantity("device_memory_reserved_peak_mib", "device memory including the driver's, peak", "GiB", 1024.0),
+    Quantity("device_memory_peak_mib", "peak device memory", "GiB", 1024.0),
+    Quantity("device_memory_reserved_peak_mib", "peak device memory including the driver's", "GiB", 1024.0),
     Quantity("device_power_mean_w", "power per device", "W"),
-    Quantity("device_temperature_peak_c", "device temperature, peak", "°C"),
+    Quantity("device_temperature_peak_c", "peak device temperature", "°C"),
     Quantity("device_power_capped_share_pct", "time at the power limit (normal under load)", "%"),
     Quantity("device_slowed_share_pct", "time throttled by heat or board protection", "%"),
     Quantity("cpu_utilisation_mean_pct", "CPU utilisation", "%"),
-    Quantity("cpu_socket_utilisation_max_pct", "CPU utilisation, busiest socket", "%"),
-    Quantity("host_memory_used_peak_mib", "host memory, peak", "GiB", 1024.0),
+    Quantity("cpu_socket_utilisation_max_pct", "CPU utilisation of the busiest socket", "%"),
+    Quantity("host_memory_used_peak_mib", "peak host memory", "GiB", 1024.0),
 )
 _DESCRIPTION = "Values are per device or per host, over the measured time."
 

@@ -212,9 +212,10 @@ def summarize_effects(
         )
     number, reason = _format_average(rows, design, convert_ratio, format_value)
     tested_count = int(rows["p"].notna().sum())
+    untested_text = "" if tested_count == len(rows) else f" over {len(rows):,} cells"
     return (
-        f"No significant {effect} in {'any of ' if tested_count > 1 else ''}{wording.pluralize(tested_count, 'cell')}: the mean "
-        f"over {len(rows):,} cells is {number}{reason}{_describe_excluded_differences(rows, convert_ratio, format_value)}."
+        f"No significant {effect} in {'any of ' if tested_count > 1 else ''}{wording.pluralize(tested_count, 'cell')}: the mean"
+        f"{untested_text} is {number}{reason}{_describe_excluded_differences(rows, convert_ratio, format_value)}."
     )
 
 
