@@ -79,7 +79,11 @@ def _describe_failures(results: Results, tables: Path) -> list[str]:
         path = results.directory / (rows[0].get("log") or "none")
         log = f"; log: {path}" if path.is_file() else ""
         lines.append(f"  {len(rows)} {status}: {reason} ({'; '.join(cells[:_MAX_CELLS_PER_KIND])}{more_cells}{log})")
-    more_kinds = [f"  ... and {len(lines) - _MAX_FAILURE_KINDS} more kinds of failures"] if len(lines) > _MAX_FAILURE_KINDS else []
+    more_kinds = (
+        [f"  ... and {len(lines) - _MAX_FAILURE_KINDS} more kinds of failures"]
+        if len(lines) > _MAX_FAILURE_KINDS
+        else []
+    )
     shown_lines = [
         *lines[:_MAX_FAILURE_KINDS],
         *more_kinds,

@@ -219,9 +219,7 @@ def describe_analysis_versions(versions: Sequence[AnalysisSaid]) -> list[str]:
             if version.written
             else "since the last plan"
         )
-        sentences.append(
-            f"After the first run, {', '.join(version.changed)} changed {moment} (hash {version.hash})."
-        )
+        sentences.append(f"After the first run, {', '.join(version.changed)} changed {moment} (hash {version.hash}).")
     return sentences if later else [*sentences, "Nothing has changed since."]
 
 
