@@ -27,7 +27,7 @@ UNITS = {"overhead_low": "pct", "overhead_high": "pct"}
 COUNTERPARTS = {
     "Falcon: Fig. 11": "training time with local, hybrid and fabric GPUs against local ones",
     "Falcon: Fig. 15": "training time with local and fabric NVMe",
-    "Dell: Figs 9 to 11": "throughput of native, virtual, mixed and remote GPUs, a row a batch",
+    "Dell: Figs 9 to 11": "throughput of native, virtual, mixed and remote GPUs, one row per batch",
 }
 
 

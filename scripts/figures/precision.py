@@ -25,7 +25,7 @@ RESTS_ON = ("devices",)
 PART = ANSWERS
 PLACE = 60
 COUNTERPARTS = {
-    "FASTER: Fig. 8": "fp16 against tf32 by batch, on 1 and 12 GPUs",
+    "FASTER: Fig. 8": "fp16 compared with tf32 by batch, on 1 and 12 GPUs",
     "Falcon: Fig. 16 (precision)": "mixed precision",
 }
 

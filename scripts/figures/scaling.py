@@ -37,7 +37,7 @@ METHOD = (
 PLACE = 10
 UNITS = {"dip_low": "pct", "dip_high": "pct", "efficiency_low": "pct", "efficiency_high": "pct"}
 COUNTERPARTS = {
-    "FASTER: Fig. 2": "throughput against GPUs; against a traditional cluster with `campaign compare`",
+    "FASTER: Fig. 2": "throughput by GPUs; comparison with a traditional cluster by `campaign compare`",
     "FASTER: Fig. 7": "BERT-Large by GPUs, with a dip at 14 GPUs (dips are tested)",
 }
 

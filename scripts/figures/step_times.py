@@ -144,9 +144,9 @@ def _describe_unsteady_windows(rows: pd.DataFrame) -> tuple[str, ...]:
         worst["trend_pct"], worst["trend_low_pct"], worst["trend_high_pct"], wording.format_percent
     )
     return (
-        f"The measured window was not steady in {wording.pluralize(len(unsteady_rows), 'cell')}: step times change by {change_text} "
-        f"from its first to its last quarter ({_describe_cell(worst, rows)}). If steps still become shorter, increase warmup_steps "
-        "or set warmup_steps_max.",
+        f"The measured window was not steady in {wording.pluralize(len(unsteady_rows), 'cell')}: step times change by "
+        f"{change_text} from its first to its last quarter ({_describe_cell(worst, rows)}). If steps still become shorter, "
+        "increase warmup_steps or set warmup_steps_max.",
     )
 
 
@@ -163,8 +163,8 @@ def _describe_short_windows(rows: pd.DataFrame) -> tuple[str, ...]:
         )
     if len(coarse_rows):
         sentences.append(
-            f"In {wording.pluralize(len(coarse_rows), 'cell')} (such as {_describe_cell(coarse_rows.iloc[0], rows)}), steps are too "
-            "short for the resolution of the clock, so their percentiles are rounded."
+            f"In {wording.pluralize(len(coarse_rows), 'cell')} (such as {_describe_cell(coarse_rows.iloc[0], rows)}), steps are "
+            "too short for the resolution of the clock, so their percentiles are rounded."
         )
     return tuple(sentences)
 

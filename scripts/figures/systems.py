@@ -23,7 +23,7 @@ SECTION = "How do equal numbers of devices of two systems compare? Differences m
 RESTS_ON = ("devices",)
 PART = ANSWERS
 PLACE = 15
-COUNTERPARTS = {"FASTER: Figs 1 to 4": "composed A100 of FASTER against the two A100 a host of Grace"}
+COUNTERPARTS = {"FASTER: Figs 1 to 4": "composed A100 of FASTER compared with the two A100 per host of Grace"}
 
 
 def draw(data: FigureData) -> Drawing:

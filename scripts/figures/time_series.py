@@ -16,7 +16,7 @@ METHOD = "each point of a time series is the mean over 1 % of the run, so shorte
 PLACE = 160
 UNITS = {"parts": ""}
 COUNTERPARTS = {
-    "Falcon: Figs 9, 10, 13, 14 (over time)": "the same over the time of a run",
+    "Falcon: Figs 9, 10, 13, 14 (over time)": "the same quantities over the time of a run",
 }
 
 # Quantity of the telemetry table, label, unit, divisor to that unit.

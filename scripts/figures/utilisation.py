@@ -11,7 +11,7 @@ SECTION = (
 RESTS_ON = ("devices",)
 PLACE = 150
 COUNTERPARTS = {
-    "Falcon: Figs 9, 10, 13, 14": "utilisation of GPUs, their memory, CPU and host memory, by model and configuration",
+    "Falcon: Figs 9, 10, 13, 14": "utilisation of GPUs, GPU memory, CPU and host memory, by model and configuration",
 }
 
 QUANTITIES = (

@@ -35,7 +35,7 @@ METHOD = (
 PLACE = 40
 UNITS = {"freedom": ""}
 COUNTERPARTS = {
-    "FASTER: Fig. 5 (hosts)": "how hosts differ by themselves",
+    "FASTER: Fig. 5 (hosts)": "differences between hosts",
 }
 
 _COMPONENTS = (RUN, LEASE, HOST, LEASE_AND_HOST)
@@ -209,8 +209,8 @@ def _describe_slow_hosts(sources: SpreadSources, cells: pd.DataFrame, measure: s
         )
         yield (
             f"{result.host} is slower than the other hosts: it has {size} less {measure} (p of an equal host "
-            f"{_format_p_value(result.p_holm)}, Holm) in {_describe_cells(result, cells)}{_describe_other_causes(result)}. Repeat these "
-            f"runs by campaign run --where \"host == '{result.host}'\" with this campaign's file."
+            f"{_format_p_value(result.p_holm)}, Holm) in {_describe_cells(result, cells)}{_describe_other_causes(result)}. "
+            f"To repeat these runs, use campaign run --where \"host == '{result.host}'\" with this campaign's file."
         )
 
 

@@ -353,7 +353,9 @@ def describe_undrawn(count: int, noun: str, location: str = "data table") -> str
 
 
 def describe_marks(mark: str, counts: Iterable[int], methods: Iterable[str], value: str = "mean") -> str:
-    """Return the sentence of a caption on what one mark is: 'Each bar is a cell's mean (3 runs) with its 95 % interval.'
+    """Return the sentence of a caption that explains marks.
+
+    An example is 'Each bar is a cell's mean (3 runs) with its 95 % interval.'
 
     Args:
         mark: what a cell is drawn as, such as 'bar'.

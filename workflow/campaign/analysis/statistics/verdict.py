@@ -26,7 +26,9 @@ from campaign.common.intervals import SIGNIFICANCE_LEVEL
 _MAX_INFORMATIVE_DIFFERENCE_PCT = 50.0
 
 
-SEQUENTIAL_RUNS_CAVEAT = "The runs of a cell followed each other instead of alternating in blocks, so drift of the system can look like an effect."
+SEQUENTIAL_RUNS_CAVEAT = (
+    "The runs of a cell followed each other instead of alternating in blocks, so drift of the system can look like an effect."
+)
 FIXED_LEASE_ORDER_CAVEAT = (
     "Compositions were made in a fixed order instead of random blocks, so drift of the system during the campaign can look "
     "like an effect."

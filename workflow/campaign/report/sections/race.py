@@ -46,7 +46,8 @@ def describe_progress(race: RaceDocument) -> str:
     count = f"{measured_count} of {pluralize(planned_count, 'composition')} ({100 * measured_count / planned_count:.0f}\u202f%)"
     goal = f"The best configuration within {race.within_pct:g}\u202f%"
     if not race.ended:
-        return f"{goal} is not known yet. After the next block ({max(race.compositions.values())} of {race.blocks}), {count} are measured."
+        block = f"{max(race.compositions.values())} of {race.blocks}"
+        return f"{goal} is not known yet. After the next block ({block}), {count} are measured."
     if race.decided:
         return f"{goal} is known after {count}."
     undecided_count = sum(not workload.best for workload in race.workloads)
