@@ -156,7 +156,7 @@ def test_the_end_is_told_with_the_interval_of_each_candidate_and_why_others_were
         assert candidate.low < candidate.value < candidate.high
     assert race.dropped
     for each in race.dropped:
-        assert f"{each.configuration}: not measured further after {race.compositions[each.configuration]} of 5" in text
+        assert f"{each.configuration} was excluded after {race.compositions[each.configuration]} of 5" in text
         assert "cannot be within 5\u202f% of the best: at most " in text
 
 

@@ -73,7 +73,7 @@ def test_drift_is_an_alarm_with_its_size_and_what_it_means() -> None:
         "The system drifted: the speed of the reference changed by −5.3\u202f% [−6.1\u202f%, −4.5\u202f%]"
     )
     assert (
-        "over 12 compositions in 11.0\u202fh, beyond its noise of 0.4\u202f% from composition to composition."
+        "over 12 compositions in 11.0\u202fh, while its noise between compositions is 0.4\u202f%."
         in finding
     )
     assert "over 12 compositions in 11" in finding
@@ -90,9 +90,9 @@ def test_drift_is_an_alarm_with_its_size_and_what_it_means() -> None:
 def test_no_drift_is_no_alarm_and_says_what_would_have_been_found() -> None:
     drawing = drawn()
     assert not drawing.alarm
-    assert drawing.findings[0].startswith("No drift is seen: the speed of the reference changed by ")
-    assert "would be found in 80 of 100 such campaigns" in drawing.findings[0]
-    assert drawn(leases=2).findings[0].startswith("Too few compositions measured the reference")
+    assert drawing.findings[0].startswith("No significant drift: the speed of the reference changed by ")
+    assert "would be detected in 80 of 100 such campaigns" in drawing.findings[0]
+    assert drawn(leases=2).findings[0].startswith("Whether the system drifted is unknown: too few compositions")
 
 
 def test_without_a_reference_the_figure_is_left_out() -> None:

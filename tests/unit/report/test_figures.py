@@ -111,8 +111,8 @@ def test_a_figure_has_words_a_table_data_with_units_and_a_picture_that_follows_t
 @pytest.mark.parametrize("name", [name for name in SHOWN if name not in OF_NO_RATE])
 def test_a_caption_is_short_and_states_runs_and_interval(name: str, drawn: dict[str, Drawing]) -> None:
     caption = drawn[name].caption
-    assert "n = 4 runs" in caption
-    assert "95 % interval" in caption
+    assert "(4 runs" in caption
+    assert "95\u202f% interval" in caption
     assert len(caption.split()) <= 40
 
 
@@ -215,12 +215,12 @@ def test_of_several_cells_only_the_mean_has_an_interval(drawn: dict[str, Drawing
 def test_of_several_lines_no_model_is_quoted_with_its_interval(campaign: FigureData, drawn: dict[str, Drawing]) -> None:
     several = [finding for finding in drawn["scaling"].findings if "serial" in finding or "compute" in finding]
     assert not several
-    assert any(", these models fit best: " in finding for finding in drawn["scaling"].findings)
+    assert any(" follow " in finding for finding in drawn["scaling"].findings)
     cells = campaign.cells
     line = cells[["workload", "precision", "batch", "attach", "storage"]]
     one = cells[(line == line[cells["hosts"] > 1].iloc[0]).all(axis=1)].reset_index(drop=True)
     said = FIGURES["scaling"].draw(replace(campaign, cells=one)).findings
-    assert not any("these models fit best" in finding for finding in said)
+    assert not any(" lines follow " in finding for finding in said)
 
 
 def test_a_cell_out_of_memory_is_a_gap_with_its_class(drawn: dict[str, Drawing]) -> None:
@@ -275,7 +275,7 @@ def test_of_too_many_panels_those_like_the_baseline_and_the_largest_are_drawn() 
     plan = [CellPlan(synthetic.cell(at, precision=digits), 2, "l") for at in shapes for digits in ("fp32", "fp16")]
     drawing = FIGURES["precision"].draw(data(plan, list(synthetic.records(plan))))
     assert "Drawn: compositions like the baseline, then the largest." in drawing.limits
-    assert "2 further panels in the data only." in drawing.limits
+    assert "2 further panels are only in the data." in drawing.limits
     titles = re.findall(r">(\d+) devices?, (\w+)<", drawing.svg)
     assert titles[:3] == [("4", "local"), ("13", "fabric"), ("12", "fabric")]
     assert ("1", "fabric") not in titles
@@ -333,7 +333,7 @@ def test_panels_beyond_what_is_readable_are_left_to_the_table() -> None:
     shapes = (synthetic.configuration(each=2), synthetic.configuration(hosts=2, each=1))
     plan = [CellPlan(synthetic.cell(at, seed=n), 2, "l") for at in shapes for n in range(plot.MAX_PANELS + 3)]
     drawing = FIGURES["node_spread"].draw(data(plan, list(synthetic.records(plan))))
-    assert "3 further panels in the data only." in drawing.limits
+    assert "3 further panels are only in the data." in drawing.limits
     assert len(drawing.rows) == 2 * (plot.MAX_PANELS + 3)
 
 
@@ -446,7 +446,7 @@ def two_noisy_runs() -> FigureData:
 @pytest.mark.parametrize("name", ["scaling", "node_spread", "precision", "overhead", "speedup_by_batch"])
 def test_huge_intervals_of_two_noisy_runs_do_not_flatten_the_values(name: str, two_noisy_runs: FigureData) -> None:
     drawing = FIGURES[name].draw(two_noisy_runs)
-    assert "Very wide intervals are cut in the picture." in drawing.limits
+    assert "Very wide intervals are cut off in the picture." in drawing.limits
 
 
 def test_the_range_drawn_holds_all_values_and_intervals_that_are_not_huge() -> None:

@@ -62,7 +62,7 @@ def test_a_finding_names_both_ends_at_the_highest_rate(data: FigureData) -> None
 
 def test_without_a_rate_or_a_latency_there_is_no_figure(data: FigureData) -> None:
     closed = replace(data, cells=data.cells.drop(columns=comparable_cells.REQUEST_RATE_COLUMN))
-    assert "no service was measured at a given rate" in FIGURE.draw(closed).empty_reason
+    assert "no service was measured at a fixed request rate" in FIGURE.draw(closed).empty_reason
     assert "no valid run has a median" in FIGURE.draw(figure_data(SPEEDS, percentiles=(90,))).empty_reason
     assert "no valid run has a median" in FIGURE.draw(figure_data(SPEEDS, status="crashed")).empty_reason
 
@@ -83,4 +83,4 @@ def test_requests_at_given_rates_have_no_scaling(data: FigureData) -> None:
     assert "given rates" in scaling.draw(data).empty_reason
     metric = {"name": "ttft_ms_p50", "unit": "ms", "better": "lower"}
     led = replace(data, context={"campaign": {"metric": metric}})
-    assert "latency of requests does not scale" in scaling.draw(led).empty_reason
+    assert "request latency does not scale" in scaling.draw(led).empty_reason

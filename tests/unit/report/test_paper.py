@@ -136,7 +136,7 @@ def test_a_page_gets_svg_and_what_has_no_data_says_why(tables: Tables, tmp_path:
 
 
 def test_a_figure_that_does_not_exist_is_named_with_those_that_do(tables: Tables, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--only scalling: there is no such figure; there are .*scaling, "):
+    with pytest.raises(ConfigError, match=r"--only scalling: this figure does not exist; figures are .*scaling, "):
         paper.draw_figure_files(tables, tmp_path, for_paper=True, selection=["scalling"])
 
 

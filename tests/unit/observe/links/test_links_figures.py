@@ -45,7 +45,7 @@ def test_a_slow_pair_is_found_and_a_missing_one_is_a_gap() -> None:
     assert "host1.gpu2 to host1.gpu1 of fabric-4, 6.00 GB/s, 50" in drawing.findings[0]
     assert ("fabric-4", "host1.gpu0", "host1.gpu3", "fabric", "–") in [row[:5] for row in drawing.rows]
     ElementTree.fromstring(drawing.svg)
-    assert "Not all went well: fabric-4: nvbandwidth: not installed, and 1 further problem." in drawing.caption
+    assert "The measurement had problems: fabric-4: nvbandwidth: not installed, and 1 further problem." in drawing.caption
 
 
 def test_many_devices_are_drawn_without_numbers() -> None:
@@ -101,7 +101,7 @@ def test_messages_that_are_all_latency_tell_no_bandwidth() -> None:
     assert drawing.data["unidirectional_gb_per_s"].isna().all()
     assert drawing.data["latency_us"].notna().all()
     assert drawing.findings == ("No bandwidth could be measured.",)
-    assert "No bandwidth of short: only messages under 64 KiB" in drawing.caption
+    assert "No bandwidth for short: only messages below 64 KiB" in drawing.caption
 
 
 def test_all_reduce_is_compared_at_one_size_only() -> None:
@@ -115,8 +115,7 @@ def test_all_reduce_is_compared_at_one_size_only() -> None:
 def test_all_reduce_of_two_configurations_is_tested_where_both_were_composed_again() -> None:
     once = [each for each in links_data.links() if each["configuration"] in ("local-4", "fabric-2x2")]
     (alone,) = draw("allreduce", once).findings
-    assert f"the first has 15.06× ({verdict.NOT_TESTED_SINGLE_RUN}) the bandwidth" in alone
-    assert "[" in alone
+    assert f"a ratio of 15.06× ({verdict.NOT_TESTED_SINGLE_RUN})" in alone
     again = [
         {
             **each,

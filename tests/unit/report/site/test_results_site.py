@@ -80,7 +80,7 @@ def test_a_cell_has_a_line_with_the_mean_and_interval_of_each_campaign(three: Pa
         assert set(own["runs"]) == set(cells["n_ok"])
     pictures = re.findall(r'class="intervals" d="([^"]*)".*?class="dots" d="([^"]*)"', page.read_text(), re.DOTALL)
     assert [(intervals.count("V"), dots.count("h0")) for intervals, dots in pictures] == [(3, 3)] * 2
-    assert "holds the spread inside this campaign only, not that from one campaign to the next" in text(page)
+    assert "includes only the variation within this campaign, not between campaigns" in text(page)
     # The third campaign is slower behind the fabric; the line shows it, and no word says it.
     assert not re.search("chang|signific|slower", text(page) + text(site / "index.html").replace(FINDING, ""))
 
@@ -272,7 +272,7 @@ def test_times_that_are_none_are_refused(demo: Simulated, tmp_path: Path, starte
     tables = measured(demo, 0)
     results(replace(tables, runs=tables.runs.assign(started=started)), tmp_path / "demo")
     done = made(tmp_path / "demo", "--output", tmp_path / "site")
-    assert "which are no times in Unix seconds" in done.output
+    assert "are not valid Unix seconds" in done.output
 
 
 def in_order(all_tables: Mapping[str, Tables]) -> list[history.History]:
