@@ -245,7 +245,7 @@ def test_one_composition_each_breaks_no_rule_unless_others_tell_its_spread(befor
     found = compare(*few, [parse_rule("throughput < -5%")])
     assert not found.violations
     assert {each.change for each in found.untested_violations} == {"−50.0\u202f%"}
-    assert set(found.rows.loc[found.rows["ratio"].notna(), "says"]) == {"one run, no interval"}
+    assert set(found.rows.loc[found.rows["ratio"].notna(), "says"]) == {"no interval: only one run"}
 
 
 def test_metrics_have_gates_too(before: Tables) -> None:
@@ -256,7 +256,7 @@ def test_metrics_have_gates_too(before: Tables) -> None:
     assert len(found.violations) == measured
     with pytest.raises(ConfigError, match="did you mean 'energy_per_sample_j'"):
         compare(before, hungry, [parse_rule("energy_per_sample > 10%")])
-    with pytest.raises(ConfigError, match="there are: throughput, state, throughput_per_s,") as told:
+    with pytest.raises(ConfigError, match="allowed quantities: throughput, state, throughput_per_s,") as told:
         compare(before, hungry, [parse_rule("zzz > 10%")])
     assert not set(re.findall(r"\w+", str(told.value))) & {"repetition", "hosts", "started", "ended", "batch", "ranks"}
 
@@ -265,7 +265,7 @@ def test_metrics_have_gates_too(before: Tables) -> None:
     "text", ["throughput", "throughput < 5", "throughput = 5%", "< 5%", "throughput < -5% or state", ""]
 )
 def test_what_is_no_rule_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no rule; write a quantity"):
+    with pytest.raises(ConfigError, match="is not a valid rule; write 'state', or a quantity"):
         parse_rule(text)
 
 
@@ -540,10 +540,10 @@ def test_the_page_says_how_both_sides_were_measured_and_what_stood_for_hardware(
     longer = replace(after, context=emulated, runs=after.runs.assign(warmup_steps=9, warmup_steps_max=9))
     found = compare(before, longer)
     page = render_compare_page(found)
-    assert "5 warm-up and 20 measured steps a run" in found.protocols[0]
-    assert found.protocols[1].startswith(f"{after.name}: Protocol: 9 warm-up and 20 measured steps a run")
+    assert "5 warm-up and 20 measured steps per run" in found.protocols[0]
+    assert found.protocols[1].startswith(f"{after.name}: Protocol: 9 warm-up and 20 measured steps per run")
     assert "The fabric is simulated." in page
-    assert "between cells that were measured unlike (such as 9 warm-up steps against 5)" in page
+    assert "between cells that were measured differently (such as 9 warm-up steps against 5)" in page
     assert "Each cell was measured on 2 compositions." in page
     assert "at different times" in page
     alike = compare(before, after)

@@ -91,7 +91,7 @@ def test_a_crash_counts_once_a_second_composition_shows_it() -> None:
     assert best not in {each.configuration for each in twice.workloads[0].candidates}
     assert twice.compositions[best] == 2
     (reason,) = (each.reason for each in twice.dropped if each.configuration == best)
-    assert reason == "it failed on every composition for w0, fp32"
+    assert reason == "it failed on every composition with w0, fp32"
     later = change_runs(planted, best, 0.0, (2, 3))  # a valid run shows that it can run
     assert best in {each.configuration for each in later.race().workloads[0].candidates}
 
@@ -130,7 +130,7 @@ def test_configurations_on_hosts_of_their_own_are_not_told_apart() -> None:
     race = own.race()
     assert (race.ended, race.decided, race.dropped) == (True, False, ())
     assert set(race.compositions.values()) == {5}
-    assert "Some ran on hosts that no other one used" in "\n".join(format_race_lines(race))
+    assert "Some configurations ran on hosts that no other configuration used" in "\n".join(format_race_lines(race))
 
 
 def test_a_race_whose_runs_all_fail_ends_without_an_answer() -> None:
@@ -157,7 +157,7 @@ def test_the_end_is_told_with_the_interval_of_each_candidate_and_why_others_were
     assert race.dropped
     for each in race.dropped:
         assert f"{each.configuration} was excluded after {race.compositions[each.configuration]} of 5" in text
-        assert "cannot be within 5\u202f% of the best: at most " in text
+        assert "cannot be within 5\u202f% of the best: it reaches at most " in text
 
 
 def test_the_document_is_read_as_it_was_written(tmp_path) -> None:  # type: ignore[no-untyped-def]

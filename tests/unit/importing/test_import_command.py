@@ -101,7 +101,7 @@ def test_the_tables_are_those_of_any_campaign() -> None:
     assert made.cells["state"].tolist() == ["measured"] * 3 + ["failed"]
     assert made.cells["n_planned"].tolist() == [3] * 4
     assert made.runs["log"].str.endswith(".log").all()
-    assert made.context["system"]["fabric"] == "not known (imported)"
+    assert made.context["system"]["fabric"] == "unknown (imported)"
     assert "imported" in made.context["flags"]
     assert {"name": "tensorflow", "version": "2.4.1"} in made.context["software"]
     assert any("All 12 records were read from logs" in note for note in made.context["notes"])
@@ -209,7 +209,7 @@ def test_every_file_that_is_not_read_is_listed_with_the_reason() -> None:
     # The run that the apparatus ended belongs to a cell: it is missing there.
     cells = tables().cells.set_index("batch")
     assert cells.loc[8, "state"] == "missing"
-    assert "no log of it was imported" in str(cells.loc[8, "missing_reasons"])
+    assert "no log of this run was imported" in str(cells.loc[8, "missing_reasons"])
     assert any("10 files beside the logs could not be read" in note for note in tables().context["notes"])
 
 

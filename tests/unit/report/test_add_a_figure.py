@@ -100,7 +100,7 @@ def test_damaged_tables_are_one_message(tmp_path: Path, name: str, change: Calla
     io.write_all_tables(tables, tmp_path)
     path = tmp_path / name
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
-    with pytest.raises(RecordError, match="its tables are damaged; delete them and run again"):
+    with pytest.raises(RecordError, match="the tables are damaged; delete them and run the command again"):
         io.read_tables(tmp_path)
 
 

@@ -72,10 +72,7 @@ def test_drift_is_an_alarm_with_its_size_and_what_it_means() -> None:
     assert finding.startswith(
         "The system drifted: the speed of the reference changed by −5.3\u202f% [−6.1\u202f%, −4.5\u202f%]"
     )
-    assert (
-        "over 12 compositions in 11.0\u202fh, while its noise between compositions is 0.4\u202f%."
-        in finding
-    )
+    assert "over 12 compositions in 11.0\u202fh, while its noise between compositions is 0.4\u202f%." in finding
     assert "over 12 compositions in 11" in finding
     assert verdict.FIXED_LEASE_ORDER_CAVEAT in drawn(change=0.05, order="least-recomposition").findings[0]
     adjusted = drawn(change=0.05, order="least-recomposition", adjust=True).findings[0]
@@ -125,7 +122,7 @@ def test_drift_comes_first_on_the_page_and_in_the_summary(tmp_path: Path, change
 def test_adjusted_comparisons_say_so_in_captions_and_sentences() -> None:
     raw, saved = (data(0.05, order="least-recomposition", adjust=adjust) for adjust in (False, True))
     a, b = (pd.Series([raw.design.cells[place]]) for place in (0, 1))
-    for campaign, word in ((raw, "order not random or not known"), (saved, "adjusted by the reference")):
+    for campaign, word in ((raw, "the order is not random or unknown"), (saved, "adjusted by the reference")):
         found = comparisons.compute_ratios(a, b, campaign.design)
         value, low, high = (float(each[0]) for each in found.estimate.compute_bounds())
         row = {name: values[0] for name, values in found.build_basis_columns(pd.RangeIndex(1)).items()}

@@ -203,10 +203,10 @@ SEVERAL = ("precision", "overhead", "node_spread", "part_of_host", "speedup_by_b
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_of_several_cells_only_the_mean_has_an_interval(drawn: dict[str, Drawing], name: str) -> None:
-    said = [finding for finding in drawn[name].findings if "; estimates of single cells are from " in finding]
+    said = [finding for finding in drawn[name].findings if "; estimates of single cells range from " in finding]
     assert said
     for finding in said:
-        mean, estimates = finding.split("; estimates of single cells are from ")
+        mean, estimates = finding.split("; estimates of single cells range from ")
         assert re.search(r" \[.* to .*\] \(mean of \d+ cells\)$", mean), finding
         assert "[" not in estimates
     assert not re.search("best for|worst for|Largest|Smallest", " ".join(said))
@@ -433,7 +433,7 @@ def test_a_figure_has_a_pdf_beside_unless_there_are_very_many_cells(
 
 
 def test_tables_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"tables: cannot be read .* delete them and run again"):
+    with pytest.raises(RecordError, match=r"tables: cannot be read .* delete them and run the command again"):
         outputs.draw_figures(tmp_path / "tables", tmp_path / "figures")
 
 

@@ -127,7 +127,9 @@ def test_rates_are_of_all_devices_and_both_directions(data: FigureData, drawn: d
     assert set(rows.loc[rows["quantity"] == "PCIe traffic of all devices in both directions", "unit"]) == {"GB/s"}
     assert total.to_dict() == pytest.approx(expected.to_dict())
     said = drawn["transfer_rates"].findings[0]
-    assert said.startswith("On fabric-8, the ratio of the PCIe traffic of bert-large to that of mobilenetv2 is 95.32× [")
+    assert said.startswith(
+        "On fabric-8, the ratio of the PCIe traffic of bert-large to that of mobilenetv2 is 95.32× ["
+    )
     assert said.endswith("95.32×] (within 2 compositions).")
 
 

@@ -121,7 +121,7 @@ def test_one_lease_a_cell_says_what_cannot_be_told() -> None:
     drawing = drawn("variance", plan, list(synthetic.records(plan, compositions=1)), painted=True)
     assert "unknown" in drawing.svg
     assert any(
-        "from lease to lease is unknown: every cell was measured on one lease" in said for said in drawing.findings
+        "from lease to lease is unknown: every cell was measured on only one lease" in said for said in drawing.findings
     )
     unknown = drawing.data[drawing.data["what"] == "host to host"]
     assert unknown["value_pct"].isna().all()

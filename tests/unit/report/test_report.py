@@ -345,7 +345,10 @@ def test_hosts_left_out_are_named_with_the_reason(page: str, measured: Tables) -
     ("launchers", "said"),
     [
         ({"slurm": 3}, "Slurm started the runs: every allocation was a job, and every run a job step"),
-        ({"local": 3}, "No scheduler was used: drivers and runs were processes on the machine that started the campaign"),
+        (
+            {"local": 3},
+            "No scheduler was used: drivers and runs were processes on the machine that started the campaign",
+        ),
         ({"slurm": 2, "local": 1}, "started the campaign (1 run); Slurm started the runs: every allocation"),
         ({}, None),
     ],

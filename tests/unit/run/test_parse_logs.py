@@ -116,7 +116,7 @@ def test_tables_have_the_reading_and_the_report_says_so(measured: Measured) -> N
         for each in build_tables(read_campaign_results(campaign, measured.place.directory)).context["notes"]
         if "parser" in each
     ]
-    assert note.startswith("1 run of workload program was read by another parser than it has now")
+    assert note.startswith("1 run of workload program was read by another parser than its present one")
     measured.read(campaign)
     tables = build_tables(read_campaign_results(campaign, measured.place.directory))
     assert not any("another parser" in note for note in tables.context["notes"])

@@ -8,9 +8,9 @@ Systems 6). Configurations race for each workload with its precision and options
 - A race is decided once no other configuration can be more than the tolerance above the named one.
 - A configuration is composed again while it is a candidate of a race that is not decided.
 - One composition does not show how much compositions differ, so nothing is decided before the second one.
-- A cell counts as failed if none of its runs on two compositions is valid. So one crash does not count.
+- A cell counts as failed if none of its runs on two compositions is valid, so one crash does not count.
 
-Both statements are false only if the true best falls below its interval against another cell. So one-sided intervals of the
+These statements are false only if the true best falls below its interval against another cell. So one-sided intervals of the
 candidates against each other suffice (Hsu, 1996, "Multiple comparisons", chapter 4). They are those of the report
 (`campaign.analysis.statistics.comparisons`), at an error of 5 % per race that is divided evenly over blocks and cells
 (Bonferroni).
@@ -34,7 +34,9 @@ from campaign.spec.cell import Cell
 from campaign.spec.race import DroppedConfiguration, RaceCandidate, RaceDocument, WorkloadRace
 from campaign.spec.run_numbers import list_compositions
 
-_HOST_CONFOUNDING_NOTE = "Some configurations ran on hosts that no other configuration used, so the hosts may cause the difference."
+_HOST_CONFOUNDING_NOTE = (
+    "Some configurations ran on hosts that no other configuration used, so the hosts may cause the difference."
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class _ConfigurationRace:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the race is decided or has no candidate left."""
+        """True if the race is decided or has no candidate left."""
         return bool(self.best) or not self.cells
 
     @property
@@ -160,9 +162,8 @@ def _update_race(
         rival = int(bounds[index].argmin())
         if bounds[index, rival] < tolerance:
             bound, cell = float(bounds[index, rival]), best[rival][1]
-            comparison = (
-                f"it reaches at most {wording.format_percent(100 * bound)} of {cell.configuration.name} (batch {cell.batch})"
-            )
+            limit = wording.format_percent(100 * bound)
+            comparison = f"it reaches at most {limit} of {cell.configuration.name} (batch {cell.batch})"
             dropped[name] = bound, f"{comparison} with {race.label}"
             del cells[name]
     remaining = [index for index, name in enumerate(names) if name in cells]

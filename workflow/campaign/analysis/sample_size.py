@@ -232,7 +232,11 @@ def estimate_spread(tables: Sequence[tuple[str, pd.DataFrame]]) -> Spread | None
         is_known = estimate.lease.is_known or estimate.lease_and_host.is_known
         composition_pct = 100.0 * float(np.sqrt(between_variance)) if is_known else ASSUMED_PCT["composition"]
         run_pct = float(np.sqrt(max(0.0, estimate.run.sd_pct**2 - error_pct**2)))
-        remark = "" if is_known else "; the spread between compositions is assumed, because each configuration was composed once"
+        remark = (
+            ""
+            if is_known
+            else "; the spread between compositions is assumed, because each configuration was composed once"
+        )
         return Spread(composition_pct, run_pct, step_pct, f"{len(rows)} runs of campaign {name}{remark}")
     return None
 

@@ -28,7 +28,7 @@ _SIMULATED_COMPOSITIONS = (2, 3, 4, 5, 8, 20)
 _MAX_CONFIGURATIONS, _MAX_CELLS = 40, 400
 _MIN_CAMPAIGNS, _MAX_CAMPAIGNS, _SIMULATED_CELLS, _SIMULATED_RUNS = 4, 800, 8_000, 80_000
 _UNIT = 0.01
-"""Simulated standard deviation of the mean of a composition: small, so that its logarithm is as good as linear."""
+"""Simulated standard deviation of the mean of a composition: small, so that its logarithm is almost linear."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class PlannedComparisons:
 
     @classmethod
     def from_cells(cls, cells: pd.DataFrame, lease_order: str) -> PlannedComparisons:
-        """Build the comparisons of cells; of a large plan, keep only as many cells as the simulation needs."""
+        """Build the comparisons of cells, keeping only as many cells of a large plan as the simulation needs."""
         coded = cells.apply(lambda labels: pd.factorize(labels)[0])
         compared_cells = coded[coded["configuration"] > 0].merge(
             coded.loc[coded["configuration"] == 0, ["workload", "batch"]], on=["workload", "batch"]

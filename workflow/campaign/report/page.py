@@ -376,7 +376,9 @@ def _list_remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Seque
         )
     if outliers := int(cells["n_outliers"].sum()):
         cells_in_words = wording.pluralize(int((cells["n_outliers"] > 0).sum()), "cell")
-        kept_text = "It is kept, but means limit its weight" if outliers == 1 else "They are kept, but means limit their weight"
+        kept_text = (
+            "It is kept, but means limit its weight" if outliers == 1 else "They are kept, but means limit their weight"
+        )
         sentences.append(
             f"{wording.pluralize(outliers, 'run')} in {cells_in_words} {'is marked as an outlier' if outliers == 1 else 'are marked as outliers'}, "
             f"by a rule with 1 false alarm in 100 cells. {kept_text}; tables/cells.csv lists them."

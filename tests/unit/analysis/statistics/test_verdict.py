@@ -105,7 +105,9 @@ def test_a_cell_without_a_significant_difference_begins_with_that(p: float, word
     rows, design = _several((1.0, 1.0))
     rows = rows.assign(p=p, p_holm=0.12, n_tests=5)
     said = verdict.summarize_effects(rows, design, ["workload"], *ABOUT)
-    assert re.fullmatch(r"No significant difference of b: the estimate is \S+× \[\S+ to \S+\] \(w1\)" + words, said), said
+    assert re.fullmatch(r"No significant difference of b: the estimate is \S+× \[\S+ to \S+\] \(w1\)" + words, said), (
+        said
+    )
 
 
 def test_differences_are_ruled_out_for_all_cells_together() -> None:
@@ -176,7 +178,7 @@ def test_one_composition_each_is_said_instead_of_a_result() -> None:
     alone = row(NAN, NAN, method=intervals.RUN_VARIATION_ONLY, freedom=NAN, **ONE)
     assert verdict.describe_uncertainty(alone, -1.0, 2.0) == f" ({verdict.NOT_TESTED_ONE_COMPOSITION})"
     (said,) = verdict.list_limitations(pd.DataFrame([alone]), {})
-    assert said.startswith("Comparisons not tested: one composition of each")
+    assert said.startswith("Comparisons were not tested: each configuration was measured on one composition")
     assert verdict.describe_basis({**alone, "in_order": True}) == ""
     assert "differ" not in said
     assert "degrees" not in said
@@ -191,12 +193,12 @@ def test_a_caption_says_what_all_comparisons_rest_on() -> None:
     rows = pd.DataFrame([row(0.4, 1.0), lent, row(0.4, 1.0, method=intervals.T_PAIRED_BY_BLOCK, **ONE)])
     said = verdict.describe_evidence(rows)
     assert said.startswith("Each cell was measured on 1 to 3 compositions. 1 statement holds for one composition only.")
-    assert "In 1 comparison, the spread of compositions is borrowed from other cells (8.0 degrees" in said
+    assert "In 1 comparison, the spread of compositions is estimated from other cells (8.0 degrees" in said
     steps = verdict.describe_step_mismatches(
         rows.assign(unlike=["", "5 warm-up steps against 10", "20 measured steps against 8"])
     )
     assert steps.startswith(
-        " 2 comparisons are between cells that were measured unlike (such as 5 warm-up steps against 10)"
+        " 2 comparisons are between cells that were measured differently (such as 5 warm-up steps against 10)"
     )
     assert verdict.describe_step_mismatches(rows) == ""
     planned = {"compositions": 3, "lease_order": "least-recomposition"}

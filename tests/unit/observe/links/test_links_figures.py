@@ -45,7 +45,9 @@ def test_a_slow_pair_is_found_and_a_missing_one_is_a_gap() -> None:
     assert "host1.gpu2 to host1.gpu1 of fabric-4, 6.00 GB/s, 50" in drawing.findings[0]
     assert ("fabric-4", "host1.gpu0", "host1.gpu3", "fabric", "–") in [row[:5] for row in drawing.rows]
     ElementTree.fromstring(drawing.svg)
-    assert "The measurement had problems: fabric-4: nvbandwidth: not installed, and 1 further problem." in drawing.caption
+    assert (
+        "The measurement had problems: fabric-4: nvbandwidth: not installed, and 1 further problem." in drawing.caption
+    )
 
 
 def test_many_devices_are_drawn_without_numbers() -> None:

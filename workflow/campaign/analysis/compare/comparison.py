@@ -44,9 +44,8 @@ class CampaignComparison:
         rows: one row per matched pair, in the base's order: cell (words), configuration, workload, batch, precision, by,
             differs; base_state, state, base_outcome, outcome; base_mean, mean (of the primary metric), base_n, n; ratio, low,
             high (95 %), p, p_holm, paired, tested, method, least_detectable_pct, says.
-        means: one row per workload and one for ALL: cells, ratio, low, high, p, tested of the geometric mean. The mean is over
-            the
-            tested cells. If there are none, it is over all cells, without an interval and without a test.
+        means: one row per workload and one for ALL: cells, ratio, low, high, p, tested of the geometric mean. The mean
+            is over the tested cells. If there are none, it is over all cells, without an interval and without a test.
         only_base: cell and state of cells without a counterpart in `other`.
         only_other: cell and state of cells without a counterpart in `base`.
         violations: violations of the rules whose texts are in `rules`.

@@ -1,4 +1,4 @@
-"""Regression gate: rules such as `throughput < -5%`, `energy_per_sample_j > 10%` or `state` under which a comparison fails.
+"""Regression gate: rules that make a comparison fail, such as `throughput < -5%`, `energy_per_sample_j > 10%` or `state`.
 
 A change is that of the other campaign relative to the baseline, in percent. A cell violates a rule if its change is beyond the
 limit and significant after Holm's adjustment over all matched cells. If each side was measured on one composition and the

@@ -53,7 +53,7 @@ def match_cells(base: pd.DataFrame, other: pd.DataFrame) -> CellMatches:
     )
     shared_options = [name for name in options if name in base.columns and name in other.columns]
     names = _pair_rows(unmatched_base, unmatched_other, ["configuration", *_AXES, *shared_options])
-    # Several cells of one name cannot be told apart.
+    # Several cells of one name cannot be distinguished.
     names = names[(names["nth"] == 0) & names["alone"]]
     unmatched_base, unmatched_other = (
         _exclude_rows(unmatched_base, names["base"]),

@@ -161,7 +161,8 @@ def format_published_value(claim: Claim) -> str:
     unit = _UNIT_SUFFIXES.get(claim.unit, f" {claim.unit}")
     number = " to ".join(_format_printed_number(bound) for bound in (value if isinstance(value, tuple) else (value,)))
     if claim.here is not None and claim.here.compute == "near_linear_up_to":
-        return f"near linear up to {number}{unit}, judged as an efficiency of at least {wording.format_percent(claim.here.limit, 0)}"
+        limit = wording.format_percent(claim.here.limit, 0)
+        return f"near linear up to {number}{unit}, judged as an efficiency of at least {limit}"
     return f"{_BASIS_WORDS.get(claim.basis, '')}{number}{unit}"
 
 

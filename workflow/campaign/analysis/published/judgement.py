@@ -1,12 +1,12 @@
 """Judgement of published claims: agreement with the measured values, and a score over many claims.
 
-Measured values: a bound, a direction or a setting agrees if the whole measured interval lies inside the accepted range of the
-claim, and differs if the interval is entirely outside. A printed number agrees if the measured interval overlaps the range that
-rounds to it; an interval that also includes `no effect` is undecided. A value without an interval is undecided, and so is a
-value whose interval holds run-to-run variation of one composition only.
+Measured values: a bound, a direction or a setting agrees if the whole measured interval lies inside the accepted range of
+the claim, and differs if the interval is entirely outside of it. A printed number agrees if the measured interval overlaps
+the range that rounds to it; an interval that also includes `no effect` is undecided. A value without an interval is
+undecided, and so is a value whose interval holds run-to-run variation of one composition only.
 
-Of several values all have to agree, and one that differs is enough to differ. An order is judged by its pairs, which all have
-to be in order. Distances are those of throughput: a loss of 2.5 % is 6 % off if 8.1 % was published.
+A claim with several values agrees if all of them agree, and differs if one of them differs. An order agrees if all of its pairs
+are in order. Distances are those of throughput: a loss of 2.5 % is 6 % off if 8.1 % was published.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def accepted_throughput(claim: Claim, mapping: CampaignMapping) -> tuple[float, 
 def combine_verdicts(verdicts: Collection[ClaimVerdict]) -> ClaimVerdict:
     """Combine the verdicts on several values of a claim.
 
-    One that differs is enough to differ; all have to agree.
+    The result is 'differs' if one of them differs, and 'agrees' if all of them agree.
     """
     if "differs" in verdicts:
         return "differs"
@@ -227,7 +227,8 @@ def classify_nearness(claim: Mapping[str, Any]) -> Nearness | None:
     """Classify how near the measured values of a claim are to its accepted range.
 
     `inside`: the claim agrees and each value is inside the range. `near`: each value is within 10 % of the range.
-    `distance_pct`: otherwise.
+    `off`: otherwise.
+
     Return None if the claim is not reached or is not about a training step.
     """
     if claim["verdict"] not in ("agrees", "differs", "undecided") or not claim.get("scored"):

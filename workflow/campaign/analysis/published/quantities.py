@@ -1,7 +1,7 @@
 """Measured values of published claims, from each pair of cells, cell or group of cells that a claim is about.
 
-Intervals of several values of one claim hold together at 95 % (Bonferroni), so that no claim fails because of its number of
-cells.
+Intervals of several values of one claim hold together at 95 % (Bonferroni), so a claim with many cells does
+not fail by chance.
 throughput_drop_pct, throughput_gain_pct, throughput_ratio: throughput of a cell over that of its reference cell, as
 `campaign.analysis.statistics.comparisons` compares them.
 time_ratio, time_increase_pct: the inverse, as equal work takes that much longer. metric, metric_ratio: mean over valid runs.
@@ -62,7 +62,7 @@ class ClaimValue:
     exact: bool = False
     """The value is a count or a description of these cells, not an estimate."""
     tested: bool = True
-    """Whether its interval holds the spread of compositions; without, it is of runs of one composition and decides nothing."""
+    """Whether the interval includes the spread of compositions. An interval of one composition decides nothing."""
 
 
 @dataclass(frozen=True)

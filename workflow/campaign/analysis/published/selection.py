@@ -1,8 +1,8 @@
 """Selection of the cells of a campaign, and pairs of them, that a published claim is about.
 
-Conditions are matched in three steps: the models of a claim name workloads (`ReferenceSet.models`), the expressions `of` and
-`against` select cells of these, and `under`, with `way` of the set, holds the document's own conditions. Of each model, the
-cells that miss the fewest of these conditions are taken; the missed conditions are reported.
+Conditions are matched in three steps. The models of a claim name workloads (`ReferenceSet.models`), and the expressions `of`
+and `against` select cells of these workloads. `under`, with `way` of the set, contains the conditions of the document. For each
+model, the cells that miss the fewest conditions are selected, and the missed conditions are reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EQUAL_AXES = (
     "precision",
 )
 MISMATCH_COUNT = "missed"
-"""Column: how many of the document's conditions a cell misses."""
+"""Column with the number of the document's conditions that a cell misses."""
 
 _PROGRAM_PREFIX = "program "
 
@@ -109,7 +109,8 @@ def _find_candidates(cells: pd.DataFrame, references: ReferenceSet, mapping: Cam
     rows = filter_by_expression(filter_by_models(cells, references, mapping.models), references, mapping.of)
     if rows.empty:
         model_text = f" of {' or '.join(mapping.models)}" if mapping.models else ""
-        raise NotMeasuredError(f"no cell{model_text} matches" + ("" if mapping.of == "True" else f": {mapping.of}"))
+        condition = " was measured" if mapping.of == "True" else f" fulfils '{mapping.of}'"
+        raise NotMeasuredError(f"no cell{model_text}{condition}")
     return rows.assign(**{MISMATCH_COUNT: _count_mismatches(rows, references, mapping)})
 
 
@@ -148,7 +149,7 @@ def is_only_program_different(mismatches: Sequence[str]) -> bool:
 
 
 def filter_by_models(cells: pd.DataFrame, references: ReferenceSet, models: Sequence[str]) -> pd.DataFrame:
-    """Return the cells whose workloads stand for the given models; without models, all cells."""
+    """Return the cells whose workloads represent the given models; without models, all cells."""
     if not models:
         return cells
     workloads = [workload for model in models for workload in references.models[model].workloads]

@@ -41,7 +41,7 @@ _NO_CANDIDATE_REASONS = {
     PER_JOULE: "power was not sampled in any cell",
     PER_PRICE: "the system file has no prices; set `price_per_h` of its devices",
 }
-_NO_MIX = "no configuration ran all workloads of the mix with the same precision and options; select them with --constraint"
+_NO_MIX = "no configuration ran every workload of the mix with its fastest precision and options; select others with --constraint"
 _NO_MEASUREMENT = "No cell was measured, so there is nothing to recommend."
 _NO_SYSTEM = "Shapes that were not measured are not listed, because the hosts and the pool of the system are unknown."
 _BASIS_SENTENCES = (

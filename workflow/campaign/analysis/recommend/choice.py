@@ -106,7 +106,9 @@ def choose_configuration(question: RankingQuestion, rows: pd.DataFrame, no_answe
     )
     if not answer.alternatives:
         return answer
-    size_note = " Of the tied configurations, the recommended one needs the fewest devices." if chosen_row is not best else ""
+    size_note = (
+        " Of the tied configurations, the recommended one needs the fewest devices." if chosen_row is not best else ""
+    )
     alternatives_text = answer.describe_alternatives()
     return answer.model_copy(
         update={"sentences": (*answer.sentences, f"{alternatives_text[:1].upper()}{alternatives_text[1:]}.{size_note}")}
@@ -184,9 +186,7 @@ def _build_choice(
     if np.isfinite(bounds).all():
         bounds_text = wording.format_range(low, high, scale.format_number)
         interval = (
-            f"95\u202f% interval {bounds_text}"
-            if row["known"]
-            else f"{bounds_text} between runs of one composition"
+            f"95\u202f% interval {bounds_text}" if row["known"] else f"{bounds_text} between runs of one composition"
         )
         value_text = f"{value_text} ({interval})"
     shape: dict[str, Any] = {name: row[name] if isinstance(row[name], str) else int(row[name]) for name in SHAPE}

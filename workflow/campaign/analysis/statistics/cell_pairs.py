@@ -126,7 +126,7 @@ class CellPairs:
 
     @cached_property
     def is_measured_in_order(self) -> Marks:
-        """True if the order of measurement was not random, so that drift can pose as a difference."""
+        """True if the order of measurement was not random, so that drift can look like a difference."""
         is_between_in_order = not self.design.has_random_leases and not self.design.is_adjusted
         return self.is_comparable & np.where(
             self.is_within_leases, not self.design.has_random_runs, is_between_in_order

@@ -62,11 +62,10 @@ class LocationErrors:
 class Design:
     """Locations and variances of the cells of a campaign. Arrays have one element per cell, in the order of `cells`.
 
-    cost: location of the cell's cost. runs, compositions: number of runs and of compositions. weights: factor by which variances
-    grow
-    because outlying runs count less. run_variance: variance of the location and its degrees of freedom from runs alone, as if
-    compositions
-    did not differ. variances: variances over compositions. host_effects: effects of hosts, and variances without them.
+    cost: location of the cell's cost. runs, compositions: number of runs and of compositions. weights: factor by which
+    variances grow because outlying runs count less. run_variance: variance of the location and its degrees of freedom
+    from runs alone, as if compositions did not differ. variances: variances over compositions. host_effects: effects of
+    hosts, and variances without them.
     means: means of each cell on each lease. valid_runs: one row per valid run with cell, lease, repetition and cost (outliers
     clipped).
     steps: fewest and most warm-up and measured steps of its runs; without columns if unknown.
@@ -216,9 +215,8 @@ def build_design(
 
     Args:
         runs: runs table.
-        protocol: protocol as in the report's context, with the order of runs and leases. By default both are in blocks. Without
-            an
-            order of leases, nothing is treated as a block.
+        protocol: protocol as in the report's context, with the order of runs and leases. By default both are in blocks.
+            Without an order of leases, nothing is treated as a block.
         column: column that is compared; by default the campaign's primary metric.
         higher_is_better: whether higher values of the column are better.
         earlier: spreads of compositions in earlier campaigns.
@@ -314,7 +312,7 @@ def _summarize_steps(rows: pd.DataFrame, cell: Integers) -> pd.DataFrame:
     if "warmup_steps_max" in rows:
         # Warm-ups that last until steps are steady differ in length, but are the same protocol.
         rows = rows.assign(warmup_steps=rows["warmup_steps_max"])
-    if "measured_steps_min" in rows:  # the same holds for windows with a minimum duration
+    if "measured_steps_min" in rows:  # The same holds for windows with a minimum duration.
         rows = rows.assign(measured_steps=rows["measured_steps_min"])
     columns = [name for name in STEP_COLUMN_LABELS if name in rows]
     return rows[columns].groupby(cell).agg(["min", "max"]) if columns else pd.DataFrame(index=np.unique(cell))

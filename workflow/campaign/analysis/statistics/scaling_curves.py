@@ -1,6 +1,6 @@
 """Scaling curves of a campaign with fitted models and dips, as columns beside `comparable_cells.compare_device_counts`.
 
-A curve is a line of the figure: cells that are equal but for the number of devices, with the fewest hosts at each.
+A curve is a line of the figure: cells that differ only in the number of devices, each with the fewest hosts.
 `campaign.analysis.statistics.scaling_models` defines the models and the test for dips. Pure functions.
 """
 
@@ -28,7 +28,7 @@ PARAMETERS: Mapping[str, Sequence[tuple[str, float]]] = {
 
 
 def add_empty_model_columns(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with the columns of `add_model_columns`, but without model and dip, for points that are no rates."""
+    """Return rows with the columns of `add_model_columns`, but without models and dips, for points that are not rates."""
     prefixes = ("dip_", "fit_per_s", "fit_residual_", "aicc_", "effective_")
     parameters = tuple(name for columns in PARAMETERS.values() for name, _ in columns)
     numbers = [str(name) for name in rows.columns if str(name).startswith((*prefixes, *parameters))]

@@ -6,9 +6,8 @@ Models, for n devices with an equal batch each (throughput X, time of a step t =
 
 - Amdahl (1967), "Validity of the single processor approach": 1/X = (s + (1 - s)/n) / X1. The part s does not get faster.
 - Gustafson (1988), "Reevaluating Amdahl's law", CACM 31(5): X = X1 (s + (1 - s) n). The part s does not grow.
-- latency-bandwidth (Hockney, 1994, "The communication challenge for MPP", for a ring all-reduce as in Thakur, Rabenseifner &
-Gropp,
-  2005): t = compute + alpha * 2(n - 1) + (bytes / B) * 2(n - 1)/n.
+- latency-bandwidth (Hockney, 1994, "The communication challenge for MPP", for a ring all-reduce as in Thakur,
+  Rabenseifner & Gropp, 2005): t = compute + alpha * 2(n - 1) + (bytes / B) * 2(n - 1)/n.
 
 Each model is linear in two or three non-negative parameters, so thousands of curves are fitted in one call: least squares of
 relative residuals, over all sets of parameters that are not zero. The likelihood is that of the runs (residuals of the
@@ -54,7 +53,7 @@ def compute_aicc(mean_square: npt.ArrayLike, values: npt.ArrayLike, parameters: 
 
 AMDAHL, GUSTAFSON, LATENCY = "Amdahl", "Gustafson", "latency-bandwidth"
 MAX_RESIDUAL_PCT = 5.0
-"""Limit of the root mean square of the points' relative residuals. A model further from its points does not describe them."""
+"""Limit of the root mean square of the points' relative residuals. A model with a larger deviation does not describe its points."""
 MIN_DIP_PCT = 1.0
 """Smallest dip, because very even runs show differences below the accuracy of any smooth cost, which are irrelevant."""
 MODELS = (AMDAHL, GUSTAFSON, LATENCY)
@@ -100,8 +99,7 @@ class ScalingFit:
     residual_pct: root mean square of the points' relative residuals, by their degrees of freedom, [curve].
 
     Parameters of Amdahl and Gustafson: X1 (samples/s), s (1); of latency-bandwidth: compute (s), alpha (s), bytes / B (s).
-    expected:
-    throughput, [curve, point]. is_rejected: whether the points deviate from the model.
+    expected: throughput, [curve, point]. is_rejected: whether the points deviate from the model.
     """
 
     model: str
@@ -273,7 +271,7 @@ def _convert_parameters(
 class Dips:
     """Points compared with their neighbours, [curve, point]; nan for a point without two valid neighbours.
 
-    expected: throughput by the neighbours. drop_pct: how far the point is below it in percent, with its 95 % interval.
+    expected: throughput that the neighbours predict. drop_pct: drop of the point below it in percent, with its 95 % interval.
     """
 
     expected: Floats

@@ -4,14 +4,14 @@ For each host, the logarithm of throughput of the runs that touched it is compar
 one weighted difference over all cells, with weights for unequal numbers of runs. Its error is that of leases: the spread of the
 means of leases on the same hosts, with the degrees of freedom of leases (`ERROR_FROM_LEASES`). If no hosts were used on two
 leases, lease and host cannot be separated. Then a host has to stand out from the spread of the other hosts
-(`ERROR_FROM_OTHER_HOSTS`), for which it takes `MIN_HOSTS` hosts. With fewer nothing is tested, as a slow lease looks like a slow
-host.
+(`ERROR_FROM_OTHER_HOSTS`), which needs `MIN_HOSTS` hosts. With fewer hosts nothing is tested, because a slow lease looks like a
+slow host.
 
 Robust: a run that is far from the median of its cell on its hosts is clipped (`campaign.analysis.statistics.location`). A
-host is only named if it is also slower when every run that is far from the median of its cell is clipped: among a few leases
-with two runs each, one rare slow run would otherwise blame its host. The runs of a named host no longer take part in judging
-others. So a slow host does not hide a second one, and a host that was only used together with it is not blamed. p-values are
-one-sided, and adjusted for all hosts (Holm).
+host is only named if it is also slower when every run that is far from the median of its cell is clipped: among a few
+leases with two runs each, one rare slow run would otherwise blame its host. The runs of a named host are then excluded from
+the comparisons of others. So a slow host does not hide a second one, and a host that was only used together with it is not
+named. p-values are one-sided, and adjusted for all hosts (Holm).
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class _HostComparison:
         self.clipped_variance, _ = _estimate_lease_variance(self.clipped, spot, self.lease)
 
     def compare_host(self, host: str, excluded_hosts: Sequence[str]) -> _HostDifference | None:
-        """Return the difference of a host from the others; None if no cell ran both on it and elsewhere.
+        """Return the difference of a host from the others; None if no cell ran both on this host and on others.
 
         The error is nan if no host had two leases.
 
@@ -316,9 +316,8 @@ def _clip_outliers(y: Floats, cell: Codes, lease: Codes | None = None) -> Floats
     Args:
         y: logarithm of throughput of each run.
         cell: cell of each run.
-        lease: lease of each run, if each host was used on one lease only. A lease is then the only sample of a host, and no
-            outlier;
-            its runs are compared with its own median if there are enough of them.
+        lease: lease of each run, if each host was used on one lease only. A lease is then the only sample of a host,
+            and no outlier; its runs are compared with its own median if there are enough of them.
     """
     residual = y - _compute_group_medians(y, cell)
     middle, uses_lease_median = np.zeros(y.size), np.zeros(y.size, dtype=np.bool_)

@@ -7,16 +7,13 @@ separate are not estimated; the component holds the reason.
 
 Sources
 -------
-Estimate: mean half squared differences of pairs of runs of one cell, by what the two share (the method of moments; Searle,
-Casella
-& McCulloch, "Variance Components", 1992, chapter 5, for unbalanced data). It is linear in the number of pairs, so 10,000 cells
-are
-one call. Restricted maximum likelihood is hardly better: simulated with up to 150 runs, its errors are at most 4 % smaller
-for leases and hosts, and 12 to 27 % for runs, whose interval covers 93 to 96 of 100 here and 97 to 99 there (nominal: 95).
-Interval: chi-square on the mean square of the levels' means, as in Williams (1962), "A confidence interval for variance
-components", Biometrika 49; approximate if levels are unequal. With few levels it is wide, because two hosts show little about
-all
-hosts.
+Estimate: mean half squared differences of pairs of runs of one cell, by what the two share (the method of moments;
+Searle, Casella & McCulloch, "Variance Components", 1992, chapter 5, for unbalanced data). It is linear in the number of
+pairs, so 10,000 cells are one call. Restricted maximum likelihood is hardly better: simulated with up to 150 runs, its
+errors are at most 4 % smaller for leases and hosts, and 12 to 27 % for runs, whose interval covers 93 to 96 of 100 here
+and 97 to 99 there (nominal: 95). Interval: chi-square on the mean square of the levels' means, as in Williams (1962),
+"A confidence interval for variance components", Biometrika 49; approximate if levels are unequal. With few levels it is
+wide, because two hosts show little about all hosts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Wording of comparisons: a significant difference, the largest difference that is not ruled out, or no statement.
 
 Rows are those of `campaign.analysis.statistics.comparable_cells`, with p, p_holm, n_tests, paired, n_pairs, and the basis of the
-comparison (`campaign.analysis.statistics.comparisons.Ratios.basis`). A difference counts if it is significant among all
+comparison (`campaign.analysis.statistics.comparisons.Ratios.build_basis_columns`). A difference counts if it is significant among all
 comparisons of its figure (Holm, 5 %). A sentence about several comparisons has the interval of their mean, never the interval of
 the largest of them. A statement begins with the effect, or with the absence of a significant one, and ends with its conditions.
 Tables have the numbers of compositions.
@@ -27,7 +27,7 @@ _MAX_INFORMATIVE_DIFFERENCE_PCT = 50.0
 
 
 SEQUENTIAL_RUNS_CAVEAT = (
-    "The runs of a cell followed each other instead of alternating in blocks, so drift of the system can look like an effect."
+    "The runs of a cell were consecutive, not in blocks, so drift of the system can look like an effect."
 )
 FIXED_LEASE_ORDER_CAVEAT = (
     "Compositions were made in a fixed order instead of random blocks, so drift of the system during the campaign can look "

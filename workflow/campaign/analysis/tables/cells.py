@@ -30,9 +30,9 @@ PLAN_COLUMNS = list_column_types(PLANNED_COLUMNS)
 class CellPlan:
     """Planned cell with its number of repetitions, its lease, and the reason for each run without a record.
 
-    lease: lease of its first composition. missing: reason by run number. runs: numbers of the planned runs; empty for 1, 2, ..
-    in one
-    composition. price_per_h: price of its composed devices, None without prices. version: version label of the campaign.
+    lease: lease of its first composition. missing: reason by run number. runs: numbers of the planned runs; empty for
+    1, 2, .. in one composition. price_per_h: price of its composed devices, None without prices. version: version label
+    of the campaign.
     """
 
     cell: Cell

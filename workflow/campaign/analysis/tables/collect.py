@@ -173,7 +173,7 @@ def read_planned_results(plan: Path) -> CampaignResults:
         cell.id: replace(cell, settings=without_composition(cell.settings)) for lease in leases for cell in lease.work
     }
     removed_cells = tuple(RemovedByRule(rule.rule, rule.why, rule.cells) for rule in plan_document.removed)
-    if not cells.keys() >= set(plan_document.cells):  # written when a plan could leave cells without a lease
+    if not cells.keys() >= set(plan_document.cells):  # An earlier version could plan cells without a lease.
         return read_campaign_results(campaign, directory, plan_document.where)
     matrix = Matrix(tuple(cells[name] for name in plan_document.cells), removed_cells, plan_document.notes)
     return _read_matrix_results(campaign, matrix, RecordStore(directory))
@@ -225,7 +225,7 @@ def _list_imported_runs(planned_runs: Sequence[int], present_runs: Collection[in
 
 def _read_lease(path: Path) -> dict[str, Any]:
     """Read the document of a lease. Raises RecordError if it is damaged."""
-    with reject_damaged_document(path, "move the file away; its lease is then shown as unknown"):
+    with reject_damaged_document(path, "move it away; its lease is then shown as unknown"):
         return checked_lease(load_json(path))
 
 

@@ -176,7 +176,10 @@ _TABLES: Mapping[str, tuple[ColumnMeanings, str]] = {
     "operations": (OPERATIONS, "one row per timed operation of the fabric"),
     "telemetry": (TELEMETRY, "one row per sample of a run, thinned"),
     "steps": (STEPS, "one row per measured step; 200 quantiles for a run with more than 200 steps"),
-    "reference": (REFERENCE, "one row per run of the reference, which is measured in every lease; empty without a reference"),
+    "reference": (
+        REFERENCE,
+        "one row per run of the reference, which is measured in every lease; empty without a reference",
+    ),
 }
 COLUMN_MEANINGS: Mapping[str, Mapping[str, str]] = {
     table: {name: means for name, (_, means) in columns.items()} for table, (columns, _) in _TABLES.items()

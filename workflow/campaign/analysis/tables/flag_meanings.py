@@ -14,9 +14,9 @@ FLAG_MEANINGS = {
     CONTRADICTS: "it succeeded, although this cell or an equal cell with a smaller batch ran out of memory before",
     IMPORTED: "it was read from a log that another program made; hardware and software are those that the import map states",
     NOT_STEADY: "step times still had a trend when the warm-up reached `warmup_steps_max`; the window was measured anyway",
-    SHORT_WINDOW: "the measured steps took less time than `measured_min_s` requires, because they were faster than the warm-up steps",
+    SHORT_WINDOW: "the measured steps took less time than `measured_min_s` requires, because they were faster than the warm-up",
     "exit_hang": "a rank finished its measurement but did not exit, and was terminated",
-    "storage emulated": "the rate of reading samples was limited to that of the system file, to emulate storage that does not exist",
+    "storage emulated": "the rate of reading samples was limited to that of the system file, to emulate missing storage",
     "storage is the host's memory": "the file system of the storage is in memory, so no data was read from a device",
     **LINK_FLAGS,
 }

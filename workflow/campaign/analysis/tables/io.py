@@ -1,7 +1,7 @@
 """Tables of a campaign, in memory (`Tables`) and as the files of a directory `tables/`.
 
-Everything after the tables (figures, report, comparison, recommendation, queries) reads these alone. Frames have a fixed order
-and type of columns, also if they are empty, so that files are equal byte for byte.
+All later stages (figures, report, comparison, recommendation, queries) read only these tables. Columns of frames have a fixed
+order and type, also in empty frames, so that equal tables give identical files.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _build_option_column(values: list[Any]) -> pd.Series[Any]:
 DOCUMENT_NAMES = ("leases", "links", "context")
 _KEY_COLUMNS = ("cell_id", "configuration", "workload", "batch", "precision")
 SERIES_NAMES = ("telemetry", "steps", "reference")
-"""Tables that are not for people to read: those with many rows per run, and the runs of the reference."""
+"""Tables without a CSV file: those with many rows per run, and the runs of the reference."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,9 @@ def read_tables(directory: Path) -> Tables:
         links = [{**document, "document": dict(document["document"])} for document in links]
         ReportContext.model_validate(context)
         if context.get("prediction"):
-            raise RecordError(f"{directory}: the tables hold predictions of an earlier version, which are no longer supported")
+            raise RecordError(
+                f"{directory}: the tables hold predictions of an earlier version, which are no longer supported"
+            )
     return Tables(runs, cells, leases, links, context, *series)
 
 
@@ -185,7 +187,7 @@ class ReportContext(BaseModel):
 
 
 def write_csv(table: pd.DataFrame, target: Path | BinaryIO) -> None:
-    """Write a table as CSV with quoted texts. Arrow takes a fifth of the time of pandas."""
+    """Write a table as CSV with quoted texts. Arrow needs a fifth of the time of pandas."""
     text_columns = {
         str(name): table[name].map(str, na_action="ignore") for name in table if table[name].dtype == object
     }

@@ -61,7 +61,11 @@ def list_device_evidence_notes(campaign: Campaign, records: Iterable[Record]) ->
     has_reported_devices = [bool(record.ran_on) for record in valid]
     has_telemetry = ["device_utilisation_peak_pct" in record.metrics for record in valid]
     neither = len(valid) - sum(map(max, has_reported_devices, has_telemetry))
-    lacking = f" {pluralize(neither, 'run')} {'has' if neither == 1 else 'have'} neither, so the devices of their work are unknown." if neither else ""
+    lacking = (
+        f" {pluralize(neither, 'run')} {'has' if neither == 1 else 'have'} neither, so the devices of their work are unknown."
+        if neither
+        else ""
+    )
     return [
         "Evidence that the work ran on the devices, for "
         f"{pluralize(len(valid), 'valid run')}: in {sum(has_reported_devices)}, ranks reported the "

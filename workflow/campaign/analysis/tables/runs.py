@@ -148,7 +148,7 @@ def _compute_step_columns(steps: Sequence[tuple[float, ...]]) -> dict[str, np.nd
 
 STEP_COLUMNS = list_column_types(STEPS)
 MAX_STEPS = 200
-"""Maximum number of steps per run in the table. More steps are replaced by evenly spaced quantiles, which keep the distribution."""
+"""Maximum number of steps per run in the table. Further steps are replaced by evenly spaced quantiles of their distribution."""
 
 
 def select_slowest_rank(record: Record) -> tuple[float, ...]:
@@ -163,7 +163,7 @@ def build_step_times_table(records: Iterable[Record]) -> pd.DataFrame:
     """Build the table of steps of valid runs, one row per step, in ascending order of time within each run."""
     keys: list[tuple[str, int]] = []
     sizes: list[int] = []
-    times = bytearray()  # separate arrays per run take twice the memory
+    times = bytearray()  # Separate arrays per run take twice the memory.
     for record in records:
         steps = np.sort(np.array(select_slowest_rank(record) if record.status == "ok" else (), dtype=np.float64))
         if steps.size > MAX_STEPS:

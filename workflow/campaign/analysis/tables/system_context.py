@@ -130,7 +130,11 @@ def _list_link_notes(system: SystemFile, has_measured_links: bool) -> list[str]:
             latency = "" if link.latency_us is None else f", {link.latency_us:g} µs"
             descriptions.append(f"{meaning} {link.gb_per_s:g} GB/s{latency}{_format_source(link.source)}")
     measured_note = "" if has_measured_links else ", not measured"
-    return [f"One-way links according to the system file{measured_note}: {'; '.join(descriptions)}."] if descriptions else []
+    return (
+        [f"One-way links according to the system file{measured_note}: {'; '.join(descriptions)}."]
+        if descriptions
+        else []
+    )
 
 
 def list_storage_notes(system: SystemFile) -> list[str]:
