@@ -52,7 +52,7 @@ def test_a_figure_says_what_stands_behind_it(name: str, painted: dict[str, tuple
     assert (drawing.svg is not None) == (name in PICTURES)
     if name in PICTURES:
         assert "n = " in drawing.caption or name == "time_series"
-        assert "planned cells measured" in drawing.coverage
+        assert "planned cells were measured" in drawing.coverage
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -182,7 +182,7 @@ def test_lines_without_any_value_are_drawn_as_crosses_named_and_counted() -> Non
     assert ">no value<" in drawing.svg
     lost = drawing.data[drawing.data["batch"] == 32]
     assert (lost["n_ok"] == 0).all()
-    assert f", {len(lost)} failed" in drawing.coverage
+    assert f"({len(lost)} failed" in drawing.coverage
 
 
 def test_a_smooth_curve_has_no_dip_and_its_parameters() -> None:

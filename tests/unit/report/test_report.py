@@ -176,7 +176,7 @@ def test_summary_counts_what_was_asked_and_what_came(measured: Tables, drawings:
         "compositions": "28",
     }  # fmt: skip
     assert [each["anchor"] for each in context["glances"]] == ["node-spread"]
-    assert context["lost"] == "Of 112 planned cells: 14 failed, 1 missing."
+    assert context["lost"] == "Of 112 planned cells, 14 failed and 1 is missing."
 
 
 def test_a_folded_section_has_its_finding_in_its_line() -> None:

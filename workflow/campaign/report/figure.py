@@ -440,13 +440,13 @@ def describe_cell_coverage(planned_cells: pd.DataFrame, shown_cell_ids: Iterable
     """
     cells = planned_cells.drop_duplicates("cell_id")
     states = cells["state"].value_counts()
-    other_states = "".join(f", {int(states[name]):,} {name}" for name in CELL_STATES[1:] if states.get(name, 0))
+    other_counts = [f"{int(states[name]):,} {name}" for name in CELL_STATES[1:] if states.get(name, 0)]
+    other_states = f" ({', '.join(other_counts)})" if other_counts else ""
     # Some campaigns do not plan repetitions beforehand, and runs beyond the plan do not count.
     planned_runs, valid = int(cells["n_planned"].sum()), int(cells[["n_ok", "n_planned"]].min(axis="columns").sum())
-    text = (
-        f"{int(states.get('measured', 0)):,} of {wording.pluralize(len(cells), 'planned cell')} measured{other_states}"
-    )
-    text += f"; {valid:,} of {wording.pluralize(planned_runs, 'planned run')} valid"
+    cells_text = f"{wording.pluralize(len(cells), 'planned cell')} {'was' if len(cells) == 1 else 'were'} measured"
+    runs_text = f"{wording.pluralize(planned_runs, 'planned run')} {'is' if planned_runs == 1 else 'are'} valid"
+    text = f"{int(states.get('measured', 0)):,} of {cells_text}{other_states}; {valid:,} of {runs_text}"
     if shown_cell_ids is None:
         return f"{text}."
     count_without_value = len(set(cells.loc[cells["state"] == "measured", "cell_id"]).difference(shown_cell_ids))

@@ -321,9 +321,11 @@ def _describe_basis(runs: pd.DataFrame, document: ContextDocument) -> str:
 
 def _describe_unmeasured(cells: pd.DataFrame) -> str:
     """Describe the planned cells without a number in one line; empty if there are none."""
-    counts = [(name, int(count)) for name, count in cells["state"].value_counts().items() if name != "measured"]
-    counts_in_words = ", ".join(f"{count:,} {name}" for name, count in counts)
-    return f"Of {wording.pluralize(len(cells), 'planned cell')}, {counts_in_words}." if counts_in_words else ""
+    counts = [(str(name), int(count)) for name, count in cells["state"].value_counts().items() if name != "measured"]
+    phrases = [
+        f"{count:,} {'' if name == 'failed' else 'is ' if count == 1 else 'are '}{name}" for name, count in counts
+    ]
+    return f"Of {wording.pluralize(len(cells), 'planned cell')}, {' and '.join(phrases)}." if phrases else ""
 
 
 def describe_tests(sections: Iterable[Mapping[str, Any]]) -> str:
@@ -365,36 +367,36 @@ def _list_remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Seque
     unplanned_runs = int((~runs["cell_id"].isin(cells["cell_id"])).sum())
     sentences = []
     if incomplete:
-        sentences.append(f"{_count(incomplete, 'measured cell', 'has', 'have')} fewer valid runs than planned.")
+        sentences.append(
+            f"{_format_subject(incomplete, 'measured cell', 'has', 'have')} fewer valid runs than planned."
+        )
     if without_interval:
         sentences.append(
-            f"{_count(without_interval, 'cell', 'has', 'have')} no interval, because only one run is valid."
+            f"{_format_subject(without_interval, 'cell', 'has', 'have')} no interval, because only one run is valid."
         )
     if borrowed_count:
         sentences.append(
-            f"{_count(borrowed_count, 'cell', 'has', 'have')} only one valid run; the variance is estimated from other cells."
+            f"{_format_subject(borrowed_count, 'cell', 'has', 'have')} only one valid run; the variance is estimated from other cells."
         )
     if outliers := int(cells["n_outliers"].sum()):
         cells_in_words = wording.pluralize(int((cells["n_outliers"] > 0).sum()), "cell")
-        kept_text = (
-            "It is kept, but means limit its weight" if outliers == 1 else "They are kept, but means limit their weight"
-        )
+        marked_text = "is marked as an outlier" if outliers == 1 else "are marked as outliers"
         sentences.append(
-            f"{wording.pluralize(outliers, 'run')} in {cells_in_words} {'is marked as an outlier' if outliers == 1 else 'are marked as outliers'}, "
-            f"by a rule with 1 false alarm in 100 cells. {kept_text}; tables/cells.csv lists them."
+            f"{wording.pluralize(outliers, 'run')} in {cells_in_words} {marked_text}, by a rule with 1 false alarm in 100 cells. "
+            "Outliers are kept, but means limit their weight; tables/cells.csv lists them."
         )
     if unplanned_runs:
         sentences.append(
-            f"{_count(unplanned_runs, 'run', 'is', 'are')} ignored, because the campaign does not plan the cell."
+            f"{_format_subject(unplanned_runs, 'run', 'is', 'are')} ignored, because the campaign does not plan the cell."
         )
     if hosts_left_out:
         names = ", ".join(excluded_host.host for excluded_host in hosts_left_out)
-        hosts_text = _count(len(hosts_left_out), "host", "was", "were")
+        hosts_text = _format_subject(len(hosts_left_out), "host", "was", "were")
         sentences.append(f"{hosts_text} excluded from further allocations after a failure: {names}.")
     return sentences
 
 
-def _count(count: int, noun: str, singular_verb: str, plural_verb: str) -> str:
+def _format_subject(count: int, noun: str, singular_verb: str, plural_verb: str) -> str:
     """Return the subject and the verb of a sentence, such as '2 cells have'."""
     return f"{wording.pluralize(count, noun)} {singular_verb if count == 1 else plural_verb}"
 

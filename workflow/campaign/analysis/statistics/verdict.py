@@ -1,10 +1,10 @@
 """Wording of comparisons: a significant difference, the largest difference that is not ruled out, or no statement.
 
-Rows are those of `campaign.analysis.statistics.comparable_cells`, with p, p_holm, n_tests, paired, n_pairs, and the basis of the
-comparison (`campaign.analysis.statistics.comparisons.Ratios.build_basis_columns`). A difference counts if it is significant among all
-comparisons of its figure (Holm, 5 %). A sentence about several comparisons has the interval of their mean, never the interval of
-the largest of them. A statement begins with the effect, or with the absence of a significant one, and ends with its conditions.
-Tables have the numbers of compositions.
+Rows are those of `campaign.analysis.statistics.comparable_cells`, with p, p_holm, n_tests, paired, n_pairs, and the basis
+of the comparison (`campaign.analysis.statistics.comparisons.Ratios.build_basis_columns`). A difference counts if it is
+significant among all comparisons of its figure (Holm, 5 %). A sentence about several comparisons has the interval of their
+mean, never the interval of the largest of them. A statement begins with the effect, or with the absence of a significant one,
+and ends with its conditions. Tables have the numbers of compositions.
 """
 
 from __future__ import annotations
