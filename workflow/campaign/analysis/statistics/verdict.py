@@ -242,7 +242,7 @@ def summarize_range(
     """Return the mean of several ratios with its interval, and the range of their estimates; arguments as `summarize_effects`."""
     number, reason = _format_average(rows, design, convert_ratio, format_value)
     extremes = format_estimate_range(rows, label_columns, convert_ratio, format_value)
-    return f"{number} on average over {len(rows):,} lines{reason}; {extremes}"
+    return f"{number} on average over {len(rows):,} lines{reason}. {extremes[:1].upper()}{extremes[1:]}"
 
 
 def _format_average(
