@@ -47,9 +47,10 @@ def draw(data: FigureData) -> Drawing:
     drawn_rows = rows[rows["cell_id"].isin(drawn_rows["cell_id"])]
     hidden_count = len(rows) - len(drawn_rows)
     left_out = f" Drawn: the {len(drawn_rows)} cells with the longest tails." if hidden_count else ""
+    interval_text = " Percentiles have a 95\u202f% interval." if (rows["n_ok"] > 1).any() else ""
     caption = (
         "Cumulative share of the slowest rank's steps by duration. Each line is a run, each colour a composition "
-        f"({wording.format_run_counts(rows['n_ok']).removeprefix('n = ')} per cell).{left_out}"
+        f"({wording.format_run_counts(rows['n_ok']).removeprefix('n = ')} per cell).{interval_text}{left_out}"
     )
     label_columns = ["configuration", "workload", "batch", "precision", *comparable_cells.list_option_columns(rows)]
     return plot.build_drawing(

@@ -69,4 +69,4 @@ def test_the_picture_stays_readable(count: int) -> None:
     document = build_page_document(FIGURE, drawing)
     assert len(drawing.rows) == count
     assert document["picture"]
-    assert ("20 more in the table" in drawing.caption) == (count == 60)
+    assert ("20 further leases are only in the table." in drawing.caption) == (count == 60)

@@ -128,7 +128,7 @@ def test_operations_show_their_distribution_beside_what_was_recorded_elsewhere(c
     )
     assert rows.loc["attach", "recorded_median_s"] == 15
     assert pd.isna(rows.loc["detach", "recorded_median_s"])
-    assert "Grey, recorded elsewhere: logs of two boxes." in drawing.caption
+    assert "Grey: recorded elsewhere (logs of two boxes)." in drawing.caption
     assert "Grey" not in alone.caption
     assert drawing.findings[0].startswith("Attaching a device took ")
     assert FIGURES["operation_times"].draw(replace(campaign, operations=campaign.operations.head(0))).empty_reason
@@ -141,7 +141,7 @@ def test_a_caption_and_a_table_show_what_measured_windows_suffer_from(name: str,
         return FIGURES[name].draw(replace(small, cells=small.cells.assign(window=mark)))
 
     marked, plain = drawn_with(f"{NOT_STEADY}, {TOO_SHORT}"), drawn_with("")
-    assert f"Measured window: {NOT_STEADY} in " in marked.limits[-1]
+    assert f", the measured window was {NOT_STEADY}." in marked.limits[-1]
     assert f", {TOO_SHORT} in " in marked.limits[-1]
     assert "Measured window:" not in " ".join(plain.limits)
     if name != "step_times":  # its rows say it of the runs themselves
@@ -152,7 +152,7 @@ def test_a_caption_and_a_table_show_what_measured_windows_suffer_from(name: str,
 def test_hosts_that_nobody_looks_at_are_said_not_to_be_looked_at(campaign: FigureData) -> None:
     leases = campaign.leases.assign(visible_s=float("nan"))
     drawing = FIGURES["composition_times"].draw(replace(campaign, leases=leases))
-    assert {row[3] for row in drawing.rows} == {"not looked at"}
+    assert {row[3] for row in drawing.rows} == {"not checked"}
     assert "host sees devices" not in drawing.svg
 
 
@@ -187,15 +187,15 @@ def test_a_link_far_below_its_like_is_said_first() -> None:
     out, to = next((o, t) for o, row in enumerate(bandwidths) for t, each in enumerate(row) if each)
     bandwidths[out][to] *= 0.3
     said = FIGURES["link_matrices"].draw(data([], [], links=slow)).findings
-    assert said[0].startswith("Slowest link for its type")
+    assert said[0].startswith("The slowest link for its type")
 
 
 def test_findings_state_the_known_effects(drawn: dict[str, Drawing]) -> None:
     largest = re.search(r"(\d+\.\d)\u202f% \([^)]*4 devices, 4 hosts\)", drawn["node_spread"].alt)
     assert float(largest[1]) == pytest.approx(13, abs=1)
-    overhead = re.search(r"Overhead of fabric, storage local: (\d+\.\d)", drawn["overhead"].alt)
+    overhead = re.search(r"The overhead of fabric, storage local is (\d+\.\d)", drawn["overhead"].alt)
     assert float(overhead[1]) == pytest.approx(60, abs=3)
-    assert "fp16 against fp32: 1.9" in drawn["precision"].alt or "1.8" in drawn["precision"].alt
+    assert re.match(r"fp16 reaches 1\.[89]", drawn["precision"].alt)
 
 
 SEVERAL = ("precision", "overhead", "node_spread", "part_of_host", "speedup_by_batch", "scaling")
@@ -203,11 +203,11 @@ SEVERAL = ("precision", "overhead", "node_spread", "part_of_host", "speedup_by_b
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_of_several_cells_only_the_mean_has_an_interval(drawn: dict[str, Drawing], name: str) -> None:
-    said = [finding for finding in drawn[name].findings if "; estimates of single cells range from " in finding]
+    said = [finding for finding in drawn[name].findings if ". Estimates of single cells range from " in finding]
     assert said
     for finding in said:
-        mean, estimates = finding.split("; estimates of single cells range from ")
-        assert re.search(r" \[.* to .*\] \(mean of \d+ cells\)$", mean), finding
+        mean, estimates = finding.split(". Estimates of single cells range from ")
+        assert re.search(r" \[.* to .*\].* on average over \d+ (cells|lines)$", mean), finding
         assert "[" not in estimates
     assert not re.search("best for|worst for|Largest|Smallest", " ".join(said))
 
@@ -315,8 +315,7 @@ def test_one_run_a_cell_is_drawn_without_an_interval(
         request.getfixturevalue("unpainted")
     drawing = FIGURES[name].draw(one_run_a_cell)
     assert drawing.svg
-    assert "n = 1 run " in drawing.caption
-    assert "one run each, so no interval" in drawing.caption
+    assert "(1 run, so no interval)" in drawing.caption or "(1 run per cell)" in drawing.caption
     assert "nan" not in drawing.alt.split()
 
 

@@ -51,7 +51,7 @@ def test_a_figure_says_what_stands_behind_it(name: str, painted: dict[str, tuple
     assert len(drawing.caption.split()) <= 40
     assert (drawing.svg is not None) == (name in PICTURES)
     if name in PICTURES:
-        assert "n = " in drawing.caption or name == "time_series"
+        assert "(4 runs" in drawing.caption or name == "time_series"
         assert "planned cells were measured" in drawing.coverage
 
 
@@ -75,7 +75,7 @@ def test_options_are_compared_with_the_plain_one_of_their_configuration(drawn: d
         said = rows.loc[configuration]["ratio"].to_dict()
         known = {"ddp, fp32": 1.0, "dp, fp32": 0.55, "fsdp, fp16": 1.8, "ddp, fp16": 2.0}
         assert {name: said[name] for name in known} == pytest.approx(known, rel=0.02)
-    assert "dp, fp32 against ddp, fp32: 0.5" in " ".join(drawn["software_options"].findings)
+    assert "dp, fp32 reaches 0.5" in " ".join(drawn["software_options"].findings)
 
 
 def test_a_way_to_share_work_that_failed_is_a_gap_with_its_class() -> None:
@@ -163,7 +163,7 @@ def test_the_front_is_marked_and_named(drawn: dict[str, Drawing]) -> None:
     energy = rows[rows["cost_kind"].str.startswith("energy") & (rows["workload"] == "resnet50")]
     assert set(energy.loc[energy["front"] > 0, "configuration"]) == {"local-8", "fabric-8"}
     assert any(
-        said.startswith("resnet50, kWh: cheapest fabric-8") and "; 2 cells on the Pareto front" in said
+        said.startswith("For resnet50, fabric-8") and "kWh" in said and "of 2 cells on the Pareto front" in said
         for said in drawn["pareto"].findings
     )
     hours = rows[rows["cost_kind"].str.startswith("device") & (rows["workload"] == "bert-large")]
@@ -222,12 +222,12 @@ def test_time_series_are_means_of_devices_over_time(drawn: dict[str, Drawing]) -
     assert (warm["most"] - warm["least"]).tolist() == pytest.approx([3.0] * len(warm), abs=1.0)
     assert warm["mean"].mean() == pytest.approx(90.5, abs=0.5)
     assert first.loc[first["time_s"] < 14, "mean"].max() < 6
-    assert "One run of each cell" in drawn["time_series"].caption
+    assert "The first valid run of each cell" in drawn["time_series"].caption
 
 
 def test_every_number_of_a_time_series_has_its_unit(drawn: dict[str, Drawing]) -> None:
     busy = next(said for said in drawn["time_series"].findings if said.startswith("Device utilisation"))
-    assert re.search(r"between \S+ % and \S+ %, \S+ % on average", busy)
+    assert re.search(r"from \S+ % to \S+ %, with a mean of \S+ %", busy)
 
 
 def test_names_of_axes_are_not_what_panels_have_in_common(data: FigureData) -> None:
@@ -271,7 +271,7 @@ def test_workloads_of_unknown_size_are_named() -> None:
     drawing = MODULES["workload_characteristics"].draw(
         replace(whole, runs=whole.runs.assign(parameters=without), context=bare)
     )
-    assert drawing.findings[0] == ("2 workloads, of 25.6 M (resnet50) parameters; the size of mobilenetv2 is unknown.")
+    assert drawing.findings[0] == ("2 workloads have 25.6 M (resnet50) parameters; the size of mobilenetv2 is unknown.")
 
 
 def test_rates_far_below_their_unit_are_told_in_a_smaller_one() -> None:
@@ -313,8 +313,7 @@ def test_one_run_a_cell_is_drawn_without_an_interval(name: str, monkeypatch: pyt
     if name != "pareto":  # all draw their intervals alike
         monkeypatch.setattr(plot, "to_svg", lambda _: UNPAINTED)
     drawing = MODULES[name].draw(study.study(1, SIZES))
-    assert "n = 1 run " in drawing.caption
-    assert "one run each, so no interval" in drawing.caption
+    assert "(1 run, so no interval)" in drawing.caption
     assert "nan" not in " ".join(drawing.findings).split()
 
 

@@ -62,7 +62,7 @@ def test_in_the_summary_alarms_come_first() -> None:
     slow = drawn("variance", plan, spread_data.records(plan, slow=0.06, seed=0))
     assert slow.findings[0].startswith("host2 is slower")
     assert not any("at most" in said for said in slow.findings), "an estimate is no bound"
-    assert drawn("scaling", *curve(0.1)).findings[0].startswith("Dip: 14 devices")
+    assert drawn("scaling", *curve(0.1)).findings[0].startswith("Performance dips at 14 devices")
 
 
 def test_spread_and_slow_hosts_are_those_of_the_primary_metric() -> None:
@@ -152,8 +152,8 @@ def curve(dip: float = 0.0, noise: float = 0.005) -> tuple[list[CellPlan], list]
 
 def test_a_dip_is_marked_and_named_with_its_size() -> None:
     drawing = drawn("scaling", *curve(0.1), painted=True)
-    (said,) = [finding for finding in drawing.findings if finding.startswith("Dip: ")]
-    assert said.startswith("Dip: 14 devices give ")
+    (said,) = [finding for finding in drawing.findings if finding.startswith("Performance dips ")]
+    assert said.startswith("Performance dips at 14 devices: it is ")
     assert ">dip<" in drawing.svg
     row = drawing.data[drawing.data["dip"]].iloc[0]
     assert row["ranks"] == 14
@@ -171,7 +171,7 @@ def test_of_the_published_study_only_the_published_dips_are_named() -> None:
     tables = reference_campaign.tables("faster")
     drawing = FIGURES["scaling"].draw(build_figure_data(tables))
     assert set(drawing.data.loc[drawing.data["dip"], "ranks"]) == {14}
-    assert drawing.findings[0].startswith("Dip: 14 devices give 15.0")
+    assert drawing.findings[0].startswith("Performance dips at 14 devices: it is 15.0")
 
 
 def test_lines_without_any_value_are_drawn_as_crosses_named_and_counted() -> None:

@@ -335,7 +335,7 @@ def test_without_two_runs_on_a_lease_idle_time_is_not_spoken_of() -> None:
 
 def test_hosts_left_out_are_named_with_the_reason(page: str, measured: Tables) -> None:
     assert ">host3</dt><dd>Slurm says DOWN: not responding &lt;script&gt;" in page
-    assert "1 host excluded from further allocations after a failure: host3." in page
+    assert "1 host was excluded from further allocations after a failure: host3." in page
     healthy = page_of(measured, hosts_left_out=[])
     assert "Excluded hosts" not in healthy
     assert "excluded from further allocations" not in healthy
