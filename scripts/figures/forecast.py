@@ -136,7 +136,7 @@ def _describe_accuracy(judged_rows: pd.DataFrame) -> tuple[str, ...]:
         )
     if unknown_count := len(judged_rows) - len(forecasts):
         sentences.append(
-            f"{wording.pluralize(unknown_count, 'lease')} had no forecast, because no duration was known before."
+            f"{wording.pluralize(unknown_count, 'lease')} had no forecast, because the duration was unknown before."
         )
     return tuple(sentences)
 

@@ -33,7 +33,7 @@ _MAX_DEVICES_WITH_NUMBERS = 8  # numbers would not fit into the cells of more de
 _MAX_DEVICES_AS_SHAPES = 16  # the cells of more devices are one bitmap instead of vector shapes
 _MAX_DEVICES_WITH_LABELS = 16
 _MAX_LABEL_CHARS = 16
-_MAX_TITLE_CHARS = 22  # the unit of the colours is beside the title
+_MAX_TITLE_CHARS = 22  # The unit of the colours is next to the title.
 _NUMBER_PT = 6.5
 _KIND_LETTERS = {kind: "".join(part[0].upper() for part in kind.split(" + ")) for kind in KINDS}
 _BANDWIDTH, _LATENCY = "unidirectional_gb_per_s", "latency_us"
@@ -185,7 +185,7 @@ def _draw_matrices(drawn_links: list[SelectedLinks]) -> str:
             mesh = _draw_matrix(
                 axes[row], links, name, norm, has_names=row == 1, is_leftmost=plot.is_leftmost(position)
             )
-            # One colour bar per panel: a shared one would make the panel beside it smaller than the others.
+            # Each panel has its own colour bar, because a shared one would make the panel next to it smaller than the others.
             _format_colour_bar(figure.colorbar(mesh, ax=axes[row], aspect=25, pad=0.03), norm, unit)
     for links, axes in zip(drawn_links, panels, strict=True):
         plot.set_panel_title(axes[0], links.configuration, _MAX_TITLE_CHARS)

@@ -1,4 +1,4 @@
-"""Figure: largest batch that fits into memory on each composition, and the batches that were not run because of it."""
+"""Figure: largest batch that fits into memory on each composition, and larger batches that were therefore not run."""
 
 import math
 import re

@@ -103,7 +103,7 @@ def _describe_variation(rows: pd.DataFrame, panel_columns: list[str], design: De
 
 
 def _describe_change_from_smallest(rows: pd.DataFrame, panel_columns: list[str], design: Design, measure: str) -> str:
-    """Return a sentence with the mean and the range of differences from the smallest host with as many devices in use.
+    """Return sentences on the mean and the range of differences from the smallest host with the same devices in use.
 
     It is empty if no difference was tested.
 

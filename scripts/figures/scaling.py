@@ -46,7 +46,7 @@ COUNTERPARTS = {
 _MAX_LISTED_DIPS = 5
 _MAX_LISTED_LINES = 3
 _MAX_LISTED_GAPS = 3
-_MAX_LABELLED_HOSTS = 6  # per line; numbers of hosts beside more markers would overlap
+_MAX_LABELLED_HOSTS = 6  # per line; more numbers of hosts next to markers would overlap
 _LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 _MODEL_NAMES = {AMDAHL: "Amdahl's law", GUSTAFSON: "Gustafson's law", LATENCY: "the latency-bandwidth model"}
 _EFFICIENCY = plot.IntervalColumns("efficiency_pct", "efficiency_low", "efficiency_high")
@@ -305,7 +305,7 @@ def _draw_scaling(panels: plot.Panels, metric: Metric) -> str:
                 (1 + multi_host_batches.index(batch)) / len(multi_host_batches) if batch in multi_host_batches else 0.0
             )
             host_labels |= _draw_line(top, efficiency_axes, rows, looks[batch], part, metric)
-        # One label for all batches, beside the rightmost marker.
+        # One label for all batches is next to the rightmost marker.
         for (_, words), point in host_labels.items():
             top.annotate(words, point, (6, -3), textcoords="offset points", fontsize=plot.small_font_pt())
         _draw_gaps(top, panel.rows, looks)

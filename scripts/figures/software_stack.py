@@ -25,7 +25,7 @@ COUNTERPARTS = {
     "FASTER: Section 2.2": "software stacks and containers",
 }
 
-# Packages that readers look for in an environment of hundreds. The data has all of them.
+# Packages that the page lists from an environment of hundreds. The data has all packages.
 _KEY_PACKAGES = (
     "torch",
     "tensorflow",

@@ -30,7 +30,7 @@ UNITS = {"tail": ""}
 _NAMES = [f"p{percent:g}" for percent in PERCENTILES]
 
 _MIN_MARGIN_SHARE = 0.005
-"""Minimum margin beside the shortest and the longest step, as a share of the longest. It keeps an axis around equal steps."""
+"""Minimum margin around the shortest and the longest step, as a share of the longest. It is needed if all steps are equal."""
 
 
 def draw(data: FigureData) -> Drawing:

@@ -38,7 +38,7 @@ def draw(data: FigureData) -> Drawing:
     is_matched = (
         data.cells[panel_columns].apply(tuple, axis=1).isin(set(rows[panel_columns].itertuples(index=False, name=None)))
     )
-    # Among compositions with as many hosts, the one with the fewest idle devices is drawn, as in scaling.
+    # Among compositions with equal numbers of hosts, the one with the fewest idle devices is drawn, as in scaling.
     lines = data.cells[is_matched].sort_values(["ranks", "hosts", "devices_per_host"], kind="stable")
     lines = lines.drop_duplicates(["system", "attach", "ranks", "hosts", *panel_columns]).reset_index(drop=True)
     first = str(rows["against_system"].iloc[0])

@@ -43,7 +43,7 @@ _DIFFERENCE = plot.IntervalColumns("value_pct", "low_pct", "high_pct")
 _MAX_HOSTS = 40
 _MAX_LISTED_CELLS = 4
 _MAX_AXIS_RATIO = 5.0  # longest axis, in multiples of the largest value; longer intervals are cut
-_MAX_LABELLED_BARS = 24  # texts beside more bars would overlap
+_MAX_LABELLED_BARS = 24  # texts next to more bars would overlap
 
 
 def draw(data: FigureData) -> Drawing:
@@ -281,7 +281,7 @@ def _describe_cut_intervals(parts: pd.DataFrame) -> str:
 
 
 def _annotate_bars(axes: Any, groups: BarGroups, highest: float) -> None:
-    """Write values beside the bars, and draw arrows for intervals that are longer than the axis.
+    """Write values next to the bars, and draw arrows for intervals that are longer than the axis.
 
     Args:
         axes: axes of the bars.

@@ -45,7 +45,7 @@ def test_forecasts_are_judged_where_a_lease_was_measured_in_one_go() -> None:
 def test_what_was_unknown_is_not_judged() -> None:
     drawing = drawn([row(1, 20.0, expected_s=None, low_s=None, high_s=None, basis="no run of steps yet"), row(2, 90.0)])
     assert drawing.findings[0].startswith("The actual duration was within the interval of 1 of 1 forecast")
-    assert drawing.findings[1:] == ("1 lease had no forecast, because no duration was known before.",)
+    assert drawing.findings[1:] == ("1 lease had no forecast, because the duration was unknown before.",)
     assert [each[3] for each in drawing.rows][1] == "unknown"
 
 

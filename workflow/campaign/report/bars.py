@@ -187,9 +187,9 @@ def build_bar_drawing(
 
 
 def select_configurations(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of as many configurations as a picture can show, spread evenly over the plan.
+    """Return the rows of at most `MAX_CONFIGURATIONS` configurations, spread evenly over the plan.
 
-    Similar configurations are next to each other in the plan.
+    Similar configurations are neighbours in the plan.
     """
     names = rows["configuration"].unique()
     positions = np.unique(np.linspace(0, len(names) - 1, min(MAX_CONFIGURATIONS, len(names))).round().astype(int))

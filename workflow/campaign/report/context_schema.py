@@ -74,6 +74,8 @@ class TimesSaid(ClosedModel):
 
 
 class SystemSaid(ClosedModel):
+    """The system that the campaign ran on."""
+
     name: str
     description: str = ""
     fabric: str = Field(description="kind of fabric")
@@ -97,6 +99,8 @@ class HostLeftOut(ClosedModel):
 
 
 class SoftwareVersion(ClosedModel):
+    """A package and its version."""
+
     name: str
     version: str
 
@@ -142,6 +146,8 @@ class PublishedClaim(ClosedModel):
 
 
 class PublishedSaid(ClosedModel):
+    """Publications and their claims, compared with the measurements."""
+
     documents: tuple[PublishedDocument, ...] = ()
     claims: tuple[PublishedClaim, ...] = ()
 

@@ -392,8 +392,7 @@ def build_figure_data(tables: Tables, style: Path | None = None) -> FigureData:
 def write_figure(figure: Figure, data: FigureData, directory: Path) -> None:
     """Draw one figure and write its files into a directory.
 
-    If the figure has no data, only its document is written, which holds the reason. Raises RecordError if a file cannot be
-    written.
+    If the figure has no data, only its document is written, with the reason. Raises RecordError if a file cannot be written.
     """
     drawing = figure.draw(data)
     words = json.dumps(build_page_document(figure, drawing), indent=1, sort_keys=True, ensure_ascii=False)

@@ -29,7 +29,7 @@ class Interval:
 def build_intervals_column(intervals: Sequence[Interval]) -> dict[str, Any]:
     """Compute the coordinates of a column of intervals: labelled ticks, and the point and line of each interval.
 
-    A missing point or line is ''. The scale holds 0, all values and all finite ends; an infinite end is at the edge.
+    A missing point or line is ''. The scale includes 0, all values and all finite ends; an infinite end is at the edge.
     """
     numbers = np.array([(interval.value, interval.low, interval.high) for interval in intervals]).ravel()
     finite_numbers = numbers[np.isfinite(numbers)]

@@ -69,7 +69,7 @@ class FigureMedium:
     """Medium that figures are drawn for, such as a page, a phone or a paper.
 
     Args:
-        widths_in: widths in inches of a figure with one, two and three panels in a row; as many fit as there are widths.
+        widths_in: widths in inches of a figure with one, two and three panels in a row. Their number is the maximum per row.
         scale: factor of heights, relative to the page.
         style: style file that is applied on top of the page's style.
         path: path (without suffix) of further files of a figure; for a page, only of a figure that fits a sheet.
@@ -493,7 +493,7 @@ RATE = IntervalColumns("mean", "ci_low", "ci_high")
 
 
 def compute_range(rows: pd.DataFrame, columns: IntervalColumns) -> tuple[float, float]:
-    """Return the range to draw, which holds all values and most of their intervals.
+    """Return the range to draw, which includes all values and most of their intervals.
 
     It extends beyond the values by at most 0.6 of the largest. With two runs a 95 % interval can be a hundred times its
     value; the values must stay readable next to it.

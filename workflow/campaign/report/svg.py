@@ -116,7 +116,7 @@ def _to_relative_path(outline: str) -> tuple[float, float, str]:
 
 
 def render_notice(anchor: str, words: str) -> str:
-    """Return a small picture that holds one sentence, for a figure with nothing to show."""
+    """Render a small picture with one sentence, for a figure without a picture."""
     lines: list[str] = [""]
     for word in words.split():
         if len(lines[-1]) + len(word) > 88:
