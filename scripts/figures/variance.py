@@ -62,8 +62,8 @@ def draw(data: FigureData) -> Drawing:
     )
     caption = (
         f"Left: standard deviation of {data.metric.label} within cells "
-        f"({wording.format_run_counts(list(counts)).removeprefix('n = ')} per cell) with its 95\u202f% interval; a cross means unknown. "
-        f"{_format_host_caption(sources)}"
+        f"({wording.format_run_counts(list(counts)).removeprefix('n = ')} per cell) with its 95\u202f% interval; a cross means "
+        f"unknown. {_format_host_caption(sources)}"
     )
     return plot.build_drawing(
         data,

@@ -376,7 +376,8 @@ def _list_remarks(runs: pd.DataFrame, cells: pd.DataFrame, hosts_left_out: Seque
         )
     if borrowed_count:
         sentences.append(
-            f"{_format_subject(borrowed_count, 'cell', 'has', 'have')} only one valid run; the variance is estimated from other cells."
+            f"{_format_subject(borrowed_count, 'cell', 'has', 'have')} only one valid run; the variance is estimated from other "
+            "cells."
         )
     if outliers := int(cells["n_outliers"].sum()):
         cells_in_words = wording.pluralize(int((cells["n_outliers"] > 0).sum()), "cell")
