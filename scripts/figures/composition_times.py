@@ -109,7 +109,7 @@ def _draw_phases(rows: pd.DataFrame, leases: pd.DataFrame) -> str:
             axes.plot(values, [place - 0.34] * len(values), **dots)
     plot.label_panel_lines(axes, [f"{row['configuration']} (n = {row['leases']})" for row in rows.to_dict("records")])
     axes.set_xlabel("time (s)")
-    axes.set_ylabel("configuration (n: number of leases)")
+    axes.set_ylabel("configuration (n: leases)")
     handles = [Patch(label=_PHASES[phase], **_bar_style(looks[phase])) for phase in phases]
     plot.add_legend(figure, handles)
     return plot.to_svg(figure)

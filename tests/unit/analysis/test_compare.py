@@ -105,11 +105,11 @@ def test_means_count_each_cell_once(compared: CampaignComparison) -> None:
 
 
 def test_significant_changes_are_said_as_a_range_of_estimates_without_intervals(compared: CampaignComparison) -> None:
-    (said,) = (each for each in describe_findings(compared) if each.startswith("Significant changes: "))
+    (said,) = (each for each in describe_findings(compared) if "changed significantly" in each)
     count = int(compared.rows["says"].isin(["slower", "faster"]).sum())
     tested = int(compared.rows["p"].notna().sum())
-    ends = r"estimated as −1\S+ % \(.*bert.*\) to −9\S+ % \(.*bert.*\)"
-    pattern = rf"Significant changes: {ends}, in {count} of {tested} cells \(Holm\)\."
+    ends = r"from −1\S+ % \(.*bert.*\) to −9\S+ % \(.*bert.*\)"
+    pattern = rf"{count} of {tested} cells changed significantly; the estimated changes range {ends}\."
     assert re.fullmatch(pattern, said.replace("\u202f", " ")), said
     assert "[" not in said
 
@@ -315,7 +315,7 @@ def test_another_program_of_the_same_name_is_named(
     same = {"command": ["python", "train.py"]}
     found = compare(with_program(before, **same), with_program(before, **{**same, **changes}))
     assert [each.what for each in found.context_differences] == [f"workload bert: {what}"]
-    told = [each for each in describe_findings(found) if "another program" in each]
+    told = [each for each in describe_findings(found) if "a different program" in each]
     assert [each.partition(". ")[0] for each in told] == ([f"bert {named}".rstrip(".")] if named else [])
     assert "No recorded software" not in render_compare_page(found)
 

@@ -29,7 +29,7 @@ def template() -> str:
     """The figure that the documentation of figures says to copy."""
     described = inspect.getdoc(figure) or ""
     start = described.index('    """Figure:')
-    return textwrap.dedent(described[start : described.index("What it may declare")])
+    return textwrap.dedent(described[start : described.index("Optional declarations")])
 
 
 @pytest.fixture

@@ -56,8 +56,8 @@ def results(
 @pytest.mark.parametrize(
     ("leases", "words"),
     [
-        ({"a": 3, "b": 3}, "2 configurations measured, 6 compositions, 3 of each cell\n"),
-        ({"a": 3, "b": 1}, "2 configurations measured, 4 compositions, 1 to 3 of each cell\n"),
+        ({"a": 3, "b": 3}, "2 configurations measured, 6 compositions, 3 per cell\n"),
+        ({"a": 3, "b": 1}, "2 configurations measured, 4 compositions, 1 to 3 per cell\n"),
         ({"a": 1, "b": 1}, f"2 configurations measured, each composed once. {campaign_summary.UNTESTED_NOTE}\n"),
         ({"a": 1}, "1 configuration measured, each composed once\n"),
     ],
@@ -76,7 +76,7 @@ def test_compositions_are_those_of_a_cell_however_workloads_share_leases(
 ) -> None:
     shared = results(tmp_path / "r", {"a": 3, "b": 3, "c": 3}, "1", ("bert", "lm", "resnet"), per_workload)
     said = campaign_summary.summarize_campaign(shared)
-    assert f"3 configurations measured, {total} compositions, 3 of each cell\n" in said
+    assert f"3 configurations measured, {total} compositions, 3 per cell\n" in said
 
 
 def test_ties_are_part_of_what_to_build(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_each_campaign_but_the_first_is_compared_with_the_one_before(site: Path)
     assert "demo of 2023-11-28 22:15 against demo of 2023-11-21 22:15" in text(last)
     assert last.read_text().count('<path class="point ') == 29  # a drawn interval a cell
     # The third one is 6 % slower behind the fabric, and nothing tells whether campaigns differ by that anyway.
-    assert "29 cells not tested: the spread between campaigns is unknown." in text(last)
+    assert "29 cells were not tested: the spread between campaigns is unknown." in text(last)
     assert "<dt>slower</dt><dd>0</dd>" in last.read_text()
 
 
@@ -258,7 +258,7 @@ def test_a_site_without_a_campaign_and_a_directory_without_results_are_errors(tm
     done = made(empty, "--output", tmp_path / "site")
     assert done.exit_code == 1
     assert (
-        "holds no results; give the results directory of a campaign, an archive (.zip), or a directory of these"
+        "has no results; give the results directory of a campaign, an archive (.zip), or a directory of these"
         in done.output
     )
     (empty / "torn.zip").write_bytes(b"")

@@ -50,7 +50,7 @@ def write_site(sources: Iterable[Path], site: Path, report: Callable[[str], None
                     entries[entry.directory] = entry
             except CampaignError as error:
                 text = str(error)
-                report(f"Left out: {text if text.startswith(str(source)) else f'{source}: {text}'}")
+                report(f"left out: {text if text.startswith(str(source)) else f'{source}: {text}'}")
         return _write_pages(site)
     except OSError as error:
         raise convert_os_error(error, site) from error
