@@ -183,7 +183,7 @@ def test_prices_are_a_cost_of_their_own_where_devices_have_some(data: FigureData
     assert set(rows["attach"]) == {"fabric"}, "what has no price is left out"
     assert rows["cost"].tolist() == pytest.approx((2.0 * rows["devices"] * 1e6 / 3600 / rows["mean"]).tolist())
     assert (rows["cost_low"] <= rows["cost"]).all()
-    assert any(", EUR: " in said for said in drawing.findings)
+    assert any(" EUR per 1 M samples) is the " in said for said in drawing.findings)
 
 
 POINTS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=30)
