@@ -216,7 +216,7 @@ def test_of_cells_without_a_significant_difference_only_the_mean_is_quoted(drawn
     said = drawn["part_of_host"].findings[0]
     start = "No significant effect of idle devices in the host on throughput in any of "
     assert re.fullmatch(
-        start + r"\d+ cells: the mean is \S+ % \[.*\], and differences above \S+ % are ruled out\.", said
+        start + r"\d+ cells: the mean is \S+\s% \[.*\], and differences above \S+\s% are ruled out\.", said
     )
 
 
