@@ -127,12 +127,12 @@ def test_a_cluster_belongs_to_the_checkout_that_started_it(tmp_path: Path) -> No
     ended = subprocess.Popen(["true"])
     ended.wait()
     with files.hold_lock(tmp_path / "keeper.lock", holder=f"{ended.pid}"):
-        with pytest.raises(LaunchError, match="the cluster of /home/ann/campaign is running here"):
+        with pytest.raises(LaunchError, match="a cluster of another checkout, /home/ann/campaign, is running here"):
             lock_directory(tmp_path)
-        with pytest.raises(LaunchError, match=rf"another checkout; .*campaign cluster down --directory {tmp_path}"):
+        with pytest.raises(LaunchError, match=rf"another checkout, .*campaign cluster down --directory {tmp_path}"):
             stop_cluster(tmp_path, any_owner=False)
         write_owner(tmp_path)
-        with pytest.raises(LaunchError, match="is running here already; stop it with"):
+        with pytest.raises(LaunchError, match="is already running here; stop it with"):
             lock_directory(tmp_path)
         with pytest.raises(LaunchError, match="started in another container"):  # it is tried
             stop_cluster(tmp_path, any_owner=False)

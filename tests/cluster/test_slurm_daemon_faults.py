@@ -125,7 +125,7 @@ def test_all_hosts_are_away_for_a_while(site: FaultSite) -> None:
         daemons.stop_daemon(site.cluster, "slurmd", host)
     site.until(lambda: states(site).split() == ["down*"] * len(hosts))
     process = site.start()
-    site.until_said("nothing is composed until 1 fitting hosts are free")
+    site.until_said("composition waits for 1 suitable free host")
     for host in hosts:
         daemons.start_daemon(site.cluster, "slurmd", host)
     site.ends(process)
@@ -139,7 +139,7 @@ def test_an_excluded_host_is_used_again_when_it_is_healthy(site: FaultSite) -> N
     process = site.begin()
     (host,) = {site.host_of(job_id) for job_id in site.jobs()}
     site.power_off(host)
-    site.until_said(f"{host} is left out from now on")
+    site.until_said(f"{host} is excluded until it is healthy again")
     site.open()
     site.ends(process)
     assert excluded(site) == {host}
@@ -148,7 +148,7 @@ def test_an_excluded_host_is_used_again_when_it_is_healthy(site: FaultSite) -> N
     document = json.loads(notes.path(host).read_text())
     notes.path(host).write_text(json.dumps({**document, "time_s": document["time_s"] - 60}))
     site.campaign(batch=[1, 2])
-    assert f"{host} is used again: Slurm says idle, and a job ran there" in site.measure()
+    assert f"{host} is used again: Slurm reports it as idle, and a test job ran on it" in site.measure()
     assert excluded(site) == set()
     site.assert_whole(runs=2, again=1)
 

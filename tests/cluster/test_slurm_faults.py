@@ -97,7 +97,7 @@ def test_hosts_die(site: FaultSite) -> None:
     for host in dead.values():
         site.power_off(host)
     for host in dead.values():
-        site.until_said(f"{host} is left out from now on")
+        site.until_said(f"{host} is excluded until it is healthy again")
     assert f"host {dead['c']} is excluded" in site.status()
     site.at_once(site.job("1x1-local.c1"))
     site.open()
@@ -119,7 +119,7 @@ def test_nothing_is_composed_while_others_have_the_hosts(site: FaultSite) -> Non
     site.gated()
     others = [site.occupy("host1,host2,host3,host4"), site.occupy("host5")]
     process = site.start()
-    site.until_said("nothing is composed until 1 fitting hosts are free")
+    site.until_said("composition waits for 1 suitable free host")
     site.slurm("scontrol", "update", "nodename=host1", "state=drain", "reason=a fan is loud")
     assert site.jobs() == {}
     assert not list(site.results_root.glob(".systems/*/leases/*.jsonl"))

@@ -90,7 +90,7 @@ def test_the_output_ends_with_the_reasons_why_runs_are_missing(project: Project)
 
 _LOSSES = (
     "the devices of host2 could not be queried: srun: error: Unable to confirm allocation for job 7: Invalid job id specified",
-    "the driver of lease is gone without a result (job 8: is lost: Slurm does not know it any more, and it left no result)",
+    "the driver of lease ended without a result (job 8 is lost: Slurm does not know it any more, and it left no result)",
 )
 
 
@@ -125,7 +125,7 @@ def test_a_device_that_no_host_ever_sees_is_reported(project: Project, monkeypat
     project.system(faults=[{"kind": "device_never_visible", "times": 2}])
     manifest = measure_here(project, "1x1-fabric.c1")
     assert len(manifest["missing"]) == 1
-    assert "not seen by the host" in manifest["reason"]
+    assert "not visible to the host" in manifest["reason"]
     assert project.held() == {}
     assert len(project.leases()) == 2
 
@@ -155,7 +155,7 @@ def test_a_device_that_cannot_be_released_is_told_and_released_later(project: Pr
     project.campaign(attach=["fabric"])
     project.system(faults=[{"kind": "leak", "times": 3}])
     said = project.measure()
-    assert "the fabric would not release" in said
+    assert "the fabric did not release" in said
     assert len(project.records()) == 1
     assert project.leases()[0]["leaked"]
     assert project.held() != {}
@@ -200,7 +200,7 @@ def test_failures_of_the_subject_are_data(project: Project) -> None:
     started, names = project.started(), {f"{record.cell_id}.1": record.cell.workload for record in status.values()}
     assert {names[run]: count for run, count in started.items() if count > 1} == {"shot": 3, "shotonce": 2, "frozen": 2}
     project.await_quiet()
-    assert "still running at its time limit" in (project.results().tables / "cells.csv").read_text()
+    assert "the run reached its time limit" in (project.results().tables / "cells.csv").read_text()
     assert "Nothing to be done" in project.run("tables")
 
 

@@ -186,5 +186,5 @@ def test_a_reference_that_is_not_there_is_an_error_of_the_campaign(tmp_path: Any
 
     text = (reference.CAMPAIGNS / "remote-study.yaml").read_text(encoding="utf-8")
     (tmp_path / "c.yaml").write_text(text.replace("[bitfusion]", "[bitfusio]"), encoding="utf-8")
-    with pytest.raises(ConfigError, match="bitfusio: not a set of published claims"):
+    with pytest.raises(ConfigError, match="bitfusio: there is no such set of published claims"):
         load_campaign(tmp_path / "c.yaml")

@@ -467,4 +467,4 @@ def test_the_command_answers_from_a_directory_of_results(written: Path) -> None:
     assert shown.exit_code == 0
     assert "local-4" in shown.output
     assert run.invoke(main, ["recommend", str(written), "--objective", "best"]).exit_code != 0
-    assert "nobody measured: 1x2-hybrid, 1x4-hybrid." in shown.output
+    assert "unmeasured shapes: 1x2-hybrid, 1x4-hybrid." in shown.output

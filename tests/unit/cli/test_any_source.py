@@ -60,7 +60,7 @@ def there(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("compare {} --versions none none", 1, "two different labels"),
         ("compare falcon --versions none driver-580", 1, "falcon has no measurements"),
         ("compare {} --versions none driver-580", 1, "has no runs of version driver-580; its versions are none"),
-        ("published {}", 1, "error: {}: the campaign names no `references`"),
+        ("published {}", 1, "error: {}: the campaign has no `references`"),
     ],
 )
 def test_a_command_takes_any_of_the_three(source: str, command: str, code: int, says: str) -> None:
@@ -88,11 +88,11 @@ def test_a_summary_names_what_failed_and_its_log(source: str, monkeypatch: pytes
         ("status config/systems/bench.yaml", "is a system file; give a campaign file, which names it under `system`"),
         ("plan config/workloads/steps.yaml", "is a workload file; give a campaign file, which names it under `axes.workload`"),
         ("check config/campaign.yaml", "is a campaign file; give a system file, or a name that 'campaign systems' lists"),
-        ("redo small.zip --where batch==1", "an archive is not changed; 'campaign archive extract small.zip'"),
-        ("remove small.zip", "an archive is not changed"),
-        ("run small.zip", "an archive is not changed"),
-        ("plan small.zip --write", "small.zip: an archive is not changed"),
-        ("logs results/small --of nothing", "--of nothing: no run of this name has a record"),
+        ("redo small.zip --where batch==1", "an archive is read-only; 'campaign archive extract small.zip'"),
+        ("remove small.zip", "an archive is read-only"),
+        ("run small.zip", "an archive is read-only"),
+        ("plan small.zip --write", "small.zip: an archive is read-only"),
+        ("logs results/small --of nothing", "--of nothing: no run with a record matches"),
         ("remove config", "config: holds neither records nor a plan, so nothing of it is deleted"),
         ("release", "give a configuration, or --orphans"),
     ],
@@ -150,7 +150,7 @@ def test_results_are_removed_after_a_question_and_not_while_in_use(
     assert run("release", "1x1-fabric", "results/small").exit_code == 0
     assert "deleted results/small" in run("remove", "--yes").output
     assert not results.directory.exists()
-    assert "there are no results of config/campaign.yaml yet" in run("remove", "--yes").output
+    assert "config/campaign.yaml has no results yet" in run("remove", "--yes").output
 
 
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="takes the rights of root away")

@@ -86,7 +86,7 @@ def test_one_host_may_take_both_connections_of_a_drawer() -> None:
         (chassis(TWO | {"ports": ["H1", "H2", "H3"]}), RULES["standard_two_hosts"]),
         (chassis(ADVANCED | {"ports": ["H4"]}, ports={"H1": "host1"}), "H4 is not cabled"),
         (chassis(ports={"H1": "mars"}), "mars"),
-        (chassis({"name": "d"}, {"name": "d"}), "appears twice"),
+        (chassis({"name": "d"}, {"name": "d"}), "is used twice"),
     ],
 )
 def test_impossible_cabling_is_refused(options: ChassisOptions, says: str) -> None:
@@ -139,9 +139,9 @@ def test_the_pool_fills_slots_in_order_after_the_drawers_it_names() -> None:
 @pytest.mark.parametrize(
     ("pool", "says"),
     [
-        (PoolSpec(kind="gpu", model="a100", count=17), "no slot left in the chassis for 17 x 'a100'"),
-        (PoolSpec(kind="gpu", model="a100", count=9, drawer="drawer2"), "no slot left in drawer2"),
-        (PoolSpec(kind="gpu", model="a100", count=1, drawer="drawer3"), "there are falcon1/drawer1, falcon1/drawer2"),
+        (PoolSpec(kind="gpu", model="a100", count=17), "the chassis has too few free slots for 17 x 'a100'"),
+        (PoolSpec(kind="gpu", model="a100", count=9, drawer="drawer2"), "drawer2 has too few free slots"),
+        (PoolSpec(kind="gpu", model="a100", count=1, drawer="drawer3"), "use one of: falcon1/drawer1, falcon1/drawer2"),
     ],
 )
 def test_a_pool_that_does_not_fit_is_refused(pool: PoolSpec, says: str) -> None:

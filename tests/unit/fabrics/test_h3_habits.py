@@ -231,7 +231,7 @@ def test_a_device_that_may_be_in_an_unreadable_record_is_not_released(
 
     with monkeypatch.context() as lying:
         lying.setattr(site.emulator, "answer", answer)
-        with pytest.raises(FabricError, match=r"in an unknown form; .* of one may be one of them"):
+        with pytest.raises(FabricError, match=r"in an unknown format; .* of one may be one of them"):
             site.open().release("one")
     assert site.attached() == attached
     assert site.open().release("one") == ()
@@ -245,7 +245,7 @@ def _without(records: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 def test_a_box_that_demands_a_login_is_told_of_in_words(falcon: Callable[..., Falcon]) -> None:
     site = falcon()
     site.server.faults.add_fault(WireFault("status", "GET", RESOURCES, -1, status=401, body="Unauthorized\n"))
-    with pytest.raises(FabricError, match="demands a login"):
+    with pytest.raises(FabricError, match="requires a login"):
         site.fabric.read_inventory()
     assert site.emulator.violations == []
 

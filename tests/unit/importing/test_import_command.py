@@ -407,7 +407,7 @@ def test_sets_of_claims_beside_the_map_come_along(claims: str) -> None:
         "mine",
         "falcon",
     ]
-    assert "not a set of published claims" in refused()
+    assert "there is no such set of published claims" in refused()
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def test_tests_of_several_number_formats_are_told_apart_by_an_option() -> None:
 def test_a_batch_that_the_settings_of_bert_contradict_is_invalid() -> None:
     log = Log(LOGS / "nvidia_bert/full-epochs-max-steps-too-large.log")
     (reading,) = read_tests("nvidia_bert", log, RunContext(batch=4, ranks=8))
-    assert (reading.status, reading.problem) == ("invalid", "the program says the batch per device is 8, the run has 4")
+    assert (reading.status, reading.problem) == ("invalid", "the batch per device is 8 in the log, but 4 in the run")
 
 
 def test_every_setting_that_readers_state_is_known() -> None:

@@ -85,7 +85,7 @@ def test_it_waits_until_enough_are_free_and_says_for_whom(tmp_path: Path) -> Non
     slurm = Sinfo(("allocated", "idle", "mixed"), ("idle", "idle", "mixed"))
     assert hosts(tmp_path, slurm, 2) == ("host1", "host2")
     assert (
-        "until 2 fitting hosts are free; not free: host1 (allocated), host3 (mixed)" in (tmp_path / "said").read_text()
+        "waits for 2 suitable free hosts; not free: host1 (allocated), host3 (mixed)" in (tmp_path / "said").read_text()
     )
 
 
@@ -125,9 +125,9 @@ def test_what_befalls_all_hosts_is_waited_for_and_blames_none(
 ) -> None:
     monkeypatch.setattr(Controller, "query_settled_nodes", Controller.query_nodes)  # its patience is that of a host
     assert hosts(tmp_path, Sinfo((state,) * 3, (state, "idle", state))) == ("host2",)
-    assert "until 1 fitting hosts are free; not free: host1 (" in (tmp_path / "said").read_text()
+    assert "waits for 1 suitable free host; not free: host1 (" in (tmp_path / "said").read_text()
     monkeypatch.setattr(free_hosts, "_OUTAGE_TIMEOUT_S", 0.05)
-    with pytest.raises(LaunchError, match="on any host of site") as failed:
+    with pytest.raises(LaunchError, match="no host of system site could run jobs") as failed:
         hosts(tmp_path / "long", Sinfo((state,) * 3))
     assert not isinstance(failed.value, HostFailed)
 

@@ -117,7 +117,7 @@ def test_whatever_happens_a_job_that_stays_over_is_given_up_in_the_end(
 def test_an_end_without_a_result_counts_after_the_latency(state: str) -> None:
     first = verdict(job(state, hosts=("host1",)), now=3000.0)
     assert (first.alive, first.state, first.missing_since_s) == (True, state, 3000.0)
-    assert "not there yet" in first.words
+    assert "its result has not appeared yet" in first.words
     assert verdict(job(state, hosts=("host1",)), now=3059.0, missing=3000.0).alive
     last = verdict(job(state, hosts=("host1",)), now=3060.0, missing=3000.0)
     assert (last.alive, last.done, last.hosts) == (False, False, ("host1",))
@@ -134,10 +134,10 @@ def test_a_job_that_was_cancelled_in_the_queue_is_not_waited_for() -> None:
 @pytest.mark.parametrize(
     ("known", "words"),
     [
-        (job("FAILED", exit_code=3), "ended as FAILED with exit status 3"),
-        (job("FAILED", exit_code=-9), "ended as FAILED by signal 9"),
-        (job("OUT_OF_MEMORY", exit_code=-125), "ended as OUT_OF_MEMORY, and its result is not there yet"),
-        (job("NODE_FAIL", hosts=("host2",)), "ended as NODE_FAIL on host2"),
+        (job("FAILED", exit_code=3), "ended in state FAILED with exit status 3"),
+        (job("FAILED", exit_code=-9), "ended in state FAILED by signal 9"),
+        (job("OUT_OF_MEMORY", exit_code=-125), "ended in state OUT_OF_MEMORY, and its result has not appeared yet"),
+        (job("NODE_FAIL", hosts=("host2",)), "ended in state NODE_FAIL on host2"),
     ],
 )
 def test_words_for_an_end(known: SlurmJob, words: str) -> None:

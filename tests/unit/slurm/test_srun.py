@@ -324,10 +324,10 @@ def test_a_step_whose_ranks_ended_well_did_so_whatever_srun_printed() -> None:
 @pytest.mark.parametrize(
     ("words", "ends", "message"),
     [
-        ("", GONE, "ended from outside: srun says nothing"),
+        ("", GONE, "ended from outside: srun printed no message"),
         ("", (RAN[0], GONE[1]), "ended from outside"),
         (LAUNCH_TIMEOUT, (RankEnd(),), "did not start rank 0 of 1: srun: error: timeout waiting for task launch"),
-        ("srun: error: Node failure on host2\n", (RAN[0], GONE[1]), "host2 failed under a run"),
+        ("srun: error: Node failure on host2\n", (RAN[0], GONE[1]), "host2 failed during a run"),
         ("", (RankEnd("host1", "7.3", 127, True),), "p: no such program on host1"),
     ],
 )
@@ -519,7 +519,7 @@ def test_a_port_that_the_cluster_lacks_is_a_launch_error() -> None:
 
 def test_outside_of_a_job_there_is_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(ConfigError, match="not in one"):
+    with pytest.raises(ConfigError, match="does not run in one"):
         SrunLauncher(system(), composed(True))
 
 

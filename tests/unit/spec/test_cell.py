@@ -67,7 +67,7 @@ def test_a_stored_configuration_is_read_without_its_layout() -> None:
     one = Configuration("one", 1, 2, 2, 2, "d", "local", "local")
     assert Configuration(**drop_layout({**asdict(one), "layout": ""})) == one
     assert Configuration(**drop_layout(asdict(one))) == one
-    with pytest.raises(ConfigError, match="'one': its hosts differ"):
+    with pytest.raises(ConfigError, match="'one' has hosts that differ"):
         drop_layout({**asdict(one), "layout": "1 x 2 local d | 1 x 1 local d"})
 
 

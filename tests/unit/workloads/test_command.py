@@ -65,7 +65,7 @@ def test_the_workload_says_which_test_of_its_output_counts(tmp_path: Path) -> No
     assert "such as 'test: last'" in refused.failure.reason
     for test, number in (("last", 0.092), (1, 0.090)):
         assert workload(parser="lammps", test=test).read(run, ended, log).metrics["simulated_ns_per_day"] == number
-    with pytest.raises(ValueError, match="own 'parsers' choose by 'take'"):
+    with pytest.raises(ValueError, match="with 'parsers', use 'take' instead"):
         workload(parsers=[RATE], test="last")
 
 

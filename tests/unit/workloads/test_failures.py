@@ -283,7 +283,7 @@ def test_a_kill_is_want_of_memory_only_where_the_kernel_counted_one(log: str, co
     assert (found[0], found[1].reason) == ("crashed", KILLED_FROM_OUTSIDE)
     found = cause(log, codes, memory_kills=2)
     assert found[0] == "oom_host"
-    assert "kernel counted during the run: 2" in found[1].evidence
+    assert "by the kernel during the run: 2" in found[1].evidence
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Discovery of a user's practice cluster, so that commands in every terminal find it without a variable."""
+"""Discovery of a user's practice cluster. Commands in every terminal find it without an environment variable."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def use_practice_cluster() -> None:
     if "SLURM_CONF" in os.environ or _SITE_SLURM_CONF.exists() or not conf.is_file():
         return
     status = directory.lstat()
-    # Another user could create this well-known name in the temporary directory first, so the owner is checked.
+    # Another user could have created a directory of this well-known name first, so the owner is checked.
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and is_locked(directory / "keeper.lock"):
         os.environ["SLURM_CONF"] = str(conf)

@@ -26,7 +26,7 @@ from campaign.workloads.log_reader import strip_terminal_codes
 
 MAX_TERMINAL_ROWS = 60
 """Maximum number of rows printed per table. Other formats hold all rows."""
-_LOG_WIDTH_CHARS = 140  # if the output is not a terminal: wide enough for a plan, still readable in a log
+_LOG_WIDTH_CHARS = 140  # Used if the output is not a terminal. It fits a plan and is still readable in a log.
 _MAX_WIDTH_CHARS = 1000
 _TAIL_BYTES = 4096
 _MAX_STATUS_CHARS = 70

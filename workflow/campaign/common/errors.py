@@ -110,9 +110,9 @@ def describe_owner(path: Path) -> str:
         top = top.parent
     share_command = f"chgrp -R {get_group_name(top.parent.lstat().st_gid)} {{0}} && chmod -R g+rwX {{0}}"
     return (
-        f": {accessible} is of user {owner}, group {group} "
+        f": {accessible} belongs to user {owner}, group {group} "
         f"({stat.filemode(status.st_mode)}), and you are {get_user_name(os.geteuid())}; "
-        f"{owner} can share it: {share_command.format(shlex.quote(str(top)))}"
+        f"{owner} can share it with: {share_command.format(shlex.quote(str(top)))}"
     )
 
 

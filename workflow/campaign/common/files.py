@@ -46,8 +46,8 @@ def hash_text(text: str, length: int = 20) -> str:
 def find_files(directory: Path, suffix: str) -> list[Path]:
     """Return the regular files with a suffix below a directory in order of their names, as an archive packs them.
 
-    Links to files and directories are followed, but for one that leads to a directory that it is in. Names that begin with a dot
-    are left out. The directory need not be there.
+    Links to files and directories are followed, except links to a directory that contains them. Names that begin with a dot are
+    left out. The result is empty if the directory does not exist.
     """
     return sorted(_walk_files(directory, suffix, ()))
 
@@ -153,9 +153,9 @@ def _open_regular_descriptor(path: Path, max_bytes: int | None) -> int:
     status = os.fstat(descriptor)
     problem = None
     if not stat.S_ISREG(status.st_mode):
-        problem = errno.EINVAL, "it is a directory, pipe or device, and no regular file"
+        problem = errno.EINVAL, "it is a directory, pipe or device instead of a regular file"
     elif max_bytes is not None and status.st_size > max_bytes:
-        problem = errno.EFBIG, f"it has {status.st_size} bytes; {max_bytes} at most are read"
+        problem = errno.EFBIG, f"it has {status.st_size} bytes, but at most {max_bytes} are allowed"
     if problem:
         os.close(descriptor)
         raise OSError(*problem, str(path))
@@ -431,9 +431,9 @@ def _try_flock(descriptor: int, operation: int) -> bool:
             raise
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         raise RecordError(
-            f"{path}: its file system ({find_file_system(path)[0]}) has no "
-            f"locks ({error.strerror}), which keep runs from being made "
-            "twice; mount it with locks, or use --results on another one"
+            f"{path}: its file system ({find_file_system(path)[0]}) does not support "
+            f"locks ({error.strerror}), which prevent runs from being measured "
+            "twice; mount it with locks, or choose another file system with --results"
         ) from error
     return True
 

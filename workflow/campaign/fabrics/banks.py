@@ -18,9 +18,9 @@ UNLIMITED_HOSTS = 1 << 30
 """`Bank.hosts_max` of a bank without a limit."""
 
 RULES: dict[Mode, str] = {
-    "standard_one_host": "standard_one_host: all eight slots of a drawer belong to its one host",
+    "standard_one_host": "standard_one_host: all eight slots of a drawer belong to one host",
     "standard_two_hosts": "standard_two_hosts: four slots of a drawer belong to each of its two connections",
-    "advanced": "advanced: at most three hosts hold devices of a drawer at one time",
+    "advanced": "advanced: at most three hosts can hold devices of a drawer at one time",
 }
 CABLING_RULE = "cabling: a slot can be attached only to a host whose port reaches its drawer"
 

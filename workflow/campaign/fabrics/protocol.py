@@ -209,7 +209,7 @@ class Fabric(Protocol):
         """
 
     def read_back(self, lease_id: str) -> Composition | None:
-        """Return the composition that the fabric reports for the lease now, or None if it does not know the lease."""
+        """Return the composition that the fabric reports for the lease now, or None if it has no such lease."""
 
     def release(self, lease_id: str) -> tuple[str, ...]:
         """Release all devices of the lease and return the fabric ids of those that could not be released.

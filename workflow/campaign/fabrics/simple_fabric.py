@@ -77,6 +77,7 @@ class SimpleFabric(Fabric):
             state_dir: directory of the state file.
             built_in: devices that are built into hosts. Default: as in the system file.
             banks: rules on which hosts may hold which devices of the pool. Default: every host reaches all of them.
+            ports: ports of the fabric by host.
         """
         self.hosts = {host.name: host for host in hosts}
         self.built_in_devices = (
@@ -229,7 +230,7 @@ class SimpleFabric(Fabric):
                     state.get_or_create_slot(name).state = "in_use"
         if errors:
             details = "; ".join(f"{name}: {error}" for name, error in errors.items())
-            raise PartialFailure(f"{lease_id}: could not be attached: {details}", attached_ids, errors)
+            raise PartialFailure(f"{lease_id}: some devices could not be attached: {details}", attached_ids, errors)
 
     def list_unattached_devices(self, selection: Selection) -> list[tuple[str, str]]:
         """Return (fabric id, host) of the devices of the selection that are not attached yet, in order."""

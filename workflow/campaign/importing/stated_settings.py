@@ -175,9 +175,9 @@ def find_contradiction(
             ):
                 source = "its label" if label in labels else "the default of its workload's options"
                 return (
-                    f"{label} is {label_value} by {source}, and the log states a "
+                    f"{label} is {label_value} according to {source}, but the log states a "
                     f"{setting.title} of {_format_value(value)}; correct the "
-                    f"label, or have 'read' of its pattern take {label} from the log"
+                    f"label, or take {label} from the log with 'read' of the pattern"
                 )
     return ""
 
@@ -204,7 +204,7 @@ def find_difference(runs: Sequence[tuple[str, StatedSettings]]) -> str:
             option = "rate_per_s" if setting.form == "rate" else name
             label = f"their {name}" if name in _AXIS_SETTINGS else f"an option of the workload, such as '{option}'"
             return (
-                f"logs of one cell state different values of the {setting.title} ({values}); tell them apart by {label}, in the "
+                f"logs of one cell state different values of the {setting.title} ({values}); distinguish them by {label}, in the "
                 "path, under 'read' or by 'tests' of the pattern"
             )
     return ""

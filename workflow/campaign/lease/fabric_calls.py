@@ -1,4 +1,4 @@
-"""Calls of a fabric, with waiting for other leases, a record of each outcome, and repeated release until nothing is held."""
+"""Fabric calls that wait for other leases and record each outcome, and a release that is repeated until nothing is held."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ResultT = TypeVar("ResultT")
 
 MAX_ATTEMPTS = 3
 RELEASE_TIMEOUT_S = 60.0
-_REPORT_INTERVAL_S = 60.0  # many waiting processes see a new holder with every lease that ends
+_REPORT_INTERVAL_S = 60.0  # With many waiting processes, the holder changes with every lease that ends.
 
 
 class WaitBudget:
-    """Budget of time for waiting until other leases end.
+    """Time budget for waiting until other leases end.
 
     Attributes:
         wait_s: budget in seconds.
@@ -41,7 +41,7 @@ class WaitBudget:
         """Sleep for one poll interval. Raises the reason again, with the time waited, if the budget is spent."""
         if time.monotonic() >= self._deadline_s:
             message = (
-                f"{reason}; waited {self.wait_s:g} s without success: wait longer, or ask the holder to release it"
+                f"{reason}; waited {self.wait_s:g} s without success; wait longer, or ask the holder to release it"
             )
             raise type(reason)(message, reason.holders) from reason
         if self._on_wait is not None and str(reason) != self._last_message and time.monotonic() >= self._next_report_s:
@@ -98,7 +98,7 @@ def release_all(fabric: Fabric, journal: Journal, *, wait_s: float, poll_s: floa
                 )
             journal.add_operation_times("release", operations, sum(operation.seconds for operation in operations))
         except FabricError:
-            # The outcome is unknown, and `call_and_record` has recorded the error. Reading back decides.
+            # The outcome is unknown, and `call_and_record` has recorded the error. The fabric is therefore read back.
             leaked = ()
         is_free = False
         with suppress(FabricError):

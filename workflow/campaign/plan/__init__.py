@@ -1,1 +1,1 @@
-"""The plan of a campaign: its cells, their order, what they cost, and which of them need no run."""
+"""Plan of a campaign: its cells, their order, their cost, and the cells that need no run."""

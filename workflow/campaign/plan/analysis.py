@@ -1,7 +1,7 @@
 """Analysis of a campaign, recorded before the first run: the comparisons and the choices behind them.
 
 plan/analysis.json of the results (`analysis/1`) holds every version. A change before the first run replaces the last version. A
-later change is added with its date. So a reader sees whether anything was chosen after numbers were known. The analysis is no
+later change is added with its date, so a reader sees whether anything was chosen after numbers were known. The analysis is not
 part of the identity of a cell.
 """
 
@@ -29,8 +29,11 @@ _FILE_KEYS = ("question", "metric", "baseline", "configurations", "axes", "zip",
 class Analysis:
     """One version of the analysis of a campaign.
 
-    written: date and time (UTC), empty if no plan was written with this version; runs: number of runs that had a record at that
-    time.
+    Args:
+        hash: hash of the choices.
+        written: date and time (UTC); empty if no plan was written with this version.
+        runs: number of runs that had a record at that time.
+        choices: choices that determine the comparisons.
     """
 
     hash: str

@@ -1,4 +1,4 @@
-"""Combinations of the axis values of a campaign, and rules of the campaign that no combination fulfils. Pure."""
+"""Combinations of a campaign's axis values, and rules of the campaign that no combination fulfils. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _holds(rule: Expression, axes: Mapping[str, Any]) -> bool:
     try:
         return rule(axes)
     except ConfigError:
-        return False  # The cell is one that another rule removes before this rule is evaluated.
+        return False  # Another rule removes the cell before this rule is evaluated.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def combine_axes(
         campaign: the campaign.
         names: names that its rules may use.
         configurations: names of configurations to combine; None for all.
-        unused: rules, to which those of overrides are added.
+        unused_rules: rules that no cell has fulfilled; the rules of overrides are added.
     """
     place = campaign.format_location("zip") if campaign.file.zip else campaign.format_location("axes")
     # Overrides of axes depend on configuration and workload, so both are combined before the other axes.
@@ -142,7 +142,8 @@ def _override_axes(
         clash = set(override.axes) - set(axes)
         if clash:
             raise ConfigError(
-                f"{override.rule.where}: {', '.join(clash)} is zipped with the workload or configuration; remove one of the two"
+                f"{override.rule.where}: this override replaces {', '.join(clash)}, which is zipped with the workload or "
+                "configuration; remove the override or the zip"
             )
         axes.update(override.axes)
     return axes

@@ -1,4 +1,4 @@
-"""The configuration that overheads of a campaign refer to."""
+"""Baseline of a campaign: the configuration that overheads refer to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of cells: the protocol with the overrides that a cell's axis values select. Pure."""
+"""Settings of cells: the protocol and the overrides that apply to a cell's axis values. Pure."""
 
 from __future__ import annotations
 
@@ -53,15 +53,14 @@ class CellSettings:
                 settings = replace(settings, **changes)
         if settings.target_half_width_pct is not None and settings.repetitions_min > settings.repetitions:
             raise ConfigError(
-                f"{self.format_location('protocol', 'repetitions_min')}: "
-                f"{settings.repetitions_min} are more than the most repetitions "
-                f"({settings.repetitions}); lower repetitions_min, or raise repetitions"
+                f"{self.format_location('protocol', 'repetitions_min')}: repetitions_min is {settings.repetitions_min}, but "
+                f"repetitions is only {settings.repetitions}; lower repetitions_min, or raise repetitions"
             )
         if settings.repetitions > MAX_RUNS_PER_COMPOSITION * settings.compositions:
             raise ConfigError(
-                f"{self.format_location('protocol', 'repetitions')}: {settings.repetitions} repetitions in {settings.compositions} "
-                f"compositions; one composition has at most {MAX_RUNS_PER_COMPOSITION} "
-                "runs of a cell; lower repetitions, or raise compositions"
+                f"{self.format_location('protocol', 'repetitions')}: {settings.repetitions} repetitions do not fit into "
+                f"{settings.compositions} compositions, because a composition has at most {MAX_RUNS_PER_COMPOSITION} runs of a "
+                "cell; lower repetitions, or raise compositions"
             )
         self._note_ineffective_keys(settings, workload)
         settings = fill_min_durations(settings, workload, kind)
@@ -72,9 +71,9 @@ class CellSettings:
             return replace(settings, warmup_steps_max=None)
         if longest < shortest:
             raise ConfigError(
-                f"{self.format_location('protocol', 'warmup_steps_max')}: warmup_steps_max is {longest}; whether steps are "
-                f"steady is seen after {shortest} at the earliest ({MIN_CHUNKS} times warmup_steps, or {MIN_CHUNK_STEPS}); "
-                f"raise it to {shortest} or more, or lower warmup_steps"
+                f"{self.format_location('protocol', 'warmup_steps_max')}: warmup_steps_max is {longest}, but steady steps can only "
+                f"be detected after {shortest} steps ({MIN_CHUNKS} times warmup_steps, or {MIN_CHUNK_STEPS}); raise it to "
+                f"{shortest} or more, or lower warmup_steps"
             )
         return settings
 
@@ -97,9 +96,9 @@ class CellSettings:
 
 
 _INEFFECTIVE_REASONS = {
-    "warmup_steps_max": "a {kind} workload makes its own warm-up, which cannot be lengthened from outside",
-    "warmup_min_s": "a {kind} workload makes as many steps as it is told, however long they take",
-    "measured_min_s": "a {kind} workload makes as many steps as it is told, however long they take",
+    "warmup_steps_max": "a {kind} workload controls its own warm-up, which cannot be extended from outside",
+    "warmup_min_s": "a {kind} workload runs a fixed number of steps, however long they take",
+    "measured_min_s": "a {kind} workload runs a fixed number of steps, however long they take",
 }
 _MIN_GPU_DURATION_S = 5.0
 """Default minimum duration on GPUs. Telemetry samples about once per second, and NVML's power is the mean of one second."""

@@ -1,4 +1,4 @@
-"""Message at the end of a Snakemake invocation whose leases failed. It gives the causes after Snakemake's own messages."""
+"""Message at the end of a Snakemake invocation whose leases failed. It lists the causes after Snakemake's own messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_CAUSES = 3
 
 
 def print_causes_at_exit(results: Results, systems: Collection[str]) -> None:
-    """Print why runs have no record when this process exits, if leases fail from now on."""
+    """Register a handler that prints why runs have no record when this process exits, if leases fail from now on."""
     atexit.register(_print_causes, results, systems, time.time())
 
 
@@ -26,18 +26,19 @@ def _print_causes(results: Results, systems: Collection[str], since_s: float) ->
 
 
 def list_causes(results: Results, systems: Collection[str], invocation: str, since_s: float) -> Iterator[str]:
-    """List why runs have no record, one line per cause, the most frequent cause first.
+    """Yield the lines of the message, with one line per cause and the most frequent cause first.
 
     Args:
+        results: results directory.
         systems: names of the campaign's systems.
-        invocation: token of the Snakemake that starts leases.
-        since_s: Unix time; older manifests say nothing about this invocation.
+        invocation: token of the Snakemake process that starts leases.
+        since_s: Unix time; older manifests do not belong to this invocation.
     """
     checks = {name: read_json(results.site_check_file(name)) for name in systems}
     stops = {name: check["stops"] for name, check in checks.items() if check.get("invocation") == invocation}
     for name, words in stops.items():
         if words:
-            yield f"error: system {name}: no lease can work: {'; '.join(words)}"
+            yield f"error: system {name}: no lease can be measured: {'; '.join(words)}"
     missing, leases = 0, dict[str, list[str]]()
     for path in sorted(results.manifests.rglob("*.json")):
         if path.stat().st_mtime >= since_s and (manifest := read_json(path)).get("missing"):
@@ -45,9 +46,9 @@ def list_causes(results: Results, systems: Collection[str], invocation: str, sin
             leases.setdefault(manifest["reason"] or "the driver did not get to them", []).append(manifest["lease"])
     if not leases:
         return
-    yield f"{pluralize(missing, 'planned run')} without a record; the same command measures them. Why:"
+    yield f"planned runs without a record: {missing:,}; run the same command again to measure them. Reasons:"
     causes = sorted(leases.items(), key=lambda cause: -len(cause[1]))
     for reason, names in causes[:_MAX_CAUSES]:
         yield f"  {shorten_names(names)}: {reason}"
     if len(causes) > _MAX_CAUSES:
-        yield f"  and {len(causes) - _MAX_CAUSES} other causes; 'campaign status' names them"
+        yield f"  and {pluralize(len(causes) - _MAX_CAUSES, 'other reason')}; 'campaign status' lists them"

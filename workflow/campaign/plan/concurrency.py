@@ -14,15 +14,12 @@ from campaign.spec.cell import Configuration
 
 HOSTS, DRIVES, CORES = "hosts", "drives", "cores"
 PACED_RANKS_PER_CORE = 2
-"""Ranks that train at the pace of an emulated device, for each core: they compute, and sleep for what is left of the device's time.
-The pace is to be a tenth of what a core reaches; runs report what they lost (`pace_lost_pct`)."""
+"""Number of ranks per core that keep the pace of an emulated device. They compute, and sleep for the rest of the device's time.
+The pace should be a tenth of what a core reaches. Runs report their loss of pace (`pace_lost_pct`)."""
 
 
 def resolve_isolation(campaign: Campaign) -> str:
-    """Return the isolation of the campaign: that of the protocol, or the default.
-
-    The default is `host` on real hosts and `machine` if emulated hosts share a machine.
-    """
+    """Return the isolation of the protocol, or the default: `host` on real hosts, `machine` if hosts share a machine."""
     return campaign.protocol.isolation or ("machine" if is_on_one_machine(campaign) else "host")
 
 
@@ -34,7 +31,7 @@ def is_on_one_machine(campaign: Campaign) -> bool:
 def is_paced(campaign: Campaign) -> bool:
     """Return whether the ranks keep the pace of emulated devices.
 
-    Such ranks wait for most of the emulated time, so that concurrent leases do not slow each other.
+    Such ranks sleep for most of the emulated time, so concurrent leases do not slow each other down.
     """
     emulation = campaign.system.emulation
     has_pace = emulation is not None and bool(emulation.pace)
@@ -52,8 +49,8 @@ def _format_resource(campaign: Campaign, system: str, name: str) -> str:
 def resource_limits(campaign: Campaign) -> dict[str, int]:
     """Return the amount of each resource that all leases together may use.
 
-    Resources are, per system: hosts, pooled devices by model, pooled drives, and hosts with built-in devices by model. The
-    fabric's own lock guards devices; these limits keep leases from waiting for each other.
+    The resources of a system are hosts, pooled devices by model, pooled drives, and hosts with built-in devices by model. The
+    lock of the fabric guards devices. These limits only keep leases from waiting for each other.
     """
     amounts: Counter[str] = Counter()
     for name, system in campaign.systems.items():

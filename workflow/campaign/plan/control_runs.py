@@ -1,7 +1,7 @@
 """Reference cell of a campaign, which is measured in every lease on the first device of its first host. Pure.
 
-Its id differs between the leases of one composition, because runs are numbered by cell and composition. The hash by
-`hash_hardware` is equal for the same work on an equal device.
+Its id differs between the leases of one composition, because runs are numbered by cell and composition. `hash_hardware` returns
+a hash that is equal for the same work on an equal device.
 """
 
 from __future__ import annotations

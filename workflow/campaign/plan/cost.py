@@ -1,14 +1,14 @@
-"""What a campaign will take and cost: medians of what earlier runs and leases took, or unknown. Pure.
+"""Expected duration and cost of a campaign, from medians of earlier runs and leases. Pure.
 
-A run takes the median of earlier runs of its cell; else of its workload on as many devices; else of its workload; else what
-the workload file says (`estimate_run_s`); else its time is unknown. Other cells count if they ran on the same model of device
-behind the same kind of fabric. Composing and the release take the median of earlier leases with as many devices of the same
-kind of fabric, else recorded times of the fabric's operations. What else a lease takes (its queue, its start, the time
-between runs) is a median of leases, and counts as nothing before the first one.
+The expected duration of a run is the median of earlier runs of its cell, or of its workload on the same number of devices, or of
+its workload. Otherwise it is `estimate_run_s` of the workload file, or unknown. Runs of other cells count if they used the same
+model of device behind the same kind of fabric. Composition and release take the median of earlier leases with the same number of
+devices and the same kind of fabric, or recorded times of the fabric's operations. The other parts of a lease (queue, start, time
+between runs) are medians of leases, and count as zero before the first lease.
 
-A lease holds its pooled devices all the time, and hosts that lend devices (`home` of a pool entry) with what is left on them. It
-holds its hosts and their own devices all the time too, except under Slurm with `strategy: static`, where it holds them while the
-driver's job runs. Where allocations are exclusive, it holds all devices of its hosts.
+A lease holds its pooled devices all the time. It also holds the hosts that lend them (`home` of a pool entry) with their
+remaining devices. It holds its own hosts and their built-in devices all the time, except under Slurm with `strategy: static`,
+where it holds them only while the driver's job runs. With exclusive allocations, it holds all devices of its hosts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from campaign.spec.site_hardware import expand_host_names
 from campaign.spec.system_file import SlurmOptions, SystemFile
 
 CostPart = Literal["composing", "queue", "start", "runs", "release"]
-"""What a lease's time is made of. `runs` includes the time between them."""
+"""Parts of a lease's duration. `runs` includes the time between runs."""
 PARTS: tuple[CostPart, ...] = get_args(CostPart)
 _JOB_PARTS: frozenset[CostPart] = frozenset({"start", "runs"})
 _LEASE_DURATIONS: Mapping[str, Callable[[LeaseCost], float | None]] = {
@@ -51,17 +51,14 @@ _LEASE_DURATIONS: Mapping[str, Callable[[LeaseCost], float | None]] = {
     "release": lambda lease: lease.end_s,
 }
 MIN_FORECAST_RATIOS = 5
-"""So many leases with a forecast have to end before the interval follows from how far these forecasts were off."""
+"""Minimum number of ended leases with a forecast from which the interval is computed."""
 DEFAULT_FACTOR = 2.0
 _LOW_QUANTILE, _HIGH_QUANTILE = 0.025, 0.975
 
 
 @dataclass(frozen=True)
 class LeaseWork:
-    """Work of one lease: the number of missing runs per cell, and the operations that compose the lease.
-
-    operations: None if unknown.
-    """
+    """Work of one lease: the number of missing runs per cell, and the operations that compose the lease (None if unknown)."""
 
     configuration: Configuration
     runs: Sequence[tuple[Cell, int]]
@@ -96,8 +93,9 @@ NO_WORK_FORECAST = LeaseForecastParts(0.0, 0.0, 0.0, dict.fromkeys(PARTS, 0.0), 
 class UnknownDurations:
     """Durations that a forecast lacks.
 
-    runs: number of runs of unknown duration, by workload and device model; composed: number of leases of unknown composition
-    time.
+    Args:
+        runs: number of runs of unknown duration, by workload and device model.
+        leases: number of leases of unknown composition time.
     """
 
     runs: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -111,9 +109,7 @@ class UnknownDurations:
         return sum(self.runs.values())
 
     def format_summary(self) -> str:
-        """Describe the unknown durations, as '960 runs of unknown duration (no earlier run of bert-large on a100 with this kind
-        of fabric)'.
-        """
+        """Describe the unknown durations, such as '960 runs of unknown duration (no earlier run of bert-large on a100 ..)'."""
         names = [f"{workload} on {device}" for workload, device in sorted(self.runs)]
         kinds = f"no earlier run of {shorten_names(names)} with this kind of fabric"
         runs = f"{pluralize(self.run_count, 'run')} of unknown duration ({kinds})"
@@ -122,7 +118,7 @@ class UnknownDurations:
 
     def suggest_remedy(self) -> str:
         """Suggest how to get the missing durations."""
-        prior = "give `estimate_run_s` in the workload's file, " if self.runs else ""
+        prior = "set `estimate_run_s` in the workload file, " if self.runs else ""
         return f"{prior}learn from other results (--learn-from), or measure a few cells first (--where)"
 
 
@@ -141,7 +137,7 @@ class CostModel:
         Args:
             fabrics: kind of fabric of each system.
             past_costs: durations of earlier runs and leases.
-            priors: duration (seconds) of a run by workload, if the workload's file gives it.
+            priors: duration (seconds) of a run by workload, from the workload files.
             operation_times: function that returns recorded times of a system's fabric operations.
         """
         self._fabrics, self._priors, self._recorded = fabrics, priors or {}, cache(operation_times)
@@ -209,13 +205,13 @@ class CostModel:
         prior = self._priors.get(cell.workload)
         for key, basis in (
             (("cell", cell.id), "earlier runs of these cells"),
-            ((*kind, ranks), "earlier runs of the workload on as many devices"),
+            ((*kind, ranks), "earlier runs of the workload on the same number of devices"),
             (kind, "earlier runs of the workload"),
         ):
             if (seconds := self._find_median(key)) is not None:
                 return min(seconds, cell.settings.time_limit_s), basis
         if prior is not None:
-            return min(prior, cell.settings.time_limit_s), "the workload's file"
+            return min(prior, cell.settings.time_limit_s), "the workload file"
         return None, f"no run of {cell.workload} yet"
 
     def count_unknown(self, works: Iterable[LeaseWork]) -> UnknownDurations:
@@ -245,7 +241,7 @@ class CostModel:
         )
 
     def _find_median(self, *keys: tuple[object, ...]) -> float | None:
-        """Return the median of the first key with times; None if none has any."""
+        """Return the median of the first key with durations, or None if no key has any."""
         for key in keys:
             if key in self._medians:
                 return self._medians[key]
@@ -275,10 +271,10 @@ class CostModel:
 
 
 def compute_interval_factors(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return the factors by which a median is multiplied for both ends of its interval.
+    """Return the factors by which a median is multiplied to get both ends of its interval.
 
     Args:
-        ratios: actual over expected time of leases that ended. Fewer than `MIN_FORECAST_RATIOS` values give a factor of 2.
+        ratios: actual over expected duration of ended leases. For fewer than `MIN_FORECAST_RATIOS` values, the factor is 2.
     """
     if len(ratios) < MIN_FORECAST_RATIOS:
         return 1 / DEFAULT_FACTOR, DEFAULT_FACTOR
@@ -293,12 +289,7 @@ def compute_interval_factors(ratios: Sequence[float]) -> tuple[float, float]:
 
 
 def build_cost_model(campaign: Campaign, past_costs: Sequence[CampaignCosts]) -> CostModel:
-    """Build the cost model of a campaign.
-
-    Args:
-        campaign: the campaign.
-        past_costs: durations of earlier runs and leases.
-    """
+    """Build the cost model of a campaign from durations of earlier runs and leases."""
     parts = {part.part: part for part in campaign.parts}
     fabrics = {name: str(part.system.fabric["kind"]) for name, part in parts.items()}
     priors = {name: file.run_s for name, file in campaign.workloads.items() if file.run_s is not None}
@@ -306,7 +297,10 @@ def build_cost_model(campaign: Campaign, past_costs: Sequence[CampaignCosts]) ->
 
 
 def _find_operation_times(campaign: Campaign) -> OperationTimes | None:
-    """Return recorded times of the operations of a system's fabric, as that fabric reads its states; None without any."""
+    """Return recorded times of the operations of a system's fabric, or None if there are none.
+
+    Readings are doubled if the fabric confirms each reading by another one.
+    """
     system = campaign.system
     kind = load_fabric_kind(str(system.fabric["kind"]))
     times = find_recorded_times(system, campaign.system_source.path)
@@ -316,7 +310,7 @@ def _find_operation_times(campaign: Campaign) -> OperationTimes | None:
 
 
 def derive_release(composing: OperationCounts, steps: OperationSteps) -> OperationCounts:
-    """Derive the operations that detach what some composing operations attach."""
+    """Derive the operations of a release from the operations of a composition."""
     return OperationCounts({
         (name, device, box): count * steps.detach.count(name)
         for (operation, device, box), count in composing.counts.items()
@@ -326,7 +320,7 @@ def derive_release(composing: OperationCounts, steps: OperationSteps) -> Operati
 
 
 def _sum_medians_s(times: OperationTimes, operations: OperationCounts) -> float | None:
-    """Return the sum of the medians of some operations; None if one was never timed."""
+    """Return the sum of the medians of these operations, or None if one of them was never timed."""
     total_s = 0.0
     for (name, device, _), count in operations.counts.items():
         seconds = _find_median_s(times, name, device)
@@ -337,7 +331,7 @@ def _sum_medians_s(times: OperationTimes, operations: OperationCounts) -> float 
 
 
 def _find_median_s(times: OperationTimes, operation: Operation, device: str) -> float | None:
-    """Return the median of an operation on a kind of device, else on any."""
+    """Return the median of an operation on a kind of device, or on any device if there is none for that kind."""
     seconds = times.select_seconds(operation, device) or times.select_seconds(operation)
     return median(seconds) if seconds else None
 
@@ -347,13 +341,13 @@ def _count_ranks(shape: ShapeValues) -> int:
 
 
 def _count_moved_devices(shape: ShapeValues) -> int:
-    """Return how many devices and drives of the fabric a lease of this hardware attaches."""
+    """Count the devices and drives that the fabric attaches for a lease of this hardware."""
     hosts, devices = int(shape["hosts"]), int(shape["devices_per_host"]) - int(shape["local_devices_per_host"])
     return hosts * (devices + (shape.get("storage") == "fabric-nvme"))
 
 
 def needs_fabric(configuration: Configuration) -> bool:
-    """Return whether composing moves devices."""
+    """Return whether the fabric moves devices to compose the configuration."""
     return _count_moved_devices(configuration.shape()) > 0
 
 
@@ -452,7 +446,7 @@ def _find_donors(system: SystemFile, configuration: Configuration, hosts: Collec
     needed = Counter({configuration.device: configuration.fabric_devices})
     donors: set[str] = set()
     idle = 0
-    # Devices that belong to no host, or to one of the lease's own, are counted first: a site is charged no more than it must.
+    # Devices without a home, or with a home among the lease's hosts, are counted first, so that a site is charged the minimum.
     for entry in sorted((entry for entry in system.pool if needed[entry.model]), key=lambda entry: bool(entry.home)):
         if entry.home is None:
             needed[entry.model] -= min(needed[entry.model], entry.count)

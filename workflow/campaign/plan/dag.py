@@ -1,4 +1,4 @@
-"""Plan as the Snakefile uses it, with one job per lease and the wildcards, files and resources of the job."""
+"""Plan for the Snakefile: one job per lease, with its wildcards, files and resources."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Dag:
         names = [name for name in self.wildcards if name not in ("system", "composition")]
         name = f"{'.'.join(str(getattr(wildcards, name)) for name in names)}.c{wildcards.composition}"
         if name not in self.leases:
-            raise ConfigError(f"{name}: is no lease of {self.campaign.path}; {suggest_name(name, self.leases)}")
+            raise ConfigError(f"{name} is not a lease of {self.campaign.path}; {suggest_name(name, self.leases)}")
         return self.leases[name]
 
     def lease_parameter(self, wildcards: Any) -> LeaseParameter:
@@ -128,7 +128,7 @@ class Dag:
 
     @cached_property
     def limits(self) -> dict[str, int]:
-        """Amount of each resource that the systems have."""
+        """Amount of each resource of the systems."""
         return resource_limits(self.campaign)
 
     @cached_property
@@ -159,8 +159,8 @@ class Dag:
             if exceeded_names and not self.is_measured(lease):
                 name = exceeded_names[0]
                 raise ConfigError(
-                    f"--resources {name}={limits[name]}: {lease.name} needs {needs[name]}; raise the limit, or leave the "
-                    f"lease out: --config where=\"configuration != '{lease.configuration.name}'\""
+                    f"--resources {name}={limits[name]}: lease {lease.name} needs {needs[name]}; raise the limit, or exclude the "
+                    f"lease: --config where=\"configuration != '{lease.configuration.name}'\""
                 )
 
 
@@ -170,7 +170,7 @@ class LeaseParameter(str):
     __slots__ = ("words",)
 
     words: str
-    """'1x4-fabric, composition 2 of 3: 2 cells, 4 runs, about 3 min'"""
+    """Description, such as '1x4-fabric, composition 2 of 3: 2 cells, 4 runs, about 3 min'."""
 
     def __new__(cls, name: str, words: str) -> LeaseParameter:
         lease_name = super().__new__(cls, name)
@@ -181,12 +181,12 @@ class LeaseParameter(str):
 class PlanFiles:
     """Paths of the plan and of the documents of its leases.
 
-    Without execution, nothing is written into the results: the path of a document that would be written is that of an empty file
-    in a temporary directory, which is as new as the document would be.
+    In a dry run, nothing is written into the results. A document that would be written is replaced by an empty file in a temporary
+    directory, which is as new as the document would be.
 
     Args:
         dag: the plan.
-        executes: whether jobs will run, so that the documents are written.
+        executes: True if jobs will run, so that the documents are written.
     """
 
     def __init__(self, dag: Dag, executes: bool) -> None:
@@ -224,5 +224,5 @@ class PlanFiles:
 
 
 def open_dag(request: PlanRequest) -> Dag:
-    """Plan a request for the Snakefile. Raises a CampaignError, which is shown without a traceback."""
+    """Plan a request for the Snakefile. Raises CampaignError, which the Snakefile shows without a traceback."""
     return Dag(request, read_plan(request))

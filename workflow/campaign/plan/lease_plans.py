@@ -1,4 +1,4 @@
-"""Lease plans, which are self-contained documents, one per lease, made from the plan. Pure."""
+"""Lease plans: one self-contained document per lease, built from the plan. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def hash_plan(plan: Plan) -> str:
     The hash does not depend on expected durations and costs.
     """
     digest = LeaseDigests(plan.campaign)
-    # Earlier versions hashed in this place what a plan was limited by; without a limit, that was None.
+    # Earlier versions hashed the limit of a plan in this place, which was None without a limit.
     return files.hash_document([plan.where, None, *map(digest, plan.leases)], 12)
 
 
@@ -129,7 +129,7 @@ def build_lease_frontier(document: LeasePlan, store: RecordStore, *, skip: bool)
     Args:
         document: the lease plan.
         store: records of the results directory.
-        skip: whether implied runs are left out.
+        skip: True if implied runs are left out.
     """
     return MemoryFrontier(
         store, document.memory_key, lambda cell: document.batches[document.memory_key(cell)], skip=skip

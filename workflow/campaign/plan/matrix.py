@@ -1,4 +1,4 @@
-"""Matrix of a campaign, with every requested cell and the cells that rules removed. Pure."""
+"""Matrix of a campaign: all requested cells, and the cells that rules removed. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from campaign.common.accelerators import ACCELERATORS
 from campaign.common.errors import ConfigError
 from campaign.common.files import hash_document
+from campaign.common.wording import pluralize
 from campaign.plan.axis_combinations import UnusedRules, combine_axes
 from campaign.plan.campaign.expand_shapes import MAX_COMBINATIONS
 from campaign.plan.campaign.launch_prefix_rules import explain_unusable_devices, identify_launch
@@ -36,10 +37,7 @@ class RemovedByRule:
 
 @dataclass(frozen=True)
 class Matrix:
-    """All cells in the order of the axes, the cells removed from the full product, and notes for readers of a plan.
-
-    where: the expression that selected the cells.
-    """
+    """All cells in the order of the axes, the cells removed from the full product, and notes for readers of a plan."""
 
     cells: tuple[Cell, ...]
     removed: tuple[RemovedByRule, ...]
@@ -47,8 +45,9 @@ class Matrix:
     warnings: tuple[str, ...] = ()
     """Rules that no cell fulfils."""
     where: str | None = None
+    """Expression that selected the cells."""
     compositions: Mapping[str, int] | None = None
-    """Compositions of each configuration that a race asks for, 1 of others; None where all that are planned are measured."""
+    """Number of compositions that a race requests per configuration, 1 for others; None if all planned ones are measured."""
 
     def is_wanted(self, cell: Cell, composition: int) -> bool:
         """Return whether a cell is to be measured on a composition."""
@@ -61,10 +60,13 @@ def expand_matrix(
     configurations: Collection[str] | None = None,
     hosts: HostsByCell | None = None,
 ) -> Matrix:
-    """Expand the matrix of a campaign, of the subset `where` (an expression), or of some configurations only.
+    """Expand the matrix of a campaign. Raises ConfigError if an expression is invalid, or if nothing is left to measure.
 
-    With `hosts`, which records give, `where` may name `host`. It then selects the cells with a run on a host for which it holds.
-    Raises ConfigError if an expression names no axis, or if nothing is left to measure.
+    Args:
+        campaign: the campaign.
+        where: expression that selects cells; None for all cells.
+        configurations: names of the configurations to expand; None for all.
+        hosts: recorded hosts of each cell; `where` may then name `host`, which selects cells with a run on a matching host.
     """
     names = list_axis_names(campaign)
     filters = _CellFilters(campaign, names, where, hosts)
@@ -76,7 +78,9 @@ def expand_matrix(
     identity = Specifications(campaign)
     for number, values in enumerate(combine_axes(campaign, names, configurations, unused_rules), 1):
         if number > MAX_COMBINATIONS:
-            raise ConfigError(f"{campaign.path}: axes: more than {MAX_COMBINATIONS} cells; split the campaign")
+            raise ConfigError(
+                f"{campaign.path}: axes: there are more than {MAX_COMBINATIONS} cells; split the campaign"
+            )
         cell = _build_cell(campaign, values)
         axes = cell.axes() if needs_axes else {}
         unused_rules.drop_fulfilled(axes)
@@ -122,7 +126,7 @@ class _CellFilters:
         return bool(self.exclusions) or self._selection is not None
 
     def find_exclusion(self, cell: Cell, axes: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the first rule that excludes the cell with its reason; None if no rule does."""
+        """Return the first rule that excludes the cell with its reason, or None if no rule does."""
         if cell.precision not in self._campaign.workloads[cell.workload].precisions:
             workload = self._campaign.workloads[cell.workload].name
             return f"{workload} with {cell.precision}", "the workload does not support this precision"
@@ -133,9 +137,11 @@ class _CellFilters:
         return self._selection is None or self._selection(axes, cell_id)
 
     def explain_empty_matrix(self, removed: Counter[tuple[str, str]]) -> str:
-        """Return the message for a matrix without cells: the place to correct, and the rules that removed cells."""
+        """Return the message for a matrix without cells, with the location to correct and the rules that removed cells."""
         campaign, selection = self._campaign, self._selection
-        rules = "; ".join(f"{count} removed by '{rule}' ({why})" for (rule, why), count in removed.items())
+        rules = "; ".join(
+            f"{pluralize(count, 'cell')} removed by '{rule}' ({why})" for (rule, why), count in removed.items()
+        )
         hosts = selection.list_known_hosts() if selection else ""
         place = (
             "--where"
@@ -171,7 +177,7 @@ def build_specification(campaign: Campaign, cell: Cell) -> dict[str, Any]:
 def hash_specification(document: Mapping[str, Any]) -> str:
     """Hash a full specification to the id of its cell.
 
-    Parts are hashed separately, so that 100,000 cells need not serialise their workload each.
+    Parts are hashed separately, so that 100,000 cells need not serialise the same workload.
     """
     parts = dict(document)
     for part in HASHED_PARTS:
@@ -208,7 +214,7 @@ def _identify_system(campaign: Campaign, configuration: Configuration, from_stor
 def _identify_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings that are part of a cell's identity.
 
-    Settings of later versions are left out if they are not used.
+    Settings that later versions introduced are left out if they are not used.
     """
     longest = settings.warmup_steps_max
     least_s = {"warmup_min_s": settings.warmup_min_s, "measured_min_s": settings.measured_min_s}
@@ -232,7 +238,7 @@ class Specifications:
         self._objections: dict[tuple[str, str], str | None] = {}
 
     def require_startable(self, cell: Cell) -> None:
-        """Raise ConfigError if the cell's workload cannot start on its devices, or has no storage to read from."""
+        """Raise ConfigError if the cell's workload cannot start on its devices, or if the storage that it reads is missing."""
         configuration, workload = cell.configuration, self._campaign.workloads[cell.workload]
         key, system = (configuration.name, cell.workload), self._campaign.part_on(configuration).system
         if key not in self._objections:
@@ -245,9 +251,8 @@ class Specifications:
         if kind not in system.storage:
             raise ConfigError(
                 f"{self._campaign.path}: configuration '{configuration.name}': with option input: storage, workload "
-                f"'{cell.workload}' reads its samples from storage '{kind}', and system '{system.name}' does not say where its "
-                f"hosts have that; add `storage: {{{kind}: {{path: /a/directory/on/it}}}}` to the system's file, or exclude these "
-                "cells"
+                f"'{cell.workload}' reads its samples from storage '{kind}', but system '{system.name}' does not define its path; "
+                f"add `storage: {{{kind}: {{path: /a/directory/on/it}}}}` to the system file, or exclude these cells"
             )
 
     def _store_part(self, document: dict[str, Any]) -> str:
@@ -284,7 +289,7 @@ class Specifications:
                 self._store_part(cell.configuration.shape()),
             )
         system, configuration = self._hardware[key]
-        # What a cell does not have is not named, so that it has the identity of before there were such.
+        # Optional keys are left out if they are empty, so that cells keep the identity that they had in earlier versions.
         inputs = identify_inputs(workload, options, campaign.inputs)
         version, reference = campaign.file.version, cell.reference
         return {
@@ -295,7 +300,7 @@ class Specifications:
             "options": workload.select_identity_options(options),
             **({"inputs": inputs} if inputs else {}),
             **({"version": version} if version else {}),
-            # A reference cell is one of its own on every lease: runs are numbered by cell and composition.
+            # The reference cells of different leases are different cells, because runs are numbered by cell and composition.
             **({"reference": reference} if reference else {}),
         }
 

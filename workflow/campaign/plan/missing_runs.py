@@ -1,4 +1,4 @@
-"""Runs without a record, and those of them that need no start because a smaller batch or a reached target makes them needless."""
+"""Runs without a record, except those that a reached target or a smaller batch out of memory makes unnecessary."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from campaign.spec.cell import Cell
 from campaign.spec.record import RecordStore
 from campaign.spec.run_numbers import RunKey, list_run_numbers
 
-_MAX_SINGLE_LOOKUPS = 200  # runs whose cells are looked up one by one; of more, the names of all records are listed
+_MAX_SINGLE_LOOKUPS = 200  # With more runs, listing the names of all records is faster than looking up each cell.
 
 
 @dataclass(frozen=True)
 class RecordedRuns:
-    """Runs of a results directory that have a record, and the progress that ended cells early, from file names alone.
+    """Runs of a results directory that have a record, and cells that ended early, from file names alone.
 
-    implied: ids of cells whose missing runs are not started, since a smaller batch ran out of memory.
+    Args:
+        measured: keys of the runs that have a record.
+        stops: progress of cells that ended early.
+        implied: ids of cells whose missing runs are not started, because a smaller batch ran out of memory.
     """
 
     measured: set[RunKey] | frozenset[RunKey] = frozenset()
@@ -28,7 +31,7 @@ class RecordedRuns:
     implied: Collection[str] = frozenset()
 
     def list_planned_runs(self, cell: Cell) -> tuple[int, ...]:
-        """Return the numbers of the runs that the cell is to have."""
+        """Return the numbers of the planned runs of a cell."""
         return list_planned_runs(cell.settings, cell.id, self.measured, self.stops)
 
     def list_missing_runs(self, cells: Sequence[Cell]) -> list[tuple[Cell, int]]:
@@ -71,8 +74,8 @@ def _find_changed_records(store: RecordStore, keys: Iterable[RunKey]) -> Iterato
     tables = Results.from_directory(store.results).tables / "runs.parquet"
     since = tables.stat().st_ctime_ns if tables.exists() else 0
     for key in keys:
-        with suppress(FileNotFoundError):  # it is implied by another one
-            if store.path(*key).stat().st_ctime_ns > since:  # the time that nobody can set
+        with suppress(FileNotFoundError):  # an implied run may have no file of its own
+            if store.path(*key).stat().st_ctime_ns > since:  # ctime cannot be set by a program
                 yield key
 
 
@@ -81,7 +84,7 @@ def list_missing_runs(
 ) -> list[tuple[Cell, int]]:
     """Return the runs of these cells that have no record.
 
-    Runs of cells that a target ended are left out. A cell with a target counts with its maximum number of runs.
+    Runs of cells that a target ended are left out. Other cells with a target count with their maximum number of runs.
     """
     return [
         (cell, repetition)

@@ -1,9 +1,10 @@
-"""The out-of-memory frontier: once a batch ran out of memory, larger ones that are otherwise equal are known to.
+"""Out-of-memory frontier: if a batch ran out of memory, larger batches of otherwise equal cells do so as well.
 
-Memory grows with the batch, and everything else that it depends on is in the key (`Specifications.hash_memory_use`), so a changed
-workload, device or precision is tried again. What is known of a key stands beside the records in small files, whose names say it
-all: `limits/<first two digits>/<key>.<batch>.<out|fits>.<cell id>.<repetition>.json`. A file counts while the record that it names
-is there and says so; it is written before that record, so that no crash loses it. `fits`: a run that contradicts a limit.
+Memory grows with the batch. Everything else that it depends on is in the key (`Specifications.hash_memory_use`), so a changed
+workload, device or precision is tried again. The evidence for a key is stored next to the records in small files, whose names
+contain all of it: `limits/<first two digits>/<key>.<batch>.<out|fits>.<cell id>.<repetition>.json`. A file is valid as long as the
+record that it names confirms it. It is written before that record, so that no crash loses it. `fits` marks a run that contradicts
+a limit.
 """
 
 from __future__ import annotations
@@ -63,10 +64,13 @@ BatchCell = tuple[int, str]
 
 
 class MemoryFrontier:
-    """Limits of memory that the records of one results directory imply for cells.
+    """Memory limits of cells that the records of one results directory imply.
 
-    key: function that returns a cell's `hash_memory_use`; alike: function that returns the batches of all cells of the
-    campaign with a cell's key; skip: whether implied runs are left out (`protocol.skip_implied`).
+    Args:
+        store: records of the results directory.
+        key: function that returns a cell's `hash_memory_use`.
+        alike: function that returns the batches of all cells of the campaign with the same key as a cell.
+        skip: True if implied runs are left out (`protocol.skip_implied`).
     """
 
     def __init__(
@@ -87,10 +91,7 @@ class MemoryFrontier:
         self._known: dict[str, _BatchEvidence] = {}
 
     def memory_key(self, cell: Cell) -> str:
-        """Return the memory key of a cell.
-
-        It is hashed once for all batches, because there may be 100,000 cells.
-        """
+        """Return the memory key of a cell. It is hashed once for all batches, because there may be 100,000 cells."""
         alike = key_without_batch(cell)
         hashed = self._keys.get(alike)
         if hashed is None:
@@ -100,7 +101,7 @@ class MemoryFrontier:
     def find_implying_run(self, cell: Cell) -> RunKey | None:
         """Return the run that implies that the cell runs out of memory.
 
-        Returns None if there is no such run, or if the campaign asks for implied runs.
+        The result is None if there is no such run, or if the campaign runs implied batches.
         """
         if not self.skip or not self._read_shard(key := self.memory_key(cell)).get(key):
             return None
@@ -114,7 +115,7 @@ class MemoryFrontier:
         return run and self.store.read_latest(*run)
 
     def contradicts_limit(self, cell: Cell) -> bool:
-        """Return whether the cell, which has just succeeded, is at least as large as one that ran out of memory."""
+        """Return whether the batch of a successful cell is at least as large as one that ran out of memory."""
         key = self.memory_key(cell)
         return bool(self._read_shard(key).get(key)) and any(
             batch <= cell.batch for batch in self._collect_evidence(key, cell).ran_out
@@ -129,7 +130,7 @@ class MemoryFrontier:
             if key in self._known:
                 self._known[key].ran_out.setdefault(cell.batch, record.key)
         elif (cell.batch, "out", record.key) in files:
-            # The record was moved away, and the run ended otherwise this time.
+            # The earlier record was moved away, and the run ended differently this time.
             self._evidence_path(key, cell.batch, "out", record.key).unlink(missing_ok=True)
             files.remove((cell.batch, "out", record.key))
             self._known.pop(key, None)
@@ -180,7 +181,7 @@ class MemoryFrontier:
         return batches
 
     def _find_fitting_batches(self, cell: Cell, smallest: int) -> Mapping[int, RunKey]:
-        """Return batches of the campaign's cells that fitted, from this batch on."""
+        """Return the batches of otherwise equal cells that fitted and are not smaller than `smallest`."""
         runs = (
             (batch, (cell_id, repetition))
             for batch, cell_id in self._alike(cell)
@@ -190,7 +191,7 @@ class MemoryFrontier:
         return {batch: run for batch, run in runs if self._read_status(run) == "ok"}
 
     def _read_status(self, run: RunKey) -> str:
-        """Return the status of a run, or '' without a record."""
+        """Return the status of a run, or '' if it has no record."""
         return self.store.read_latest(*run).status if self.store.path(*run).exists() else ""
 
 
@@ -201,7 +202,7 @@ def build_campaign_frontier(campaign: Campaign, store: RecordStore) -> MemoryFro
 
 
 class CampaignBatches:
-    """Batches of all cells of a campaign that share a cell's memory key, whatever cells were selected."""
+    """Batches of all cells of a campaign that share a cell's memory key, including cells that were not selected."""
 
     def __init__(self, campaign: Campaign) -> None:
         self.campaign = campaign

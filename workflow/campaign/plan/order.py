@@ -1,7 +1,7 @@
 """Order of the runs of a lease. Pure.
 
-Only the first block of a lease has its batches in ascending order, which is enough to find the limit of memory. Ascending order
-in every block would let drift look like an effect of the batch.
+Only the first block of a lease has its batches in ascending order, which is enough to find the memory limit. With an ascending
+order in every block, drift would look like an effect of the batch.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from campaign.spec.cell import Cell
 def order_runs(runs: Collection[tuple[Cell, int]], protocol: Protocol, lease: str) -> list[tuple[Cell, int]]:
     """Sort runs block by block, at random within a block. A block is one repetition of all cells.
 
-    The order of a block follows from seed, lease and repetition alone, so that missing runs keep their relative place. In the
-    first block of the first composition, missing cells that differ only in their batch exchange places, so that the smaller
-    batch comes first. A batch that runs out of memory spares the larger ones. The places stay random, as do all further blocks,
-    so drift can pose as an effect of the batch in the first block only.
+    The order of a block follows from seed, lease and repetition alone, so missing runs keep their relative place. In the first
+    block of the first composition, missing cells that differ only in their batch exchange places, so that the smaller batch
+    comes first. Larger batches are then skipped after one runs out of memory.
     """
     reference = [run for run in runs if run[0].reference]
     if reference:
@@ -43,7 +42,7 @@ def order_runs(runs: Collection[tuple[Cell, int]], protocol: Protocol, lease: st
 
 
 def sort_batches(cells: Sequence[Cell]) -> list[Cell]:
-    """Sort cells that differ only in their batch by batch, within the places that they have."""
+    """Sort cells that differ only in their batch by batch, within the places that they occupy."""
     groups: dict[Any, list[Cell]] = {}
     keys = [key_without_batch(cell) for cell in cells]
     for key, cell in zip(keys, cells, strict=True):

@@ -1,7 +1,6 @@
-"""Durations of earlier runs and leases: the documents that forecasts learn from (`costs/1`), and their places.
+"""Durations of earlier runs and leases: the documents that forecasts use (`costs/1`), and their locations.
 
-A campaign's tables/costs.json covers all its records and leases. Each manifest has the durations of one lease, and the forecast
-of that lease.
+A campaign's tables/costs.json covers all its records and leases. Each manifest has the durations and the forecast of one lease.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from campaign.spec.cell import Configuration, Scalar
 from campaign.spec.earlier_spread import EarlierSpread, parse_spreads
 
 COSTS = "costs.json"
-"""Name of the document in tables/ of a campaign's results. Beside NAME.yaml it is NAME.costs.json."""
+"""Name of the document in tables/ of a campaign's results. Next to NAME.yaml it is NAME.costs.json."""
 _FORECAST = "forecast.json"
 
 ShapeValues = Mapping[str, Scalar]
-"""Hardware of a configuration, as `Configuration.shape` gives it."""
+"""Hardware of a configuration, as returned by `Configuration.shape`."""
 
 
 @dataclass(frozen=True)
 class CellCost:
     """Durations (seconds) of the runs of one cell.
 
-    Earlier versions wrote the number of runs and the mean of ln(seconds) instead. believed: whether most of the runs were `ok`.
-    Runs that fail early are no guide to the duration of other cells' runs.
+    Earlier versions wrote the number of runs and the mean of ln(seconds) instead. `believed` is True if most of the runs were
+    `ok`, because runs that fail early do not predict the duration of other cells' runs.
     """
 
     cell_id: str
@@ -57,9 +56,16 @@ class CellCost:
 class LeaseCost:
     """Durations (seconds) of one use of a lease, without its runs; None if not recorded.
 
-    compose_s: from the request until the lease is ready; queue_s: until its driver begins; start_s: until the first run;
-    between_s: mean between two runs; end_s: from the last run until everything is released. off: actual over expected duration
-    of the whole use.
+    Args:
+        lease_id: id of the use.
+        shape: hardware of the lease.
+        runs: number of runs.
+        compose_s: time from the request until the lease is ready.
+        start_s: time from the start of the driver until the first run.
+        between_s: mean time between two runs.
+        end_s: time from the last run until everything is released.
+        queue_s: time from the ready lease until the start of the driver.
+        off: actual over expected duration of the whole use.
     """
 
     lease_id: str
@@ -82,13 +88,13 @@ class CampaignCosts:
     cells: tuple[CellCost, ...] = ()
     leases: tuple[LeaseCost, ...] = ()
     spread: Annotated[tuple[EarlierSpread, ...], BeforeValidator(parse_spreads)] = ()
-    """How much compositions differed, by workload."""
+    """Spread between compositions, by workload."""
     fabric: str = ""
     """Kind of the system's fabric."""
     schema_version: Literal["costs/1"] = "costs/1"
 
     def to_document(self) -> dict[str, Any]:
-        """Return the costs as JSON, which `parse_costs` reads."""
+        """Return the costs as a JSON-serialisable dict, which `parse_costs` reads."""
         document: dict[str, Any] = _COSTS.dump_python(self, mode="json", exclude_defaults=True)
         return {**document, "schema_version": self.schema_version}
 
@@ -98,10 +104,7 @@ _COSTS = TypeAdapter(CampaignCosts)
 
 @dataclass(frozen=True)
 class RunSpan:
-    """Start and end (Unix seconds) of one run.
-
-    use: lease use that the run was measured on; empty if it follows from the time.
-    """
+    """Start and end (Unix seconds) of one run. `use` is the lease use of the run, or '' if it follows from the time."""
 
     cell_id: str
     started: float
@@ -115,7 +118,7 @@ class RunSpan:
 
 
 def parse_costs(document: Any) -> list[CampaignCosts]:
-    """Parse the costs of a campaign, one per system. Damaged entries are left out, which only makes forecasts coarser."""
+    """Parse the costs of a campaign, one per system. Damaged entries are left out, because they only improve forecasts."""
     costs = []
     for entry in document.get("systems", [document]) if isinstance(document, dict) else []:
         try:
@@ -126,7 +129,7 @@ def parse_costs(document: Any) -> list[CampaignCosts]:
 
 
 def dump_costs(costs: Sequence[CampaignCosts]) -> dict[str, Any]:
-    """Return the costs of a campaign on its systems as JSON, which `parse_costs` reads."""
+    """Return the costs of a campaign on its systems as a JSON-serialisable dict, which `parse_costs` reads."""
     return (
         costs[0].to_document()
         if len(costs) == 1
@@ -173,7 +176,7 @@ def measure_costs(
 def _measure_lease_cost(
     document: Mapping[str, Any], spans: Iterable[RunSpan], ratios: Mapping[str, float]
 ) -> LeaseCost | None:
-    """Return the cost of one use of a lease; None if it never got ready or ran nothing."""
+    """Return the cost of one use of a lease, or None if it never became ready or has no runs."""
     requested_s, ready_s, released_s, driver_began_s = (
         _read_number(document, name) for name in ("requested_s", "ready_s", "released_s", "driver_began_s")
     )
@@ -208,14 +211,14 @@ def _is_within(lease: Mapping[str, Any], span: RunSpan) -> bool:
 
 
 def read_costs(results: Results, learn_from: Sequence[Path] = (), campaign: Path | None = None) -> list[CampaignCosts]:
-    """Read the costs of this campaign, of all others below the same root, and of further places.
+    """Read the costs of this campaign, of all others below the same root, and of the places in `learn_from`.
 
-    Damaged files are left out. Raises ConfigError for a place to learn from that holds no runs.
+    Damaged files are left out. Raises ConfigError if a place in `learn_from` has no runs.
 
     Args:
         results: results directory of the campaign.
         learn_from: archives and results directories.
-        campaign: path of its file; costs in NAME.costs.json beside NAME.yaml yield to runs that are measured here.
+        campaign: path of the campaign file; costs in NAME.costs.json next to NAME.yaml are used for cells without runs here.
     """
     costs_found = [*_read_campaign_costs(results.directory, manifests=True)]
     for directory in sorted(results.root.glob("[!.]*/")):
@@ -230,8 +233,8 @@ def read_costs(results: Results, learn_from: Sequence[Path] = (), campaign: Path
         )
         if not any(costs.cells for costs in place_costs):
             raise ConfigError(
-                f"--learn-from {place}: holds no runs to learn from; give an archive (.zip), a campaign's results directory, or a "
-                "directory of such"
+                f"--learn-from {place}: there are no runs to learn from; name an archive (.zip), the results directory of a "
+                "campaign, or a directory with several of them"
             )
         costs_found += place_costs
     if campaign is not None:
@@ -262,13 +265,17 @@ def collect_earlier_spread(
 ) -> tuple[EarlierSpread, ...]:
     """Return the spread between compositions in other campaigns on these systems."""
     relevant_costs = (costs for costs in past_costs if costs.campaign != campaign and costs.system in systems)
-    return tuple(
-        dict.fromkeys(spread for costs in relevant_costs for spread in costs.spread)
-    )  # a copy of one may be named as well
+    # Duplicates are dropped, because a copy of a campaign may be among the places to learn from.
+    return tuple(dict.fromkeys(spread for costs in relevant_costs for spread in costs.spread))
 
 
 def _read_campaign_costs(directory: Path, *, manifests: bool = False) -> Iterator[CampaignCosts]:
-    """Yield the costs of one campaign's results. manifests: also of those that the tables may not have yet."""
+    """Yield the costs of one campaign's results.
+
+    Args:
+        directory: results directory of the campaign.
+        manifests: True to read manifests even if there are tables, which may not include them yet.
+    """
     table_costs = parse_costs(read_json(Results.from_directory(directory).tables / COSTS))
     yield from table_costs
     if table_costs and not manifests:
@@ -286,7 +293,7 @@ def _read_archived_costs(path: Path) -> list[CampaignCosts]:
             tables = [name for name in archive.namelist() if name.endswith(f"tables/{COSTS}")]
             return parse_costs(parse_json(archive.read(tables[0]))) if tables else []
     except (OSError, ValueError, zipfile.BadZipFile, KeyError, RuntimeError) as error:
-        raise ConfigError(f"--learn-from {path}: is no archive that can be read ({error}); copy it again") from error
+        raise ConfigError(f"--learn-from {path}: this archive cannot be read ({error}); copy it again") from error
 
 
 def _read_manifests(directory: Path) -> Iterator[dict[str, Any]]:
@@ -313,7 +320,7 @@ def compute_forecast_ratios(manifests: Iterable[Mapping[str, Any]]) -> dict[str,
             continue
         expected_s, wall_s = _read_number(forecast, "expected_s"), _read_number(actual, "wall_s")
         in_one_go = actual.get("runs") == forecast.get("runs") and not forecast.get("resumed")
-        # Forecasts with parts are of earlier versions, and no medians.
+        # Forecasts with parts come from earlier versions and are not medians.
         if in_one_go and expected_s and wall_s and "parts" not in forecast:
             ratios[str(uses[0])] = wall_s / expected_s
     return ratios
@@ -322,7 +329,7 @@ def compute_forecast_ratios(manifests: Iterable[Mapping[str, Any]]) -> dict[str,
 def begin_forecast(results: Results, lease: str, forecast: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Store the forecast of a lease that is about to be measured, and return it.
 
-    The first forecast counts if the lease was begun before.
+    The first forecast counts if the measurement of the lease was interrupted before.
     """
     path = results.work_directory(lease) / _FORECAST
     stored_forecast = read_json(path)
@@ -335,19 +342,19 @@ def begin_forecast(results: Results, lease: str, forecast: Mapping[str, Any] | N
 
 
 def end_forecast(results: Results, lease: str) -> None:
-    """Remove the forecast of a lease, which its manifest has now."""
+    """Remove the stored forecast of a lease, because its manifest contains the forecast now."""
     (results.work_directory(lease) / _FORECAST).unlink(missing_ok=True)
 
 
 def read_measured_forecasts(directory: Path) -> list[dict[str, Any]]:
-    """Return forecast and actual duration of every lease that was measured with a forecast (`context_schema.ForecastSaid`)."""
+    """Return forecast and actual duration of every lease that was measured with a forecast."""
     rows = []
     for document in _read_manifests(directory):
         forecast, actual = document.get("forecast"), document.get("actual")
         if not isinstance(forecast, dict) or not isinstance(actual, dict) or actual.get("wall_s") is None:
             continue
         with reject_damaged_document(
-            directory, "a manifest of its leases is damaged; delete manifests/, they are made again"
+            directory, "a manifest of its leases is damaged; delete manifests/, which will be created again"
         ):
             row = {name: forecast[name] for name in ("expected_s", "low_s", "high_s", "basis", "resumed")}
             row |= {"lease": document["lease"], "configuration": str(document.get("configuration", ""))}

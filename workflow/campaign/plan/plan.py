@@ -1,4 +1,4 @@
-"""Plan of a campaign, which is the matrix in the order of its leases, with costs. Pure."""
+"""Plan of a campaign: its cells in the order of leases, with costs. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from campaign.spec.run_numbers import list_compositions, list_run_numbers, with_
 
 @dataclass(frozen=True)
 class PlannedLease:
-    """One lease, with its composition and the cells to measure on it. Their settings apply to this composition."""
+    """One lease with its composition and its cells, whose settings apply to this composition."""
 
     name: str
     configuration: Configuration
@@ -50,18 +50,18 @@ class PlannedLease:
     implied: int
     cells_missing: frozenset[str]
     expected: LeaseForecastParts
-    """Its duration, composing included."""
+    """Expected duration, including composition."""
     expected_least_s: float | None
     repetitions_note: str
-    """How many repetitions a cell is reckoned with, where a target makes that differ."""
+    """Assumed number of repetitions per cell, if a target makes it uncertain."""
     work: LeaseWork
-    """The work that the duration is of."""
+    """Work for which the duration is expected."""
     min_work: LeaseWork
-    """The work that the least duration is of."""
+    """Work for which the minimum duration is expected."""
     ended_repetitions: Mapping[str, int]
-    """Repetitions here of the cells that a target ended before their most, by cell id."""
+    """Number of repetitions of the cells that a target ended early in this composition, by cell id."""
     charge: LeaseCharge | None = None
-    """What a site charges for it, and what its allocation asks for; None where nothing is to be measured."""
+    """Charge of a site for the lease, with the request of its allocation; None if nothing has to be measured."""
 
     @property
     def expected_s(self) -> float | None:
@@ -82,7 +82,7 @@ class PlannedLease:
         return needs_fabric(self.configuration)
 
     def describe(self, compositions: int) -> str:
-        """Describe the job of the lease, as '1x4-fabric, composition 2 of 3: 2 cells, 4 runs, about 3 min'.
+        """Describe the job of the lease, such as '1x4-fabric, composition 2 of 3: 2 cells, 4 runs, about 3 min'.
 
         Args:
             compositions: number of compositions of the campaign.
@@ -94,15 +94,15 @@ class PlannedLease:
         if self.min_missing_runs < self.missing:
             runs = f"{self.min_missing_runs} to {runs}"
         total = f" of {self.runs}" if self.missing < self.runs else ""
-        implied = f"; {self.implied} without a start: smaller batches ran out of memory" if self.implied else ""
+        implied = f"; {self.implied} skipped, because smaller batches ran out of memory" if self.implied else ""
         return f"{head}, {runs}{total}, {format_expected_time(self.expected)}{implied}"
 
     def format_title(self, compositions: int) -> str:
-        """Format configuration and composition, as '1x4-fabric, composition 2 of 3'."""
+        """Format configuration and composition, such as '1x4-fabric, composition 2 of 3'."""
         return f"{self.name.removesuffix(f'.c{self.composition}')}, composition {self.composition} of {compositions}"
 
     def count_repetitions(self, cell: Cell) -> int:
-        """Return the number of runs that a cell of the lease is to have, at most if a target may end it."""
+        """Return the planned number of runs of a cell in the lease, which is the maximum if a target may end the cell."""
         return self.ended_repetitions.get(cell.id, len(list_run_numbers(cell.settings)))
 
     def describe_devices(self) -> str:
@@ -120,31 +120,31 @@ class Plan:
     removed: tuple[RemovedByRule, ...]
     impossible: tuple[Impossible, ...]
     placements: Mapping[str, PlannedPlacement]
-    """Where each configuration goes on its system, by name, as far as that is known."""
+    """Placement of each configuration on its system, by name, as far as it is known."""
     unknown: UnknownDurations
-    """What is unknown of the time that it will take."""
+    """Durations that the forecast lacks."""
     factors: tuple[float, float]
-    """What expected times are multiplied by for both ends of their intervals."""
+    """Factors by which expected durations are multiplied to get both ends of their intervals."""
     factors_from: int = 0
-    """How many leases that ended tell these factors."""
+    """Number of ended leases from which the factors were computed."""
     matrix: tuple[Cell, ...] = ()
     """All cells in the order of the axes."""
     learned_from: str = ""
-    """What the durations were learned from, in words; empty where there was nothing."""
+    """Description of the runs from which durations were learned; empty if there are none."""
     composing_from: str = ""
-    """What recorded times the time of composing rests on, in words; empty where it rests on leases."""
+    """Source of the recorded times from which composition times were computed; empty if earlier leases were used."""
     is_race: bool = False
-    """Whether it has only the compositions that a race asks for."""
+    """True if the plan has only the compositions that a race requests."""
     notes: tuple[str, ...] = ()
-    """What the campaign asks for in vain."""
+    """Notes about settings without effect and devices that were never tested."""
     without_hosts: str = ""
-    """Hosts that were asked to be left out, as that was written."""
+    """Hosts that the user excluded, as written."""
     unplanned: int = 0
-    """Cells with records that the whole campaign does not have (any more); not counted where `where` asks for a part."""
+    """Number of cells with records that are not (or no longer) in the campaign; 0 if `where` selects a part."""
     earlier: tuple[EarlierSpread, ...] = ()
-    """How much compositions differed in other campaigns on the system."""
+    """Spread between compositions in other campaigns on the system."""
     warnings: tuple[str, ...] = ()
-    """Probable mistakes in its files, with file, line and key."""
+    """Probable mistakes in the files, with file, line and key."""
 
     @property
     def cells(self) -> Iterator[tuple[PlannedLease, Cell]]:
@@ -158,7 +158,7 @@ class Plan:
 
     @property
     def price(self) -> float | None:
-        """Price of the missing runs, or None if a part of it has no price or is unknown."""
+        """Price of the missing runs, or None if a part of the price is unknown."""
         price = _sum_or_none([lease.charge.price for lease in self.leases if lease.charge])
         return None if price is None or not self.campaign.currency else round(price, 2)
 
@@ -192,13 +192,13 @@ class Plan:
 
     @property
     def min_recompositions(self) -> int:
-        """Number of distinct compositions that need the fabric. No order and no sharing needs fewer."""
+        """Number of distinct compositions that need the fabric, which is the minimum for any order of leases."""
         composed_leases = (lease for lease in self.leases if lease.needs_hardware and lease.needs_fabric)
         return len({(lease.configuration.name, lease.composition) for lease in composed_leases})
 
     @property
     def attached_devices(self) -> int | None:
-        """Number of devices that composing attaches for the missing runs, or None if unknown."""
+        """Number of devices that the fabric attaches for the missing runs, or None if unknown."""
         operations = [lease.work.operations for lease in self.leases if lease.missing and lease.needs_fabric]
         known_operations = [
             lease_operations.count("attach") for lease_operations in operations if lease_operations is not None
@@ -226,7 +226,7 @@ class Plan:
         return estimate_wall_s(self.campaign, known_times) if len(known_times) == len(times) else None
 
     def estimate_interval(self, value: float | None) -> tuple[float, float] | tuple[None, None]:
-        """Return both ends of the interval of an expected time or cost, as if all leases were off in the same direction."""
+        """Return both ends of the interval of an expected time or cost, assuming that all leases deviate in one direction."""
         low, high = self.factors
         return (None, None) if value is None else (low * value, high * value)
 
@@ -237,8 +237,8 @@ def _sum_or_none(values: Sequence[float | None]) -> float | None:
 
 
 def format_expected_time(expected: LeaseForecastParts) -> str:
-    """Format an expected time with its interval, as 'about 2 min 0 s (1 min 30 s to 3 min 0 s)' or 'for an unknown time'."""
-    return "for an unknown time" if expected.expected_s is None else f"about {format_time_with_interval(expected)}"
+    """Format an expected time with its interval, such as 'about 2 min 0 s (1 min 30 s to 3 min 0 s)', or 'unknown duration'."""
+    return "unknown duration" if expected.expected_s is None else f"about {format_time_with_interval(expected)}"
 
 
 def format_time_with_interval(expected: Estimate) -> str:
@@ -299,12 +299,12 @@ def build_plan(
 
 
 def _sort_leases(campaign: Campaign, leases: Sequence[PlannedLease]) -> list[PlannedLease]:
-    """Sort leases as `protocol.lease_order` says: in blocks, each in random order, or in the order of the file."""
+    """Sort leases by `protocol.lease_order`: in blocks, each in random order, or in the order of the file."""
     if campaign.protocol.lease_order == "least-recomposition":
         position = {configuration.name: number for number, configuration in enumerate(campaign.configurations)}
         return sorted(leases, key=lambda lease: (position[lease.configuration.name], lease.composition))
     seed = campaign.protocol.seed
-    # Drawn from the name, so that what is missing keeps its place when configurations or compositions are added.
+    # The random order depends on the names, so that leases keep their place when configurations or compositions are added.
     return sorted(leases, key=lambda lease: (lease.composition, Random(f"{seed}/leases/{lease.name}").random()))
 
 
@@ -319,7 +319,7 @@ def _add_costs(lease: PlannedLease, costs: CostModel, charges: ChargeCalculator)
 def format_lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> str:
     """Format the name of the lease of a cell's composition.
 
-    It is a safe file name, made of the wildcards of the rule `measure`.
+    The name is a valid file name, and consists of the wildcards of the rule `measure`.
     """
     parts = [cell.configuration.name]
     if protocol.lease_per != "configuration":
@@ -332,7 +332,7 @@ def format_lease_name(protocol: Protocol, cell: Cell, composition: int = 1) -> s
 def _group_by_lease(campaign: Campaign, matrix: Matrix) -> dict[tuple[str, int], list[Cell]]:
     """Group the cells by name and composition of their leases.
 
-    Each cell has its settings for that composition. The reference comes last.
+    Each cell gets its settings for that composition. The reference cell comes last.
     """
     groups: dict[tuple[str, int], list[Cell]] = defaultdict(list)
     settings: dict[tuple[Settings, int], Settings] = {}
@@ -374,9 +374,9 @@ def _plan_lease(
     repetitions_note = ""
     if len(min_runs) < len(to_start):
         repetitions_note = (
-            "; the most repetitions"
+            "; the maximum number of repetitions"
             if median_repetitions is None
-            else f"; {median_repetitions} repetitions a cell, as so far"
+            else f"; {median_repetitions} repetitions per cell, as measured so far"
         )
     ended_repetitions = {
         cell.id: count
@@ -407,7 +407,7 @@ def _plan_lease(
 def _estimate_needed_runs(
     missing: list[tuple[Cell, int]], median_repetitions: int | None
 ) -> tuple[list[tuple[Cell, int]], list[tuple[Cell, int]]]:
-    """Return the missing runs that are needed at least, and those that will probably be needed."""
+    """Return the missing runs that are certainly needed, and those that will probably be needed."""
     if all(cell.settings.target_half_width_pct is None for cell, _ in missing):
         return missing, missing
     min_runs: list[tuple[Cell, int]] = []

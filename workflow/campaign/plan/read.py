@@ -1,4 +1,4 @@
-"""Read the plan of a campaign: its matrix, minus what has a record, placed on its systems, with costs."""
+"""Planning of a campaign against its records: the matrix is expanded, placed on the systems, and costs are estimated."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def read_plan(request: PlanRequest, *, allow_unfit: bool = False, check_records:
     Raises ConfigError if a configuration can never fit the pool.
 
     Args:
-        request: the campaign, and which of its cells.
-        allow_unfit: whether a campaign with a configuration that does not fit is planned.
-        check_records: whether damaged records count as missing (`drop_damaged_records`).
+        request: the campaign, and the selection of its cells.
+        allow_unfit: True to plan a campaign even if a configuration does not fit.
+        check_records: True if damaged records count as missing (`drop_damaged_records`).
     """
     campaign = request.load_campaign()
     results = Results(request.results, campaign.name)
@@ -109,7 +109,7 @@ def count_unplanned(campaign: Campaign, matrix: Matrix, recorded: RecordedRuns) 
 
 
 def _list_unfit_messages(plan: Plan) -> Iterator[str]:
-    """Yield one message per configuration that does not fit, with its place in the campaign's file."""
+    """Yield one message per configuration that does not fit, with its location in the campaign's file."""
     campaign = plan.campaign
     for name, reason in plan.unfit.items():
         place = campaign.format_location("configurations", campaign.find_shape(name))

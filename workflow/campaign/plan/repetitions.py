@@ -1,19 +1,19 @@
-"""Adaptive repetitions: a cell is repeated until the 95 % interval of its mean is narrow enough. One rule: `begins_next_run`.
+"""Adaptive repetitions: a cell is repeated until the 95 % interval of its mean is narrow enough (`has_ended`).
 
-The rule holds for each composition by itself: the interval is that of the runs on it. So leases need not know of each other, and
-may be measured at the same time. It says how well the runs of a composition are known; how compositions differ, no number of runs
-on one of them tells, and the report takes that from the means of the compositions.
+The rule applies to each composition separately, to the interval of the runs on it. Leases are therefore independent and may be
+measured at the same time. The interval shows how well the mean of one composition is known. The report computes the differences
+between compositions from their means.
 
-What the runs of a cell in a composition have reached is kept beside the records as one small file, whose name says it all
-(`stops/<first two digits>/<cell id>.<number of the last run>.<half-width in ppm>.<failures>.json`). It says what was reached, not
-what was asked for: so a smaller target goes on with the cell, and a larger one ends it.
+The progress of a cell in a composition is stored next to the records as one small file, whose name contains all of it
+(`stops/<first two digits>/<cell id>.<number of the last run>.<half-width in ppm>.<failures>.json`). The file stores the precision
+that was reached and not the target. With a smaller target the cell is therefore continued, and with a larger one it ends.
 
-The interval is Student's (`campaign.run.adaptive_repetitions`), over the runs that there are, also of 20 and more, which the report
-bootstraps: it costs nothing between two runs, and both are as wide. It is looked at after every run, and the runs end
-the first time that it looks good. An interval that was waited for like this covers the true mean less often than one of as many
-runs that were fixed beforehand. Simulated with normal noise, 20,000 cells each, where it is to cover 95 %:
+The interval is Student's (`campaign.run.adaptive_repetitions`). It is also used for 20 runs and more, for which the report uses
+the bootstrap, because it costs nothing between two runs and is equally wide. It is computed after every run, and the runs end
+when it is narrow enough for the first time. Such an interval covers the true mean less often than the interval of a fixed number
+of runs. Coverage in simulations with normal noise, 20,000 cells each, for a nominal coverage of 95 %:
 
-    noise (CV)  target  least  most   covers  mean repetitions
+    noise (CV)  target  min.   max.   covers  mean repetitions
        1 %       2 %      3     10    94.9 %        3.7
        2 %       2 %      3     10    92.3 %        6.0
        2 %       2 %      5     10    94.5 %        6.6
@@ -21,7 +21,7 @@ runs that were fixed beforehand. Simulated with normal noise, 20,000 cells each,
        2 %       1 %     10     30    93.5 %       17.1
        3 %       2 %      3     10    90.9 %        8.3  (of the cells that reach the target: 84.4 %)
 
-A larger least number of repetitions is what helps.
+A larger minimum number of repetitions improves the coverage.
 """
 
 from __future__ import annotations
@@ -60,8 +60,12 @@ _NAME = re.compile(r"([0-9a-f]{20})\.(\d{1,6})\.(\d{1,15}|none)\.(\d{1,6})\.json
 class CellProgress:
     """Progress of a cell in one composition after its first `repetitions` runs.
 
-    failures: number of runs that are not believed. half_width_ppm: half-width of the 95 % interval, in millionths of the mean,
-    rounded up; None without an interval (fewer than two believed runs, or a mean that is not positive).
+    Args:
+        repetitions: number of runs.
+        failures: number of runs that are not valid.
+        half_width_ppm: half-width of the 95 % interval in millionths of the mean, rounded up; None without an interval (fewer
+            than two valid runs, or a mean that is not positive).
+        composition: number of the composition.
     """
 
     repetitions: int
@@ -82,7 +86,8 @@ class CellProgress:
 def min_runs(settings: Settings) -> int:
     """Return the minimum number of runs of a cell in one composition, if there is a target.
 
-    It is the composition's share of `repetitions_min`, and at least 2 with several compositions, as one run has no interval.
+    It is the composition's share of `repetitions_min`. With several compositions it is at least 2, because an interval needs two
+    runs.
     """
     k = settings.compositions
     return settings.repetitions_min if k == 1 else max(2, -(-settings.repetitions_min // k))
@@ -96,7 +101,7 @@ def max_runs(settings: Settings, composition: int) -> int:
 def has_ended(cell: CellProgress, settings: Settings) -> bool:
     """Return whether a target ends the cell in its composition before the maximum number of runs.
 
-    The target is reached, or the number of failed runs equals the required number of believed runs.
+    The cell ends if the target is reached, or if the number of failed runs equals the minimum number of runs.
     """
     target, minimum = settings.target_half_width_pct, min_runs(settings)
     if target is None:
@@ -113,10 +118,9 @@ def list_planned_runs(
     measured: Collection[RunKey],
     stops: Mapping[CellComposition, CellProgress] | None = None,
 ) -> tuple[int, ...]:
-    """Return the numbers of the runs that a cell is to have.
+    """Return the numbers of the planned runs of a cell.
 
-    Runs after a target ended the cell in their composition are left out. A stop counts only while all runs behind it have a
-    record.
+    Runs after the end of the cell in their composition are left out. A stop counts only while all its runs have a record.
 
     Args:
         settings: settings of the cell.
@@ -143,7 +147,7 @@ def list_planned_runs(
 
 
 def min_remaining_runs(settings: Settings, remaining: int) -> int:
-    """Return how many of a cell's remaining repetitions in one composition are needed at least.
+    """Return the minimum number of a cell's remaining repetitions that are needed in one composition.
 
     Args:
         settings: settings of the cell.
@@ -155,12 +159,12 @@ def min_remaining_runs(settings: Settings, remaining: int) -> int:
 
 
 def estimate_remaining_runs(settings: Settings, remaining: int, median_repetitions: int | None) -> int:
-    """Estimate how many of a cell's remaining repetitions in one composition will be needed.
+    """Estimate how many of a cell's remaining repetitions will be needed in one composition.
 
     Args:
         settings: settings of the cell.
         remaining: number of remaining repetitions.
-        median_repetitions: number of repetitions after which other cells ended; None to count all that remain.
+        median_repetitions: number of repetitions after which other cells ended; None to assume that all are needed.
     """
     if median_repetitions is None:
         return remaining
@@ -171,7 +175,7 @@ def estimate_remaining_runs(settings: Settings, remaining: int, median_repetitio
 
 
 def median_ended_repetitions(stops: Iterable[CellProgress]) -> int | None:
-    """Return the median number of repetitions after which cells ended in a composition, or None without any."""
+    """Return the median number of repetitions after which cells ended in a composition, or None if none has ended."""
     counts = sorted(stop.repetitions for stop in stops)
     return counts[len(counts) // 2] if counts else None
 
@@ -186,28 +190,24 @@ def format_repetition_count(settings: Settings) -> str:
 
 
 def explain_end(cell: CellProgress, settings: Settings) -> str:
-    """Explain why the last of these runs ends the cell, or return '' if it does not or if there is no target."""
+    """Explain why the last of these runs ends the cell. The result is '' if it does not, or if there is no target."""
     target = settings.target_half_width_pct
     if target is None:
         return ""
-    width = (
-        "has no bounds"
-        if cell.half_width_pct is None
-        else f"reaches ±{_format_percent(cell.half_width_pct)} of the mean"
-    )
+    width = "is unbounded" if cell.half_width_pct is None else f"is ±{_format_percent(cell.half_width_pct)} of the mean"
     where = "" if settings.compositions == 1 else f" in composition {cell.composition}"
     if not has_ended(cell, settings):
         count = max_runs(settings, cell.composition)
         if cell.repetitions < count:
             return ""
-        return f"the most repetitions ({count}) are done{where}; the 95 % interval {width}, the target is {target:g} %"
+        return f"the maximum of {count} repetitions is reached{where}; the 95 % interval {width}, the target is ±{target:g} %"
     if cell.failures >= min_runs(settings):
-        return f"{cell.failures} of {cell.repetitions} repetitions failed{where}, and {min_runs(settings)} are enough to tell"
-    return f"the 95 % interval {width} after {cell.repetitions} repetitions{where}: the target is {target:g} %"
+        return f"{cell.failures} of {cell.repetitions} repetitions failed{where}, and {min_runs(settings)} failures end a cell"
+    return f"after {cell.repetitions} repetitions{where}, the 95 % interval {width}, the target is ±{target:g} %"
 
 
 def _format_percent(value: float) -> str:
-    # Two digits, never rounded below what was reached.
+    # The value is rounded up to two significant digits.
     digits = 1 - math.floor(math.log10(value)) if value > 0 else 0
     scale = 10.0 ** max(digits, 0)
     return f"{math.ceil(value * scale - 1e-9) / scale:g} %"

@@ -25,18 +25,18 @@ class PlanOption:
     meaning: str
     """Help of commands and text of the documentation."""
     read: Callable[[Any], Any]
-    """The value from a text, or from what YAML makes of one; ConfigError for any other."""
+    """Function that converts a text, or the value that YAML reads from it. It raises ConfigError for an invalid value."""
     group: Group = ""
-    """Commands that have the option: those that select cells, forecast costs, or request allocations; '': none."""
+    """Group of commands that have the option: they select cells, forecast costs, or request allocations. '' means no command."""
     flag: str = ""
-    """Name of the option of commands, without dashes, where it is not that of the field."""
+    """Name of the command option without dashes, if it differs from the name of the field."""
     key: str = ""
-    """Key of Snakemake's `--config`, where it is not the name of the field."""
+    """Key of Snakemake's `--config`, if it differs from the name of the field."""
     metavar: str = ""
     choices: tuple[str, ...] = ()
     repeated: bool = False
     key_meaning: str = ""
-    """Text of the documentation for the key, where it means something else than the option of commands."""
+    """Text of the documentation for the key, if it differs from the meaning of the command option."""
 
 
 def _parse_path(value: object) -> Path:
@@ -49,7 +49,7 @@ def _parse_text(value: object) -> str | None:
 
 def _parse_launcher(value: object) -> str:
     if value not in ("local", "slurm"):
-        raise ConfigError(f"--config launcher: '{value}' is not one of local, slurm")
+        raise ConfigError(f"--config launcher: '{value}' is not allowed; use local or slurm")
     return str(value)
 
 
@@ -63,17 +63,17 @@ def _parse_slurm(value: object) -> SlurmOptions:
 
 
 def _is_no(value: object) -> bool:
-    """Return whether a switch is off. `yes` leaves the choice to the campaign."""
+    """Return whether a switch is off. `yes` keeps the setting of the campaign."""
     if str(value).lower() in ("yes", "true"):
         return False
     if str(value).lower() in ("no", "false"):
         return True
-    raise ConfigError(f"--config skip_implied: '{value}' is not one of yes, no")
+    raise ConfigError(f"--config skip_implied: '{value}' is not allowed; use yes or no")
 
 
 def _parse_goal(value: object) -> str | None:
     if value not in (None, "", "best"):
-        raise ConfigError(f"--until: '{value}' is not one of best")
+        raise ConfigError(f"--until: '{value}' is not allowed; the only value is best")
     return str(value) if value else None
 
 
@@ -85,7 +85,7 @@ def _parse_paths(value: object) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """Request for a plan: the campaign, the selection of its cells, and how they are to be measured.
+    """Request for a plan: the campaign, the selection of its cells, and options of the measurement.
 
     To add an option, add a field. The commands, the keys of `--config` and the documentation follow.
     """
@@ -100,21 +100,21 @@ class PlanRequest:
     where: Annotated[
         str | None,
         PlanOption(
-            "Only cells that match, e.g. 'batch >= 8'. \"host == 'host3'\" selects cells with a run on that host.",
+            "Select cells, e.g. 'batch >= 8'. \"host == 'host3'\" selects cells with a run on that host.",
             _parse_text, "selection", metavar="EXPRESSION",
         ),
     ] = None  # fmt: skip
     version: Annotated[
         str | None,
         PlanOption(
-            "Label of what is installed, in place of the campaign's `version`; `none` for none.",
+            "Label of the installed software, instead of the campaign's `version`; `none` removes the label.",
             _parse_text, "selection", metavar="LABEL",
         ),
     ] = None  # fmt: skip
     without_hosts: Annotated[
         str | None,
         PlanOption(
-            "Leave hosts out, e.g. 'host3' or 'host[3-4],host8'. Configurations that no longer fit are left out, by name.",
+            "Exclude hosts, e.g. 'host3' or 'host[3-4],host8'. Configurations that no longer fit are skipped and listed.",
             _parse_text, "selection", "without-hosts", metavar="HOSTS",
         ),
     ] = None  # fmt: skip
@@ -122,7 +122,7 @@ class PlanRequest:
     launcher: Annotated[
         str | None,
         PlanOption(
-            "What starts runs. Default: that of the profile, then that of the system.",
+            "Launcher that starts runs. Default: the launcher of the profile, or else of the system.",
             _parse_launcher, "allocations", choices=("local", "slurm"),
         ),
     ] = None  # fmt: skip
@@ -143,17 +143,17 @@ class PlanRequest:
     until: Annotated[
         str | None,
         PlanOption(
-            "Race for the best configuration: each block composes those that may still be the best, until it is known.",
+            "Race for the best configuration: each block composes only those that may still be the best, until one is known.",
             _parse_goal, "costs", choices=("best",),
-            key_meaning="`best`: only the block of a race that is next; `campaign run --until best` runs one after the other.",
+            key_meaning="`best` runs only the next block of a race; `campaign run --until best` runs all blocks in turn.",
         ),
     ] = None  # fmt: skip
     learn_from: Annotated[
         tuple[Path, ...],
         PlanOption(
-            "Further archive or results directory to learn durations from. May be repeated.",
+            "Additional archive or results directory to learn durations from. May be repeated.",
             _parse_paths, "costs", "learn-from", repeated=True,
-            key_meaning="Further archives or results directories to learn durations from, separated by commas.",
+            key_meaning="Additional archives or results directories to learn durations from, separated by commas.",
         ),
     ] = ()  # fmt: skip
 
@@ -197,7 +197,7 @@ class PlanRequest:
 OPTIONS: Mapping[str, PlanOption] = {
     name: kind.__metadata__[0] for name, kind in get_type_hints(PlanRequest, include_extras=True).items()
 }
-"""Name of a field -> how it is given."""
+"""Option of each field of `PlanRequest`, by the field's name."""
 
 
 def request_from_config(config: Mapping[str, Any]) -> PlanRequest:
@@ -209,12 +209,12 @@ def request_from_config(config: Mapping[str, Any]) -> PlanRequest:
     for key in config:
         if key not in names:
             key_list = "; ".join(f"{name}: {words.removesuffix('.')}" for name, words in list_key_meanings())
-            raise ConfigError(f"--config {key}: no such key; there are: {key_list}")
+            raise ConfigError(f"--config {key}: there is no such key; the keys are: {key_list}")
     for key, value in config.items():
         if isinstance(value, int | float) and OPTIONS[names[key]].read in (_parse_path, _parse_paths, _parse_text):
             raise ConfigError(
-                f"{key}: a config file gives {value!r}, which is a number or truth value to YAML and may have been written "
-                "in another way; put it in quotes"
+                f"{key}: YAML reads the value in the config file as {value!r}, a number or truth value, which may differ from the "
+                "text in the file; put the value in quotes"
             )
     read = {names[key]: OPTIONS[names[key]].read(value) for key, value in config.items() if value is not None}
     return PlanRequest(**{"campaign": Path(DEFAULT_CAMPAIGN), "results": Path(DEFAULT_RESULTS), **read})

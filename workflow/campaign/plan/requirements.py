@@ -1,6 +1,6 @@
 """Requirements that a composition has to meet before it is measured: the cells to try, and the check of their runs. Pure.
 
-All cells of the workload on the configuration are tried, whatever part of the campaign is measured.
+All cells of the workload on the configuration are tried, even if only a part of the campaign is measured.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def describe_shortfall(requirement: Requirement, cell: Cell, outcome: Outcome) -
     rate = outcome.throughput_per_s
     values = {**outcome.metrics, **({} if rate is None else {"throughput_per_s": rate})}
     if (value := values.get(requirement.metric)) is None:
-        return f"{prefix} gave no {requirement.metric}; it gave {', '.join(sorted(values)) or 'no number'}"
+        return f"{prefix} reported no {requirement.metric}; it reported {', '.join(sorted(values)) or 'no number'}"
     factor = cell.configuration.ranks if requirement.per_device else 1
     if requirement.at_least is not None and not value >= requirement.at_least * factor:
-        return f"{prefix}: {requirement.metric} is {value:.6g}, and at least {requirement.at_least * factor:.6g} is required"
+        return f"{prefix}: {requirement.metric} is {value:.6g}, but at least {requirement.at_least * factor:.6g} is required"
     if requirement.at_most is not None and not value <= requirement.at_most * factor:
         return (
-            f"{prefix}: {requirement.metric} is {value:.6g}, and at most {requirement.at_most * factor:.6g} is allowed"
+            f"{prefix}: {requirement.metric} is {value:.6g}, but at most {requirement.at_most * factor:.6g} is allowed"
         )
     return ""

@@ -10,7 +10,7 @@ from campaign.spec.cell import AXES
 from campaign.spec.expression import Expression, parse_expression
 
 HOST_NAME = "host"
-"""What `--where` can name beside the axes: a host that a run of the cell touched."""
+"""Name that `--where` can use in addition to the axes: a host that a run of the cell used."""
 
 
 class HostsByCell(Protocol):
@@ -30,17 +30,17 @@ def list_axis_names(campaign: Campaign) -> frozenset[str]:
 
 
 def parse_host_expression(campaign: Campaign, where: str) -> Expression | None:
-    """Parse `where`. Returns None if it uses axes only, and no hosts of runs."""
+    """Parse `where`. The result is None if the expression does not name `host`."""
     names = list_axis_names(campaign)
     expression = parse_expression(where, names | {HOST_NAME}, "--where")
     return expression if HOST_NAME in expression.names - names else None
 
 
 class CellSelection:
-    """The condition of `--where` on the axes of a cell or, if it names `host`, on any host that a run of the cell used.
+    """Condition of `--where` on the axes of a cell or, if it names `host`, on any host that a run of the cell used.
 
-    A condition that names `host` selects no cell without a run. A selected cell stays selected while it is measured again
-    elsewhere.
+    A condition that names `host` selects no cell without a run. A selected cell stays selected while it is measured again on
+    another host.
     """
 
     def __init__(self, campaign: Campaign, where: str, hosts: HostsByCell | None) -> None:

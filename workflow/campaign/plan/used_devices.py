@@ -14,10 +14,7 @@ from campaign.workloads.protocol import Step
 
 
 class UsedDevices:
-    """Devices of one composition by host, in the order in which runs use them.
-
-    system: system file with the kinds of the devices.
-    """
+    """Devices of one composition by host, in the order in which runs use them. The system file gives their kinds."""
 
     def __init__(self, composition: Composition, system: SystemFile | None = None) -> None:
         self.by_host = {host.name: list(host.in_order) for host in composition.hosts}
@@ -46,9 +43,8 @@ class UsedDevices:
         (first, *other_hosts) = self.devices_by_host(step).items()
         if other_hosts:
             raise LaunchError(
-                f"{step.argv[0]}: is one program on {first[0]}, and its devices on "
-                f"{', '.join(host for host, _ in other_hosts)} need a "
-                "prefix or an environment of their own; start it once per rank"
+                f"{step.argv[0]}: this program starts once, on {first[0]}, but its devices on "
+                f"{', '.join(host for host, _ in other_hosts)} need their own prefix or environment; start it once per rank"
             )
         try:
             return [build_device_environment([device.launch for device in first[1]], first[0])]

@@ -1,4 +1,4 @@
-"""Plan as a document, as rows of text and as counts by axis, and its files in a results directory."""
+"""Output of a plan as a document, as rows of text and as counts per axis, and its files in a results directory."""
 
 from __future__ import annotations
 
@@ -52,10 +52,7 @@ def count_per_axis(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def build_plan_document(plan: Plan) -> dict[str, Any]:
-    """Build the JSON document of the plan (`plan/1`).
-
-    Estimates are accompanied by their basis.
-    """
+    """Build the JSON document of the plan (`plan/1`), in which estimates have their basis."""
     document = PlanDocument(
         campaign=plan.campaign.name,
         campaign_hash=hash_document(plan.campaign.to_document()),
@@ -134,10 +131,7 @@ def _round_or_none(value: float | None, digits: int = 1) -> float | None:
 
 
 def format_plan_rows(plan: Plan) -> Iterator[list[str]]:
-    """Yield the header and then one row of text per cell (`plan.tsv`).
-
-    Texts that a spreadsheet would read as formulas are neutralised.
-    """
+    """Yield the header and then one row of text per cell (`plan.tsv`). Spreadsheet formulas are neutralised."""
     options = list(plan.campaign.file.axes.options)
     yield ["schema", "order", "lease", "composition", "cell_id", "configuration", "hosts", "devices_per_host", "devices_used",
            "ranks", "attach", "storage", "device", "workload", "batch", "batch_global", "precision",
@@ -167,8 +161,7 @@ def write_plan(plan: Plan, results: Results, leases_to_rerun: Collection[str] | 
     """Write the plan into a results directory and return the paths written.
 
     These are plan.json, plan.tsv and one document per lease. The analysis and the spread of compositions in earlier campaigns
-    are written, too. A file whose content is unchanged is not rewritten, so that its readers are not disturbed and nothing is
-    made again from it.
+    are written, too. A file with unchanged content is not rewritten, so that Snakemake does not rebuild its outputs.
 
     Args:
         plan: the plan.

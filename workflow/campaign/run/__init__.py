@@ -1,1 +1,1 @@
-"""One lease measured: composed, driven run by run to its records, and released."""
+"""Measurement of one lease: its devices are composed, its runs are measured and recorded, and the devices are released."""

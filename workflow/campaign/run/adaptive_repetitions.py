@@ -1,6 +1,6 @@
-"""Adaptive repetitions during measurement: precision that the runs of a cell have reached, and the decision to end the cell.
+"""Adaptive repetitions during measurement: the precision that the runs of a cell have reached, and the end of the cell.
 
-`campaign.plan.repetitions` has the rule, and the files that keep the precision reached.
+`campaign.plan.repetitions` defines the rule and the files that store the reached precision.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from campaign.spec.run_numbers import list_run_numbers, number_in_composition, w
 
 
 def summarize_runs(rates: Sequence[float | None], composition: int = 1) -> CellProgress:
-    """Return the number of runs, failures and the interval half-width that the runs of one composition have reached.
+    """Return the number of runs and failures, and the half-width of the interval, for the runs of one composition.
 
     Args:
         rates: throughput of run 1, 2, ..; None for a run whose number is not valid.
@@ -41,13 +41,12 @@ def summarize_runs(rates: Sequence[float | None], composition: int = 1) -> CellP
 class RepetitionTracker:
     """Rule of adaptive repetitions, applied to one results directory.
 
-    Every decision follows from the existing records, so the successor of a killed driver decides the same. The cells are those
-    of one
-    lease: their settings apply to one composition.
+    Every decision follows from the existing records, so the successor of a killed driver makes the same decisions. The cells are
+    those of one lease, and their settings apply to one composition.
 
     Args:
         store: records of the results directory.
-        implied: whether runs that were skipped because their result is implied count as failed runs.
+        implied: True if runs that were skipped because their result is implied count as failed runs.
         metric: metric whose interval ends a cell.
     """
 
@@ -65,7 +64,7 @@ class RepetitionTracker:
             self.stops.remove(*_get_composition(cell))
 
     def format_stop_reason(self, cell: Cell, last_record: Record) -> str:
-        """Return the reason why a run is the last one of its cell, for `Record.stopped`, before its record is written.
+        """Return the reason why a run is the last one of its cell (`Record.stopped`). Call it before the record is written.
 
         The result is empty if the cell has no target precision or needs further runs.
         """
@@ -78,7 +77,7 @@ class RepetitionTracker:
 
         Args:
             cell: cell of the lease.
-            last: record of a run that may not be in the store yet.
+            last_record: record of a run that may not be in the store yet.
         """
         if cell.settings.target_half_width_pct is None:
             return False
@@ -90,16 +89,13 @@ class RepetitionTracker:
     def _metric_value(self, record: Record) -> float | None:
         """Return the metric of a valid run, or None if the run failed.
 
-        The throughput stands in for a metric that only tables compute.
+        The throughput replaces a metric that only tables compute.
         """
         value = self.metric.read_value(record.throughput_per_s, record.metrics)
         return (record.throughput_per_s if value is None else value) if record.status == "ok" else None
 
     def _summarize_cell(self, cell: Cell, last_record: Record | None) -> CellProgress:
-        """Summarize the uninterrupted sequence of runs of a cell from the first run on.
-
-        The summary is empty while one of these runs is to be measured again.
-        """
+        """Summarize the runs of a cell. The summary is empty while one of the earlier runs has to be measured again."""
         key = _get_composition(cell)
         rates = self._rates.get(key)
         if rates is None:
@@ -133,8 +129,8 @@ def record_implied_runs(
         frontier: cells that ran out of memory, from which results of other cells follow.
         missing: cell and run number of each missing run.
         specification: returns the specification of a cell.
-        as_used: hash of the campaign.
-        tell: called with each cell, its record, and whether the record completes the cell.
+        campaign_hash: hash of the campaign.
+        report: called with each cell, its record, and whether the record completes the cell.
         metric: metric whose interval ends a cell.
     """
     repetitions = RepetitionTracker(frontier.store, implied=frontier.skip, metric=metric)

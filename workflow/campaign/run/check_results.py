@@ -16,8 +16,8 @@ from campaign.spec.lease_plan import read_lease_plan
 from campaign.spec.readings import all_readings
 from campaign.spec.record import IMPORTED, Record, RecordStore
 
-_MAX_CLOCK_SKEW_S = 5.0  # clocks of hosts may differ by this much
-_MEASURED_AGAIN = "'campaign run' measures it again"
+_MAX_CLOCK_SKEW_S = 5.0  # tolerated difference between the clocks of hosts
+_MEASURED_AGAIN = "'campaign run' measures the run again"
 _RESTORE_HINT = "restore it from an archive"
 
 
@@ -30,7 +30,7 @@ def find_problems(results: Results) -> Iterator[str]:
     keys = sorted(store.list_keys())
     if not keys and not results.plan_file.exists():
         raise ConfigError(
-            f"{results.directory}: holds neither records nor a plan; give the results directory of a campaign"
+            f"{results.directory}: this directory has neither records nor a plan; name the results directory of a campaign"
         )
     leases: dict[str, dict[str, Any]] = {}
     for path in sorted(results.leases.glob("*.json")):
@@ -69,7 +69,7 @@ def _check_record(record: Record, path: Path, results: Results, lease: dict[str,
     """Yield the problems of one record, its shared documents, its telemetry file and its lease."""
     location = path.relative_to(results.directory)
     if hash_specification(record.specification) != record.cell_id:
-        yield f"{location}: its specification is not that of cell {record.cell_id}; move it away, and {_MEASURED_AGAIN}"
+        yield f"{location}: the specification does not match cell {record.cell_id}; move the file away, and {_MEASURED_AGAIN}"
     document_fields = ("composition", "environment", "campaign", "links", "software")
     for name in document_fields:
         document_hash = getattr(record, name)
@@ -84,9 +84,8 @@ def _check_record(record: Record, path: Path, results: Results, lease: dict[str,
         release_started_s and record.ended > release_started_s + _MAX_CLOCK_SKEW_S
     ):
         yield (
-            f"{location}: its run was not within its lease {record.lease_id} "
-            f"(leases/{record.lease_id}.json): what it ran on may have "
-            f"been somebody else's; move it away, and {_MEASURED_AGAIN}"
+            f"{location}: the run was outside the time of its lease {record.lease_id} (leases/{record.lease_id}.json), so its "
+            f"devices may have belonged to another lease; move the file away, and {_MEASURED_AGAIN}"
         )
 
 
@@ -110,14 +109,16 @@ def _check_journals(results: Results) -> Iterator[str]:
                 entry = parse_json(line)
                 next_state = entry.get("state")
             except (ValueError, AttributeError):
-                yield f"{path}:{number}: is no line of a journal; 'campaign release --orphans' ends what the lease still holds"
+                yield (
+                    f"{path}:{number}: this line is damaged; 'campaign release --orphans' releases what the lease still holds"
+                )
                 break
             if next_state is not None:
                 if next_state not in TRANSITIONS.get(state, ()):
                     previous_state = state or "new"
                     yield (
-                        f"{path}:{number}: a lease that is {previous_state} cannot "
-                        f"become {next_state}; lines of it are lost or changed"
+                        f"{path}:{number}: a lease cannot change from {previous_state} to {next_state}; lines of this journal "
+                        "are missing or were changed"
                     )
                     break
                 state = next_state

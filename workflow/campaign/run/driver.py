@@ -1,6 +1,6 @@
-"""Driver process: measures, inside an allocation, every run of a lease that has no record, and writes each record once.
+"""Driver process that measures the missing runs of a lease inside an allocation, and writes each record once.
 
-submitit submits this process. It can be killed at any moment: the next driver of the lease continues with the missing runs.
+submitit submits this process. It can be killed at any moment. The next driver of the lease continues with the missing runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from campaign.spec.lease_plan import read_lease_plan
 
 
 class DriverStopped(BaseException):
-    """Interruption of a driver by SIGTERM; the run in progress leaves no record."""
+    """Interruption of a driver by SIGTERM. The current run leaves no record."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,15 @@ class Driver:
             result.error = convert_os_error(error, results.directory)
         except DriverStopped:
             if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
-                # Only Slurm can distinguish a cancelled job from one to be started again; a result would mark the job as over.
+                # Only Slurm can distinguish a cancelled job from one that it will restart. A result would mark the job as over.
                 raise
-            result.error = LaunchError(f"the driver of {lease} was told to stop")
+            result.error = LaunchError(f"the driver of {lease} was stopped by SIGTERM")
         return result.document()
 
     def checkpoint(self) -> None:
-        """Allow submitit to start the driver again after a time limit or a preemption, to continue with runs that have no
-        record.
+        """Allow submitit to restart the driver after a time limit or a preemption.
 
-        Raises LaunchError if the driver must not be started again, or if a run needs a longer job.
+        Raises LaunchError if the driver must not be restarted, or if a run needs a longer job.
         """
         # submitit counts the time limits of a job, but does not limit the number of preemptions.
         submitted_jobs.check_restart_allowed()
@@ -73,12 +72,10 @@ class Driver:
             FirstRunFile(self.request.results.work_directory(self.request.lease)).record_if_cut_short()
             and not self._has_fixed_time_limit()
         ):
-            raise LaunchError(
-                "a run needs more time than the job was submitted for; the next job is submitted for more"
-            )
+            raise LaunchError("a run needs more time than its job was given; the next job will be given more time")
 
     def _has_fixed_time_limit(self) -> bool:
-        """Return whether the user fixed the time limit of the job, so that another job would have no more time."""
+        """Return whether the user fixed the time limit of the job, so that another job could not have more time."""
         plan = read_lease_plan(Path(self.request.lease_plan))
         options = merge_slurm_options(
             campaign_part_from_lease_plan(plan).system, plan.configuration, parse_slurm_options(plan.slurm)
@@ -89,7 +86,7 @@ class Driver:
 def _detach_from_terminal() -> None:
     """Start a new session, so that Ctrl-C and hang-up of the terminal do not reach the driver.
 
-    SIGTERM ends the driver in good order.
+    SIGTERM ends the driver with cleanup.
     """
     if os.getpgid(0) != os.getpid():
         os.setsid()
@@ -100,5 +97,7 @@ def _detach_from_terminal() -> None:
 
 def _raise_stopped(*_: object) -> None:
     """Handle SIGTERM by raising DriverStopped once."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one signal is enough; the ranks are ended during cleanup
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # A second signal must not interrupt the cleanup, which ends the ranks.
     raise DriverStopped

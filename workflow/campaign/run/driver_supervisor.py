@@ -1,4 +1,4 @@
-"""Supervision of a lease's driver: find the running driver or submit one, wait for it, and report progress."""
+"""Supervision of a lease's driver: a running driver is found or a new one submitted, and its progress is reported."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from campaign.spec.driver_messages import DriverRequest, DriverResult
 from campaign.spec.record import RecordStore, is_full
 
 _SECOND_INTERRUPT_TIMEOUT_S = 5.0  # timeout for a second Ctrl-C
-_MAX_POLL_INTERVAL_S = (
-    0.1  # for a driver that has run for a while; a submitter with a longer poll interval uses its own
-)
+# Poll interval for a driver that has run for some time. A submitter with a longer poll interval uses its own.
+_MAX_POLL_INTERVAL_S = 0.1
 
 
 class DriverLeftRunning(SignalInterrupt):
-    """Interruption of the supervisor while the driver can continue alone; the driver and its composition are left as they are."""
+    """Interruption of the supervisor while the driver can continue alone. The driver and its composition are kept."""
 
 
 @dataclass
@@ -43,8 +42,8 @@ class DriverSupervisor:
         lease: name of the lease.
         lease_plan: path of the lease's plan.
         submitter: submitter of the campaign's launcher.
-        say: callback for messages.
-        exclude: called with the reason of failure by host, for hosts that failed.
+        report: callback for messages.
+        exclude: called with the reason of the failure by host, for hosts that failed.
         queue_s: longest time a driver may wait in the queue while devices are held for it, in seconds.
         spans: time spans of the runs.
         use: use of the lease by the last driver.
@@ -72,7 +71,7 @@ class DriverSupervisor:
         Args:
             lease: held lease; None if Slurm composes the devices for the driver, which then determines the use (`self.use`).
             use: use of the lease.
-            runs: number of runs that have no record.
+            missing_runs: number of runs that have no record.
         """
         self.use = ""
         files.make_directory(self.results.progress_file.parent)
@@ -80,11 +79,11 @@ class DriverSupervisor:
         running_driver = self.submitter.find(self.lease)
         holding = lease.journal.holding_token if lease else ""
         if running_driver and (running_driver.request.use, running_driver.request.holding) != (use, holding):
-            self.report_for_lease("stopping its former driver, whose composition is gone")
+            self.report_for_lease("stopping the previous driver, because its composition no longer exists")
             self.submitter.stop(self.lease)
             running_driver = None
         if running_driver:
-            self.report_for_lease(f"found its driver still there (job {running_driver.job_id})")
+            self.report_for_lease(f"continuing with the existing driver (job {running_driver.job_id})")
         try:
             with withhold_secrets(self.campaign.system.fabric):
                 request = DriverRequest(
@@ -125,18 +124,20 @@ class DriverSupervisor:
     def wait_for_result(self, submission: Submission, progress_offset: int, missing_runs: int) -> DriverResult:
         """Wait for the result of the driver and report its progress meanwhile.
 
-        Raises StillQueued if the job waits in the queue for too long, RecordError if the disk is full, and HostFailed if the
-        driver ended without a result.
-
         Args:
-            submitted: submission of the driver.
-            offset: position in the progress file from which lines are read, in bytes.
-            runs: number of runs that have no record.
+            submission: submission of the driver.
+            progress_offset: position in the progress file from which lines are read, in bytes.
+            missing_runs: number of runs that have no record.
+
+        Raises:
+            StillQueuedError: The job waits in the queue for too long.
+            RecordError: The disk is full.
+            HostFailed: The driver ended without a result.
         """
         progress = ProgressReporter(self.results, self.lease, missing_runs, self.report)
         status_message, queue_deadline_s, started_s = "", math.inf, time.monotonic()
         while True:
-            # The result is read after the status: a driver that ends in between has left its result by then.
+            # The result is read after the status, because a driver that ends in between has left its result by then.
             status = self.submitter.check_driver(submission)
             result = submission.read_result()
             lines, progress_offset = files.read_json_lines(self.results.progress_file, progress_offset)
@@ -155,40 +156,41 @@ class DriverSupervisor:
                 raise StillQueuedError(status.words)
             if status.alive:
                 self.exclude(status.failed_hosts)
-                # Polling takes processor time from the measurement; a hundredth of the time of the lease so far is no
-                # noticeable delay.
+                # Polling takes processor time from the measurement. A delay of 1 % of the lease's duration is not noticeable.
                 time.sleep(
                     max(self.submitter.poll_interval_s, min((time.monotonic() - started_s) / 100, _MAX_POLL_INTERVAL_S))
                 )
             elif is_full(self.results.directory):
                 raise RecordError(
-                    f"{self.results.directory}: the disk is full, which ended the driver of {self.lease}; free space, "
-                    "then run the same command again: finished records are kept"
+                    f"{self.results.directory}: the disk is full, so the driver of {self.lease} ended; free some space, then run "
+                    "the same command again (finished records are kept)"
                 )
             else:
                 log = f"(log: {submission.log_file})"
                 if self.submitter.outlives and not submission.log_file.exists():
                     directory = self.results.root.resolve()
-                    log = f"and without a log, as on a host that does not see {directory}; all hosts must see it (--results)"
+                    log = f"and without a log, as on a host that cannot access {directory}; all hosts need access (--results)"
                 raise HostFailed(
-                    f"the driver of {self.lease} is gone without a result{f' ({status.words})' if status.words else ''} {log}",
+                    f"the driver of {self.lease} ended without a result{f' ({status.words})' if status.words else ''} {log}",
                     status.failed_hosts,
                 )
 
     def confirm_cancellation(self, interruption: SignalInterrupt) -> bool:
-        """Return whether the user confirms by a second Ctrl-C that the jobs are to be cancelled.
+        """Return whether the user cancels the jobs by a second Ctrl-C.
 
-        The first process to ask prints the question and the answer for all of them.
+        The first process prints the question and the answer for all processes.
         """
         if not interruption.is_from_terminal:
             return False
         with files.try_lock(self.results.slurm_state / "asking.lock") as is_first:
             if is_first:
                 self.report_for_lease(
-                    "Ctrl-C: jobs stay in Slurm, and the same command picks them up; Ctrl-C "
-                    f"again within {_SECOND_INTERRUPT_TIMEOUT_S:g} s cancels them"
+                    "Ctrl-C: the jobs stay in Slurm, and the same command continues with them; press Ctrl-C again within "
+                    f"{_SECOND_INTERRUPT_TIMEOUT_S:g} s to cancel them"
                 )
             cancel = wait_for_repeated_interrupt(_SECOND_INTERRUPT_TIMEOUT_S)
             if is_first:
-                self.report_for_lease("cancelling" if cancel else "left running; 'campaign status' shows them")
+                self.report_for_lease(
+                    "cancelling the jobs" if cancel else "the jobs stay in Slurm; 'campaign status' shows them"
+                )
         return cancel

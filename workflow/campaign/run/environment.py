@@ -17,14 +17,14 @@ from campaign.common.credentials import MASK, is_secret_name, mask_secrets
 from campaign.common.processes.command import run_command
 from campaign.observe.device_state import read_local_settings
 
-# What can change a number; listing every installed package would make each environment unique.
+# Packages that can change a measured number. A list of all installed packages would make each environment unique.
 PACKAGES = ("torch", "numpy", "snakemake", "submitit", "pydantic", "transformers", "torchvision", "composable-campaign")
-# Libraries of NVIDIA that torch brings with it; their names end in the version of CUDA.
+# Libraries of NVIDIA that torch installs. Their names end in the version of CUDA.
 _CUDA_PACKAGES = tuple(f"nvidia-{name}-cu{cuda}" for name in ("cudnn", "nccl") for cuda in (11, 12, 13))
 
 _TUNING_PREFIXES = ("NCCL_", "CUDA_", "CUDNN_", "PYTORCH_", "TORCH_")
 _MASK_VARIABLES = {mask for each in ACCELERATORS.values() for mask in each.mask_variables}
-"""Which devices a process sees is in its record, and differs from lease to lease."""
+"""Variables that select devices. They are left out, because they differ between leases and records list the devices."""
 
 _KERNEL_MODULES = ("nvidia", "amdgpu", "mlx5_core")
 """Kernel modules that are updated apart from the kernel."""

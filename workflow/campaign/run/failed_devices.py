@@ -1,4 +1,4 @@
-"""Attribution of failed runs to the workload or to a device; devices that failed are fenced."""
+"""Attribution of failed runs to the workload or to a device. Devices that failed are fenced."""
 
 from __future__ import annotations
 
@@ -54,15 +54,16 @@ class DeviceFaultHandler:
         if fault.kind == "suspicion":
             return self._judge_suspicion(run, device, fault, outcome)
         if device is None:
-            explanation = "which of its devices is not known, so that none is fenced"
             raise LaunchError(
-                f"{_run_name(run)}: a device failed: {fault.evidence}; {explanation}; the run has no record"
+                f"{_run_name(run)}: a device failed: {fault.evidence}; it is unknown which one, so none is fenced; the run has "
+                "no record"
             )
         raise self._fence_device(run, device, fault.evidence, is_suspected=False)
 
     def _judge_suspicion(self, run: Run, device: Device | None, fault: DeviceFault, outcome: Outcome) -> Outcome:
-        """Return the outcome if the run failed the same way before or its workload failed on two devices; otherwise fence the
-        device.
+        """Return the outcome if the fault is probably one of the program, otherwise fence the device.
+
+        The program is at fault if the run failed in the same way before, or if its workload failed on two devices.
         """
         failure = Failure(reason="a fault of the program on the device", evidence=fault.evidence, rank=fault.rank)
         crashed_outcome = replace(outcome, status="crashed", failure=failure)
@@ -78,23 +79,23 @@ class DeviceFaultHandler:
         if not run_fences and not any(prior_fence.lifted for prior_fence in workload_fences):
             raise self._fence_device(run, device, fault.evidence, is_suspected=True)
         self.fenced.lift_fences(
-            lambda fence: fence in run_fences, f"{_run_name(run)} failed alike on {device.fabric_id}"
+            lambda fence: fence in run_fences, f"{_run_name(run)} failed in the same way on {device.fabric_id}"
         )
         other_devices = {prior_fence.device for prior_fence in run_fences} - {device.physical}
         flags = [f"failed alike on {', '.join(sorted(other_devices))}"] if other_devices else []
         return replace(crashed_outcome, flags=(*outcome.flags, *flags))
 
     def _verify_devices(self, run: Run) -> None:
-        """Verify the devices of the composition on their hosts, because a device that left the bus need not report an error.
+        """Verify the devices of the composition on their hosts, because a device may leave the bus without an error.
 
-        Raises LaunchError if the devices differ. Lost devices are fenced.
+        Raises LaunchError if the devices differ. Missing devices are fenced.
         """
         verify_on_hosts = verify_local_devices if self.system.launcher == "local" else verify_devices_of_hosts
         try:
             verify_on_hosts(self.system, self.composition, self.work)
         except DeviceMismatchError as error:
             for device in error.lost:
-                self._fence_device(run, device, "its host does not list it any more", is_suspected=False)
+                self._fence_device(run, device, "its host no longer lists it", is_suspected=False)
             raise
 
     def _fence_device(self, run: Run, device: Device, reason: str, *, is_suspected: bool) -> LaunchError:
@@ -117,7 +118,7 @@ class DeviceFaultHandler:
         self.fenced.add_fence(fence)
         repetition_place = "on another device" if is_suspected else "without it"
         return LaunchError(
-            f"{_run_name(run)}: {fence.describe()}; it is fenced, and the run is repeated {repetition_place}"
+            f"{_run_name(run)}: {fence.describe()}; the device is fenced, and the run is repeated {repetition_place}"
         )
 
 
@@ -129,7 +130,7 @@ def _run_name(run: Run) -> str:
 def _find_faulty_device(run: Run, step: Step, fault: DeviceFault) -> Device | None:
     """Return the device of the rank that reports a fault.
 
-    The result is None if the device cannot be identified, e.g. if one process uses several devices.
+    The result is None if the device cannot be identified, for example if one process uses several devices.
     """
     if len(run.devices) == 1:
         return run.devices[0]

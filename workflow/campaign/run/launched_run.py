@@ -30,7 +30,7 @@ class LaunchedRun:
         workload: workload of the run.
         run: run to execute.
         mark: mark of its processes.
-        log: log of the measured step; other steps have logs of their own in the same directory.
+        log: log of the measured step; other steps have separate logs in the same directory.
         limits: time and memory limits of each step.
     """
 
@@ -60,7 +60,7 @@ class LaunchedRun:
         return replace(ended, flags=(*ended.flags, *flags))
 
     def _launch_step(self, step: Step, mark: str, log: Path) -> StepEnd:
-        """Run a step to its end; the marks of its ranks take precedence over the exit code of a wrapper around them."""
+        """Run a step to its end. The marks of its ranks take precedence over the exit code of a wrapper around them."""
         directory = self.run.directory
         ended = self.launcher.run(mark_ranks(step, directory), mark, log, directory, self.limits)
         return judge_marks(step, directory, ended, log)
@@ -82,7 +82,7 @@ class LaunchedRun:
     def _run_auxiliary_step(self, step: Step, name: str, log: Path) -> str:
         """Run a preparation or cleanup step and return the reason of its failure, or '' if it succeeded.
 
-        The log is kept if the step printed anything.
+        The log is kept if the step printed something.
         """
         log.unlink(missing_ok=True)
         ended = self._launch_step(step, f"{self.mark}.{name}", log)
@@ -91,7 +91,7 @@ class LaunchedRun:
         if not ended.timed_out and all(code == 0 for code in ended.codes):
             return ""
         timeout_reason = f"was stopped after {self.limits.time_limit_s:g} s"
-        reason = timeout_reason if ended.timed_out else f"ended with {ended.codes[0]}"
+        reason = timeout_reason if ended.timed_out else f"ended with exit code {ended.codes[0]}"
         last_line = (
             mask_secrets(Log(log).read_tail(200).rpartition("\n")[2], collect_secrets(os.environ))
             if log.exists()
@@ -120,11 +120,11 @@ MAX_TRIES = 3
 
 
 def repeat_until_undisturbed(name: str, launch: Callable[[], tuple[StepEnd, Outcome]]) -> tuple[StepEnd, Outcome]:
-    """Launch a run again until nothing disturbs it, at most `MAX_TRIES` times, and return that launch.
+    """Launch a run until nothing disturbs it, at most `MAX_TRIES` times, and return the last launch.
 
-    A rank that gets SIGKILL in every launch is killed for its own behaviour. A run whose pace was never held requires more
-    than this machine has. Both are outcomes of the run. Raises LaunchError if every launch was stopped, suspended, or had its
-    clock set.
+    A rank that gets SIGKILL in every launch is killed because of its own behaviour, and a run that never holds its pace requires
+    more than this machine has. Both are outcomes of the run. Raises LaunchError if every launch was stopped, suspended, or had
+    its clock set.
     """
     failures_of_run = 0
     for _ in range(MAX_TRIES):
@@ -140,4 +140,6 @@ def repeat_until_undisturbed(name: str, launch: Callable[[], tuple[StepEnd, Outc
         if not reason or failures_of_run == MAX_TRIES:
             return ended, outcome
         print(f"{name}: {reason}; the run has no record and is repeated", flush=True)
-    raise LaunchError(f"{name}: {reason}; disturbed {MAX_TRIES} times in a row: find out what stops or kills runs here")
+    raise LaunchError(
+        f"{name}: {reason}; the run was disturbed {MAX_TRIES} times in a row; find out what stops or kills runs on this machine"
+    )

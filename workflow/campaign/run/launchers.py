@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from campaign.common.errors import ConfigError, suggest_name
 
-if TYPE_CHECKING:  # commands that start and stop slurmd need the emulated hosts of this package, but no configuration
+if TYPE_CHECKING:  # Commands that start and stop slurmd import this package without the modules of configuration files.
     from campaign.spec.hardware import Composition
     from campaign.spec.system_file import SystemFile
     from campaign.workloads.launcher import Launcher
@@ -16,7 +16,7 @@ LAUNCHERS: dict[str, str] = {
     "local": "campaign.run.local_launcher:LocalLauncher",
     "slurm": "campaign.slurm.srun:SrunLauncher",
 }
-"""`launcher` of a system file -> its class."""
+"""Class of each launcher, by its name in system files."""
 
 
 def open_launcher(name: str, system: SystemFile, composition: Composition) -> Launcher:

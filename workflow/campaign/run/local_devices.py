@@ -21,20 +21,20 @@ from campaign.slurm.verify_devices import (
 from campaign.spec.hardware import ComposedHost, Composition, list_built_in_devices
 from campaign.spec.system_file import SystemFile
 
-_TIMEOUT_S = 120.0  # the first query of a GPU that nobody uses loads its driver
+_TIMEOUT_S = 120.0  # the first query of an unused GPU loads its driver
 
 
 def verify_local_devices(system: SystemFile, composition: Composition, directory: Path) -> Composition:
     """Verify that this machine has the devices of a composition, and return the composition with the machine's device names.
 
-    Names are added as `host_id` where the fabric does not report them. The list is kept in `directory`/devices.txt. Cores
-    that stand for devices are neither listed nor named. Raises DevicesDiffer if this machine has fewer or other devices, and
+    Names are added as `host_id` if the fabric does not report them. The list is kept in `directory`/devices.txt. Cores that
+    represent devices are neither listed nor named. Raises DeviceMismatchError if this machine has fewer or other devices, and
     LaunchError if they cannot be listed.
     """
     devices = tuple(device for host in composition.hosts for device in host.devices)
     if all(find_device_kind(system, device) == "cpu" for device in devices):
         return composition
-    # Several hosts are names of this one.
+    # All hosts of the composition are names of this machine.
     machine = ComposedHost(platform.node() or "this machine", 0, 0.0, devices)
     command, is_identified = build_devices_script(system, Composition((machine,)))
     try:
@@ -51,10 +51,10 @@ def verify_local_devices(system: SystemFile, composition: Composition, directory
         and comparison.lost
         and not any(d.host_id and d not in comparison.lost for d in devices)
     ):
-        # The simulated fabric invents names; its devices are those of this machine.
+        # The simulated fabric invents device names, but its devices are those of this machine.
         return verify_local_devices(system, _with_device_names(composition, {}), directory)
     for problem in comparison.problems.values():
-        message = f"devices of {machine.name} differ from the composition: {problem}. Nothing was measured"
+        message = f"the devices of {machine.name} differ from the composition: {problem}. Nothing was measured"
         raise DeviceMismatchError(message, missing_devices=comparison.lost)
     names = _match_names(system, composition, machine, comparison.hosts[machine.name])
     return _with_device_names(
@@ -76,8 +76,8 @@ def _match_names(
 ) -> dict[str, str]:
     """Return device names by fabric id.
 
-    A host's own devices are numbered in the order in which they are listed. Other devices can be identified only if the
-    machine has exactly as many as the composition.
+    The built-in devices of a host are numbered in the order in which they are listed. Other devices can be identified only if
+    the machine has exactly as many as the composition.
     """
     specs = {spec.name: spec for entry in system.hosts for spec in entry.split_hosts()}
     hosts = [specs[host.name] for host in composition.hosts if host.name in specs]

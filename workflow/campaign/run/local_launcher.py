@@ -1,4 +1,7 @@
-"""Runs as processes of this machine: ranks are forked from a preloaded fork server if there is one, otherwise spawned."""
+"""Launcher that starts runs as processes of this machine.
+
+Ranks are forked from a preloaded fork server if there is one, otherwise spawned.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +46,7 @@ from campaign.workloads.protocol import Step, StepEnd
 from campaign.workloads.trainer.rank_interface import result_path
 
 _MEMORY_POLL_INTERVAL_S = 0.1
-_PEER_TIMEOUT_S = (
-    10.0  # from the first failed rank until the remaining ranks, which wait for it in a collective, are ended
-)
+_PEER_TIMEOUT_S = 10.0  # from the first failed rank to the end of the others, which wait for it in a collective
 _EXIT_TIMEOUT_S = 10.0  # from the last result file to the end of the ranks
 _FORK_SERVER_TIMEOUT_S = 300.0  # loading torch from a busy shared file system can take minutes
 
@@ -53,7 +54,7 @@ _StopReason = Literal["time limit", "memory limit", "failed rank", "exit hang", 
 
 
 class LocalLauncher:
-    """Launcher that runs all hosts of a composition on this machine, emulated or as mere names."""
+    """Launcher that runs all hosts of a composition on this machine, either emulated or only as names."""
 
     def __init__(self, system: SystemFile, composition: Composition) -> None:
         adopt_orphans()
@@ -93,7 +94,7 @@ class LocalLauncher:
         kills = self._memory_kills.count()
         try:
             make_directory(log.parent)
-            # A fork of the parent has no command that words could stand before.
+            # A forked rank has no command, so a prefix cannot be put before it.
             is_forked = step.preload and not any(place.prefix for place in places)
             fork_server = self._fork_server(step.preload) if step.preload and is_forked else None
             result = _run_processes(step, marker, places, log, directory, limits, fork_server)
@@ -116,8 +117,7 @@ class LocalLauncher:
 
     @property
     def _base_environment(self) -> dict[str, str]:
-        # The driver's own submission must not leak into what it measures.
-        """Environment of this process without submitit's variables."""
+        """Environment of this process without the variables of submitit, which describe the driver and not the run."""
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith("SUBMITIT_")},
             **DEVICE_ORDER_ENVIRONMENT,
@@ -132,7 +132,9 @@ class LocalLauncher:
         kind, names_by_host = self._devices.named_devices(step)
         if kind is None:
             return environments
-        if not (kind.mask_per_rank and step.per_rank):  # hosts are only names, and ranks are numbered through
+        if not (
+            kind.mask_per_rank and step.per_rank
+        ):  # Hosts are only names here, so local ranks are numbered across hosts.
             all_names = [name for host_names in names_by_host.values() for name in host_names]
             names_by_host = dict.fromkeys(names_by_host, all_names)
         return self._devices.mask_environments(step, kind, names_by_host, environments)
@@ -144,7 +146,7 @@ class LocalLauncher:
         one_thread = {"OMP_NUM_THREADS": "1"} if step.per_rank else {}
         # A run uses the devices named in its record, whatever variables the workload sets.
         environment = {**self._base_environment, **one_thread, **place.environment, **step.environment}
-        # A second mask would number what the first has left.
+        # A second mask would number the devices that the first one leaves visible.
         dropped_masks = {
             mask
             for kind in ACCELERATORS.values()
@@ -182,7 +184,7 @@ def _run_processes(
         log: file that output is appended to.
         directory: working directory.
         limits: time and memory limits.
-        parent: fork server to fork the ranks from; None to spawn them.
+        fork_server: fork server from which the ranks are forked; None to spawn them.
     """
     results_directory = step.environment.get("CAMPAIGN_OUT") if step.preload else None
     result_files = (
@@ -206,14 +208,14 @@ def _run_processes(
             stop_reason = _wait_for_processes(processes, marker, disturbances, limits, result_files)
         finally:
             for process in processes:
-                if process.poll() is None:  # a fork's environment shows no mark from outside
+                if process.poll() is None:  # The mark of a forked process is not visible from outside.
                     with suppress(ProcessLookupError):
                         os.killpg(os.getpgid(process.pid), signal.SIGKILL)
-            # Also after success: a program may have left something running in the background.
+            # This is also done after success, because a program may leave processes in the background.
             end_run_processes(processes, marker, prior_children)
         disturbances.check_clocks()
     codes = tuple(process.returncode for process in processes)
-    # Results of ranks that measured well and then hung at exit are valid. All other ranks ended by themselves.
+    # Results of ranks that finished measuring and then hung at exit are valid. All other ranks ended by themselves.
     hung_ranks = tuple(
         rank for rank, code in enumerate(codes) if stop_reason == "exit hang" and code == -signal.SIGKILL
     )
@@ -240,9 +242,9 @@ def _wait_for_processes(
     Args:
         processes: processes of the step.
         marker: their mark.
-        disturbances: observation of disturbances from outside.
+        disturbances: monitor of disturbances from outside.
         limits: time and memory limits.
-        results: files that the ranks write when they have measured.
+        result_files: files that the ranks write after measuring.
     """
     poll = select.poll()
     running_processes = {}
@@ -257,7 +259,7 @@ def _wait_for_processes(
             now_s = disturbances.elapsed_s
             if result_files and complete_at > now_s and all(path.exists() for path in result_files):
                 complete_at = now_s
-            # Not before the first wait: what has just been started has not been stopped yet.
+            # The first check follows the first wait, because processes that have just started cannot have been stopped.
             if checks_disturbances:
                 disturbances.check_processes([process.pid for process in running_processes.values()])
             for deadline_s, reason in (
@@ -298,7 +300,7 @@ def _wait_for_processes(
 
 
 class _ForkedProcess:
-    """Process that this one has forked, or adopted from the fork server: a child like any other."""
+    """Process that this process has forked itself or adopted from the fork server."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -346,7 +348,7 @@ class _ForkServer:
     ) -> list[_ForkedProcess]:
         """Fork one process per placement, and return the processes."""
         ranks = [{"env": dict(place.environment), "log": str(log), "namespaces": place.namespaces} for place in places]
-        # A step that names no module is the parent's own kind of rank.
+        # A step that names no module uses the default module of the fork server.
         module = {"module": step.argv[2]} if step.argv[1:2] == ("-m",) else {}
         prior_children = list_children() or set()
         try:
@@ -356,7 +358,7 @@ class _ForkServer:
             ]
         except BaseException:
             self.close()
-            # Ranks that the server forked but could not report; a fork has its parent's command line.
+            # The server may have forked ranks that it could not report. They have the command line of the server.
             command_line = "".join(f"{word}\0" for word in self._argv).encode()
             for pid in (list_children() or set()) - prior_children:
                 with suppress(OSError):
@@ -379,10 +381,10 @@ class _ForkServer:
                 print(json.dumps(request), file=stdin, flush=True)
             if select.select([stdout], [], [], _FORK_SERVER_TIMEOUT_S)[0]:
                 line = stdout.readline()
-        answer: dict[str, Any] = json.loads(line or '{"problem": "it has ended, or does not answer"}')
+        answer: dict[str, Any] = json.loads(line or '{"problem": "it has ended or does not answer"}')
         if "problem" in answer:
             command = " ".join(self._argv[1:])
-            raise LaunchError(f"the parent process of the ranks (python {command}): {answer['problem']}")
+            raise LaunchError(f"the process that forks the ranks (python {command}) failed: {answer['problem']}")
         return answer
 
     def close(self) -> None:
@@ -403,11 +405,10 @@ _OOM_KILL_COUNT = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 
 
 class OomKillCounter:
-    """Kernel's count of processes killed for lack of memory: the evidence that a SIGKILL had this cause.
+    """Counter of the processes that the kernel killed for lack of memory. It shows whether a SIGKILL had this cause.
 
-    The count is that of this process's control group if there is one, otherwise of the whole host. A program that this
-    process starts is in the same group or in one below, which counts here too (version 2). The file with the count is located
-    once.
+    The count covers the control group of this process if there is one, otherwise the whole host. Programs that this process
+    starts are in the same group or in a group below, which is included (version 2). The file with the count is located once.
 
     Args:
         root: root directory, for tests.
@@ -445,7 +446,7 @@ def _list_counter_files(root: Path) -> list[Path]:
         if "memory" in controllers.split(","):
             paths.append(root / "sys/fs/cgroup/memory" / path.strip("/") / "memory.oom_control")
         elif not controllers:
-            # A group without the controller is counted by the nearest one above that has it.
+            # If a group lacks the memory controller, the nearest group above that has it counts its kills.
             top = root / "sys/fs/cgroup"
             group = top / path.strip("/")
             paths += [

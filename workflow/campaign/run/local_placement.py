@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.common.errors import LaunchError
+from campaign.common.wording import pluralize
 from campaign.emulators.hosts.emulation_plan import NOT_CROSSED, build_emulation_spec, describe_links, link_rates
 from campaign.emulators.hosts.network import EmulatedHosts, EmulationUnavailable, emulate_hosts
 from campaign.emulators.hosts.topology import INTERFACE
@@ -55,7 +56,7 @@ class LocalPlacement:
         self.close = close
         self._emulation = emulation
         counts = [len(host.devices) for host in composition.hosts]
-        # The first devices of a host are used first, and local ones come before those on the fabric.
+        # The first devices of a host are used first, and local devices come before fabric devices.
         self._devices = {
             host.name: range(start, start + count)
             for host, start, count in zip(composition.hosts, accumulate(counts, initial=0), counts, strict=False)
@@ -71,7 +72,7 @@ class LocalPlacement:
             environment = {"CAMPAIGN_RANKS": world_size, "CAMPAIGN_HOSTS": ",".join(step.ranks_by_host)}
             return [ProcessPlacement(environment, self._namespace_paths(*ranks[0]))]
         namespaces = [self._namespace_paths(*rank) for rank in ranks]
-        # Ranks that share all they have need no address, and a program may ask whether it is alone.
+        # Ranks on one host need no address of another host.
         shares_host = len(set(namespaces)) == 1
         common_environment = {
             "WORLD_SIZE": world_size,
@@ -91,7 +92,7 @@ class LocalPlacement:
                 "CAMPAIGN_HOST_RANK": str(local),
                 **common_environment,
             }
-            # On one machine a rank's device is numbered through; hosts are only names here.
+            # Without emulation, hosts are only names, so devices are numbered across all hosts.
             one_host_variables = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": world_size}
             emulated_host_variables = {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(step.ranks_by_host[host])}
             placements.append(
@@ -107,11 +108,11 @@ class LocalPlacement:
         return (NOT_CROSSED,) if not step.per_rank and len(used_namespaces) > 1 else ()
 
     def is_running(self) -> bool:
-        """Return whether the emulated hosts still exist; true if hosts are not emulated."""
+        """Return whether the emulated hosts still exist. The result is True if hosts are not emulated."""
         return self._emulation is None or Path(self._emulation.namespace_paths(0)[-1]).exists()
 
     def _namespace_paths(self, host: str, local_rank: int) -> tuple[str, ...]:
-        """Return the namespace files of a rank, empty if hosts are not emulated."""
+        """Return the namespace files of a rank, or () if hosts are not emulated."""
         return () if self._emulation is None else self._emulation.namespace_paths(self._device_index(host, local_rank))
 
     def _device_index(self, host: str, local_rank: int) -> int:
@@ -122,14 +123,16 @@ class LocalPlacement:
         devices = self._devices.get(host, range(0))
         if local_rank >= len(devices):
             raise LaunchError(
-                f"{host}: the run needs device {local_rank + 1}, but the composition has {len(devices)} there"
+                f"{host}: the run needs device {local_rank + 1}, but the composition has only "
+                f"{pluralize(len(devices), 'device')} on this host"
             )
         return devices[local_rank]
 
 
 def open_placement(system: SystemFile, composition: Composition) -> LocalPlacement:
-    """Create the placement of a composition, with emulated hosts if the system file requests them and this machine can emulate
-    them.
+    """Create the placement of a composition.
+
+    Hosts are emulated if the system file requests it and this machine can emulate them.
     """
     hosts, emulation, links = ExitStack(), None, None
     if system.emulation is not None:

@@ -1,4 +1,4 @@
-"""Auxiliary processes next to the runs of this machine, until the end of a context (see `Launcher.sidecar`)."""
+"""Auxiliary processes on this machine, next to the runs, until the end of a context (see `Launcher.sidecar`)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ def run_local_sidecar(
     environment: Mapping[str, str],
     directory: Path,
 ) -> Iterator[tuple[str, ...]]:
-    """Run an auxiliary process until the end of the context, one per emulated host or one for all hosts that share this
-    machine.
+    """Run one auxiliary process per emulated host, or one for all hosts that share this machine, until the context ends.
 
     Args:
-        argv: command; `{host}` stands for the host name.
+        argv: command; `{host}` is replaced by the host name.
         hosts: names of the hosts.
-        places: placement of processes on the hosts.
+        placement: placement of processes on the hosts.
         environment: environment of the processes.
         directory: directory of the logs.
 

@@ -1,8 +1,8 @@
-"""Submission of drivers as local processes, forked from the submitting process: a new interpreter takes longer than a short
-run.
+"""Submission of drivers as local processes.
 
-A driver has a session of its own, so that it survives the end of Snakemake. It holds a lock in its folder during its whole life.
-A later process finds the driver by this lock, because process ids can be reused.
+A driver is forked from the submitting process, because a new interpreter takes longer to start than a short run. It has its own
+session, so it survives the end of Snakemake. It holds a lock in its folder as long as it lives. A later process finds the driver
+by this lock, because process ids can be reused.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _POLL_INTERVAL_S = 0.02
 _REQUEST_FILE = "request.json"
 _LOCK_FILE = "alive.lock"
 PROCESS_NAME = "campaign-driver"
-"""What `ps -o comm` and `top` show of a driver, whose command line is that of the process that submitted it."""
+"""Name of a driver in `ps -o comm` and `top`. Its command line is that of the process that submitted it."""
 
 
 class LocalSubmitter:
-    """Submitter whose drivers are processes of this machine, found by their locks. See `protocol.Submitter`."""
+    """Submitter whose drivers are processes of this machine, which are found by their locks (see `Submitter`)."""
 
     poll_interval_s = 0.01
     outlives = False
@@ -50,25 +50,23 @@ class LocalSubmitter:
         self._driver_pids: set[int] = set()
 
     def submit(self, request: DriverRequest, queue_s: float = math.inf) -> Submission:
-        # One folder per driver, because process ids are reused.
-        """Fork a driver for a request.
+        """Fork a driver for a request. Local drivers do not queue, so `queue_s` is unused.
 
-        Raises LaunchError if the lock of the new driver is held by another process.
-
-        Args:
-            request: request to measure.
-            queue_s: unused, as local drivers do not queue.
+        Raises LaunchError if another process holds the lock of the new driver.
         """
+        # Each driver has its own folder, because process ids are reused.
         folder = self._drivers_directory(request.lease) / request.token
         files.make_private_directory(folder)
         files.write_json(folder / _REQUEST_FILE, request.document())
         lock = files.acquire_lock(folder / _LOCK_FILE, "")
         if lock is None:
-            raise LaunchError(f"{folder / _LOCK_FILE}: is locked by another process; does its file system lock files?")
+            raise LaunchError(
+                f"{folder / _LOCK_FILE}: another process holds this lock; check that the file system supports file locks"
+            )
         pid = _fork_driver(ReportingDriver(self.driver(request), folder), folder, lock)
         self._driver_pids.add(pid)
         os.pwrite(lock, str(pid).encode(), 0)
-        os.close(lock)  # the driver has it
+        os.close(lock)  # the driver has inherited the lock
         return Submission(request, str(pid), folder)
 
     def find(self, lease: str) -> Submission | None:
@@ -78,7 +76,7 @@ class LocalSubmitter:
                 return Submission(
                     DriverRequest.from_document(files.read_json(folder / _REQUEST_FILE)), str(_read_pid(folder)), folder
                 )
-            except ValueError:  # the request of this driver is lost
+            except ValueError:  # the request cannot be read
                 self.stop(lease)
         return None
 
@@ -90,7 +88,7 @@ class LocalSubmitter:
     def stop(self, lease: str) -> None:
         """Stop the drivers of a lease by SIGTERM, then SIGKILL, and kill the processes of its runs."""
         deadline_s = time.monotonic() + _SIGTERM_TIMEOUT_S
-        # Again and again: a driver that is just starting misses the first signals, and those after the first do nothing.
+        # Signals are repeated, because a driver that is just starting misses the first ones. Further signals have no effect.
         while (
             folders := list(self._running_driver_folders(lease))
         ) and time.monotonic() < deadline_s + _SIGKILL_TIMEOUT_S:
@@ -116,8 +114,8 @@ class LocalSubmitter:
     def _reap_drivers(self) -> set[int]:
         """Reap the ended drivers of this process, and return the process ids of the running ones.
 
-        In a container no other process may reap them. No other child is waited for, because a driver of an earlier process
-        may have its process id.
+        In a container, no other process may reap them. Other children are not reaped, because their process ids may belong to
+        drivers of an earlier process.
         """
         for pid in list(self._driver_pids):
             try:
@@ -155,7 +153,7 @@ def _fork_driver(driver: ReportingDriver, folder: Path, lock: int) -> int:
     """Fork a process that runs the driver, and return its process id."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # A signal to this process must not be taken for one to the driver.
+    # Signals are blocked during the fork, so that a signal for this process does not end the driver.
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
     try:
         pid = os.fork()

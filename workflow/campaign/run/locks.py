@@ -13,7 +13,7 @@ from campaign.common import files
 from campaign.common.errors import ConfigError, RecordError, get_user_name
 from campaign.spec.system_file import SystemFile
 
-# Not below TMPDIR, because users with different TMPDIR share the machine, too.
+# The path does not depend on TMPDIR, because users with different values of TMPDIR share the machine.
 MACHINE_LOCK = Path("/tmp/composable-campaign.lock")
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -22,15 +22,14 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 def hold_machine_locks(
     systems: Iterable[SystemFile], report: Callable[[str], None], *, is_shared: bool = False
 ) -> Iterator[None]:
-    """Hold the machine locks of systems for the length of a block, after waiting for other campaigns that measure on this
-    machine.
+    """Hold the machine locks of systems during a block, after waiting for other campaigns that measure on this machine.
 
     Raises ConfigError if a lock file cannot be opened.
 
     Args:
         systems: systems whose lock files are held.
-        tell: callback, called with a message before waiting.
-        shared: whether the lock is shared with campaigns that share it too.
+        report: called with a message before waiting.
+        is_shared: True to share the lock with other campaigns that share it.
     """
     with ExitStack() as descriptors:
         for path in sorted({Path(system.machine_lock or MACHINE_LOCK) for system in systems}):
@@ -40,8 +39,8 @@ def hold_machine_locks(
                 )
             except OSError as error:
                 raise ConfigError(
-                    f"{path}: cannot be locked ({error.strerror or error}), and who measures on this machine locks it; "
-                    "have it removed, or name a file that all its users can read in the system file: machine_lock"
+                    f"{path}: the file cannot be locked ({error.strerror or error}), but every campaign on this machine must lock "
+                    "it; have it removed, or set `machine_lock` in the system file to a file that all users can read"
                 ) from error
         yield
 
@@ -58,24 +57,24 @@ def _acquire_lock(path: Path, report: Callable[[str], None], operation: int) -> 
         except BlockingIOError:
             report(
                 f"waiting for {_describe_holder(descriptor)}, which measures on this machine and holds {path} "
-                "(end it if it is no campaign, or name another file in the system file: machine_lock)"
+                "(if it is not a campaign, end it or set `machine_lock` in the system file to another file)"
             )
             fcntl.flock(descriptor, operation)
-        with suppress(FileNotFoundError):  # a file that was removed meanwhile locks nothing
+        with suppress(FileNotFoundError):  # The lock of a file that was removed in the meantime has no effect.
             if os.path.samestat(os.fstat(descriptor), path.lstat()):
                 return descriptor
         os.close(descriptor)
 
 
 def _open_lock_file(path: Path) -> int:
-    """Open a lock file and return its descriptor; the file is created if it does not exist."""
+    """Open a lock file and return its descriptor. The file is created if it does not exist."""
     while True:
         # With O_CREAT alone, kernels refuse another user's file in a directory that all may write to.
         with suppress(FileNotFoundError):
             return os.open(path, _OPEN_FLAGS)
         with suppress(FileExistsError):
             descriptor = os.open(path, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o444)
-            os.fchmod(descriptor, 0o444)  # whatever the umask
+            os.fchmod(descriptor, 0o444)  # overrides the umask
             return descriptor
 
 
@@ -92,10 +91,10 @@ def _describe_holder(descriptor: int) -> str:
                     get_user_name(process.stat().st_uid),
                 )
                 return f"process {words[4]} ({name}) of user {user}"
-    return "a process that cannot be seen from here"
+    return "a process that is not visible here"
 
 
-# Options of mounts that keep locks on the host that takes them.
+# Mount options with which a lock is not visible on other hosts.
 _LOCAL_LOCK_OPTIONS = {
     "cifs": {"nobrl"},
     "gfs2": {"localflocks", "lockproto=lock_nolock"},
@@ -104,7 +103,7 @@ _LOCAL_LOCK_OPTIONS = {
     "ocfs2": {"localflocks"},
 }
 _RETRY_INTERVAL_S = 0.05
-_REMEDY = "use --results on a file system with locks that all of its processes see (docs: 'Share a results directory')"
+_REMEDY = "choose --results on a file system whose locks all processes see (docs: 'Share a results directory')"
 
 
 @contextmanager
@@ -115,20 +114,18 @@ def hold_process_lock(directory: Path, *, across_hosts: bool) -> Iterator[None]:
 
     Args:
         directory: directory of the locks.
-        of_hosts: whether locks must also be visible on other hosts.
+        across_hosts: True if locks must also be visible on other hosts.
     """
     path = directory / f"{os.uname().nodename}.{os.getpid()}.{_start_ticks(os.getpid())}.lock"
     descriptor = files.acquire_lock(path)
     try:
         if descriptor is None or not _excludes_child(path):
-            raise _lock_error(directory, "lets two processes hold one lock")
+            raise _lock_error(directory, "lets two processes hold the same lock")
         for lock_file in directory.glob(f"{os.uname().nodename}.*.lock"):
             _check_other_lock(lock_file)
         kind, options = files.find_file_system(directory)
         if across_hosts and (local_options := sorted(_LOCAL_LOCK_OPTIONS.get(kind.rstrip("4"), set()) & options)):
-            raise _lock_error(
-                directory, f"is mounted with {local_options[0]}, so that hosts do not see each other's locks"
-            )
+            raise _lock_error(directory, f"is mounted with {local_options[0]}, so hosts do not see each other's locks")
         yield
     finally:
         path.unlink(missing_ok=True)
@@ -160,7 +157,7 @@ def _check_other_lock(lock_file: Path) -> None:
             time.sleep(_RETRY_INTERVAL_S)
     if is_alive and lock_file.read_text(encoding="utf-8") and lock_file.exists():
         raise _lock_error(
-            lock_file.parent, f"does not show the lock that process {pid} holds, as through another mount of it"
+            lock_file.parent, f"does not show the lock that process {pid} holds, perhaps because it is mounted twice"
         )
     if not is_alive:
         lock_file.unlink(missing_ok=True)

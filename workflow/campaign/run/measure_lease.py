@@ -1,6 +1,6 @@
-"""Measurement of one lease: compose, submit the driver, report progress, verify, release, and write the manifest.
+"""Measurement of one lease: compose, submit the driver, report progress, verify, release, and build the manifest.
 
-A job of the rule `measure` calls this module. It can be killed at any moment; the same call again adopts the lease and the
+A job of the rule `measure` calls this module. It can be killed at any moment. The same call then takes over the lease and the
 driver, and measures nothing twice.
 """
 
@@ -60,7 +60,7 @@ from campaign.spec.superseded import set_aside
 
 MANIFEST_SCHEMA = "manifest/1"
 _RETRY_INTERVAL_S = 1.0
-_QUEUE_TIMEOUT_S = 300.0  # a scheduler examines its queue at least every few minutes
+_QUEUE_TIMEOUT_S = 300.0  # schedulers examine their queue at least every few minutes
 _RECONCILE_INTERVAL_S = 30.0  # between two searches for orphaned leases
 _POWER_DOWN_TIMEOUT_S = 120.0  # from the end of a job to the release of the devices that Slurm composed for it
 
@@ -73,13 +73,13 @@ def measure_missing_runs(
 ) -> dict[str, Any]:
     """Measure every run of a lease that has no record, and return the manifest, which the caller writes.
 
-    Apparatus failures are retried up to the protocol's `attempts`. Runs that are still missing then are listed in the
-    manifest with the reason, and raise nothing: the report shows them, and the same command again measures them.
+    Apparatus failures are retried up to the protocol's `attempts`. If runs are still missing then, the manifest lists them with
+    the reason and no error is raised. The report shows these runs, and the same command measures them.
 
     Args:
         plan: plan of the lease.
         results: results directory.
-        say: callback for messages.
+        report: callback for messages.
         invocation: token of the Snakemake process that starts leases; one of its leases regularly releases orphaned leases.
     """
     try:
@@ -87,7 +87,7 @@ def measure_missing_runs(
             raise_on_ending_signal(),
             files.hold_lock(
                 results.measure_lock_file(plan.lease),
-                lambda holder: report(f"{plan.lease}: waiting for {holder}, which measures it already"),
+                lambda holder: report(f"{plan.lease}: waiting for {holder}, which already measures this lease"),
             ),
         ):
             measuring = _LeaseMeasurement(plan, results, report, invocation)
@@ -120,7 +120,7 @@ class _LeaseMeasurement:
             self.campaign.system, SlurmCommands(results.slurm_call_log), results.slurm_state, self.report_for_lease
         )
         self.site = Site(self.campaign.system, results.root)
-        # The driver's own, wherever this process has it from: a later plan may take the place of that.
+        # The driver gets its own copy, because a later plan may replace the original.
         path = results.work_directory(plan.lease) / f"plan.{plan.digest}.json"
         if not path.exists() or read_text(path) != plan.text():
             write_atomic(path, plan.text(), durable=True)
@@ -138,7 +138,7 @@ class _LeaseMeasurement:
         self.write_implied_records()
         if not self.list_missing_runs():
             self.report_for_lease("all runs have a record; 'campaign redo' measures runs again")
-            # Killed after its last record, while releasing: what it held is still to be released.
+            # An earlier process may have been killed while it released the lease. Its devices are released now.
             self.submitter.stop(self.plan.lease)
             with self.site.open_fabric() as fabric:
                 self.release_orphans(fabric)
@@ -153,9 +153,9 @@ class _LeaseMeasurement:
         return self.build_manifest()
 
     def lacks_software(self) -> bool:
-        """Return whether this machine lacks software for the runs, and note it as the reason why they have no record.
+        """Return whether this machine lacks software for the runs, and store the reason for the manifest.
 
-        Nothing is composed then.
+        Nothing is composed in that case.
         """
         refuse_unmeasurable(self.restrict_campaign())
         if missing := find_missing_software(self.restrict_campaign()):
@@ -181,12 +181,13 @@ class _LeaseMeasurement:
                 write_json(path, last_check := {"invocation": self.invocation, "stops": blockers})
         if last_check["stops"]:
             raise ConfigError(
-                "\n".join([f"system {system}: no lease can work, see 'campaign check':", *last_check["stops"]])
+                "\n".join([f"system {system}: no lease can be measured (see 'campaign check'):", *last_check["stops"]])
             )
 
     def restrict_campaign(self) -> Campaign:
-        """Return the campaign restricted to the lease's configuration and workloads, as this machine may lack the software of
-        others.
+        """Return the campaign restricted to the lease's configuration and workloads.
+
+        This machine may lack the software of other workloads.
         """
         needed_workloads = {cell.workload for cell in self.plan.cells} | {
             requirement.workload for requirement in self.campaign.protocol.require
@@ -199,17 +200,17 @@ class _LeaseMeasurement:
 
         Args:
             fabric: fabric of the system.
-            but: leases to leave alone.
+            excluded_leases: leases that are not released.
         """
         for orphan in reconcile_orphans(fabric, self.site, dry_run=False, skip=excluded_leases):
             self.report_for_lease(
-                f"{orphan.lease_id} had no owner any more: {orphan.outcome} {', '.join(orphan.devices)}"
+                f"lease {orphan.lease_id} no longer had an owner: {orphan.outcome} {', '.join(orphan.devices)}"
             )
             lease = find_lease_name(self.results, orphan.lease_id)
             if lease is not None:
                 self.store_lease_document(lease, self.open_journal(orphan.lease_id))
         for name, hosts in self.changed.read().items():
-            # Begun by a process that died, and nobody's lease any more: the scheduler is still to be told.
+            # A process died after it changed these hosts in the scheduler, and no process owns the lease any more.
             if (
                 name not in excluded_leases
                 and self.open_journal(name).state in (None, "RELEASED")
@@ -228,7 +229,7 @@ class _LeaseMeasurement:
                 files.write_json(state_file, {"invocation": self.invocation, "time_s": time.time()})
 
     def restore_scheduler(self, journal_name: str, hosts: Collection[str]) -> None:
-        """Restore the scheduler's view of hosts after a lease; the change stays on file until this is done."""
+        """Restore the scheduler's view of hosts after a lease. The record of the change is removed after that."""
         self.strategy.end(hosts, journal_name)
         self.changed.remove(journal_name)
 
@@ -243,7 +244,7 @@ class _LeaseMeasurement:
         write_once(self.results.leases / f"{use}.json", (json.dumps(document, indent=1) + "\n").encode())
 
     def store_last_use(self) -> None:
-        """Store the document of a use that failed, or whose process died before it could write it."""
+        """Store the document of a use that failed, or whose process died before it could store the document."""
         journal = self.open_journal(lease_id(self.results, self.plan.lease))
         if journal.state in ("RELEASED", "LEAKED"):
             self.store_lease_document(self.plan.lease, journal)
@@ -257,7 +258,7 @@ class _LeaseMeasurement:
                 self.store, list(damaged_records), why=f"damaged: {next(iter(damaged_records.values()))}"
             )
             self.report_for_lease(
-                f"{pluralize(len(damaged_records), 'record')} cannot be read and went to {superseded.directory}; measured again"
+                f"{pluralize(len(damaged_records), 'damaged record')} moved to {superseded.directory}; the runs are measured again"
             )
 
     def report_for_lease(self, message: str) -> None:
@@ -291,15 +292,15 @@ class _LeaseMeasurement:
         )
         if records:
             self.report_for_lease(
-                f"runs that are not started, because smaller batches ran out of memory: {len(records)} "
-                "('--config skip_implied=no' starts them)"
+                f"{pluralize(len(records), 'run')} skipped, because smaller batches ran out of memory "
+                "('--config skip_implied=no' starts such runs)"
             )
 
     @contextmanager
     def isolate(self) -> Iterator[None]:
         """Hold the machine locks if leases or other users' campaigns would disturb each other.
 
-        Campaigns that keep a pace share the lock with each other.
+        Campaigns that keep the pace of emulated devices share the lock.
         """
         is_exclusive = resolve_isolation(self.campaign) == "machine"
         if not is_exclusive and not (is_paced(self.campaign) and is_on_one_machine(self.campaign)):
@@ -317,11 +318,11 @@ class _LeaseMeasurement:
             try:
                 self.measure_once()
             except StillQueuedError as queue_error:
-                # Not a failure. A job that is held back while its hosts are free gets more time on each try.
+                # This is not a failure. A job that waits although its hosts are free gets more time on each try.
                 attempt -= 1
                 self.store_last_use()
                 self.report_for_lease(
-                    f"{queue_error}, for {self.supervisor.queue_s:.0f} s: its devices are released meanwhile"
+                    f"{queue_error}; its devices are released after {self.supervisor.queue_s:.0f} s of waiting"
                 )
                 self.supervisor.queue_s *= 2
                 continue
@@ -333,10 +334,10 @@ class _LeaseMeasurement:
                     self.report_for_lease(str(error))
                     return
                 if is_unknown_job(str(error)) and lost_jobs < self.campaign.protocol.attempts:
-                    # Not a failure either, but the number of such retries is limited in case the controller loses every job.
+                    # This is not a failure either, but the retries are limited in case the controller loses every job.
                     attempt, lost_jobs = attempt - 1, lost_jobs + 1
                     self.report_for_lease(
-                        f"{error}; Slurm's controller restarted and lost the job, which counts as no attempt"
+                        f"{error}; Slurm's controller restarted and lost the job, which does not count as an attempt"
                     )
                     time.sleep(_RETRY_INTERVAL_S)
                     continue
@@ -355,18 +356,18 @@ class _LeaseMeasurement:
         """Exclude failed hosts from further leases until they are healthy again, unless all hosts of the system failed.
 
         Args:
-            hosts: reason of failure by host.
+            hosts: reason of the failure by host.
         """
         if not hosts:
             return
         paths = self.excluded.exclude_hosts(hosts, self.plan.lease, self.campaign.system)
         for host, path in paths.items():
             self.report_for_lease(
-                f"{host} is left out from now on, until it is healthy: {hosts[host]} ('rm {path}' takes it back)"
+                f"{host} is excluded until it is healthy again: {hosts[host]} ('rm {path}' readmits it)"
             )
         if not paths:
             reasons = "; ".join(f"{host}: {reason}" for host, reason in hosts.items())
-            self.report_for_lease(f"{reasons}. All hosts of the system failed, so none of them is left out")
+            self.report_for_lease(f"{reasons}. All hosts of the system failed, so none of them is excluded")
 
     def measure_once(self) -> None:
         """Compose, measure and release once."""
@@ -402,7 +403,7 @@ class _LeaseMeasurement:
                     self.site.journals_directory,
                     wait_s=self.campaign.protocol.compose_wait_s,
                     poll_s=0.2,
-                    on_wait=lambda message: self.report_for_lease(f"waiting in turn: {message}"),
+                    on_wait=lambda message: self.report_for_lease(f"waiting: {message}"),
                     before_compose=announce_change,
                 )
             except BaseException:
@@ -422,7 +423,7 @@ class _LeaseMeasurement:
                 )
             except (NoMatch, Incompatible):
                 return False
-            except FabricError:  # what others hold is waited for in turn
+            except FabricError:  # The lease waits later for devices that other leases hold.
                 return True
             return True
 
@@ -476,13 +477,13 @@ class _LeaseMeasurement:
                 self.strategy.begin(hosts, lease.id)
             except LaunchError as error:
                 # Devices that stay attached are worse than a scheduler that is not informed yet.
-                self.report_for_lease(f"releasing all the same: {error}")
+                self.report_for_lease(f"the devices are released in spite of an error: {error}")
             document = release_lease(fabric, lease)
             self.restore_scheduler(lease.id, hosts)
             self.store_lease_document(self.plan.lease, lease.journal)  # last: it needs space
         if document["leaked"]:
             self.report_for_lease(
-                f"the fabric would not release {', '.join(document['leaked'])}; see 'campaign release'"
+                f"the fabric did not release {', '.join(document['leaked'])}; try again with 'campaign release'"
             )
 
     def verify_composition(self, fabric: Fabric, lease: HeldLease, use: str) -> None:
@@ -500,11 +501,11 @@ class _LeaseMeasurement:
             if self.store.path(cell.id, repetition).exists()
             and self.store.read_latest(cell.id, repetition).lease_id == use
         ]
-        reason = f"the composition broke while it was measured ({'; '.join(problems)})"
+        reason = f"the composition broke during the measurement ({'; '.join(problems)})"
         if not runs:
             raise FabricError(reason)
         superseded = set_aside(self.store, runs, why=f"{use}: {reason}")
-        raise FabricError(f"{reason}; its records are in {superseded.directory}")
+        raise FabricError(f"{reason}; the records of its runs were moved to {superseded.directory}")
 
     def build_manifest(self) -> dict[str, Any]:
         """Build the manifest of the lease, with its missing runs, problems and durations."""
@@ -518,7 +519,7 @@ class _LeaseMeasurement:
                 summary_file,
                 measured_fields := {"uses": self.uses, "forecast": self.forecast, **self.summarize_durations()},
             )
-        else:  # asked for again, which has cost the manifest that was there: what it said stays true
+        else:  # Nothing was measured this time, so the durations of the previous manifest still hold.
             measured_fields = read_json(summary_file) or {
                 "uses": [],
                 "forecast": self.forecast,
@@ -538,9 +539,7 @@ class _LeaseMeasurement:
         }
 
     def summarize_durations(self) -> dict[str, Any]:
-        """Return the durations and costs of the lease's uses and runs, to compare with the forecast and to improve the next
-        one.
-        """
+        """Return the durations and costs of the lease's uses and runs, for comparison with this and for the next forecast."""
         uses = [read_lease_document(self.results.leases / f"{use}.json") for use in self.uses]
         durations_s = [
             released_s - requested_s

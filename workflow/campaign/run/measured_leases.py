@@ -1,4 +1,4 @@
-"""Summary and cleanup of a plan after its last lease: leftover jobs are ended, and missing runs are listed."""
+"""Summary and cleanup of a plan after its last lease. Leftover jobs are ended, and missing runs are listed."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ class PlanSummary:
         The text differs whenever the records differ, so that Snakemake rebuilds the tables.
         """
         headline = f"{pluralize(self.runs, 'run')} on {pluralize(self.leases, 'lease')}: " + (
-            f"{pluralize(len(self.missing), 'lease')} with runs that have no record"
-            if self.missing
-            else "all have a record"
+            f"runs without a record in {pluralize(len(self.missing), 'lease')}" if self.missing else "all have a record"
         )
         return "\n".join([headline, *self.missing, f"records: {self.records}"])
 
@@ -66,7 +64,7 @@ def summarize_plan(results: Results, plan: Path, missing: Sequence[str]) -> Plan
 
 
 def clean_up_after_plan(results: Results, plan: Path) -> Iterator[str]:
-    """Return devices to their original place and end abandoned jobs, for every system of a plan.
+    """Return devices to their original place and end leftover jobs, for every system of a plan.
 
     Yields one line per failure.
     """
@@ -79,13 +77,13 @@ def clean_up_after_plan(results: Results, plan: Path) -> Iterator[str]:
 
 
 def _clean_up_system(campaign: Campaign, results: Results) -> Iterator[str]:
-    """Return devices and end abandoned jobs on one system; yields one line per failure."""
+    """Return devices and end leftover jobs on one system. Yields one line per failure."""
     try:
         with Site(campaign.system, results.root).open_fabric() as fabric:
             WaitBudget(RELEASE_TIMEOUT_S, 1.0, None).call_when_free(fabric.return_displaced_devices)
     except (CampaignError, OSError) as error:
-        yield f"devices may be away from where they were found ('campaign fabric reconcile' looks): {error}"
+        yield f"some devices may not be back in their original place (check with 'campaign fabric reconcile'): {error}"
     try:
         open_submitter(campaign, results, Driver).end_left_behind()
     except (CampaignError, OSError) as error:
-        yield f"it was not looked whether jobs are left: {error}"
+        yield f"the search for leftover jobs failed: {error}"

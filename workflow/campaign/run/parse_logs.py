@@ -1,4 +1,4 @@
-"""Reading of stored logs with the current parsers of workloads. Nothing is run, and no record changes (`documents.readings`)."""
+"""Reading of stored logs with the current parsers of workloads. Nothing is run, and no record changes (`spec.readings`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from campaign.workloads.log_reader import Log
 from campaign.workloads.protocol import Outcome, Run, StepEnd, Workload
 
 _PARSED_STATUSES = ("ok", "nan", "invalid", "incomplete")
-"""Of other runs, what they printed says why they failed, and a parser has no part in it."""
+"""Statuses that a parser can change. Runs with another status failed for reasons that no parser affects."""
 _ENERGY_PER_SAMPLE = "energy_per_sample_j"
 
 
@@ -34,7 +34,7 @@ class ParseSummary:
         path: path of the written document; None if no log was read.
         runs: number of runs that were read.
         changed: number of runs whose numbers changed.
-        left: number of skipped runs by reason.
+        skipped: number of skipped runs by reason.
     """
 
     path: Path | None = None
@@ -70,12 +70,13 @@ def _list_readers(campaign: Campaign) -> dict[str, Workload]:
     """Return the workloads that read logs. Raises ConfigError if there are none, or if the campaign was imported."""
     if campaign.file.imported:
         raise ConfigError(
-            f"campaign {campaign.name}: its records are of imported logs; 'campaign import' reads those again"
+            f"campaign {campaign.name}: its records come from imported logs; 'campaign import' reads these logs again"
         )
     readers = {name: workload for name, workload in campaign.workloads.items() if workload.parsing_keys}
     if not readers:
         raise ConfigError(
-            f"campaign {campaign.name}: none of {', '.join(campaign.workloads)} has a parser; workloads of `kind: command` have"
+            f"campaign {campaign.name}: none of the workloads {', '.join(campaign.workloads)} has a parser; only workloads of "
+            "`kind: command` have one"
         )
     return readers
 
@@ -85,7 +86,7 @@ class _UnreadLogError(Exception):
 
 
 class _StoredLogs:
-    """Stored logs of a results directory, and the workloads that read them now."""
+    """Stored logs of a results directory, with the current workloads that read them."""
 
     def __init__(self, store: RecordStore, readers: Mapping[str, Workload]) -> None:
         self.readers = readers
@@ -93,35 +94,38 @@ class _StoredLogs:
         self._campaign_as_used = cache(lambda name: campaign_from_document(store.read_shared_document(name)))
 
     def parse_log(self, cell_id: str, repetition: int) -> Reading:
-        """Read the log of a run again. Raises _UnreadLogError with the reason if that is not possible."""
+        """Read the log of a run again. Raises _UnreadLogError if that is impossible."""
         record = self._store.read_measured(cell_id, repetition)
         workload = self.readers.get(record.cell.workload)
         if workload is None:
-            raise _UnreadLogError("of workloads that read no log")
+            raise _UnreadLogError("of workloads without a parser")
         if record.status not in _PARSED_STATUSES:
             raise _UnreadLogError("that failed before they printed their numbers")
         log = self._find_log(record)
         campaign_as_used = self._campaign_as_used(record.campaign)
         if campaign_as_used.workloads[workload.name].run_identity_document() != workload.run_identity_document():
-            raise _UnreadLogError("of another command")
+            raise _UnreadLogError("of workloads whose command has changed")
         try:
             fields = _parse_record_fields(record, campaign_as_used, workload, Log(log))
         except LaunchError as error:
-            raise _UnreadLogError("whose log says that they were stopped") from error
+            raise _UnreadLogError("that were stopped according to their log") from error
         if fields is None:
-            raise _UnreadLogError("whose log is not whole any more")
+            raise _UnreadLogError("whose log is no longer complete")
         return Reading(started=record.started, record=fields)
 
     def _find_log(self, record: Record) -> Path:
-        """Return the path of a record's log. A record from elsewhere may name any file, so files outside are no logs."""
+        """Return the path of a record's log.
+
+        A record from another place may name any file, so a file outside of the results directory is rejected.
+        """
         results = self._store.results.resolve()
         log = results / record.log if record.log else None
         if log is None or not log.is_file() or not log.resolve().is_relative_to(results):
-            raise _UnreadLogError("without a log here")
+            raise _UnreadLogError("without a stored log")
         return log
 
     def is_changed(self, cell_id: str, repetition: int, reading: Reading) -> bool:
-        """Return whether a reading differs from the numbers of the run so far, apart from the flag of the first reading."""
+        """Return whether a reading differs from the current numbers of the run, apart from flags."""
         names = {str(name) for name in reading.record}
         present = self._store.read_latest(cell_id, repetition).model_dump(mode="json", include=names)
         return any(value != present[name] for name, value in reading.record.items() if name != "flags")
@@ -136,8 +140,8 @@ def _parse_record_fields(
 
     Args:
         record: record of the run.
-        measured: campaign as it was when the run was measured.
-        now: workload as it is now.
+        campaign_as_used: campaign as it was when the run was measured.
+        current_workload: current workload.
         log: log of the run.
     """
     previous_workload, runs_on = (
@@ -150,11 +154,11 @@ def _parse_record_fields(
     if record.status == "ok" and "ok" not in (old_outcome.status, new_outcome.status):
         return None
     if old_outcome.status == "ok" and new_outcome.status == "ok" and record.status == "invalid":
-        # It is not its log that makes it invalid.
+        # The run is invalid for a reason that is not in its log.
         new_outcome = replace(new_outcome, status="invalid", failure=record.failure)
     other_metrics = {name: value for name, value in record.metrics.items() if name not in old_outcome.metrics}
     if _ENERGY_PER_SAMPLE in other_metrics and record.throughput_per_s and new_outcome.throughput_per_s:
-        # The same energy, of more or fewer samples.
+        # The energy is the same, but the number of samples has changed.
         other_metrics[_ENERGY_PER_SAMPLE] *= record.throughput_per_s / new_outcome.throughput_per_s
     flags = [flag for flag in record.flags if flag not in old_outcome.flags]
     fields = {

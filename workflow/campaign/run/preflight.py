@@ -1,4 +1,4 @@
-"""Checks before anything is composed: errors in files are raised, and missing software of this machine is listed."""
+"""Checks before anything is composed. Errors in files are raised, and missing software of this machine is listed."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def _check_slurm(campaign: Campaign) -> None:
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
         raise ConfigError(
             f"system {campaign.system.name}: launcher slurm: there is no sbatch on this machine; start the campaign on a login "
-            "node (or load the module that brings Slurm's commands). 'snakemake --profile local' measures on this machine, and "
-            "'campaign cluster up' starts a Slurm of one's own to learn with"
+            "node, or load the module that provides Slurm's commands. 'snakemake --profile local' measures without Slurm, and "
+            "'campaign cluster up' starts a Slurm cluster for practice"
         )
     if campaign.system.slurm.strategy == "dynamic" and campaign.system.slurm.slurmd is None:
         raise ConfigError(
-            f"system {campaign.system.name}: slurm: strategy dynamic needs 'slurmd', the site's commands that stop and start a "
-            "host's slurmd"
+            f"system {campaign.system.name}: slurm: strategy dynamic needs the key 'slurmd' with the site's commands that stop "
+            "and start the slurmd of a host"
         )
-    # An override or option that means nothing is named before anything is composed.
+    # This raises an error for invalid overrides and options before anything is composed.
     for configuration in campaign.configurations:
         options = merge_slurm_options(campaign.system, configuration, campaign.person)
         build_sbatch_parameters(campaign.name, campaign.system, configuration, options, time_min=1)
@@ -46,7 +46,7 @@ def check_campaign_can_run(campaign: Campaign, *, check_device_tools: bool = Tru
 
     Args:
         campaign: campaign to check.
-        devices: whether missing tools that list devices count as problems; files can be validated on a machine without them.
+        check_device_tools: True to report missing tools that list devices; files can be validated on a machine without them.
     """
     refuse_unmeasurable(campaign)
     problems = find_missing_software(campaign)
@@ -61,8 +61,8 @@ def refuse_unmeasurable(campaign: Campaign) -> None:
     """Raise ConfigError for an imported campaign, unavailable Slurm, invalid Slurm options, or unset variables."""
     if campaign.file.imported:
         raise ConfigError(
-            f"campaign {campaign.name}: its records were imported from logs, and nothing of it is measured here; import more logs "
-            "with 'campaign import', or write a campaign of your own for a system and workloads that can be run"
+            f"campaign {campaign.name}: its records were imported from logs, so it cannot be measured here; import more logs with "
+            "'campaign import', or write a campaign for a system and workloads that can be run"
         )
     for part in campaign.parts:
         if part.system.launcher == "slurm":
@@ -116,7 +116,7 @@ def _find_missing_package(system: SystemFile) -> str | None:
         load_fabric_kind(str(system.fabric["kind"]))
     except ModuleNotFoundError as error:
         absent = find_missing_package(str(error.name)) or str(error)
-    return absent and f"system {system.name}: fabric and launcher need the package {absent}"
+    return absent and f"system {system.name}: the fabric or the launcher needs the package {absent}"
 
 
 def _find_missing_tool(kind: AcceleratorKind, system: SystemFile) -> str | None:
@@ -125,13 +125,13 @@ def _find_missing_tool(kind: AcceleratorKind, system: SystemFile) -> str | None:
     Without the program, devices cannot be identified.
     """
     command = ACCELERATORS[kind].list_command
-    # Devices that a prefix lends need not be on this machine.
+    # Devices that are reached through a launch prefix need not be on this machine.
     if not command or shutil.which(command[0]) or system.fabric["kind"] == "prefix":
         return None
     return (
-        f"system {system.name}: '{command[0]}', which lists the devices of `runs_on: {kind}`, was not found here; install "
-        f"the driver of {ACCELERATORS[kind].title}s with its tools, or measure on their host; of devices that are cores, "
-        "say `runs_on: cpu`"
+        f"system {system.name}: '{command[0]}', which lists the devices of `runs_on: {kind}`, was not found on this machine; "
+        f"install the driver of {ACCELERATORS[kind].title}s with its tools, or measure on the host of the devices; for devices "
+        "that are CPU cores, set `runs_on: cpu`"
     )
 
 
@@ -160,7 +160,7 @@ def _find_unset_variables(campaign: Campaign) -> list[str]:
     files: list[tuple[YamlFile, BaseModel]] = [(part.system_source, part.system) for part in campaign.parts]
     files += [(campaign.sources.workload(name), workload) for name, workload in campaign.workloads.items()]
     return [
-        f"{source.format_location(*key)}: the variable {name} is not set here; export it before you start the campaign"
+        f"{source.format_location(*key)}: the environment variable {name} is not set; export it before you start the campaign"
         for source, model in files
         for key, name in find_environment_references(model.model_dump(mode="json"))
         if name not in os.environ
@@ -168,10 +168,8 @@ def _find_unset_variables(campaign: Campaign) -> list[str]:
 
 
 def describe_missing_emulation(campaign: Campaign) -> str:
-    """Return a message if hosts are to be emulated on this machine and it cannot emulate them, otherwise ''."""
+    """Return a message if this machine should emulate hosts but cannot, otherwise ''."""
     if all(part.system.emulation is None or part.system.launcher != "local" for part in campaign.parts):
         return ""
     reason = check_availability().reason
-    return (
-        reason and f"links are not emulated, so attachment and the spread over hosts will make no difference: {reason}"
-    )
+    return reason and f"links are not emulated, so attachment and the number of hosts will make no difference: {reason}"

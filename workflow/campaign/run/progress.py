@@ -1,4 +1,4 @@
-"""Progress of a campaign for people: completed runs, the latest result, and the remaining time."""
+"""Progress lines of a campaign: completed runs, the latest result, and the remaining time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from campaign.spec.metric import THROUGHPUT, Metric
 from campaign.spec.record import Record
 from campaign.spec.run_numbers import list_run_numbers
 
-_MIN_LINE_INTERVAL_S = 2.0  # a line at most every two seconds: 5,000 short runs must not be 5,000 lines
+_MIN_LINE_INTERVAL_S = 2.0  # keeps 5,000 short runs from printing 5,000 lines
 
 
 class ProgressReporter:
@@ -99,7 +99,7 @@ class _PlanProgress:
     """Progress of a plan as read so far.
 
     Args:
-        since: modification time of the plan, in Unix seconds.
+        written_s: modification time of the plan, in Unix seconds.
         totals: totals of the plan.
         offset: position in the progress file up to which it was read, in bytes.
         lines: number of lines since the plan was written.
@@ -115,7 +115,7 @@ class _PlanProgress:
     cells: int = 0
 
 
-_progress_by_plan: dict[Path, _PlanProgress] = {}  # a forked process inherits the state of its parent
+_progress_by_plan: dict[Path, _PlanProgress] = {}  # a forked process inherits this state
 
 
 def read_totals(results: Results) -> dict[str, int] | None:

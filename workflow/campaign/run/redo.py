@@ -1,4 +1,4 @@
-"""Repeated measurement of runs that have a record: `campaign redo --where EXPRESSION`. Their records move into superseded/."""
+"""Repeated measurement of runs that have a record (`campaign redo`). Their records are moved into superseded/."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def find_matching_runs(campaign: Campaign, results: Results, expression: str) ->
         or any(holds({**cell.axes(), HOST_NAME: host}) for host in read_recorded_hosts(store.path(cell.id, repetition)))
     ]
     if not runs:
-        raise ConfigError(f"--where: no run with {expression} has a record; 'campaign run' measures what has none")
+        raise ConfigError(
+            f"--where: no run that matches {expression} has a record; 'campaign run' measures runs without a record"
+        )
     runs += _find_reference_runs(campaign, matrix.cells, runs, recorded_runs)
     cells = {cell.id: cell for cell in matrix.cells}
     selected_runs = [(cells[name], run) for name, run in runs if name in cells]
@@ -46,7 +48,7 @@ def find_matching_runs(campaign: Campaign, results: Results, expression: str) ->
     ):
         if is_locked(results.measure_lock_file(lease)) or is_locked(results.driver_lock_file(lease)):
             raise ConfigError(
-                f"--where: {lease} is being measured now, and its records cannot be moved. Wait until 'campaign status' shows it "
+                f"--where: lease {lease} is being measured, so its records cannot be moved; wait until 'campaign status' shows it "
                 "as complete, then run the same command again"
             )
     return runs
@@ -58,7 +60,7 @@ def _find_reference_runs(
     runs: Sequence[RunKey],
     recorded_runs: Mapping[str, Sequence[int]],
 ) -> list[RunKey]:
-    """Return runs of the reference in compositions all of whose other runs are measured again."""
+    """Return the reference runs of compositions in which all other runs are measured again."""
     if campaign.protocol.reference is None:
         return []
     cells_by_reference: dict[str, list[Cell]] = {}

@@ -1,4 +1,4 @@
-"""Deletion of a campaign's results: `campaign remove`."""
+"""Deletion of a campaign's results (`campaign remove`)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def describe_contents(results: Results) -> str:
     files = [path for path in results.directory.rglob("*") if path.is_file()]
     if not results.plan_file.exists() and not any(read_campaigns_as_used(results.directory)):
         raise ConfigError(
-            f"{results.directory}: holds neither records nor a plan, so nothing of it is deleted; give the results directory of a "
-            "campaign, or its campaign file"
+            f"{results.directory}: this directory has neither records nor a plan, so nothing was deleted; name the results "
+            "directory of a campaign, or its campaign file"
         )
     records = sum(1 for _ in RecordStore(results.directory).list_keys())
     size = sum(path.lstat().st_size for path in files)
@@ -42,16 +42,15 @@ def remove_results(results: Results) -> None:
         if is_locked(lock)
     ]:
         raise ConfigError(
-            f"{results.directory}: {held_locks[0].parent.name} is being measured "
-            "now; end that command, or wait until 'campaign status' "
-            "shows no lease that runs"
+            f"{results.directory}: lease {held_locks[0].parent.name} is being measured; end that command, or wait until "
+            "'campaign status' shows no running lease"
         )
     for journals in sorted((results.root / ".systems").glob("*/leases")):
         for name in list_journaled_leases(journals):
             if find_lease_name(results, name) is not None and Journal(journals, name).state not in (None, "RELEASED"):
                 raise ConfigError(
                     f"{results.directory}: lease {name} still holds devices of {journals.parent.name}; release it with "
-                    "'campaign release', or 'campaign release --orphans' where its owner has died"
+                    "'campaign release', or with 'campaign release --orphans' if its owner has died"
                 )
     try:
         shutil.rmtree(results.directory, onerror=_raise_with_path)
@@ -60,6 +59,6 @@ def remove_results(results: Results) -> None:
 
 
 def _raise_with_path(function: object, path: str, info: tuple[type[BaseException], BaseException, Any]) -> NoReturn:
-    """Raise an error of `rmtree` with the whole path of its file, because the error itself has only the file name."""
+    """Raise an error of `rmtree` with the full path of its file. The original error has only the file name."""
     error = info[1]
     raise OSError(error.errno, error.strerror, path) if isinstance(error, OSError) else error

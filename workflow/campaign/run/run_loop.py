@@ -1,4 +1,4 @@
-"""Driver session on one composition: measure its links, then measure run after run up to its record."""
+"""Driver session on one composition: its links are measured first, then its runs one after the other."""
 
 from __future__ import annotations
 
@@ -48,12 +48,7 @@ _WRITE_RETRY_TIMEOUT_S = 60.0
 
 
 def invalidate_if_devices_idle(outcome: Outcome, samples: TelemetrySummary) -> Outcome:
-    """Return the outcome of a run, marked invalid if its devices did no work.
-
-    Args:
-        outcome: outcome as the workload reports it.
-        samples: telemetry of the run.
-    """
+    """Return the outcome of a run, changed to invalid if the telemetry shows that its devices did no work."""
     if outcome.status != "ok" or not samples.unused:
         return outcome
     failure = Failure(reason="devices of the run did no work", evidence="; ".join(samples.unused))
@@ -71,11 +66,11 @@ class _FinishedRun(NamedTuple):
 
 
 class DriverSession:
-    """One driver at work on a lease.
+    """Work of one driver on a lease.
 
     Args:
         request: request of the driver.
-        done: result, which is kept up to date however the session ends.
+        result: result, which is kept up to date however the session ends.
     """
 
     def __init__(self, request: DriverRequest, result: DriverResult) -> None:
@@ -98,8 +93,8 @@ class DriverSession:
         self.repetitions = RepetitionTracker(self.store, implied=skip_implied, metric=self.campaign.metric)
 
     def measure_missing_runs(self) -> None:
-        # A killed driver may have left processes that would disturb what is measured now.
         """Measure all missing runs of the lease on its composition, and write their records."""
+        # A killed driver may have left processes that would disturb the measurement.
         kill_marked_processes(self.mark)
         known_runs = read_recorded_runs(self.store, skip_implied=self.frontier.skip, cells=self.plan.work)
         todo = order_runs(known_runs.list_missing_runs(self.plan.work), self.campaign.protocol, self.lease)
@@ -160,7 +155,7 @@ class DriverSession:
         finished_runs: dict[tuple[str, int], _FinishedRun] = {}
         by_cell: dict[str, _FinishedRun] = {}
         for requirement, cell in list_required_cells(self.campaign, self.plan.configuration.name) if todo else ():
-            # A run without a number is not recorded, e.g. because an earlier use of the lease has recorded it.
+            # A cell without a missing run is tried under number 0 and not recorded again.
             repetition = next((number for todo_cell, number in todo if todo_cell.id == cell.id), 0)
             if cell.id not in by_cell:
                 by_cell[cell.id] = self.execute_run(launcher, cell, repetition)
@@ -173,7 +168,7 @@ class DriverSession:
         return finished_runs
 
     def measure_links(self, launcher: Launcher, when: When, todo: Sequence[object]) -> tuple[str, tuple[str, ...]]:
-        """Measure the composition's links if the campaign requests it and it is not done yet.
+        """Measure the composition's links if the campaign requests it and they have not been measured yet.
 
         Returns:
             The hash of the links document and the flags for runs over these links; both empty if nothing was measured.
@@ -214,7 +209,7 @@ class DriverSession:
         return composition_in_use
 
     def build_implied_record(self, cell: Cell, repetition: int) -> Record | None:
-        """Build the record of a run that need not start because a smaller batch ran out of memory; None for any other run."""
+        """Build the record of a run that is skipped because a smaller batch ran out of memory, or return None."""
         evidence = self.frontier.read_evidence(cell)
         if evidence is None:
             return None
@@ -240,7 +235,7 @@ class DriverSession:
             step_result, outcome = StepEnd((), now_s, now_s), Outcome("time_limit", Failure(reason=reason))
             self.first_run.remove()
         else:
-            # Not after an exception, so that a run ended by the time limit stays noted.
+            # The file is kept after an exception, so that a run that the time limit ended stays recorded in it.
             if is_first := self.is_first_start_pending:
                 self.is_first_start_pending = False
                 self.first_run.record_start(name)
@@ -251,8 +246,8 @@ class DriverSession:
                 self.first_run.remove()
         if outcome.status != "ok" and is_full(self.results.directory):
             raise RecordError(
-                f"{self.results.directory}: the disk is full, so that a run could not write what it has to say; free space, "
-                "then run the same command again: finished records are kept"
+                f"{self.results.directory}: the disk is full, so a run could not write its output; free some space, then run the "
+                "same command again (finished records are kept)"
             )
         samples = self._store_telemetry(run, step_result, outcome)
         return _FinishedRun(run, step_result, invalidate_if_devices_idle(outcome, samples), log, samples)
@@ -282,14 +277,14 @@ class DriverSession:
         device = self.campaign.device_model(cell.configuration)
         if device.precisions is not None and cell.precision not in device.precisions:
             precisions = ", ".join(device.precisions)
-            return f"{cell.configuration.device} does {precisions} only, says the system file"
+            return f"according to the system file, {cell.configuration.device} supports only {precisions}"
         return workload.unsupported_reason(cell, runs_on)
 
     def _launch_once(self, launcher: Launcher, workload: Workload, run: Run, log: Path) -> tuple[StepEnd, Outcome]:
         """Launch a run once and return how it ended and its outcome, judged for device faults."""
         make_directory(run.directory)
         try:
-            log.unlink(missing_ok=True)  # of an attempt that left no record
+            log.unlink(missing_ok=True)  # log of an earlier attempt that left no record
             self._store_software(run.cell)
             files = select_inputs(workload, {**workload.options, **run.cell.options}, self.campaign.inputs)
             check_unedited(files, in_container=workload.runs_in_container)
@@ -298,7 +293,7 @@ class DriverSession:
             step = replace(step, environment={**self.telemetry.environment, **step.environment})
             mark = f"{self.mark}{run.directory.name}"
             step_result = LaunchedRun(launcher, workload, run, mark, log, limits).execute(step)
-            # The same token now proves that the lease was held throughout: a released lease has another token, or none.
+            # An unchanged token proves that the lease was held throughout. A released lease has another token or none.
             self.obtained.require_held(self.journals)
             outcome = workload.judge_run(run, step_result, Log(log))
             return step_result, self.fault_handler.judge_outcome(run, step, step_result, outcome, Log(log))
@@ -327,9 +322,8 @@ class DriverSession:
         model = cell.configuration.device
         device = self.campaign.device_model(cell.configuration)
         declared_peaks: dict[str, float] = {str(name): peak for name, peak in device.peak_tflops.items()}
-        if (
-            cell.precision in declared_peaks or device.runs_on == "cpu"
-        ):  # an emulated device has only the name of a device
+        # An emulated device only has the name of a real device, so the published rate does not apply.
+        if cell.precision in declared_peaks or device.runs_on == "cpu":
             return declared_peaks.get(cell.precision)
         return get_peak_tflops(model, device.reported_as, cell.precision)
 
@@ -340,14 +334,14 @@ class DriverSession:
         rate = outcome.throughput_per_s if outcome.status == "ok" else None
         sample_count = rate * (outcome.steady[1] - outcome.steady[0]) if rate and outcome.steady else None
         path = self.results.telemetry_file(run.cell.id, run.repetition)
-        # The host may have real devices besides the cores that stand for devices.
+        # The host may have real devices in addition to the cores that represent devices.
         devices = {} if run.runs_on == "cpu" else run.ranks_by_host
         return self.telemetry.store_run(
             step_result.started, step_result.ended, outcome.steady, sample_count, path, devices, outcome.ran_on
         )
 
     def _mask_secrets(self, failure: Failure | None) -> Failure | None:
-        """Return the failure with all secrets of the environment masked, as the program may have printed them."""
+        """Return the failure with all secrets of the environment masked, because the program may have printed them."""
         if failure is None:
             return None
         documents = [*self.campaign.workloads.values(), self.campaign.system]
@@ -361,7 +355,7 @@ class DriverSession:
     def write_record(self, cell: Cell, record: Record) -> Record:
         """Write a record with its flags, and return it.
 
-        Writing is retried for a while under Slurm, so that a short outage of a shared file system costs no measurement.
+        Under Slurm, writing is retried for one minute, so that a short outage of a shared file system costs no measurement.
         """
         if record.status == "ok" and self.frontier.contradicts_limit(cell):
             record = record.model_copy(update={"flags": (*record.flags, CONTRADICTS)})
@@ -377,7 +371,7 @@ class DriverSession:
             except RecordError as error:
                 if time.monotonic() >= deadline_s:
                     raise
-                print(f"trying again for {timeout_s:g} s: {error}", flush=True)
+                print(f"writing the record is retried for {timeout_s:g} s: {error}", flush=True)
                 time.sleep(1.0)
 
     def _build_record(
@@ -390,7 +384,7 @@ class DriverSession:
         flags += self.link_flags
         if self.emulated_links is not None and self.emulated_links["emulated"] is None:
             flags.append(NOT_EMULATED)
-        keeps_pace = "pace_lost_pct" in outcome.metrics  # then ranks do not wait for each other's cores
+        keeps_pace = "pace_lost_pct" in outcome.metrics  # Ranks that keep a pace do not wait for each other's cores.
         if not keeps_pace and run.runs_on == "cpu" and cell.configuration.ranks > len(os.sched_getaffinity(0)):
             flags.append("oversubscribed: more ranks than cores")
         return Record(

@@ -1,4 +1,4 @@
-"""Changes since runs were measured that trigger no new measurement: updated software, edited inputs, changed parsers."""
+"""Changes since the measurement that trigger no new measurement: updated software, edited inputs, changed parsers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def find_changes(plan: Plan, results: Results) -> list[str]:
         return []
     store = RecordStore(results.directory)
     measured_inputs: Inputs = {}
-    with suppress(ConfigError):  # The document is of another version.
+    with suppress(ConfigError):  # The document may have another version.
         measured_inputs = inputs_from_document(next(read_campaigns_as_used(results.directory), {}).get("inputs", {}))
     shared_documents = {path.stem: read_json(path) for path in results.shared_documents.glob("*.json")}
     return [
@@ -44,7 +44,7 @@ def find_changes(plan: Plan, results: Results) -> list[str]:
 
 
 def _describe_changes(plan: Plan, store: RecordStore, shared_documents: _SharedDocuments) -> Iterator[str]:
-    """Yield sentences about updated software of this machine, and about workloads with another parser."""
+    """Yield messages about updated software of this machine, and about workloads with another parser."""
     campaign = plan.campaign
     updates = _find_updates(campaign, shared_documents)
     current = {
@@ -85,7 +85,7 @@ def _list_local_systems(campaign: Campaign) -> set[str]:
 
 
 class _Update(NamedTuple):
-    """Versions of software that differ: 'nvidia driver 570.86', 'nvidia driver 580.159'."""
+    """Differing versions of software, such as 'nvidia driver 570.86' and 'nvidia driver 580.159'."""
 
     measured: str
     installed: str
@@ -98,7 +98,7 @@ def _find_updates(campaign: Campaign, shared_documents: _SharedDocuments) -> dic
     current = describe_environment()
     updates: dict[str, _Update] = {}
     for name, document in shared_documents.items():
-        # The software of another host, or of an allocation, is not known here.
+        # The software of another host, or of an allocation, is unknown here.
         if all(document.get(key) == current[key] for key in ("schema_version", "host")):
             update = _compare_versions(list_versions(document), list_versions(current))
             if update:
@@ -107,7 +107,7 @@ def _find_updates(campaign: Campaign, shared_documents: _SharedDocuments) -> dic
 
 
 def _compare_versions(measured: Mapping[str, str], installed: Mapping[str, str]) -> _Update | None:
-    """Return the versions that differ, of software that both have, or None if all are equal."""
+    """Return the differing versions of software that both have, or None if all versions are equal."""
     names = [name for name in measured if measured[name] != installed.get(name, measured[name])]
     if not names:
         return None
@@ -129,16 +129,16 @@ def _find_parser_settings(workloads: Collection[str], shared_documents: _SharedD
 
 
 def _describe_update(update: _Update, cells: int) -> str:
-    """Format the message on cells measured with other software than installed now."""
+    """Format the message about cells that were measured with other software than is installed now."""
     return (
         f"{pluralize(cells, 'cell')} {'was' if cells == 1 else 'were'} measured with {update.measured}; this machine has "
-        f"{update.installed}. '--config version=LABEL' ('--version LABEL') measures them again, and keeps what was measured"
+        f"{update.installed}. '--config version=LABEL' ('--version LABEL') measures them again and keeps the earlier records"
     )
 
 
 def _describe_parser_change(workload: str, runs: int, campaign: Campaign) -> str:
-    """Format the message on runs read by another parser than the workload has now."""
+    """Format the message about runs that were read by another parser than the workload has now."""
     return (
-        f"workload '{workload}': {pluralize(runs, 'run')} {'was' if runs == 1 else 'were'} read by another parser than its file "
-        f"has now; 'campaign parse {campaign.path}' reads the kept logs again, and measures nothing"
+        f"workload '{workload}': the parser has changed since {pluralize(runs, 'run')} {'was' if runs == 1 else 'were'} read; "
+        f"'campaign parse {campaign.path}' reads the stored logs again and measures nothing"
     )

@@ -1,12 +1,12 @@
-"""Submission of drivers: a table of submitters, one per launcher.
+"""Table of submitters, one per launcher, and submission of whole commands.
 
-submitit writes the batch file, calls sbatch, and starts a driver again after a preemption or a time limit. This package and
-`campaign.slurm` add features that submitit lacks. Leases are processes that share no memory: each submits its own job, and one
-process polls the queue for all. A submission is written down before sbatch is called, and marked by a token in the job's
-comment:
-after kill -9 of any process the job is found again, none is lost, and none is submitted twice. Refusals of sbatch are
-distinguished: a limit is waited for, and a mistake is reported with its key of the system file. Jobs that end are judged without
-accounting, hosts that fail are excluded, and hosts are reserved or registered again with the devices composed for them.
+submitit writes the batch file, calls sbatch, and restarts a driver after a preemption or a time limit. This package and
+`campaign.slurm` add features that submitit lacks. Leases are processes without shared memory. Each submits its own job, and one
+process polls the queue for all of them. A submission is recorded before sbatch is called, and marked by a token in the job's
+comment. Therefore a job is found again after kill -9 of any process, none is lost, and none is submitted twice. Refusals of
+sbatch are distinguished: this program waits for the end of a limit, and reports a mistake with its key in the system file. Ended
+jobs are judged without accounting. Hosts that fail are excluded, and hosts are reserved or registered again with their composed
+devices.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def open_submitter(
     Args:
         campaign: campaign to measure.
         results: results directory.
-        driver: makes the callable to start for a request.
-        say: callback for messages about waiting.
+        driver: function that makes the callable driver of a request.
+        report: callback for messages about waiting.
     """
     name = campaign.system.launcher
     if name not in SUBMITTERS:
@@ -55,21 +55,23 @@ def open_submitter(
 
 
 _SBATCH_TIMEOUT_S = 60.0
-_JOB_MEMORY = "4G"  # for 64 waiting processes and the stages after them
+_JOB_MEMORY = "4G"  # enough for 64 waiting processes and the stages after them
 
 
 def submit_command(command: Sequence[str], results: Results, options: SlurmOptions) -> str:
-    """Submit a command to run in this directory, and return a message for the user. The user's SBATCH_* variables apply to this
-    job.
+    """Submit a command as a job in this directory, and return a message for the user.
 
-    At the job's time limit Slurm ends the command by SIGTERM: the jobs of leases stay, and the same command picks them up.
-    Raises
-    LaunchError if Slurm refuses the job, and ConfigError if there is no Slurm on this machine.
+    The user's SBATCH_* variables apply to this job. At the job's time limit, Slurm ends the command by SIGTERM. The jobs of
+    leases then stay, and the same command continues with them.
+
+    Raises:
+        LaunchError: Slurm refuses the job.
+        ConfigError: Slurm is not installed on this machine.
     """
     log = results.logs.resolve() / "run.%j.log"
     if "\n" in str(log):
         raise ConfigError(
-            f"{str(log.parent)!r} has a line break, which ends an option of sbatch; give another directory"
+            f"{str(log.parent)!r} contains a line break, which sbatch does not accept; choose another directory"
         )
     make_directory(log.parent)
     sbatch_options = {
@@ -88,9 +90,12 @@ def submit_command(command: Sequence[str], results: Results, options: SlurmOptio
         answer = run_command(["sbatch", "--parsable", str(script)], _SBATCH_TIMEOUT_S)
     except OSError as error:
         raise ConfigError(
-            f"sbatch: there is no Slurm on this machine ({error.strerror}); leave out --submit"
+            f"sbatch: Slurm is not installed on this machine ({error.strerror}); leave out --submit"
         ) from error
     if not answer.is_success:
         raise LaunchError(f"sbatch refused {script}: {answer.last_error_line}")
     job_id = answer.out.strip().splitlines()[-1].partition(";")[0]
-    return f"submitted job {job_id}; it logs to {str(log).replace('%j', job_id)}; 'scancel {job_id}' ends it, not the leases' jobs"
+    return (
+        f"submitted job {job_id}, which logs to {str(log).replace('%j', job_id)}; 'scancel {job_id}' ends this job, but not the "
+        "jobs of leases"
+    )

@@ -1,4 +1,4 @@
-"""Trial of one workload outside any campaign: one run on this machine, or one saved log."""
+"""Trial of one workload without a campaign: one run on this machine, or one saved log."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from campaign.workloads.parsers.expressions import MatchCounts, collect_hints, r
 from campaign.workloads.protocol import Outcome, Run, StepEnd, Workload
 
 DEFAULT_CAMPAIGN_PATH = Path("config/campaign.yaml")
-"""Workloads are looked for where a campaign of this name would find them."""
+"""Path of an assumed campaign file. Workloads are looked up in the directories that it could use."""
 _MAX_STEPS = 1_000_000
-"""Steps of a saved log if the number of measured steps is not given."""
+"""Number of steps of a saved log if the number of measured steps is not given."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TrialRequest:
 
     Args:
         batch: batch size per rank.
-        precision: precision; None for the first of the workload.
+        precision: precision; None for the first one of the workload.
         devices: devices per host.
         hosts: number of hosts.
         options: options that replace the workload's defaults.
@@ -97,7 +97,7 @@ def build_trial_campaign(
     system: SystemFile | None,
     launcher: Literal["local", "slurm"] = "local",
 ) -> Campaign:
-    """Build a campaign of a single cell, validated as any other.
+    """Build a campaign with a single cell, with the usual validation.
 
     Raises ConfigError if the request does not fit the workload or the system.
     """
@@ -115,7 +115,7 @@ def build_trial_campaign(
     precision = request.precision or workload.model.precisions[0]
     if precision not in workload.model.precisions:
         precisions = ", ".join(workload.model.precisions)
-        raise ConfigError(f"workload '{workload.model.name}' does not support '{precision}'; it does {precisions}")
+        raise ConfigError(f"workload '{workload.model.name}' does not support '{precision}'; it supports {precisions}")
     document = {
         "name": "once",
         "system": trial_system.name,
@@ -201,7 +201,7 @@ class TrialResult:
     Args:
         workload: name of the workload or parser.
         outcome: outcome of the run.
-        reading: reading of a built-in parser, which also reads matrices and curves.
+        reading: reading of a built-in parser, which may include matrices and curves.
         log: path of the log.
         command: command of the run.
         wall_s: duration in seconds.
@@ -272,7 +272,7 @@ def run_workload_once(
 
     Args:
         workload: workload to run.
-        wish: parameters of the run.
+        request: parameters of the run.
         system: system whose hosts are used; None for this machine.
         log: file for the output.
     """
@@ -306,7 +306,7 @@ def run_workload_once(
         set(step_result.codes) == {0},
     )
     reading = read_log(file.log_parser, log_text, scope) if file.log_parser else None
-    disturbance_hints = (f"its times mean nothing: {step_result.disturbance}",) if step_result.disturbance else ()
+    disturbance_hints = (f"the times are not valid: {step_result.disturbance}",) if step_result.disturbance else ()
     return TrialResult(
         file.name,
         outcome,
@@ -322,7 +322,8 @@ def run_workload_once(
 def read_saved_log(name: str, log: Path, scope: RunContext, precision: str | None = None) -> TrialResult:
     """Read a saved log with the workload or built-in parser of this name.
 
-    The log does not show how the program ended. Raises ConfigError if the log is missing, or if nothing of this name reads logs.
+    The log does not show how the program ended. Raises ConfigError if the log is missing, or if no workload or parser of this
+    name reads logs.
     """
     if not log.is_file():
         raise ConfigError(f"{log}: no such file")
@@ -335,7 +336,9 @@ def read_saved_log(name: str, log: Path, scope: RunContext, precision: str | Non
     workload = find_workload(name)
     file = workload.model
     if not file.reads_log:
-        raise ConfigError(f"workload '{file.name}' ({file.kind}) gives its numbers in files of its own, not in its log")
+        raise ConfigError(
+            f"workload '{file.name}' ({file.kind}) writes its numbers to separate files and not to its log"
+        )
     if file.log_parser is not None:
         scope = replace(scope, test=file.log_test) if scope.test is None else scope
         return _read_with_parser(file.name, file.log_parser, log_text, log, scope, file)
@@ -367,10 +370,10 @@ def _read_with_parser(
         flags=reading.flags,
     )
     log_hints: list[str] = []
-    # Its exit code was not saved: only what the log itself says of a failure counts.
+    # The exit code was not saved, so only a failure that the log itself shows is reported.
     cause = None if reading.status == "ok" else classify_failure(log_text, (1,), timed_out=False, killed_by_us=False)
     if cause and cause[0] != "crashed":
-        log_hints.append(f"the log says why: {cause[1].reason}: {cause[1].evidence}")
+        log_hints.append(f"the log shows the reason: {cause[1].reason}: {cause[1].evidence}")
     if reading.status == "incomplete":
         log_hints += collect_hints(log_text, parser, ())
     return TrialResult(workload, outcome, reading, log, hints=tuple(log_hints))

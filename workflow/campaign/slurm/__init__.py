@@ -1,1 +1,4 @@
-"""Slurm: its commands, their output, and the requests of a campaign. Cheap to import, for processes that wait on login nodes."""
+"""Slurm: its commands, their output, and the requests of a campaign.
+
+The modules that processes on login nodes need are cheap to import.
+"""

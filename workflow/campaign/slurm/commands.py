@@ -1,4 +1,7 @@
-"""Runner of Slurm commands that logs each call, so that the load on the controller can be counted. `parse` reads their output."""
+"""Runner of Slurm commands that logs each call, so that the load on the controller can be counted.
+
+`campaign.slurm.parse` parses the output of the commands.
+"""
 
 from __future__ import annotations
 
@@ -39,19 +42,19 @@ class SlurmCommands:
             answer = run_command(argv, timeout_s, build_command_environment(os.environ))
         except (FileNotFoundError, PermissionError) as error:
             raise ConfigError(
-                f"{argv[0]}: there is no Slurm on this machine ({error.strerror}); start the campaign on a login node of a "
-                "cluster, or load the module that brings Slurm's commands; `snakemake --profile local` measures on this machine"
+                f"{argv[0]}: Slurm is not installed on this machine ({error.strerror}); start the campaign on a login node of a "
+                "cluster, or load the module that provides Slurm's commands; `snakemake --profile local` measures without Slurm"
             ) from error
         self.log_call(argv, started_s, time.monotonic() - ticks_s, answer.code)
         # Partial output of a command that timed out is discarded.
         return answer._replace(out="") if answer.code == TIMEOUT_EXIT_CODE else answer
 
     def log_call(self, argv: Sequence[str], started_s: float, seconds: float, code: int) -> None:
-        """Append one call to the log, also a call that submitit made (sbatch)."""
+        """Append one call to the log. Calls that submitit makes (sbatch) are logged by this method, too."""
         if self.log is None:
             return
         entry = {"time_s": round(started_s, 3), "argv": list(argv), "seconds": round(seconds, 3), "code": code}
-        # The call matters more than its line: a directory that is briefly unwritable must not end a campaign.
+        # A directory that is unwritable for a moment must not end a campaign, so a lost line is accepted.
         with suppress(OSError):
             append_json(self.log, entry)
 

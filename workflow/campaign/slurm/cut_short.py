@@ -1,4 +1,4 @@
-"""First runs of an allocation that were ended by its time limit.
+"""Detection of runs that the time limit of their allocation ended although they were its first run.
 
 Such a run needs a longer allocation, or it gets a record that states the reason.
 """
@@ -16,14 +16,16 @@ from campaign.common.errors import CampaignError
 from campaign.slurm.parse import parse_duration_s
 from campaign.slurm.run_on_hosts import run_slurm_command
 
-_MAX_REMAINING_S = 150.0  # of its end: the warning comes a minute before it, and Slurm may send it a minute early
-_MIN_ALLOCATION_FRACTION = 0.25  # of the allocation that the run has had at least: otherwise it was preempted
+# Slurm sends the warning one minute before the end of the allocation, and may send it another minute early.
+_MAX_REMAINING_S = 150.0
+# A run that had a smaller part of its allocation was preempted and not cut short.
+_MIN_ALLOCATION_FRACTION = 0.25
 _SQUEUE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
 class FirstRunFile:
-    """File on the first run that a driver of a lease started in its allocation.
+    """File that describes the first run of a lease's driver in its allocation.
 
     Args:
         directory: directory of the lease.
@@ -75,9 +77,9 @@ class FirstRunFile:
         if limit_s is None or limit_s > document["limit_s"]:
             return ""
         return (
-            f"it was still running after {document['ran_s']:.0f} s, when the time limit of its job came, {limit_s / 60:g} min "
-            "(`slurm.time_min`), although it was the first run of the job; raise or remove `slurm.time_min`, then `campaign redo` "
-            "has it measured again"
+            f"the run was still running after {document['ran_s']:.0f} s, when its job reached the time limit of "
+            f"{limit_s / 60:g} min (`slurm.time_min`), although it was the first run of the job; raise or remove "
+            "`slurm.time_min`, then measure the run again with `campaign redo`"
         )
 
 

@@ -1,9 +1,8 @@
-"""Hosts of a campaign that are excluded from further allocations because they failed, and hosts that a lease has changed in
-Slurm.
+"""Hosts that are excluded from allocations because they failed, and hosts whose registration in Slurm a lease has changed.
 
-Both are small JSON files in the directory that the processes of the campaign share (`results/<campaign>/slurm`). A host is
-excluded if it failed while others did not, until it is healthy again or an hour has passed. A person may remove
-`excluded/<host>.json`.
+Both are stored as small JSON files in the directory that the processes of the campaign share (`results/<campaign>/slurm`). A
+host is excluded if it failed while other hosts did not. The exclusion ends when the host is healthy again, or after one hour.
+A user may end it earlier by removing `excluded/<host>.json`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _HEALTH_TIMEOUT_S = 60.0
 def is_outage(system: SystemFile, failed_hosts: Collection[str]) -> bool:
     """Return whether all hosts of a system failed.
 
-    The fault is then in something that the hosts share, and no evidence against one of them.
+    The cause is then something that the hosts share, and not a fault of one host.
     """
     return set(failed_hosts) >= {name for group in system.hosts for name in group.names()}
 
@@ -58,7 +57,7 @@ class ExcludedHosts:
             before = self.read_current()
             if is_outage(system, {*before, *hosts}):
                 for host in before:
-                    self._readmit(host, "all hosts of the system failed")
+                    self._readmit(host, "all hosts of the system failed, so no single host is at fault")
                 return {}
             for host, reason in hosts.items():
                 times = int(read_json(self.path(host)).get("times", 0)) + (host not in before)
@@ -82,10 +81,10 @@ class ExcludedHosts:
         return {host: str(document.get("why", "unknown")) for host, document in documents.items()}
 
     def readmit_hosts(self, controller: Controller, system: SystemFile, options: Sequence[str] = ()) -> dict[str, str]:
-        """Readmit excluded hosts that are idle and pass a health check, and any host after an hour; return the reason by host.
+        """Readmit excluded hosts that pass a health check or have been excluded for an hour, and return the reason by host.
 
-        The check is a job of one task on the host, with the command that lists its devices, or `true`. A host that fails once
-        more after it has passed is excluded for the whole hour. No two processes check at the same time.
+        The check runs on idle hosts. It is a job with one task that runs the command which lists the devices, or `true`. A host
+        that fails again after it has passed the check is excluded for the whole hour. Only one process checks at a time.
 
         Args:
             controller: controller that reports the state of the hosts.
@@ -97,7 +96,7 @@ class ExcludedHosts:
         for host in self.read_current():
             document = read_json(self.path(host))
             if now_s - document.get("time_s", 0.0) >= _EXCLUSION_S:
-                due[host] = f"after {_EXCLUSION_S / 60:g} minutes"
+                due[host] = f"its exclusion ended after {_EXCLUSION_S / 60:g} minutes"
             elif (
                 document.get("times", 1) < 2
                 and now_s - document.get("checked_s", document["time_s"]) >= _CHECK_INTERVAL_S
@@ -124,7 +123,8 @@ class ExcludedHosts:
         if not usable_hosts:
             reasons = "; ".join(f"{host}: {reason}" for host, reason in reasons_by_host.items())
             raise FabricError(
-                f"every host of {system.name} is excluded ({reasons}); when they work again: rm {self.directory}/excluded/*.json"
+                f"all hosts of system {system.name} are excluded ({reasons}); once they work again, remove the exclusions: "
+                f"rm {self.directory}/excluded/*.json"
             )
         return usable_hosts
 
@@ -144,10 +144,10 @@ class ExcludedHosts:
             return ""
         srun_options = (f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--immediate=10", "--time=2", "--input=none")
         command = system.slurm.devices_command or ("true",)
-        # A job of its own, also where the campaign itself runs in one.
+        # The check must be a separate job, even if the campaign itself runs in a job.
         srun = ("env", "--unset=SLURM_JOB_ID", "--unset=SLURM_JOBID", "srun", "--job-name=campaign-health")
         answer = controller.slurm(*srun, *srun_options, *options, *command, timeout_s=_HEALTH_TIMEOUT_S)
-        return "Slurm says idle, and a job ran there" if answer.is_success else ""
+        return "Slurm reports it as idle, and a test job ran on it" if answer.is_success else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class ChangedHosts:
     def read(self) -> dict[str, tuple[str, ...]]:
         """Return the changed hosts by lease id."""
         documents = {path.stem: read_json(path) for path in sorted((self.directory / "changed").glob("*.json"))}
-        # One that is empty was restored meanwhile.
+        # A document is empty if its hosts were restored in the meantime.
         return {lease_id: tuple(document["hosts"]) for lease_id, document in documents.items() if document}
 
     def remove(self, lease_id: str) -> None:

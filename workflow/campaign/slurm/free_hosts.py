@@ -1,4 +1,4 @@
-"""Hosts on which a job could start now, so that nothing is composed for a job that then waits in the queue."""
+"""Search for hosts on which a job could start now, so that nothing is composed for a job that would wait in the queue."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from campaign.common import files
 from campaign.common.errors import HostFailed, LaunchError
+from campaign.common.wording import pluralize
 from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.excluded_hosts import is_outage
 from campaign.slurm.strategies.controller import Controller, Node
@@ -16,7 +17,7 @@ from campaign.spec.system_file import SystemFile
 
 _RESERVED_STATES = frozenset({"reserved", "maint", "maintenance"})
 _POLL_INTERVAL_S = 1.0
-_OUTAGE_TIMEOUT_S = 600.0  # a maintenance takes longer: the same command goes on after it
+_OUTAGE_TIMEOUT_S = 600.0  # Maintenance takes longer. The user then repeats the command after it.
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class FreeHosts:
         system: system file with the hosts.
         slurm: runner of Slurm commands.
         directory: directory that the processes of a campaign share; one of them queries Slurm per poll interval.
-        say: callback for messages.
+        report: callback for messages.
     """
 
     system: SystemFile
@@ -37,7 +38,7 @@ class FreeHosts:
 
     @property
     def is_needed(self) -> bool:
-        """True if devices are attached before the job is submitted, to hosts that nothing else reserves for the job."""
+        """True if devices are attached before the job is submitted, and nothing else reserves the hosts for the job."""
         settings = self.system.slurm
         return self.system.launcher == "slurm" and settings.strategy == "static" and self.system.pins_hosts
 
@@ -46,14 +47,16 @@ class FreeHosts:
     ) -> tuple[str, ...]:
         """Wait until enough hosts are free for a job and return the free hosts.
 
-        Hosts that are unknown to Slurm count as free, because Slurm refuses a job for them with its own message. Raises
-        HostFailed if there can never be enough because hosts are down or drained. If all hosts of the system are, no host is
-        at fault; LaunchError is then raised after ten minutes.
+        Hosts that are unknown to Slurm count as free, because Slurm refuses a job for them with its own message.
 
         Args:
             hosts: names of the hosts to choose from; empty means all hosts of the system.
             count: number of hosts needed.
-            able: predicate that accepts or rejects the free hosts, which differ in the devices they have and can get.
+            is_acceptable: predicate on the free hosts, which differ in the devices that they have and can get.
+
+        Raises:
+            HostFailed: Too many hosts are down or drained.
+            LaunchError: All hosts of the system have been down or drained for ten minutes, so no single host is at fault.
         """
         until_s = time.monotonic() + _OUTAGE_TIMEOUT_S
         names = tuple(hosts) or tuple(name for group in self.system.hosts for name in group.names())
@@ -73,15 +76,15 @@ class FreeHosts:
             if not busy_hosts or len(free) + len(busy_hosts) < count:
                 failure_text = "; ".join(f"{name} ({reason})" for name, reason in failures.items())
                 if not is_outage(self.system, failures):
-                    raise HostFailed(f"no jobs can run on {failure_text}", failures)
+                    raise HostFailed(f"jobs cannot run on {failure_text}", failures)
                 if time.monotonic() >= until_s:
                     raise LaunchError(
-                        f"no jobs can run on any host of {self.system.name}, for {_OUTAGE_TIMEOUT_S:g} s: {failure_text}"
+                        f"no host of system {self.system.name} could run jobs for {_OUTAGE_TIMEOUT_S:g} s: {failure_text}"
                     )
             message = ", ".join(f"{name} ({'+'.join(sorted(nodes[name].state))})" for name in busy_hosts or failures)
             if message != last_message:
                 last_message = message
-                self.report(f"nothing is composed until {count} fitting hosts are free; not free: {message}")
+                self.report(f"composition waits for {pluralize(count, 'suitable free host')}; not free: {message}")
             time.sleep(min(_POLL_INTERVAL_S, self.system.slurm.poll_s))
 
     def _is_free(self, node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""The hosts that Slurm finds unwell, and what that means for a job."""
+"""Faults of hosts that Slurm reports, and their consequences for a job."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from campaign.spec.system_file import SystemFile
 
 @dataclass(frozen=True)
 class HostFaults:
-    """The faults of a system's hosts. Every method asks Slurm."""
+    """Faults of a system's hosts. Every method queries Slurm."""
 
     system: SystemFile
     slurm: SlurmCommands
 
     def is_outage(self) -> bool:
-        """Return whether no host is well, so that another job would not start either."""
+        """Return whether all hosts have faults, so that another job could not start either."""
         return is_outage(self.system, self._read_faults())
 
     def select_failed(self, hosts: Collection[str]) -> dict[str, str]:
-        """Return the fault of each of these hosts that is unwell while others are well."""
+        """Return the fault of each of these hosts that has one, or an empty dict if all hosts of the system have faults."""
         faults = self._read_faults() if hosts else {}
-        # A fault of all hosts is no fault of one of them.
+        # If all hosts have faults, the cause is something that they share.
         return {} if is_outage(self.system, faults) else {host: faults[host] for host in hosts if host in faults}
 
     def find_missing(self, state: JobState, pinned_hosts: Sequence[str]) -> list[str]:
@@ -34,16 +34,16 @@ class HostFaults:
         broken_hosts = {name for name, node in self._read_nodes().items() if node.is_broken}
         if pinned_hosts:
             return [host for host in pinned_hosts if host in broken_hosts]
-        # Any of the hosts that the reason lists would do, so all of them must be broken.
+        # Slurm could use any of the hosts that the reason lists, so the job is blocked only if all of them are broken.
         return list(state.hosts) if {*state.hosts} <= broken_hosts else []
 
     def _read_nodes(self) -> dict[str, Node]:
         return parse_nodes(self.slurm(*NODES_COMMAND).out)
 
     def _read_faults(self) -> dict[str, str]:
-        """Return the fault of every unwell host. Hosts that a controller awaits after its start are no such hosts."""
+        """Return the fault of every host that has one. Hosts that a controller awaits after its start have none."""
         return {
-            name: f"Slurm says {', '.join(sorted(node.state))}{node.reason and f': {node.reason}'}"
+            name: f"Slurm reports {', '.join(sorted(node.state))}{node.reason and f': {node.reason}'}"
             for name, node in self._read_nodes().items()
             if node.is_broken or any("reboot" in word for word in node.state)
         }

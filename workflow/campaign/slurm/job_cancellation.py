@@ -1,4 +1,4 @@
-"""Cancellation of a job, up to its end."""
+"""Cancellation of a job, including the wait for its end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from campaign.slurm.commands import SlurmCommands
 from campaign.slurm.poll import QueuePoll
 from campaign.slurm.submitter import Submission
 
-MAX_CANCEL_S = 90.0  # KillWait, and a slow epilog
+MAX_CANCEL_S = 90.0  # covers Slurm's KillWait and a slow epilog
 MIN_PAUSE_S = 0.1
 MAX_PAUSE_S = 10.0
 
 
 def cancel_job(submission: Submission, results: Results, slurm: SlurmCommands, poll: QueuePoll) -> bool:
-    """Cancel a job and wait for its end. Return False if it is still there after MAX_CANCEL_S.
+    """Cancel a job and wait for its end. Return False if the job still exists after MAX_CANCEL_S.
 
-    Another job that got the same number later is left alone.
+    Another job that got the same id later is not cancelled.
     """
     pause_s, began_s, deadline = MIN_PAUSE_S, time.time(), time.monotonic() + MAX_CANCEL_S
     job = submitted_jobs.read(results, submission.lease)
@@ -29,7 +29,7 @@ def cancel_job(submission: Submission, results: Results, slurm: SlurmCommands, p
             return True
         if is_queued and not is_cancelled:
             answer = slurm("scancel", job.job_id)
-            is_cancelled = answer.is_success or "Invalid job id" in answer.err  # it has ended meanwhile
+            is_cancelled = answer.is_success or "Invalid job id" in answer.err  # the job has just ended
         if time.monotonic() > deadline:
             return False
         time.sleep(pause_s)
@@ -38,7 +38,7 @@ def cancel_job(submission: Submission, results: Results, slurm: SlurmCommands, p
 
 
 def _is_queued(job: submitted_jobs.SubmittedJob, slurm: SlurmCommands, poll: QueuePoll, began_s: float) -> bool | None:
-    """Return whether a job is queued or runs, or None if no poll since `began_s` (Unix seconds) tells.
+    """Return whether a job is queued or running, or None if no poll since `began_s` (Unix seconds) shows it.
 
     All processes that cancel jobs share the polls.
     """
@@ -48,5 +48,5 @@ def _is_queued(job: submitted_jobs.SubmittedJob, slurm: SlurmCommands, poll: Que
         return True
     if not snapshot.reachable or snapshot.asked_s < began_s:
         return None
-    # A job that the poll does not show may be another user's.
+    # The poll does not show jobs of other users.
     return shown_job is None and submitted_jobs.query_is_queued(job, slurm)

@@ -1,12 +1,12 @@
-"""Decides about each job that a lease waits for, from its state.
+"""Decision for each job that a lease waits for, by the state of the job.
 
 state of the job                       decision
 ------------------------------------   --------------------------------------------------------------------
-done (the result is there)             the result is read
-not alive (ended, lost)                give up; unwell hosts of the job or of the composition have failed
-stuck for `latency_s`                  give up as well, but not while no host of the system is well
-queued again after it ran              unwell hosts that it ran on have failed; give up if hosts are pinned
-queued, held by a person               wait without a limit
+done (the result exists)               read the result
+not alive (ended, lost)                give up; faulty hosts of the job or of the composition have failed
+stuck for `latency_s`                  give up as well, unless all hosts of the system have faults
+queued again after it ran              faulty hosts that it ran on have failed; give up if hosts are pinned
+queued, held by a user                 wait without a limit
 queued                                 wait for hosts
 running, completing, just submitted    wait
 """
@@ -28,7 +28,7 @@ from campaign.spec.system_file import SystemFile
 
 
 class JobMonitor:
-    """Watches the jobs that one process waits for."""
+    """Monitor of the jobs that one process waits for."""
 
     def __init__(self, system: SystemFile, results: Results, slurm: SlurmCommands, poll: QueuePoll) -> None:
         self._system = system
@@ -40,16 +40,16 @@ class JobMonitor:
         self._last_hosts: dict[str, tuple[str, ...]] = {}
 
     def check_driver(self, submission: Submission) -> DriverStatus:
-        """Return the status of a driver by the table of this module."""
+        """Return the status of a driver, as the table of this module defines it."""
         job_id, state = submission.job_id, self.judge_job(submission)
-        words = f"job {job_id}: {state.words}"
+        words = f"job {job_id} {state.words}"
         if state.done:
             return DriverStatus(True, words)
         if not state.alive:
             pinned_hosts = list_pinned_hosts(self._system, submission.request)
             return DriverStatus(False, words, self._faults.select_failed({*state.hosts, *pinned_hosts}))
         if state.state in QUEUED_STATES:
-            # The hosts that it ran on before count once.
+            # A failure of the hosts that the job ran on before is reported only once.
             failures = self._faults.select_failed(self._last_hosts.pop(job_id, ()))
             # Slurm starts the job on other hosts unless its hosts are pinned.
             is_alive = not (failures and self._system.pins_hosts)
@@ -59,11 +59,11 @@ class JobMonitor:
         return DriverStatus(True, words)
 
     def judge_job(self, submission: Submission) -> JobState:
-        """Return the state of a job by the shared poll; a job that cannot start is not alive."""
+        """Return the state of a job from the shared poll. A job that cannot start is not alive."""
         job_id, snapshot = submission.job_id, self._poll.take_snapshot()
         job = submitted_jobs.read(self._results, submission.lease)
         shown_job = snapshot.jobs.get(job_id)
-        # The accounting is asked only for jobs that have left the queue, so that it does not show another job of this number.
+        # Accounting is queried only for jobs that have left the queue, so it cannot show another job with the same id.
         is_another = job is not None and shown_job is not None and shown_job.queued and not job.is_shown_by(shown_job)
         state = judge_job_state(
             job_id,
@@ -79,7 +79,7 @@ class JobMonitor:
         return self._give_up_if_stuck(submission, state, snapshot.asked_s)
 
     def _give_up_if_stuck(self, submission: Submission, state: JobState, polled_s: float) -> JobState:
-        """Return the state of a job as not alive if every poll of a while found that it cannot start."""
+        """Return the state of a job, changed to not alive if every poll within `latency_s` found that it cannot start."""
         job_id = submission.job_id
         if not state.stuck:
             self._stuck_since_s.pop(job_id, None)
@@ -90,12 +90,14 @@ class JobMonitor:
             return replace(state, alive=False)
         missing = self._faults.find_missing(state, list_pinned_hosts(self._system, submission.request))
         if not missing:
-            self._stuck_since_s[job_id] = polled_s  # so that the hosts are not asked for again at once
+            self._stuck_since_s[job_id] = polled_s  # delays the next query of the hosts
             return state
-        words = f"cannot start: hosts that it needs are down or drained: {', '.join(missing)}; it {state.words}"
+        words = (
+            f"cannot start, because hosts that it needs are down or drained ({', '.join(missing)}); it {state.words}"
+        )
         return replace(state, alive=False, words=words)
 
     def _is_stuck_for_long(self, job_id: str, polled_s: float) -> bool:
-        # A controller that has just restarted takes all hosts for down until it hears from them.
+        # A controller that has just restarted reports all hosts as down until they respond.
         stuck_s = polled_s - self._stuck_since_s.setdefault(job_id, polled_s)
         return stuck_s > 0 and stuck_s >= self._system.slurm.latency_s

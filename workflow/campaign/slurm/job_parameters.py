@@ -1,4 +1,4 @@
-"""The parameters that sbatch gets for the job of a lease: options of the site, hosts, and a time limit."""
+"""Parameters of sbatch for the job of a lease: options of the site, hosts, and a time limit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,15 @@ _OPTIONS_THAT_CHANGE_LIMITS = frozenset({"time", "partition", "qos", "clusters",
 
 
 class JobParameters:
-    """Builds the sbatch parameters of a campaign's jobs. report_once: reports a message that differs from the last one."""
+    """Builder of the sbatch parameters for the jobs of a campaign.
+
+    Args:
+        campaign: campaign of the jobs.
+        results: results directory.
+        slurm: runner of Slurm commands.
+        report: callback for messages.
+        report_once: callback for messages that ignores a message equal to the last one.
+    """
 
     def __init__(
         self,
@@ -53,7 +61,7 @@ class JobParameters:
         self._report_once = report_once
 
     def build(self, request: DriverRequest) -> dict[str, Any]:
-        """Build the parameters for the job of a lease (see `slurm.sbatch_options`)."""
+        """Build the parameters for the job of a lease (see `build_sbatch_parameters`)."""
         system = self._campaign.system
         plan = read_lease_plan(Path(request.lease_plan))
         plan_options = parse_slurm_options(plan.slurm)
@@ -68,12 +76,12 @@ class JobParameters:
             time_min=self._limit_time(options, self._estimate_time_min(request, plan)),
             hosts=hosts,
             excluded_hosts=() if hosts else ExcludedHosts(self._results.slurm_state.resolve()).read_current(),
-            # `begin` of the strategy got the id of the lease; the request has the id of one use of it.
+            # The strategy identifies the lease by this id, as in its method `begin`.
             further=open_strategy(system, self._slurm, self._report).options(lease_id(self._results, request.lease)),
         )
 
     def build_comment(self, request: DriverRequest, parameters: dict[str, Any]) -> str:
-        """Build the comment of a job, which a ResumeProgram reads."""
+        """Build the comment of a job. Slurm's ResumeProgram reads it."""
         configuration = parameters["job_name"].partition("/")[2]
         return (
             f"campaign={request.lease_plan} results={self._results.root.resolve()} configuration={configuration} "
@@ -81,21 +89,21 @@ class JobParameters:
         )
 
     def _estimate_time_min(self, request: DriverRequest, plan: LeasePlan) -> int:
-        """Return the minutes that the runs of a lease without a record need."""
+        """Estimate the minutes that the runs of a lease without a record need."""
         known_runs = read_recorded_runs(
             RecordStore(self._results.directory), skip_implied=self._campaign.protocol.skip_implied
         )
         missing = known_runs.list_missing_runs(plan.work)
         longest_s = sum(cell.settings.time_limit_s for cell, _ in missing)
-        # A run has outlasted the forecast, so the forecast does not count.
+        # The forecast is ignored if a run has taken longer than predicted.
         is_outlasted = FirstRunFile(self._results.work_directory(request.lease)).was_cut_short()
         expected_s = None if is_outlasted else _scale_forecast(plan.forecast, len(missing))
         return compute_time_limit_min(expected_s, longest_s)
 
     def _limit_time(self, options: SlurmOptions, time_min: int) -> int:
-        """Limit the time of a job to what its partition allows; the driver continues in another job.
+        """Limit the time of a job to the limit of its partition. The driver then continues in another job.
 
-        Raises ConfigError if the system file sets a longer time.
+        Raises ConfigError if the system file sets a longer time than the partition allows.
         """
         if options.qos or _OPTIONS_THAT_CHANGE_LIMITS & options.additional.keys():
             return time_min
@@ -104,13 +112,13 @@ class JobParameters:
             return time_min
         if options.time_min is not None and options.time_min > limit_min:
             raise ConfigError(
-                f"system {self._campaign.system.name}: slurm: time_min is {options.time_min} min, and partition "
-                f"{options.partition or '(the default)'} allows {limit_min} min at most; lower or remove `slurm.time_min`"
+                f"system {self._campaign.system.name}: slurm: time_min is {options.time_min} min, but partition "
+                f"{options.partition or '(the default)'} allows at most {limit_min} min; lower or remove `slurm.time_min`"
             )
         return min(time_min, limit_min)
 
     def _read_time_limits(self) -> str:
-        """Return Slurm's answer to TIME_LIMITS, which the processes of a campaign share for a while."""
+        """Return the output of TIME_LIMITS. The processes of a campaign share it for MAX_TIME_LIMITS_AGE_S."""
         path = self._results.slurm_state.resolve() / "time_limits.json"
         with files.hold_lock(path.with_suffix(".lock")):
             document = files.read_json(path)
@@ -120,24 +128,24 @@ class JobParameters:
         return str(document["answer"])
 
     def _warn_of_short_job(self, plan: LeasePlan, options: SlurmOptions) -> None:
-        """Report before anything is submitted that a job will be shorter than one of its runs."""
+        """Report if the time limit of a job is shorter than one of its runs."""
         limit_min, expected_s = options.time_min, _scale_forecast(plan.forecast, runs=1)
         if limit_min is not None and expected_s is not None and expected_s > 60 * limit_min:
             self._report_once(
-                f"a run of {plan.configuration.name} is expected to take {expected_s / 60:.3g} min, longer than its whole job "
-                f"(slurm.time_min: {limit_min}): it will be recorded as time_limit; raise or remove slurm.time_min"
+                f"a run of {plan.configuration.name} is expected to take {expected_s / 60:.3g} min, but its job may take only "
+                f"{limit_min} min (slurm.time_min), so the run will be recorded as time_limit; raise or remove slurm.time_min"
             )
 
 
 def list_pinned_hosts(system: SystemFile, request: DriverRequest) -> list[str]:
-    """Return the hosts of the composition; empty if Slurm chooses the hosts."""
+    """Return the hosts of the composition, or an empty list if Slurm chooses the hosts."""
     if request.composition is None or not system.pins_hosts:
         return []
     return [host.name for host in Composition.from_document(request.composition).hosts]
 
 
 def _scale_forecast(forecast: LeaseForecast | None, runs: int) -> float | None:
-    """Return the expected duration (s) of some runs of a lease, or None if it is unknown."""
+    """Return the expected duration in seconds of this number of runs of a lease, or None if it is unknown."""
     if forecast is None or not forecast.runs or forecast.runs_s is None:
         return None
     return forecast.runs_s * min(1.0, runs / forecast.runs)

@@ -1,7 +1,7 @@
 """Submission of a campaign's jobs, one process at a time.
 
-Each lease has a process that submits its job under the lock `submit.lock`. When Slurm takes no more jobs, all processes wait
-together (`waits.json`), and one of them tries again after a while.
+Each lease has a process that submits its job under the lock `submit.lock`. When Slurm accepts no more jobs, all processes wait
+(`waits.json`), and one of them tries again after the poll interval.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _PASSING_REFUSALS = ("wait", "transient")
 
 @dataclass(frozen=True)
 class SharedWait:
-    """The wait of all processes of a campaign until the next attempt to submit, in a file."""
+    """Wait of all processes of a campaign until the next attempt to submit, stored in a file."""
 
     file: Path
     interval_s: float
 
     def start(self, reason: str) -> None:
-        """Keep all processes from an attempt until the next poll of the queue."""
+        """Make all processes wait for one poll interval before the next attempt."""
         files.write_json(self.file, {"words": reason, "until_s": time.time() + self.interval_s})
 
     def read(self) -> tuple[str, float]:
-        """Return the reason of the wait and its remaining seconds; empty and 0 if a process may try."""
+        """Return the reason of the wait and its remaining seconds, or ("", 0.0) if a process may submit."""
         document = files.read_json(self.file)
         remaining_s = document.get("until_s", 0.0) - time.time()
-        # Clocks of login nodes differ: no wait is longer than one interval.
+        # The clocks of login nodes differ, so a wait that seems longer than one interval is ignored.
         return (document["words"], remaining_s) if 0 < remaining_s <= self.interval_s else ("", 0.0)
 
 
 class JobQueue:
-    """The queue of Slurm as the leases of one campaign use it."""
+    """Access of one campaign's leases to the queue of Slurm."""
 
     def __init__(
         self,
@@ -65,15 +65,16 @@ class JobQueue:
         self._wait = SharedWait(directory / "waits.json", campaign.system.slurm.poll_s)
 
     def submit(self, request: DriverRequest, queue_s: float) -> Submission:
-        """Submit the job of a lease, and wait up to `queue_s` seconds while Slurm takes no more jobs.
+        """Submit the job of a lease, and wait up to `queue_s` seconds while Slurm accepts no more jobs.
 
-        Raises ConfigError or LaunchError if Slurm refuses the job or the lease has one, and StillQueued after `queue_s`.
+        Raises ConfigError or LaunchError if Slurm refuses the job, LaunchError if the lease already has a job, and
+        StillQueuedError after `queue_s`.
         """
         deadline = time.monotonic() + queue_s
         earlier = self._submissions.read(request.lease)
         if earlier is not None:
             raise LaunchError(
-                f"job {earlier.job_id} of an earlier driver is still there; 'scancel {earlier.job_id}' ends it"
+                f"job {earlier.job_id} of an earlier driver still exists; end it with 'scancel {earlier.job_id}'"
             )
         parameters = self._parameters.build(request)
         while (submission := self._submissions.read(request.lease)) is None:
@@ -84,7 +85,7 @@ class JobQueue:
             reason, remaining_s = self._wait.read()
             self._report_once(reason)
             if time.monotonic() > deadline:
-                raise StillQueuedError(reason or "Slurm takes no more jobs")
+                raise StillQueuedError(reason or "Slurm accepts no more jobs")
             time.sleep(max(MIN_RETRY_S, min(remaining_s, deadline - time.monotonic())))
         return submission
 
@@ -110,7 +111,7 @@ class JobQueue:
             return
         max_jobs = self._campaign.system.slurm.max_jobs
         if max_jobs is not None and self.count_jobs() >= max_jobs:
-            self._wait.start(f"max_jobs is {max_jobs}, and so many jobs are queued; waiting until some have ended")
+            self._wait.start(f"the limit of {max_jobs} jobs is reached (slurm.max_jobs); waiting until some have ended")
             return
         comment = self._parameters.build_comment(request, parameters)
         refusal = self._submissions.submit(self._make_driver(request), parameters, comment)
@@ -121,20 +122,20 @@ class JobQueue:
         self._wait.start(refusal.words)
 
     def _describe_refusal(self, refusal: Refusal, request: DriverRequest, parameters: dict[str, Any]) -> CampaignError:
-        """Return the error for a refusal: ConfigError for a mistake of the system file, otherwise LaunchError."""
+        """Return the error for a refusal: ConfigError for a mistake in the system file, otherwise LaunchError."""
         error_class: type[CampaignError] = LaunchError
         message = f"sbatch refused {parameters['job_name']}: {refusal.words}"
         if refusal.kind == "mistake":
             error_class = ConfigError
             hosts = parameters.get("nodelist")
-            request_text = f", which asks for {hosts}" if hosts else ""
+            request_text = f", which requests {hosts}" if hosts else ""
             message = f"system {self._campaign.system.name}: slurm: {request.lease}{request_text}: {refusal.words}"
         return error_class(message + self._list_alternatives(refusal.key))
 
     def _list_alternatives(self, key: str) -> str:
-        """Return what the site offers for a key of `slurm`, as the end of a message."""
+        """Return the values that the site offers for a key of `slurm`, as the end of a message."""
         if key not in SINFO_COLUMNS:
             return ""
         noun, sinfo_format = SINFO_COLUMNS[key]
         values = sorted(set(self._submissions.slurm("sinfo", "--noheader", f"--format={sinfo_format}").out.split()))
-        return f"; {noun} here: {', '.join(values)}" if values else ""
+        return f"; available {noun}: {', '.join(values)}" if values else ""

@@ -1,7 +1,7 @@
-"""Submission of the job of one lease through submitit: no job is lost, and none is submitted twice.
+"""Submission of the job of one lease through submitit. No job is lost, and none is submitted twice.
 
-A submission is written to the lease's `job.json` before sbatch is called, and its token is part of the job's comment. So whoever
-comes after a crash finds the job. Each submission has a folder of its own, which is named by the token.
+A submission is written to the lease's `job.json` before sbatch is called, and its token is part of the job's comment. After a
+crash, another process finds the job by this token. Each submission has its own folder, which is named by the token.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from campaign.slurm.submitted_jobs import SubmittedJob
 from campaign.slurm.submitter import ReportingDriver, Submission, Submittable
 
 _SITE = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
-_SBATCH_S = 15.0  # as long as an sbatch may be on its way after its caller was killed
+_SBATCH_S = 15.0  # An sbatch may still submit its job for this long after its caller was killed.
 
 
 class UnansweredSubmission(LaunchError):
-    """Slurm cannot be asked just now what became of a submission."""
+    """Error for a submission whose outcome is unknown because Slurm does not answer."""
 
 
 class JobSubmissions:
-    """The submissions of one campaign, with their folders in the directory that its processes share."""
+    """Submissions of one campaign, with their folders in the directory that its processes share."""
 
     def __init__(self, results: Results, slurm: SlurmCommands, poll: QueuePoll) -> None:
         self.results = results
@@ -47,7 +47,7 @@ class JobSubmissions:
         self.poll = poll
 
     def submit(self, driver: Submittable, parameters: dict[str, Any], comment: str) -> Refusal | None:
-        """Submit a driver. Return None once its job is written down, otherwise why Slurm took none."""
+        """Submit a driver and record its job. Return None on success, otherwise the refusal of Slurm."""
         token = secrets.token_hex(8)
         folder = self.directory / token
         files.make_private_directory(folder)
@@ -61,7 +61,7 @@ class JobSubmissions:
             return Refusal("transient", str(error))
         except LaunchError as error:
             refusal = parse_refusal(str(error))
-            # Otherwise Slurm may have taken it all the same, and the answer was lost: `settle` looks for it.
+            # In all other cases Slurm may have accepted the job although its answer was lost. `settle` then looks for the job.
             if refusal.kind in ("wait", "mistake"):
                 shutil.rmtree(folder, ignore_errors=True)
                 submitted_jobs.remove(self.results, job.lease)
@@ -72,14 +72,14 @@ class JobSubmissions:
         return None
 
     def read(self, lease: str) -> Submission | None:
-        """Return the submission of a lease whose job is known, or None."""
+        """Return the submission of a lease, or None if no job of the lease is known."""
         job = submitted_jobs.read(self.results, lease)
         return Submission(job.request, job.job_id, Path(job.folder)) if job else None
 
     def settle(self, lease: str) -> None:
-        """Find the job of a submission whose process was killed or got no answer, or forget the submission.
+        """Find the job of a submission whose process was killed or got no answer.
 
-        Raises UnansweredSubmission if Slurm does not answer.
+        The submission is removed if it has no job. Raises UnansweredSubmission if Slurm does not answer.
         """
         job = submitted_jobs.read_unanswered(self.results, lease)
         if job is None:
@@ -89,20 +89,22 @@ class JobSubmissions:
         job_id = self._find_job(folder)
         if job_id is None:
             shutil.rmtree(folder, ignore_errors=True)
-            files.make_private_directory(folder)  # a controller may remember later what it was killed over
+            files.make_private_directory(
+                folder
+            )  # A controller that was killed may still remember the job after its restart.
             submitted_jobs.remove(self.results, lease)
             return
-        for path in folder.glob("*.pkl"):  # the job looks for it under this name, for a minute
+        for path in folder.glob("*.pkl"):  # The job looks for the file under this name, for one minute.
             path.rename(folder / f"{job_id}_submitted.pkl")
         self._write_down(job, job_id)
 
     def count_unseen(self, snapshot: QueueSnapshot) -> int:
-        """Count the jobs that were submitted after a look at the queue, so that it does not show them."""
+        """Count the jobs that were submitted after a snapshot was taken, and that it therefore does not show."""
         jobs = submitted_jobs.read_all(self.results)
         return sum(job.submitted_s >= snapshot.asked_s and job.job_id not in snapshot.jobs for job in jobs)
 
     def list_left_behind(self, snapshot: QueueSnapshot) -> Iterator[str]:
-        """List the campaign's jobs in the queue that have left no result and that no lease waits for."""
+        """Yield the ids of the campaign's queued jobs that have no result and that no lease waits for."""
         awaited_ids = {Path(job.folder).name for job in submitted_jobs.read_all(self.results)}
         for job in snapshot.jobs.values():
             folder = self.directory / (submitted_jobs.parse_token(job.comment) or "none")
@@ -122,7 +124,7 @@ class JobSubmissions:
         snapshot = self.poll.take_snapshot(fresh=True)
         if not snapshot.reachable:
             raise UnansweredSubmission(
-                f"Slurm does not answer ({snapshot.problem}), so it is not known whether a job was submitted"
+                f"Slurm does not answer ({snapshot.problem}), so it is unknown whether a job was submitted"
             )
         for job in snapshot.jobs.values():
             if submitted_jobs.parse_token(job.comment) == folder.name:
@@ -131,26 +133,27 @@ class JobSubmissions:
 
     def _write_down(self, job: SubmittedJob, job_id: str) -> None:
         self.poll.watch_job(job_id)
-        # A look at the queue that began before sbatch had answered need not show the job.
+        # A poll that began before sbatch answered need not show the job.
         submitted_jobs.write(self.results, replace(job, job_id=job_id, submitted_s=time.time()))
 
 
 def call_sbatch(folder: Path, driver: Submittable, parameters: dict[str, Any], comment: str) -> str:
-    """Submit a driver through submitit, and return the id of its job. Raises LaunchError with the words of sbatch.
+    """Submit a driver through submitit, and return the id of its job.
 
-    Raises UnansweredSubmission if the answer is not understood: Slurm may have taken the job.
+    Raises LaunchError with the message of sbatch if the job is refused, and UnansweredSubmission if the answer is not
+    understood. In the latter case Slurm may have accepted the job.
     """
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    # The batch script becomes the driver: so the warning before a time limit reaches it.
+    # `exec` replaces the batch script by the driver, so that the warning before a time limit reaches the driver.
     executor = SlurmExecutor(folder=folder, python=f"exec {shlex.quote(sys.executable)}")
     executor.update_parameters(**parameters, comment=comment)
     try:
-        # submitit prints what sbatch said; so do we, once.
+        # submitit prints the message of sbatch, but this program reports it as well.
         with without_personal_defaults(), redirect_stderr(io.StringIO()):
             return str(executor.submit(ReportingDriver(driver, folder)).job_id)
-    except FailedSubmissionError as error:  # sbatch has ended well, and said something else than the number of a job
+    except FailedSubmissionError as error:  # sbatch succeeded, but its output contains no job id.
         raise UnansweredSubmission(str(error).splitlines()[0]) from error
     except (FailedJobError, OSError) as error:
         raise LaunchError(str(error)) from error
@@ -158,7 +161,7 @@ def call_sbatch(folder: Path, driver: Submittable, parameters: dict[str, Any], c
 
 @contextmanager
 def without_personal_defaults() -> Iterator[None]:
-    """Run a block without variables that sbatch takes for options: a person's defaults, and those of the job around this."""
+    """Run a block without the variables that sbatch reads as options, from the user or from a surrounding job."""
     in_job = "SLURM_JOB_ID" in os.environ
     personal = {
         name: value

@@ -1,4 +1,7 @@
-"""Hosts as Slurm lists them: partitions, features and generic resources of each. `strategies.controller` has what they do now."""
+"""Hosts as Slurm lists them, with partitions, features and generic resources.
+
+`campaign.slurm.strategies.controller` queries their current state.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,15 @@ LISTING = ("sinfo", "--Node", "--noheader", "--format=%N|%R|%T|%G|%f")
 
 @dataclass(frozen=True, slots=True)
 class ListedHost:
-    """A host of Slurm. state: in Slurm's words; gres: as in slurm.conf, such as `gpu:a100:4`."""
+    """A host as Slurm lists it.
+
+    Args:
+        name: name of the host.
+        partitions: partitions that contain the host.
+        state: state as Slurm prints it.
+        gres: generic resources as in slurm.conf, such as `gpu:a100:4`.
+        features: features of the host.
+    """
 
     name: str
     partitions: tuple[str, ...]
@@ -23,23 +34,24 @@ class ListedHost:
 
 
 def parse_features(constraint: str) -> tuple[str, ...]:
-    """Return the features that a value of `sbatch --constraint` names: all but the operators `& | , [ ] ( )` and counts (`*2`)."""
+    """Return the features in a value of `sbatch --constraint`, without the operators `& | , [ ] ( )` and counts (`*2`)."""
     words = re.split(r"[&|,()\[\]\s]+", re.sub(r"\*\d+", "", constraint))
     return tuple(dict.fromkeys(filter(None, words)))
 
 
 def parse_partitions(partition: str) -> tuple[str, ...]:
-    """Return the partitions that a value of `sbatch --partition` names; Slurm takes any of them."""
+    """Return the partitions in a value of `sbatch --partition`. Slurm may use any of them."""
     return tuple(dict.fromkeys(filter(None, partition.split(","))))
 
 
 def parse_time_limit_min(text: str, partition: str | None) -> int | None:
-    """Return the longest time in minutes that the partitions of a job allow, from the answer to TIME_LIMITS.
+    """Return the longest time in minutes that the partitions of a job allow, from the output of TIME_LIMITS.
+
+    The result is None if one of the partitions has no limit, or if none of them is listed.
 
     Args:
+        text: output of TIME_LIMITS.
         partition: value of `sbatch --partition`; None for the default partition, which sinfo marks with `*`.
-
-    Returns None if one of them has no limit, or none is listed.
     """
     names = () if partition is None else parse_partitions(partition)
     limits = [
@@ -52,7 +64,7 @@ def parse_time_limit_min(text: str, partition: str | None) -> int | None:
 
 
 def parse_listing(text: str) -> dict[str, ListedHost]:
-    """Parse the output of LISTING into hosts by name. A host of several partitions has several lines."""
+    """Parse the output of LISTING into hosts by name. A host in several partitions has several lines."""
     hosts: dict[str, ListedHost] = {}
     for name, partition, state, gres, features in split_rows(text, 5):
         feature_names = tuple(feature for feature in features.split(",") if feature)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import chain
 
 JOB_FORMAT = "--format=%i|%T|%r|%N|%j|%k"
-"""For squeue; what a person chose (name, comment) is last, as it may hold the separator."""
+"""Output format of squeue. Name and comment come last, because they may contain the separator."""
 
 ACCOUNTING_FORMAT = "--format=JobID,State,ExitCode,NodeList,Reason,JobName"
-"""For sacct with --parsable2; the comment is left out: it is only kept where AccountingStoreFlags says so."""
+"""Output format of sacct with --parsable2. It has no comment, because accounting stores comments only on some sites."""
 
 FINAL_STATES = frozenset(
     {
@@ -23,7 +23,7 @@ FINAL_STATES = frozenset(
         *("PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"),
     }
 )
-"""States that a job does not leave by itself; a requeued job is PENDING, or REQUEUED in the accounting."""
+"""States that a job does not leave by itself. A requeued job is PENDING, or REQUEUED in the accounting."""
 
 EMPTY_WORDS = frozenset({"(null)", "None", "none", "N/A", "n/a"})
 _STATE = re.compile(r"[A-Z][A-Z_]+")
@@ -42,7 +42,7 @@ class SlurmJob:
         name: name of the job.
         comment: comment of the job.
         exit_code: exit code of the batch script; the negative signal number if a signal ended it; None if unknown.
-        queued: True if the controller itself reported the job. Accounting may be late and show a job as RUNNING that has ended.
+        queued: True if the controller reported the job. Accounting may be late and show an ended job as RUNNING.
     """
 
     job_id: str
@@ -61,7 +61,7 @@ class SlurmJob:
 
 
 def parse_squeue(text: str) -> tuple[SlurmJob, ...]:
-    """Parse the output of `squeue --noheader` with JOB_FORMAT. Tasks of arrays are skipped: no lease is one."""
+    """Parse the output of `squeue --noheader` with JOB_FORMAT. Array tasks are skipped, because leases do not use them."""
     return tuple(
         SlurmJob(job_id, state, reason, parse_hosts_or_empty(nodes), name, comment)
         for job_id, state, reason, nodes, name, comment in split_rows(text, 6)
@@ -70,7 +70,7 @@ def parse_squeue(text: str) -> tuple[SlurmJob, ...]:
 
 
 def split_rows(text: str, columns: int) -> Iterator[list[str]]:
-    """Yield the cells of every line with this number of columns between `|`; words of Slurm for "nothing" become empty cells."""
+    """Yield the cells of every line that has this number of columns between `|`. Slurm's words for no value become ''."""
     for line in text.splitlines():
         cells = line.strip().split("|", columns - 1)
         if len(cells) == columns:
@@ -123,7 +123,7 @@ def expand_hosts(text: str) -> tuple[str, ...]:
 def parse_hosts_or_empty(text: str) -> tuple[str, ...]:
     """Expand a Slurm host list into host names; a list that cannot be parsed gives no hosts.
 
-    A job must not be overlooked because its host list is unreadable.
+    An unreadable host list must not hide a job.
     """
     try:
         return expand_hosts(text)
@@ -135,7 +135,7 @@ def _split_host_list(text: str) -> list[str]:
     """Split a host list at the commas outside of brackets."""
     parts = re.findall(r"(?:[^,\[\]\s]|\[[^\[\]\s]*\])+", text)
     if ",".join(parts) != text:
-        raise ValueError(f"not a list of hosts: '{text}'")
+        raise ValueError(f"'{text}' is not a list of hosts")
     return parts
 
 
@@ -155,7 +155,7 @@ def _expand_ranges(ranges: str) -> list[str]:
     for piece in ranges.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", piece)
         if match is None:
-            raise ValueError(f"not a range of numbers: '[{ranges}]'")
+            raise ValueError(f"'[{ranges}]' is not a range of numbers")
         first, last, step = match[1], match[2] or match[1], int(match[3] or 1)
         width = len(first)
         numbers += [f"{number:0{width}d}" for number in range(int(first), int(last) + 1, step)]

@@ -1,9 +1,9 @@
 """Poll of the job queue, made once per interval for a whole campaign, however many processes wait.
 
-The processes share a directory: `poll.json` is the last result, `poll.lock` is held by the process that polls, and `watched/`
-has an empty file for each job that a process waits for. A process that finds the last result too old polls; the others read
-it. A poll is one squeue, and one sacct when a watched job has left the queue and is not known to have ended. One Snakemake
-started all processes: they are on one machine and have one clock; if it is set, one more poll is made.
+The processes share a directory. `poll.json` is the last result, `poll.lock` is held by the process that polls, and `watched/`
+has an empty file for each job that a process waits for. A process polls if the last result is too old, otherwise it reads the
+result. A poll is one squeue call. An sacct call is added if a watched job has left the queue and is not known to have ended.
+One Snakemake starts all processes, so they share one machine and one clock. If the clock is set, one more poll is made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from campaign.slurm.parse import ACCOUNTING_FORMAT, JOB_FORMAT, SlurmJob, parse_
 
 _MAX_FRESH_AGE_S = 1.0
 _PERMISSION_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
-_MAX_DENIED_S = 60.0  # in which a server of files may come back from a fault
+_MAX_DENIED_S = 60.0  # A file server may recover from a fault within this time.
 _ACCOUNTING_DISABLED = "accounting storage is disabled"
 
 
@@ -31,10 +31,10 @@ class QueueSnapshot:
 
     Args:
         asked_s: time of the poll, in Unix seconds of this machine's clock.
-        reachable: True if the controller answered; otherwise `jobs` are the last known.
+        reachable: True if the controller answered; otherwise `jobs` holds the last known jobs.
         accounting: True if sacct can be queried; None if it was not needed yet or did not answer.
         problem: message of the command that did not answer.
-        jobs: jobs by id; a watched job that was seen to end stays.
+        jobs: jobs by id, including watched jobs that have ended.
     """
 
     asked_s: float
@@ -56,12 +56,14 @@ class QueuePoll:
         self._file = directory / "poll.json"
         self._lock = directory / "poll.lock"
         self._watched = directory / "watched"
-        self._denied_s: float | None = None  # since when the lock may not be opened
-        self._read_last: tuple[tuple[int, int], QueueSnapshot] | None = None  # by the file's inode and time
+        self._denied_s: float | None = None  # time of the first failure to open the lock
+        self._read_last: tuple[tuple[int, int], QueueSnapshot] | None = (
+            None  # inode and time of the file, and its content
+        )
         self._unshared: QueueSnapshot | None = None
 
     def watch_job(self, job_id: str) -> None:
-        """Watch a job, so that it is looked up in the accounting once it has left the queue. Idempotent."""
+        """Watch a job, so that accounting is queried for it after it has left the queue. Idempotent."""
         files.make_directory(self._watched)
         (self._watched / job_id).touch()
 
@@ -77,11 +79,12 @@ class QueuePoll:
             return frozenset()
 
     def take_snapshot(self, fresh: bool = False) -> QueueSnapshot:
-        """Return the last snapshot of the queue, or poll again if it is older than the interval (with `fresh`, than a second).
+        """Return the last snapshot of the queue, or poll again if it is too old.
 
-        Without `fresh`, the call does not wait for another process that is polling. If the directory cannot be used for the
-        moment, the last known jobs are returned as if the controller did not answer. Raises ConfigError if squeue is not
-        installed, and RecordError if the directory stays unwritable.
+        A snapshot is too old after the poll interval, or after one second if `fresh` is set. Without `fresh`, the call does not
+        wait for another process that is polling. While the directory cannot be used, the last known jobs are returned as if the
+        controller did not answer. Raises ConfigError if squeue is not installed, and RecordError if the directory stays
+        unwritable.
         """
         limit_s = min(_MAX_FRESH_AGE_S, self.interval_s) if fresh else self.interval_s
         latest = self._read_latest()
@@ -105,7 +108,7 @@ class QueuePoll:
             return replace(last, reachable=False, problem=f"{error.filename or self._lock}: {error.strerror or error}")
 
     def _refresh(self, limit_s: float) -> QueueSnapshot:
-        """Poll unless another process just has; the lock must be held."""
+        """Poll, unless another process has just polled. The lock must be held."""
         previous = self._read_latest()
         if previous is not None and self._is_new(previous, limit_s):
             return previous
@@ -113,12 +116,12 @@ class QueuePoll:
         try:
             files.write_json(self._file, asdict(latest))
             self._unshared = None
-        except OSError:  # remembered, so as not to ask again for an interval
+        except OSError:  # The snapshot is kept in memory, so that this process does not poll again within the interval.
             self._unshared = latest
         return latest
 
     def _query_slurm(self, previous: QueueSnapshot) -> QueueSnapshot:
-        # Before squeue: what is watched by now was submitted, so that squeue has to show it.
+        # This comes before squeue, because squeue must then show every job that is already watched.
         watched_ids, asked_s = self.list_watched(), self.clock()
         answer = self.slurm("squeue", "--me", "--states=all", "--noheader", JOB_FORMAT)
         if not answer.is_success:
@@ -133,7 +136,7 @@ class QueuePoll:
         return QueueSnapshot(asked_s, True, accounting, problem, ended_jobs | jobs)
 
     def _query_accounting(self, job_ids: frozenset[str]) -> tuple[bool | None, str, dict[str, SlurmJob]]:
-        """Query accounting for jobs, and return whether there is accounting (None if unknown), its error message, and the jobs."""
+        """Query accounting and return whether it is available (None if unknown), its error message, and the jobs."""
         try:
             options = ("--noheader", "--parsable2", "--allocations", ACCOUNTING_FORMAT)
             answer = self.slurm("sacct", f"--jobs={','.join(sorted(job_ids))}", *options)
@@ -157,9 +160,9 @@ class QueuePoll:
                 jobs = {
                     name: SlurmJob(**{**row, "hosts": tuple(row["hosts"])}) for name, row in document["jobs"].items()
                 }
-                # Hundreds of processes read it twice a second, and it changes once an interval.
+                # Hundreds of processes read the file twice per second, but it changes only once per interval.
                 self._read_last = (file.st_ino, file.st_mtime_ns), QueueSnapshot(**{**document, "jobs": jobs})
             snapshots = [self._unshared, self._read_last[1]]
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):  # none yet, or that of another version
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):  # no file yet, or a file of another version
             snapshots = [self._unshared]
         return max(filter(None, snapshots), key=lambda snapshot: snapshot.asked_s, default=None)

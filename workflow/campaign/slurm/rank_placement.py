@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from campaign.common.errors import LaunchError
+from campaign.common.wording import pluralize
 from campaign.emulators.hosts.cluster_spec import Cluster
 from campaign.emulators.hosts.emulation_plan import NOT_CROSSED, describe_links, link_rates
 from campaign.emulators.hosts.topology import INTERFACE, device_namespace
@@ -35,9 +36,7 @@ class SlurmPlacement:
         if system.emulation is not None and cluster is not None:
             self.links = describe_links(cluster.spec.rates, "root")
         elif system.emulation is not None:
-            reason = (
-                "the hosts of this Slurm are not emulated; start a cluster on emulated hosts with `campaign cluster up`"
-            )
+            reason = "the hosts of this Slurm cluster are not emulated; `campaign cluster up` starts a cluster on emulated hosts"
             self.links = describe_links(link_rates(system.emulation, system.links), None, reason)
 
     @property
@@ -73,7 +72,7 @@ class SlurmPlacement:
             port,
             prefixes,
             {host: ",".join(names) for host, names in names_by_host.items()} if kind and not kind.mask_per_rank else {},
-            # A site says its own interface in `slurm.environment`.
+            # A site sets its own interface in `slurm.environment`.
             {name: value for name, value in interface.items() if name not in self._system.slurm.environment},
             {
                 rank: device_environment
@@ -89,14 +88,15 @@ class SlurmPlacement:
         return () if crosses_links else (NOT_CROSSED,)
 
     def _locate_ranks(self, step: Step) -> list[tuple[str, str]]:
-        """Return host and port of each rank; the port is empty for a local device without a link and on real hosts."""
+        """Return host and port of each rank. The port is '' on real hosts and for a local device without a link."""
         return [(host, self._find_port(host, number)) for host, number in step.rank_locations]
 
     def _find_port(self, host: str, number: int) -> str:
         devices = self._devices.get(host, [])
         if number >= len(devices):
             raise LaunchError(
-                f"{host}: the run needs device {number + 1}, but the composition has {len(devices)} there"
+                f"{host}: the run needs device {number + 1}, but the composition has only {pluralize(len(devices), 'device')} "
+                "on this host"
             )
         local = sum(device.local for device in devices)
         if self._cluster is None:
@@ -111,7 +111,8 @@ class SlurmPlacement:
             return self._cluster.port_prefix(port)
         except KeyError as error:
             raise LaunchError(
-                f"{host} of the emulated cluster has no port {port}: start it with `campaign cluster up` for this system"
+                f"{host}: this host of the emulated cluster has no port {port}; start the cluster for this system with "
+                "`campaign cluster up`"
             ) from error
 
     def _find_address(self, host: str, port: str) -> str:

@@ -1,4 +1,4 @@
-"""Parser of Slurm's refusals, with the remedy for each (wait, try again, or change the request). Pure."""
+"""Parser of refusals by Slurm, with the remedy for each (wait, try again, or change the request). Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 RefusalKind = Literal[
-    "wait",  # too many jobs: it will be accepted when some have ended
-    "transient",  # the controller, or what it needs, did not answer
-    "mistake",  # it will never be accepted as it is
-    "unknown",  # not among the refusals that are known here
+    "wait",  # There are too many jobs. The request will be accepted when some have ended.
+    "transient",  # The controller, or a service that it needs, did not answer.
+    "mistake",  # The request will never be accepted unchanged.
+    "unknown",  # The message is not in the tables of this module.
 ]
 
 _COMPLAINT = re.compile(r"^\w+: (?:error|fatal): ", re.MULTILINE)
 _PROGRAM_PREFIX = re.compile(r"(?:sbatch|srun|scontrol|sinfo|squeue|scancel): ")
 
-# Limits that have a name: `AssocMaxSubmitJobLimit`, `QOSMaxCpuPerJobLimit`, `QOSGrpGRES`, `MaxSubmitJobsPerAccount` .. A quality of
-# service with DenyOnLimit refuses a job that exceeds a limit alone, also one of its group: this does not pass.
+# Names of limits, such as `AssocMaxSubmitJobLimit`, `QOSMaxCpuPerJobLimit`, `QOSGrpGRES` and `MaxSubmitJobsPerAccount`. A quality
+# of service with DenyOnLimit refuses a job that by itself exceeds a limit, and waiting does not help then.
 _LIMIT = re.compile(
     r"\b(?:(?:Assoc|QOS)(?:Grp|Max|Min)\w+|(?:Assoc|QOS|QoS|Max|Grp)\w*?(?:Limit|Minutes|PerAccount|PerUser|PerJob|PerNode|MinGRES)\w*)\b"
 )
@@ -36,28 +36,28 @@ _TRANSIENT = re.compile(
     re.IGNORECASE,
 )
 
-# What Slurm says (in part), what it means, and the option of the system file's `slurm` that says something else.
+# Part of Slurm's message, its meaning, and the key of `slurm` in the system file that has to be changed.
 _MISTAKES: tuple[tuple[str, str, str], ...] = (
-    ("account or account/partition", "the account is not one of yours, or may not use the partition", "account"),
+    ("account or account/partition", "the account is not yours, or it may not use the partition", "account"),
     ("account not permitted", "the account may not use the partition", "account"),
     ("group not permitted", "your group may not use the partition", "partition"),
     ("QOS not permitted", "the quality of service may not be used in the partition", "qos"),
-    ("partition", "the partition is not known, or too small for the request", "partition"),
-    ("qos", "the quality of service is not known, or not yours", "qos"),
-    ("feature spec", "no host has the features", "constraint"),
-    ("generic resource", "the generic resource is not known", "gres"),
+    ("partition", "the partition does not exist, or it is too small for the request", "partition"),
+    ("qos", "the quality of service does not exist, or you may not use it", "qos"),
+    ("feature spec", "no host has the requested features", "constraint"),
+    ("generic resource", "the generic resource does not exist", "gres"),
     ("time limit", "the time limit is not allowed", "time_min"),
-    ("--time", "the time limit is not understood", "time_min"),
-    ("memory", "no host has so much memory", "memory_gib"),
-    ("node name", "Slurm does not know all of the hosts; correct `hosts` of the system file", "nodelist"),
-    ("reservation", "the reservation is not known, or not yours", "additional"),
-    ("license", "the license is not known", "additional"),
-    ("dependency", "the job that it depends on is not known", "additional"),
+    ("--time", "the time limit is malformed", "time_min"),
+    ("memory", "no host has that much memory", "memory_gib"),
+    ("node name", "some hosts are unknown to Slurm; correct `hosts` in the system file", "nodelist"),
+    ("reservation", "the reservation does not exist, or you may not use it", "additional"),
+    ("license", "the license does not exist", "additional"),
+    ("dependency", "the job that it depends on does not exist", "additional"),
     ("wckey", "the wckey is not accepted", "additional"),
-    ("invalid entry for --cluster", "the cluster is not known, or cannot be reached", "additional"),
-    ("option", "sbatch does not know the option", "additional"),
-    ("node configuration is not available", "no host has so many devices, CPUs or so much memory", "gres"),
-    ("node count", "there are not so many hosts", "partition"),
+    ("invalid entry for --cluster", "the cluster does not exist, or it cannot be reached", "additional"),
+    ("option", "sbatch has no such option", "additional"),
+    ("node configuration is not available", "no host has that many devices or CPUs, or that much memory", "gres"),
+    ("node count", "there are not that many hosts", "partition"),
 )
 
 
@@ -82,7 +82,7 @@ SINFO_COLUMNS = {
     "gres": ("generic resources", "%G"),
     "nodelist": ("hosts", "%N"),
 }
-"""By `Refusal.key`: what there is of its kind, in words, and the format by which sinfo lists it."""
+"""Description of the possible values of a `Refusal.key`, and the sinfo format that lists them."""
 
 
 def parse_refusal(text: str) -> Refusal:
@@ -90,10 +90,12 @@ def parse_refusal(text: str) -> Refusal:
     message = _join_messages(text)
     limit = next((match[0] for match in _LIMIT.finditer(message)), "")
     if limit and not _SUBMIT_LIMIT.search(limit):
-        return Refusal("mistake", f"it exceeds the limit {limit} of its account or quality of service ({message})")
+        return Refusal(
+            "mistake", f"the request exceeds the limit {limit} of its account or quality of service ({message})"
+        )
     if limit or _WAIT.search(message):
         name = f", limit {limit}" if limit else ""
-        return Refusal("wait", f"Slurm takes no more jobs until some have ended ({message}{name})")
+        return Refusal("wait", f"Slurm accepts no more jobs until some have ended ({message}{name})")
     if _TRANSIENT.search(message):
         return Refusal("transient", f"Slurm did not answer ({message})")
     for part, meaning, key in _MISTAKES:
@@ -104,7 +106,7 @@ def parse_refusal(text: str) -> Refusal:
 
 
 def _join_messages(text: str) -> str:
-    """Join all error messages in one line, without program names, messages on retries, and other output of the site."""
+    """Join all error messages into one line, without program names, messages on retries, and other output of the site."""
     lines = [line.strip() for line in text.splitlines()]
     message_lines = [
         line for line in lines if line and "sleeping and retrying" not in line and not line.startswith("Try ")

@@ -1,8 +1,8 @@
 """Allocation of this process: its hosts, the options common to all job steps, and a step that runs a script on every host.
 
-At its time limit, a step is ended by a sweep that looks for the mark of its run on its hosts. With Slurm 22.05 and
-proctrack/linuxproc, SIGTERM to srun took 6 s and left processes that had left their parent. `srun --wait` also counts from
-the first rank that ends well.
+At its time limit, a step is ended by a sweep that kills all processes with the mark of the run on its hosts. Other ways do not
+work: with Slurm 22.05 and proctrack/linuxproc, SIGTERM to srun took 6 s and missed processes that had left their parent, and
+`srun --wait` also counts from the first rank that ends successfully.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from campaign.spec.hardware import ComposedHost, Composition, Device
 
 _RETRY_INTERVAL_S = 2.0
 
-# Options of sbatch and personal defaults must not shape a step, but srun reads all of these variables as options.
+# Options of sbatch and personal defaults must not change the shape of a step, but srun reads these variables as options.
 _STEP_SHAPE_VARIABLES = re.compile(
     r"(?:SLURM|SRUN)_(?:NTASKS|NPROCS|NNODES|NUM_NODES|TASKS_PER_NODE|NTASKS_PER_\w+|CPUS_PER_\w+|TRES_\w+|GPUS|GPUS_PER_\w+|"
     r"GPU_BIND|GPU_FREQ|GRES|GRES_FLAGS|MEM_PER_\w+|DISTRIBUTION|EXCLUSIVE|EXACT|WHOLE|OVERLAP|OVERCOMMIT|HINT|THREADS|CPU_BIND\w*|"
@@ -34,9 +34,9 @@ _TRANSIENT_ERROR = re.compile(
     r"Unable to contact slurm controller|Socket timed out|Zero Bytes were transmitted|temporarily unable|connect failure|"
     r"Connection refused|Communication connection failure|Transport endpoint"
 )
-# A controller that has just restarted refuses steps for seconds, for memory or devices that it has not heard of again yet.
+# A controller that has just restarted refuses steps for some seconds, until hosts report their memory and devices again.
 _STEP_REFUSED = re.compile(r"Unable to create step")
-# What a step that ended while the controller was away is told to have still: slurmstepd tells of its end once a minute.
+# A step that ended while the controller was away still holds its resources, because slurmstepd reports its end once a minute.
 _RESOURCES_BUSY = re.compile(
     r"Unable to create step[^\n]*(?:Memory required by task is not available|Requested nodes are busy)"
 )
@@ -47,7 +47,7 @@ _JOB_UNKNOWN = re.compile(r"Unable to confirm allocation for job \d+: Invalid jo
 _MAX_TRANSIENT_RETRY_S, _MAX_BUSY_RETRY_S, _MAX_REFUSED_RETRY_S = 600.0, 90.0, 10.0
 _IMMEDIATE_S = 10
 _LAUNCH_FAILED = re.compile(r"Task launch for \S+ failed on node (\S+): ([^\n]+)")
-# Everything that the program prints is marked, so that a site's banners and Slurm's own words are none of its answers.
+# Every line of the script is labelled, to distinguish it from a site's banners and from messages of Slurm.
 _LABELLING_SCRIPT = """{ eval "$1" 2>&1 </dev/null; } | while IFS= read -r line || test -n "$line"; do
   printf 'campaign:%s:%s\\n' "$SLURMD_NODENAME" "$line"
 done
@@ -82,10 +82,10 @@ def step_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def build_srun_prefix(tasks_by_host: Mapping[str, int]) -> list[str]:
-    """Build the first words of an srun command that starts this number of tasks on each host without waiting for other steps."""
+    """Build the first words of an srun command that starts the tasks on each host without waiting for other steps."""
     if len(set(tasks_by_host.values())) == 1:
         placement = [f"--nodelist={','.join(tasks_by_host)}", f"--ntasks-per-node={next(iter(tasks_by_host.values()))}"]
-    else:  # a host is named once a task
+    else:  # Each host is named once per task.
         names = ",".join(host for host, count in tasks_by_host.items() for _ in range(count))
         placement = [f"--nodelist={names}", "--distribution=arbitrary"]
     return [
@@ -95,9 +95,9 @@ def build_srun_prefix(tasks_by_host: Mapping[str, int]) -> list[str]:
         f"--ntasks={sum(tasks_by_host.values())}",
         placement[1],
         "--overlap",
-        # Newer Slurm lets a step wait for what its job cannot give: it is asked again instead, for as long as makes sense.
+        # Newer versions of Slurm let a step wait for resources that its job does not have. This program retries instead.
         f"--immediate={_IMMEDIATE_S}",
-        # A failed rank ends nobody: how the others end tells the cause from its consequences.
+        # A failed rank must not end the others, because their ends distinguish the cause from its consequences.
         "--kill-on-bad-exit=0",
         "--wait=0",
         "--export=ALL",
@@ -118,9 +118,9 @@ def run_script_on_hosts(
     Args:
         hosts: names of the hosts.
         script: text of the shell script.
-        devices: srun options that request devices; if empty, the step gets those that the job has requested.
+        device_options: srun options that request devices; if empty, the step gets the devices that the job requested.
         timeout_s: time limit of the step in seconds.
-        patience_s: longest time in seconds for retries while the controller does not respond.
+        max_retry_s: longest time in seconds for retries while the controller does not respond.
     """
     argv = [
         *build_srun_prefix(dict.fromkeys(hosts, 1)),
@@ -143,10 +143,10 @@ def run_script_on_hosts(
 
 
 def build_device_options(gres: str, count: int) -> list[str]:
-    """Build the srun options that request this number of devices per task and show each task all devices of its step on the
-    host.
+    """Build the srun options that request this number of devices per task.
 
-    Only GPUs can be requested in this way; the options for anything else request no devices.
+    Each task sees all devices of its step on the host. Only GPUs can be requested in this way. For other kinds, the options
+    request no devices.
 
     Args:
         gres: generic resource as in the system file, `gpu` or `gpu:a100`.
@@ -175,7 +175,7 @@ class RetryBudget:
     The time for which a controller may refuse a step counts from the last time when it was unreachable.
 
     Args:
-        most_s: longest total time of the retries in seconds.
+        max_total_s: longest total time of the retries in seconds.
         clock: source of the time in seconds.
     """
 
@@ -190,7 +190,7 @@ class RetryBudget:
         """Return whether another try after a pause is worthwhile, judged by the messages of srun.
 
         Args:
-            words: messages of srun.
+            messages: messages of srun.
             pause_s: pause before the next try in seconds.
         """
         retry_at_s = self._clock() + pause_s
@@ -201,7 +201,7 @@ class RetryBudget:
 
 
 def limit_retry_s(messages: str) -> float:
-    """Return how many seconds to retry a step that was not started, judged by the messages of srun; 0 if retries are useless."""
+    """Return for how many seconds to retry a step that did not start, or 0 if the messages of srun show no hope."""
     if _LAUNCH_FAILED.search(messages) or _JOB_ENDED.search(messages):
         return 0.0
     if _TRANSIENT_ERROR.search(messages):
@@ -228,7 +228,7 @@ def run_slurm_command(argv: Sequence[str], timeout_s: float) -> CompletedCommand
         return run_command(argv, timeout_s, {**step_environment(os.environ), **SHOW_HIDDEN})
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{argv[0]}: there is no Slurm on this machine; `launcher: slurm` works only in its jobs"
+            f"{argv[0]}: Slurm is not installed on this machine; `launcher: slurm` works only inside Slurm jobs"
         ) from error
     except OSError as error:
         raise LaunchError(f"{argv[0]}: could not be started: {error}") from error
@@ -248,7 +248,7 @@ def parse_answers(hosts: Sequence[str], code: int, out: str, messages: str) -> H
     if len(complete_lines) == len(hosts):
         return HostAnswers(complete_lines, words=messages)
     problem = find_last_error(messages) or f"srun ended with exit code {code} and no message"
-    # Where nobody answered and nobody is named, Slurm has refused the step, and no host is to be blamed.
+    # If no host answered and none is named, Slurm refused the step, and no host is at fault.
     silent_hosts = (
         {host: f"did not answer ({problem})" for host in hosts if host not in complete_hosts} if complete_lines else {}
     )
@@ -278,20 +278,20 @@ def read_allocation_hosts() -> tuple[str, ...]:
     except ValueError as error:
         raise LaunchError(f"SLURM_JOB_NODELIST: {error}") from error
     if not hosts:
-        raise LaunchError("this process is not in a job of Slurm: SLURM_JOB_NODELIST is not set")
+        raise LaunchError("this process does not run in a Slurm job: SLURM_JOB_NODELIST is not set")
     return hosts
 
 
 def place_on_hosts(composition: Composition, hosts: tuple[str, ...]) -> Composition:
     """Return the composition moved to the hosts that Slurm chose (`placement: scheduler`).
 
-    Hosts in both stay as they are. Every other host of the composition is renamed to an unused host of the allocation, in order.
-    Raises LaunchError if the numbers of hosts differ.
+    A host that is also in the allocation is kept. Every other host of the composition is renamed to an unused host of the
+    allocation, in order. Raises LaunchError if the numbers of hosts differ.
     """
     hosts_by_name = {host.name: host for host in composition.hosts}
     if len(hosts) != len(hosts_by_name):
         raise LaunchError(
-            f"the allocation has {len(hosts)} hosts, {len(hosts_by_name)} were requested: {', '.join(hosts)}"
+            f"the allocation has {len(hosts)} hosts ({', '.join(hosts)}), but {len(hosts_by_name)} were requested"
         )
     unmatched_hosts = iter([host for host in composition.hosts if host.name not in hosts])
     return Composition(
@@ -306,7 +306,7 @@ def _rename_host(host: ComposedHost, name: str) -> ComposedHost:
     """Return the composed host under another name, with its devices and storage renamed accordingly."""
 
     def rename_device(device: Device) -> Device:
-        # A host's own devices are named after it; what the other host calls its devices is not known.
+        # The built-in devices of a host are named after it. The names on the new host are unknown.
         fabric_id, location = (
             f"{name}{text.removeprefix(host.name)}" if text.startswith(f"{host.name}/") else text
             for text in (device.fabric_id, device.location)

@@ -1,4 +1,4 @@
-"""The sbatch options of an allocation, from the system file, its overrides, the profile and the plan. Pure."""
+"""Options of sbatch for an allocation, from the system file, its overrides, the profile and the plan. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from campaign.plan.campaign.resolve_slurm_options import format_gres
 from campaign.spec.cell import Configuration
 from campaign.spec.system_file import SlurmOptions, SystemFile, plain_option
 
-_WARNING_S = 60  # from the warning to the end of an allocation at its time limit
+_WARNING_S = 60  # from Slurm's warning to the time limit of an allocation
 
 
 def build_sbatch_parameters(
@@ -24,10 +24,17 @@ def build_sbatch_parameters(
     excluded_hosts: Collection[str] = (),
     further: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Parameters for submitit's SlurmExecutor, by the names of sbatch.
+    """Build the parameters for submitit's SlurmExecutor, by the names of sbatch.
 
-    hosts: those of the composition, where it chooses; excluded: those to leave out, where Slurm chooses;
-    further: sbatch options of the strategy.
+    Args:
+        campaign: name of the campaign.
+        system: system file.
+        configuration: configuration to allocate.
+        options: Slurm options of the configuration.
+        time_min: time limit in minutes, if the options have none.
+        hosts: hosts of the composition; empty if Slurm chooses the hosts.
+        excluded_hosts: hosts that Slurm must not choose.
+        further: sbatch options of the Slurm strategy.
     """
     parameters: dict[str, Any] = {
         "job_name": f"{campaign}/{configuration.name}",
@@ -35,7 +42,7 @@ def build_sbatch_parameters(
         "ntasks_per_node": configuration.devices_used,
         "time": options.time_min or time_min,
         "use_srun": False,
-        # submitit's own work key is unknown to clusters that check them.
+        # Clusters that check work keys refuse the work key of submitit.
         "wckey": None,
         **options.model_dump(include={"partition", "account", "qos", "constraint"}),
         "nodelist": ",".join(hosts) or None,
@@ -48,14 +55,14 @@ def build_sbatch_parameters(
     if options.memory_gib:
         parameters["mem"] = f"{math.ceil(options.memory_gib * 1024)}M"
     elif system.slurm.exclusive and not any(plain_option(name).startswith("mem_per_") for name in options.additional):
-        parameters["mem"] = "0"  # all of the host's
-    # A short allocation is warned later, or it would be warned before it has measured anything.
+        parameters["mem"] = "0"  # all memory of the host
+    # In a short allocation the warning comes later, because the driver could not measure anything before it otherwise.
     warning_s = min(_WARNING_S, 60 * parameters["time"] // 4)
-    # To the driver itself, which is the batch script's only process: steps must not be told.
+    # `B:` sends the signal to the batch script alone, which is the driver. Steps must not get it.
     additional: dict[str, Any] = {"signal": f"B:USR2@{warning_s}", "requeue": True}
     for name, value in {**options.additional, **(further or {})}.items():
         option = plain_option(name)
-        if value is False:  # sbatch knows no option's opposite: one that is not wanted is not given
+        if value is False:  # sbatch has no negated options, so the option is left out.
             parameters.pop(option, None)
             additional.pop(option, None)
         else:

@@ -1,4 +1,4 @@
-"""Whether a host sees a directory of this machine: a file is written here and read in a job of seconds there."""
+"""Check whether a host sees a directory of this machine: a file is written here and read by a short job on the host."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from campaign.spec.system_file import SlurmOptions
 
 Visibility = Literal["seen", "unseen", "read_only", "no_python", "unknown"]
 
-_IMMEDIATE_S = 10  # from submission to allocation: a check waits in no queue
+_IMMEDIATE_S = 10  # longest wait for the allocation, because the check must not wait in the queue
 _STEP_S = 30.0
 _MAX_DELAY_S = 15
 _SITE = ("SLURM_CONF", "SLURM_CLUSTERS")
 _VIEWS: dict[str, Visibility] = {view: view for view in ("seen", "unseen", "read_only", "no_python")}
-# A site's banners may stand beside the answer, so it carries the token, which this script gets as an argument.
+# The answer contains the token, an argument of the script, to distinguish it from a site's banners.
 _SCRIPT = """waited=0
 until test "$(cat "$1/$2" 2>/dev/null)" = "$2"; do
   if test "$waited" -ge "$4"; then echo "$2:unseen"; exit; fi
@@ -38,7 +38,12 @@ else echo "$2:seen"; fi
 
 @dataclass(frozen=True, slots=True)
 class DirectoryView:
-    """A host's view of a directory. problem: why that is unknown, in Slurm's words."""
+    """View that a host has of a directory.
+
+    Args:
+        view: result of the check.
+        problem: message of Slurm if the view is unknown.
+    """
 
     view: Visibility
     problem: str = ""
@@ -47,16 +52,16 @@ class DirectoryView:
 def choose_free_host(
     names: Iterable[str], hosts_by_name: dict[str, ListedHost], options: SlurmOptions
 ) -> tuple[str, str | None] | None:
-    """Return a host on which a job can start now, and the partition to ask for it.
+    """Return a host on which a job can start now, and the partition to request.
 
-    Returns None if every host is busy, down or asleep. Asleep hosts are not woken up for a check.
+    The result is None if all hosts are busy, down or powered down. Hosts are not powered up for a check.
     """
     partitions = parse_partitions(options.partition or "")
     for state in ("idle", "mixed"):
         for host in (
             hosts_by_name[name] for name in names if name in hosts_by_name and hosts_by_name[name].state == state
         ):
-            # Of several partitions, Slurm would take one that lacks the host.
+            # If several partitions were requested, Slurm might choose one without the host.
             common = [name for name in partitions if name in host.partitions]
             if common or not partitions:
                 return host.name, common[0] if common else None
@@ -66,13 +71,14 @@ def choose_free_host(
 def check_from_host(
     directory: Path, host: str, options: SlurmOptions, latency_s: float, slurm: SlurmCommands | None = None
 ) -> DirectoryView:
-    """Return what a host sees of a directory that can be written here: a fresh file in it, and the running Python.
+    """Check in a short job whether a host sees a new file in a directory and can run this Python.
 
     Args:
-        directory: absolute path.
+        directory: absolute path of a directory that this machine can write to.
+        host: name of the host.
         options: partition, account, quality of service and reservation of the job.
-        latency_s: how late files may appear on the host (s).
-        slurm: gets a line in its log about the call.
+        latency_s: delay in seconds with which files may appear on the host.
+        slurm: runner of Slurm commands whose log gets a line about the call; None for no log.
     """
     job_name = f"check-results-{secrets.token_hex(6)}"
     token = f".{job_name}"
@@ -85,7 +91,7 @@ def check_from_host(
     argv += [f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--mem=64M", "--time=1", f"--immediate={_IMMEDIATE_S}"]
     argv += [f"--job-name={job_name}", "--chdir=/", "--input=none", "/bin/sh", "-c", _SCRIPT, "sh"]
     argv += [str(directory), token, sys.executable, str(wait_s)]
-    # Inside a job, srun would start a step of that job; a person's defaults would change what is asked for.
+    # Without these variables, srun starts a new job even inside a job, and personal defaults do not change the request.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _SITE}
     path, started_s, ticks_s = directory / token, time.time(), time.monotonic()
     try:

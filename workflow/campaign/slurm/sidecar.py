@@ -1,4 +1,4 @@
-"""Auxiliary processes beside the runs on the hosts of an allocation, until the end of a context (see `Launcher.sidecar`)."""
+"""Auxiliary processes on the hosts of an allocation, next to the runs, until the end of a context (see `Launcher.sidecar`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_slurm_sidecar(
     *,
     looks_at_devices: bool,
 ) -> Iterator[tuple[str, ...]]:
-    """Run an auxiliary process on every host of the allocation, as a step that shares its resources with the steps of runs.
+    """Run an auxiliary process on every host of the allocation, as a step that shares resources with the steps of runs.
 
     Args:
         argv: command of the process.
@@ -61,7 +61,7 @@ def build_sidecar_argv(
     words = " ".join(_insert_host(word) for word in argv)
     script = f'echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >{shlex.quote(str(step))}; exec {words}'
     output = f"{str(directory).replace('%', '%%')}/%N.log"
-    # A rank's core is its own: where there is time for this process, the host's kernel decides.
+    # The process is not bound to a core, so that it does not take the core of a rank. The kernel schedules it where there is time.
     options = ["--mem=0", "--cpu-bind=none", "--job-name=sidecar", f"--output={output}"]
     if not looks_at_devices:
         options.append("--gres=none")
@@ -73,6 +73,6 @@ def _insert_host(word: str) -> str:
 
 
 def _cancel_step(step: Path) -> None:
-    """Kill the step whose id is in a file; a missing file or an unreachable controller is no error."""
+    """Kill the step whose id is in a file. A missing file or an unreachable controller is not an error."""
     with suppress(OSError, CampaignError, IndexError):
         run_slurm_command(["scancel", "--signal=KILL", step.read_text(encoding="utf-8").split()[0]], END_TIMEOUT_S)

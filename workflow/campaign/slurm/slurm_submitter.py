@@ -22,7 +22,7 @@ MAX_POLL_INTERVAL_S = 0.5
 
 
 class SlurmSubmitter:
-    """See `protocol.Submitter`. All processes of a campaign share the directory `results.slurm`."""
+    """Submitter whose drivers are Slurm jobs (see `Submitter`). All processes of a campaign share the directory of the queue."""
 
     outlives = True
 
@@ -55,7 +55,7 @@ class SlurmSubmitter:
         submission = self.submissions.read(lease)
         if submission is None or submission.result_file.exists():
             return submission
-        # The shared poll tells whether the job is alive: a campaign that is continued does not ask Slurm once per lease.
+        # The shared poll is used, so that a continued campaign does not query Slurm once per lease.
         if self._monitor.judge_job(submission).alive:
             return submission
         self.forget(lease)
@@ -68,20 +68,21 @@ class SlurmSubmitter:
         try:
             self.submissions.settle(lease)
         except UnansweredSubmission as error:
-            self._report(f"{error}; the same command again looks for it")
+            self._report(f"{error}; run the same command again to look for it")
         submission = self.submissions.read(lease)
         if submission is None or job_cancellation.cancel_job(submission, self.results, self.slurm, self.poll):
             self.forget(lease)
         else:
             job_id = submission.job_id
             self._report(
-                f"job {job_id} is still there after {job_cancellation.MAX_CANCEL_S:g} s; 'scancel {job_id}' ends it"
+                f"job {job_id} still exists {job_cancellation.MAX_CANCEL_S:g} s after it was cancelled; end it with "
+                f"'scancel {job_id}'"
             )
 
     def end_left_behind(self) -> None:
-        """Cancel jobs that no lease waits for, such as one that a controller remembers again after it was killed."""
+        """Cancel jobs that no lease waits for, such as a job that a restarted controller remembers again."""
         for job_id in self.submissions.list_left_behind(self.poll.take_snapshot(fresh=True)):
-            self._report(f"job {job_id} was given up earlier and is still there; it is cancelled")
+            self._report(f"job {job_id} was given up earlier but still exists; cancelling it")
             self.slurm("scancel", job_id)
 
     def forget(self, lease: str) -> None:

@@ -1,7 +1,7 @@
-"""Launcher that runs each step of a run in the Slurm job of this process; `srun` starts one task per rank.
+"""Launcher that runs each step of a run in the Slurm job of this process. `srun` starts one task per rank.
 
-A step that Slurm cancelled, could not start, or lost a host of is a LaunchError and no measurement. The end of each rank is
-read from the file that its script writes (`srun_step`), because the messages of srun differ between releases.
+If Slurm cancelled a step, could not start it, or lost one of its hosts, a LaunchError is raised and nothing is measured. The end
+of each rank is read from the file that its script writes (`srun_step`), because the messages of srun differ between releases.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from campaign.workloads.protocol import Step, StepEnd
 from campaign.workloads.rank_launchers import find_free_port
 
 _PEER_TIMEOUT_S = 10.0  # from the first failed rank to the end of the others, which wait for it in a collective
-_START_TIMEOUT_S = 600.0  # a controller that restarts, hosts that are still busy with what was before
+_START_TIMEOUT_S = 600.0  # covers a restart of the controller, and hosts that still clean up after an earlier step
 _END_TIMEOUT_S = 15.0  # from the end of all ranks to that of srun
 _DEAD_HOST_TIMEOUT_S = 2.0
 _SWEEP_TIMEOUT_S = 30.0  # for a controller that does not answer while a run is being ended
 _RETRY_INTERVAL_S, _FIRST_POLL_INTERVAL_S = 1.0, 0.1
-_TAIL_BYTES = 256 * 1024  # Slurm's words about the end of a step come last
+_TAIL_BYTES = 256 * 1024  # Slurm prints its messages on the end of a step last.
 
 _REAPER = (sys.executable, "-I", "-m", "campaign.common.processes.subreaper")
 
@@ -70,7 +70,7 @@ class SrunLauncher:
 
     def __init__(self, system: SystemFile, composition: Composition) -> None:
         if "SLURM_JOB_ID" not in os.environ:
-            raise ConfigError("`launcher: slurm` starts runs inside a job of Slurm, but this process is not in one")
+            raise ConfigError("`launcher: slurm` starts runs inside a Slurm job, but this process does not run in one")
         self._settings = system.slurm
         self._hosts = SlurmPlacement(system, composition, find_cluster_in_environment() if system.emulation else None)
         self._reaper = () if _tracks_every_process() else _REAPER
@@ -87,10 +87,10 @@ class SrunLauncher:
 
     def run(self, step: Step, marker: str, log: Path, directory: Path, limits: StepLimits) -> StepEnd:
         if limits.memory_limit_mib and limits.memory_limit_mib > self._host_memory_mib:
-            # Newer Slurm would let it wait for ever.
+            # Newer versions of Slurm would let the step wait for ever.
             raise LaunchError(
-                f"memory_limit_mib is {limits.memory_limit_mib:,}, and the job has {self._host_memory_mib:,.0f} MiB on a host: "
-                "lower it, or ask Slurm for more memory"
+                f"memory_limit_mib is {limits.memory_limit_mib:,}, but the job has only {self._host_memory_mib:,.0f} MiB per host; "
+                "lower the limit, or request more memory from Slurm"
             )
         placement = self._hosts.place_step(step, find_free_port())
         script, job_cpus = directory / "rank.sh", os.environ.get("SLURM_CPUS_PER_TASK", "")
@@ -100,9 +100,10 @@ class SrunLauncher:
             script,
             log,
             name=marker.rpartition("/")[2],
-            # Slurm knows nothing of remote devices, and counts parts of devices in its own way: each rank is told its own.
+            # Slurm does not manage remote devices, and it counts parts of devices differently. Each rank gets its own devices by
+            # environment variables instead.
             gres=None if placement.devices or placement.device_environments else self._settings.gres or None,
-            # What the job was submitted with, for it knows the overrides for its configuration.
+            # The value of the submitted job takes precedence, because it includes the overrides for the configuration.
             cpus_per_task=int(job_cpus) if job_cpus.isdigit() else self._settings.cpus_per_device,
         )
         program = ", ".join(placement.list_programs(step))
@@ -138,12 +139,7 @@ class SrunLauncher:
 
 @dataclass
 class _RunningStep:
-    """One step, from the start of srun to the end of every process that it started.
-
-    Args:
-        program: name of the program, for messages.
-        words: messages of srun.
-    """
+    """One step, from the start of srun to the end of every process that it started."""
 
     step: Step
     program: str
@@ -160,7 +156,7 @@ class _RunningStep:
     def run_to_end(self, flags: tuple[str, ...]) -> StepEnd:
         """Run the step until it ends by itself or at its limits, and return how it ended."""
         for rank in range(self.step.process_count):
-            # A shared file system remembers that a file is missing; one that is there is looked at anew when it is opened.
+            # A shared file system may cache that a file is missing, but it checks an existing file again on each open.
             (self.directory / f"rank.{rank}").write_text("", encoding="utf-8")
         self.log.touch()
         self.log_start = self.log.stat().st_size
@@ -176,7 +172,7 @@ class _RunningStep:
         return self._build_result(code, cause, flags)
 
     def _run_srun(self) -> tuple[int, _EndCause | None]:
-        """Start srun once, and return its exit code and the cause for which the step was ended (None if it ended by itself)."""
+        """Run srun once, and return its exit code and the reason why the step was ended (None if it ended by itself)."""
         srun = subprocess.Popen(
             self.argv,
             env=self.environment,
@@ -184,20 +180,20 @@ class _RunningStep:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            # A group of its own: a signal for the driver is not for srun, which would end the step in its own way.
+            # srun gets its own process group, because it would end the step in its own way on a signal for the driver.
             process_group=0,
         )
         is_swept = False
         try:
             cause = self._wait_for_end(srun)
             if cause is not None or (self._has_begun() and (srun.wait() != 0 or not self._has_ended())):
-                # Also where it ended by itself: a host that is dead does not answer, and is not the subject's failure.
+                # The sweep also follows a failure, because it detects a dead host, which is not a failure of the workload.
                 is_swept = True
                 self._end_processes(srun)
             return srun.wait(), cause
         finally:
             if not is_swept and srun.poll() is None:
-                # Slurm may be ending the whole job at the same time, and then does this for us.
+                # Slurm may be ending the whole job at the same time, which ends these processes as well.
                 with suppress(LaunchError):
                     self._end_processes(srun)
             if srun.poll() is None:
@@ -209,7 +205,7 @@ class _RunningStep:
                 log.write(self.messages)
 
     def _wait_for_end(self, srun: subprocess.Popen[bytes]) -> _EndCause | None:
-        """Wait until srun ends (None) or the step must be ended, and return the cause."""
+        """Wait until srun ends and return None, or return the reason why the step must be ended first."""
         started_at_s: float | None = None
         failed_at_s: float | None = None
         poll_interval_s = _FIRST_POLL_INTERVAL_S
@@ -265,7 +261,7 @@ class _RunningStep:
             if hosts
             else HostAnswers({})
         )
-        # srun waits for ever for a host that is dead.
+        # srun waits for ever for a dead host.
         timeout_s = _DEAD_HOST_TIMEOUT_S if answers.problem else _END_TIMEOUT_S
         if not self._wait_for_srun(srun, timeout_s):
             step = next((end.step for end in read_rank_ends(self.directory, self.step.process_count) if end.step), None)
@@ -307,7 +303,7 @@ class _RunningStep:
             codes,
             self.disturbances.started_s,
             self.disturbances.ended_s,
-            # All ranks may have ended in the moment in which they were to be ended.
+            # All ranks may have ended by themselves just before they were to be ended.
             timed_out=cause == "time limit" and None in codes,
             memory_limit_hit=any(code != 0 for code in codes) and bool(MEMORY_LIMIT_REPORT.search(tail)),
             flags=flags,

@@ -1,6 +1,6 @@
-"""Srun step of a run: its command line, the script that turns each task into a rank, and the way the step ended.
+"""Srun step of a run: its command line, the script that turns each task into a rank, and the end of the step.
 
-The functions are pure except for reading the files that the script writes.
+The functions are pure, except that they read the files which the script writes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from campaign.workloads.launcher import StepLimits
 from campaign.workloads.protocol import Step
 
 RANK_MARK = f"{MARK_VARIABLE}_RANK"
-"""In the environment of a rank's processes: `MARKER#RANK#`, so that what one rank leaves behind is found without harm to others."""
+"""Variable in the environment of a rank's processes: `MARKER#RANK#`. It identifies the processes that one rank leaves behind."""
 
 # Wall clock, clock since boot, and out-of-memory kills of the task's control group (else of the host), as in
 # `launch.local.MemoryKills`. Slurm itself reports those of a group of version 1.
@@ -34,7 +34,7 @@ _READ_CLOCKS_SCRIPT = """look() {
   echo "$1 $(date +%s.%N) $boot ${kills:-0}" >>"$here"
 }
 """
-# After the end of srun, everything of these lines is in the file; before, it may be late on a shared file system.
+# All these lines are in the file after the end of srun. Before, they may be late on a shared file system.
 _STARTS = """here={directory}/rank.$rank
 echo "started $SLURM_JOB_ID.$SLURM_STEP_ID $SLURMD_NODENAME" >"$here"
 if ! command -v {program} >/dev/null; then
@@ -76,8 +76,8 @@ class StepPlacement:
         prefixes: argv to put before the command of a rank, by rank (0 stands for one program for all ranks).
         devices: names of the devices of the run by host, where they are known.
         environment: additional variables.
-        given: command prefix and variables by rank, for ranks whose device needs them.
-        masks: variables that hide devices. The first gets `devices`; the others, which Slurm may have set, are removed.
+        device_environments: command prefix and variables by rank, for ranks whose device needs them.
+        masks: variables that hide devices. The first one gets `devices`. The others, which Slurm may have set, are removed.
     """
 
     address: str
@@ -97,7 +97,7 @@ class StepPlacement:
 
 
 def build_sweep_script(marker: str, rank: str = "") -> str:
-    """Build shell lines that SIGKILL every process of a run (or of one rank, `$rank#`) on the host they run on."""
+    """Build shell lines that kill every process of a run, or of one rank (`$rank#`), on their host."""
     return _SWEEP.replace("{needle}", f"{shlex.quote(f'{RANK_MARK}={marker}#')}{rank}")
 
 
@@ -114,12 +114,12 @@ def build_rank_script(
         placement: placement of its ranks.
         marker: mark of the run's processes.
         directory: directory for the rank files.
-        reaper: command that runs another one, notes in the rank file when it is stopped, and ends what it leaves behind. It is
-            for a Slurm without control groups, which loses processes that leave their parent, and then waits for them as long as
-            they keep the output open.
+        reaper: command that runs another one, records in the rank file when it is stopped, and ends the processes that it leaves
+            behind. Slurm without control groups needs it, because it loses processes that leave their parent, and then waits for
+            them as long as they keep the output open.
     """
-    task_text = "one rank a task" if step.per_rank else "one program for all ranks"
-    text = f"#!/bin/sh\n# Made for one run: {task_text}.\n" + "".join(
+    task_text = "one rank per task" if step.per_rank else "one program for all ranks"
+    text = f"#!/bin/sh\n# Generated for one run: {task_text}.\n" + "".join(
         f"{line}\n" for line in _placement_lines(step, placement)
     )
     quoted_directory, program = shlex.quote(str(directory)), shlex.quote(step.argv[0])
@@ -131,7 +131,7 @@ def build_rank_script(
         text += "".join(f"{line}\n" for line in _case_lines(_prepend_commands(prefixes)))
         program = '"$1"'
     text += _READ_CLOCKS_SCRIPT + _STARTS.replace("{directory}", quoted_directory).replace("{program}", program)
-    # In a shell of its own, so that none of it is in the environment of what comes after.
+    # A subshell keeps these variables out of the environment of the later commands.
     text += "(\n" + "".join(f"{line}\n" for line in _program_lines(step, placement, marker, reaper)) + ")\ncode=$?\n"
     if reaper:
         text += build_sweep_script(marker, '"$rank#"')
@@ -150,7 +150,7 @@ def _placement_lines(step: Step, placement: StepPlacement) -> Iterator[str]:
         devices = f" devices={shlex.quote(placement.devices[host])}" if placement.devices else ""
         yield f"{shlex.quote(host)}) first={first} ranks={count}{devices} ;;"
         first += count
-    yield '*) echo "$SLURMD_NODENAME is no host of this run" >&2; exit 125 ;;'
+    yield '*) echo "$SLURMD_NODENAME is not a host of this run" >&2; exit 125 ;;'
     yield "esac"
     yield "rank=$((first + SLURM_LOCALID))"
 
@@ -175,7 +175,7 @@ def _program_lines(step: Step, placement: StepPlacement, marker: str, reaper: Se
                 **_single_program_variables(step),
             },
         )
-        # mpirun and srun shall see the hosts and ranks of the run, not the one task that starts them.
+        # mpirun and srun must see the hosts and ranks of the run, and not the single task that starts them.
         yield "unset SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_STEPID SLURM_MEM_PER_CPU SLURM_MEM_PER_NODE SLURM_CPU_BIND"
         yield "unset SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_DISTRIBUTION"
     if placement.devices:
@@ -183,9 +183,9 @@ def _program_lines(step: Step, placement: StepPlacement, marker: str, reaper: Se
         if other_masks := placement.masks[1:]:
             yield f"unset {' '.join(other_masks)}"
     words = {**rank_variables, **{name: shlex.quote(value) for name, value in step_variables.items()}}
-    # What the workload says itself is in the environment of srun already.
+    # Variables that the workload sets are already in the environment of srun.
     yield from (f"export {name}={word}" for name, word in words.items() if name not in step.environment)
-    # Of all that is said of devices this counts: records say it.
+    # These variables override all other settings of devices, because records state them.
     yield from _case_lines(
         {
             rank: _format_exports(step_variables.environment)
@@ -251,9 +251,9 @@ def build_step_argv(
         argv += _device_options(gres, 1 if step.per_rank else first, list(step.ranks_by_host.values()))
     if step.per_rank and cpus_per_task:
         argv.append(f"--cpus-per-task={cpus_per_task}")
-    # 0 is all that the job has.
+    # 0 requests all memory of the job.
     argv.append(f"--mem={limits.memory_limit_mib or 0}M")
-    # The program's output goes to the log without srun's own words, which tell how ranks ended.
+    # The program's output goes to the log. srun's own messages, which describe the ends of ranks, stay separate.
     argv += [f"--job-name={name}", f"--output={str(log).replace('%', '%%')}", "--open-mode=append"]
     return [*argv, *step.srun, "/bin/sh", str(script), *step.argv]
 
@@ -261,7 +261,7 @@ def build_step_argv(
 def _device_options(gres: str, count_per_task: int, counts_by_host: Sequence[int]) -> list[str]:
     """Build the options that give a step its devices.
 
-    --gres sets the same number on all hosts; where the numbers differ, each task requests its devices.
+    --gres sets the same number on all hosts. If the numbers differ, each task requests its devices.
     """
     if len(set(counts_by_host)) == 1:
         return [f"--gres={gres}:{counts_by_host[0]}"]
@@ -330,7 +330,7 @@ def parse_rank_end(text: str) -> RankEnd:
             case [word] if word == _STOPPED:
                 was_stopped = True
             case [word, wall, boot, kills] if word in _CLOCK_MARKS:
-                with suppress(ValueError):  # a `date` without fractions of a second
+                with suppress(ValueError):  # some versions of `date` print no fractions of a second
                     clock_readings.append((float(wall), float(boot), int(kills)))
     if len(clock_readings) < len(_CLOCK_MARKS):
         return RankEnd(host, step, code, is_missing, stopped=was_stopped)
@@ -341,7 +341,7 @@ def parse_rank_end(text: str) -> RankEnd:
 
 
 def _convert_shell_code(code: int) -> int:
-    """Convert a shell's exit code of a process that a signal ended into a negative signal number."""
+    """Convert the exit code of a shell into a negative signal number if a signal ended the process."""
     return 128 - code if code > 128 and code - 128 in _SIGNALS else code
 
 
@@ -358,14 +358,14 @@ def list_exit_codes(ends: Sequence[RankEnd], *, ended_by_us: bool) -> tuple[int 
 def find_launch_error(
     code: int, messages: str, tail: str, ends: Sequence[RankEnd], *, ended_by_us: bool, program: str
 ) -> LaunchError | None:
-    """Return the error that makes the step no result of the workload, or None if it is a result.
+    """Return the error of Slurm or of a host that makes a step invalid, or None if its end is a result of the workload.
 
-    HostFailed is returned if a host is at fault. An exit code of 0 is no proof: srun of Slurm 22.05 exits with 0 if a host
-    was set down and resumed under a step, and if a launch timed out.
+    HostFailed is returned if a host is at fault. An exit code of 0 is no proof of success: srun of Slurm 22.05 exits with 0 if
+    a host was set down and resumed during a step, and if a launch timed out.
 
     Args:
         code: exit code of srun.
-        words: messages of srun.
+        messages: messages of srun.
         tail: end of the output of the step.
         ends: end of each rank.
         ended_by_us: True if this program ended the step.
@@ -379,7 +379,7 @@ def find_launch_error(
         failure_text = "; ".join(f"{host}: {reason}" for host, reason in failures.items())
         return HostFailed(f"Slurm could not start a run on {failure_text}", failures)
     if lost_host := _LOST_HOST.search(messages):
-        return HostFailed(f"{lost_host[1]} failed under a run: {lost_host[0]}", {lost_host[1]: "failed under a run"})
+        return HostFailed(f"{lost_host[1]} failed during a run: {lost_host[0]}", {lost_host[1]: "failed during a run"})
     if absent_ranks := [str(rank) for rank, end in enumerate(ends) if end.host is None]:
         failure_text = find_last_error(messages) or f"srun ended with exit code {code}"
         return LaunchError(f"Slurm did not start rank {', '.join(absent_ranks)} of {len(ends)}: {failure_text}")
@@ -389,11 +389,11 @@ def find_launch_error(
 
 
 def _find_inner_failure(tail: str) -> LaunchError | None:
-    """Return the failure of Slurm that an srun inside the program reported, which may end with exit code 0 nevertheless."""
+    """Return the failure of Slurm that an srun inside the program reported. The program may have exited with 0 all the same."""
     if lost_host := re.search(rf"srun: error: {_LOST_HOST.pattern}", tail):
-        return HostFailed(f"{lost_host[1]} failed under a run: {lost_host[0]}", {lost_host[1]: "failed under a run"})
+        return HostFailed(f"{lost_host[1]} failed during a run: {lost_host[0]}", {lost_host[1]: "failed during a run"})
     if launch_timeout := _LAUNCH_TIMEOUT.search(tail):
-        return LaunchError(f"Slurm did not start all ranks: {launch_timeout[0]}; it will be repeated")
+        return LaunchError(f"Slurm did not start all ranks: {launch_timeout[0]}; the run will be repeated")
     return None
 
 
@@ -409,13 +409,13 @@ def _find_outside_end(messages: str, tail: str, ends: Sequence[RankEnd], ended_b
             "Slurm ended the run "
             f"({cancellation[2].strip().lower() if cancellation[2] else 'cancelled from outside'}): {cancellation[0]}"
         )
-        return LaunchError(f"{message}; it will be repeated")
+        return LaunchError(f"{message}; the run will be repeated")
     if (
         ended_by_us
         or all(end.code is not None for end in ends)
         or any(end.code not in (None, 0, *_KILL_CODES) for end in ends)
     ):
         return None  # a rank has failed by itself
-    # The scripts around the ranks are small and do nothing: what ends them with the ranks is not the subject.
-    message = find_last_error(messages) or "srun says nothing"
-    return LaunchError(f"the step {step} was ended from outside: {message}; it will be repeated")
+    # The scripts that start the ranks were killed as well, and the workload cannot have done that.
+    message = find_last_error(messages) or "srun printed no message"
+    return LaunchError(f"step {step} was ended from outside: {message}; the run will be repeated")

@@ -1,6 +1,6 @@
-"""Registry of the jobs that measure leases, and checks of jobs that Slurm has started again.
+"""Registry of the jobs that measure leases, and checks of jobs that Slurm has restarted.
 
-One small file per lease is written before its driver is submitted, and removed when the driver's result was read.
+One small file per lease is written before its driver is submitted, and removed after the driver's result was read.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class SubmittedJob:
     def is_shown_by(self, job: SlurmJob) -> bool:
         """Return whether a job that Slurm reports is this one, and not a later one with the same number.
 
-        A cluster that is installed again counts from 1.
+        Job ids start again from 1 if a cluster is reinstalled.
         """
         if parse_token(job.comment):
             return parse_token(job.comment) == Path(self.folder).name
-        # The accounting keeps no comments, and some sites do not.
+        # Accounting and some sites store no comments, so the name must suffice.
         return job.name == self.name
 
 
@@ -66,7 +66,7 @@ def append_token(comment: str, token: str) -> str:
 
 
 def parse_token(comment: str) -> str:
-    """Return the token in the comment of a job, or an empty text for a job of somebody else."""
+    """Return the token in the comment of a job, or '' if the comment has none."""
     return comment.rpartition("token=")[2].partition(" ")[0] if "token=" in comment else ""
 
 
@@ -75,13 +75,16 @@ def _path(results: Results, lease: str) -> Path:
 
 
 def read(results: Results, lease: str) -> SubmittedJob | None:
-    """Read the job of a lease. Return None if none was submitted, if sbatch has not answered, or if its end was read."""
+    """Read the job of a lease.
+
+    The result is None if no job was submitted, if sbatch has not answered, or if the driver's result was read.
+    """
     job = _read(results, lease)
     return job if job and job.job_id else None
 
 
 def read_unanswered(results: Results, lease: str) -> SubmittedJob | None:
-    """Read the submission of a lease of which it is not known what became. Return None if there is none."""
+    """Read the submission of a lease whose outcome is unknown. Return None if there is none."""
     job = _read(results, lease)
     return job if job and not job.job_id else None
 
@@ -117,16 +120,16 @@ def is_expected(results: Results, lease: str, poll_s: float) -> bool:
         return job is not None
     slurm = SlurmCommands(results.slurm_call_log)
     try:
-        # The shared look does for a job that it shows: of hundreds, not each is to be asked for by each that looks for orphans.
+        # The shared poll suffices for a job that it shows. Hundreds of processes look for orphans and must not query each job.
         queue = QueuePoll(results.slurm_state, slurm, poll_s).take_snapshot()
         shown_job = queue.jobs.get(job.job_id)
         if not queue.reachable or queue.asked_s < job.submitted_s:
             return True
         if shown_job:
             return shown_job.is_active and job.is_shown_by(shown_job)
-        # Not this user's, perhaps.
+        # The poll does not show jobs of other users.
         is_in_queue = query_is_queued(job, slurm)
-    except ConfigError:  # no Slurm here: another machine's campaign
+    except ConfigError:  # Slurm is not installed, so the campaign belongs to another machine.
         return True
     return is_in_queue is not False
 
@@ -143,23 +146,25 @@ def query_is_queued(job: SubmittedJob, slurm: SlurmCommands) -> bool | None:
 
 
 def count_restarts() -> int:
-    """Return how often Slurm has restarted this job (preemption, time limit, lost host); 0 outside of a job."""
+    """Return how often Slurm has restarted this job (after preemption, time limit or loss of a host); 0 outside of a job."""
     return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 
 
 def check_restart(results: Results, request: DriverRequest) -> None:
-    """Raise LaunchError in a job that was restarted too often, or for which no process waits any more."""
+    """Raise LaunchError if this job was restarted too often, or if no process waits for it any more."""
     if not count_restarts():
         return
     if count_restarts() > MAX_RESTARTS:
-        raise LaunchError(f"Slurm has restarted the job {count_restarts()} times, {MAX_RESTARTS} are allowed")
+        raise LaunchError(
+            f"Slurm has restarted the job {count_restarts()} times, but only {MAX_RESTARTS} times are allowed"
+        )
     job = read(results, request.lease)
     if job is None or job.request.token != request.token:
-        # Its composition has been released, and may belong to somebody else now.
+        # The composition of the job has been released, and another user may hold it now.
         raise LaunchError(f"job {os.environ['SLURM_JOB_ID']} was given up, but Slurm has restarted it")
 
 
 def check_restart_allowed() -> None:
-    """Raise LaunchError in a job that may not be restarted again."""
+    """Raise LaunchError if this job may not be restarted again."""
     if count_restarts() >= MAX_RESTARTS:
         raise LaunchError(f"Slurm has restarted the job {count_restarts()} times, which is the limit")

@@ -1,6 +1,6 @@
-"""Interface of every way to start drivers.
+"""Interface that starts drivers.
 
-A submitted driver is found again, whatever happened to the process that submitted it.
+A submitted driver can be found again, whatever happens to the process that submitted it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from campaign.common.errors import LaunchError
 from campaign.common.files import load_json, write_json
 from campaign.spec.driver_messages import DriverRequest, DriverResult
 
-_MAX_WRITE_DELAY_S = 120.0  # until a file that was renamed into its place is seen whole on every host
+_MAX_WRITE_DELAY_S = 120.0  # A renamed file is visible as a whole on every host after this time.
 
 
 class Submittable(Protocol):
@@ -67,10 +67,10 @@ class Submission:
                 if time.time() - self.result_file.stat().st_mtime >= _MAX_WRITE_DELAY_S:
                     where = f"the result of the driver of {self.lease} cannot be read"
                     raise LaunchError(f"{where} ({error}): {self.result_file}") from error
-            return None  # not yet whole on a shared file system
+            return None  # the file is still incomplete on a shared file system
         try:
             if document.pop("token") != self.request.token:
-                raise ValueError("it is that of another driver")
+                raise ValueError("the result belongs to another driver")
             return DriverResult.from_document(document)
         except (AttributeError, KeyError, ValueError) as error:
             raise LaunchError(f"the driver of {self.lease} left an unexpected result in {self.result_file}") from error
@@ -83,9 +83,9 @@ def make_result_path(folder: Path, request: DriverRequest) -> Path:
 
 @dataclass(frozen=True)
 class ReportingDriver:
-    """Callable for submitit that runs a driver and writes its result to a file of its own.
+    """Callable for submitit that runs a driver and writes its result to a JSON file.
 
-    The result is not pickled, because a pickle from another user may run anything.
+    The result is not pickled, because a pickle from another user could run any code.
     """
 
     driver: Submittable
@@ -116,12 +116,12 @@ class ReportingDriver:
 
 @dataclass(frozen=True)
 class DriverStatus:
-    """Status of a driver without a result.
+    """Status of a driver that has no result yet.
 
     Args:
         alive: True if the driver has not ended.
-        words: description for people, such as "pending: Priority".
-        failed_hosts: reason by host, for hosts that ended the driver or from which it was removed, where known.
+        words: description for people, such as "job 12 waits in the queue (Priority)".
+        failed_hosts: reason by host, for hosts whose failure ended the driver or moved it to other hosts.
         queued: True if the driver waits for hosts.
     """
 
@@ -132,7 +132,7 @@ class DriverStatus:
 
 
 class StillQueuedError(LaunchError):
-    """Error for a driver that waits in the queue, or for room there, while devices are held for it."""
+    """Error for a driver that waits too long in the queue, or for a place in it, while devices are held for it."""
 
 
 class Submitter(Protocol):
@@ -141,28 +141,28 @@ class Submitter(Protocol):
     poll_interval_s: float
     """Seconds between two checks of a driver."""
     outlives: bool
-    """Whether a driver can be left alone when whoever waits for it goes."""
+    """True if a driver continues without the process that waits for it."""
     latency_s: float
-    """How late the records of a driver may be seen here."""
+    """Delay in seconds with which the records of a driver may appear on this machine."""
 
     def submit(self, request: DriverRequest, queue_s: float = math.inf) -> Submission:
-        """Start a driver, and return once it is certain to be found again.
+        """Start a driver, and return when it is certain that the driver can be found again.
 
-        Raises LaunchError or ConfigError if the driver is refused, and StillQueued if no more jobs were accepted for `queue_s`
-        seconds.
+        Raises LaunchError or ConfigError if the driver is refused, and StillQueuedError if no more jobs were accepted for
+        `queue_s` seconds.
         """
 
     def find(self, lease: str) -> Submission | None:
-        """Return the driver of a lease that is still alive, or whose result has not been read; None if there is none."""
+        """Return the driver of a lease that is alive or whose result has not been read, or None if there is none."""
 
     def check_driver(self, submission: Submission) -> DriverStatus:
-        """Return the status of a driver. Read the result afterwards: the driver may end in between."""
+        """Return the status of a driver. Read the result after this call, because the driver may end in between."""
 
     def stop(self, lease: str) -> None:
-        """End all drivers of a lease in good order, with all processes that they started."""
+        """End all drivers of a lease and all processes that they started."""
 
     def forget(self, lease: str) -> None:
-        """Remove the traces of a driver whose result has been read."""
+        """Remove the files of a driver whose result has been read."""
 
     def end_left_behind(self) -> None:
         """End the drivers of this campaign for which no lease waits any more."""

@@ -1,7 +1,7 @@
-"""First step of every allocation, in which each host lists its devices and the lists are compared with the composition.
+"""First step of every allocation: each host lists its devices, and the lists are compared with the composition.
 
-The list of a host counts more than the reports of the fabric and of Slurm: Slurm 22.05 runs jobs with fewer devices or none
-after a change of Gres in place. Nothing is measured before the devices of all hosts have been verified.
+The list of a host is more reliable than the reports of the fabric and of Slurm. After a change of Gres in place, Slurm 22.05
+runs jobs with fewer devices or none. Nothing is measured before the devices of all hosts have been verified.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from campaign.spec.hardware import ComposedHost, Composition, Device, normalize_
 from campaign.spec.system_file import DeviceModel, SystemFile
 
 _DEVICE_PREFIX, _EXIT_PREFIX = "device ", "exit "
-# Slurm's grant, one line a device; a step that asks for more than the host has is refused, or gets an empty list.
+# Prints the devices that Slurm granted, one line per device. A step that requests more than the host has is refused or gets none.
 _GRANTED_DEVICES_SCRIPT = """IFS=,
 for device in {granted}; do
   test "$device" = NoDevFiles || echo "device $device"
@@ -33,7 +33,7 @@ code=$?
 printf '%s\\n' "$said" | while IFS= read -r line; do echo "device $line"; done
 echo "exit $code"
 """
-_TIMEOUT_S = 120.0  # the first query of a GPU that nobody uses loads its driver
+_TIMEOUT_S = 120.0  # the first query of an unused GPU loads its driver
 
 
 class DeviceMismatchError(HostFailed):
@@ -42,7 +42,7 @@ class DeviceMismatchError(HostFailed):
     Args:
         message: text for the user.
         hosts: problem by host.
-        lost: devices of the composition that a host does not list.
+        missing_devices: devices of the composition that a host does not list; stored as `lost`.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class DeviceVerification:
 def verify_devices_of_hosts(system: SystemFile, composition: Composition, directory: Path) -> DeviceVerification:
     """Have every host of the composition list its devices, and compare the lists with the composition.
 
-    The lists are kept in `directory`/devices.txt. Raises DevicesDiffer if a host has fewer or other devices than the
+    The lists are kept in `directory`/devices.txt. Raises DeviceMismatchError if a host has fewer or other devices than the
     composition, and HostFailed if a host does not answer.
     """
     hosts = [host.name for host in composition.hosts]
     command, is_identified = build_devices_script(system, composition)
     counts = {host.name: len(list_physical_devices(host)) for host in composition.hosts}
     if len(set(counts.values())) > 1:
-        # The job requested no number, and --gres sets the same number on all hosts. Each task requests its devices instead.
+        # Hosts have different numbers of devices, but --gres sets the same number on all hosts. Each task requests its devices.
         host_groups = [[host for host in hosts if counts[host] == count] for count in dict.fromkeys(counts.values())]
         answers = merge_answers(
             run_script_on_hosts(
@@ -91,7 +91,7 @@ def verify_devices_of_hosts(system: SystemFile, composition: Composition, direct
     else:
         max_count = max(counts.values(), default=0)
         gres = f"{system.slurm.gres}:{max_count}" if system.slurm.gres and max_count else "none"
-        # Devices are identified among all that the job has: a grant of as many as were composed might be of the others.
+        # The step sees all devices of the job, because Slurm could grant it devices outside of the composition otherwise.
         answers = run_script_on_hosts(
             hosts, command, device_options=() if is_identified else (f"--gres={gres}",), timeout_s=_TIMEOUT_S
         )
@@ -107,8 +107,8 @@ def verify_devices_of_hosts(system: SystemFile, composition: Composition, direct
     if verification.problems:
         problem_text = "; ".join(f"{host}: {problem}" for host, problem in verification.problems.items())
         raise DeviceMismatchError(
-            f"devices differ from the composition: {problem_text}. Nothing was measured; check how Slurm learns of devices "
-            f"(slurm.strategy: {system.slurm.strategy}), and `scontrol show node`",
+            f"the devices differ from the composition: {problem_text}. Nothing was measured; check the output of `scontrol show "
+            f"node` and how Slurm learns of devices (slurm.strategy: {system.slurm.strategy})",
             verification.problems,
             verification.lost,
         )
@@ -128,7 +128,7 @@ def build_devices_script(system: SystemFile, composition: Composition) -> tuple[
 
 
 def find_accelerator(system: SystemFile, hosts: Sequence[ComposedHost]) -> Accelerator:
-    """Return the kind of accelerator in a composition, or that of CPU processes if it has no other."""
+    """Return the accelerator of a composition, or the one for CPU processes if it has no other."""
     kinds = [ACCELERATORS[find_device_kind(system, device)] for host in hosts for device in list_physical_devices(host)]
     return next((kind for kind in kinds if kind.list_command), ACCELERATORS["cpu"])
 
@@ -142,7 +142,7 @@ def compare_devices(
         system: system file with the device models.
         composition: composition that the hosts should have.
         lines: output lines by host.
-        identified: True if the lines identify devices; otherwise devices are only counted, if Slurm grants devices at all.
+        is_identified: True if the lines identify devices; otherwise devices are only counted, if Slurm grants devices at all.
     """
     parse = (
         parse_identity_and_model
@@ -161,7 +161,7 @@ def compare_devices(
         devices_by_host[host.name] = (
             parse(texts) if is_identified else tuple(DetectedDevice() for text in texts if text.strip())
         )
-        # Slurm tells a step its devices by a variable for GPUs only.
+        # Slurm sets a variable with the devices of a step for GPUs only.
         comparable = is_identified or system.slurm.gres.partition(":")[0] == "gpu"
         if exit_code != "0":
             words = f"the command that lists its devices failed (exit code {exit_code}): {' '.join(texts)[:200]}"
@@ -179,17 +179,18 @@ def _describe_difference(
 ) -> str | None:
     """Describe how the listed devices of a host differ from the composition, or return None if they match.
 
-    Additional devices do no harm, because each run gets the list of its own.
+    Additional devices do no harm, because each run gets a list of its own devices.
     """
     composed_devices = list_physical_devices(host)
     if len(listed_devices) < len(composed_devices):
-        return f"{len(listed_devices)} devices found, {len(composed_devices)} composed"
+        return f"only {len(listed_devices)} of {len(composed_devices)} devices found"
     if not is_identified:
         return None
     if missing_devices := [
         f"{device.fabric_id} ({device.host_id})" for device in _find_missing_devices(system, host, listed_devices)
     ]:
-        return f"{', '.join(missing_devices)} not among {', '.join(sorted({device.identity for device in listed_devices}))}"
+        listed_identities = ", ".join(sorted({device.identity for device in listed_devices}))
+        return f"missing: {', '.join(missing_devices)}; listed: {listed_identities}"
     models = {device.identity: device.model for device in listed_devices}
     for model in dict.fromkeys(device.model for device in composed_devices):
         reported_model = system.devices.get(model, DeviceModel()).reported_as
@@ -206,22 +207,22 @@ def _describe_difference(
                 ", ".join(sorted({listed_model for listed_model in models.values() if listed_model != reported_model}))
                 or "nothing"
             )
-            return f"{match_count} of {count} {model} report '{reported_model}'; found {other_models}"
+            return f"{match_count} of {count} {model} devices report '{reported_model}'; the host lists {other_models}"
     return None
 
 
 def _find_missing_devices(
     system: SystemFile, host: ComposedHost, listed_devices: Sequence[DetectedDevice]
 ) -> list[Device]:
-    """Return the devices of a host whose names on the host are known but are missing from its list."""
-    # Fabrics and hosts write one identity in more ways than one.
+    """Return the devices of a host that its list lacks, among those whose names on the host are known."""
+    # Fabrics and hosts write the same identity in different ways.
     identities = {
         normalize_identity(name) for device in listed_devices for name in (device.identity, device.address) if name
     }
     return [
         device
         for device in list_physical_devices(host)
-        # The host's tools do not know an emulated device by the fabric's host id, and a number or `card.tile` identifies none.
+        # The host's tools do not list emulated devices by this id, and a number or `card.tile` does not identify a device.
         if device.host_id
         and find_device_kind(system, device) != "cpu"
         and not device.host_id.replace(".", "", 1).isdecimal()
@@ -232,7 +233,7 @@ def _find_missing_devices(
 def list_physical_devices(host: ComposedHost) -> tuple[Device, ...]:
     """Return the physical devices of a host, with one entry for all parts of a device.
 
-    Remote devices are left out, because a run reaches them in other ways.
+    Remote devices are left out, because the host does not list them.
     """
     devices: dict[str, Device] = {}
     for device in host.devices:
@@ -242,5 +243,5 @@ def list_physical_devices(host: ComposedHost) -> tuple[Device, ...]:
 
 
 def find_device_kind(system: SystemFile, device: Device) -> AcceleratorKind:
-    """Return the kind of a device, as the system file states it for the model."""
+    """Return the kind of a device, as the system file defines it for the model."""
     return system.devices.get(device.model, DeviceModel()).runs_on

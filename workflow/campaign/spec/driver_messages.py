@@ -1,4 +1,4 @@
-"""Messages between a campaign and its drivers, as JSON files that several processes share; validated whenever they are read."""
+"""Messages between a campaign and its drivers, JSON files that are validated whenever they are read."""
 
 from __future__ import annotations
 
@@ -29,13 +29,17 @@ _FORBID_EXTRA = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True)
 class DriverRequest:
-    """The runs of one lease on one composition; paths are absolute.
+    """Request to measure the runs of one lease on one composition. All paths are absolute.
 
-    lease_plan: file of the lease's plan; root: directory of all results; use: id of this use of the lease; composition: what was
-    composed (`Composition.document`); mismatches: how it differs from what was requested. Without use and composition, Slurm has
-    the hosts composed for the driver, which finds out.
-    token: of this one submission, made by `secrets`: its processes and files are known by it, since the number of a process or job
-    is given again. holding: the same for the composition (`Journal.holding`).
+    Attributes:
+        lease_plan: file of the lease plan.
+        root: directory of all results.
+        use: id of this use of the lease, or None if Slurm composes the hosts and the driver detects them.
+        composition: obtained hardware (`Composition.document`), or None in the same case.
+        mismatches: differences between the obtained and the requested hardware.
+        token: random text that identifies the processes and files of this submission, because process and job numbers are
+            reused.
+        holding: random text that identifies the composition in the same way (`Journal.holding`).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
@@ -80,13 +84,13 @@ class _Error:
     def to_error(self) -> CampaignError:
         """Return the exception that was recorded. Raises ValueError if its kind is unknown."""
         if (kind := _ERRORS.get(self.kind)) is None:
-            raise ValueError(f"no error is called {self.kind!r}")
+            raise ValueError(f"unknown kind of error {self.kind!r}")
         return HostFailed(self.message, self.hosts) if kind is HostFailed else kind(self.message)
 
 
 @dataclass(frozen=True)
 class _ResultDocument:
-    """`DriverResult` in JSON."""
+    """Document of a `DriverResult`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
     measured: list[tuple[str, int]]
@@ -100,9 +104,13 @@ _RESULT = TypeAdapter(_ResultDocument)
 
 @dataclass
 class DriverResult:
-    """How a driver ended. measured: runs that got a record; use: of the lease; error: what stopped it before all runs had one.
+    """Result of a driver.
 
-    began_s: when it began, Unix seconds: until then its job was in the queue.
+    Attributes:
+        measured: cell id and repetition of each run that now has a record.
+        use: id of the use of the lease.
+        error: error that stopped the driver before all runs had a record, or None.
+        began_s: start of the driver in Unix seconds. Before that, its job was in the queue.
     """
 
     measured: list[tuple[str, int]] = field(default_factory=list)

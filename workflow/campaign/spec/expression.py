@@ -1,7 +1,7 @@
-"""The predicate language of `--where`, exclusions and overrides: comparisons over axis values.
+"""Predicate language of `--where`, exclusions and overrides, which compares axis values.
 
-An expression is parsed by Python's grammar and translated node by node; it is never evaluated as Python, so it cannot
-call, import or reach into anything. Allowed: names of axes, numbers, strings, True/False, lists, `== != < <= > >= in
+An expression is parsed by Python's grammar and translated node by node. It is never evaluated as Python, so it cannot call or
+import anything or access attributes. It may contain names of axes, numbers, strings, True/False, lists, `== != < <= > >= in
 not in`, `and or not`, `+ - * / % //` and parentheses.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from campaign.common.errors import ConfigError
 
-MAX_LENGTH = 2000  # a longer text is a mistake or an attack on the recursive parser
+MAX_LENGTH = 2000  # A longer text is a mistake or an attack on the recursive parser.
 MAX_DEPTH = 40
 
 _Term = Callable[[Mapping[str, Any]], Any]
@@ -44,42 +44,48 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Expression:
-    """A parsed predicate; call it with a mapping of axis values."""
+    """Parsed predicate, which is called with a mapping of axis values."""
 
     text: str
     names: frozenset[str]
     where: str
-    """Where it is written, for messages."""
+    """Location of the expression, for messages."""
     _evaluate: _Term
 
     def __call__(self, axes: Mapping[str, Any]) -> bool:
-        """True when the axis values fulfil the predicate; ConfigError where values cannot be compared."""
+        """Return True if the axis values fulfil the predicate. Raises ConfigError if values cannot be compared."""
         try:
             return bool(self._evaluate(axes))
         except (TypeError, ArithmeticError, KeyError) as error:
             values = ", ".join(f"{name} = {axes[name]!r}" for name in sorted(self.names & axes.keys()))
             remedy = (
-                "rule such values out first, as in 'x != 0 and 8 / x > 2'"
+                "exclude such values first, as in 'x != 0 and 8 / x > 2'"
                 if isinstance(error, ArithmeticError)
-                else "compare numbers with numbers and quoted texts with texts"
+                else "compare numbers with numbers, and quoted strings with strings"
             )
             raise ConfigError(
-                f"{self.where}: '{_short(self.text)}' cannot be applied{' to ' if values else ''}{values}: {error}; {remedy}"
+                f"{self.where}: '{_short(self.text)}' cannot be evaluated{' for ' if values else ''}{values}: {error}; {remedy}"
             ) from error
 
 
 def parse_expression(text: str, allowed_names: Collection[str], where: str = "expression") -> Expression:
-    """Parse a predicate over the names in `known`; ConfigError says what is not allowed and names the nearest axis."""
+    """Parse a predicate. Raises ConfigError if it contains an unknown name or something that is not allowed.
+
+    Args:
+        text: expression.
+        allowed_names: names of axes that the expression may use.
+        where: location of the expression, for messages.
+    """
     if len(text) > MAX_LENGTH:
-        raise ConfigError(f"{where}: expression of {len(text)} characters; at most {MAX_LENGTH} are allowed")
+        raise ConfigError(f"{where}: the expression has {len(text)} characters; at most {MAX_LENGTH} are allowed")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's advice about its own syntax would only confuse here
+            warnings.simplefilter("ignore")  # Python's hints on its own syntax do not apply to this language.
             tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = getattr(error, "msg", None) or str(error) or "too deeply nested"
+        reason = getattr(error, "msg", None) or str(error) or "nested too deeply"
         raise ConfigError(
-            f"{where}: '{_short(text)}' is not an expression ({reason}); write for example "
+            f"{where}: '{_short(text)}' is not a valid expression ({reason}); write for example "
             "\"workload == 'bert-large' and batch >= 8\""
         ) from error
     names: set[str] = set()
@@ -104,7 +110,9 @@ def _translate(
             if name not in allowed_names:
                 near = difflib.get_close_matches(name, list(allowed_names), n=1)
                 hint = f"did you mean '{near[0]}'?" if near else f"known names: {', '.join(sorted(allowed_names))}"
-                raise ConfigError(f"{where}: '{text}' names '{name}', which is no axis; {hint} (texts need quotes)")
+                raise ConfigError(
+                    f"{where}: '{text}' contains '{name}', which is not an axis; {hint} (strings need quotes)"
+                )
             names.add(name)
             return lambda axes: axes[name]
         case ast.List(elts=items) | ast.Tuple(elts=items):
@@ -132,7 +140,7 @@ def _translate(
             return lambda axes: _chain(tests, [item(axes) for item in terms])
     what = ast.get_source_segment(text.strip(), node) or text
     raise ConfigError(
-        f"{where}: '{_short(what)}' is not allowed in an expression; allowed are axis names, numbers, quoted texts, lists, "
+        f"{where}: '{_short(what)}' is not allowed in an expression; allowed are axis names, numbers, quoted strings, lists, "
         "comparisons, 'in', 'and', 'or', 'not' and + - * / % //"
     )
 
@@ -142,7 +150,7 @@ def _short(text: str) -> str:
 
 
 def _number(calculate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    # Only numbers: 'a' * 10**9 would be a memory bomb, '%' on a text is formatting.
+    # Only numbers are allowed, because 'a' * 10**9 would exhaust the memory, and '%' would format a string.
     if not isinstance(left, int | float) or not isinstance(right, int | float):
         raise TypeError(f"arithmetic needs numbers, not {left!r} and {right!r}")
     return calculate(left, right)

@@ -1,4 +1,4 @@
-"""The document of a lease beside the records that refer to it: what tables and pages read of it."""
+"""Lease documents in a results directory, with the keys that tables and reports read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class _Open(BaseModel):
-    # What later versions add is kept, and not looked into.
+    # Unknown keys, which later versions may add, are kept without validation.
     model_config = ConfigDict(extra="allow")
 
 
@@ -29,7 +29,7 @@ class _KeptComposition(_Open):
 
 
 class KeptLease(_Open):
-    """One use of a composition. Times are Unix seconds; null where it did not come to that."""
+    """Document of one use of a lease. Times are Unix seconds, or None if the lease did not reach that state."""
 
     lease_id: str
     configuration: str
@@ -51,6 +51,6 @@ class KeptLease(_Open):
 
 
 def checked_lease(document: Any) -> dict[str, Any]:
-    """The document itself, as it was written; ValueError for one that is not of this form."""
+    """Return the document unchanged. Raises ValueError if it is not a valid lease document."""
     KeptLease.model_validate(document)
     return dict(document)

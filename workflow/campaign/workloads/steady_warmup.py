@@ -1,10 +1,10 @@
-"""Rule for the end of a warm-up - it continues until the step times show no trend. Imports only the standard library.
+"""Rule for the end of a warm-up, which continues until the step times show no trend.
 
-A program can therefore load this file alone. The trend of the last steps (five chunks, or half of all steps so far) is tested
-by Spearman's rank correlation of step time and step number, so neither outliers nor the distribution of step times matter. It
-must also be large enough, measured as the change of the median between the two halves of these steps. The rule was chosen by
-simulation (tests/unit/workloads/test_steady_warmup.py) over medians of quarters, fewer chunks, and a window of constant size,
-which ends in the middle of a slow warm-up.
+The module imports only the standard library, so that a program can load this file alone. The trend of the last steps (five
+chunks, or half of all steps so far) is tested by Spearman's rank correlation of step time and step number, so neither outliers
+nor the distribution of step times matter. The trend must also be large enough, measured as the change of the median between the
+two halves of these steps. Simulations (tests/unit/workloads/test_steady_warmup.py) compared the rule with medians of quarters,
+with fewer chunks, and with a window of constant size, which ends in the middle of a slow warm-up.
 """
 
 import math

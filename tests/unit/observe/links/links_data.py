@@ -90,7 +90,7 @@ def links_document(
                 to_device=CollectiveTimes(size_bytes=2**28, times_s=times(2**28 / 12e9)),
                 from_device=CollectiveTimes(size_bytes=2**28, times_s=times(2**28 / 11e9)),
                 p2p={peer: True for peer, way in peers if "network" not in way},
-                left_out=(LeftOut(size_bytes=2**28, why="would not fit into the 60 s of the stage"),),
+                left_out=(LeftOut(size_bytes=2**28, why="would exceed the time limit of the stage (60 s)"),),
             )
         )
     return add_models(LinksDocument(**build_measurements(spec, devices, ranks), took_s=42.0).model_dump(mode="json"))

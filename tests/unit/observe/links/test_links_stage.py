@@ -83,7 +83,9 @@ def test_a_measurement_that_is_disturbed_is_repeated_and_then_discarded(tmp_path
     suspended: Any = Suspended()
     found = measure(suspended, THREE, tmp_path)
     assert suspended.runs == 3
-    assert found.problems == ("links: the run was suspended, and went on, 3 times in a row; results were discarded",)
+    assert found.problems == (
+        "links: the run was suspended, and went on, 3 times in a row; the results were discarded",
+    )
     assert found.matrices is None
 
 

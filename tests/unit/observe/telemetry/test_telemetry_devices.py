@@ -142,7 +142,7 @@ def test_older_drivers_are_looked_at_where_there_is_time(interval_s: float, look
 
 def test_a_host_without_devices_has_no_probes_and_one_whose_driver_fails_says_so() -> None:
     assert opened(FakeNvml([])) == []
-    with pytest.raises(DevicesUnreadableError, match="NVML does not answer there"):
+    with pytest.raises(DevicesUnreadableError, match="NVML does not respond on the host"):
         opened(FakeNvml([Gpu("GPU-a")], init_fails=9))
 
 

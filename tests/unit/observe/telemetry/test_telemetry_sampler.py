@@ -78,7 +78,7 @@ def test_too_short_an_interval_is_refused() -> None:
     argv = [*ARGV[:-1], "0.01", "--out", "x"]
     told = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert told.returncode == 2
-    assert "from 0.1 s on" in told.stderr
+    assert "at least 0.1 s" in told.stderr
 
 
 class Costly:

@@ -220,7 +220,7 @@ def test_an_archive_is_read_anew_and_what_cannot_be_read_is_named(
     (entry,) = campaigns.read_entries(tmp_path / "site")
     assert (tmp_path / "site" / entry.directory / "report.html").read_text() == "drawn anew"
     said = done.output
-    assert f"warning: left out: {sources}/torn.zip: is not a complete archive" in said
+    assert f"warning: left out: {sources}/torn.zip is not a complete archive" in said
     assert f"warning: left out: {sources}/slip.zip: member '../../outside.json' points outside the archive" in said
     assert f"warning: left out: {sources}/broken" in said
     assert not (tmp_path / "outside.json").exists()

@@ -66,7 +66,7 @@ def test_the_report_says_that_hybrid_costs_more_over_emulated_links_of_unlike_ra
     for local, said in ((36.0, True), (10.0, False)):
         links = LINKS.model_copy(update={"local": SiteLink(gb_per_s=local)})
         document = describe_links(link_rates(Emulation(scale=0.01), links), "root")
-        assert ("Hybrid compositions cost more than they would" in format_links_sentence(document, 1, 1)) == said
+        assert ("Hybrid compositions are slower than on real hardware" in format_links_sentence(document, 1, 1)) == said
 
 
 def test_the_report_says_that_links_are_not_emulated_why_and_for_how_many_runs() -> None:

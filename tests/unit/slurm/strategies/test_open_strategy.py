@@ -82,7 +82,7 @@ def test_without_slurm_nobody_is_told() -> None:
         (None, r"slurm\.slurmd\.stop and slurm\.slurmd\.start"),
         ({"stop": ["stop", "{hosts}"], "start": ["start"]}, "'{hosts}'"),
         ({"stop": ["stop"], "start": ["sh", "-c", "${x}"]}, r"'\$\{x\}'"),
-        ({"stop": ["stop"], "start": ["{"]}, "braces twice"),
+        ({"stop": ["stop"], "start": ["{"]}, "double all other braces"),
     ],
 )
 def test_commands_that_cannot_be_filled_in_are_refused_at_once(slurmd: Any, complaint: str) -> None:
@@ -92,7 +92,7 @@ def test_commands_that_cannot_be_filled_in_are_refused_at_once(slurmd: Any, comp
 
 def test_a_host_that_the_file_forgot_is_named() -> None:
     opened = open_strategy(system("dynamic", slurmd=SLURMD), Scripted(CompletedCommand(0, "", "")))
-    with pytest.raises(HostFailed, match=r"host9.*not in the system file any more"):
+    with pytest.raises(HostFailed, match=r"host9.*the system file no longer lists this host"):
         opened.end(["host9"], "lease.1")
 
 

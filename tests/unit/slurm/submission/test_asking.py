@@ -82,7 +82,7 @@ def test_leases_that_ask_at_the_same_moment_have_a_job_each(tmp_path: Path, fake
         assert request_in(each.folder / f"{each.job_id}_submitted.pkl") == here.request(lease)
 
 
-WAITS = "max_jobs is 2, and so many jobs are queued; waiting until some have ended"
+WAITS = "the limit of 2 jobs is reached (slurm.max_jobs); waiting until some have ended"
 
 
 def test_who_holds_devices_does_not_wait_for_room_in_the_queue(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
@@ -199,7 +199,7 @@ def test_a_controller_that_is_down_is_waited_for(here: Login, fake_slurm: FakeSl
 
 def test_a_lease_has_one_job(here: Login, fake_slurm: FakeSlurm) -> None:
     here.submit(here.leases()[0])
-    with pytest.raises(LaunchError, match="job 1 of an earlier driver is still there; 'scancel 1' ends it"):
+    with pytest.raises(LaunchError, match="job 1 of an earlier driver still exists; end it with 'scancel 1'"):
         here.submit(here.leases()[0])
     assert len(fake_slurm.jobs()) == 1
 

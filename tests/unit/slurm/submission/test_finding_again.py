@@ -208,8 +208,8 @@ def test_hosts_that_slurm_finds_unwell_are_named_when_a_driver_is_lost(tmp_path:
     fate = here.submitter().check_driver(found)
     assert not fate.alive
     assert fate.failed_hosts == {
-        "host1": "Slurm says down, not_responding: Not responding",
-        "host3": "Slurm says drain, idle: memory",
+        "host1": "Slurm reports down, not_responding: Not responding",
+        "host3": "Slurm reports drain, idle: memory",
     }
 
 
@@ -361,7 +361,7 @@ def test_a_job_that_got_the_number_later_is_neither_found_nor_cancelled(
     fake_slurm.put(last=0)
     assert fake_slurm.add("theirs", comment=comment, state="RUNNING", hosts="host1") == "1"
     fate = here.submitter().check_driver(found)
-    assert (fate.alive, "its number to another job" in fate.words) == (False, True)
+    assert (fate.alive, "its id to another job" in fate.words) == (False, True)
     here.submitter().stop(lease)
     assert fake_slurm.calls("scancel") == []
     assert fake_slurm.jobs()["1"]["state"] == "RUNNING"
@@ -389,7 +389,7 @@ def test_a_job_that_was_given_up_is_cancelled_at_the_end_and_no_other(tmp_path: 
     here.submitter().end_left_behind()
     ended = {job_id for job_id, job in fake_slurm.jobs().items() if job["state"] == "CANCELLED"}
     assert ended == {"1", late}
-    assert here.said == [f"job {each} was given up earlier and is still there; it is cancelled" for each in ("1", late)]
+    assert here.said == [f"job {each} was given up earlier but still exists; cancelling it" for each in ("1", late)]
 
 
 def test_stopping_ends_what_was_submitted_by_a_process_that_was_killed(
@@ -417,7 +417,7 @@ def test_a_job_that_cannot_be_cancelled_is_not_forgotten(
     here.submit(lease)
     fake_slurm.reachable(False)
     here.submitter().stop(lease)
-    assert here.said == ["job 1 is still there after 0.5 s; 'scancel 1' ends it"]
+    assert here.said == ["job 1 still exists 0.5 s after it was cancelled; end it with 'scancel 1'"]
     assert submitted_jobs.read(here.results, lease) is not None
     fake_slurm.reachable(True)
     here.submitter().stop(lease)

@@ -88,6 +88,6 @@ def test_a_time_limit_that_no_partition_allows_is_refused_with_both_numbers(
 ) -> None:
     fake_slurm.put(longest="5:00")
     here = login(tmp_path, {**ALIKE, "system.slurm": {"partition": "gpu", "time_min": 60}})
-    with pytest.raises(ConfigError, match="time_min is 60 min, and partition gpu allows 5 min at most"):
+    with pytest.raises(ConfigError, match="time_min is 60 min, but partition gpu allows at most 5 min"):
         here.submit(here.leases()[0])
     assert fake_slurm.calls("sbatch") == []

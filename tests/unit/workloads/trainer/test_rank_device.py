@@ -104,7 +104,7 @@ def test_one_process_with_several_devices_says_all_of_them(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("count", "local_rank", "devices", "words"),
-    [(0, 0, 1, "sees none .*ZE_AFFINITY_MASK"), (2, 2, 1, "local rank 2"), (2, 0, 3, "sees 2 of 3")],
+    [(0, 0, 1, "sees no device.*ZE_AFFINITY_MASK"), (2, 2, 1, "local rank 2"), (2, 0, 3, "sees only 2 of 3")],
 )
 def test_a_device_that_is_not_there_is_no_cpu(
     xpu: Module, count: int, local_rank: int, devices: int, words: str

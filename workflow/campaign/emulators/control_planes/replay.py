@@ -1,4 +1,4 @@
-"""Replay of a recorded control plane (`campaign fabric record`). Nothing is emulated that was not recorded.
+"""Replay of a recorded control plane (`campaign fabric record`). Only recorded behaviour is replayed.
 
 A change gets the recorded answer of the next change of its kind, and a read the answer that was recorded at that point. Names
 that a client chooses differently from the recorded one, such as lease ids, are replaced in the answers.
@@ -43,7 +43,7 @@ class ReplayedControlPlane:
     def build_system_document(self, name: str, directory: Path) -> dict[str, Any]:
         """Build the system file of the recorded control plane.
 
-        A user and a password, which may be any, are written to a file beside it.
+        A user and a password, which may be any, are written to a file in the same directory.
         """
         recording = self._document
         credentials = directory / "credentials"
@@ -67,7 +67,7 @@ class ReplayedControlPlane:
         number = self._find_exchange(request)
         if number is None:
             self.unanswered.append(f"{request.method} {request.path}")
-            return Reply(404, f"the recording has no {request.method} {request.path} here")
+            return Reply(404, f"the recording has no {request.method} {request.path} at this point")
         exchange = self._exchanges[number]
         self._used.add(number)
         if request.method not in _READ_METHODS:
@@ -144,26 +144,24 @@ def _pair_texts(recorded: Any, sent: Any) -> Iterator[tuple[str, str]]:
 
 
 def _describe_problem(document: Any) -> str:
-    """Describe why a document is not a valid recording, such as one that was cut off or edited. Returns "" if it is valid."""
+    """Describe why a document is not a valid recording, such as one that was cut off or edited. Return "" if it is valid."""
     if not isinstance(document, Mapping) or "schema_version" not in document:
-        return "it has no `schema_version`"
+        return "`schema_version` is missing"
     if document["schema_version"] != SCHEMA_VERSION:
-        return (
-            f"`schema_version` {document['schema_version']!r} is not read by this version, which reads {SCHEMA_VERSION}"
-        )
+        return f"this version cannot read `schema_version` {document['schema_version']!r}, only {SCHEMA_VERSION}"
     for name, kind in _MEMBER_TYPES.items():
         if not isinstance(document.get(name), kind):
-            return f"`{name}` is missing, or no {kind.__name__}"
+            return f"`{name}` is missing, or is not a {kind.__name__}"
     if not document["exchanges"]:
         return "`exchanges` is empty"
     for number, exchange in enumerate(document["exchanges"], 1):
         if not isinstance(exchange, dict) or not {"at", "ask"} <= exchange.keys():
-            return f"exchange {number} needs `at` and `ask`"
+            return f"exchange {number} lacks `at` or `ask`"
         if "lost" not in exchange and type(exchange.get("status")) is not int:
-            return f"exchange {number} ({exchange['ask']}) needs a number as `status`, or `lost`"
+            return f"exchange {number} ({exchange['ask']}) has neither a number as `status` nor `lost`"
         for name in {"query", "headers"} & exchange.keys():
             if not isinstance(exchange[name], dict):
-                return f"`{name}` of exchange {number} ({exchange['ask']}) is no dict"
+                return f"`{name}` of exchange {number} ({exchange['ask']}) is not a dict"
     return ""
 
 
@@ -172,12 +170,12 @@ def open_replay_server(path: Path, port: int = 0) -> tuple[ControlPlaneServer, R
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; give a file of 'campaign fabric record'") from error
+        raise ConfigError(f"{path}: {error.strerror}; use a recording from 'campaign fabric record'") from error
     except (ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: not a recording of 'campaign fabric record': {error}") from error
+        raise ConfigError(f"{path}: this is not a recording from 'campaign fabric record': {error}") from error
     if problem := _describe_problem(document):
-        remedy = "record it again, or repair it"
-        raise ConfigError(f"{path}: not a whole recording of 'campaign fabric record': {problem}; {remedy}")
+        remedy = "repeat 'campaign fabric record', or repair the file"
+        raise ConfigError(f"{path}: the recording is incomplete or invalid: {problem}; {remedy}")
     replay = ReplayedControlPlane(document)
     server = ControlPlaneServer(replay, port=port)
     replay.urls = dict(server.urls)

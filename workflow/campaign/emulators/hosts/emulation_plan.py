@@ -22,12 +22,12 @@ _SHAPED_LINKS: tuple[LinkType, ...] = ("fabric", "network")
 NOT_EMULATED = "links not emulated"
 NOT_CROSSED = "links not crossed: one program stands for all ranks"
 UNEQUAL_LINKS_REMARK = (
-    "Hybrid compositions cost more than they would: TCP is slower over a faster link that leads to a slower one (page "
-    "'The model of a training step')."
+    "Hybrid compositions are slower than on real hardware, because TCP is slower over a fast link that leads to a slow one "
+    "(page 'The model of a training step')."
 )
 FLAGS: Mapping[str, str] = {
-    NOT_EMULATED: "this machine could not emulate hosts, so all ranks shared one loopback: attachment and the spread over hosts "
-    "made no difference",
+    NOT_EMULATED: "this machine could not emulate hosts, so all ranks shared one loopback, and attachment and the spread over "
+    "hosts had no effect",
     NOT_CROSSED: "the program was started once, on the first emulated host, so its ranks did not use the emulated links",
 }
 
@@ -90,13 +90,13 @@ def format_links_sentence(links: Mapping[str, Any], runs: int, total_runs: int) 
     Args:
         links: description of the links.
         runs: number of runs that were measured over these links.
-        of: number of all runs.
+        total_runs: number of all runs.
     """
     share = "" if runs == total_runs else f" ({runs} of {total_runs} runs)"
     if links["emulated"] is None:
         return (
             f"Links are not emulated{share}: {links['reason']}. All ranks shared this machine's loopback, so attachment and the "
-            "spread over hosts differ only by noise."
+            "spread over hosts have no effect."
         )
     local, fabric, network = (
         "not shaped"
@@ -107,6 +107,7 @@ def format_links_sentence(links: Mapping[str, Any], runs: int, total_runs: int) 
     rates = [links.get(f"{link}_gbit_per_s") for link in ("local", "fabric")]
     remark = "" if None in rates or rates[0] == rates[1] else f" {UNEQUAL_LINKS_REMARK}"
     return (
-        f"Links are emulated (network namespaces, {links['emulated']}) at {links['scale']:g} of the real rates, per direction: "
-        f"between a fabric device and its host {fabric}; between hosts {network}; between devices of a host {local}{share}.{remark}"
+        f"Links are emulated{share} with network namespaces ({links['emulated']}) at {links['scale']:g} of the real rates. Rates "
+        f"per direction are: between a fabric device and its host {fabric}; between hosts {network}; between devices of a host "
+        f"{local}.{remark}"
     )

@@ -1,10 +1,8 @@
-"""Topology of emulated hosts: the namespace and link of each device, and the `ip` and `tc` lines that create them. Pure
-functions.
+"""Topology of emulated hosts: namespaces and links of devices, and the `ip` and `tc` lines that create them. Pure functions.
 
 Every host is a network namespace. Each fabric device has a separate namespace behind a link shaped to the fabric's rate. So does
-each local device if local links have a rate; otherwise local devices live in the host and communicate through its loopback.
-Hosts
-are joined by a bridge through links shaped to the network's rate:
+each local device if local links have a rate. Otherwise, local devices are in the namespace of the host and communicate through
+its loopback. Hosts are joined by a bridge through links shaped to the network's rate:
 
     host1 ── network link ───────────────────┐
       ├─ local link ─── host1-local0         │
@@ -28,13 +26,13 @@ BRIDGE_NAMESPACE = "."
 """The namespace that holds the network's bridge."""
 INTERFACE = "eth0"
 OUTSIDE_NAMESPACE = "@outside"
-"""The namespace that the emulation was started from."""
+"""The namespace from which the emulation was started."""
 BRIDGE = "network"
 PRIVATE_NETWORK = IPv4Network("198.18.0.0/16")
-"""Set aside for measuring networks (RFC 2544), so that no real network is hidden."""
+"""Network that is reserved for benchmarks (RFC 2544), so that no real network is hidden."""
 _BURST_BYTES = 16 * 1024
 _MTU_BYTES = 9000
-"""Jumbo frames: shaping is work by the packet. With 1500, eight ranks over links of 16 MB/s take all of two cores."""
+"""Size of jumbo frames, because shaping costs time per packet. With 1500, eight ranks over links of 16 MB/s use two full cores."""
 _BURST_S = 0.001
 _QUEUE_MS = 100
 
@@ -43,25 +41,27 @@ LinkType = Literal["local", "fabric", "network"]
 
 
 class LinkRates(BaseModel):
-    """Rates of the links that stand for those inside a host, a fabric and a network."""
+    """Rates of the emulated links inside a host, of a fabric, and of a network."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     local_gb_per_s: float | None = Field(
         default=None,
         gt=0,
-        description="one direction of the link between a local device and its host; none: they share the host's loopback",
+        description="rate of the link between a local device and its host, per direction; default: the host's loopback is used",
     )
 
     fabric_gb_per_s: float | None = Field(
         default=None,
         gt=0,
-        description="one direction of the link between a fabric device and its host; none: not shaped",
+        description="rate of the link between a fabric device and its host, per direction; default: not shaped",
     )
     network_gb_per_s: float | None = Field(
-        default=None, gt=0, description="one direction of the link between a host and the network; none: not shaped"
+        default=None,
+        gt=0,
+        description="rate of the link between a host and the network, per direction; default: not shaped",
     )
-    scale: float = Field(default=0.01, gt=0, description="emulated rate over real rate, the same for every link")
+    scale: float = Field(default=0.01, gt=0, description="ratio of emulated to real rates, for all links")
 
     def gbit_per_s(self, link: LinkType) -> float | None:
         """Return the emulated rate of a link in one direction (Gbit/s), or None if it is not shaped."""
@@ -77,9 +77,11 @@ class EmulatedHost(BaseModel):
     name: str = Field(
         pattern=r"^[a-z][a-z0-9-]{0,30}$", description="host name; its devices are NAME-local0 .. and NAME-fabric0 .."
     )
-    local_devices: int = Field(ge=0, description="devices in the host, each with a link where local links have a rate")
+    local_devices: int = Field(
+        ge=0, description="number of devices in the host, each with a link if local links have a rate"
+    )
     fabric_devices: int = Field(
-        default=0, ge=0, description="devices behind the fabric: each has a shaped link to the host"
+        default=0, ge=0, description="number of devices behind the fabric, each with a shaped link to the host"
     )
 
 
@@ -97,14 +99,14 @@ class EmulationSpec(BaseModel):
         names = list_namespaces(self)
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(
-                f"host names have to differ, also from the devices' NAME-local0 .. and NAME-fabric0 ..: {', '.join(twice)}"
+                f"host names must be unique, and differ from device names (NAME-local0, NAME-fabric0, ..): {', '.join(twice)}"
             )
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Lines for `ip -batch` or `tc -batch` in one namespace. `{NAME}` stands for the path of a namespace."""
+    """Lines for `ip -batch` or `tc -batch` in one namespace. `{NAME}` is replaced by the path of that namespace."""
 
     namespace: str
     program: Literal["ip", "tc"]
@@ -121,7 +123,7 @@ class NetworkLayout:
 
 
 def device_namespaces(spec: EmulationSpec) -> tuple[str, ...]:
-    """Return the namespace of each device, host by host, a host's local devices before its fabric devices."""
+    """Return the namespaces of all devices, ordered by host, with local devices before fabric devices."""
     names: list[str] = []
     for host in spec.hosts:
         fabric_names = [
@@ -132,7 +134,7 @@ def device_namespaces(spec: EmulationSpec) -> tuple[str, ...]:
 
 
 def list_namespaces(spec: EmulationSpec) -> list[str]:
-    """List every namespace, that of each host followed by those of its devices behind links."""
+    """List all namespaces: for each host its own, followed by those of its devices behind links."""
     return [
         name
         for host in spec.hosts
@@ -162,7 +164,7 @@ def plan_layout(spec: EmulationSpec, network: IPv4Network = PRIVATE_NETWORK) -> 
     names = list_namespaces(spec)
     # The last two addresses of a network are kept for the namespace of the bridge and for the outside.
     if len(names) > network.num_addresses - 4:
-        raise ValueError(f"{len(names)} namespaces do not fit into {network}")
+        raise ValueError(f"the network {network} is too small for {len(names)} namespaces")
     addresses = {name: network[1 + index] for index, name in enumerate(names)}
     batches = [
         Batch(BRIDGE_NAMESPACE, "ip", ("link set lo up", f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up"))
@@ -227,7 +229,7 @@ def format_shaping(interface: str, rate_gbit_per_s: float) -> str:
     It uses a token bucket, because many kernels lack netem.
     """
     rate_bit_per_s = round(rate_gbit_per_s * 1e9)
-    # After a pause a bucket's worth passes at once, which is to be little of what a collective sends. A bucket smaller than what
-    # the link moves while the machine does something else would not reach the rate.
+    # After a pause, one bucket passes at once, which must be small compared with what a collective sends. A bucket that is smaller
+    # than what the link moves while the machine does something else would not reach the rate.
     burst_bytes = max(_BURST_BYTES, round(rate_bit_per_s / 8 * _BURST_S))
     return f"qdisc add dev {interface} root tbf rate {rate_bit_per_s}bit burst {burst_bytes}b latency {_QUEUE_MS}ms"

@@ -1,8 +1,7 @@
-"""Daemons of a cluster: check what this machine lacks for them, and start, find, stop and await them.
+"""Daemons of a cluster: requirements of this machine, and functions that start, find, stop and await daemons.
 
-A daemon belongs to the cluster if it is in its namespace of process ids; pid files are not used. Every host has a separate
-munged, as a machine has: a credential that is decoded twice by one munged counts as replayed, and a step of several hosts
-fails.
+A daemon belongs to the cluster if it is in its namespace of process ids. Pid files are not used. Every host has a separate munged
+like a real machine, because a munged rejects a credential that it decodes twice, so that a step on several hosts would fail.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class RunningDaemon:
     """Running daemon of a cluster.
 
-    Args:
+    Attributes:
         daemon: kind of daemon.
         host: host of a slurmd and its munged.
         pid: process id as seen from outside the cluster.
@@ -64,9 +63,9 @@ def _identify_daemon(pid: int, namespace: int) -> RunningDaemon | None:
         comm = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
-        return None  # it ended meanwhile
+        return None  # The process has ended.
     daemon = next((name for name in DAEMONS if name == comm), None)
-    # A process without arguments has ended, and waits for its parent.
+    # A process without arguments has ended but was not reaped.
     if daemon is None or arguments == [b""]:
         return None
     host = arguments[arguments.index(b"-N") + 1].decode() if b"-N" in arguments else None
@@ -84,7 +83,7 @@ def find_processes(cluster: Cluster, daemon: Daemon, host: str | None = None) ->
 
 
 def start_daemon(cluster: Cluster, daemon: Daemon, host: str | None = None, devices: int | None = None) -> None:
-    """Start a daemon; returns before the daemon serves requests.
+    """Start a daemon, and return before the daemon serves requests.
 
     Raises LaunchError if the daemon could not be executed.
 
@@ -92,7 +91,7 @@ def start_daemon(cluster: Cluster, daemon: Daemon, host: str | None = None, devi
         cluster: running cluster.
         daemon: daemon to start.
         host: host of a slurmd or its munged.
-        devices: number of devices to register; default is that of the specification.
+        devices: number of devices to register. Default: as in the specification.
     """
     if daemon == "slurmd" and host and not find_processes(cluster, "munged", host):
         start_daemon(cluster, "munged", host)
@@ -117,7 +116,7 @@ def start_daemon(cluster: Cluster, daemon: Daemon, host: str | None = None, devi
         )
     if result.returncode:
         raise LaunchError(f"{name} could not be started: {_format_log_tail(cluster, name)}")
-    # Until the process has taken its program's name: `wait` would take it for gone.
+    # The process must first have the name of its program, or `wait_until_ready` would regard it as ended.
     deadline_s = time.monotonic() + _APPEARANCE_TIMEOUT_S
     while not find_processes(cluster, daemon, host) and time.monotonic() < deadline_s:
         time.sleep(0.01)
@@ -131,14 +130,14 @@ def _build_argv(cluster: Cluster, daemon: Daemon, host: str | None, devices: int
         files = ("key-file", "etc/munge.key"), ("socket", f"run/{name}.sock"), ("pid-file", f"run/{name}.pid")
         log_files = ("log-file", f"log/{name.replace('munge', 'munged')}.log"), ("seed-file", f"run/{name}.seed")
         options = [f"--{option}={directory / path}" for option, path in (*files, *log_files)]
-        # Forced: its checks of owners refuse a directory under a temporary one.
+        # --force is needed, because munged refuses a directory inside a temporary directory.
         return [program, "--foreground", "--force", *options]
     if daemon == "mariadbd":
         return [program, f"--defaults-file={directory}/etc/my.cnf"]
     if daemon != "slurmd":
         return [program, "-D"]
     if host is None:
-        raise LaunchError("slurmd needs the name of its host")
+        raise LaunchError("slurmd cannot be started without the name of its host")
     return [*_munge_mount_prefix(cluster, host), program, "-D", *_build_slurmd_options(cluster, host, devices)]
 
 
@@ -148,7 +147,7 @@ def _munge_socket_path(cluster: Cluster, host: str | None = None) -> Path:
 
 
 def _munge_mount_prefix(cluster: Cluster, host: str) -> list[str]:
-    """Return the words before a command that make it find the host's own munged at the path in the shared slurm.conf."""
+    """Return the words before a command that mount the munge socket of its host at the path in the shared slurm.conf."""
     script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
     sockets = [str(_munge_socket_path(cluster, host)), str(_munge_socket_path(cluster))]
     return ["unshare", "--mount", "--propagation=slave", "sh", "-c", script, "munge", *sockets]
@@ -158,7 +157,7 @@ def _build_slurmd_options(cluster: Cluster, host: str, devices: int | None) -> l
     """Build the options of a host's slurmd."""
     host_spec = cluster.spec.host(host)
     if host_spec.registration == "cloud":
-        # -b: a host that was up before it was asked for would not count as resumed.
+        # -b reports a new boot, without which Slurm would not regard the host as resumed.
         return ["-b", "-N", host]
     if host_spec.registration != "dynamic":
         return ["-N", host]
@@ -172,13 +171,13 @@ def stop_daemon(cluster: Cluster, daemon: Daemon, host: str | None = None, signa
     """Signal a daemon and wait until it has ended. Raises LaunchError if it does not run, or does not end."""
     processes = find_processes(cluster, daemon, host)
     if not processes:
-        raise LaunchError(f"{daemon}{f' of {host}' if host else ''} does not run in {cluster.directory}")
+        raise LaunchError(f"{daemon}{f' of {host}' if host else ''} is not running in {cluster.directory}")
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal_number)
     wait_until_ready(
         lambda: not find_processes(cluster, daemon, host),
-        f"{daemon} does not end on signal {signal_number}",
+        f"{daemon} did not end after signal {signal_number}",
         cluster,
         daemon,
     )
@@ -197,11 +196,11 @@ def wait_until_ready(
     Raises LaunchError, with the end of the daemon's log, after 30 s or once the required daemon has ended.
 
     Args:
-        ready: condition to wait for.
+        is_ready: condition to wait for.
         complaint: beginning of the error message.
         cluster: running cluster.
         name: name of the log to show.
-        needs: daemon that must keep running.
+        required_daemon: daemon that must keep running.
         host: host of that daemon.
     """
     deadline_s = time.monotonic() + _START_TIMEOUT_S
@@ -222,23 +221,23 @@ def _format_log_tail(cluster: Cluster, name: str) -> str:
 
 
 def is_socket_served(path: Path) -> bool:
-    """Return whether a process serves a local socket."""
+    """Return True if a process serves a local socket."""
     with socket.socket(socket.AF_UNIX) as client:
         return client.connect_ex(str(path)) == 0
 
 
 def is_port_served(address: str, port: int) -> bool:
-    """Return whether a process serves a TCP port."""
+    """Return True if a process serves a TCP port."""
     with socket.socket() as client:
         client.settimeout(1)
         return client.connect_ex((address, port)) == 0
 
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge", "mariadb-server", "iproute2")
-"""Debian's names of what the cluster needs."""
+"""Debian packages that the cluster needs."""
 _SLURM = ("munged", "slurmctld", "slurmd", "sinfo", "scontrol", "srun", "sbatch")
 _TOOLS = ("ip", "tc", "nsenter", "setsid", "mount")
-# The last is called by the one before it, and in Debian is part of another package.
+# The last program is called by the one before it, but Debian has it in another package.
 _ACCOUNTING = ("slurmdbd", "sacct", "mariadbd", "mariadb-install-db", "my_print_defaults")
 _DAEMONS = frozenset({"slurmctld", "slurmd", "slurmdbd"})
 _PORTS = (6817, 6818, 6819)
@@ -257,16 +256,18 @@ def check_requirements(accounting: bool = True) -> None:
     """Raise LaunchError, with the remedy, if a cluster cannot run on this machine."""
     if os.geteuid() != 0:
         raise LaunchError(
-            "starting a Slurm needs root (its daemons start jobs as their users): `sudo campaign cluster up`; "
-            "emulated hosts without Slurm work as an ordinary user where the kernel allows user namespaces"
+            "an emulated Slurm requires root, because its daemons start jobs as their users; run `sudo campaign cluster up` "
+            "(emulated hosts without Slurm also work as an ordinary user if the kernel allows user namespaces)"
         )
     if missing := list_missing_programs(accounting):
         raise LaunchError(
-            f"not installed: {', '.join(missing)}; on Debian and Ubuntu: "
+            f"required programs are not installed: {', '.join(missing)}; on Debian and Ubuntu, run: "
             f"apt-get install --no-install-recommends {' '.join(PACKAGES)}"
         )
     if evidence := find_real_slurm():
-        raise LaunchError(f"this machine has a Slurm already ({evidence}), which is not touched; use another machine")
+        raise LaunchError(
+            f"this machine already has a Slurm ({evidence}), which is left unchanged; use another machine"
+        )
     if reason := check_availability().reason:
         raise LaunchError(reason)
 
@@ -279,7 +280,7 @@ def find_real_slurm(proc: Path = Path("/proc")) -> str | None:
     own_namespace = (proc / "self/ns/pid").stat().st_ino
     for entry in proc.iterdir():
         if entry.name.isdigit():
-            with suppress(OSError):  # it ended meanwhile
+            with suppress(OSError):  # The process may have ended.
                 comm = (entry / "comm").read_text(encoding="utf-8").strip()
                 if comm in _DAEMONS and (entry / "ns/pid").stat().st_ino == own_namespace:
                     configuration = next((path for path in _CONFIGURATIONS if Path(path).exists()), None)

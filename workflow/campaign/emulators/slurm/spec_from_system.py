@@ -1,4 +1,4 @@
-"""Emulated cluster of a system file: its hosts, their own devices, and a port for every attachable device."""
+"""Specification of an emulated cluster from a system file: hosts, built-in devices, and a port per attachable device."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _DEVICE_KIND = "gpu"
 def build_cluster_spec(system: SystemFile, accounting: bool = True, slurm_conf: tuple[str, ...] = ()) -> ClusterSpec:
     """Build the specification of the cluster that `campaign cluster up` starts for a system.
 
-    Hosts that do not change in Slurm (static, cloud) offer their own devices and all that could be attached; dynamic ones
-    begin with their own. Raises ConfigError if one machine cannot stand for the system.
+    Hosts that do not change in Slurm (static, cloud) offer their own devices and all that could be attached. Dynamic hosts begin
+    with their own devices. Raises ConfigError if one machine cannot emulate the system.
 
     Args:
         system: system file.
-        accounting: whether the accounting database runs.
+        accounting: True to run the accounting database.
         slurm_conf: further lines of slurm.conf.
     """
     kind, _, model = system.slurm.gres.partition(":")
     if kind != _DEVICE_KIND:
         raise ConfigError(
-            f"system {system.name}: slurm.gres is '{system.slurm.gres}'; an emulated cluster has only 'gpu'"
+            f"system {system.name}: slurm.gres is '{system.slurm.gres}', but an emulated cluster supports only 'gpu'"
         )
     partitions = [options.partition for options in (system.slurm, *system.slurm.overrides) if options.partition]
     first, *further_partitions = dict.fromkeys(partitions or ["main"])
@@ -86,15 +86,15 @@ def _device_name(system: SystemFile) -> str:
     names = list(dict.fromkeys(models)) or [_DEVICE_KIND]
     if len(names) > 1:
         raise ConfigError(
-            f"system {system.name}: has devices of {len(names)} models ({', '.join(names)}); "
-            "all devices of an emulated cluster must have one model"
+            f"system {system.name}: the devices have {len(names)} models ({', '.join(names)}), but all devices of an emulated "
+            "cluster must have the same model"
         )
     declared_device = system.devices.get(names[0])
     return (declared_device and declared_device.reported_as) or names[0]
 
 
 def _count_ports(system: SystemFile) -> list[int]:
-    """Return how many pool devices can be attached to each host at once, by the fabric's own rules."""
+    """Return the number of pool devices that the rules of the fabric allow on each host at one time."""
     names = [name for group in system.hosts for name in group.names()]
     pool = [entry for entry in system.pool if entry.kind == _DEVICE_KIND]
     if not pool:

@@ -35,7 +35,7 @@ class HostView:
 
     @property
     def has_agent(self) -> bool:
-        """Presence of a host agent."""
+        """True if a host agent is configured."""
         return self._agent is not None
 
     def list_devices(self, host: str) -> tuple[tuple[str, str], ...] | None:
@@ -114,7 +114,7 @@ class HostView:
         except FabricError as error:
             if not force:
                 raise FabricError(
-                    f"{error}; correct `agent` of the system file, or detach without asking the host: "
+                    f"{error}; correct `agent` in the system file, or detach the devices without the host: "
                     "'campaign fabric reconcile SYSTEM --release --force'"
                 ) from error
 
@@ -124,9 +124,9 @@ class HostView:
             device.fabric_id for device in devices if not device.host_id and self._is_ambiguous(host, device)
         ]:
             raise HostBusy(
-                f"{host}: which of its devices {', '.join(unidentified_ids)} are is "
-                "unknown: neither the fabric nor the state file tells; "
-                "stop their use by hand, then detach them with the fabric's own tools"
+                f"{host}: {', '.join(unidentified_ids)} cannot be identified among the devices of the host, because neither "
+                "the fabric nor the state file has their identity; end their use manually, then detach them with the fabric's "
+                "own tools"
             )
         agent.detach(host, tuple(self._match_devices(host, devices).values()), force=force)
 

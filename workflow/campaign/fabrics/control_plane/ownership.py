@@ -1,7 +1,7 @@
 """Ownership of devices, from a view of the control plane and the claims in the state file. Pure functions.
 
 A device belongs to a lease if it has the mark of the lease on the fabric, or a claim that the fabric does not contradict. If
-mark and claim disagree, the device counts as held by somebody, and is neither taken nor detached.
+mark and claim disagree, the device counts as held by an unknown user, and is neither taken nor detached.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class ClaimedView:
         if slot is not None and slot.lease is not None and is_consistent:
             return replace(device, holder=slot.lease, state=device.state if device.attached_to else "composing")
         if device.holder is None and device.attached_to is not None:
-            return replace(device, holder=f"somebody, on {device.attached_to}")
+            return replace(device, holder=f"an unknown user on {device.attached_to}")
         if device.holder is None and device.state == "reserved":
-            return replace(device, holder="another client that reserved it")
+            return replace(device, holder="another client, which reserved it")
         return device
 
     def list_attached_devices(self, lease_id: str) -> list[Device]:
@@ -140,11 +140,15 @@ class ClaimedView:
         if device_holders := {d.fabric_id: str(d.holder) for d in selected_devices if d.holder not in (None, lease_id)}:
             raise _build_conflict(lease_id, device_holders)
         if failed_ids := [d.fabric_id for d in selected_devices if d.health == "critical"]:
-            raise Unhealthy(f"{lease_id}: failed since they were selected: {', '.join(failed_ids)}", failed_ids)
+            raise Unhealthy(
+                f"{lease_id}: devices have failed since they were selected: {', '.join(failed_ids)}", failed_ids
+            )
         if unusable := [
             f"{d.fabric_id} is {d.state}" for d in selected_devices if d.holder is None and d.state != "free"
         ]:
-            raise Conflict(f"{lease_id}: not free on the fabric: {', '.join(unusable)}", ("the fabric",))
+            raise Conflict(
+                f"{lease_id}: selected devices are not free on the fabric: {', '.join(unusable)}", ("the fabric",)
+            )
         holders = {host.host: self.view.holders.get(host.host, lease_id) for host in selection.hosts}
         if host_holders := {name: holder for name, holder in holders.items() if holder != lease_id}:
             raise _build_conflict(lease_id, host_holders)
@@ -196,7 +200,7 @@ def _merge_ends(ends: Sequence[Device], slot: DeviceSlot | None) -> Device:
     """Merge the entries of one device, starting with the end that it was claimed for."""
     first = next((end for end in ends if slot is not None and end.attached_to == slot.host), ends[0])
     other_holders = (
-        f"somebody, on {end.attached_to}" if end.holder in (None, first.holder) else str(end.holder)
+        f"an unknown user on {end.attached_to}" if end.holder in (None, first.holder) else str(end.holder)
         for end in ends
         if end is not first
     )
@@ -205,8 +209,10 @@ def _merge_ends(ends: Sequence[Device], slot: DeviceSlot | None) -> Device:
 
 def _build_conflict(lease_id: str, holders: Mapping[str, str]) -> Conflict:
     """Build the error that names the holders of hosts or devices."""
-    held_items = ", ".join(f"{name} by {holder}" for name, holder in holders.items())
-    return Conflict(f"{lease_id}: no longer free: {held_items}", dict.fromkeys(holders.values()))
+    held_items = ", ".join(f"{name} is held by {holder}" for name, holder in holders.items())
+    return Conflict(
+        f"{lease_id}: selected hosts or devices are no longer free: {held_items}", dict.fromkeys(holders.values())
+    )
 
 
 def select_pooled(devices: Sequence[str], storage: Sequence[str], view: FabricView) -> tuple[str, ...]:

@@ -58,8 +58,8 @@ class HostAgent(Protocol):
         """Take devices out of use on the host, in the order that drivers survive, so that the fabric may detach them.
 
         Repeating the call is harmless, and so is a device that the host does not have. Raises HostBusy with the users of a
-        device, unless
-        `force` is True. An agent that can only list devices raises HostBusy if a device has users, and otherwise does nothing.
+        device, unless `force` is True. An agent that can only list devices raises HostBusy if a device has users, and otherwise
+        does nothing.
         """
 
     def close(self) -> None:

@@ -34,7 +34,8 @@ def select_devices(request: LeaseRequest, inventory: Inventory, banks: Sequence[
     """
     if unknown_hosts := set(request.allowed_hosts) - {host.name for host in inventory.hosts}:
         known_hosts = ", ".join(host.name for host in inventory.hosts)
-        raise NoMatch(f"{request.lease_id}: no host {', '.join(sorted(unknown_hosts))}; the system has {known_hosts}")
+        unknown_names = ", ".join(sorted(unknown_hosts))
+        raise NoMatch(f"{request.lease_id}: the system has no host {unknown_names}; its hosts are {known_hosts}")
     hosts = _place_hosts(request, inventory, banks)
     if hosts is None:
         raise _build_selection_error(request, inventory, banks)
@@ -170,17 +171,17 @@ def _build_selection_error(
     freed_inventory = inventory.release_all()
     if _place_hosts(request, freed_inventory, banks) is not None:
         holders = _list_holders(request, inventory)
-        return Conflict(f"{request_text} is held by {', '.join(holders)}", holders)
+        return Conflict(f"{request_text}: the requested hosts or devices are held by {', '.join(holders)}", holders)
     healthy_inventory = Inventory(
         freed_inventory.hosts, tuple(replace(d, health="ok", state="free") for d in freed_inventory.devices)
     )
     if _place_hosts(request, healthy_inventory, banks) is not None:
         failed_ids = [d.fabric_id for d in inventory.devices if d.health == "critical"]
-        return Unhealthy(f"{request_text} would need failed devices: {', '.join(failed_ids)}", failed_ids)
+        return Unhealthy(f"{request_text}: the request needs failed devices: {', '.join(failed_ids)}", failed_ids)
     rule = _find_forbidding_rule(request, healthy_inventory, banks)
     if rule is not None:
-        return Incompatible(f"{request_text} breaks a rule of the chassis ({rule})", rule)
-    return NoMatch(f"{request_text} exceeds the system: {_describe_inventory(request, healthy_inventory)}")
+        return Incompatible(f"{request_text}: the request breaks a rule of the chassis ({rule})", rule)
+    return NoMatch(f"{request_text}: the system has only {_describe_inventory(request, healthy_inventory)}")
 
 
 def _find_forbidding_rule(request: LeaseRequest, inventory: Inventory, banks: Sequence[Bank]) -> str | None:
@@ -244,7 +245,7 @@ def _describe_inventory(request: LeaseRequest, inventory: Inventory) -> str:
     )
     pooled_counts = Counter(device.model for device in inventory.devices if not device.local)
     descriptions = [
-        f"{location_text} " + (", ".join(f"{count} x {model!r}" for model, count in counts.items()) or "nothing")
-        for location_text, counts in (("of their own", local_counts), ("in the pool", pooled_counts))
+        (", ".join(f"{count} x {model!r}" for model, count in counts.items()) or "no device") + f" {location_text}"
+        for location_text, counts in (("in these hosts", local_counts), ("in the pool", pooled_counts))
     ]
-    return f"{len(allowed_hosts)} hosts ({', '.join(allowed_hosts) or 'none'}), {'; '.join(descriptions)}"
+    return f"{len(allowed_hosts)} hosts ({', '.join(allowed_hosts) or 'none'}), {' and '.join(descriptions)}"

@@ -1,6 +1,6 @@
-"""External programs that measure links (such as nccl-tests): run where they are installed, and parsed.
+"""External programs that measure links, such as nccl-tests. They are run if they are installed, and their output is parsed.
 
-Written from the programs' documentation and logs, and not verified on a machine with several GPUs.
+This module follows the programs' documentation and logs. It is not verified on a machine with several GPUs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARSERS: Mapping[str, str] = {
     "osu": "osu",
 }
 _NOT_INSTALLED_CODE = 127
-# A shell looks for the program on the host, where the launcher's own search may not be.
+# A shell searches for the program on the host, because the launcher may search on another machine.
 _EXEC_IF_INSTALLED = (
     'command -v "$1" >/dev/null 2>&1 || exit 127; command -v "$2" >/dev/null 2>&1 || exit 127; shift 2; exec "$@"'
 )
@@ -41,7 +41,7 @@ class _ToolInvocation:
 
 
 def list_invocations(tool: str, ranks_by_host: Mapping[str, int], largest_bytes: int) -> Iterator[_ToolInvocation]:
-    """Yield the invocations of a tool on these hosts; a single-host tool is started on each."""
+    """Yield the invocations of a tool on these hosts. A tool for one host is started on each of them."""
     hosts, total = list(ranks_by_host), sum(ranks_by_host.values())
     if tool in ("p2pBandwidthLatencyTest", "nvbandwidth"):
         for host, count in ranks_by_host.items():
@@ -69,11 +69,11 @@ def _format_mpirun_slots(ranks_by_host: Mapping[str, int]) -> tuple[str, ...]:
 class LinkTestSetup:
     """Setup of a link measurement.
 
-    Args:
+    Attributes:
         launcher: launcher of the steps.
         composition: hosts and devices.
-        directory: working directory of the measurement alone.
-        marker: mark of its processes.
+        directory: working directory that only the measurement uses.
+        marker: marker of its processes.
         log: log of their output.
     """
 
@@ -87,7 +87,7 @@ class LinkTestSetup:
 def run_external_tools(
     bench: LinkTestSetup, settings: LinkMeasurement, largest_bytes: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Run the external tools, and return their readings by tool and invocation, and one problem per failure."""
+    """Run the external tools. Return their readings by tool and invocation, and one problem per failure."""
     ranks_by_host = {host.name: len(host.devices) for host in bench.composition.hosts if host.devices}
     log, limits = bench.log, StepLimits(2 * settings.budget_s)
     readings: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def run_external_tools(
                 tool_log.unlink(missing_ok=True)
                 break
             if result.timed_out:
-                problems.append(f"{tool} ({start.about}): stopped after {limits.time_limit_s:g} s")
+                problems.append(f"{tool} ({start.about}) was stopped after {limits.time_limit_s:g} s")
                 continue
             reading, problem = _read_tool_log(tool, tool_log, start.ranks_by_host, is_complete=set(result.codes) == {0})
             readings.setdefault(tool, {})[start.about] = reading
@@ -117,7 +117,7 @@ def run_external_tools(
 def _read_tool_log(
     tool: str, log: Path, ranks_by_host: Mapping[str, int], *, is_complete: bool
 ) -> tuple[dict[str, Any], str]:
-    """Read the log of a tool, and return the reading as a document and the reason why it is incomplete."""
+    """Read the log of a tool. Return the reading as a document, and the reason if it is incomplete."""
     scope = RunContext(ranks=sum(ranks_by_host.values()), hosts=len(ranks_by_host), ended_normally=is_complete)
     reading = read_log(_PARSERS[tool], Log(log), scope)
     if is_complete:

@@ -1,4 +1,4 @@
-"""The links of one lease: measured once per use by one process on every device, kept in `links/<use>.<when>.json`, read back."""
+"""Link measurements of one lease. One process per device measures them once per use; `links/<use>.<when>.json` stores them."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ from campaign.workloads.launcher import Launcher, StepLimits
 from campaign.workloads.protocol import Step, StepEnd
 
 TORCH = "torch"
-_OPERATION_TIMEOUT_S = 30.0  # beyond the budget: no rank waits longer for its turn
+_OPERATION_TIMEOUT_S = 30.0
+"""Time beyond the budget for which a rank waits for its turn."""
 _MAX_TRIES = 3
-_START_TIMEOUT_S = 120.0  # loading torch from a busy shared file system
+_START_TIMEOUT_S = 120.0
+"""Time limit for loading torch, e.g. from a busy shared file system."""
 
 
 def measure_links(bench: LinkTestSetup, runs_on: AcceleratorKind, settings: LinkMeasurement) -> dict[str, Any]:
-    """Measure the links between all devices of the composition, and return a document as described by `LinksDocument`.
+    """Measure the links between all devices of the composition, and return a `LinksDocument` as a dict.
 
-    Failures of the measurement are problems in the document. Raises LaunchError if nothing could be started. The directory of
-    the setup is empty afterwards; output is appended to its log.
+    The document lists failures of the measurement as problems. Raises LaunchError if nothing could be started. The directory of the
+    setup is empty afterwards, and output is appended to its log.
     """
     started_s = time.monotonic()
     devices = describe_devices(bench.composition)
@@ -103,7 +105,7 @@ def _measure_with_ranks(
             return _measure_with_ranks(spec, devices, bench, tries - 1)
         if ended.disturbance:
             return (None,) * len(devices), [
-                f"links: {ended.disturbance}, {_MAX_TRIES} times in a row; results were discarded"
+                f"links: {ended.disturbance}, {_MAX_TRIES} times in a row; the results were discarded"
             ]
         try:
             ranks = read_links(out, len(devices))
@@ -117,13 +119,14 @@ def _measure_with_ranks(
 def _describe_failures(
     ended: StepEnd, ranks: Sequence[RankLinks | None], devices: Sequence[MeasuredDevice], limit_s: float
 ) -> list[str]:
+    """Describe a timeout of the measurement, or the ranks that failed or wrote no result."""
     if ended.timed_out:
         return [f"the measurement was stopped after {limit_s:g} s, and its results were discarded"]
     messages = []
     for number, (rank, device) in enumerate(zip(ranks, devices, strict=True)):
         code = ended.codes[number] if number < len(ended.codes) else None
         if rank is None:
-            messages.append(f"rank {number} ({device.name}) left no result: {_describe_exit(code)}")
+            messages.append(f"rank {number} ({device.name}) wrote no result: {_describe_exit(code)}")
         elif rank.error:
             messages.append(f"rank {number} ({device.name}) failed: {rank.error}")
     return messages
@@ -131,10 +134,10 @@ def _describe_failures(
 
 def _describe_exit(code: int | None) -> str:
     if code is None:
-        return "it was killed with the others"
+        return "it was killed with the other ranks"
     if code < 0:
-        return f"ended by {signal.Signals(-code).name}"
-    return f"exit code {code}, see the log"
+        return f"it was ended by {signal.Signals(-code).name}"
+    return f"it ended with exit code {code}, see the log"
 
 
 SCHEMA = "links-of-use/1"
@@ -142,9 +145,9 @@ When = Literal["before", "after"]
 
 
 def measurement_times(campaign: Campaign) -> tuple[When, ...]:
-    """Return when a campaign measures links, before or after its runs.
+    """Return when a campaign measures links: before its runs, after them, both, or never.
 
-    Without configuration, links are measured before the runs of campaigns that train, since PyTorch is installed then.
+    By default, links are measured before the runs if a workload needs PyTorch, which is then installed.
     """
     if campaign.protocol.links.when is not None:
         return campaign.protocol.links.when
@@ -153,7 +156,7 @@ def measurement_times(campaign: Campaign) -> tuple[When, ...]:
 
 @dataclass(frozen=True)
 class LinkStage:
-    """Link measurement of one use of a lease. `use` is its id."""
+    """Link measurement of one use of a lease. `use` is the id of the use."""
 
     campaign: Campaign
     results: Results
@@ -165,14 +168,14 @@ class LinkStage:
     def ensure_measured(
         self, launcher: Launcher, when: When, directory: Path, marker: str
     ) -> tuple[str, tuple[str, ...]]:
-        """Measure the links unless an earlier driver of this use did, and return the document's hash and the flags for records.
+        """Measure the links unless an earlier driver of this use has. Return the document's hash and the flags for records.
 
         Raises LaunchError if nothing could be started.
         """
         kept = self.results.measured_links / f"{self.use}.{when}.json"
         if not kept.exists():
             write_once(kept, (json.dumps(self._measure(launcher, when, directory, marker), indent=1) + "\n").encode())
-        with reject_damaged_document(kept, "move it away, and the links are measured again"):
+        with reject_damaged_document(kept, "move it away, so that the links are measured again"):
             name = str(load_json(kept)["document"])
         system = self.campaign.system
         scale = system.emulation.scale if system.emulation and launcher.links and launcher.links["emulated"] else None
@@ -180,6 +183,7 @@ class LinkStage:
         return name, flag_slow_links(self.store.read_shared_document(name), system.links, scale, tolerance_pct)
 
     def _measure(self, launcher: Launcher, when: When, directory: Path, marker: str) -> dict[str, Any]:
+        """Measure the links, store the shared document, and return the entry of this use."""
         devices = [device.model for host in self.composition.hosts for device in host.devices if device.computes]
         runs_on = self.campaign.find_device_model(devices[0]).runs_on if devices else "cpu"
         log = self.results.logs / self.lease / f"links.{when}.log"
@@ -191,8 +195,8 @@ class LinkStage:
 
 
 def read_link_measurements(results: Path, store: RecordStore) -> list[dict[str, Any]]:
-    """Read all link measurements of a results directory by file name: lease_id, lease, when, and document."""
-    # Here, so that planning and driving load no scipy.
+    """Read all link measurements of a results directory in order of file names, with fitted models."""
+    # Imported late, so that planning and driving do not load scipy.
     from campaign.observe.links.alpha_beta_model import add_models
 
     found = []

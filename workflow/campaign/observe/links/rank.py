@@ -1,9 +1,10 @@
 """One rank of the links stage: `python -m campaign.observe.links.rank`, or forked by `campaign.workloads.trainer.forkserver`.
 
 Environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, CAMPAIGN_SPEC (path of a LinkSpec as JSON), CAMPAIGN_OUT
-(directory of the results); GLOO_SOCKET_IFNAME is `lo` when it is not set and MASTER_ADDR is a loopback address.
-Leaves `rank<r>.json` (schema links-rank/1). Exit code 0: measured; 1: it failed on the way, and the file says how and holds what
-was measured before; 2: the environment or the specification is not valid.
+(directory of the results). GLOO_SOCKET_IFNAME defaults to `lo` if MASTER_ADDR is a loopback address.
+
+The result is `rank<r>.json` (schema links-rank/1). Exit code 0: everything was measured. 1: the measurement failed; the file holds
+the error and the earlier measurements. 2: the environment or the specification is invalid.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ def _run(environment: Mapping[str, str]) -> int:
     spec = read_spec(place.spec)
     if len(spec.hosts) != place.world_size:
         raise ConfigError(f"{place.spec}: has hosts for {len(spec.hosts)} ranks, but WORLD_SIZE is {place.world_size}")
-    # A result from an earlier attempt must not pass for this one's.
+    # The result of an earlier attempt must not be mistaken for that of this one.
     result_path(place.out, place.rank).unlink(missing_ok=True)
     faulthandler.enable()
     if place.world_size > 1 and place.local_ranks is not None:
-        # Without an interface gloo resolves the host's name, which need not lead to this host.
+        # Without an interface, gloo resolves the host's name, which may lead to another host.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     from campaign.observe.links.rank_measurement import RankMeasurement
 

@@ -1,11 +1,12 @@
-"""Links that are slower than expected for their kind. Pure.
+"""Links that are slower than expected for their kind.
 
-A pair of devices is held against the slowest link on its way, as the system file has it (one direction; times the scale where links
-are emulated). Where that has no number, against the median of the pairs of its kind in the same composition. What is compared is
-the bandwidth of the largest measured size without the time of an empty message; where that size is too small to tell a bandwidth,
-nothing is. Latencies are held against their like only: what the system file says of them is without any software.
+A pair of devices is compared with the rate of the slowest link on its path in the system file (one direction; multiplied by the
+scale if links are emulated). If the file has no rate, the pair is compared with the median of the pairs of its kind in the same
+composition. The compared bandwidth is that of the largest measured size, without the time of an empty message. If that size is too
+small for a bandwidth, nothing is compared. Latencies are only compared with those of the same kind, because the latencies in the
+system file exclude software.
 
-Emulated links are judged by the median of their kind: on a busy machine, some single pair looks slow in any measurement.
+Emulated links are judged by the median of their kind, because single pairs look slow in any measurement on a busy machine.
 """
 
 from __future__ import annotations
@@ -21,24 +22,26 @@ from campaign.spec.system_file import Links
 
 _MAX_FLAGS = 3
 _MIN_PEERS = 3
-_LATENCY_FACTOR = 3.0  # a copy through the host's memory instead of from device to device costs about as much
-_MAX_LATENCY_SHARE = 0.5  # of a message's time; beyond it, its size says little of bandwidth
-_PEER_REFERENCE = "the median of {kind} links here"
+_LATENCY_FACTOR = 3.0
+"""Ratio to the median above which a latency is high. Copies through the host's memory cost about as much."""
+_MAX_LATENCY_SHARE = 0.5
+"""Maximum share of latency in a message's time. Above it, the message gives no useful bandwidth."""
+_PEER_REFERENCE = "the median {kind} link"
 _SYSTEM_REFERENCE = "{kind} links"
 _EMULATED_REFERENCE = "emulated {kind} links"
 
 
 _SlowLink = tuple[float, str]
-"""One slow link: minus how much worse than expected, so that the worst sorts first, and what to say."""
+"""One slow link: its negative relative shortfall, so that the worst link sorts first, and a message."""
 
 
 def flag_slow_links(
     document: Mapping[str, Any], links: Links, scale: float | None, tolerance_pct: float
 ) -> tuple[str, ...]:
-    """Return the flags for records measured over slow links, the worst first: at most three, and the number of further ones.
+    """Return the flags for records that were measured over slow links: the three worst links, and the number of others.
 
-    CPU processes have only emulated links: each shaped kind is compared with its rate, and other paths are this machine's
-    memory.
+    Links of CPU processes are only checked if they are emulated. Each shaped kind is then compared with its rate. Other paths are
+    the memory of this machine.
 
     Args:
         document: links/1 document.
@@ -59,7 +62,7 @@ def flag_slow_links(
     sorted_links = sorted((round(excess, 6), text) for excess, text in slow_links)
     messages = tuple(f"links: {text}" for _, text in sorted_links[:_MAX_FLAGS])
     omitted = len(sorted_links) - _MAX_FLAGS
-    return (*messages, f"links: and {omitted} more below what is expected") if omitted > 0 else messages
+    return (*messages, f"links: {omitted} more are slower than expected") if omitted > 0 else messages
 
 
 def _expected_rates(links: Links, scale: float | None, runs_on: str) -> dict[str, float]:
@@ -73,8 +76,8 @@ def _expected_rates(links: Links, scale: float | None, runs_on: str) -> dict[str
     for kind in KINDS:
         crossed = [known[link] for link in split_link_kind(kind) if link in known]
         if crossed and scale is not None and LOCAL in known:
-            crossed.append(known[LOCAL])  # of local devices all ways cross it; a kind of way is judged as a whole
-        # A real link that the file does not tell may be the slowest; an emulated one is not shaped then.
+            crossed.append(known[LOCAL])  # Each kind of path has pairs whose emulated path crosses the local links.
+        # A real link without a rate in the file may be the slowest. An emulated link without a rate is not shaped.
         if crossed and (scale is not None or len(crossed) == len(split_link_kind(kind))):
             found[kind] = min(crossed)
     return found
@@ -92,7 +95,7 @@ def _iterate_pairs(document: Mapping[str, Any], matrix: str) -> Iterator[tuple[i
 def _find_slow_pairs(
     document: Mapping[str, Any], expected: Mapping[str, float], min_share: float
 ) -> Iterator[_SlowLink]:
-    """Yield the single pairs that are slower than this share of the expected rate."""
+    """Yield the pairs that are slower than this share of the expected rate."""
     for kind, of_kind in _pair_bandwidths(document).items():
         named = {_format_pair(document, *pair): rate for pair, rate in of_kind.items()}
         yield from _find_slow_links(kind, expected, named, min_share)
@@ -101,7 +104,7 @@ def _find_slow_pairs(
 def _find_slow_links(
     kind: str, expected: Mapping[str, float], rates: Mapping[str, float], min_share: float
 ) -> Iterator[_SlowLink]:
-    """Yield the links of a kind that are slower than the system file specifies, or else than their median."""
+    """Yield the links of a kind that are slower than their rate in the system file, or than their median without such a rate."""
     if kind not in expected and len(rates) < _MIN_PEERS:
         return
     usual, whose = (
@@ -115,7 +118,7 @@ def _find_slow_links(
 def _find_slow_kinds(
     document: Mapping[str, Any], expected: Mapping[str, float], min_share: float
 ) -> Iterator[_SlowLink]:
-    """Yield the kinds of path that are slow in the median; on a busy machine a single emulated link only looks slow."""
+    """Yield the kinds of paths whose median is slow. On a busy machine, single emulated links may only look slow."""
     for kind, of_kind in _pair_bandwidths(document).items():
         rate = median(of_kind.values())
         if kind in expected and rate < expected[kind] * min_share:
@@ -126,14 +129,14 @@ def _find_slow_kinds(
 
 
 def _pair_bandwidths(document: Mapping[str, Any]) -> dict[str, dict[tuple[int, int], float]]:
-    """Return the bandwidth (GB/s) by kind and pair, without the time of an empty message, if the size is sufficient."""
+    """Return the bandwidth (GB/s) by kind and pair, without the time of an empty message, if the size suffices."""
     if (document["matrix_size_bytes"] or 0) < MIN_BANDWIDTH_BYTES:
         return {}
     latency_us = {(out, to): value for out, to, _, value in _iterate_pairs(document, "latency_us")}
     rates: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
     for out, to, kind, gb_per_s in _iterate_pairs(document, "unidirectional_gb_per_s"):
         seconds = document["matrix_size_bytes"] / (gb_per_s * 1e9)
-        # There and back again with the receiver's word: see links.model.
+        # An empty message and the receiver's answer take two latencies (see `alpha_beta_model`).
         empty_s = 2e-6 * latency_us.get((out, to), 0.0)
         if empty_s <= _MAX_LATENCY_SHARE * seconds:
             rates[kind][out, to] = document["matrix_size_bytes"] / 1e9 / (seconds - empty_s)
@@ -147,7 +150,7 @@ def _find_slow_host_copies(
     copies = document.get("host_device")
     if not copies:
         return
-    # What the system file says of local links is between devices.
+    # The rate of local links in the system file applies between devices, not between a device and its host.
     known = {kind: rate for kind, rate in expected.items() if kind == FABRIC}
     for name, to_device in (("h2d_gb_per_s", True), ("d2h_gb_per_s", False)):
         by_kind: dict[str, dict[str, float]] = defaultdict(dict)
@@ -160,6 +163,7 @@ def _find_slow_host_copies(
 
 
 def _find_high_latencies(document: Mapping[str, Any]) -> Iterator[_SlowLink]:
+    """Yield the pairs whose latency is far above the median of their kind."""
     by_kind: dict[str, dict[str, float]] = defaultdict(dict)
     for out, to, kind, latency_us in _iterate_pairs(document, "latency_us"):
         by_kind[kind][_format_pair(document, out, to)] = latency_us
@@ -168,15 +172,16 @@ def _find_high_latencies(document: Mapping[str, Any]) -> Iterator[_SlowLink]:
         for ends, latency_us in latencies_us.items() if len(latencies_us) >= _MIN_PEERS else ():
             if latency_us > _LATENCY_FACTOR * usual_us:
                 text = (
-                    f"{ends} {latency_us:.3g} us: {latency_us / usual_us:.1f} times the {usual_us:.3g} us of "
+                    f"{ends}: {latency_us:.3g} us, {latency_us / usual_us:.1f} times the {usual_us:.3g} us of "
                     f"{_PEER_REFERENCE.format(kind=kind)}"
                 )
                 yield usual_us / latency_us - 1, text
 
 
 def _describe_slow_link(ends: str, rate: float, kind: str, expected: float, whose: str) -> _SlowLink:
+    """Describe a slow link by its rate and the expected rate (GB/s)."""
     under = 1 - rate / expected
-    text = f"{ends} {rate:.3g} GB/s: {100 * under:.0f} % under the {expected:.3g} GB/s of {whose.format(kind=kind)}"
+    text = f"{ends}: {rate:.3g} GB/s, {100 * under:.0f} % below the {expected:.3g} GB/s of {whose.format(kind=kind)}"
     return -under, text
 
 

@@ -1,1 +1,1 @@
-"""The three nouns of a campaign's YAML files (campaign, system, workload): their models, reading them, resolving them."""
+"""YAML files of a campaign (campaign, system, workload): reading, validation and resolution."""

@@ -1,4 +1,4 @@
-"""Checks of a campaign, its systems and its workloads against each other. Each problem has file, line, key and remedy."""
+"""Checks of a campaign, its systems and its workloads against each other. Each message has file, line, key and remedy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from campaign.workloads.command_template import RESERVED_NAMES
 from campaign.workloads.protocol import ValidationContext, Workload
 
 MAX_EMULATED_GBIT_PER_S = 8.0
-"""Up to here two processes on a busy core each fill an emulated link; a faster one would be slowed by the processor instead."""
+"""Highest rate at which two processes on busy cores can fill an emulated link. A faster link would be limited by the processor."""
 
 _RESERVED_NAME_MESSAGE = "this name is reserved for the campaign; choose another"
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The documents behind a campaign, for places in messages."""
+    """Documents from which a campaign was read, for locations in messages."""
 
     campaign: YamlFile
     systems: Mapping[str, YamlFile]
@@ -47,10 +47,9 @@ def check_campaign(
     *,
     stored: bool = False,
 ) -> None:
-    """Raise one ConfigError with everything that does not fit together.
+    """Raise one ConfigError that lists all contradictions.
 
-    Args:
-        stored: whether the files are those of a stored campaign, which may have options of an earlier version.
+    A stored campaign (`stored`) may have options of an earlier version, which are not checked.
     """
     format_location = sources.campaign.format_location
     problems = [
@@ -86,7 +85,7 @@ def check_campaign(
 def find_system_problems(
     system: SystemFile, source: YamlFile, configurations: Sequence[Configuration] = ()
 ) -> list[str]:
-    """List contradictions within a system file, and with the configurations if they are given."""
+    """List contradictions within a system file, and between the file and the configurations."""
     return [*_check_devices(system, source), *_check_slurm_overrides(system, source, configurations)]
 
 
@@ -128,13 +127,16 @@ def _check_configurations(
         elif baseline not in measured_names:
             yield f"{where}: '{baseline}' is not measured; add it to axes.configuration"
         elif system not in ("", system_by_configuration[baseline]):
-            yield f"{where}: '{baseline}' is on system '{system_by_configuration[baseline]}'; name one on '{system}'"
+            yield (
+                f"{where}: '{baseline}' is a configuration of system '{system_by_configuration[baseline]}'; name one of "
+                f"'{system}'"
+            )
         elif not system and len(file.systems) > 1:
-            yield f"{where}: give one for each system, such as {{{system_by_configuration[baseline]}: {baseline}}}"
+            yield f"{where}: name one baseline per system, such as {{{system_by_configuration[baseline]}: {baseline}}}"
 
 
 def _check_devices(system: SystemFile, source: YamlFile) -> Iterator[str]:
-    # A name that is misspelt here would silently make an emulated device a GPU.
+    # A misspelt name would silently turn an emulated device into a GPU.
     models = list_device_models(system)
     models |= {device.model for group in system.hosts for device in group.devices}
     models |= {entry.model for entry in system.pool}
@@ -168,7 +170,7 @@ def _check_emulation(system: SystemFile, configurations: Sequence[Configuration]
         elif link is not None and (rate := link.gb_per_s * 8 * system.emulation.scale) > MAX_EMULATED_GBIT_PER_S:
             max_scale = MAX_EMULATED_GBIT_PER_S / 8 / link.gb_per_s
             loopback_remedy = (
-                ", or remove links.local, and devices of a host share its loopback" if name == "local" else ""
+                ", or remove links.local, so that the devices of a host share its loopback" if name == "local" else ""
             )
             yield (
                 f"{source.format_location('emulation', 'scale')}: links.{name} would be emulated at {rate:.3g} Gbit/s, which one "
@@ -187,21 +189,21 @@ def _check_paces(
         if model not in (models := list_device_models(system)):
             yield f"{where}: no host and no pool entry has this device; {suggest_name(model, models)}"
         elif system.devices.get(model, DeviceModel()).runs_on != "cpu":
-            yield f"{where}: '{model}' is a GPU and has its own rate; set `runs_on: cpu` for it under devices, or remove its pace"
+            yield f"{where}: '{model}' is a GPU with its own rate; set `runs_on: cpu` for it under devices, or remove its pace"
         if "fp32" not in rates:
-            yield f"{where}: has no rate for fp32, which every precision without a rate of its own has; add `fp32: GFLOP/s`"
+            yield f"{where}: the rate for fp32 is missing, which applies to precisions without their own rate; add `fp32: GFLOP/s`"
 
 
 def _check_launching(system: SystemFile, configurations: Sequence[Configuration], source: YamlFile) -> Iterator[str]:
     """Yield problems of Slurm settings for devices that are used through a launch prefix.
 
-    Slurm moves no such device, and cannot know the ids on the host that it would choose.
+    Slurm does not move such devices, and the ids of devices differ between the hosts that it could choose.
     """
     if not any(find_launch_rules(system, c.device) for c in configurations):
         return
     if system.slurm.strategy == "dynamic":
         where = source.format_location("slurm", "strategy")
-        yield f"{where}: devices that are not attached need no new registration of hosts; use static"
+        yield f"{where}: devices behind a launch prefix are not attached, so hosts need no new registration; use static"
     if system.slurm.placement == "scheduler":
         where = source.format_location("slurm", "placement")
         yield f"{where}: fabric.launch names devices by host, so the fabric has to choose the hosts; use pinned"
@@ -233,8 +235,8 @@ def _check_reference(
     workload = workloads.get(reference.workload)
     if workload is None:
         yield (
-            f"{where('workload')}: '{reference.workload}' is no workload of this "
-            f"campaign; {suggest_name(reference.workload, workloads)}"
+            f"{where('workload')}: '{reference.workload}' is not a workload of this campaign; "
+            f"{suggest_name(reference.workload, workloads)}"
         )
         return
     if reference.precision not in workload.precisions:
@@ -257,7 +259,7 @@ def _check_requirements(
         where = partial(format_location, "protocol", "require", index)
         if requirement.workload not in file.axes.workload:
             yield (
-                f"{where('workload')}: '{requirement.workload}' is no workload of this "
+                f"{where('workload')}: '{requirement.workload}' is not a workload of this "
                 f"campaign; {suggest_name(requirement.workload, workloads)} "
                 "(add it to axes.workload)"
             )
@@ -265,8 +267,8 @@ def _check_requirements(
         metric_names = workloads[requirement.workload].reported_metrics if requirement.workload in workloads else None
         if metric_names is not None and requirement.metric not in (*metric_names, "throughput_per_s"):
             yield (
-                f"{where('metric')}: workload '{requirement.workload}' gives no such "
-                f"number; {suggest_name(requirement.metric, metric_names)}"
+                f"{where('metric')}: workload '{requirement.workload}' reports no such metric; "
+                f"{suggest_name(requirement.metric, metric_names)}"
             )
         if requirement.when is not None:
             yield from collect_problems(parse_expression, requirement.when, {*AXES, *file.axes.options}, where("when"))
@@ -285,7 +287,7 @@ def _check_options(
             if option not in variable_options:
                 yield (
                     f"{where}: workload '{name}' has no such option; {suggest_name(option, variable_options)} "
-                    "(an axis varies options with a default in the workload file, and options that every workload of its kind has)"
+                    "(an axis may vary options with a default in the workload file, and options of the workload's kind)"
                 )
 
 

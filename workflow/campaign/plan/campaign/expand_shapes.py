@@ -1,4 +1,4 @@
-"""Expansion of shapes to configurations, the hardware that a campaign file asks for, and of lists to combinations. Pure."""
+"""Expansion of shapes (the hardware in a campaign file) to configurations, and of lists to combinations. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from campaign.spec.cell import Attach, Configuration
 from campaign.spec.system_file import SystemFile
 from campaign.spec.yaml_file import YamlFile
 
-MAX_COMBINATIONS = 1_000_000  # beyond it a list is a mistake, and the plan would not fit into memory
+MAX_COMBINATIONS = 1_000_000  # More combinations are probably a mistake, and the plan would not fit into memory.
 
 
 def combine_values(
@@ -42,13 +42,13 @@ def combine_values(
             if name not in axes:
                 raise ConfigError(f"{where}: '{name}' is not an axis here; choose from: {', '.join(axes)}")
             if name in zipped_names:
-                raise ConfigError(f"{where}: '{name}' is in two zips; remove one of them")
+                raise ConfigError(f"{where}: '{name}' appears in two zips; remove it from one of them")
             zipped_names.add(name)
         lengths = {name: len(axes[name]) for name in names}
         if len(set(lengths.values())) > 1:
             lengths_text = ", ".join(f"{name} has {length}" for name, length in lengths.items())
             raise ConfigError(
-                f"{where}: the lists must have the same length, but {lengths_text}; give each as many values"
+                f"{where}: the lists must have the same length, but {lengths_text}; give all lists the same number of values"
             )
     grouped_names: set[str] = set()
     for name, values in axes.items():
@@ -59,7 +59,7 @@ def combine_values(
         groups.append([{n: axes[n][index] for n in group_names} for index in range(len(values))])
     count = math.prod(len(group) for group in groups)
     if count > MAX_COMBINATIONS:
-        raise ConfigError(f"{where}: the lists make {count} combinations; at most {MAX_COMBINATIONS} are possible")
+        raise ConfigError(f"{where}: the lists have {count} combinations; at most {MAX_COMBINATIONS} are allowed")
     for combination in itertools.product(*groups):
         values_by_axis: dict[str, Any] = {}
         for part in combination:
@@ -69,9 +69,12 @@ def combine_values(
 
 @dataclass(frozen=True)
 class Impossible:
-    """A shape that a product of lists produced and that cannot exist, with the reason.
+    """A combination of a shape's lists that cannot exist.
 
-    of: position of the shape in the file.
+    Args:
+        shape: name of the combination.
+        why: reason.
+        of: position of the shape in the file.
     """
 
     shape: str
@@ -81,54 +84,59 @@ class Impossible:
 
 @dataclass(frozen=True)
 class ShapeExpansion:
-    """Configurations that shapes make, and the impossible ones."""
+    """Configurations that result from shapes, and combinations that are impossible."""
 
     configurations: tuple[Configuration, ...]
     impossible: tuple[Impossible, ...]
     shapes: Mapping[str, tuple[int, ...]]
-    """Positions in the file of the shapes that make a configuration, by its name."""
+    """Positions in the file of the shapes that result in a configuration, by its name."""
 
     def warn_of_repeated_shapes(self, format_location: Callable[..., str]) -> Iterator[str]:
-        """Yield a warning per shape that only makes configurations of earlier shapes."""
+        """Yield a warning per shape that only repeats configurations of earlier shapes."""
         for index in sorted({index for positions in self.shapes.values() for index in positions}):
             first = {name: positions[0] for name, positions in self.shapes.items() if index in positions}
             if index not in first.values():
                 name, before = next(iter(first.items()))
                 where = format_location("configurations", index)
-                yield f"{where}: '{name}' is the same hardware as in configurations.{before}, and is measured once; remove one"
+                yield (
+                    f"{where}: '{name}' is the same hardware as in configurations.{before}, so it is measured only once; remove "
+                    "one of them"
+                )
 
 
 def expand_shapes(shapes: Sequence[Shape], systems: Sequence[SystemFile], source: YamlFile) -> ShapeExpansion:
-    """Expand all shapes to configurations. Hardware that is declared twice is one configuration.
+    """Expand all shapes to configurations. Hardware that is declared twice results in one configuration.
 
-    With several systems, a shape makes one configuration on each system that can hold it, or on the systems that it names. Names
-    then begin with the name of the system, unless a shape has a name and names one system. Raises ConfigError, which lists every
-    invalid shape.
+    With several systems, a shape results in one configuration on each system that can provide it, or on the systems that it
+    names. Names then begin with the name of the system, unless a shape has a name and names one system. Raises ConfigError, which
+    lists every invalid shape.
 
     Args:
         shapes: shapes of the campaign file.
         systems: systems of the campaign.
-        source: the campaign's document, for places in messages.
+        source: document of the campaign, for locations in messages.
     """
     names = [system.name for system in systems]
     for index, shape in enumerate(shapes):
         if unknown := sorted(set(shape.system or ()) - set(names)):
             where = source.format_location("configurations", index, "system")
             raise ConfigError(
-                f"{where}: '{unknown[0]}' is no system of the campaign; {suggest_name(unknown[0], names)}"
+                f"{where}: '{unknown[0]}' is not a system of the campaign; {suggest_name(unknown[0], names)}"
             )
     expansions = collect_results(partial(_expand_on_system, shapes, system, systems, source) for system in systems)
     where = source.format_location("configurations")
     for system, expansion in zip(systems, expansions, strict=True):
         if not expansion.configurations:
             system_text = f" on system '{system.name}'" if len(systems) > 1 else ""
-            reasons = "; ".join(f"{item.shape}: {item.why}" for item in expansion.impossible) or "no shape is for it"
+            reasons = (
+                "; ".join(f"{item.shape}: {item.why}" for item in expansion.impossible) or "no shape names this system"
+            )
             raise ConfigError(f"{where}: no configuration is possible{system_text}: {reasons}")
     impossible = tuple(item for expansion in expansions for item in expansion.impossible)
     used_positions = {index for expansion in expansions for indexes in expansion.shapes.values() for index in indexes}
     for index in set(range(len(shapes))) - used_positions if len(systems) > 1 else ():
         reasons = "; ".join(f"{item.shape}: {item.why}" for item in impossible if item.of == index)
-        raise ConfigError(f"{source.format_location('configurations', index)}: no system can hold it: {reasons}")
+        raise ConfigError(f"{source.format_location('configurations', index)}: no system has this hardware: {reasons}")
     configurations = tuple(item for expansion in expansions for item in expansion.configurations)
     if duplicates := [name for name, count in Counter(item.name for item in configurations).items() if count > 1]:
         position = next((index for index, shape in enumerate(shapes) if shape.name == duplicates[0]), None)
@@ -137,7 +145,7 @@ def expand_shapes(shapes: Sequence[Shape], systems: Sequence[SystemFile], source
             if position is None
             else source.format_location("configurations", position, "name")
         )
-        raise ConfigError(f"{where}: the name {', '.join(duplicates)} names two different shapes; rename one")
+        raise ConfigError(f"{where}: two different shapes have the name {', '.join(duplicates)}; rename one")
     return ShapeExpansion(
         configurations,
         impossible,
@@ -194,9 +202,9 @@ def _expand_on_system(
 
 
 def _may_be_left_out(shape: Shape, systems: Sequence[SystemFile]) -> bool:
-    """Return whether a shape is left out on a system that cannot hold it.
+    """Return whether a shape may be left out on a system that lacks its hardware.
 
-    That is so if the shape is for several systems; the plan lists where it is not measured.
+    This holds for shapes of several systems. The plan lists the systems on which they are not measured.
     """
     return len(systems) > 1 and len(shape.system or systems) > 1
 
@@ -206,7 +214,7 @@ def describe_lack(system: SystemFile, configuration: Configuration) -> str | Non
     model, local_count = configuration.device, configuration.local_devices_per_host
     groups = [group for group in system.hosts for _ in group.names()]
     if len(groups) < configuration.hosts:
-        return f"it has {pluralize(len(groups), 'host')}"
+        return f"it has only {pluralize(len(groups), 'host')}"
     able_hosts = sum(
         sum(d.count for d in group.devices if d.model == model) >= local_count
         and (configuration.storage != "nvme" or any(d.kind == "nvme" for d in group.devices))
@@ -226,9 +234,9 @@ def describe_lack(system: SystemFile, configuration: Configuration) -> str | Non
     drives = configuration.hosts * (configuration.storage == "fabric-nvme")
     for name, number in (("nvme", drives), (model, configuration.fabric_devices)):
         if number > pool[name]:
-            return f"its pool has {pool[name]} {name}, not {number}"
+            return f"its pool has {pool[name]} {name}, but {number} are needed"
     if configuration.p2p and "p2p" not in load_fabric_kind(str(system.fabric["kind"])).offers:
-        return f"nothing sets peer-to-peer on a fabric of kind {system.fabric['kind']}"
+        return f"a fabric of kind {system.fabric['kind']} cannot set peer-to-peer"
     return None
 
 
@@ -263,7 +271,8 @@ def _expand_shape(
             )
     if len(models) != 1 and not shape.device:
         raise ConfigError(
-            f"{format_location()}: give a 'device': system '{system.name}' has {', '.join(sorted(models)) or 'none'}"
+            f"{format_location()}: the key 'device' is missing; system '{system.name}' has "
+            f"{', '.join(sorted(models)) or 'no devices'}"
         )
     configurations += [
         configuration
@@ -313,7 +322,7 @@ def _combine_shape_values(shape: Shape, devices: Sequence[str], where: str) -> I
 
 
 def _count_local_devices(attach: Attach, count: int, local_count: int | None) -> int | str:
-    """Return the number of the host's local devices, or the reason why that number is impossible."""
+    """Return the number of a host's local devices, or the reason why that number is impossible."""
     kind, _, p2p = attach.partition("-")
     local = count if kind == "local" else 0
     if kind == "hybrid":
@@ -321,12 +330,12 @@ def _count_local_devices(attach: Attach, count: int, local_count: int | None) ->
         if not 0 < local < count:
             return f"hybrid needs local and fabric devices, but {local} of {count} devices would be local"
     if p2p and count - local < 2:
-        return f"peer-to-peer is between pooled devices of a host, and it would have {count - local}"
+        return f"peer-to-peer needs two pooled devices per host, but a host would have {count - local}"
     return local
 
 
 def default_name(configuration: Configuration, with_device: bool = False) -> str:
-    """Return the name of a shape that has none, such as '2x4-fabric'."""
+    """Return the default name of a configuration, such as '2x4-fabric'."""
     used_prefix = (
         f"{configuration.devices_used}of" if configuration.devices_used != configuration.devices_per_host else ""
     )

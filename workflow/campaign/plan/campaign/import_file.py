@@ -1,4 +1,4 @@
-"""The keys of an import map: how logs of other tools become records."""
+"""Keys of an import map, which defines how logs of other tools become records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from campaign.workloads.parsers.expressions import Parser
 from campaign.workloads.protocol import MetricProperties
 
 IDENTITY_NAMES = ("configuration", "workload", "batch", "batch_global", "precision", "repetition", "host", "lease")
-"""What is known of a log, beside the shape of its configuration and the options of its workload."""
+"""Properties of a log, in addition to the shape of its configuration and the options of its workload."""
 
 
 def _validate_regex(text: str) -> str:
@@ -40,13 +40,13 @@ def _validate_time_zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ValueError(f"'{name}' is no time zone; write a name such as UTC or Europe/Berlin") from error
+        raise ValueError(f"'{name}' is not a time zone; write a name such as UTC or Europe/Berlin") from error
     return name
 
 
 def _require_relative_path(path: str) -> str:
     if path.startswith("/") or ".." in path.split("/"):
-        raise ValueError("a path is relative to the directory that is imported, and stays in it")
+        raise ValueError("the path must be relative to the imported directory and must not leave it")
     return path
 
 
@@ -54,47 +54,47 @@ _ValueRegex = Annotated[str, AfterValidator(_require_one_group)]
 
 
 class ImportedSystem(FileModel):
-    """The system that the logs come from, as its owner describes it. It is not contacted."""
+    """System that the logs come from, as its owner describes it. It is not contacted."""
 
     name: Name
     """Name of the system."""
     description: str = ""
-    """Shown in the report."""
+    """Description of the system, shown in the report."""
     hosts: tuple[HostSpec, ...] = Field(min_length=1)
-    """The hosts, with built-in and attached devices."""
+    """Hosts with their built-in and attached devices."""
     pool: tuple[PoolSpec, ...] = ()
     """Devices behind the fabric."""
     devices: dict[Name, DeviceModel] = Field(default_factory=dict)
     """Properties of device models. A model without an entry is a GPU."""
     links: Links = Links()
-    """Link rates of the site. The report repeats them."""
+    """Link rates of the site, shown in the report."""
     notes: tuple[str, ...] = ()
-    """Remarks for the report."""
+    """Remarks, shown in the report."""
 
 
 class ImportedWorkload(FileModel):
-    """What was run. Without `parser` and `parsers`, the workload file of this name is used."""
+    """Program that was run. Without `parser` and `parsers`, the workload file of this name is used."""
 
     parser: ParserName | None = None
-    """Built-in parser for its logs. `campaign workload parse` tries it on a single log. A workload with the parser of a client of
-    servers (`vllm`, `sglang`, `aiperf`) is a service: it has no batch, and its option `rate_per_s` is the rate of requests."""
+    """Built-in parser for the logs. `campaign workload parse` tries it on a single log. A workload with the parser of a load
+    generator (`vllm`, `sglang`, `aiperf`) is a service: it has no batch, and its option `rate_per_s` is the request rate."""
     test: Literal["only", "last"] | Annotated[int, Field(ge=1)] = "only"
-    """Which test counts where each log holds several that `parser` reads: a number from 1, or `last`. `tests` of a pattern makes
-    each of them a run instead."""
+    """Test that counts if each log contains several that `parser` reads: a number from 1, or `last`. With `tests` of a pattern,
+    each test becomes a run instead."""
     parsers: tuple[Parser, ...] = ()
-    """Instead of `parser`: expressions that read its logs."""
+    """Expressions that read the logs, instead of `parser`."""
     description: str = ""
-    """Shown in the report."""
+    """Description of the workload, shown in the report."""
     command: tuple[Argument, ...] = Field(default=("unknown",), min_length=1)
-    """Command that was run, if known. It is shown to readers and never started."""
+    """Command that was run, if known. It is shown in the report and never started."""
     options: dict[AxisName, Scalar] = Field(default_factory=dict)
-    """Options with the values that apply where a log gives no other."""
+    """Options with their default values, which apply if a log gives no other value."""
     metrics: dict[AxisName, MetricProperties] = Field(default_factory=dict)
-    """Unit and better direction of metrics whose names do not tell them, such as `score: {better: higher}`."""
+    """Unit and better direction of metrics whose names do not show them, such as `score: {better: higher}`."""
 
     @property
     def is_service(self) -> bool:
-        """Whether its logs are of a client that sent requests to a server."""
+        """True if the logs come from a client that sent requests to a server."""
         return self.parser in SERVICE_PARSERS
 
     @model_validator(mode="after")
@@ -104,13 +104,13 @@ class ImportedWorkload(FileModel):
         given_keys = self.model_fields_set - {"parser", "parsers"}
         if self.parser is None and not self.parsers and given_keys:
             raise ValueError(
-                "give a 'parser' or 'parsers'; without them, the workload file of this name is used and no other key is allowed"
+                "add 'parser' or 'parsers'; without them, the workload file of this name is used and no other key is allowed"
             )
         return self
 
 
 class LogTimes(FileModel):
-    """When a run started and ended, by its log. Default: it ended when the file was last written; its duration is unknown."""
+    """Start and end of a run, read from its log. Default: the run ended when the file was last written, after an unknown time."""
 
     start: _ValueRegex | None = None
     """Regular expression with one group for the start time; the first match counts."""
@@ -125,13 +125,14 @@ class LogTimes(FileModel):
 
 
 class LogPattern(FileModel):
-    """Logs of one kind: their paths, and where each states its configuration, workload and so on."""
+    """Logs of one kind: their paths, and the source of each log's configuration, workload and other properties."""
 
     path: Annotated[str, Field(min_length=1), AfterValidator(_require_relative_path)]
     """Path below the directory, with names in braces: `{configuration}/{workload}-b{batch}-{precision}-r{repetition}.log`. A name
-    stands for a part without `/`; `*` matches anything without `/`, and `**/` any directories. Names: `configuration` (or keys of
-    its shape, such as `hosts` and `devices_per_host`), `workload`, `batch` or `batch_global`, `precision`, `repetition` (default:
-    numbered by path), `host` (one, or several joined by `+` or `,`), `lease` (runs that shared a composition), and options."""
+    matches text without `/`, `*` matches anything without `/`, and `**/` matches any directories. Names: `configuration` (or keys
+    of its shape, such as `hosts` and `devices_per_host`), `workload`, `batch` or `batch_global`, `precision`, `repetition`
+    (default: numbered by path), `host` (one, or several joined by `+` or `,`), `lease` (runs that shared a composition), and
+    options."""
     values: dict[str, Scalar] = Field(default_factory=dict)
     """Values that apply to all these logs, by the same names."""
     read: dict[str, _ValueRegex] = Field(default_factory=dict)
@@ -139,38 +140,38 @@ class LogPattern(FileModel):
     words: dict[str, dict[str, Scalar]] = Field(default_factory=dict)
     """Translations: name -> word in the log -> value, such as `{precision: {amp: fp16, o0: fp32}}`."""
     tests: Literal["one", "repetitions"] | AxisName = "one"
-    """What a log with several tests is (of `parser`): `one` refuses it, with a list of them; `repetitions` makes each a run of the
-    cell; the name of an option makes each a run of the cell whose option is the test's name, such as `all_reduce_perf`. When the
-    runs of one log started and ended is not known."""
+    """Treatment of a log with several tests (of `parser`). `one` rejects the log and lists its tests. `repetitions` makes each test
+    a run of the cell. The name of an option makes each test a run of the cell whose option is the test's name, such as
+    `all_reduce_perf`. Start and end of the runs in one log are then unknown."""
     times: LogTimes = LogTimes()
-    """When runs started and ended."""
+    """Start and end of runs."""
     exit_code: _ValueRegex | None = None
-    """Regular expression for the exit code. Default: a run that printed its result counts as successful."""
+    """Regular expression with one group for the exit code. Default: a run that printed its result counts as successful."""
     timed_out: Annotated[str, AfterValidator(_validate_regex)] | None = None
     """Regular expression that matches only in logs of runs that were stopped at a time limit. Slurm's messages are recognised."""
 
 
 class ImportedProtocol(FileModel):
-    """How the runs were made, as far as known."""
+    """Protocol of the runs, as far as it is known."""
 
     warmup_steps: Annotated[int, Field(ge=0, le=100_000)]
-    """Warm-up steps, which were not timed."""
+    """Number of warm-up steps, which were not timed."""
     measured_steps: Annotated[int, Field(ge=1, le=1_000_000)]
-    """Steps that were timed."""
+    """Number of timed steps."""
     repetitions: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Planned runs per cell, in all its compositions together. Default: for each cell as many as it has logs, so that none is
+    """Planned runs per cell, in all its compositions together. Default: the number of logs of each cell, so that no run is
     missing."""
     order: Literal["blocks", "sequential"] = "sequential"
     """`blocks`: each repetition was one round over all cells of a composition, so that runs of a round are compared in pairs."""
     lease_order: Literal["blocks", "least-recomposition"] = "least-recomposition"
-    """`blocks`: all configurations were composed once before any was composed again, in random order, so that drift does not look
-    like a difference. Compositions are told apart by `lease` of the logs. The default also stands for an unknown order."""
+    """`blocks`: all configurations were composed once, in random order, before any was composed again, so that drift does not look
+    like a difference. Compositions are distinguished by `lease` of the logs. The default also means that the order is unknown."""
     seed: int = 1234
-    """Seed that the programs were given, if any."""
+    """Seed of the programs, if any."""
 
 
 class ImportFile(FileModel):
-    """A map from logs to a campaign."""
+    """Map from logs to a campaign."""
 
     schema_version: Literal["import/1"] = "import/1"
     """Version of this format."""
@@ -185,21 +186,21 @@ class ImportFile(FileModel):
     software: dict[str, str] = Field(default_factory=dict)
     """Packages of the runs and their versions, if known: `{tensorflow: 2.4.1}`."""
     baseline: Name | None = None
-    """Configuration that overheads refer to. Default: the largest local one."""
+    """Configuration that overheads refer to. Default: the largest local configuration."""
     metric: PrimaryMetric | None = None
-    """The primary metric, as in a campaign."""
+    """Primary metric, as in a campaign file."""
     references: tuple[str, ...] = ()
     """Sets of published claims to compare with: `falcon`, `faster`, `bitfusion`."""
     configurations: tuple[Shape, ...] = Field(min_length=1)
-    """The hardware of the runs, by shape, as in a campaign."""
+    """Hardware of the runs as shapes, as in a campaign file."""
     workloads: dict[Name, ImportedWorkload] = Field(min_length=1)
-    """What was run, by name."""
+    """Programs that were run, by name."""
     logs: Many[LogPattern]
-    """Patterns of the logs. The first pattern that matches a path counts."""
+    """Patterns of the logs. The first pattern that matches a path is used."""
     ignore: Many[str] = ("**/.*",)
-    """Patterns of paths that are not logs of runs. They are not listed as unread."""
+    """Patterns of paths that are not logs of runs. These paths are not listed as unread."""
     protocol: ImportedProtocol
-    """How the runs were made."""
+    """Protocol of the runs."""
     matrix: Literal["found", "full"] = "found"
     """`found`: cells without a log are excluded with that reason; `full`: they are reported as missing."""
 
@@ -213,6 +214,6 @@ class ImportFile(FileModel):
             for name in [*pattern.values, *pattern.read, *pattern.words, *tests]:
                 if name not in valid_names and not files:
                     raise ValueError(
-                        f"logs.{number}: '{name}' can be said of no log; {suggest_name(name, valid_names)}"
+                        f"logs.{number}: '{name}' is not a property of a log; {suggest_name(name, valid_names)}"
                     )
         return self

@@ -1,4 +1,4 @@
-"""JSON Schemas (2020-12, closed) of the files that people write and of the documents that programs read."""
+"""JSON Schemas (2020-12, closed) of the files that users write and of the documents that programs read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NOUNS = tuple(SUBJECTS)
 
 
 class _SchemaGenerator(GenerateJsonSchema):
-    """Pydantic's schema generator, extended by field descriptions and by single values in place of a list of one."""
+    """Schema generator of Pydantic with field descriptions, which also accepts a single value instead of a list of one."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         inner = self.generate_inner(schema["schema"])
@@ -53,7 +53,7 @@ class _SchemaGenerator(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         model_schema = super().model_schema(schema)
         texts: dict[str, str] = {}
-        for model in schema["cls"].__mro__[:-2]:  # BaseModel and object describe nothing
+        for model in schema["cls"].__mro__[:-2]:  # BaseModel and object have no field descriptions
             texts = {**_read_field_docstrings(model), **texts}
         for name, field in model_schema.get("properties", {}).items():
             if name in texts:
@@ -87,7 +87,7 @@ def build_schema(noun: str) -> dict[str, Any]:
 @functools.cache
 def _build_schema(noun: str, workload_kinds: tuple[str, ...]) -> dict[str, Any]:
     subject, title = SUBJECTS[noun]
-    if noun == "workload":  # a file of any kind of the table
+    if noun == "workload":  # a workload file may be of any kind
         kinds = tuple(load_workload_class(kind) for kind in workload_kinds)
         subject = Annotated[Union[kinds], Field(discriminator="kind")]  # noqa: UP007
     schema = _generate_schema(subject)

@@ -1,10 +1,9 @@
-"""Rules for devices that runs reach by a launch prefix (`fabrics.prefix.options`), as far as cells and allocations need them.
-Pure.
+"""Rules for devices that runs reach by a launch prefix (`fabrics.prefix.options`), for cells and allocations. Pure.
 
-The identity of a cell includes everything that reaches a run: prefix and environment as they are written, the part of a device,
-the number of parts that share one, and memory. Each of them changes the measurement (another wrapper is another program, another
-percentage another device). A site that edits a percentage in place must not find its old numbers under it. The individual
-devices (`ids`, `of`) are operational details, as hosts are: a MIG instance made anew has another UUID.
+The identity of a cell includes everything that affects a run: prefix and environment as written, the fraction of a device, the
+number of parts that share a device, and memory. Each of them changes the measurement, so a site that edits a percentage must not
+get its old numbers for the new value. The individual devices (`ids`, `of`) are not included, because a MIG instance gets a new
+UUID when it is created again.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def find_launch_rules(system: SystemFile, model: str) -> dict[bool, LaunchRule]:
 def identify_launch(system: SystemFile, configuration: Configuration) -> dict[str, Any]:
     """Return the launch settings that are part of the identity of a configuration's cells.
 
-    Returns an empty dict if no launch rule is for its devices.
+    The result is empty if its devices have no launch rule.
     """
     counts = {True: configuration.local_devices_per_host, False: configuration.fabric_devices_per_host}
     return {
@@ -53,7 +52,7 @@ def identify_launch(system: SystemFile, configuration: Configuration) -> dict[st
 def explain_unusable_devices(system: SystemFile, configuration: Configuration, workload: Workload) -> str | None:
     """Explain why a workload cannot use a configuration's devices, or return None if it can.
 
-    One program is started in one way, on one host.
+    A workload that is a single program starts on one host, with one prefix and one environment.
     """
     if not workload.starts_single_process:
         return None
@@ -63,16 +62,16 @@ def explain_unusable_devices(system: SystemFile, configuration: Configuration, w
     used_rules = [rules.get(where) for where, count in counts.items() if count]
     if all(rule is None for rule in used_rules):
         return None
-    remedy = "give the workload `launch: per_rank`, or leave the configuration out for it"
+    remedy = "set `launch: per_rank` in the workload file, or exclude the configuration for this workload"
     if configuration.hosts > 1:
         return (
-            f"workload '{workload.name}' is one program for all ranks, and what reaches '{configuration.device}' (the system's "
-            f"fabric.launch) would be given to it on the first host only; {remedy}"
+            f"workload '{workload.name}' is one program for all ranks, so the prefix for '{configuration.device}' (the system's "
+            f"fabric.launch) would apply on the first host only; {remedy}"
         )
     if len(used_rules) > 1 and (None in used_rules or len({_launch_key(rule) for rule in used_rules if rule}) > 1):
         return (
-            f"workload '{workload.name}' is one program for all ranks, and local and remote '{configuration.device}' are used in "
-            f"different ways (the system's fabric.launch); {remedy}"
+            f"workload '{workload.name}' is one program for all ranks, but local and remote '{configuration.device}' need "
+            f"different prefixes or environments (the system's fabric.launch); {remedy}"
         )
     return None
 
@@ -97,7 +96,7 @@ def count_devices_to_request(system: SystemFile, configuration: Configuration) -
 
 
 def describe_device_use(system: SystemFile, configurations: Collection[Configuration]) -> list[str]:
-    """Describe in sentences for the report how runs use the devices of these configurations."""
+    """Describe how runs use the devices of these configurations, as sentences for the report."""
     used_models = {(c.device, True) for c in configurations if c.local_devices_per_host}
     used_models |= {(c.device, False) for c in configurations if c.fabric_devices_per_host}
     return [

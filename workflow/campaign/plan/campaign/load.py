@@ -1,4 +1,4 @@
-"""Reading of files into validated models. Every problem becomes one message with its place and remedy."""
+"""Reading of files into validated models. Every problem results in one message with location and remedy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from campaign.workloads.protocol import Workload
 _NOUNS: dict[type[BaseModel], str] = {CampaignFile: "campaign", SystemFile: "system", Workload: "workload"}
 
 _MAX_PROBLEMS = 20
-"""Of a file in one message: a range that is out of bounds has thousands, and the first lines were out of sight."""
+"""Maximum number of problems of a file in one message. A range that is out of bounds would have thousands."""
 
 _M = TypeVar("_M", bound=BaseModel)
 _R = TypeVar("_R")
@@ -58,7 +58,7 @@ def detect_noun(document: Mapping[str, Any]) -> Noun:
 
 @dataclass(frozen=True)
 class LoadedFile(Generic[_M]):
-    """A valid model and the document it came from, which later messages name places in."""
+    """A valid model and the document from which it was read, for locations in later messages."""
 
     model: _M
     source: YamlFile
@@ -68,12 +68,12 @@ def load_campaign_file(path: Path) -> LoadedFile[CampaignFile]:
     """Read and validate a campaign file."""
     if not path.exists():
         raise ConfigError(
-            f"{path}: no such file; name a campaign file, or run 'campaign init', which makes a project with one"
+            f"{path}: no such file; name a campaign file, or create a project with one by 'campaign init'"
         )
     source = read_yaml(path)
     if (noun := detect_noun(source.data)) != "campaign":
         names = {"system": "system", "workload": "axes.workload", "claims": "references"}[noun]
-        raise ConfigError(f"{path}: is a {noun} file; give a campaign file, which names it under `{names}`")
+        raise ConfigError(f"{path}: this is a {noun} file; name a campaign file, which refers to it under `{names}`")
     return LoadedFile(validate(source, CampaignFile), source)
 
 
@@ -84,7 +84,7 @@ def load_named(kind: type[_M], name: str, campaign_path: Path, location: str = "
         kind: model of the file.
         name: name of the file without its ending.
         campaign_path: path of the campaign file.
-        location: place of the reference to the file, for messages.
+        location: location of the reference to the file, for messages.
     """
     source = read_yaml(_find_file(f"{_noun_for_model(kind)}s", name, campaign_path, location))
     return LoadedFile(validate(source, kind, name), source)
@@ -102,7 +102,7 @@ def _noun_for_model(kind: type[BaseModel]) -> str:
 def list_config_directories(campaign_path: Path) -> list[Path]:
     """Return the directories whose `systems/` and `workloads/` a campaign can name.
 
-    These are the campaign's directory, its parent, its `config/`, and that of the package.
+    These are the campaign's directory, its parent, its subdirectory `config`, and the configuration directory of the package.
     """
     campaign_directory = campaign_path.resolve().parent
     return list(
@@ -156,7 +156,7 @@ def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, store
         source: the document.
         kind: model of the document.
         name: required `name` of a document that is found by the name of its file.
-        stored: whether the document was checked when it was measured, maybe with a fabric that is gone since.
+        stored: True if the document is part of stored results; its fabric is not checked and may no longer exist.
     """
 
     def check_name() -> None:
@@ -167,14 +167,14 @@ def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, store
             )
 
     def check_systems() -> None:
-        # Beside a misspelt key, which is told as such.
+        # A misspelt key `system` is already reported as an unknown key.
         if not difflib.get_close_matches("system", map(str, source.data), n=1, cutoff=0.75):
             raise ConfigError(
                 f"{source.format_location('system')}: this key is missing; name a system file, or several in `systems`"
             )
 
     if kind is CampaignFile and source.data.get("imported") is True and isinstance(source.data.get("protocol"), dict):
-        # Logs do not say in which order compositions were made, unless the import map does.
+        # Logs do not show the order of compositions, so the order is unknown unless the import map gives it.
         protocol = {"lease_order": "least-recomposition", **source.data["protocol"]}
         source = replace(source, data={**source.data, "protocol": protocol})
     if kind is Workload and not source.lines:
@@ -189,7 +189,7 @@ def validate(source: YamlFile, kind: type[_M], name: str | None = None, *, store
     if name is not None:
         calls.append(check_name)
     valid = collect_results(calls)[0]
-    if source.lines:  # of a file: what is stored was measured, and stays what it is
+    if source.lines:  # Only files are checked. Stored documents describe past measurements and cannot be corrected.
         _refuse_secrets(source)
     return cast(_M, valid)
 
@@ -201,9 +201,9 @@ def _refuse_secrets(source: YamlFile) -> None:
         has_name = "environment" in place[:-1] or "precision_environment" in place
         name, suffix = (place[-1], "") if has_name else ("NAME", ", which the program reads")
         problems.append(
-            f"{source.format_location(*place)}: {description} looks like a secret, and "
-            "records, pages and archives would show it; take it from the "
-            f"environment that the campaign is started in: `environment: {{{name}: {{from: environment}}}}`{suffix}"
+            f"{source.format_location(*place)}: {description} looks like a secret, which records, pages and archives would show; "
+            "take it from the environment in which the campaign is started: "
+            f"`environment: {{{name}: {{from: environment}}}}`{suffix}"
         )
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
@@ -224,7 +224,7 @@ def _select_model(kind: type[BaseModel], source: YamlFile) -> type[BaseModel]:
 def _check_fabric(source: YamlFile, stored: bool) -> None:
     fabric = source.data.get("fabric")
     if stored or not isinstance(fabric, dict):
-        return  # its adapter may not be installed here; or the model says so
+        return  # A stored fabric may not be installed here. A `fabric` that is no mapping is reported by the model.
     kind = fabric.get("kind")
     kinds = FABRICS if str(kind) in FABRICS else list_fabric_modules()
     if not isinstance(kind, str) or kind not in kinds:
@@ -243,8 +243,8 @@ def _validate_part(
 ) -> BaseModel:
     """Validate a document or a part of it, and return the model.
 
-    Validation is strict, so that '3' is no number and 1 is not true. The data are passed as JSON, so that lists are valid
-    tuples.
+    Validation is strict, so '3' is not accepted as a number and 1 is not accepted as true. The data are passed as JSON, so lists
+    are valid tuples.
     """
     data = source.data if data is None else data
     try:
@@ -259,7 +259,8 @@ def _validate_part(
     by_place: dict[Location, list[dict[str, Any]]] = {}
     for problem in problems:
         location = problem["loc"]
-        # A list without its invalid values may then be too short, too; and a key that is misspelt is missing, too.
+        # Consequences of other problems are skipped: a list that is too short only without its invalid values, and a missing key
+        # that is present but misspelt.
         if problem["type"] == "too_short" and any(
             longer[: len(location)] == location != longer for longer in locations
         ):
@@ -271,7 +272,7 @@ def _validate_part(
         _format_problem(source, model, noun, place_problems, data, prefix, place) for place, place_problems in shown
     ]
     if hidden_count := len(by_place) - len(shown):
-        lines.append(f"{source.path}: and {hidden_count} more problems; repair those above first")
+        lines.append(f"{source.path}: there are {hidden_count} more problems; correct those above first")
     raise ConfigError("\n".join(lines))
 
 
@@ -299,7 +300,7 @@ def _format_problem(
         case "missing":
             return f"{where}: this key is missing; docs/reference/configuration.md explains it"
         case "too_short":
-            return f"{where}: is empty; give it at least one value"
+            return f"{where}: the list is empty; add at least one value"
         case "string_pattern_mismatch" if context["pattern"] in PATTERN_WORDS:
             return f"{where}: {_shorten(value)} is not valid here; use {PATTERN_WORDS[context['pattern']]}"
         case "string_pattern_mismatch":
@@ -337,7 +338,7 @@ def _shorten(value: object) -> str:
 
 
 def _locate_in_document(loc: tuple[str | int, ...], data: Any) -> Location:
-    """Return pydantic's location without parts that are not in the document (union branches, positions of a lone value)."""
+    """Return pydantic's location without parts that are not in the document (union branches, positions of a single value)."""
     location: list[str | int] = []
     for index, part in enumerate(loc):
         last = index == len(loc) - 1
@@ -379,7 +380,7 @@ _TIMES_S = {
     **dict.fromkeys(("ms",), 1e-3),
     **dict.fromkeys(("us", "µs"), 1e-6),
 }
-# As Slurm reads K, M, G and T: powers of two.
+# K, M, G and T are powers of two, as in Slurm.
 _SIZES_BYTES = {
     unit: 2.0 ** (10 * power)
     for power, units in enumerate((("b", "bytes"), ("k", "kib"), ("m", "mib"), ("g", "gib"), ("t", "tib")))
@@ -393,11 +394,11 @@ _KEYS: Mapping[str, tuple[Mapping[str, float], float]] = {
     "_mib": (_SIZES_BYTES, 2.0**20),
     "_gib": (_SIZES_BYTES, 2.0**30),
 }
-"""End of a key -> units that can be converted to its own, and what its own is in them."""
+"""Suffix of a key -> factors of the units that can be converted to the unit of the key, and the factor of that unit."""
 
 
 def suggest_remedy(kind: str, value: object, key: str) -> str:
-    """Return '; ' and what to write instead of an invalid value, or '' if pydantic's message suffices.
+    """Return '; ' and a suggestion for an invalid value, or '' if pydantic's message suffices.
 
     Args:
         kind: pydantic's type of the problem.
@@ -405,7 +406,7 @@ def suggest_remedy(kind: str, value: object, key: str) -> str:
         key: key of the value.
     """
     if value is None:
-        message = "the key has no value; give it one, or remove the key"
+        message = "the key has no value; add one, or remove the key"
     elif kind in ("int_type", "int_parsing", "int_from_float", "float_type", "float_parsing"):
         message = _suggest_number(value, key, is_integer_key=kind.startswith("int"))
     elif kind == "string_type":
@@ -451,8 +452,8 @@ def _suggest_number(text: object, key: str, *, is_integer_key: bool) -> str:
     if match := _QUANTITY.fullmatch(text.strip()):
         if quantity := _convert_quantity(float(match[1]), match[2].lower(), key):
             return f"this key is in {words}: write {quantity}"
-        return f"this key is in {words}: write the number alone" if words else f"write the number alone: {match[1]}"
-    return f"write a number of {words}" if words else "write a number"
+        return f"this key is in {words}: write only the number" if words else f"write only the number: {match[1]}"
+    return f"write a number in {words}" if words else "write a number"
 
 
 def _convert_quantity(value: float, unit: str, key: str) -> str:

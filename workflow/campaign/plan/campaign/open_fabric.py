@@ -1,4 +1,4 @@
-"""Opening of the fabric that a system file names, and requests to it."""
+"""Access to the fabric that a system file names, and requests to it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ def open_system_fabric(system: SystemFile, state: Path, where: str = "") -> Iter
     Args:
         system: the system file.
         state: directory that the campaigns on this system share.
-        where: place of the fabric in its file, for messages.
+        where: location of the fabric in its file, for messages.
     """
     options = {key: value for key, value in system.fabric.items() if key != "kind"}
     hosts = [host for spec in system.hosts for host in spec.split_hosts()]
     try:
         fabric = open_fabric(system.fabric["kind"], options, hosts, system.pool, state)
     except ConfigError as error:
-        raise ConfigError(f"{where or f'system {system.name}'}: {error}; correct it, or hosts and pool") from error
+        raise ConfigError(
+            f"{where or f'system {system.name}'}: {error}; correct the fabric, or hosts and pool"
+        ) from error
     try:
         yield QuotaFabric(fabric, system.tenancy.quota) if system.tenancy.quota else fabric
     finally:
@@ -47,18 +49,22 @@ def current_owner() -> str:
     """Return the name of the user who holds the leases of this process, or 'unknown'."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's user need not have a name
+    except (KeyError, OSError):  # a user in a container may have no name
         return "unknown"
 
 
 def find_recorded_times(system: SystemFile, path: Path) -> OperationTimes | None:
-    """Return recorded times of the fabric's operations: those that a system file names, else those of the package, else None.
+    """Return recorded times of the fabric's operations, or None if there are none.
 
-    path: the system file.
+    Times that the system file names take precedence over the times in this package.
+
+    Args:
+        system: the system file.
+        path: path of the system file.
     """
     if system.times:
         return read_times(path.parent / system.times).scale_times(system.times_factor)
-    if source := str(system.fabric.get("times", "")):  # by a simulation, for devices of every kind
+    if source := str(system.fabric.get("times", "")):  # a simulated fabric uses them for devices of every kind
         return (
             read_published_times(source).scale_times(float(system.fabric.get("times_factor", 1.0))).drop_device_kinds()
         )
@@ -75,8 +81,8 @@ def build_request(
     """
     kind = system.fabric["kind"]
     if configuration.p2p and "p2p" not in load_fabric_kind(kind).offers:
-        rule = f"nothing sets peer-to-peer on a fabric of kind {kind}; use attach: {configuration.attach.partition('-')[0]}"
-        raise Incompatible(f"{name}: {rule}, or one of kind {', '.join(list_kinds_offering('p2p'))}", rule)
+        rule = f"a fabric of kind {kind} cannot set peer-to-peer; use attach: {configuration.attach.partition('-')[0]}"
+        raise Incompatible(f"{name}: {rule}, or a fabric of kind {', '.join(list_kinds_offering('p2p'))}", rule)
     links = {model: (device.pcie.width, device.pcie.gen) for model, device in system.devices.items() if device.pcie}
     request = LeaseRequest(name, campaign, system.tenancy.owner or current_owner(), configuration, allowed_hosts, links)
     return limit_request(request, system.tenancy.quota, system.allowed_hosts())
@@ -87,10 +93,10 @@ class PlannedPlacement:
     """Placement of a configuration on its otherwise unused system, and the operations that compose it."""
 
     unfit: str | None = None
-    """Why it does not fit the system; None where it does."""
+    """Reason why the configuration does not fit the system; None if it fits."""
     hosts: tuple[str, ...] = ()
     operations: OperationCounts | None = None
-    """Operations of the fabric that compose it; None where they are not known before."""
+    """Operations of the fabric that compose it; None if they are unknown beforehand."""
 
 
 PlacementFunction = Callable[[Configuration], PlannedPlacement]

@@ -55,23 +55,21 @@ def find_metric_problems(
     leading = choose_primary_metric(file, workloads)
     if leading.scales and leading.higher != (leading.scaling in ("total_rate", "rate_per_device")):
         yield (
-            f"{format_location('metric')}: '{leading.name}' is better "
-            f"{leading.better}, and cannot be a {leading.scaling}; correct `scaling` "
-            "or `better`, here or in the workload file"
+            f"{format_location('metric')}: '{leading.name}' has `better: {leading.better}`, which contradicts `scaling: "
+            f"{leading.scaling}`; correct one of them, here or in the workload file"
         )
     if file.metric is None:
         return
     name = file.metric.name
     if _describe_metric(file, name, workloads) is None:
         yield (
-            f"{format_location('metric', 'name')}: neither the name '{name}' "
-            "nor a workload file says which direction is better; add "
-            "`better: higher` or `better: lower`"
+            f"{format_location('metric', 'name')}: it is unknown which direction of '{name}' is better; add `better: higher` or "
+            "`better: lower`"
         )
-    # Built-in parsers and telemetry give metrics that no file names, so that only a name that is nearly right is a mistake.
+    # Built-in parsers and telemetry report metrics that no file declares, so only a name close to a known one is a mistake.
     metric_names = {metric_name for workload in workloads.values() for metric_name in workload.reported_metrics or ()}
     if name not in metric_names and (matches := difflib.get_close_matches(name, sorted(metric_names), n=1, cutoff=0.8)):
-        yield f"{format_location('metric', 'name')}: no workload of this campaign prints '{name}'; did you mean '{matches[0]}'?"
+        yield f"{format_location('metric', 'name')}: no workload of this campaign reports '{name}'; did you mean '{matches[0]}'?"
 
 
 def _describe_metric(file: CampaignFile, name: str, workloads: Mapping[str, Workload]) -> Metric | None:
@@ -82,7 +80,7 @@ def _describe_metric(file: CampaignFile, name: str, workloads: Mapping[str, Work
     facts = [entry.metrics.get(name, MetricProperties()) for entry in workloads.values()]
     unit = next((entry.unit for entry in facts if entry.unit is not None), None)
     better = next((entry.better for entry in facts if entry.better is not None), None)
-    # Workload files that contradict each other tell nothing of a number that they share.
+    # If workload files contradict each other, the scaling of a shared metric is unknown.
     scalings = {entry.scaling for entry in facts if entry.scaling is not None}
     scaling = next(iter(scalings), None)
     if (

@@ -1,4 +1,4 @@
-"""A campaign with everything that its file names - systems, workloads, and configurations expanded from shapes."""
+"""Campaign with everything that its file names: systems, workloads, and configurations expanded from shapes."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Campaign:
-    """A valid campaign with everything that its file names, or its part on one of several systems (`on`, `parts`).
+    """A valid campaign with everything that its file names, or its part on one of several systems (`part_on`, `parts`).
 
-    A lease, and every question about one configuration, belongs to a part.
+    Every lease and every configuration belongs to one part.
     """
 
     path: Path
     file: CampaignFile
     systems: Mapping[str, SystemFile]
-    """In the order of the file; of a part, too."""
+    """Systems by name in the order of the file. A part has all systems, too."""
     workloads: Mapping[str, Workload]
     configurations: tuple[Configuration, ...]
     impossible: tuple[Impossible, ...]
     sources: Sources = field(compare=False, repr=False)
-    """The documents that it was read from, for places in messages."""
+    """Documents from which the campaign was read, for locations in messages."""
     person: SlurmOptions = field(default_factory=SlurmOptions)
-    """What whoever started the campaign asks of Slurm; no part of the campaign as used."""
+    """Slurm options of the user who started the campaign. They are not stored with the campaign."""
     inputs: workload_inputs.Inputs = field(default_factory=dict)
-    """The input files of workloads, with the hashes of their content."""
+    """Input files of workloads, with the hashes of their content."""
     readings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """How the logs of workloads were read when their runs were first measured, where they are read in another way now."""
+    """Parser settings with which the logs of workloads were first read, for workloads whose settings have changed since."""
     workload_dirs: Mapping[str, str] = field(default_factory=dict)
-    """Where the files of workloads stand that say `{workload_dir}`."""
+    """Directories of the workload files that contain `{workload_dir}`."""
     references: tuple[ReferenceSet, ...] = ()
-    """The sets of published claims that the file names."""
+    """Sets of published claims that the file names."""
     warnings: tuple[str, ...] = ()
-    """What is valid in its files and probably a mistake, with file, line and key."""
+    """Warnings about probable mistakes in the files, with file, line and key."""
     part: str = ""
-    """Name of the system that this is the part on; of a campaign with one system that one, of several '' for the whole."""
+    """Name of the system of this part, or of the only system; '' for a whole campaign with several systems."""
 
     @property
     def name(self) -> str:
@@ -91,7 +91,7 @@ class Campaign:
 
     @property
     def system_source(self) -> YamlFile:
-        """The document of `system`."""
+        """Document of `system`."""
         return self.sources.systems[self.part]
 
     @property
@@ -115,7 +115,7 @@ class Campaign:
         return replace(self, part=name, configurations=tuple(c for c in self.configurations if c.system == name))
 
     def format_location(self, *location: str | int) -> str:
-        """Format a place in the campaign's file as 'file:line: key'."""
+        """Format a location in the campaign's file as 'file:line: key'."""
         return self.sources.campaign.format_location(*location)
 
     @property
@@ -125,7 +125,7 @@ class Campaign:
     def identify_workload(self, name: str) -> dict[str, Any]:
         """Return the content of a workload's file that is part of the identity of its cells.
 
-        The first reading of its logs counts, so that reading measured logs in another way makes no other cells.
+        The parser settings of the first reading count, so a changed parser does not change the identity of measured cells.
         """
         workload, first = self.workloads[name], self.readings.get(name)
         return workload.identity_document() if first is None else {**workload.run_identity_document(), **first}
@@ -138,7 +138,9 @@ class Campaign:
         if version is None:
             return self
         if re.fullmatch(NAME_PATTERN, version) is None or len(version) > 64:
-            raise ConfigError(f"version: '{version}': a label has {PATTERN_WORDS[NAME_PATTERN]}; 64 characters at most")
+            raise ConfigError(
+                f"version: '{version}' is not a valid label; use at most 64 {PATTERN_WORDS[NAME_PATTERN]}"
+            )
         try:
             as_typed(version)
         except ValueError as error:
@@ -160,12 +162,12 @@ class Campaign:
             raise ConfigError(f"--without-hosts: {error}") from error
         names = [name for system in self.systems.values() for group in system.hosts for name in group.names()]
         if unknown := sorted(excluded.difference(names)):
-            raise ConfigError(f"--without-hosts: no host {unknown[0]}; there are: {', '.join(names)}")
+            raise ConfigError(f"--without-hosts: there is no host {unknown[0]}; the hosts are: {', '.join(names)}")
         systems: dict[str, SystemFile] = {}
         for name, system in self.systems.items():
             remaining = tuple(host for host in system.usable_hosts() if host not in excluded)
             if not remaining:
-                raise ConfigError(f"--without-hosts {text}: leaves no host of {name}; name fewer")
+                raise ConfigError(f"--without-hosts {text}: no host of system {name} would remain; exclude fewer hosts")
             allowed_hosts = remaining if len(remaining) < len(system.usable_hosts()) else system.tenancy.allowed_hosts
             tenancy = system.tenancy.model_copy(update={"allowed_hosts": allowed_hosts})
             systems[name] = system.model_copy(update={"tenancy": tenancy})
@@ -177,7 +179,7 @@ class Campaign:
         return choose_primary_metric(self.file, self.workloads)
 
     def find_shape(self, configuration: str) -> int:
-        """Return the position in the campaign's file of the shape that makes a configuration."""
+        """Return the position in the campaign's file of the shape that results in a configuration."""
         return self._expansion.shapes[configuration][0]
 
     @cached_property
@@ -185,7 +187,7 @@ class Campaign:
         return expand_shapes(self.file.configurations, tuple(self.systems.values()), self.sources.campaign)
 
     def warn_of_repeated_shapes(self) -> Iterator[str]:
-        """Yield a warning per shape that only makes configurations of earlier shapes."""
+        """Yield a warning per shape that only repeats configurations of earlier shapes."""
         return self._expansion.warn_of_repeated_shapes(self.sources.campaign.format_location)
 
     def find_device_model(self, model: str) -> DeviceModel:
@@ -242,11 +244,11 @@ def load_campaign(
     Raises ConfigError, which lists each problem with its place and the allowed values.
 
     Args:
-        path: a campaign file, or a directory of results, whose campaign is read as it was planned there.
-        launcher: launcher of the runs instead of that in the system file (from a Snakemake profile).
+        path: campaign file, or a results directory, whose campaign is read as it was planned there.
+        launcher: launcher that replaces the one in the system file (from a Snakemake profile).
         person: Slurm options of the allocations, from the same source.
-        run_implied: whether runs that a smaller batch implies are run all the same.
-        results: directory of all results; its plan and records give the measured content of files that are gone.
+        run_implied: True to run batches whose out-of-memory failure a smaller batch implies.
+        results: directory of all results; its plan and records give the measured content of files that no longer exist.
         version: version label, as in `with_version`.
     """
     if path.is_dir():
@@ -281,7 +283,7 @@ def load_campaign(
     )
     used_systems = [_set_launcher(launcher, system.model) for system in systems]
     campaign_as_used = resolve_campaign(path, file, used_systems, models, sources)
-    # What was imported was measured elsewhere, by programs that are not here.
+    # Imported runs were measured elsewhere, so their programs need not exist here.
     measured_workloads = workload_inputs.MeasuredWorkloads(path, results and results / file.name)
     inputs = (
         {}
@@ -321,15 +323,21 @@ def _load_from_results(
 ) -> Campaign:
     """Load the campaign of a results directory as it was planned or measured there.
 
-    The campaign gets the present name of the directory.
+    The campaign gets the current name of the directory.
     """
     if (document := next(read_campaigns_as_used(directory), None)) is None:
         several = sorted(
             path.name for path in directory.glob("*") if path.is_dir() and any(read_campaigns_as_used(path))
         )
-        problem = f"holds the results of {', '.join(several)}; name one, such as {directory / several[0]}" if several else (
-            "holds no results of a campaign; name a campaign file, the results directory of a campaign, or an archive"
-        )  # fmt: skip
+        if several:
+            problem = (
+                f"this directory has the results of {', '.join(several)}; name one, such as {directory / several[0]}"
+            )
+        else:
+            problem = (
+                "this directory has no results of a campaign; name a campaign file, the results directory of a campaign, or an "
+                "archive"
+            )
         raise ConfigError(f"{directory}: {problem}")
     campaign = campaign_from_document(document)
     file = campaign.file.model_copy(update={"name": directory.resolve().name})
@@ -355,7 +363,7 @@ def campaign_from_document(document: Mapping[str, Any]) -> Campaign:
     """
     if document.get("schema_version") != CAMPAIGN_SCHEMA:
         raise ConfigError(
-            f"the stored campaign has schema {document.get('schema_version')!r}; this version reads {CAMPAIGN_SCHEMA}"
+            f"the stored campaign has schema {document.get('schema_version')!r}, but this version reads {CAMPAIGN_SCHEMA}"
         )
     try:
         name = Path(document["campaign"]["name"])
@@ -393,7 +401,7 @@ def campaign_from_document(document: Mapping[str, Any]) -> Campaign:
 
 
 def system_from_document(system: Any) -> SystemFile:
-    """Return a system as a stored campaign has it. Raises ValidationError if it is no system."""
+    """Build a system from a stored campaign. Raises ValidationError if the document is not a system."""
     return SystemFile.model_validate(_drop_predictions(system))
 
 
@@ -418,7 +426,7 @@ def _drop_predictions(system: Any) -> Any:
 
 
 def _drop_key(document: Any, key: str) -> Any:
-    """Return a document without one of its keys; anything else as it is."""
+    """Return a dict without one of its keys. Any other value is returned unchanged."""
     return {name: value for name, value in document.items() if name != key} if type(document) is dict else document
 
 
@@ -440,7 +448,7 @@ def resolve_campaign(
         file: content of the campaign file.
         systems: content of the system files.
         workloads: content of the workload files, by name.
-        sources: the documents behind them, for lines in messages.
+        sources: documents from which they were read, for locations in messages.
         stored: see `check_campaign`.
     """
     expansion = expand_shapes(file.configurations, systems, sources.campaign)

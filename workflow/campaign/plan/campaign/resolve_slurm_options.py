@@ -14,11 +14,10 @@ from campaign.spec.expression import parse_expression
 from campaign.spec.system_file import SlurmOptions, SlurmSettings, SystemFile
 
 _TIME_LIMIT_FACTOR = 2.0
-_STARTUP_MARGIN_MIN = 10  # for what a plan does not know: slow file systems, the first import
+_STARTUP_MARGIN_MIN = 10  # for delays that a forecast does not include, such as slow file systems and the first import
 _MIN_TIME_LIMIT_MIN = 15
-_MAX_DEFAULT_TIME_LIMIT_MIN = (
-    24 * 60
-)  # what most partitions allow; a driver that is warned of its end goes on in another allocation
+# Most partitions allow this time. A driver that is warned of its end continues in another allocation.
+_MAX_DEFAULT_TIME_LIMIT_MIN = 24 * 60
 
 
 def parse_slurm_options(document: object) -> SlurmOptions:
@@ -35,16 +34,16 @@ def parse_slurm_options(document: object) -> SlurmOptions:
             key for key in keys if key not in SlurmOptions.model_fields and key in SlurmSettings.model_fields
         ]:
             raise ConfigError(
-                f"--config slurm: {system_keys[0]} is given in the system file only "
-                f"(`slurm.{system_keys[0]}`); here there are: {valid_keys}"
+                f"--config slurm: {system_keys[0]} can only be set in the system file (`slurm.{system_keys[0]}`); the allowed "
+                f"keys are: {valid_keys}"
             ) from error
         raise ConfigError(
-            f"--config slurm: {format_first_error(error, str(document))}; there are: {valid_keys}"
+            f"--config slurm: {format_first_error(error, str(document))}; the allowed keys are: {valid_keys}"
         ) from error
 
 
 def merge_slurm_options(system: SystemFile, configuration: Configuration, overrides: SlurmOptions) -> SlurmOptions:
-    """Merge the options of the system, of the overrides for a configuration, and of the user. The last one wins."""
+    """Merge the options of the system, of its overrides for a configuration, and of the user. Later options win."""
     values = {name: getattr(system.slurm, name) for name in SlurmOptions.model_fields}
     axes = configuration.axes()
     matching_overrides: list[SlurmOptions] = [
@@ -74,7 +73,7 @@ def compute_time_limit_min(expected_s: float | None, longest_s: float) -> int:
     It is twice the forecast plus a margin, but at most the sum of the time limits of all runs.
 
     Args:
-        expected_s: forecast (seconds) of all missing runs; None if unknown, for that sum, up to a day.
+        expected_s: forecast (seconds) of all missing runs; if it is None, the result is that sum, but at most one day.
         longest_s: sum of the time limits (seconds) of all runs.
     """
     longest = math.ceil(longest_s / 60) + _STARTUP_MARGIN_MIN
@@ -86,7 +85,7 @@ def compute_time_limit_min(expected_s: float | None, longest_s: float) -> int:
 def count_requested_devices(system: SystemFile, configuration: Configuration, hosts: Collection[str] = ()) -> int:
     """Count the devices to request on each host.
 
-    If pooled devices are added to the host's own, all are requested, so that those of the composition are among them.
+    If pooled devices are added to built-in ones, all are requested, so that the devices of the composition are among them.
 
     Args:
         system: the system file.

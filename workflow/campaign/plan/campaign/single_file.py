@@ -1,4 +1,4 @@
-"""Check of a single system, workload or claims file, without a campaign that names it."""
+"""Check of a single system, workload or claims file without a campaign."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def check_single_file(noun: Noun, source: YamlFile) -> list[str]:
         workload = validate(source, Workload, source.path.stem)
         _raise_problems(find_workload_problems(workload, source))
         return list(warn_of_workload(workload, source))
-    from campaign.spec.published_file import from_document  # few files are claims, and their models take time to build
+    from campaign.spec.published_file import (
+        from_document,
+    )  # imported only if needed, because the models take time to build
 
     from_document(source.data, str(source.path), source.format_location)
     return []

@@ -1,4 +1,4 @@
-"""Files whose content is part of a workload's measurement, from its key `inputs` or the scripts in its command."""
+"""Input files of workloads, whose content is part of the measurement: those of the key `inputs` or scripts in the command."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _SYSTEM_DIRECTORIES = tuple(map(Path, ("/bin", "/sbin", "/lib", "/lib64", "/usr"
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file, and the hash of what it held when the campaign was read."""
+    """A file, and the hash of its content when the campaign was read."""
 
     path: str
     sha256: str
 
 
 Inputs = Mapping[str, Mapping[str, InputFile]]
-"""Workload -> name of the file as the workload's file has it, filled in -> the file."""
+"""Input files by workload and by their name in the workload file, with placeholders filled in."""
 
 
 def archive_path(text: str, sha256: str) -> str:
@@ -55,13 +55,18 @@ def archive_path(text: str, sha256: str) -> str:
 
 
 class MeasuredWorkloads:
-    """Workloads and their input files as the plan and the records of a campaign name them.
+    """Workloads and their input files as stored with the plan and the records of a campaign.
 
-    They keep what was measured valid when a file is gone, or when its output is read in another way.
+    They keep records valid after a file was removed, or after a parser has changed.
     """
 
     def __init__(self, campaign_path: Path, results: Path | None = None) -> None:
-        """results: directory of the campaign's results, where that is known."""
+        """Find the stored campaigns.
+
+        Args:
+            campaign_path: path of the campaign file.
+            results: directory of the campaign's results; None if unknown.
+        """
         archive_root = campaign_path.absolute().parent.parent
         self._extracted = archive_root if (archive_root / IN_ARCHIVE).is_file() else None
         self._directories = list(dict.fromkeys(filter(None, (results and results.absolute(), self._extracted))))
@@ -75,9 +80,9 @@ class MeasuredWorkloads:
         return inputs_by_document
 
     def find_first_reading(self, workload: Workload) -> dict[str, Any] | None:
-        """Return how the logs of an equal workload were read when it was first measured.
+        """Return the parser settings with which the logs of an equal workload were first read.
 
-        Returns None if it was never measured, or is still read in the same way.
+        The result is None if the workload was never measured, or if its parser settings are unchanged.
         """
         run_identity = workload.run_identity_document()
         for document in (
@@ -117,7 +122,7 @@ def workload_from_campaign_document(as_used: Mapping[str, Any], name: str) -> Wo
 
 
 def read_first_readings(as_used: Mapping[str, Any], workloads: Mapping[str, Workload]) -> dict[str, dict[str, Any]]:
-    """Return how the logs of these workloads were first read, as far as a stored campaign records it.
+    """Return the parser settings with which the logs of these workloads were first read, if a stored campaign has them.
 
     Raises ConfigError if the stored campaign is damaged.
     """
@@ -141,7 +146,7 @@ def read_inputs(
     sources: Sources,
     measured_workloads: MeasuredWorkloads | None = None,
 ) -> dict[str, dict[str, InputFile]]:
-    """Read the input files of every workload. A file that is gone is taken from what was measured.
+    """Read the input files of every workload. The stored entry is used for a measured file that no longer exists.
 
     Raises ConfigError, which lists the missing files that were never measured.
 
@@ -149,8 +154,8 @@ def read_inputs(
         campaign_path: path of the campaign file.
         workloads: workloads by name.
         axes: values of each option.
-        sources: the documents behind the campaign, for places in messages.
-        measured_workloads: workloads as they were measured; None to read them beside the campaign file.
+        sources: documents of the campaign, for locations in messages.
+        measured_workloads: workloads as they were measured; None to look for them next to the campaign file.
     """
     measured_workloads = measured_workloads or MeasuredWorkloads(campaign_path)
     inputs: dict[str, dict[str, InputFile]] = {}
@@ -228,13 +233,13 @@ def identify_inputs(workload: Workload, options: Mapping[str, Scalar], inputs: I
 def find_missing_files(
     workloads: Mapping[str, Workload], axes: Mapping[str, Sequence[Scalar]], inputs: Inputs, *, elsewhere: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield workload and message per missing file that runs need, either a script of its command or an input file.
+    """Yield workload and message per missing file that runs need, either a script in the command or an input file.
 
     Args:
         workloads: workloads by name.
         axes: values of each option.
         inputs: input files of all workloads.
-        elsewhere: whether runs start on other hosts, which may have files of an absolute path that this host lacks.
+        elsewhere: True if runs start on other hosts, where absolute paths may exist that this host lacks.
     """
     for name, workload in workloads.items():
         files = inputs.get(name, {})
@@ -243,8 +248,8 @@ def find_missing_files(
                 yield (
                     name,
                     (
-                        f"input file '{text}' is missing: {file.path} is not there (SHA-256 {file.sha256[:12]}..); put it there "
-                        "again; what was measured with it still counts"
+                        f"input file '{text}' is missing: there is no file {file.path} (SHA-256 {file.sha256[:12]}..); restore it; "
+                        "existing records remain valid"
                     ),
                 )
         words = [(0, word) for word in workload.script_names()]
@@ -255,8 +260,8 @@ def find_missing_files(
                 yield (
                     name,
                     (
-                        f"command: no file '{text}' beside the workload's or the campaign's file; put it there, or give "
-                        "'inputs: []' if it is none that has to be there"
+                        f"command: there is no file '{text}' next to the workload file or the campaign file; put it there, or set "
+                        "'inputs: []' if it need not exist"
                     ),
                 )
 
@@ -272,30 +277,27 @@ def describe_edited_files(workloads: Mapping[str, Workload], current: Inputs, me
             for text in files
         }
         for text in changed_names:
-            message = f"{files[text].path}: was edited after it was measured"
+            message = f"{files[text].path}: the file was edited after the measurement"
             if version := workloads[name].find_input_version(text):
-                messages.append(f"{message}; its version '{version}' counts, so that nothing is measured again")
+                messages.append(f"{message}; its version is still '{version}', so nothing is measured again")
                 continue
             keeps = yaml.safe_dump({"inputs": versions}, default_flow_style=True, width=float("inf")).strip()[1:-1]
             messages.append(
-                f"{message}, and 'campaign run' measures the edited file. Where the edit changes nothing that is measured, write "
-                f"`{keeps}` into the file of workload '{name}': what was measured then counts"
+                f"{message}, so 'campaign run' measures with the edited file. If the edit does not affect the measurement, write "
+                f"`{keeps}` into the file of workload '{name}', and the existing records remain valid"
             )
     return messages
 
 
 def check_unedited(files: Mapping[str, InputFile], *, in_container: bool = False) -> None:
-    """Raise LaunchError if a file is gone or was edited after the campaign was planned.
-
-    Its runs would mix two programs.
-    """
+    """Raise LaunchError if a file is missing or was edited after the campaign was planned, because runs would mix two versions."""
     for file in files.values():
         if not Path(file.path).is_file():
             if in_container:
                 continue  # the image may have it
             raise LaunchError(
-                f"{file.path}: is not there on this host, so that the runs that need it cannot be started; put it where every host "
-                "sees it, then run the same command again"
+                f"{file.path}: the file is missing on this host, so runs that need it cannot start; put it where every host can "
+                "read it, then run the same command again"
             )
         try:
             is_unchanged = _hash_file(Path(file.path)).sha256 == file.sha256
@@ -303,8 +305,8 @@ def check_unedited(files: Mapping[str, InputFile], *, in_container: bool = False
             raise LaunchError(str(error)) from error
         if not is_unchanged:
             raise LaunchError(
-                f"{file.path}: was edited after the campaign was planned, so that its runs would be of two programs; run the same "
-                "command again to measure the edited one"
+                f"{file.path}: the file was edited after the campaign was planned, so runs would mix two versions; run the same "
+                "command again to measure the edited version"
             )
 
 
@@ -336,7 +338,7 @@ def _fill_words(
     for place, word in words:
         names = names_in_braces(word)
         if not names <= set(workload.options):
-            continue  # a value of the run
+            continue  # the name has a placeholder that differs between runs
         varied_options = [(name, axes[name]) for name in sorted(names) if name in axes]
         for values in itertools.product(*(values for _, values in varied_options)):
             options = {**workload.options, **dict(zip((name for name, _ in varied_options), values, strict=True))}
@@ -361,7 +363,7 @@ def _find_file(text: str, directories: Sequence[Path]) -> Path | None:
     candidates = [Path(text)] if text.startswith("/") else [directory / text for directory in directories]
     try:
         return next((path.resolve() for path in candidates if path.is_file()), None)
-    except (OSError, ValueError):  # a long text is no name of a file
+    except (OSError, ValueError):  # the text may be too long for a file name
         return None
 
 
@@ -382,9 +384,9 @@ def _read_file(path: Path, read: Callable[[Any], Any]) -> Any:
         with open_regular(path) as file:
             return read(file)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); it is an input of a workload") from error
+        raise ConfigError(f"{path}: this input file of a workload cannot be read ({error.strerror})") from error
 
 
 def _describe_missing_file(text: str, directories: Sequence[Path]) -> str:
     searched = "" if text.startswith("/") else f" in {', '.join(map(str, directories))}"
-    return f"no file '{text}'{searched}; name a file, or remove it from 'inputs'"
+    return f"there is no file '{text}'{searched}; name an existing file, or remove it from 'inputs'"

@@ -1,8 +1,8 @@
 """Strategies by which Slurm learns of composed devices. `STRATEGIES` has one row per strategy.
 
-`begin` -> the fabric attaches -> `announce` -> the driver's allocation, with `options` -> `begin` -> the fabric detaches ->
-`end`. Every call may be repeated by another process after the first was interrupted: each call reads the state and does what
-remains. All raise LaunchError if Slurm refuses or does not answer, and HostFailed if a host is at fault.
+Order of the calls: `begin`, the fabric attaches devices, `announce`, the driver's allocation with `options`, `begin`, the fabric
+detaches devices, `end`. Another process may repeat a call after an interruption. Each call reads the state and does the
+remaining work. All calls raise LaunchError if Slurm refuses or does not answer, and HostFailed if a host is at fault.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ class SlurmStrategy(Protocol):
 
     @property
     def composed_by_slurm(self) -> bool:
-        """True if Slurm's own ResumeProgram composes the hosts once the driver's job has them.
+        """True if Slurm's ResumeProgram composes the hosts after it has allocated them to the driver's job.
 
-        The fabric is then not used before.
+        The fabric is then not used before the job starts.
         """
 
     def begin(self, hosts: Collection[str], lease_id: str) -> None:
-        """Keep other jobs off hosts whose devices are about to change, and wait until the running ones have ended.
+        """Keep other jobs off hosts whose devices are about to change, and wait until the running jobs have ended.
 
-        Jobs of this lease that still run there were started on other devices. They may end by themselves for a moment and are
-        then cancelled.
+        Jobs of this lease that still run there use the previous devices. They get a short time to end and are then cancelled.
         """
 
     def announce(self, composition: Composition, lease_id: str) -> None:
@@ -45,9 +44,9 @@ class SlurmStrategy(Protocol):
         """
 
     def end(self, hosts: Collection[str], lease_id: str) -> None:
-        """Return the hosts to all users in their state before `begin`.
+        """Restore the state of the hosts before `begin`, so that all users can use them.
 
-        Hosts for which `begin` was not called are no error.
+        Hosts for which `begin` was not called are accepted.
         """
 
     def options(self, lease_id: str) -> Mapping[str, str]:
@@ -58,14 +57,14 @@ class SlurmStrategy(Protocol):
 class NoSlurmUpdate:
     """Strategy for systems whose Slurm needs no update after a recomposition (`static` and `resume`).
 
-    `static`: gres.conf lists the devices, and only the allocation keeps other jobs off. If the fabric attaches devices before
-    there is an allocation, it does so on free hosts (`slurm.free_hosts`).
+    With `static`, gres.conf lists the devices, and only the allocation keeps other jobs off the hosts. If the fabric attaches
+    devices before there is an allocation, it uses free hosts (`slurm.free_hosts`).
 
-    `resume`: hosts are CLOUD nodes. slurmctld calls the programs in envs/slurm: `resume` reads from the job's comment what to
-    compose, starts the hosts, and lets them go down after that one job; `suspend` and `resume-fail` release. A lease is
-    therefore as long as its job, and a campaign that dies leaves nothing composed behind. A job starts up to 30 s after its
-    hosts, because slurmctld checks jobs that are CONFIGURING every half minute. A composition that failed powers its hosts
-    down, which puts the job back into the queue; `scontrol requeue` would leak its devices (Slurm 22.05).
+    With `resume`, hosts are CLOUD nodes, and slurmctld calls the programs in envs/slurm. `resume` reads the composition from
+    the job's comment and starts the hosts, which power down after that job. `suspend` and `resume-fail` release the devices. A
+    lease is therefore as long as its job, and a campaign that dies leaves no composition behind. A job starts up to 30 s after
+    its hosts, because slurmctld checks CONFIGURING jobs every half minute. If a composition fails, its hosts are powered down,
+    which puts the job back into the queue. `scontrol requeue` would leak the devices instead (Slurm 22.05).
     """
 
     composed_by_slurm: bool
@@ -87,8 +86,8 @@ class NoSlurmUpdate:
 class ReservationStrategy:
     """Strategy that reserves hosts from before their recomposition until their release (`reservation`).
 
-    The gres.conf of Slurm lists the devices. No foreign job starts on a host during a change, or takes it between two
-    attempts of the lease's driver.
+    The gres.conf of Slurm lists the devices. No other job can start on a host during a change, or between two attempts of the
+    lease's driver.
     """
 
     controller: Controller
@@ -96,7 +95,7 @@ class ReservationStrategy:
 
     def begin(self, hosts: Collection[str], lease_id: str) -> None:
         if hosts:
-            # What is given back is given back whatever state it is in.
+            # Only newly reserved hosts must be usable. Hosts that are about to be released may be in any state.
             if self.controller.reserve_hosts(lease_id, hosts):
                 self._require_usable(hosts)
             self.controller.wait_until_empty(hosts, lease_id)
@@ -113,13 +112,13 @@ class ReservationStrategy:
         return {"reservation": make_reservation_name(lease_id)}
 
     def _require_usable(self, hosts: Collection[str]) -> None:
-        """Raise HostFailed for hosts on which the driver's job would wait for ever."""
+        """Raise HostFailed if the driver's job would wait for ever for one of the hosts."""
         nodes = self.controller.query_settled_nodes(hosts)
         failures = {name: f"Slurm: {node.description}" for name, node in nodes.items() if node.is_broken}
-        failures |= {host: "Slurm does not know it" for host in hosts if host not in nodes}
+        failures |= {host: "unknown to Slurm" for host in hosts if host not in nodes}
         if failures:
             failure_text = "; ".join(f"{host} ({reason})" for host, reason in failures.items())
-            raise HostFailed(f"no jobs can run on {failure_text}", failures)
+            raise HostFailed(f"jobs cannot run on {failure_text}", failures)
 
 
 STRATEGIES: dict[str, Callable[[SystemFile, Controller], SlurmStrategy]] = {
@@ -138,7 +137,7 @@ def open_strategy(system: SystemFile, slurm: SlurmCommands, report: Callable[[st
     Args:
         system: system file.
         slurm: runner of Slurm commands.
-        say: callback for messages on waits.
+        report: callback for messages on waits.
     """
     name = system.slurm.strategy if system.launcher == "slurm" else "static"
     return STRATEGIES[name](system, Controller(slurm, report, system.slurm.poll_s))

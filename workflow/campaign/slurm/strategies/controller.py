@@ -1,7 +1,7 @@
 """Client of Slurm's controller: queries of hosts, jobs and reservations, and changes to hosts and reservations.
 
-Every method reads the state first and changes only what differs, so that it can be repeated at any time. It waits for a
-controller that does not answer. LaunchError is raised if the controller refuses; the message names who has to do what.
+Every method reads the state first and changes only what differs, so it can be repeated at any time. It waits for a controller
+that does not answer. If the controller refuses, LaunchError is raised with the remedy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESERVATIONS_COMMAND = ("scontrol", "show", "reservation", "--oneliner")
 
 _USABLE_STATES = frozenset({"idle", "mixed", "allocated"})
 _NOT_RESPONDING = "not_responding"
-_UNKNOWN = "unknown"  # to a controller that has just started, until it hears from them
+_UNKNOWN = "unknown"  # state of a host until it has responded to a restarted controller
 _BROKEN_STATES = frozenset({"down", _NOT_RESPONDING, "invalid_reg", "fail", "error", "future"})
 _POWER_STATES = frozenset({"powered_down", "powering_down", "powering_up", "power_down", "power_up"})
 
@@ -70,15 +70,15 @@ class Node:
     def is_broken(self) -> bool:
         """True if no job will ever start on the host without intervention.
 
-        A host that is powered down, or that the controller has not heard of yet, is not broken.
+        A host that is powered down, or that has not yet responded to a restarted controller, is not broken.
         """
-        # One that powers up does not respond yet.
+        # A host that powers up does not respond yet.
         signs = _BROKEN_STATES - {_NOT_RESPONDING} if self.state & _POWER_STATES else _BROKEN_STATES
         return self.is_drained or (_UNKNOWN not in self.state and bool(self.state & signs))
 
     @property
     def is_serving(self) -> bool:
-        """True if the slurmd of the host is registered and answers, also on a host that is only drained."""
+        """True if the slurmd of the host is registered and answers, even if the host is drained."""
         return bool(self.state & _USABLE_STATES) and not self.state & (_BROKEN_STATES | _POWER_STATES)
 
     @property
@@ -97,7 +97,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class HostJob:
-    """A job that holds hosts, with the name of its reservation (empty for none)."""
+    """A job that occupies hosts, with the name of its reservation (empty for none)."""
 
     id: str
     user: str
@@ -107,7 +107,14 @@ class HostJob:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A reservation of hosts, with its start as Slurm writes times and a flag that is True once it has begun."""
+    """A reservation of hosts.
+
+    Args:
+        name: name of the reservation.
+        hosts: reserved hosts.
+        start: start time in Slurm's format.
+        active: True if the reservation has begun.
+    """
 
     name: str
     hosts: frozenset[str]
@@ -116,7 +123,7 @@ class Reservation:
 
 
 def parse_nodes(text: str) -> dict[str, Node]:
-    """Parse the output of NODES into hosts by name. A host of several partitions has several lines."""
+    """Parse the output of NODES_COMMAND into hosts by name. A host in several partitions has several lines."""
     nodes: dict[str, Node] = {}
     for line in text.splitlines():
         if len(line) < sum(_WIDTHS.values()):
@@ -128,12 +135,12 @@ def parse_nodes(text: str) -> dict[str, Node]:
 
 
 def parse_jobs(text: str) -> tuple[HostJob, ...]:
-    """Parse the output of JOBS into jobs."""
+    """Parse the output of JOBS_COMMAND into jobs."""
     return tuple(HostJob(*row) for row in split_rows(text, 4))
 
 
 def parse_reservations(text: str) -> dict[str, Reservation]:
-    """Parse the output of RESERVATIONS into reservations by name."""
+    """Parse the output of RESERVATIONS_COMMAND into reservations by name."""
     reservations: dict[str, Reservation] = {}
     for line in text.splitlines():
         words = dict(word.split("=", 1) for word in line.split() if "=" in word)
@@ -166,12 +173,13 @@ class Controller:
 
     Args:
         slurm: runner of Slurm commands.
-        say: callback for messages.
+        report: callback for messages.
         poll_s: longest poll interval in seconds while waiting.
 
-    Attributes: `max_unreachable_s` is the longest wait for a controller that does not answer. `grace_s` is the time that jobs
-    of the lease get to end before they are cancelled. `answer_s` is the time that a resumed host gets to answer. All are in
-    seconds.
+    Attributes:
+        max_unreachable_s: longest wait in seconds for a controller that does not answer.
+        grace_s: time in seconds that jobs of the lease get to end before they are cancelled.
+        answer_s: time in seconds that a resumed host gets to answer.
     """
 
     def __init__(self, slurm: SlurmCommands, report: Callable[[str], None], poll_s: float) -> None:
@@ -183,10 +191,10 @@ class Controller:
         self.answer_s = 15.0
         self._last_message = ""
 
-    # Questions
+    # Queries
 
     def query_nodes(self, hosts: Collection[str]) -> dict[str, Node]:
-        """Return the current state of hosts by name; hosts that are unknown to Slurm are left out."""
+        """Return the current state of hosts by name. Hosts that are unknown to Slurm are left out."""
         if not hosts:
             return {}
         nodes = parse_nodes(self._run_or_raise(*NODES_COMMAND, f"--nodes={','.join(hosts)}").out)
@@ -198,7 +206,7 @@ class Controller:
             nodes = self.query_nodes(hosts)
             if waited_s > self.answer_s or not any(node.is_silent for node in nodes.values()):
                 return nodes
-        raise AssertionError  # looks have no end
+        raise AssertionError  # `_poll` never ends
 
     def query_jobs(self, hosts: Collection[str]) -> tuple[HostJob, ...]:
         """Return the jobs on these hosts."""
@@ -211,10 +219,10 @@ class Controller:
     # Reservations
 
     def reserve_hosts(self, lease_id: str, hosts: Collection[str]) -> bool:
-        """Reserve hosts for the jobs of this lease from now on, even if jobs run there; return False if they were reserved
-        already.
+        """Reserve hosts for the jobs of this lease from now on, and return False if they were reserved already.
 
-        A foreign reservation that begins later limits the end of this one; a foreign one that has begun is waited for.
+        Hosts are reserved even if jobs run on them. If another reservation begins later, this one ends before it. If another
+        reservation has begun, the call waits for its end.
         """
         name = make_reservation_name(lease_id)
         for _ in self._poll():
@@ -232,9 +240,10 @@ class Controller:
             if not (_HOSTS_BUSY.search(answer.last_error_line) and overlaps):
                 raise self._refusal_error(f"{', '.join(hosts)} could not be reserved", answer)
             self._report_once(
-                f"waiting for {', '.join(hosts)}: reserved as {', '.join(reservation.name for reservation in overlaps)}"
+                f"waiting for {', '.join(hosts)} until other reservations end: "
+                f"{', '.join(reservation.name for reservation in overlaps)}"
             )
-        raise AssertionError  # looks have no end
+        raise AssertionError  # `_poll` never ends
 
     def _request_reservation(
         self, name: str, hosts: Collection[str], exists: bool, overlaps: Collection[Reservation]
@@ -254,7 +263,7 @@ class Controller:
         return self._run_command(*create, f"EndTime={min(reservation.start for reservation in overlaps)}")
 
     def unreserve(self, lease_id: str) -> None:
-        """End the reservation of the lease, and cancel the jobs that still use it after a moment."""
+        """End the reservation of the lease, and cancel the jobs that still use it after `grace_s`."""
         name = make_reservation_name(lease_id)
         for waited_s in self._poll():
             answer = self._run_command("scontrol", "delete", f"ReservationName={name}")
@@ -264,7 +273,7 @@ class Controller:
                 not _RESERVATION_IN_USE.search(answer.last_error_line)
                 or waited_s > self.grace_s + self.max_unreachable_s
             ):
-                # Where there is none it does not matter that one may not delete it.
+                # Slurm may refuse the deletion of a reservation that does not exist, which is not an error.
                 if name not in self.query_reservations():
                     return
                 raise self._refusal_error(f"the reservation {name} could not be ended", answer)
@@ -274,12 +283,12 @@ class Controller:
     # Jobs
 
     def wait_until_empty(self, hosts: Collection[str], lease_id: str, cancel_lease_jobs: bool = True) -> None:
-        """Wait until no job is on the hosts. Foreign jobs are waited for.
+        """Wait until no job is on the hosts, including the jobs of others.
 
         Args:
             hosts: names of the hosts.
             lease_id: id of the lease.
-            own: True to cancel jobs of the lease after a moment; False to ignore them.
+            cancel_lease_jobs: True to cancel jobs of the lease after `grace_s`; False to ignore them.
         """
         name = make_reservation_name(lease_id)
         for waited_s in self._poll():
@@ -289,7 +298,7 @@ class Controller:
             if not foreign_jobs and not lease_jobs:
                 return
             if foreign_jobs:
-                self._report_once(f"waiting for jobs of others on {', '.join(hosts)}: {_format_jobs(foreign_jobs)}")
+                self._report_once(f"waiting for other jobs on {', '.join(hosts)}: {_format_jobs(foreign_jobs)}")
             if lease_jobs and waited_s > self.grace_s:
                 self._report_once(f"cancelling jobs on devices that are being detached: {_format_jobs(lease_jobs)}")
                 self._cancel_jobs(name)
@@ -316,14 +325,14 @@ class Controller:
             nodes = self.query_nodes(hosts)
             if not nodes:
                 return
-            # Refused for as long as a job completes there.
+            # Slurm refuses the deletion while a job completes on the host.
             answer = self._run_command("scontrol", "delete", f"NodeName={','.join(nodes)}")
             if not answer.is_success and (
                 waited_s > self.max_unreachable_s or _PERMISSION_DENIED.search(answer.last_error_line)
             ):
                 raise self._refusal_error(f"{', '.join(nodes)} could not be registered again", answer)
 
-    # Words
+    # Commands and messages
 
     def _run_or_raise(self, *argv: str) -> CompletedCommand:
         answer = self._run_command(*argv)
@@ -340,14 +349,14 @@ class Controller:
             )
             if not is_unreachable or waited_s > self.max_unreachable_s:
                 return answer
-        raise AssertionError  # looks have no end
+        raise AssertionError  # `_poll` never ends
 
     def _refusal_error(self, failure: str, answer: CompletedCommand) -> LaunchError:
         if _PERMISSION_DENIED.search(f"{answer.err} {answer.out}"):
             return LaunchError(
-                f"{failure}: {answer.last_error_line}. Slurm lets only an operator "
-                "or administrator do this: have your administrator run "
-                f"'sacctmgr modify user {_current_user()} set adminlevel=operator', or choose 'strategy: static' in the system file"
+                f"{failure}: {answer.last_error_line}. Slurm allows this only to operators and administrators; ask your "
+                f"administrator to run 'sacctmgr modify user {_current_user()} set adminlevel=operator', or set "
+                "'strategy: static' in the system file"
             )
         return LaunchError(f"{failure}: {answer.last_error_line}")
 
@@ -382,5 +391,5 @@ def _current_user() -> str:
     """Return the name of the user who will own the jobs."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # a container's user need not have a name; Slurm takes the number
+    except KeyError:  # A user in a container may have no name. Slurm also accepts the number.
         return str(os.geteuid())

@@ -1,8 +1,8 @@
-"""Strategy `dynamic`, in which hosts are dynamic nodes that are registered again with their current devices.
+"""Strategy `dynamic`: hosts are dynamic nodes that are registered again with their current devices.
 
-The Gres of a registered host cannot be changed: Slurm accepts the number and starts jobs without devices. A host whose
-devices change is therefore drained, its slurmd stopped, its node deleted, and its slurmd started with the new devices. It is
-reserved for the lease before and after; not in between, because a reserved node cannot be deleted.
+The Gres of a registered host cannot be changed: Slurm accepts the number, but starts jobs without devices. A host whose devices
+change is therefore drained, its slurmd is stopped, its node is deleted, and its slurmd is started with the new devices. The host
+is reserved for the lease before and after these steps, but not in between, because a reserved node cannot be deleted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DynamicStrategy:
         }
 
     def begin(self, hosts: Collection[str], lease_id: str) -> None:
-        # A host that a dead process left deleted cannot be reserved, and nobody's job can start there.
+        # A host whose node a dead process has deleted cannot be reserved, and no job can start on it.
         nodes = self.controller.query_nodes(hosts)
         if nodes:
             if self.controller.reserve_hosts(lease_id, nodes):
@@ -67,7 +67,7 @@ class DynamicStrategy:
         self._register_hosts(counts_by_host, lease_id)
         self.controller.reserve_hosts(lease_id, counts_by_host)
         self._undrain(counts_by_host, lease_id)
-        # Between registration and reservation somebody may have been quicker.
+        # Another job may have started between registration and reservation.
         self.controller.wait_until_empty(counts_by_host, lease_id, cancel_lease_jobs=False)
 
     def end(self, hosts: Collection[str], lease_id: str) -> None:
@@ -80,7 +80,7 @@ class DynamicStrategy:
 
     def _count_own_devices(self, host: str) -> int:
         if host not in self.own_device_counts:
-            reason = "it is not in the system file any more, so its own devices are not known"
+            reason = "the system file no longer lists this host, so the number of its built-in devices is unknown"
             raise HostFailed(
                 f"{host}: {reason}; add it to the system file until the campaign has released it", {host: reason}
             )
@@ -89,7 +89,7 @@ class DynamicStrategy:
     def _register_hosts(self, counts_by_host: Mapping[str, DeviceCounts], lease_id: str) -> None:
         """Register hosts again until all are registered with exactly these devices."""
         nodes, reason = self.controller.query_settled_nodes(counts_by_host), _format_drain_reason(lease_id)
-        # Drained by us: a dead process was about to register it, and whether its slurmd still runs is not known.
+        # A dead process of this lease drained these hosts to register them, so it is unknown whether their slurmd still runs.
         drained_hosts = {host for host, node in nodes.items() if node.is_drained and node.reason == reason}
         changing = {
             host: counts
@@ -110,7 +110,7 @@ class DynamicStrategy:
         self._run_on_each_host(self.slurmd.start, "started", changing)
         self._wait_for_registration(changing)
         for host, node in registered_nodes.items():
-            if node.is_drained and node.reason != reason:  # by somebody else, before
+            if node.is_drained and node.reason != reason:  # somebody else drained the host before
                 self.controller.drain_hosts([host], node.reason)
 
     def _wait_for_registration(self, counts_by_host: Mapping[str, DeviceCounts]) -> None:
@@ -151,7 +151,7 @@ class DynamicStrategy:
         """Run the site's command for one host and return the error message, or an empty text on success."""
         words = {"host": host, "gres": self._format_gres(counts), **asdict(counts)}
         argv = [word.format(**words) for word in command]
-        # A file, not a pipe: a daemon that keeps its starter's output open would be waited for.
+        # The output goes to a file, because a pipe would wait for a daemon that keeps the output open.
         with tempfile.TemporaryFile() as output:
             try:
                 process = subprocess.run(
@@ -168,7 +168,7 @@ class DynamicStrategy:
             lines = output.read().decode(errors="replace").strip().splitlines()
         if process.returncode == 0:
             return ""
-        return f"'{' '.join(argv)}' exited with {process.returncode}: {lines[-1] if lines else 'no output'}"
+        return f"'{' '.join(argv)}' exited with code {process.returncode}: {lines[-1] if lines else 'no output'}"
 
     def _format_gres(self, counts: DeviceCounts) -> str:
         return f"{self.gres}:{counts.devices}"
@@ -201,15 +201,15 @@ def _read_commands(system: SystemFile) -> SlurmdCommands:
     commands = system.slurm.slurmd
     if commands is None:
         raise ConfigError(
-            f"system {system.name}: 'strategy: dynamic' registers hosts again and needs slurm.slurmd.stop and slurm.slurmd.start"
+            f"system {system.name}: 'strategy: dynamic' needs slurm.slurmd.stop and slurm.slurmd.start to register hosts again"
         )
     for word in (*commands.stop, *commands.start):
         try:
             word.format(host="", gres="", **asdict(DeviceCounts(0)))
         except (KeyError, IndexError, ValueError) as error:
             raise ConfigError(
-                f"system {system.name}: slurm.slurmd: '{word}': {error}; {{host}}, {{devices}}, {{gres}} and "
-                "{fabric_devices} are replaced; write other braces twice"
+                f"system {system.name}: slurm.slurmd: '{word}': {error}; the placeholders are {{host}}, {{devices}}, {{gres}} and "
+                "{fabric_devices}; double all other braces"
             ) from error
     return commands
 

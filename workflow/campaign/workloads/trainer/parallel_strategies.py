@@ -35,9 +35,8 @@ class StepTraffic:
     Attributes:
         gradient_bytes: all gradients of the model, in their type in the backward pass.
         allreduce_bytes: bytes S that one rank passes to all-reduces of gradients.
-        communication_bytes: bytes that one rank (for `dp`, one device on average) sends if every collective is a ring - 2(N-1)/N
-            of
-            S for an all-reduce, (N-1)/N of the total for an all-gather, a reduce-scatter or a broadcast.
+        communication_bytes: bytes that one rank (for `dp`, one device on average) sends if every collective is a ring:
+            2(N-1)/N of S for an all-reduce, and (N-1)/N of the total for an all-gather, a reduce-scatter or a broadcast.
     """
 
     gradient_bytes: int
@@ -66,7 +65,7 @@ class ParallelStrategy:
 
 
 def strategy_name(spec: TrainSpec, world_size: int) -> Parallel:
-    """Return the name of the strategy that a run really uses. A single device always has the strategy `single`."""
+    """Return the name of the strategy that a run actually uses. A single device always has the strategy `single`."""
     if spec.replicas > 1:
         return "dp"
     name = str(spec.resolve_options()["parallel"])
@@ -166,7 +165,7 @@ def choose_optimizer(
 
 
 def do_nothing() -> None:
-    """Do nothing, in place of an optional action of a strategy."""
+    """Do nothing, instead of an optional action of a strategy."""
     pass
 
 
@@ -256,8 +255,9 @@ def enable_recomputation(layer: nn.Module) -> None:
 
 @cache
 def _make_recomputing_class(kind: type[nn.Module]) -> type[nn.Module]:
-    # A class, not a changed object: DataParallel copies a module's attributes, and a method among them would stay the original's.
     """Derive a class of layers whose forward pass is recomputed in the backward pass."""
+    # The class is changed, not the object, because DataParallel copies a module's attributes, and a copied method would stay bound
+    # to the original.
 
     def forward(self: nn.Module, *arguments: Any) -> Any:
         return checkpoint(partial(kind.forward, self), *arguments, use_reentrant=False)

@@ -1,4 +1,4 @@
-"""Torch device of a rank - its choice, its identity, and the evidence that work was done on it. Needs torch."""
+"""Torch device of a rank: its choice, its identity, and the evidence that work was done on it. Needs torch."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ def choose_device(kind: AcceleratorKind, local_rank: int, devices: int = 1) -> t
     if count == 0:
         masks = ", ".join(accelerator.mask_variables)
         raise ConfigError(
-            f"device {kind} {DEVICE_NOT_AVAILABLE}this process sees none (driver, {masks}, torch build: {torch.__version__})"
+            f"device {kind} {DEVICE_NOT_AVAILABLE}this process sees no device; check the driver, {masks} and the torch build "
+            f"({torch.__version__})"
         )
     if count < devices:
-        raise ConfigError(f"device {kind} {DEVICE_NOT_AVAILABLE}this process sees {count} of {devices}")
+        raise ConfigError(f"device {kind} {DEVICE_NOT_AVAILABLE}this process sees only {count} of {devices} devices")
     # If one device is visible, the launcher has bound the rank to it. Otherwise the local rank selects the device.
     index = 0 if count == 1 else local_rank
     if index >= count:
         raise ConfigError(
-            f"device {kind} {DEVICE_NOT_AVAILABLE}local rank {index} has none of its own: this process sees {count}"
+            f"device {kind} {DEVICE_NOT_AVAILABLE}local rank {index} has no device, because this process sees only {count} devices"
         )
     device = torch.device(accelerator.torch_type, index)
     device_module(device.type).set_device(device)
@@ -86,7 +87,7 @@ def read_device_uuid(device: torch.device) -> str:
 
 
 def read_library_versions(device: torch.device) -> dict[str, str]:
-    """Return the versions of the libraries that torch loaded for a GPU - CUDA or HIP, cuDNN or MIOpen, NCCL or RCCL.
+    """Return the versions of the libraries that torch loaded for a GPU: CUDA or HIP, cuDNN or MIOpen, NCCL or RCCL.
 
     Versions that torch does not report are left out.
     """
@@ -130,7 +131,7 @@ def bind_to_socket(device: torch.device) -> tuple[str, str]:
         "{:04x}:{:02x}:{:02x}.0".format(*numbers) if has_address else find_nvidia_pci_address(read_device_uuid(device))
     )
     binding, is_local = bind_near_device(address)
-    return binding, "" if is_local else f"NUMA: a rank has no processor in the socket of its device ({binding})"
+    return binding, "" if is_local else f"a rank has no processor in the NUMA node of its device ({binding})"
 
 
 def locate_tensors(tensors: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, tuple[str, ...]]:
@@ -147,7 +148,7 @@ def describe_foreign_devices(device: torch.device, devices_by_kind: Mapping[str,
     """Describe tensors that were on another device; '' if there were none.
 
     Args:
-        device: expected device; without an index it stands for any device of its type.
+        device: expected device; without an index, any device of this type.
         devices_by_kind: names of devices by kind of tensor.
     """
 

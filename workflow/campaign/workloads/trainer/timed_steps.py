@@ -1,4 +1,4 @@
-"""Training steps, and the window in which they are timed."""
+"""Training steps, and the measured window in which they are timed."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ class Training:
         return self.strategy.model
 
     def _count_applied_step(self, *_: object) -> None:
-        # The scaler skips optimizer.step(), and thus this hook, if a gradient is not finite.
         """Count a step whose update the optimizer applied."""
+        # The scaler skips optimizer.step(), and thus this hook, if a gradient is not finite.
         self.applied_steps += 1
 
     def run_step(self, communicate: bool = True) -> Tensor:
         """Run one step, and return the loss before its update, detached.
 
-        Never waits for the device, except that the gradient scaler of fp16 does.
+        The call does not wait for the device, except with the gradient scaler of fp16.
 
         Args:
             communicate: if false, gradients are not reduced, and the weights of the ranks differ afterwards.
@@ -186,9 +186,9 @@ class Training:
         )
 
     def count_steps_to_measure(self, warmup: WarmupResult) -> int:
-        """Return the number of steps of the window - the configured number, or more if the minimum duration needs them.
+        """Return the number of steps of the window: the configured number, or more if the minimum duration needs them.
 
-        Collective, to be called after the warm-up.
+        Collective; must be called after the warm-up.
         """
         min_steps = self.spec.measured_steps
         if not self.spec.measured_min_s or warmup.step_s is None:
@@ -198,7 +198,7 @@ class Training:
         )
 
     def _follow_rank_0(self, decision: int) -> int:
-        """Return the decision of rank 0 on every rank. Raises what torch raises if a rank is lost."""
+        """Return the decision of rank 0 on every rank. Torch raises an exception if a rank is lost."""
         if self._world_size == 1:
             return decision
         shared_decision = torch.tensor(decision, device=self.device)
@@ -304,7 +304,7 @@ def measure_steps(
 ) -> MeasuredWindow:
     """Time a number of steps between two barriers and synchronisations of the device.
 
-    Within the window nothing waits, and no loss is read.
+    Within the window, steps do not wait for the device, and losses are not read.
     """
     barrier()
     clock.synchronize()
@@ -329,7 +329,7 @@ def measure_steps(
 
 
 def measure_communication(training: Training, step_times_s: tuple[float, ...]) -> tuple[float, float]:
-    """Measure what communication costs in a step of `ddp`, as (exposed time, time of the bare all-reduces) in seconds.
+    """Measure the cost of communication in a step of `ddp`: exposed time and time of the all-reduces alone, in seconds.
 
     The exposed time is the median step of the window minus the median step without all-reduce. It is about zero if communication
     is hidden completely. The second number is the time for all-reduces of as many bytes without other work. Collective: every

@@ -142,7 +142,7 @@ class LiqidEmulator:
         """Create or delete a session, which Liqid calls a digest."""
         if request.basic_credentials != (self.behaviour.user, self.behaviour.password):
             raise LiqidRefusal("Bad credentials", 401)
-        if label == "slurm":  # reserved
+        if label == "slurm":  # This label is reserved.
             raise LiqidRefusal("Permission denied", 403)
         if request.method == "DELETE":
             if label not in self._keys:

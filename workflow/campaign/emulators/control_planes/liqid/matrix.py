@@ -58,7 +58,7 @@ class MatrixGroup:
     number: int
     name: str
     editing: bool = False
-    pending: dict[str, bool] = field(default_factory=dict)  # device -> added (True) or removed
+    pending: dict[str, bool] = field(default_factory=dict)  # By device: True if it is added, False if it is removed.
 
 
 @dataclass
@@ -183,7 +183,7 @@ class LiqidMatrix:
             raise LiqidRefusal(f"Machine name {name!r} must be letters and digits", 422)
         if name in {machine.name for machine in self.machines.values()}:
             raise LiqidRefusal(f"Machine name {name} exists already")
-        assert isinstance(group, int)  # find_group() refuses anything else
+        assert isinstance(group, int)  # find_group() refuses any other type.
         self.machines[number] = MatrixMachine(number, group, name, str(comp_name or name), _CREATION_TIME)
         return self.machines[number]
 
@@ -297,7 +297,7 @@ class LiqidMatrix:
 
     @property
     def is_idle(self) -> bool:
-        """Idle state of the Matrix: no group and no machine is in edit mode."""
+        """True if no group and no machine is in edit mode."""
         return self.editing is None and not any(group.editing for group in self.groups.values())
 
 

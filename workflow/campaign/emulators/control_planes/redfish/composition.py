@@ -162,7 +162,7 @@ class CompositionModel:
         self._check_composable(hosts[0], devices)
         if "composes_nothing" not in self.variant.quirks:
             for device in devices:
-                if self.rack.devices[device].attached_to is None:  # an attached device stays where it is
+                if self.rack.devices[device].attached_to is None:  # An attached device stays where it is.
                     self._attach_device(device, hosts[0])
         self._number += 1
         names = self.variant.names

@@ -236,7 +236,7 @@ class ResourceTree:
             Links={"ResourceBlocks": make_references(self.blocks_path, (system.host, *system.devices))},
             Actions={"#ComputerSystem.Reset": {"target": f"{path}/Actions/ComputerSystem.Reset", **reset}},
         )
-        if system.power_next is not None:  # the new power state shows at the next read
+        if system.power_next is not None:  # The new power state is shown by the next read.
             system.power, system.power_next = system.power_next, None
         return body
 

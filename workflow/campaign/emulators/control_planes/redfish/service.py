@@ -107,7 +107,7 @@ class RedfishEmulator:
     def _handle_request(self, request: HttpRequest) -> Reply:
         """Answer a request as the specification defines it."""
         path = request.path.rstrip("/") or "/"
-        if request.method == "POST":  # a POST to the members is a POST to the collection
+        if request.method == "POST":  # A POST to the members is a POST to the collection.
             path = path.removesuffix("/Members")
         try:
             if request.find_header("OData-Version") not in (None, "4.0"):

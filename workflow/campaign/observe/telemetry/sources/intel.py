@@ -1,7 +1,7 @@
-"""Intel devices, through Level Zero's Sysman where its Python package (pyzes) and the driver are installed. Unverified on hardware.
+"""Intel devices through Level Zero's Sysman, if its Python package (pyzes) and the driver are installed.
 
-A part is a card, named by its UUID; its tiles are counted together. Some counters need privileges, and are absent without them.
-Source: Level Zero specification, Sysman; package pyzes 0.1.
+Unverified on hardware. A part is a card, identified by its UUID. Its tiles are counted together. Some counters need privileges and
+are absent without them. Source: Level Zero specification, Sysman; package pyzes 0.1.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ class _SysmanError(Exception):
 
 @dataclass(frozen=True)
 class _Sysman:
-    """The calls of Sysman that give numbers, by handles of one device. Each raises _Refused where the device does not have it."""
+    """Sysman calls that read values of one device. Each raises _SysmanError if the device does not support it."""
 
     zes: Any
 
     def call_checked(self, name: str, *arguments: Any) -> None:
+        """Call a function of Sysman by its name. Raises _SysmanError if it does not succeed."""
         if getattr(self.zes, name)(*arguments) != self.zes.ZE_RESULT_SUCCESS:
             raise _SysmanError(name)
 
     def list_handles(self, name: str, handle_type: str, *parents: Any) -> list[Any]:
-        """Return all handles of a kind."""
+        """Return all handles of one kind."""
         count = c_uint32(0)
         self.call_checked(name, *parents, byref(count), None)
         handles = (getattr(self.zes, handle_type) * count.value)()
@@ -42,7 +43,7 @@ class _Sysman:
         return list(handles)
 
     def fill_structure(self, name: str, handle: Any, structure: str, kind: str = "") -> Any:
-        """Return a structure that a call fills in."""
+        """Return a structure that is filled in by a call."""
         result = getattr(self.zes, structure)()
         if kind:
             result.stype = getattr(self.zes, kind)
@@ -50,6 +51,7 @@ class _Sysman:
         return result
 
     def uuid(self, device: Any) -> str:
+        """Read the UUID of a device."""
         found = self.fill_structure(
             "zesDeviceGetProperties", device, "zes_device_properties_t", "ZES_STRUCTURE_TYPE_DEVICE_PROPERTIES"
         )
@@ -57,6 +59,7 @@ class _Sysman:
         return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
     def memory_mib(self, device: Any) -> float:
+        """Read the used memory of a device (MiB)."""
         used = 0
         for module in self.list_handles("zesDeviceEnumMemoryModules", "zes_mem_handle_t", device):
             kind = self.fill_structure(
@@ -70,10 +73,12 @@ class _Sysman:
         return used / _MIB
 
     def energy_j(self, device: Any) -> float:
+        """Read the energy counter of a device (J)."""
         card = self.list_handles("zesDeviceEnumPowerDomains", "zes_pwr_handle_t", device)[0]
         return float(self.fill_structure("zesPowerGetEnergyCounter", card, "zes_power_energy_counter_t").energy) / 1e6
 
     def clock_mhz(self, device: Any) -> float:
+        """Read the current clock of a device (MHz)."""
         domain = self.list_handles("zesDeviceEnumFrequencyDomains", "zes_freq_handle_t", device)[0]
         return float(
             self.fill_structure(
@@ -82,13 +87,14 @@ class _Sysman:
         )
 
     def temperature_c(self, device: Any) -> float:
+        """Read the temperature of a device (°C)."""
         sensor = self.list_handles("zesDeviceEnumTemperatureSensors", "zes_temp_handle_t", device)[0]
         found = c_double(0)
         self.call_checked("zesTemperatureGetState", sensor, byref(found))
         return found.value
 
     def activity_us(self, device: Any) -> list[tuple[int, int]]:
-        """Return busy time and clock (us) of all engines together, of the card or of each tile."""
+        """Read the busy time and the clock (us) of all engines together, for the card or for each tile."""
         activities = []
         for group in self.list_handles("zesDeviceEnumEngineGroups", "zes_engine_handle_t", device):
             kind = self.fill_structure(
@@ -101,7 +107,7 @@ class _Sysman:
 
 
 class _IntelDevice:
-    """One card. Utilisation is over the time since the last reading, of its busiest tile."""
+    """One card. Its utilisation is that of the busiest tile since the last reading."""
 
     def __init__(self, sysman: _Sysman, handle: Any, part: str) -> None:
         self._sysman, self._handle, self._part = sysman, handle, part
@@ -118,7 +124,7 @@ class _IntelDevice:
             try:
                 yield self._part, name, call(self._handle)
             except (_SysmanError, AttributeError, IndexError):
-                del self._calls[name]  # it is not asked for again
+                del self._calls[name]  # An unsupported call is not repeated.
         with suppress(_SysmanError, AttributeError):
             now, before = self._sysman.activity_us(self._handle), self._before
             self._before = now
@@ -128,7 +134,7 @@ class _IntelDevice:
 
 
 def create_probes(zes: Any) -> list[Probe]:
-    """Create the probes of all cards through a module with Sysman's functions."""
+    """Create the probes of all cards from a module with Sysman's functions."""
     sysman = _Sysman(zes)
     try:
         sysman.call_checked("zesInit", 0)
@@ -144,10 +150,11 @@ def create_probes(zes: Any) -> list[Probe]:
 
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
+    """Open the probes of this host's Intel devices. The result is empty without the driver and its package."""
     if not _DRIVERS.exists():
         return []
     try:
         import pyzes  # type: ignore[import-untyped,import-not-found,unused-ignore]
-    except Exception:  # its import loads the driver's library, and fails where there is none
+    except Exception:  # The import loads the driver's library, and fails without it.
         return []
     return create_probes(pyzes)

@@ -1,15 +1,15 @@
-"""NVIDIA devices and their parts (MIG), through NVML (`observe.nvml`). Unverified on hardware: tested on a stand-in only.
+"""NVIDIA devices and their parts (MIG) through NVML (`observe.nvml`). Unverified on hardware: tested only with a substitute.
 
 Source: NVML API Reference Guide. `utilization.gpu` is the share of NVML's own sample period (1/6 to 1 s) in which any kernel ran,
-so waiting in a collective counts as busy; `utilization.memory` is the share in which memory was read or written. Power is a mean
-of one second on Ampere and later. Of utilisation, power and clocks NVML keeps its own latest samples (nvmlDeviceGetSamples): they
-are taken where they come more often than this process looks, and one of them costs less than a single read.
+so waiting in a collective counts as busy. `utilization.memory` is the share in which memory was read or written. Power is a mean
+over one second on Ampere and later. NVML stores its own latest samples of utilisation, power and clocks (nvmlDeviceGetSamples).
+They are used if they are more frequent than the readings of this process, and if one of them costs less than a single reading.
 
-PCIe traffic: the byte counters of the field values NVML_FI_DEV_PCIE_COUNT_RX_BYTES and _TX_BYTES where the driver has them. They
-begin anew at a limit, of 32 bits perhaps: 67 ms at the rate of PCIe 5 x16. Until a counter shows more than 32 bits, it is also
-read between the samples, if that is cheap enough. Otherwise, and with older drivers, there is nvmlDeviceGetPcieThroughput, which
-looks for 20 ms and gives KB/s: at one sample a second it sees 2 % of the time, and each call takes those 20 ms, so that it is
-asked from one sample a second on only. Directions are as the device sees them: received is host to device.
+PCIe traffic is read from the byte counters NVML_FI_DEV_PCIE_COUNT_RX_BYTES and _TX_BYTES if the driver has them. They may wrap at
+32 bits, which takes 67 ms at the rate of PCIe 5 x16. Until a counter exceeds 32 bits, it is also read between the samples if that
+is cheap enough. Otherwise, and with older drivers, nvmlDeviceGetPcieThroughput is used. It measures for 20 ms and returns KB/s, so
+at one sample per second it covers 2 % of the time. As each call takes these 20 ms, it is only used at intervals of at least one
+second. Directions are from the device's point of view: received data goes from the host to the device.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from campaign.observe.telemetry.sources import DevicesUnreadableError, Probe, Sa
 
 _MIB = 2**20
 _SLOW_CALLS_S = 1.0
-_MAX_BETWEEN_SHARE = 0.02  # of a core and device, for reading counters between samples
+_MAX_BETWEEN_SHARE = 0.02
+"""Maximum share of a core per device for reading counters between samples."""
 _MAX_CLOCK_OFFSET_S = 10.0
 _UNSUPPORTED_ERRORS = (
     *("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT"),
     *("NO_PERMISSION", "ARGUMENT_VERSION_MISMATCH", "DEPRECATED"),
 )
 _LOST_DEVICE_ERRORS = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "UNINITIALIZED")
-# Bits of nvmlClocksEventReasons, which earlier drivers call throttle reasons. To be held at the power limit is normal under load;
-# to be slowed by heat, or by the board's own protection (a power brake too), is not; clocks are set by a person.
+# These are bits of nvmlClocksEventReasons, which earlier drivers call throttle reasons. The power limit is normal under load. Heat
+# and the board's protection (including a power brake) are not. `clocks_set` means that a user has set the clocks.
 _REASONS = {"capped_power": 0x4, "slowed_thermal": 0x20 | 0x40, "slowed_hardware": 0x8 | 0x80, "clocks_set": 0x2}
 
 Values = Iterable[tuple[str, float]]
@@ -67,6 +68,7 @@ def _read_clocks(nvml: Any, handle: Any) -> Values:
 
 
 def _read_clock_reasons(nvml: Any, handle: Any) -> Values:
+    """Yield 1 for each reason that currently limits the clocks, and 0 for each other reason."""
     name = "nvmlDeviceGetCurrentClocksEventReasons"
     ask = getattr(nvml, name, None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
     reasons = ask(handle)
@@ -81,7 +83,7 @@ def _read_ecc_counts(nvml: Any, handle: Any) -> Values:
 
 
 def _read_processes(nvml: Any, handle: Any) -> Values:
-    """Yield the memory of each computing process by its pid (MiB), 0 if NVML hides it."""
+    """Yield the memory (MiB) of each computing process by its pid. The value is 0 if NVML hides it."""
     for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
         yield f"process_{process.pid}_mib", (process.usedGpuMemory or 0) / _MIB
 
@@ -98,7 +100,7 @@ def _read_pcie_throughput(nvml: Any, handle: Any) -> Values:
 
 
 def _choose_memory_call(nvml: Any) -> NvmlCall:
-    """Return the call that reads used memory; its second version excludes the driver's reserved memory."""
+    """Return the call that reads used memory. Its second version excludes the driver's reserved memory."""
     version, name = {}, "memory_used_with_reserved_mib"
     if hasattr(nvml, "nvmlMemory_v2"):
         version, name = {"version": nvml.nvmlMemory_v2}, "memory_used_mib"
@@ -117,7 +119,7 @@ _ALWAYS: tuple[NvmlCall, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _SampledQuantity:
-    """A quantity that NVML samples by itself, with its constant in NVML and the divisor of its values."""
+    """Quantity that NVML samples by itself, with its constant in NVML and the divisor of its values."""
 
     quantity: str
     constant: str
@@ -145,7 +147,7 @@ _SAMPLED_QUANTITIES: Sequence[tuple[NvmlCall, tuple[_SampledQuantity, ...]]] = (
 
 @dataclass
 class _NvmlSamples:
-    """Samples that NVML has stored of some quantities of one device since the last reading, with their own times."""
+    """Samples of some quantities of one device that NVML has stored since the last reading, with their times."""
 
     nvml: Any
     handle: Any
@@ -170,8 +172,14 @@ class _NvmlSamples:
                 yield self.part, kind.quantity, value, at
 
     def is_cheaper_than_reading(self, single_s: float, interval_s: float, clock: Callable[[], float]) -> bool:
-        """Return whether stored samples are more frequent than readings, by this host's clock, and each costs less than a
-        reading.
+        """Return whether NVML's stored samples are better than single readings.
+
+        Their times must follow this host's clock. They must be more frequent than readings, and cheaper than readings.
+
+        Args:
+            single_s: duration of a single reading in seconds.
+            interval_s: sampling interval in seconds.
+            clock: monotonic clock in seconds.
         """
         started = clock()
         found = [call_or_none(self.nvml, lambda kind=kind: self.read_new(kind)) for kind in self.kinds]  # type: ignore[misc]
@@ -206,11 +214,11 @@ class _NvidiaDevice:
                 elif error.value in _error_codes(self.nvml, _UNSUPPORTED_ERRORS):
                     self.calls.remove(call)
             except (AttributeError, TypeError, ValueError):
-                self.calls.remove(call)  # a package that is older than the call
+                self.calls.remove(call)  # The package is older than this call.
 
 
 class _ByteCounters(_NvidiaDevice):
-    """Byte counters of one device, by quantity. clock: monotonic, in seconds."""
+    """Byte counters of one device, by quantity."""
 
     def __init__(
         self, nvml: Any, device: NvmlDevice, counters: dict[str, CounterSum], clock: Callable[[], float]
@@ -225,11 +233,15 @@ class _ByteCounters(_NvidiaDevice):
                 yield quantity, total
 
     def max_read_interval_s(self) -> float:
-        """Infinite where it would cost more than its share: counts then have gaps for as long as their width is not known."""
+        """Return the longest interval (seconds) between readings, or infinity if such readings would cost too much.
+
+        In the latter case, counts have gaps until the width of the counters is known.
+        """
         needed_s = min(each.max_read_interval_s() for each in self.counters.values())
         return needed_s if self.is_cheap(needed_s) else float("inf")
 
     def is_cheap(self, every_s: float) -> bool:
+        """Return whether readings at this interval (seconds) take an acceptable share of a core."""
         return self._cost_s <= _MAX_BETWEEN_SHARE * every_s
 
 
@@ -242,11 +254,11 @@ class _XidProbe:
     counts: dict[str, int]
 
     def read(self) -> Iterator[SensorReading]:
-        for _ in range(64):  # an error can repeat faster than it is read
+        for _ in range(64):  # The number is limited, because an error can repeat faster than it is read.
             try:
                 event = self.nvml.nvmlEventSetWait_v2(self.events, 0)
             except self.nvml.NVMLError:
-                break  # there is none
+                break  # There is no further event.
             part = f"gpu:{decode_text(self.nvml.nvmlDeviceGetUUID(event.device))}"
             self.counts[part] = self.counts.get(part, 0) + 1
             yield part, "xid", float(event.eventData)
@@ -255,11 +267,12 @@ class _XidProbe:
 
 
 def _error_codes(nvml: Any, names: Sequence[str]) -> list[int]:
+    """Return the codes of these NVML errors, without those that the package does not define."""
     return [getattr(nvml, f"NVML_ERROR_{name}") for name in names if hasattr(nvml, f"NVML_ERROR_{name}")]
 
 
 def _create_xid_probe(nvml: Any, devices: Sequence[NvmlDevice]) -> _XidProbe | None:
-    """Create a probe of devices that report Xid errors, with initial counts of 0, or return None."""
+    """Create a probe of the devices that report Xid errors, with initial counts of 0, or return None without such devices."""
     try:
         events = nvml.nvmlEventSetCreate()
     except (nvml.NVMLError, AttributeError):
@@ -288,20 +301,20 @@ def _measure_seconds(call: Callable[[], object], clock: Callable[[], float]) -> 
 def create_probes(
     nvml: ModuleType | Any, options: SamplerOptions, clock: Callable[[], float] = time.monotonic
 ) -> list[Probe]:
-    """Create the probes of each device and part through a module with NVML's functions.
+    """Create the probes of each device and part from a module with NVML's functions.
 
-    Raises DevicesUnreadableError if the driver does not answer.
+    Raises DevicesUnreadableError if the driver does not respond.
 
     Args:
         nvml: module with NVML's functions.
-        asked: options of the sampler.
+        options: options of the sampler.
         clock: monotonic clock in seconds.
     """
     try:
         devices = list_devices(nvml)
     except nvml.NVMLError as error:
-        raise DevicesUnreadableError(f"NVML does not answer there: {error}") from error
-    # No program can use a divided device but for its parts.
+        raise DevicesUnreadableError(f"NVML does not respond on the host: {error}") from error
+    # Programs can only use the parts of a divided device.
     divided_uuids = {device.parent_uuid for device in devices}
     devices = [device for device in devices if device.uuid not in divided_uuids]
     all_probes: list[Probe] = []
@@ -314,6 +327,7 @@ def create_probes(
 def _create_device_probes(
     nvml: Any, device: NvmlDevice, options: SamplerOptions, clock: Callable[[], float]
 ) -> Iterator[Probe]:
+    """Yield the probes of one device or part."""
     handle, part = device.handle, f"gpu:{device.uuid}"
     calls: list[NvmlCall] = [_choose_memory_call(nvml), *_ALWAYS]
     for single, kinds in _SAMPLED_QUANTITIES:
@@ -338,6 +352,7 @@ def _create_device_probes(
 
 
 def open_probes(options: SamplerOptions) -> Sequence[Probe]:
+    """Open the probes of this host's NVIDIA devices. Raises DevicesUnreadableError if they cannot be read."""
     nvml, problem = load_nvml()
     if problem:
         raise DevicesUnreadableError(problem)
