@@ -287,7 +287,9 @@ def _is_coverage_redundant(coverage: str, campaign_coverage: str) -> bool:
     It is redundant if all cells of the figure were measured, or if it is that of the whole campaign, which the page states once.
     """
     match = re.match(r"([0-9,]+) of ([0-9,]+) planned", coverage)
-    is_complete = match is not None and match[1] == match[2] and "no value" not in coverage
+    # Drawings of earlier versions have the words "without such a number".
+    lacks_values = "no value" in coverage or "without" in coverage
+    is_complete = match is not None and match[1] == match[2] and not lacks_values
     return coverage == campaign_coverage or is_complete
 
 
