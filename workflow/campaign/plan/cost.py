@@ -1,7 +1,7 @@
 """Expected duration and cost of a campaign, from medians of earlier runs and leases. Pure.
 
 The expected duration of a run is the median of earlier runs of its cell, or of its workload on the same number of devices, or of
-its workload. Otherwise it is `estimate_run_s` of the workload file, or unknown. Runs of other cells count if they used the same
+its workload. Otherwise it is `run_s` of the workload file, or unknown. Runs of other cells count if they used the same
 model of device behind the same kind of fabric. Composition and release take the median of earlier leases with the same number of
 devices and the same kind of fabric, or recorded times of the fabric's operations. The other parts of a lease (queue, start, time
 between runs) are medians of leases, and count as zero before the first lease.
@@ -118,7 +118,7 @@ class UnknownDurations:
 
     def suggest_remedy(self) -> str:
         """Suggest how to get the missing durations."""
-        prior = "set `estimate_run_s` in the workload file, " if self.runs else ""
+        prior = "set `run_s` in the workload file, " if self.runs else ""
         return f"{prior}learn from other results (--learn-from), or measure a few cells first (--where)"
 
 

@@ -239,7 +239,7 @@ def _collect_metrics(results: Sequence[RankResult]) -> dict[str, float]:
 def compute_efficiency(run: Run, results: Sequence[RankResult], slowest_s: float) -> dict[str, float]:
     """Compute how efficiently a training run used its devices, links and storage, as metrics by name.
 
-    - `count_step_flops`: operations of all ranks per step, by the model.
+    - `flops_per_step`: operations of all ranks per step, by the model.
     - `achieved_tflops`: achieved rate per device.
     - `mfu_pct`: achieved rate as a percentage of the device's peak in this precision (Chowdhery et al. 2022).
     - `flops_per_allreduce_byte`: operations of a rank per byte that it passes to all-reduces.

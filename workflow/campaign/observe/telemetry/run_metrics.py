@@ -88,7 +88,7 @@ class UsedDeviceNames:
 
 
 def parse_reported_uuids(ran_on: Sequence[str]) -> tuple[str | None, ...]:
-    """Return the UUID at the end of each rank's device description (`Record.list_devices_used`), or None without one."""
+    """Return the UUID at the end of each rank's device description (`Record.ran_on`), or None without one."""
     words = (description.rpartition(" ")[2] for description in ran_on)
     return tuple(word if _UUID.fullmatch(word) else None for word in words)
 

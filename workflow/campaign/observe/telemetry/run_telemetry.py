@@ -118,7 +118,7 @@ class Telemetry:
             samples: number of training samples that the run processed in that window.
             out: path of the Parquet file (see `write_samples`).
             devices: number of devices of each host that the run used; `{}` for none that a sampler can see; None for all.
-            ran_on: devices that ranks reported (`Record.list_devices_used`).
+            ran_on: devices that ranks reported (`Record.ran_on`).
         """
         if self._interval_s is None:
             return TelemetrySummary()

@@ -233,7 +233,7 @@ class RankResult(BaseModel):
     numa: str = ""  # NUMA node of the device, and nodes of the processors that the rank is bound to
     torch_version: str = ""
     precision: str = ""  # as measured by a computation, not as configured
-    in_force: dict[str, str] = {}  # see `Record.measure_precision`
+    in_force: dict[str, str] = {}  # see `Record.in_force`
     flags: tuple[str, ...] = ()
 
 
