@@ -1,4 +1,4 @@
-"""Figure: largest batch that fits into memory on each composition, and the batches that were not run because of it."""
+"""Figure: largest batch that fits into memory on each composition, and larger batches that were therefore not run."""
 
 import math
 import re
@@ -13,6 +13,7 @@ from campaign.report.figure import (
     Drawing,
     FigureData,
     describe_cell_coverage,
+    describe_undrawn,
     nothing,
     select_distinguishing_columns,
     select_first_and_last,
@@ -20,7 +21,7 @@ from campaign.report.figure import (
 
 TITLE = "Memory"
 SECTION = (
-    "Up to which batch is the memory sufficient? Larger, otherwise equal batches need not be run: their "
+    "What is the largest batch that fits into memory? Larger batches of an otherwise equal cell are not run, because their "
     "result is implied."
 )
 PLACE = 80
@@ -33,7 +34,12 @@ COUNTERPARTS = {
 _OOM_PATTERN = re.compile(r"\boom_(device|host)\b")
 _MAX_ROWS_PER_PANEL = 24  # labels of more rows would overlap
 _MARKS = {"ran": "o", "out": "X", "implied": ">", "failed": "."}
-_OUTCOME_TEXTS = {"ran": "ran", "out": "ran out of memory", "implied": "implied, not run", "failed": "failed otherwise"}
+_OUTCOME_TEXTS = {
+    "ran": "ran",
+    "out": "ran out of memory",
+    "implied": "implied, not run",
+    "failed": "failed for another reason",
+}
 
 
 def draw(data: FigureData) -> Drawing:
@@ -47,7 +53,8 @@ def draw(data: FigureData) -> Drawing:
     shape = ["shape", "attached", "storage", "device", "precision"]
     panels = plot.split_into_panels(rows, [column for column in frontier_columns if column not in shape])
     caption = (
-        "Every planned batch where one ran out of memory; the line joins the largest that ran with the smallest that did not."
+        "All planned batches of cells of which one ran out of memory. The line joins the largest batch that ran and the smallest "
+        "that ran out of memory."
         f"{panels.common_sentence()}"
     )
     return plot.build_drawing(
@@ -59,9 +66,9 @@ def draw(data: FigureData) -> Drawing:
                 select_distinguishing_columns(rows, frontier_columns)
             ),
             "Largest batch that ran": lambda row: _format_batch(row["largest_ran"]),
-            "Smallest that ran out": lambda row: _format_batch(row["smallest_out"]),
-            "Memory of": columns.text_column("memory"),
-            "Implied": columns.text_column("implied", wording.NO_VALUE),
+            "Smallest batch that ran out of memory": lambda row: _format_batch(row["smallest_out"]),
+            "Which memory": columns.text_column("memory"),
+            "Implied batches": columns.text_column("implied", wording.NO_VALUE),
             "Evidence (cell.repetition)": columns.text_column("evidence", wording.NO_VALUE),
         },
         caption=caption,
@@ -143,20 +150,21 @@ def _describe_frontiers(rows: pd.DataFrame, cells: pd.DataFrame, frontier_column
         ]
         if last and ends[0]["smallest_out"] == ends[1]["smallest_out"]:
             first, last = (
-                f"at batch {_format_batch(ends[0]['smallest_out'])} in each of the {len(limits):,} cases in which it does",
+                f"at batch {_format_batch(ends[0]['smallest_out'])} in all {len(limits):,} cases",
                 [],
             )
-        sentences.append(f"Memory runs out {first}{', and as late as ' + last[0] if last else ''}.")
+        sentences.append(f"Memory runs out {f'earliest {first} and latest {last[0]}' if last else first}.")
     implied_count = int((cells["outcome"] == "implied").sum())
     if implied_count:
+        verb = "was" if implied_count == 1 else "were"
         sentences.append(
-            f"{wording.pluralize(implied_count, 'cell')} with larger batches not run: their result is implied by smaller batches."
+            f"{wording.pluralize(implied_count, 'cell')} {verb} not run, because a smaller batch already ran out of memory."
         )
     contradictions = rows[rows["largest_ran"] >= rows["smallest_out"]]
     for row in contradictions.head(2).to_dict("records"):
         sentences.append(
-            f"Contradiction, {wording.format_axes(row, label_columns)}: batch {row['smallest_out']:.0f} ran out of memory, "
-            f"batch {row['largest_ran']:.0f} ran."
+            f"Contradiction in {wording.format_axes(row, label_columns)}: batch {row['smallest_out']:.0f} ran out of memory, "
+            f"but batch {row['largest_ran']:.0f} ran."
         )
     return tuple(sentences)
 
@@ -169,7 +177,7 @@ def _format_batch(value: float) -> str:
 def _describe_hidden_rows(panels: plot.Panels) -> str:
     """Return a sentence with the number of rows that are not drawn, or an empty string."""
     left_out = sum(max(0, len(panel.rows) - _MAX_ROWS_PER_PANEL) for panel in panels.shown)
-    return f" {wording.pluralize(left_out, 'further row')} in the data table only." if left_out else ""
+    return describe_undrawn(left_out, "row")
 
 
 def _draw_frontiers(panels: plot.Panels, cells: pd.DataFrame, frontier_columns: list[str], shape: list[str]) -> str:

@@ -58,8 +58,8 @@ def there(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("inventory {}", 0, "falcon1/drawer1/slot1"),
         ("logs {}", 0, "crashed: "),
         ("compare {} --versions none none", 1, "two different labels"),
-        ("compare falcon --versions none driver-580", 1, "falcon: is not a source of measurements"),
-        ("compare {} --versions none driver-580", 1, "no runs of it; there are: none"),
+        ("compare falcon --versions none driver-580", 1, "falcon has no measurements"),
+        ("compare {} --versions none driver-580", 1, "has no runs of version driver-580; its versions are none"),
         ("published {}", 1, "error: {}: the campaign has no `references`"),
     ],
 )

@@ -92,7 +92,7 @@ def test_nothing_is_said_of_the_efficiency_of_what_has_none(name: str, values: d
     assert (rows["fit"] == "").all()
     assert "There is no ideal line" in drawing.caption
     assert not re.search("efficien|Amdahl|serial", " ".join(drawing.findings), re.IGNORECASE)
-    assert ("give 0.45×" if name == "latency_us" else "give 1.50×") in drawing.findings[0].replace("\u202f", "")
+    assert ("reach 0.45×" if name == "latency_us" else "reach 1.50×") in drawing.findings[0].replace("\u202f", "")
     assert figure.load_figure("speedup_by_batch").draw(data).svg is None
     assert "ideal speed-up" not in format_numbers(tables, compare_cells(tables))
 

@@ -1,7 +1,7 @@
 """Grouped bars, and bar figures of telemetry per cell, such as utilisation, transfer rates and energy.
 
-A figure has one row per quantity and cell: the mean over the cell's valid runs, with its interval. Of each workload, the batch,
-precision and options that were sampled on the most configurations are drawn; the data has all of them.
+A figure has one row per quantity and cell: the mean over the cell's valid runs, with its interval. For each workload, the picture
+shows the batch, precision and options that were sampled on the most configurations; the data has all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from campaign.analysis.statistics import comparable_cells, comparisons
 from campaign.analysis.statistics.comparisons import Design
 from campaign.common import intervals, wording
 from campaign.report import columns, plot
-from campaign.report.figure import Drawing, FigureData, describe_cell_coverage, describe_undrawn, nothing
+from campaign.report.figure import (
+    Drawing,
+    FigureData,
+    describe_cell_coverage,
+    describe_marks,
+    describe_undrawn,
+    nothing,
+)
 
 # With more bars or groups in one panel, labels would cover each other.
 _MAX_LABELLED_BARS = 60
@@ -47,17 +54,16 @@ BarGroups = Sequence[tuple[str, Sequence[tuple[Any, Any]]]]
 """Groups of bars: the label of each, and its pairs of series and cell."""
 
 MAX_CONFIGURATIONS = 24
-"""Configurations of one picture; beyond, bars are no longer read."""
+"""Maximum number of configurations in one picture; more bars are not readable."""
 _CELL_COLUMNS = ("cell_id", "configuration", "workload", "batch", "precision", "state", "n_planned")
 
 
 def summarize_by_cell(data: FigureData, quantities: Sequence[Quantity]) -> pd.DataFrame:
     """Summarise quantities per cell over its valid runs.
 
-    Return one row per quantity and cell that has a valid run with a value, in the order of quantities, then of the plan.
-    Columns:
-    those of the cell, `n_ok` (runs with a value), `mean`, `sd`, `ci_low`, `ci_high`, `interval_method`, `quantity` and `unit`. A
-    missing value is absent, never zero. The table is empty if there is no value.
+    Return one row per quantity and cell that has a valid run with a value, in the order of quantities, then of the plan. The
+    columns are those of the cell, `n_ok` (runs with a value), `mean`, `sd`, `ci_low`, `ci_high`, `interval_method`, `quantity` and
+    `unit`. A missing value is absent, never zero. The table is empty if there is no value.
     """
     runs = data.runs[data.runs["status"] == "ok"]
     cells = data.cells[[*_CELL_COLUMNS, *comparable_cells.list_option_columns(data.cells)]]
@@ -138,7 +144,7 @@ def build_bar_drawing(
         first_findings: findings that precede the ranges of the quantities.
     """
     if rows.empty:
-        return nothing("no valid run has a value of it")
+        return nothing("no valid run has a value")
     options = comparable_cells.list_option_columns(rows)
     drawn_rows = select_most_sampled(rows)
     findings = (*first_findings, *describe_ranges(drawn_rows))
@@ -155,10 +161,7 @@ def build_bar_drawing(
         "",
     )
     undrawn_note = describe_undrawn(drawn_rows["configuration"].nunique() - MAX_CONFIGURATIONS, "configuration")
-    caption = (
-        f"{wording.format_run_counts(list(drawn_rows['n_ok']))} a bar, "
-        f"{wording.describe_intervals(drawn_rows['interval_method'])}. {value_sentence}"
-    )
+    caption = f"{describe_marks('bar', drawn_rows['n_ok'], drawn_rows['interval_method'])} {value_sentence}"
     # Ten thousand cells have few different workloads and batches, so each is described once.
     groups = rows.groupby(axes, sort=False, dropna=False)
     words = [wording.format_axes(row, axes) for row in rows.loc[~rows.duplicated(axes), axes].to_dict("records")]
@@ -168,7 +171,7 @@ def build_bar_drawing(
         table_rows.assign(words=np.array(words, dtype=object)[groups.ngroup().to_numpy()]),
         lambda: render_bars(select_configurations(drawn_rows)),
         {
-            "What": lambda row: f"{row['quantity']} ({row['unit']})",
+            "Quantity": lambda row: f"{row['quantity']} ({row['unit']})",
             "Configuration": columns.text_column("configuration"),
             "Workload": columns.text_column("words"),
             "Mean": lambda row: format_value(row["mean"], row["unit"]),
@@ -184,9 +187,9 @@ def build_bar_drawing(
 
 
 def select_configurations(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of as many configurations as a picture can show, spread evenly over the plan.
+    """Return the rows of at most `MAX_CONFIGURATIONS` configurations, spread evenly over the plan.
 
-    Similar configurations are next to each other in the plan.
+    Similar configurations are neighbours in the plan.
     """
     names = rows["configuration"].unique()
     positions = np.unique(np.linspace(0, len(names) - 1, min(MAX_CONFIGURATIONS, len(names))).round().astype(int))
@@ -219,11 +222,11 @@ def describe_ranges(rows: pd.DataFrame) -> tuple[str, ...]:
         name = f"{str(quantity)[0].upper()}{str(quantity)[1:]}"
         if low_text == high_text:
             sentences.append(
-                f"{name}: {low_text} {'everywhere' if len(group) > 1 else f'({_describe_place(low, rows)})'}."
+                f"{name} is {low_text} {'everywhere' if len(group) > 1 else f'({_describe_place(low, rows)})'}."
             )
         else:
             sentences.append(
-                f"{name}: from {low_text} ({_describe_place(low, rows)}) to {high_text} ({_describe_place(high, rows)})."
+                f"{name} ranges from {low_text} ({_describe_place(low, rows)}) to {high_text} ({_describe_place(high, rows)})."
             )
     return tuple(sentences)
 
@@ -295,7 +298,10 @@ class _BarLayout:
 class Bars:
     """Grouped bars with intervals, labels and marked gaps; a series has the same look in all panels.
 
-    above: function that returns the label above the bar of a cell; say: function that names a series in the legend.
+    Args:
+        series: names of the series.
+        format_label: function that returns the label above the bar of a cell.
+        format_series: function that formats the name of a series in the legend.
     """
 
     def __init__(
@@ -371,8 +377,8 @@ class Bars:
 
     @staticmethod
     def _write_label(axes: Axes, x: float, top: float, highest: float, words: str) -> None:
-        # An interval that leaves the picture has no visible end, so the label goes to its right.
         """Write the label above a bar."""
+        # An interval that leaves the picture has no visible end, so the label goes to its right.
         offset_pt = 5 if top > highest else 0
         text_style: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": plot.small_font_pt()}
         axes.annotate(words, (x, min(top, highest)), xytext=(offset_pt, 3), textcoords="offset points", **text_style)

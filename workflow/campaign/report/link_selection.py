@@ -41,7 +41,13 @@ def select_shown_links(links: Iterable[Mapping[str, Any]]) -> list[SelectedLinks
 def compare_allreduce(links: Iterable[Mapping[str, Any]], first: str, second: str, size_bytes: int) -> str:
     """Describe the ratio of the all-reduce bus bandwidths of two configurations for a message size, with its test.
 
-    first, second: the fastest and the slowest of all with as many devices; the test is adjusted over all pairs of them.
+    The test is adjusted over all pairs of configurations with the same number of devices.
+
+    Args:
+        links: link measurements.
+        first: configuration with the highest bandwidth among those with the same number of devices.
+        second: configuration with the lowest bandwidth among them.
+        size_bytes: message size.
     """
     links_with_size = [
         link for link in links if size_bytes in (link["document"]["allreduce"] or {"size_bytes": ()})["size_bytes"]
@@ -72,8 +78,8 @@ def _allreduce_bandwidth(allreduce: Mapping[str, Any], size_bytes: int) -> float
 def compare_link_kinds(links: Iterable[Mapping[str, Any]], configuration: str, kinds: tuple[str, str]) -> str:
     """Describe the ratio of the bandwidths of two kinds of links in a configuration, with its interval.
 
-    With several compositions, the ratio of medians of each is used. With one composition, pairs of devices are the sample,
-    and both directions of a pair count as one.
+    With several compositions, the sample is the ratio of medians of each composition. With one composition, it consists of pairs of
+    devices, and both directions of a pair count as one.
     """
     documents = [
         item["document"] for item in links if item["configuration"] == configuration and item["document"]["matrices"]

@@ -19,9 +19,11 @@ def list_figure_claims(published_section: PublishedSaid, anchor: str) -> list[di
 
 
 def build_published_section(document: PublishedSaid, shown_anchors: Collection[str]) -> dict[str, Any]:
-    """Build the section of published claims, with documents, measured claims and the others with their reasons.
+    """Build the section of published claims, with documents, measured claims, and reasons of claims that were not measured.
 
-    shown_anchors: anchors of the figures on the page, which rows link to.
+    Args:
+        document: published results and their comparison with the measurements.
+        shown_anchors: anchors of the figures on the page, which rows link to.
     """
     measured_claims = [claim for claim in document.claims if claim.verdict != NOT_MEASURED]
     unmeasured_claims = [claim for claim in document.claims if claim.verdict == NOT_MEASURED]
@@ -78,7 +80,7 @@ def _describe_mismatches(claim: PublishedClaim) -> str:
     """Describe the conditions that differ from the document, and the verdict under them; '' for none."""
     if not claim.other or claim.other_program:
         return "; ".join(claim.other)
-    words = {"agrees": "it agrees", "differs": "it differs", "undecided": "nothing is decided"}
+    words = {"agrees": "the result agrees", "differs": "the result differs", "undecided": "the result is undecided"}
     return f"{'; '.join(claim.other)}; {words[claim.verdict]}"
 
 

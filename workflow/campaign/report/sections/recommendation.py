@@ -1,4 +1,4 @@
-"""The section 'What to build' in words for the template, from a recommendation document. Pure."""
+"""Texts of the section 'What to build', from a recommendation document. Pure."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from campaign.common.errors import RecordError, format_first_error
 from campaign.common.files import load_json
 from campaign.report.intervals_column import Interval, build_intervals_column
 
-# Of the first objective, and of each other one; a campaign of many workloads and precisions has more in its recommendation.json.
+# Further answers, in campaigns with many workloads and precisions, are only in recommendation.json.
 MAX_ANSWERS_FIRST_OBJECTIVE = 4
 MAX_ANSWERS_OTHER_OBJECTIVES = 1
 RECOMMENDATION_FILE = "recommendation.json"
 
-# Of each answer of the first objective, beside the one to build.
+# Maximum number of alternatives to each answer of the first objective.
 _MAX_ALTERNATIVES = 2
-_INTERVAL_HEADING = "Against the first, %"
-_HEADINGS = ("For", "Build", _INTERVAL_HEADING, "Gives (95\u202f% interval)", "Known by")
+_INTERVAL_HEADING = "Difference from the first (%)"
+_HEADINGS = ("For", "Build", _INTERVAL_HEADING, "Result (95\u202f% interval)", "Evidence")
 
 
 def read_recommendation(directory: Path) -> RecommendationDocument | None:
-    """Return the document in a directory; None if there is none, or an earlier version wrote it.
+    """Read the document in a directory. Return None if there is none, or if an earlier version wrote it.
 
     Raises RecordError if it is unreadable.
     """
@@ -48,11 +48,11 @@ def read_recommendation(directory: Path) -> RecommendationDocument | None:
     except ValidationError as error:
         raise RecordError(f"{path}: {format_first_error(error)}; delete it and run again") from error
     except (OSError, ValueError, AttributeError) as error:
-        raise RecordError(f"{path}: cannot be read ({error}); delete it and run again") from error
+        raise RecordError(f"{path} cannot be read ({error}); delete it and run again") from error
 
 
 def build_recommendation_section(document: RecommendationDocument) -> dict[str, Any]:
-    """Return what the template lays out."""
+    """Build the context of the template."""
     by_objective: dict[str, list[RecommendationAnswer]] = {}
     for answer in document.answers:
         by_objective.setdefault(answer.objective, []).append(answer)
@@ -95,7 +95,7 @@ def build_recommendation_section(document: RecommendationDocument) -> dict[str, 
 
 
 def _list_choices(answer: RecommendationAnswer, with_alternatives: bool) -> list[RecommendedChoice | None]:
-    """Return the choices that get a row, which are the best one and, if requested, its alternatives; None for no answer."""
+    """Return the choices that get a row: the best one (None for no answer) and, if requested, its alternatives."""
     return [answer.choice, *(answer.alternatives[:_MAX_ALTERNATIVES] if answer.choice and with_alternatives else ())]
 
 
@@ -140,7 +140,7 @@ def _summarize_answer(answer: RecommendationAnswer) -> str:
     tied_count = answer.tied_total + answer.not_told_apart_total
     ties_note = f"; {wording.pluralize(tied_count, 'other')} may be as good" if tied_count else ""
     return (
-        f"for {answer.about}, {choice.full_name}: {choice.value_text}, {_describe_evidence(choice)}"
+        f"for {answer.about}, {choice.full_name} with {choice.value_text} ({_describe_evidence(choice)})"
         f"{ties_note if answer.comparable else f'; ties {UNKNOWN_TIES}'}."
     )
 

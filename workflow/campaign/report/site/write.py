@@ -1,4 +1,4 @@
-"""Write the site: what campaigns are new, and of the other pages what differs from what is there."""
+"""Writing of the site: new campaigns, and pages whose content changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ _TEMPLATES = REPORTS / "results_site"
 def write_site(sources: Iterable[Path], site: Path, report: Callable[[str], None]) -> int:
     """Add sources to a site, write its pages, and return the number of campaigns.
 
-    report: callback for messages on sources that were left out. Raises RecordError if the site cannot be written.
+    Raises RecordError if the site cannot be written.
+
+    Args:
+        sources: results directories and archives.
+        site: directory of the site.
+        report: callback for messages on sources that were left out.
     """
     try:
         site.mkdir(parents=True, exist_ok=True)
@@ -88,9 +93,8 @@ def _write_pages(site: Path) -> int:
             pages.build_history_table(history_page).to_csv(index=False, lineterminator="\n"),
         )
     for path in (site / "history").iterdir():
-        if path.stem not in {
-            history_page.name for history_page in history_pages
-        }:  # its campaigns were taken out, or name it otherwise
+        # A file without a page remains if its campaigns were removed, or if they name the configuration differently.
+        if path.stem not in {history_page.name for history_page in history_pages}:
             path.unlink()
     pairs = [
         (predecessors[entry.directory], entry, history.estimate_spread_before(measured_campaigns, place))
@@ -118,7 +122,7 @@ def _read_measured_cells(tables: Path) -> pd.DataFrame:
 def _find_predecessors(
     entries: Sequence[ListedCampaign], measured: Sequence[tuple[str, float, pd.DataFrame]]
 ) -> dict[str, ListedCampaign]:
-    """Return, for each campaign, the latest earlier one that measured one of its cells."""
+    """Return the predecessor of each campaign, which is the latest earlier one that measured one of its cells."""
     predecessors, last_campaigns = {}, dict[tuple[Any, ...], ListedCampaign]()
     for entry, (_, _, rows) in zip(entries, measured, strict=True):
         cells = set(rows[list(history.KEY_COLUMNS)].itertuples(index=False, name=None))
