@@ -367,16 +367,16 @@ def test_nothing_of_an_imported_campaign_is_measured() -> None:
     [
         ({"protocol": {"warmup_steps": 1}}, ["protocol.measured_steps", "this key is missing"]),
         ({"logs": [{"path": "{configuration}/{workloda}.log"}]}, ["'{workloda}' is not a name", "'workload'"]),
-        ({"logs": [{"path": "../{configuration}.log"}]}, ["stays in it"]),
+        ({"logs": [{"path": "../{configuration}.log"}]}, ["must not leave it"]),
         ({"logs": [{"path": "*.log", "read": {"batch": "x"}}]}, ["has 0 groups"]),
-        ({"logs": [{"path": "*.log", "values": {"bach": 1}}]}, ["'bach' can be said of no log", "'batch'"]),
+        ({"logs": [{"path": "*.log", "values": {"bach": 1}}]}, ["'bach' is not a property of a log", "'batch'"]),
         ({"workloads": {"bert-nano": {}}}, ["gives its numbers in files of its own"]),
         ({"workloads": {"nothing-such": {}}}, ["no workload 'nothing-such'"]),
         ({"workloads": {"x": {"description": "y"}}}, ["give a 'parser' or 'parsers'"]),
         ({"configurations": [{"device": "v100"}]}, ["has no device 'v100'", "a100"]),
         ({"colour": "red"}, ["colour: unknown key"]),
         ({"ignore": ["**/*.log"]}, ["no log of a run was found", "there are no files"]),
-        ({"logs": [{"path": "*.log", "times": {"timezone": "Mars"}}]}, ["'Mars' is no time zone"]),
+        ({"logs": [{"path": "*.log", "times": {"timezone": "Mars"}}]}, ["'Mars' is not a time zone"]),
     ],
 )
 def test_a_wrong_map_is_told_where_and_why(changes: dict[str, Any], words: list[str]) -> None:
