@@ -220,7 +220,7 @@ def test_a_step_over_its_memory_is_out_of_memory(job: Job) -> None:
     ("name", "complaint"),
     [
         ("missing", "no-such-program: no such program on host1, host2"),
-        ("too much memory", "memory_limit_mib is 10,000,000, and the job has"),
+        ("too much memory", "memory_limit_mib is 10,000,000, but the job has only"),
         ("too many ranks", "composition has 4 there"),
     ],
 )

@@ -128,7 +128,7 @@ def test_plan_says_which_warm_ups_are_lengthened_and_which_cannot_be(run: Run, t
     assert "warm-ups of 20 to 60 steps, until step times show no trend" in words
     assert "warmup_steps_max does not apply to workload 'program'" in words
     (note,) = json.loads(run("plan", both, "--format", "json").output)["notes"]
-    assert "a command workload makes its own warm-up" in note
+    assert "a command workload controls its own warm-up" in note
     assert json.loads(run("plan", both, "--format", "json", "--where", "workload == 'steps'").output)["notes"] == []
 
 
@@ -173,7 +173,7 @@ def test_without_a_campaign_a_project_is_suggested(tmp_path: Path, monkeypatch: 
     for command in ("plan", "status", "run", "report", "inventory"):
         result = CliRunner().invoke(main, [command])
         assert result.exit_code == 1
-        assert "config/campaign.yaml: no such file; name a campaign file, or run 'campaign init'" in result.output
+        assert "config/campaign.yaml: no such file; name a campaign file, or create a project with one by 'campaign init'" in result.output
 
 
 def test_a_plan_says_that_torch_is_missing_with_a_command(
@@ -301,7 +301,7 @@ def test_status_is_of_the_label_that_was_asked_for_last(run: Run, campaign: Path
     labelled = campaign_files.write_files(campaign.parent, {"campaign.version": "driver-590"})
     assert "0 of 32 runs have a record" in run("status", str(labelled)).output
     wrong = run("plan", str(campaign), "--version", "a b")
-    assert (wrong.exit_code, "version: 'a b': a label has letters" in wrong.output) == (1, True)
+    assert (wrong.exit_code, "version: 'a b' is not a valid label; use at most 64 letters" in wrong.output) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -367,7 +367,7 @@ def test_nothing_of_an_imported_campaign_is_measured() -> None:
     [
         ({"protocol": {"warmup_steps": 1}}, ["protocol.measured_steps", "this key is missing"]),
         ({"logs": [{"path": "{configuration}/{workloda}.log"}]}, ["'{workloda}' is not a name", "'workload'"]),
-        ({"logs": [{"path": "../{configuration}.log"}]}, ["stays in it"]),
+        ({"logs": [{"path": "../{configuration}.log"}]}, ["must not leave it"]),
         ({"logs": [{"path": "*.log", "read": {"batch": "x"}}]}, ["has 0 groups"]),
         ({"logs": [{"path": "*.log", "values": {"bach": 1}}]}, ["'bach' can be said of no log", "'batch'"]),
         ({"workloads": {"bert-nano": {}}}, ["writes its results to other files than its log"]),

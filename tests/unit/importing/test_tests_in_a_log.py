@@ -125,7 +125,7 @@ def test_each_test_may_be_the_value_of_an_option() -> None:
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [
-        ({"tests": "kind"}, "'kind' can be said of no log"),
+        ({"tests": "kind"}, "'kind' is not a property of a log"),
         ({"tests": "program", "path": "{workload}-{repetition}.log"}, "test 1 of 2 has no name"),
         ({"tests": "repetitions", "path": "{workload}-{repetition}.log"}, "write * instead of {repetition}"),
     ],

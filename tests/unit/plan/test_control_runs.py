@@ -186,7 +186,7 @@ def test_redo_measures_it_again_where_nothing_else_stays(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("reference", "problem"),
     [
-        ({"workload": "step"}, "'step' is no workload of this campaign; did you mean 'steps'?"),
+        ({"workload": "step"}, "'step' is not a workload of this campaign; did you mean 'steps'?"),
         ({"workload": "steps", "precision": "fp16"}, "workload 'steps' does not support 'fp16'; supported: fp32, bf16"),
         ({"workload": "steps", "options": {"sise": 1}}, "workload 'steps' has no such option; did you mean 'size'?"),
     ],

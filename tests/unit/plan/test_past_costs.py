@@ -205,9 +205,9 @@ def test_costs_are_gathered_below_the_root_and_from_what_is_named(tmp_path: Path
 def test_a_place_without_runs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "torn.zip").write_bytes(b"PK")
-    with pytest.raises(ConfigError, match="empty: holds no runs to learn from; give an archive"):
+    with pytest.raises(ConfigError, match="empty: there are no runs to learn from; name an archive"):
         read_costs(Results(tmp_path / "new", "new"), [tmp_path / "empty"])
-    with pytest.raises(ConfigError, match=r"torn\.zip: is no archive that can be read"):
+    with pytest.raises(ConfigError, match=r"torn\.zip: this archive cannot be read"):
         read_costs(Results(tmp_path / "new", "new"), [tmp_path / "torn.zip"])
 
 

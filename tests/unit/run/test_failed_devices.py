@@ -76,7 +76,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 def test_a_device_that_fails_is_fenced_by_its_uuid_and_the_run_has_no_record(driver: Driver) -> None:
     with pytest.raises(
-        LaunchError, match=r"b \(a100, GPU-b\) failed on host1: .*ECC.*; it is fenced, and the run is repeated"
+        LaunchError, match=r"b \(a100, GPU-b\) failed on host1: .*ECC.*; the device is fenced, and the run is repeated"
     ):
         driver.judge(f"[rank1]: {ECC}")
     (fence,) = driver.fenced.read_active()
@@ -155,4 +155,4 @@ def test_after_a_crash_without_a_word_the_devices_are_listed_again(
     with pytest.raises(DeviceMismatchError):
         driver.judge("Segmentation fault")
     assert driver.names() == ["b"]
-    assert driver.fenced.read_active()[0].why == "its host does not list it any more"
+    assert driver.fenced.read_active()[0].why == "its host no longer lists it"

@@ -129,10 +129,10 @@ def test_tables_have_the_reading_and_the_report_says_so(measured: Measured) -> N
     ("changes", "keys", "left"),
     [
         ({"status": "crashed", "failure": Failure(reason="signal 11")}, {}, "that failed before"),
-        ({"log": ""}, {}, "without a log here"),
-        ({"log": "logs/gone.log"}, {}, "without a log here"),
-        ({"log": "../others.log"}, {}, "without a log here"),
-        ({}, {"command": ["echo", "rate: 1"]}, "of another command"),
+        ({"log": ""}, {}, "without a stored log"),
+        ({"log": "logs/gone.log"}, {}, "without a stored log"),
+        ({"log": "../others.log"}, {}, "without a stored log"),
+        ({}, {"command": ["echo", "rate: 1"]}, "of workloads whose command has changed"),
     ],
 )
 def test_a_run_that_a_parser_has_no_part_in_is_left(
@@ -163,7 +163,7 @@ def test_a_log_that_was_cut_makes_no_good_run_a_bad_one(measured: Measured, left
     measured.record(measured.campaign())
     (measured.place.directory / "logs" / "program.log").write_text(left)
     parsed = measured.read(measured.campaign(parsers=SWAPPED))
-    assert (parsed.path, parsed.skipped) == (None, {"whose log is not whole any more": 1})
+    assert (parsed.path, parsed.skipped) == (None, {"whose log is no longer complete": 1})
     assert measured.now.throughput_per_s == 12.0
 
 

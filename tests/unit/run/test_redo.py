@@ -186,7 +186,7 @@ def test_nothing_is_set_aside_under_a_running_lease(campaign: Campaign, results:
     lease = f"{expand_matrix(campaign).cells[0].configuration.name}.c1"
     with (
         files.hold_lock(results.work_directory(lease) / "driver.lock"),
-        pytest.raises(ConfigError, match="is being measured now"),
+        pytest.raises(ConfigError, match="is being measured, so its records"),
     ):
         redo(campaign, results, ON_2)
     assert RecordStore(results.directory).list_keys() == before

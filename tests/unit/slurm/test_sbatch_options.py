@@ -168,7 +168,7 @@ def test_what_a_driver_is_found_by_cannot_be_replaced(name: str) -> None:
 
 
 def test_a_key_of_the_system_file_is_named_where_it_is_given_elsewhere() -> None:
-    with pytest.raises(ConfigError, match=r"gres is given in the system file only \(`slurm\.gres`\)"):
+    with pytest.raises(ConfigError, match=r"gres can only be set in the system file \(`slurm\.gres`\)"):
         parse_slurm_options({"gres": "gpu:a100"})
 
 

@@ -54,7 +54,7 @@ def test_of_thousands_of_problems_the_first_are_told_and_the_rest_counted(tmp_pa
     lines = str(told.value).splitlines()
     assert len(lines) == 21
     assert "axes.batch.4096: input should be less than or equal to 4096 (found 4097)" in lines[0]
-    assert lines[-1].endswith("campaign.yaml: and 5884 more problems; repair those above first")
+    assert lines[-1].endswith("campaign.yaml: there are 5884 more problems; correct those above first")
 
 
 def test_problems_of_the_system_and_every_workload_are_told_at_once(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def test_a_workload_file_says_direction_and_unit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
-        ({"name": "score"}, "neither the name 'score' nor a workload file says which direction is better"),
-        ({"name": "latency_ms"}, "no workload of this campaign prints 'latency_ms'; did you mean 'latency_us'?"),
+        ({"name": "score"}, "it is unknown which direction of 'score' is better"),
+        ({"name": "latency_ms"}, "no workload of this campaign reports 'latency_ms'; did you mean 'latency_us'?"),
     ],
 )
 def test_what_cannot_lead_is_an_error_with_its_place(tmp_path: Path, metric: dict[str, Any], message: str) -> None:
@@ -156,5 +156,5 @@ def test_a_parser_without_throughput_and_no_metric_is_warned_of(
 ) -> None:
     program = {"workloads.program.parser": "nccl_tests", "workloads.program.parsers": None}
     said = load(tmp_path, {"campaign.axes.workload": "program", **program, **more}).warnings
-    words = "the parser 'nccl_tests' of workload 'program' gives no throughput"
+    words = "the parser 'nccl_tests' of workload 'program' reports no throughput"
     assert [words in each and "`metric: {name: busbw_peak_gb_per_s}`" in each for each in said].count(True) == warned

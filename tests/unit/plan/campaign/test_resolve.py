@@ -22,7 +22,7 @@ SPREAD = {"campaign.configurations": [{"hosts": [1, 2], "devices_per_host": 1}]}
 
 def test_too_many_combinations_are_told_before_they_are_made(tmp_path: Path) -> None:
     many = list(range(1, 1100))
-    with pytest.raises(ConfigError, match=r"configurations\.0: the lists make 1207801 combinations"):
+    with pytest.raises(ConfigError, match=r"configurations\.0: the lists have 1207801 combinations"):
         load(tmp_path, {"campaign.configurations": [{"hosts": many, "devices_per_host": many}]})
 
 
@@ -178,7 +178,7 @@ def test_peer_to_peer_is_between_pooled_devices_of_a_host(tmp_path: Path) -> Non
     ]
     assert [i.why for i in campaign.impossible][1:] == [
         "hybrid needs local and fabric devices, but 0 of 1 devices would be local",
-        "peer-to-peer is between pooled devices of a host, and it would have 1",
+        "peer-to-peer needs two pooled devices per host, but a host would have 1",
     ]
 
 
@@ -223,7 +223,7 @@ def test_a_label_that_others_write_anew_is_refused_at_every_door(tmp_path: Path,
         load_campaign(write_files(tmp_path, {"campaign.version": label}))
     plain = write_files(tmp_path)
     if not isinstance(label, str):
-        told = "a config file gives .*put it in quotes"
+        told = "YAML reads the value in the config file as .*put the value in quotes"
     with pytest.raises(ConfigError, match=f"version: .*{told}"):
         request_from_config({"campaign": plain, "version": label}).load_campaign()
     for kept in ("580", "580.159.03", "driver-580.10"):

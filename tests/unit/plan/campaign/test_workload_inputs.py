@@ -210,7 +210,7 @@ def test_a_file_that_is_gone_is_as_it_was_measured(
     assert "workloads/program.yaml:1: input file 'bench.py' is missing: " in find_missing_inputs(after)[0]
     with pytest.raises(ConfigError, match=r"input file 'bench.py' is missing"):
         check_campaign_can_run(after)
-    with pytest.raises(LaunchError, match="is not there on this host"):
+    with pytest.raises(LaunchError, match="the file is missing on this host"):
         check_unedited(after.inputs["program"])
     check_unedited(after.inputs["program"], in_container=True)
     script.write_text("print('rate: 2')\n")
@@ -241,7 +241,7 @@ def test_a_script_that_was_never_there_is_told_before_anything_is_composed(
     stored = find_missing_inputs(campaign_from_document(campaign.to_document()))
     assert [line.split("'")[1] for line in stored] == missing, "the driver's document says the same"
     if missing:
-        with pytest.raises(ConfigError, match="command: no file"):
+        with pytest.raises(ConfigError, match="command: there is no file"):
             check_campaign_can_run(campaign)
 
 
@@ -316,4 +316,4 @@ def test_the_script_of_a_service_counts_and_is_missed(tmp_path: Path, script: Pa
     campaign = load(tmp_path, changes)
     assert list(campaign.inputs["service"]) == ["bench.py"]
     script.unlink()
-    assert "command: no file 'bench.py'" in find_missing_inputs(load(tmp_path, changes))[0]
+    assert "command: there is no file 'bench.py'" in find_missing_inputs(load(tmp_path, changes))[0]

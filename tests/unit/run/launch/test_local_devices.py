@@ -110,7 +110,7 @@ def test_names_that_a_simulated_fabric_invents_are_no_evidence(listed: Any, tmp_
 
 def test_too_few_devices_and_a_tool_that_fails_measure_nothing(listed: Any, tmp_path: Path) -> None:
     listed(0)
-    with pytest.raises(LaunchError, match=r"1 devices found, 2 composed\. Nothing was measured"):
+    with pytest.raises(LaunchError, match=r"only 1 of 2 devices found\. Nothing was measured"):
         verify_local_devices(system(), composed("host1/gpu0", "host1/gpu1"), tmp_path)
     listed(code=9)
     with pytest.raises(LaunchError, match=r"failed \(exit code 9\)"):
