@@ -36,7 +36,10 @@ def race_of(project: Project) -> RaceDocument:
 def test_a_dry_run_shows_the_first_block_and_writes_nothing(project: Project) -> None:
     project.campaign(devices=[1, 2], compositions=3, repetitions=3)
     said = project._run(command(project, "--dry-run"), 0, 120.0)
-    assert "The best configuration within 5\u202f% is not known yet. After the next block (1 of 3), 2 of 6 compositions" in said
+    assert (
+        "The best configuration within 5\u202f% is not known yet. After the next block (1 of 3), 2 of 6 compositions"
+        in said
+    )
     assert "1x2-local, composition 1 of 3" in said
     assert "composition 2 of 3" not in said
     assert not project.results().directory.exists()
