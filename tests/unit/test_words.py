@@ -1,6 +1,6 @@
 """Habits of naming and documenting, counted over the package and the figures, and held to what well-kept projects have.
 
-The limits are shares that the same count finds in ReFrame, Snakemake and submitit, or less (docs/decisions/59-words-are-counted.md).
+Limits are shares that the same count finds in ReFrame, Snakemake and submitit, or less (docs/decisions/59-words-are-counted.md).
 """
 
 from __future__ import annotations
