@@ -181,7 +181,9 @@ def test_a_driver_that_lost_its_invocation_is_found_again(project: Project) -> N
     assert len(project.pids("driver")) == 1
     again = project.start("--until", "measure")
     until(
-        lambda: "continuing with the existing driver" in project.said() or again.poll() is not None, TIME_OUT_S, project.said
+        lambda: "continuing with the existing driver" in project.said() or again.poll() is not None,
+        TIME_OUT_S,
+        project.said,
     )
     (project.directory / "starts.log.found").touch()
     assert wait(again) == 0, project.said()

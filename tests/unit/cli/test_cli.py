@@ -173,7 +173,10 @@ def test_without_a_campaign_a_project_is_suggested(tmp_path: Path, monkeypatch: 
     for command in ("plan", "status", "run", "report", "inventory"):
         result = CliRunner().invoke(main, [command])
         assert result.exit_code == 1
-        assert "config/campaign.yaml: no such file; name a campaign file, or create a project with one by 'campaign init'" in result.output
+        assert (
+            "config/campaign.yaml: no such file; name a campaign file, or create a project with one by 'campaign init'"
+            in result.output
+        )
 
 
 def test_a_plan_says_that_torch_is_missing_with_a_command(

@@ -116,7 +116,9 @@ def test_a_lock_that_cannot_be_opened_is_named_with_the_remedy(take: Callable[[P
                 with hold_machine_locks([system(machine_lock=str(path))], refuse):
                     os._exit(1)
             except ConfigError as error:
-                right = f"{path}: the file cannot be locked" in str(error) and "set `machine_lock` in the system file" in str(error)
+                right = f"{path}: the file cannot be locked" in str(
+                    error
+                ) and "set `machine_lock` in the system file" in str(error)
                 os._exit(0 if right else 2)
             finally:
                 os._exit(3)
